@@ -1,0 +1,106 @@
+"""Typed errors. Each says what went wrong, with which value, why, and what to try next.
+
+Every exception that Kiwi raises on purpose derives from `KiwiError`; anything else that
+escapes is a bug in Kiwi.
+"""
+
+
+class KiwiError(Exception):
+    """Base of all errors raised on purpose.
+
+    **Attributes:**
+
+    - `what`: one sentence that names the failure and the offending value.
+    - `cause`: the likely reason, or an empty string.
+    - `suggestion`: what to try next, or an empty string.
+    """
+
+    def __init__(self, what: str, *, cause: str = "", suggestion: str = "") -> None:
+        self.what = what
+        self.cause = cause
+        self.suggestion = suggestion
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        lines = [self.what]
+        if self.cause:
+            lines.append(f"Likely cause: {self.cause}")
+        if self.suggestion:
+            lines.append(f"Try: {self.suggestion}")
+        return "\n".join(lines)
+
+
+class InvalidSizeError(KiwiError, ValueError):
+    """A memory size that cannot be parsed or is not positive."""
+
+
+class InvalidMeshError(KiwiError, ValueError):
+    """A mesh whose shape, axis names or device count make no sense."""
+
+
+class NotEnoughDevicesError(KiwiError, RuntimeError):
+    """The plan's mesh needs more devices than are attached."""
+
+
+class UnknownProfileError(KiwiError, ValueError):
+    """A hardware profile that is not in the catalogue."""
+
+
+class UnknownPlannerError(KiwiError, ValueError):
+    """A planner name that does not exist."""
+
+
+class UnknownSolverError(KiwiError, ValueError):
+    """A solver name that does not exist."""
+
+
+class InvalidArgumentError(KiwiError, ValueError):
+    """An argument of the public interface whose value cannot be used."""
+
+
+class InvalidFunctionError(KiwiError, TypeError):
+    """A function that cannot be planned, e.g. one without array arguments."""
+
+
+class ShardingConflictError(KiwiError, ValueError):
+    """A sharding fixed by the caller that contradicts the mesh or the shape."""
+
+
+class InvalidProblemError(KiwiError, ValueError):
+    """A `kiwi.solver.Problem` whose parts do not fit together."""
+
+
+class InfeasibleError(KiwiError):
+    """No assignment exists within the limits.
+
+    **Attributes:**
+
+    - `least_peak_bytes`: the smallest peak that was found, in bytes, or None.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        cause: str = "",
+        suggestion: str = "",
+        least_peak_bytes: int | None = None,
+    ) -> None:
+        self.least_peak_bytes = least_peak_bytes
+        super().__init__(what, cause=cause, suggestion=suggestion)
+
+
+class InfeasibleBudgetError(InfeasibleError):
+    """A memory budget below what any plan needs."""
+
+
+class NoPlanFoundError(KiwiError, TimeoutError):
+    """The time limit passed before any plan was found."""
+
+
+class SolverUnavailableError(KiwiError, RuntimeError):
+    """A solver that is not installed, or whose licence does not fit the model."""
+
+
+class CompileCheckError(KiwiError, RuntimeError):
+    """The compile check (`verify=`) could not be carried out."""

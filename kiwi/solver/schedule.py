@@ -1,0 +1,21 @@
+"""The order in which a graph is executed, recomputations included."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A sequence of computations.
+
+    `steps[k]` is the index of the node computed at step `k`. A node that occurs again is
+    recomputed there: its earlier result is dropped after its last reader before that step,
+    and later readers read the new one. Joint planners and pure rematerialisation planners
+    both return a `Schedule`, so that one emission serves all.
+    """
+
+    steps: tuple[int, ...]
+
+    def computations(self) -> Counter[int]:
+        """How often each node is computed."""
+        return Counter(self.steps)
