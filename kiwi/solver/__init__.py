@@ -1,0 +1,11 @@
+"""Chooses one option per node at the least cost under a memory limit, with a proven gap."""
+
+from kiwi.solver.evaluate import Evaluation as Evaluation
+from kiwi.solver.evaluate import evaluate as evaluate
+from kiwi.solver.problem import Edge as Edge
+from kiwi.solver.problem import Interval as Interval
+from kiwi.solver.problem import Node as Node
+from kiwi.solver.problem import Problem as Problem
+from kiwi.solver.result import Progress as Progress
+from kiwi.solver.result import SolveResult as SolveResult
+from kiwi.solver.result import SolveStatus as SolveStatus

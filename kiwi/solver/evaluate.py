@@ -1,0 +1,85 @@
+"""The referee: what a solution costs and which limits it breaks. Shares nothing with any solver."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kiwi.solver.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """A solution, priced.
+
+    **Attributes:**
+
+    - `cost`: node plus edge costs; infinite where something forbidden was chosen.
+    - `parts`: the cost by kind, of those nodes and edges that split theirs.
+    - `peak_bytes`, `peak_time`: the largest memory use and the first time it is reached.
+    - `usage_bytes`: int64, shape (horizon,), the memory held at each time.
+    - `violations`: one sentence for each thing that makes the solution unusable.
+    """
+
+    cost: float
+    parts: Mapping[str, float]
+    peak_bytes: int
+    peak_time: int
+    usage_bytes: np.ndarray
+    violations: tuple[str, ...]
+
+    @property
+    def feasible(self) -> bool:
+        """True where nothing is violated."""
+        return not self.violations
+
+
+def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
+    """Prices `solution`, one option index per node. Never raises: what is wrong is a violation."""
+    violations = _malformed(problem, solution)
+    if violations:
+        empty = np.zeros(problem.horizon, dtype=np.int64)
+        return Evaluation(float("inf"), {}, 0, 0, empty, violations)
+    cost, parts, violations = 0.0, {}, ()
+    change_bytes = np.zeros(problem.horizon + 1, dtype=np.int64)
+    for node, option in zip(problem.nodes, solution, strict=True):
+        cost += float(node.costs[option])
+        _add_parts(parts, node.parts, option)
+        if np.isinf(node.costs[option]):
+            violations += (f"Option {option} of node {node.name!r} is forbidden.",)
+        for interval in node.usage[option]:
+            change_bytes[interval.start] += interval.bytes
+            change_bytes[interval.end] -= interval.bytes
+    for edge in problem.edges:
+        pair = (solution[edge.tail], solution[edge.head])
+        cost += float(edge.costs[pair])
+        _add_parts(parts, edge.parts, pair)
+        if np.isinf(edge.costs[pair]):
+            names = (problem.nodes[edge.tail].name, problem.nodes[edge.head].name)
+            violations += (f"Options {pair} of nodes {names} are forbidden together.",)
+    usage_bytes = np.cumsum(change_bytes)[: problem.horizon]
+    peak_time = int(np.argmax(usage_bytes)) if problem.horizon else 0
+    peak_bytes = int(usage_bytes[peak_time]) if problem.horizon else 0
+    if problem.limit_bytes is not None and peak_bytes > problem.limit_bytes:
+        violations += (
+            f"{peak_bytes} bytes at time {peak_time}, the limit is {problem.limit_bytes}.",
+        )
+    return Evaluation(cost, parts, peak_bytes, peak_time, usage_bytes, violations)
+
+
+def _malformed(problem: Problem, solution: Sequence[int]) -> tuple[str, ...]:
+    if len(solution) != len(problem.nodes):
+        return (f"{len(solution)} choices for {len(problem.nodes)} nodes.",)
+    pairs = zip(problem.nodes, solution, strict=True)
+    return tuple(
+        f"Node {node.name!r} has no option {option}, only {node.costs.size}."
+        for node, option in pairs
+        if not 0 <= option < node.costs.size
+    )
+
+
+def _add_parts(
+    total: dict[str, float], parts: Mapping[str, np.ndarray], index: int | tuple[int, int]
+) -> None:
+    for kind, costs in parts.items():
+        total[kind] = total.get(kind, 0.0) + float(costs[index])

@@ -1,0 +1,211 @@
+"""The one problem that every planner shares: choices with costs, under a memory limit over time.
+
+Sets and data:
+
+- nodes `i`, each with options `o`: a cost and a list of half-open intervals of time in which
+  the option holds memory;
+- edges `(i, j)` with a cost for every pair of options, infinite where the pair is forbidden;
+- a limit in bytes that holds at every point of time `0 .. horizon - 1`.
+
+A solution names one option per node. Its cost is the sum of the chosen node and edge costs; it
+is feasible when that cost is finite and the bytes held never exceed the limit. This is the form
+of the ASPLOS/EuroSys 2025 contest on intra-operator parallelism, with a list of intervals for
+each option where the contest has one interval for each node.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from kiwi.errors import InvalidProblemError
+
+PARTS_RELATIVE_TOLERANCE = 1e-6
+"""How far the parts of a cost may differ from it: they are sums in floating point."""
+
+_NO_PARTS: Mapping[str, np.ndarray] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """`bytes` held at every point of time in the half-open interval [start, end)."""
+
+    start: int
+    end: int
+    bytes: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise InvalidProblemError(
+                f"Interval [{self.start}, {self.end}) is not an interval of time.",
+                cause="the start is negative or lies behind the end",
+                suggestion="give half-open intervals with 0 <= start <= end",
+            )
+        if self.bytes < 0:
+            raise InvalidProblemError(
+                f"Interval [{self.start}, {self.end}) holds {self.bytes} bytes.",
+                cause="memory use cannot be negative",
+                suggestion="check the sizes for integer overflow",
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One choice.
+
+    **Attributes:**
+
+    - `name`: for messages.
+    - `costs`: float64, shape (k,); infinite forbids the option.
+    - `usage`: for each of the k options the intervals in which it holds memory.
+    - `parts`: the costs split by kind ("compute", "communication", ...), each of shape (k,);
+      where given they sum to `costs`.
+    """
+
+    name: str
+    costs: np.ndarray
+    usage: tuple[tuple[Interval, ...], ...]
+    parts: Mapping[str, np.ndarray] = field(default_factory=lambda: _NO_PARTS)
+
+    def __post_init__(self) -> None:
+        what = f"Node {self.name!r}"
+        object.__setattr__(self, "costs", _checked_costs(self.costs, 1, what))
+        if self.costs.size == 0:
+            raise InvalidProblemError(
+                f"{what} has no options.",
+                cause="every option was filtered out before the problem was built",
+                suggestion="leave at least one option for each node",
+            )
+        if len(self.usage) != self.costs.size:
+            raise InvalidProblemError(
+                f"{what} has {self.costs.size} costs but {len(self.usage)} lists of intervals.",
+                cause="costs and usage were built from different lists of options",
+                suggestion="give one tuple of intervals for each option, empty where none",
+            )
+        _check_parts(self.costs, self.parts, what)
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """A cost for each pair of options of two nodes; several edges on one pair add up.
+
+    **Attributes:**
+
+    - `tail`, `head`: indices of two different nodes.
+    - `costs`: float64, shape (k_tail, k_head); infinite forbids the pair.
+    - `parts`: the costs split by kind, as in `Node`.
+    """
+
+    tail: int
+    head: int
+    costs: np.ndarray
+    parts: Mapping[str, np.ndarray] = field(default_factory=lambda: _NO_PARTS)
+
+    def __post_init__(self) -> None:
+        what = f"Edge ({self.tail}, {self.head})"
+        object.__setattr__(self, "costs", _checked_costs(self.costs, 2, what))
+        if self.tail == self.head:
+            raise InvalidProblemError(
+                f"{what} joins a node with itself.",
+                cause="an operator that reads its own result",
+                suggestion="add the diagonal of the matrix to the costs of the node",
+            )
+        _check_parts(self.costs, self.parts, what)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Nodes, edges and a limit in bytes (None: no limit) at the times 0 .. horizon - 1.
+
+    Raises `InvalidProblemError` where the pieces do not fit together.
+    """
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    limit_bytes: int | None
+    horizon: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(self.nodes))
+        object.__setattr__(self, "edges", tuple(self.edges))
+        if self.limit_bytes is not None and self.limit_bytes < 0:
+            raise InvalidProblemError(
+                f"The limit is {self.limit_bytes} bytes.",
+                cause="a budget that became negative by subtraction",
+                suggestion="give a limit of 0 or more, or None for no limit",
+            )
+        for node in self.nodes:
+            _check_within_horizon(node, self.horizon)
+        for edge in self.edges:
+            _check_edge_fits(edge, self.nodes)
+
+    @property
+    def option_count(self) -> int:
+        """The number of options of all nodes together."""
+        return sum(node.costs.size for node in self.nodes)
+
+
+def _checked_costs(costs: np.ndarray, dimensions: int, what: str) -> np.ndarray:
+    array = np.array(costs, dtype=np.float64)
+    if array.ndim != dimensions:
+        raise InvalidProblemError(
+            f"{what} has costs of shape {array.shape}, expected {dimensions} dimension(s).",
+            suggestion="node costs are vectors, edge costs matrices",
+        )
+    bad = np.isnan(array) | np.isneginf(array)
+    if bad.any():
+        raise InvalidProblemError(
+            f"{what} has the cost {array[bad].flat[0]}.",
+            cause="a division by zero or an overflow where the costs were computed",
+            suggestion="costs are finite numbers, or +inf for what is forbidden",
+        )
+    array.setflags(write=False)
+    return array
+
+
+def _check_parts(costs: np.ndarray, parts: Mapping[str, np.ndarray], what: str) -> None:
+    if not parts:
+        return
+    for kind, part in parts.items():
+        if np.shape(part) != costs.shape:
+            raise InvalidProblemError(
+                f"{what} has part {kind!r} of shape {np.shape(part)}, its costs {costs.shape}.",
+                suggestion="give every part the shape of the costs",
+            )
+    total = np.sum([np.asarray(part, dtype=np.float64) for part in parts.values()], axis=0)
+    if not np.allclose(total, costs, rtol=PARTS_RELATIVE_TOLERANCE, atol=0.0):
+        raise InvalidProblemError(
+            f"{what} has parts {sorted(parts)} that do not sum to its costs.",
+            cause="a kind of cost was added to the total and to no part, or the other way round",
+            suggestion="compute the costs as the sum of the parts",
+        )
+
+
+def _check_within_horizon(node: Node, horizon: int) -> None:
+    for option in node.usage:
+        for interval in option:
+            if interval.end > horizon:
+                raise InvalidProblemError(
+                    f"Node {node.name!r} holds memory until {interval.end}, behind the horizon "
+                    f"{horizon}.",
+                    cause="a live range that was computed for another schedule",
+                    suggestion="make the horizon at least the largest end of an interval",
+                )
+
+
+def _check_edge_fits(edge: Edge, nodes: tuple[Node, ...]) -> None:
+    for end in (edge.tail, edge.head):
+        if not 0 <= end < len(nodes):
+            raise InvalidProblemError(
+                f"Edge ({edge.tail}, {edge.head}) names node {end} of {len(nodes)}.",
+                suggestion="edges name nodes by their index in `nodes`",
+            )
+    expected = (nodes[edge.tail].costs.size, nodes[edge.head].costs.size)
+    if edge.costs.shape != expected:
+        raise InvalidProblemError(
+            f"Edge ({edge.tail}, {edge.head}) has costs of shape {edge.costs.shape}, "
+            f"expected {expected}.",
+            cause="the matrix is transposed, or options were dropped after it was built",
+            suggestion="rows are options of the tail, columns options of the head",
+        )
