@@ -1,0 +1,59 @@
+# `make demo` and `make test` need Python 3.11 or newer and nothing else: the first call creates
+# .venv and installs into it, and a changed pyproject.toml installs again.
+
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WORKERS ?= 2
+
+# The first interpreter that runs and is new enough (a name on PATH may be an empty shim).
+find_python = for python in python3.11 python3 python3.12 python3.13; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { echo $$python; break; }; done
+PYTHON ?= $(shell $(find_python))
+
+.PHONY: help install demo test test-slow lint format types imports check clean
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(STAMP) ## Create .venv and install into it
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; try: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (once, a few minutes)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## Plan a GPT training step for 8 GPUs and train under the plan
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP) ## Run the tests (WORKERS=2 processes)
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-slow: $(STAMP) ## Run the tests that take minutes
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+
+lint: $(STAMP) ## Check style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP) ## Mend style and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMP) ## Check types
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+imports: $(STAMP) ## Check which package may import which
+	$(BIN)/lint-imports
+
+check: lint types imports test ## Everything that must pass before a commit is shared
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist

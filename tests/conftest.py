@@ -1,0 +1,93 @@
+"""The environment of all tests: eight virtual CPU devices, repeatable random examples."""
+
+import math
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import jax
+import numpy as np
+import pytest
+
+DEVICE_COUNT = 8
+
+
+def _use_virtual_cpu_devices() -> None:
+    """Gives this process `DEVICE_COUNT` CPU devices, before any backend is created.
+
+    The platform goes through the environment, because subprocesses should compute on the CPU
+    as well. The number of devices is set by configuration and taken *out* of the environment:
+    a subprocess chooses its own, and jax refuses to have it said in both places.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", flags).strip()
+    os.environ.pop("XLA_FLAGS", None)
+    if flags:
+        os.environ["XLA_FLAGS"] = flags
+    os.environ.pop("JAX_NUM_CPU_DEVICES", None)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICE_COUNT)
+
+
+_use_virtual_cpu_devices()
+
+hypothesis.settings.register_profile("kiwi", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("kiwi")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-goldens",
+        action="store_true",
+        help="write the recorded outputs (goldens/) anew instead of comparing with them",
+    )
+
+
+@pytest.fixture(scope="session")
+def mesh_devices() -> Callable[..., np.ndarray]:
+    """`mesh_devices(2, 4)` is an array of that shape of the first virtual devices."""
+
+    def take(*shape: int) -> np.ndarray:
+        return np.array(jax.devices()[: math.prod(shape)]).reshape(shape)
+
+    return take
+
+
+@pytest.fixture(scope="session")
+def make_mesh(mesh_devices: Callable[..., np.ndarray]) -> Callable[..., jax.sharding.Mesh]:
+    """`make_mesh(2, 4)` is a mesh of virtual devices with the automatic axes "x" and "y".
+
+    (`jax.make_mesh` would give explicit axes, on which sharding constraints are refused.)
+    """
+
+    def make(*shape: int, axis_names: tuple[str, ...] = ("x", "y")) -> jax.sharding.Mesh:
+        axis_types = (jax.sharding.AxisType.Auto,) * len(shape)
+        return jax.sharding.Mesh(mesh_devices(*shape), axis_names[: len(shape)], axis_types)
+
+    return make
+
+
+@pytest.fixture
+def check_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`check_golden("name.txt", text)` compares `text` with `goldens/name.txt` beside the test.
+
+    With `--update-goldens` it writes the file instead.
+    """
+    folder = request.path.parent / "goldens"
+
+    def check(name: str, text: str) -> None:
+        path = folder / name
+        if request.config.getoption("--update-goldens"):
+            _write(path, text)
+        assert path.exists(), f"{path} is missing; write it with --update-goldens"
+        assert text == path.read_text(encoding="utf-8")
+
+    return check
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
