@@ -1,0 +1,43 @@
+"""Device meshes, shardings over them, and what moving data between shardings costs."""
+
+from kiwi.mesh.collectives import (
+    KINDS,
+    Collective,
+    LinearCost,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    collective,
+    collective_permute,
+    linear_costs,
+    reduce_scatter,
+)
+from kiwi.mesh.device_mesh import DeviceMesh
+from kiwi.mesh.enumeration import enumerate_shardings
+from kiwi.mesh.hardware import CATALOGUE, Hardware, Link, hardware
+from kiwi.mesh.moves import SLICE
+from kiwi.mesh.resharding import ReshardingTable, Step
+from kiwi.mesh.sharding import TensorSharding
+
+__all__ = [
+    "CATALOGUE",
+    "KINDS",
+    "SLICE",
+    "Collective",
+    "DeviceMesh",
+    "Hardware",
+    "LinearCost",
+    "Link",
+    "ReshardingTable",
+    "Step",
+    "TensorSharding",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "collective",
+    "collective_permute",
+    "enumerate_shardings",
+    "hardware",
+    "linear_costs",
+    "reduce_scatter",
+]

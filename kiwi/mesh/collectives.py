@@ -1,0 +1,190 @@
+"""The time of a collective, by the alpha-beta model.
+
+Sending b bytes over a link takes alpha + b / beta seconds. A collective over n devices in a
+ring, on a buffer of b bytes per device, then takes (Thakur, Rabenseifner, Gropp, *Optimization
+of Collective Communication Operations in MPICH*, 2005; Patarasuk, Yuan, *Bandwidth optimal
+all-reduce algorithms*, 2009):
+
+- all-gather, reduce-scatter, all-to-all: (n - 1) alpha + (n - 1) / n * b / beta,
+- all-reduce: twice that, as a reduce-scatter and an all-gather,
+- collective-permute: alpha + b / beta.
+
+**Which bytes.** b is the *larger* buffer of one device: the result of an all-gather, the
+input of a reduce-scatter, and the local buffer (before and after are alike) of all-reduce,
+all-to-all and collective-permute.
+
+**Several axes.** The cheaper of two ways is taken:
+
+- *by axis*: a reduce-scatter goes axis by axis, the minor one first, each on what the previous
+  left (b, then b / n, ...), so that fast links carry the large buffers; an all-gather is the
+  same backwards; an all-to-all goes axis by axis on all of b.
+- *flat*: one ring over all devices, each step as slow as the slowest link. Such a ring leaves
+  a group of m devices that are neighbours along minor axes only once, so the m devices can
+  lend it their m shares of the link that leads out (as NCCL does with several rings that enter
+  and leave a node at different devices): that link counts with m * beta. An all-to-all gains
+  nothing from neighbours, it takes the slowest link as it is.
+
+A collective-permute takes one hop over the slowest link. Axes of size 1 cost nothing.
+
+Not modelled: contention between collectives that run at the same time, trees and in-network
+reduction, the choice of protocol by size, overlap with computation.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.mesh.device_mesh import DeviceMesh
+
+ALL_GATHER = "all-gather"
+ALL_REDUCE = "all-reduce"
+REDUCE_SCATTER = "reduce-scatter"
+ALL_TO_ALL = "all-to-all"
+COLLECTIVE_PERMUTE = "collective-permute"
+KINDS = (ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL, COLLECTIVE_PERMUTE)
+"""The collectives, by their HLO opcodes."""
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective and its predicted time.
+
+    - `kind`: an HLO opcode, one of `KINDS`.
+    - `axes`: the mesh axes that it runs over, increasing, without those of size 1.
+    - `bytes`: the larger buffer of one device (see the module's text).
+    - `seconds`: predicted time; 0 if no axis is left.
+    """
+
+    kind: str
+    axes: tuple[int, ...]
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LinearCost:
+    """A time that grows linearly with the bytes moved."""
+
+    latency_seconds: float
+    seconds_per_byte: float
+
+    def seconds(self, size_bytes: float) -> float:
+        """The time for a buffer of `size_bytes`."""
+        return self.latency_seconds + self.seconds_per_byte * size_bytes
+
+
+def all_gather(mesh: DeviceMesh, axes: Iterable[int], full_bytes: int) -> Collective:
+    """Every device gets all shards; `full_bytes` is the gathered result."""
+    return collective(ALL_GATHER, mesh, axes, full_bytes)
+
+
+def all_reduce(mesh: DeviceMesh, axes: Iterable[int], local_bytes: int) -> Collective:
+    """Partial sums of `local_bytes` on each device become their sum on every device."""
+    return collective(ALL_REDUCE, mesh, axes, local_bytes)
+
+
+def reduce_scatter(mesh: DeviceMesh, axes: Iterable[int], full_bytes: int) -> Collective:
+    """Partial sums of `full_bytes` on each device become one shard of the sum on each."""
+    return collective(REDUCE_SCATTER, mesh, axes, full_bytes)
+
+
+def all_to_all(mesh: DeviceMesh, axes: Iterable[int], local_bytes: int) -> Collective:
+    """A shard of one dimension becomes a shard of another, `local_bytes` before and after."""
+    return collective(ALL_TO_ALL, mesh, axes, local_bytes)
+
+
+def collective_permute(mesh: DeviceMesh, axes: Iterable[int], local_bytes: int) -> Collective:
+    """Devices swap whole buffers of `local_bytes`, along any of `axes`."""
+    return collective(COLLECTIVE_PERMUTE, mesh, axes, local_bytes)
+
+
+def collective(kind: str, mesh: DeviceMesh, axes: Iterable[int], size_bytes: int) -> Collective:
+    """The collective `kind` over `axes`; see the module's text for `size_bytes`.
+
+    The order of `axes` does not matter.
+
+    **Raises:** `InvalidArgumentError` for an unknown kind, for axes that the mesh lacks or
+    that occur twice, and for negative bytes.
+    """
+    if size_bytes < 0:
+        raise InvalidArgumentError(f"A collective cannot move {size_bytes} bytes.")
+    moving = _moving_axes(mesh, tuple(axes))
+    seconds = min(cost.seconds(size_bytes) for cost in linear_costs(kind, mesh, moving))
+    return Collective(kind, moving, size_bytes, seconds)
+
+
+@lru_cache(maxsize=4096)
+def linear_costs(kind: str, mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[LinearCost, ...]:
+    """The cost of each way to run a collective; the cheapest at a given size is taken.
+
+    **Raises:** as `collective`.
+    """
+    if kind not in KINDS:
+        raise InvalidArgumentError(
+            f"{kind!r} is not a collective.", suggestion="One of " + ", ".join(KINDS) + "."
+        )
+    axes = _moving_axes(mesh, axes)
+    if not axes:
+        return (LinearCost(0.0, 0.0),)
+    if kind == COLLECTIVE_PERMUTE:
+        return (LinearCost(_slowest_latency(mesh, axes), 1 / _slowest_bandwidth(mesh, axes)),)
+    if kind == ALL_TO_ALL:
+        ways = (
+            _by_axis(mesh, axes, shrinking=False),
+            _ring(mesh, axes, _slowest_bandwidth(mesh, axes)),
+        )
+    else:
+        ways = (
+            _by_axis(mesh, axes, shrinking=True),
+            _ring(mesh, axes, _flat_ring_bandwidth(mesh, axes)),
+        )
+    if kind == ALL_REDUCE:
+        ways = tuple(LinearCost(2 * w.latency_seconds, 2 * w.seconds_per_byte) for w in ways)
+    # Over one axis both ways are the same.
+    return ways if len(axes) > 1 else ways[:1]
+
+
+def _moving_axes(mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes in increasing order, without those of size 1."""
+    if len(set(axes)) != len(axes) or any(not 0 <= axis < len(mesh.shape) for axis in axes):
+        raise InvalidArgumentError(
+            f"Axes {axes} are not distinct axes of a mesh of shape {mesh.shape}."
+        )
+    return tuple(axis for axis in sorted(axes) if mesh.shape[axis] > 1)
+
+
+def _ring(mesh: DeviceMesh, axes: tuple[int, ...], bandwidth: float) -> LinearCost:
+    """One pass around a ring over all devices along `axes`."""
+    count = prod(mesh.shape[axis] for axis in axes)
+    return LinearCost((count - 1) * _slowest_latency(mesh, axes), (count - 1) / count / bandwidth)
+
+
+def _by_axis(mesh: DeviceMesh, axes: tuple[int, ...], *, shrinking: bool) -> LinearCost:
+    """One ring per axis, minor first; with `shrinking` each leaves 1/n of the bytes."""
+    latency_seconds, seconds_per_byte, part = 0.0, 0.0, 1.0
+    for axis in reversed(axes):
+        ring = _ring(mesh, (axis,), mesh.links[axis].sustained_bytes_per_second)
+        latency_seconds += ring.latency_seconds
+        seconds_per_byte += part * ring.seconds_per_byte
+        if shrinking:
+            part /= mesh.shape[axis]
+    return LinearCost(latency_seconds, seconds_per_byte)
+
+
+def _slowest_latency(mesh: DeviceMesh, axes: tuple[int, ...]) -> float:
+    return max(mesh.links[axis].latency_seconds for axis in axes)
+
+
+def _slowest_bandwidth(mesh: DeviceMesh, axes: tuple[int, ...]) -> float:
+    return min(mesh.links[axis].sustained_bytes_per_second for axis in axes)
+
+
+def _flat_ring_bandwidth(mesh: DeviceMesh, axes: tuple[int, ...]) -> float:
+    """Bytes per second of a ring over `axes`, with lent shares (see the module's text)."""
+    bandwidths, neighbours = [], 1
+    for axis in reversed(axes):
+        bandwidths.append(mesh.links[axis].sustained_bytes_per_second * neighbours)
+        neighbours *= mesh.shape[axis]
+    return min(bandwidths)

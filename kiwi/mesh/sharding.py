@@ -1,0 +1,189 @@
+"""How one tensor is laid out over a device mesh."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import prod
+from typing import TYPE_CHECKING
+
+from kiwi.errors import ShardingConflictError
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
+
+
+@dataclass(frozen=True, order=True)
+class TensorSharding:
+    """The mesh axes that shard each dimension of a tensor.
+
+    `dims[d]` lists, major to minor, the indices of the mesh axes over which dimension `d` is
+    split; an empty tuple means that it is not split. A mesh axis that occurs in no dimension
+    holds copies.
+
+    **Raises:** `ShardingConflictError` if a mesh axis occurs twice or is negative.
+    """
+
+    dims: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        axes = list(chain.from_iterable(self.dims))
+        if len(set(axes)) != len(axes):
+            raise ShardingConflictError(
+                f"Sharding {self.dims} uses a mesh axis more than once.",
+                cause="A mesh axis can split one dimension of a tensor only, and only once.",
+                suggestion="Name each mesh axis at most once per tensor.",
+            )
+        if any(axis < 0 for axis in axes):
+            raise ShardingConflictError(
+                f"Sharding {self.dims} has a negative mesh axis.",
+                cause="Mesh axes are counted from 0; indices from the end are not understood.",
+            )
+
+    @classmethod
+    def replicated(cls, rank: int) -> "TensorSharding":
+        """The sharding of a rank-`rank` tensor of which every device holds all."""
+        return cls(((),) * rank)
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions of the tensor."""
+        return len(self.dims)
+
+    @property
+    def axes_used(self) -> tuple[int, ...]:
+        """The mesh axes that split some dimension, in increasing order."""
+        return tuple(sorted(chain.from_iterable(self.dims)))
+
+    def dim_shards(self, mesh_shape: Sequence[int]) -> tuple[int, ...]:
+        """Into how many pieces each dimension is cut.
+
+        **Raises:** `ShardingConflictError` if the mesh has too few axes.
+        """
+        self._check_axes(mesh_shape)
+        return tuple(prod(mesh_shape[axis] for axis in axes) for axes in self.dims)
+
+    def shard_count(self, mesh_shape: Sequence[int]) -> int:
+        """The number of distinct shards; size of the tensor over size of the local buffer."""
+        return prod(self.dim_shards(mesh_shape))
+
+    def divides(self, shape: Sequence[int], mesh_shape: Sequence[int]) -> bool:
+        """Whether a tensor of `shape` has this rank and is cut into equal pieces."""
+        if len(shape) != self.rank or any(axis >= len(mesh_shape) for axis in self.axes_used):
+            return False
+        shards = self.dim_shards(mesh_shape)
+        return all(size % count == 0 for size, count in zip(shape, shards, strict=True))
+
+    def local_shape(self, shape: Sequence[int], mesh_shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the piece that one device holds.
+
+        **Raises:** `ShardingConflictError` if `shape` is not cut evenly.
+        """
+        self.check(shape, mesh_shape)
+        shards = self.dim_shards(mesh_shape)
+        return tuple(size // count for size, count in zip(shape, shards, strict=True))
+
+    def without_trivial_axes(self, mesh_shape: Sequence[int]) -> "TensorSharding":
+        """The same layout, written without the mesh axes of size 1."""
+        self._check_axes(mesh_shape)
+        return TensorSharding(
+            tuple(tuple(axis for axis in axes if mesh_shape[axis] > 1) for axes in self.dims)
+        )
+
+    def check(self, shape: Sequence[int], mesh_shape: Sequence[int]) -> None:
+        """Explains why `divides` is false.
+
+        **Raises:** `ShardingConflictError` if the rank differs, the mesh has too few axes, or
+        a dimension is not cut evenly.
+        """
+        if len(shape) != self.rank:
+            raise ShardingConflictError(
+                f"Sharding {self.dims} has {self.rank} dimensions, shape {tuple(shape)} has "
+                f"{len(shape)}.",
+                cause="The sharding belongs to another tensor.",
+            )
+        for dim, (size, count) in enumerate(zip(shape, self.dim_shards(mesh_shape), strict=True)):
+            if size % count:
+                raise ShardingConflictError(
+                    f"Dimension {dim} of shape {tuple(shape)} cannot be cut into {count} equal "
+                    f"pieces (mesh {tuple(mesh_shape)}, sharding {self.dims}).",
+                    cause="Only even shardings are planned.",
+                    suggestion="Pad the dimension, or shard another one.",
+                )
+
+    def to_partition_spec(self, axis_names: Sequence[str]) -> "PartitionSpec":
+        """The `jax.sharding.PartitionSpec` of full rank that means the same."""
+        from jax.sharding import PartitionSpec
+
+        self._check_axes(axis_names)
+        return PartitionSpec(*(_spec_entry(axes, axis_names) for axes in self.dims))
+
+    @classmethod
+    def from_partition_spec(
+        cls, spec: "PartitionSpec", rank: int, axis_names: Sequence[str]
+    ) -> "TensorSharding":
+        """Reads a `PartitionSpec`; dimensions that it does not mention are not split.
+
+        **Raises:** `ShardingConflictError` if the spec is longer than `rank`, names an axis
+        that the mesh lacks or one axis twice, or leaves something open (`UNCONSTRAINED`,
+        unreduced axes).
+        """
+        if len(spec) > rank:
+            raise ShardingConflictError(
+                f"{spec} has {len(spec)} entries, the tensor has {rank} dimensions.",
+                suggestion=f"Give at most {rank} entries.",
+            )
+        if getattr(spec, "unreduced", None):
+            raise ShardingConflictError(
+                f"{spec} has unreduced axes.",
+                cause="A tensor of partial sums cannot be an argument or a result of a plan.",
+            )
+        dims = [_entry_axes(entry, spec, axis_names) for entry in spec]
+        return cls(tuple(dims) + ((),) * (rank - len(dims)))
+
+    def describe(self, axis_names: Sequence[str]) -> str:
+        """A short text such as `[x, -, (y, z)]`, one entry per dimension."""
+        self._check_axes(axis_names)
+        return "[" + ", ".join(_entry_text(axes, axis_names) for axes in self.dims) + "]"
+
+    def _check_axes(self, mesh_axes: Sequence[object]) -> None:
+        """Raises unless every mesh axis exists; `mesh_axes` has one item per mesh axis."""
+        if any(axis >= len(mesh_axes) for axis in chain.from_iterable(self.dims)):
+            raise ShardingConflictError(
+                f"Sharding {self.dims} uses mesh axis {self.axes_used[-1]}, but the mesh "
+                f"{tuple(mesh_axes)} has {len(mesh_axes)} axes.",
+                cause="The sharding belongs to another mesh.",
+            )
+
+
+def _spec_entry(axes: tuple[int, ...], axis_names: Sequence[str]) -> str | tuple[str, ...] | None:
+    if not axes:
+        return None
+    if len(axes) == 1:
+        return axis_names[axes[0]]
+    return tuple(axis_names[axis] for axis in axes)
+
+
+def _entry_axes(entry: object, spec: object, axis_names: Sequence[str]) -> tuple[int, ...]:
+    if entry is None:
+        return ()
+    names = entry if isinstance(entry, tuple) else (entry,)
+    for name in names:
+        if not isinstance(name, str):
+            raise ShardingConflictError(
+                f"{spec} has the entry {name!r}.",
+                cause="Only None, axis names and tuples of axis names fix a dimension.",
+                suggestion="Give None for no sharding, or leave the whole sharding out.",
+            )
+        if name not in axis_names:
+            raise ShardingConflictError(
+                f"{spec} names the axis {name!r}; the mesh has {tuple(axis_names)}.",
+                suggestion="Use the names of the mesh, or pass axis_names= to name its axes.",
+            )
+    return tuple(list(axis_names).index(str(name)) for name in names)
+
+
+def _entry_text(axes: tuple[int, ...], axis_names: Sequence[str]) -> str:
+    if not axes:
+        return "-"
+    names = ", ".join(axis_names[axis] for axis in axes)
+    return names if len(axes) == 1 else f"({names})"
