@@ -9,3 +9,5 @@ from kiwi.solver.problem import Problem as Problem
 from kiwi.solver.result import Progress as Progress
 from kiwi.solver.result import SolveResult as SolveResult
 from kiwi.solver.result import SolveStatus as SolveStatus
+from kiwi.solver.solve import SOLVERS as SOLVERS
+from kiwi.solver.solve import solve as solve

@@ -1,0 +1,293 @@
+"""The problem as a mixed-integer linear program, written once in MathOpt for several solvers.
+
+Sets: nodes i with options o; edges e = (i, j) with pairs (A, B) of option classes (options whose
+lines in the edge's table are equal, see `network`); the points of time t that can bind.
+
+Variables: x[i, o] in {0, 1}, 1 where node i takes option o; y[e, A, B] in [0, 1], 1 where the
+options of i and j lie in the classes A and B. Where x is integral, so is y.
+
+Objective: min sum cost[i, o] x[i, o] + sum table[e, A, B] y[e, A, B]
+
+Constraints:
+(a) one[i]:        sum_o x[i, o] = 1
+(b) row[e, A]:     sum_B y[e, A, B] = sum_{o in A} x[i, o]
+(c) column[e, B]:  sum_A y[e, A, B] = sum_{o in B} x[j, o]
+(d) mem[t]:        sum_{i, o} bytes[i, o, t] x[i, o] <= limit
+
+Forbidden options and pairs get no variable. This is the local polytope of the cost network
+(Schlesinger 1976; Wainwright and Jordan 2008, section 4.1) with rows for memory.
+"""
+
+import datetime
+import functools
+import itertools
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from ortools.math_opt.python import mathopt
+from ortools.util.python.solve_interrupter import SolveInterrupter
+
+from kiwi.errors import SolverUnavailableError
+from kiwi.solver.evaluate import evaluate
+from kiwi.solver.network import NO_LIMIT_BYTES, Network, build_network
+from kiwi.solver.outcome import conclude
+from kiwi.solver.problem import Problem
+from kiwi.solver.result import SolveResult
+
+SCALED_COST = 1e4
+"""Costs are scaled to this order of magnitude: tolerances of the solvers are absolute."""
+
+SCALED_LIMIT = 1e3
+"""Memory rows are scaled to this right-hand side, for the same reason."""
+
+SOLVER_TYPES = {
+    "milp": mathopt.SolverType.HIGHS,
+    "highs": mathopt.SolverType.HIGHS,
+    "cp-sat": mathopt.SolverType.CP_SAT,
+    "scip": mathopt.SolverType.GSCIP,
+    "gurobi": mathopt.SolverType.GUROBI,
+}
+
+_REPAIR_ROUNDS = 3
+_BOUND_SAFETY = 1e-7
+"""Floating-point MILP solvers prove bounds up to their tolerances; this much is given back."""
+
+
+@dataclass(frozen=True, eq=False)
+class Formulation:
+    """The model, the variables x by (node, option), and the factor that scaled the costs."""
+
+    model: mathopt.Model
+    choose: dict[tuple[int, int], mathopt.Variable]
+    memory_rows: list[mathopt.LinearConstraint]
+    cost_scale: float
+    constant: float
+
+
+def formulate(network: Network, *, integral_pairs: bool = False) -> Formulation:
+    """Writes the model. `integral_pairs` makes y integral too, for solvers that know no other."""
+    model = mathopt.Model(name="kiwi")
+    scale = _cost_scale(network)
+    choose = _add_choices(model, network)
+    objective = [network_cost * scale * x for network_cost, x in _costs_of(network, choose)]
+    for edge in range(network.edge_count):
+        objective += _add_pairs(model, network, choose, edge, scale, integral_pairs)
+    rows = _add_memory(model, network, choose)
+    model.minimize(mathopt.fast_sum(objective))
+    return Formulation(model, choose, rows, scale, 0.0)
+
+
+def solve_milp(
+    problem: Problem,
+    *,
+    solver: str,
+    time_limit_seconds: float,
+    seed: int,
+    gap: float,
+    warm_start: tuple[int, ...] | None = None,
+) -> SolveResult:
+    """Solves with one of `SOLVER_TYPES`.
+
+    The memory rows hold up to the solver's tolerance only; where the referee finds a few bytes too
+    many, the rows are tightened by as much and the model solved again. The bound of the first
+    round holds for the problem.
+    """
+    network = build_network(problem)
+    form = formulate(network, integral_pairs=solver == "cp-sat")
+    hint = _hint(form, warm_start)
+    best_bound, excess, iterations, solution = -math.inf, 0.0, 0, None
+    timed_out = False
+    for round_index in range(_REPAIR_ROUNDS):
+        _tighten(form, network, excess)
+        result = _run(form.model, solver, time_limit_seconds, seed, gap, hint)
+        iterations += 1
+        if round_index == 0:
+            best_bound = _bound(result, form)
+        timed_out = timed_out or result.termination.limit == mathopt.Limit.TIME
+        solution = _read(result, form, network)
+        if solution is None or evaluate(problem, solution).feasible:
+            break
+        excess += _excess(problem, solution)
+    if solution is None and warm_start is not None and best_bound < math.inf:
+        solution = list(warm_start)
+    return conclude(
+        problem,
+        solution,
+        best_bound,
+        solver=solver,
+        iterations=iterations,
+        deterministic=not timed_out,
+    )
+
+
+def _cost_scale(network: Network) -> float:
+    """Brings a plausible objective, every node and edge at a middling price, to `SCALED_COST`."""
+    total = 0.0
+    for values, starts in (
+        (network.cost, network.option_start),
+        (network.table, network.table_start),
+    ):
+        for begin, end in itertools.pairwise(starts):
+            finite = np.abs(values[begin:end][np.isfinite(values[begin:end])])
+            total += float(np.median(finite)) if finite.size else 0.0
+    return SCALED_COST / total if total > 0 else 1.0
+
+
+def _add_choices(model: mathopt.Model, network: Network) -> dict[tuple[int, int], mathopt.Variable]:
+    """Variables x and constraints (a)."""
+    choose = {}
+    for node in range(network.node_count):
+        costs = network.cost[network.option_slice(node)]
+        for option in np.flatnonzero(np.isfinite(costs)):
+            choose[node, int(option)] = model.add_binary_variable(name=f"x[{node},{option}]")
+        mine = [choose[node, int(o)] for o in np.flatnonzero(np.isfinite(costs))]
+        model.add_linear_constraint(mathopt.fast_sum(mine) == 1.0, name=f"one[{node}]")
+    return choose
+
+
+def _costs_of(network: Network, choose: dict) -> list[tuple[float, mathopt.Variable]]:
+    return [
+        (float(network.cost[network.option_start[node] + option]), x)
+        for (node, option), x in choose.items()
+    ]
+
+
+def _add_pairs(
+    model: mathopt.Model,
+    network: Network,
+    choose: dict,
+    edge: int,
+    scale: float,
+    integral: bool,
+) -> list:
+    """Variables y of one edge, constraints (b) and (c); returns its terms of the objective."""
+    table = network.edge_table(edge)
+    if not table.any():
+        return []
+    pairs = {
+        (int(a), int(b)): model.add_variable(
+            lb=0.0, ub=1.0, is_integer=integral, name=f"y[{edge},{a},{b}]"
+        )
+        for a, b in np.argwhere(np.isfinite(table))
+    }
+    nodes = (int(network.tail[edge]), int(network.head[edge]))
+    for side, letter in ((0, "row"), (1, "column")):
+        members = _members(network.classes(edge)[side], nodes[side], choose)
+        lines: list[list] = [[] for _ in range(table.shape[side])]
+        for pair, y in pairs.items():
+            lines[pair[side]].append(y)
+        for index, line in enumerate(lines):
+            both = mathopt.fast_sum(line) - mathopt.fast_sum(members.get(index, []))
+            if line or members.get(index):
+                model.add_linear_constraint(both == 0.0, name=f"{letter}[{edge},{index}]")
+    return [float(table[pair]) * scale * y for pair, y in pairs.items()]
+
+
+def _members(classes: np.ndarray, node: int, choose: dict) -> dict[int, list]:
+    members: dict[int, list] = {}
+    for option, line in enumerate(classes):
+        if (node, option) in choose:
+            members.setdefault(int(line), []).append(choose[node, option])
+    return members
+
+
+def _add_memory(model: mathopt.Model, network: Network, choose: dict) -> list:
+    """Constraints (d), scaled to `SCALED_LIMIT`."""
+    if network.limit_bytes == NO_LIMIT_BYTES:
+        return []
+    unit = SCALED_LIMIT / max(network.limit_bytes, 1)
+    terms: list[list] = [[] for _ in network.times]
+    for (node, option), x in choose.items():
+        flat = network.option_start[node] + option
+        for use in range(network.use_start[flat], network.use_start[flat + 1]):
+            for t in range(network.use_begin[use], network.use_end[use]):
+                terms[t].append(float(network.use_bytes[use]) * unit * x)
+    limit = network.limit_bytes * unit
+    return [
+        model.add_linear_constraint(mathopt.fast_sum(line) <= limit, name=f"mem[{time}]")
+        for time, line in zip(network.times, terms, strict=True)
+    ]
+
+
+def _tighten(form: Formulation, network: Network, excess_bytes: float) -> None:
+    unit = SCALED_LIMIT / max(network.limit_bytes, 1)
+    for row in form.memory_rows:
+        row.upper_bound = (network.limit_bytes - excess_bytes) * unit
+
+
+def _excess(problem: Problem, solution: list[int]) -> float:
+    assert problem.limit_bytes is not None
+    return max(0.0, float(evaluate(problem, solution).peak_bytes - problem.limit_bytes))
+
+
+def _hint(form: Formulation, warm_start: tuple[int, ...] | None) -> list[mathopt.SolutionHint]:
+    if warm_start is None:
+        return []
+    values = {x: float(warm_start[node] == o) for (node, o), x in form.choose.items()}
+    return [mathopt.SolutionHint(variable_values=values)]
+
+
+def _run(
+    model: mathopt.Model,
+    solver: str,
+    time_limit_seconds: float,
+    seed: int,
+    gap: float,
+    hints: list[mathopt.SolutionHint],
+) -> mathopt.SolveResult:
+    """Runs in a thread, so that Ctrl-C reaches the solver: it is told to stop, then re-raised."""
+    parameters = mathopt.SolveParameters(
+        time_limit=datetime.timedelta(seconds=max(time_limit_seconds, 0.01)),
+        random_seed=seed,
+        relative_gap_tolerance=gap,
+        threads=1 if solver == "scip" else None,
+    )
+    if solver == "cp-sat":  # several strategies in a fixed rotation: repeatable, unlike a race
+        parameters.cp_sat.num_workers = 8
+        parameters.cp_sat.interleave_search = True
+    model_parameters = mathopt.ModelSolveParameters(solution_hints=hints)
+    interrupter = SolveInterrupter()
+    call = functools.partial(
+        mathopt.solve,
+        model,
+        SOLVER_TYPES[solver],
+        params=parameters,
+        model_params=model_parameters,
+        interrupter=interrupter,
+    )
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(call)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            interrupter.interrupt()
+            raise
+        except Exception as error:  # MathOpt lets whatever its binding raises through
+            raise SolverUnavailableError(
+                f"The solver {solver!r} failed: {error}",
+                cause="its licence does not fit the model, or it is not part of this OR-tools",
+                suggestion='use solver="auto"',
+            ) from error
+
+
+def _bound(result: mathopt.SolveResult, form: Formulation) -> float:
+    reason = result.termination.reason
+    if reason == mathopt.TerminationReason.INFEASIBLE:
+        return math.inf
+    bound = result.termination.objective_bounds.dual_bound
+    if not math.isfinite(bound):
+        return -math.inf
+    return (bound - _BOUND_SAFETY * abs(bound)) / form.cost_scale
+
+
+def _read(result: mathopt.SolveResult, form: Formulation, network: Network) -> list[int] | None:
+    if not result.has_primal_feasible_solution():
+        return None
+    values = result.variable_values()
+    solution, most = [0] * network.node_count, [-1.0] * network.node_count
+    for (node, option), x in form.choose.items():
+        if values[x] > most[node]:
+            solution[node], most[node] = option, values[x]
+    return solution

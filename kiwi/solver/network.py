@@ -1,0 +1,292 @@
+"""A `Problem` as flat arrays: what the compiled inner loops read.
+
+Three exact reductions happen on the way:
+
+- parallel edges are added up;
+- options whose rows (columns) of an edge's table are equal form one *class* of that edge, and the
+  table is kept once for each pair of classes: two options that differ only in residency cost the
+  same resharding, so tables shrink by the square of the number of residencies;
+- of the points of time only those are kept that can bind: the last before some interval ends, at
+  which the largest options together exceed the limit.
+"""
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+from kiwi.solver.problem import Edge, Problem
+
+NO_LIMIT_BYTES = np.iinfo(np.int64).max // 4
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Nodes `i`, options in one flat numbering, edges `e`, kept points of time `t`.
+
+    **Attributes:**
+
+    - `option_start` (n+1): options of node i are option_start[i] .. option_start[i+1].
+    - `cost` (K): cost of each option, infinite where forbidden.
+    - `use_start` (K+1), `use_begin`, `use_end`, `use_bytes` (I): intervals of each option, in
+      indices of `times`.
+    - `times` (T): the original points of time that were kept.
+    - `limit_bytes`: `NO_LIMIT_BYTES` where there is none.
+    - `tail`, `head` (E): the nodes of each edge, tail < head.
+    - `row_start` (E+1), `row_class`: class of each option of the tail; likewise `col_*` for the
+      head.
+    - `row_count`, `col_count` (E): the numbers of classes.
+    - `table_start` (E+1), `table`: costs by (row class, column class), row-major.
+    - `near_start` (n+1), `near_edge`: the edges of each node, by the other node's index.
+    """
+
+    option_start: np.ndarray
+    cost: np.ndarray
+    use_start: np.ndarray
+    use_begin: np.ndarray
+    use_end: np.ndarray
+    use_bytes: np.ndarray
+    times: np.ndarray
+    limit_bytes: int
+    tail: np.ndarray
+    head: np.ndarray
+    row_start: np.ndarray
+    row_class: np.ndarray
+    row_count: np.ndarray
+    col_start: np.ndarray
+    col_class: np.ndarray
+    col_count: np.ndarray
+    table_start: np.ndarray
+    table: np.ndarray
+    near_start: np.ndarray
+    near_edge: np.ndarray
+
+    @property
+    def node_count(self) -> int:
+        """Number of nodes."""
+        return len(self.option_start) - 1
+
+    @property
+    def edge_count(self) -> int:
+        """Number of edges after merging."""
+        return len(self.tail)
+
+    @property
+    def option_count(self) -> int:
+        """Number of options of all nodes."""
+        return len(self.cost)
+
+    def option_slice(self, node: int) -> slice:
+        """The flat options of a node."""
+        return slice(int(self.option_start[node]), int(self.option_start[node + 1]))
+
+    def edge_table(self, edge: int) -> np.ndarray:
+        """Costs of an edge by (row class, column class)."""
+        cells = self.table[self.table_start[edge] : self.table_start[edge + 1]]
+        return cells.reshape(self.row_count[edge], self.col_count[edge])
+
+    def classes(self, edge: int) -> tuple[np.ndarray, np.ndarray]:
+        """Row class of each option of the tail, column class of each option of the head."""
+        return (
+            self.row_class[self.row_start[edge] : self.row_start[edge + 1]],
+            self.col_class[self.col_start[edge] : self.col_start[edge + 1]],
+        )
+
+
+def build_network(problem: Problem) -> Network:
+    """Flattens `problem`. Exact: costs and feasibility of every solution are kept."""
+    sizes = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
+    option_start = _offsets(sizes)
+    cost = _concatenate([node.costs for node in problem.nodes], np.float64)
+    ends, tables = _merged_edges(problem.edges)
+    return Network(
+        option_start=option_start,
+        cost=cost,
+        **_memory_arrays(problem, option_start),
+        **_edge_arrays(ends, tables, sizes),
+    )
+
+
+def _offsets(sizes: np.ndarray) -> np.ndarray:
+    starts = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    return starts
+
+
+def _concatenate(pieces: list[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate(pieces).astype(dtype) if pieces else np.zeros(0, dtype=dtype)
+
+
+def _merged_edges(edges: tuple[Edge, ...]) -> tuple[np.ndarray, list[np.ndarray]]:
+    merged: dict[tuple[int, int], np.ndarray] = {}
+    for edge in edges:
+        forward = edge.tail < edge.head
+        pair = (edge.tail, edge.head) if forward else (edge.head, edge.tail)
+        costs = edge.costs if forward else edge.costs.T
+        merged[pair] = merged[pair] + costs if pair in merged else costs
+    ends = np.array(list(merged), dtype=np.int64).reshape(-1, 2)
+    return ends, [np.ascontiguousarray(table) for table in merged.values()]
+
+
+def _edge_arrays(
+    ends: np.ndarray, tables: list[np.ndarray], sizes: np.ndarray
+) -> dict[str, np.ndarray]:
+    tail, head = ends[:, 0].copy(), ends[:, 1].copy()
+    row_start, col_start = _offsets(sizes[tail]), _offsets(sizes[head])
+    cells = _concatenate([table.ravel() for table in tables], np.float64)
+    cell_start = _offsets(sizes[tail] * sizes[head])
+    row_class, row_count = _classes(cells, cell_start, row_start, col_start, False)
+    col_class, col_count = _classes(cells, cell_start, col_start, row_start, True)
+    table_start = _offsets(row_count * col_count)
+    table = _compressed(
+        cells, cell_start, row_start, col_start, row_class, col_class, col_count, table_start
+    )
+    near_start, near_edge = _adjacency(tail, head, len(sizes))
+    return {
+        "tail": tail,
+        "head": head,
+        "row_start": row_start,
+        "row_class": row_class,
+        "row_count": row_count,
+        "col_start": col_start,
+        "col_class": col_class,
+        "col_count": col_count,
+        "table_start": table_start,
+        "table": table,
+        "near_start": near_start,
+        "near_edge": near_edge,
+    }
+
+
+def _adjacency(tail: np.ndarray, head: np.ndarray, node_count: int) -> tuple:
+    node = np.concatenate([tail, head])
+    other = np.concatenate([head, tail])
+    edge = np.tile(np.arange(len(tail), dtype=np.int64), 2)
+    order = np.lexsort((other, node))
+    return _offsets(np.bincount(node, minlength=node_count)), edge[order]
+
+
+@numba.njit(cache=True)
+def _classes(cells, cell_start, this_start, that_start, transposed):
+    """Numbers equal lines of each table by their first occurrence, one table after the other."""
+    edge_count = len(cell_start) - 1
+    line_class = np.empty(this_start[edge_count], dtype=np.int64)
+    counts = np.zeros(edge_count, dtype=np.int64)
+    for e in range(edge_count):
+        lines = this_start[e + 1] - this_start[e]
+        width = that_start[e + 1] - that_start[e]
+        line_step, cell_step = (1, lines) if transposed else (width, 1)
+        base = cell_start[e]
+        firsts = np.empty(lines, dtype=np.int64)
+        for a in range(lines):
+            found = -1
+            for c in range(counts[e]):
+                equal = True
+                for b in range(width):
+                    mine = cells[base + a * line_step + b * cell_step]
+                    if mine != cells[base + firsts[c] * line_step + b * cell_step]:
+                        equal = False
+                        break
+                if equal:
+                    found = c
+                    break
+            if found < 0:
+                found = counts[e]
+                firsts[found] = a
+                counts[e] += 1
+            line_class[this_start[e] + a] = found
+    return line_class, counts
+
+
+@numba.njit(cache=True)
+def _compressed(
+    cells, cell_start, row_start, col_start, row_class, col_class, col_count, table_start
+):
+    """Writes each table once per pair of classes."""
+    edge_count = len(cell_start) - 1
+    table = np.empty(table_start[edge_count], dtype=np.float64)
+    for e in range(edge_count):
+        width = col_start[e + 1] - col_start[e]
+        for a in range(row_start[e + 1] - row_start[e]):
+            for b in range(width):
+                row, col = row_class[row_start[e] + a], col_class[col_start[e] + b]
+                cell = cells[cell_start[e] + a * width + b]
+                table[table_start[e] + row * col_count[e] + col] = cell
+    return table
+
+
+def _memory_arrays(problem: Problem, option_start: np.ndarray) -> dict:
+    limit_bytes = NO_LIMIT_BYTES if problem.limit_bytes is None else problem.limit_bytes
+    lists = [option for node in problem.nodes for option in node.usage]
+    counts = np.array([len(option) for option in lists], dtype=np.int64)
+    flat = [(use.start, use.end, use.bytes) for option in lists for use in option]
+    uses = np.array(flat, dtype=np.int64).reshape(-1, 3)
+    owner = np.repeat(np.arange(len(lists)), counts)
+    holds = (uses[:, 0] < uses[:, 1]) & (uses[:, 2] > 0)
+    uses, owner = uses[holds], owner[holds]
+    times = _binding_times(uses, owner, option_start, problem.horizon, limit_bytes)
+    begin = np.searchsorted(times, uses[:, 0])
+    end = np.searchsorted(times, uses[:, 1])
+    seen = begin < end
+    return {
+        "use_start": _offsets(np.bincount(owner[seen], minlength=len(lists))),
+        "use_begin": begin[seen],
+        "use_end": end[seen],
+        "use_bytes": uses[seen, 2].copy(),
+        "times": times,
+        "limit_bytes": int(limit_bytes),
+    }
+
+
+def _binding_times(
+    uses: np.ndarray,
+    owner: np.ndarray,
+    option_start: np.ndarray,
+    horizon: int,
+    limit_bytes: int,
+) -> np.ndarray:
+    """The times that can bind. Time t is covered by its neighbour t + 1 unless an interval ends
+    there, and by t - 1 unless one starts at t: of each run of starts followed by ends, the last
+    start covers all."""
+    starts_at = np.zeros(horizon + 1, dtype=bool)
+    ends_at = np.zeros(horizon + 1, dtype=bool)
+    starts_at[uses[:, 0]] = True
+    ends_at[uses[:, 1]] = True
+    times = []
+    last_start = -1
+    for t in np.flatnonzero(starts_at | ends_at):
+        if ends_at[t] and last_start >= 0:
+            times.append(last_start)
+            last_start = -1
+        if starts_at[t]:
+            last_start = t
+    kept = np.array(times, dtype=np.int64)
+    begin, end = np.searchsorted(kept, uses[:, 0]), np.searchsorted(kept, uses[:, 1])
+    most = _largest_use(begin, end, uses[:, 2].copy(), owner, option_start, len(kept))
+    return kept[most > limit_bytes]
+
+
+@numba.njit(cache=True)
+def _largest_use(begin, end, size, owner, option_start, time_count):
+    """Upper bound on the bytes held at each time: of every node, each moment's largest option."""
+    total = np.zeros(time_count, dtype=np.float64)
+    best = np.zeros(time_count, dtype=np.int64)
+    mine = np.zeros(time_count, dtype=np.int64)
+    use = 0
+    for i in range(len(option_start) - 1):
+        low, high = time_count, 0
+        for o in range(option_start[i], option_start[i + 1]):
+            first = use
+            while use < len(owner) and owner[use] == o:
+                low, high = min(low, begin[use]), max(high, end[use])
+                mine[begin[use] : end[use]] += size[use]
+                use += 1
+            for u in range(first, use):
+                for t in range(begin[u], end[u]):
+                    best[t] = max(best[t], mine[t])
+            for u in range(first, use):
+                mine[begin[u] : end[u]] = 0
+        for t in range(low, high):
+            total[t] += best[t]
+            best[t] = 0
+    return total

@@ -1,0 +1,147 @@
+"""The way in: one function, several solvers by name."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from kiwi.errors import InvalidArgumentError, SolverUnavailableError, UnknownSolverError
+from kiwi.solver.brute_force import solve_brute_force
+from kiwi.solver.milp import solve_milp
+from kiwi.solver.outcome import OnProgress
+from kiwi.solver.problem import Problem
+from kiwi.solver.result import Progress, SolveResult
+
+DEFAULT_GAP = 1e-3
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `solve` was asked for, checked: the one argument of every backend.
+
+    `deadline` is a reading of `time.monotonic`.
+    """
+
+    problem: Problem
+    solver: str
+    deadline: float
+    seed: int
+    gap: float
+    warm_start: tuple[int, ...] | None
+    on_progress: OnProgress | None
+
+    @property
+    def seconds_left(self) -> float:
+        """Time until the deadline, at least 0."""
+        return max(0.0, self.deadline - time.monotonic())
+
+
+def solve(
+    problem: Problem,
+    *,
+    solver: str = "auto",
+    time_limit_seconds: float = 60.0,
+    seed: int = 0,
+    warm_start: Sequence[int] | None = None,
+    on_progress: OnProgress | None = None,
+    gap: float = DEFAULT_GAP,
+) -> SolveResult:
+    """Chooses one option per node at the least cost under the memory limit.
+
+    **Arguments:**
+
+    - `solver`: one of `SOLVERS`.
+    - `time_limit_seconds`: the search returns its best solution at about this time.
+    - `seed`: same problem, same seed: same solution, unless the clock ended the search
+      (`SolveResult.deterministic` says so).
+    - `warm_start`: a solution to begin with; it is never made worse.
+    - `on_progress`: called with a `Progress` whenever the solution or the bound improves, by the
+      solvers that can.
+    - `gap`: the search may end once (objective - bound) / objective is at most this.
+
+    Every returned solution was priced by `kiwi.solver.evaluate`. Raises `UnknownSolverError`,
+    `InvalidArgumentError`, and `SolverUnavailableError` where the solver cannot take the problem.
+    """
+    started = time.monotonic()
+    _check_arguments(problem, solver, time_limit_seconds, gap, warm_start)
+    start = tuple(warm_start) if warm_start is not None else None
+    request = Request(problem, solver, started + time_limit_seconds, seed, gap, start, on_progress)
+    result = SOLVERS[solver](request)
+    result = replace(result, seconds=time.monotonic() - started)
+    if on_progress is not None:
+        on_progress(_as_progress(result))
+    return result
+
+
+def _auto(request: Request) -> SolveResult:
+    return _milp(replace(request, solver="highs"))
+
+
+def _milp(request: Request) -> SolveResult:
+    return solve_milp(
+        request.problem,
+        solver="highs" if request.solver == "milp" else request.solver,
+        time_limit_seconds=request.seconds_left,
+        seed=request.seed,
+        gap=request.gap,
+        warm_start=request.warm_start,
+    )
+
+
+def _gurobi(request: Request) -> SolveResult:
+    try:
+        return _milp(request)
+    except SolverUnavailableError as error:
+        result = _milp(replace(request, solver="highs"))
+        reason = error.what.splitlines()[0]
+        return replace(result, message=f"Gurobi could not be used, HiGHS stood in. {reason}")
+
+
+def _brute_force(request: Request) -> SolveResult:
+    return solve_brute_force(request.problem)
+
+
+SOLVERS: dict[str, Callable[[Request], SolveResult]] = {
+    "auto": _auto,
+    "milp": _milp,
+    "highs": _milp,
+    "cp-sat": _milp,
+    "scip": _milp,
+    "gurobi": _gurobi,
+    "brute-force": _brute_force,
+}
+"""Backends by name."""
+
+
+def _check_arguments(
+    problem: Problem,
+    solver: str,
+    time_limit_seconds: float,
+    gap: float,
+    warm_start: Sequence[int] | None,
+) -> None:
+    if solver not in SOLVERS:
+        raise UnknownSolverError(
+            f"There is no solver {solver!r}.", suggestion=f"use one of {', '.join(SOLVERS)}"
+        )
+    if not time_limit_seconds > 0:
+        raise InvalidArgumentError(
+            f"time_limit_seconds is {time_limit_seconds}.", suggestion="give a positive number"
+        )
+    if not gap >= 0:
+        raise InvalidArgumentError(f"gap is {gap}.", suggestion="give 0 or a small fraction")
+    if warm_start is not None and len(warm_start) != len(problem.nodes):
+        raise InvalidArgumentError(
+            f"warm_start has {len(warm_start)} entries for {len(problem.nodes)} nodes.",
+            suggestion="give one option index per node",
+        )
+
+
+def _as_progress(result: SolveResult) -> Progress:
+    return Progress(
+        result.seconds,
+        result.objective,
+        result.bound,
+        result.peak_bytes,
+        result.solver,
+        result.iterations,
+    )

@@ -1,0 +1,52 @@
+"""Small random problems that brute force can still answer."""
+
+import numpy as np
+
+from kiwi.solver import Edge, Interval, Node, Problem, evaluate
+
+
+def random_problem(seed: int, *, most_nodes: int = 7, integral: bool = True) -> Problem:
+    """Up to 7 nodes of up to 4 options, with forbidden pairs, parallel edges and a tight limit."""
+    rng = np.random.default_rng(seed)
+    horizon = int(rng.integers(1, 9))
+    nodes = tuple(_node(rng, i, horizon, integral) for i in range(rng.integers(1, most_nodes + 1)))
+    edges = tuple(_edges(rng, nodes, integral))
+    free = Problem(nodes, edges, None, horizon)
+    peaks = [_peak(free, rng) for _ in range(20)]
+    low, high = min(peaks), max(peaks)
+    limits = (None, low, (low + high) // 2, (2 * low + high) // 3, max(0, low - 1))
+    return Problem(nodes, edges, limits[rng.integers(len(limits))], horizon)
+
+
+def _node(rng: np.random.Generator, index: int, horizon: int, integral: bool) -> Node:
+    options = int(rng.integers(1, 5))
+    usage = tuple(
+        tuple(_interval(rng, horizon) for _ in range(rng.integers(0, 3))) for _ in range(options)
+    )
+    return Node(f"n{index}", _costs(rng, (options,), 0.05, integral), usage)
+
+
+def _interval(rng: np.random.Generator, horizon: int) -> Interval:
+    start = int(rng.integers(0, horizon))
+    return Interval(start, int(rng.integers(start, horizon + 1)), int(rng.integers(0, 30)))
+
+
+def _edges(rng: np.random.Generator, nodes: tuple[Node, ...], integral: bool) -> list[Edge]:
+    edges = []
+    for tail in range(len(nodes)):
+        for head in range(len(nodes)):
+            if tail != head and rng.random() < 0.3:
+                shape = (nodes[tail].costs.size, nodes[head].costs.size)
+                edges.append(Edge(tail, head, _costs(rng, shape, 0.1, integral)))
+    return edges
+
+
+def _costs(rng: np.random.Generator, shape: tuple, forbidden: float, integral: bool) -> np.ndarray:
+    costs = rng.integers(0, 40, shape).astype(float) if integral else rng.random(shape) * 1e-3
+    costs[rng.random(shape) < forbidden] = np.inf
+    return costs
+
+
+def _peak(problem: Problem, rng: np.random.Generator) -> int:
+    choice = [int(rng.integers(node.costs.size)) for node in problem.nodes]
+    return evaluate(problem, choice).peak_bytes
