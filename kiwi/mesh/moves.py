@@ -8,7 +8,9 @@ dimension. A move is one of:
   what it holds, which is memory traffic but no communication,
 - *all-to-all*: the minor-most one or several axes of one dimension move to the minor end of
   another,
-- *collective-permute*: any other arrangement with equal local shape; whole shards move.
+- *collective-permute*: the target cuts every dimension into as many pieces as the source, or a
+  multiple: each device cuts its share out of what it holds, and whole local results move. It
+  always exists: a block of the source lies on as many devices as want parts of it.
 
 The time of every move is latency + bytes * coefficient with both independent of the shape, so
 one graph serves all tensors with the same mesh and divisibility pattern.
@@ -19,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, permutations, product
-from math import inf
+from math import inf, prod
 
 import numpy as np
 
@@ -142,11 +144,7 @@ def _all_to_alls(mesh: DeviceMesh, states: Sequence[TensorSharding]) -> _Edges:
 
 def _slices(mesh: DeviceMesh, states: Sequence[TensorSharding]) -> _Edges:
     """Any refinement is one slice, over several dimensions at once if need be."""
-    hardware = mesh.hardware
-    # The local result is read and written once.
-    cost = LinearCost(
-        hardware.kernel_launch_seconds, 2 / hardware.sustained_memory_bytes_per_second
-    )
+    cost = _slice_cost(mesh)
     for target in states:
         shards = target.shard_count(mesh.shape)
         for lengths in product(*(range(len(axes) + 1) for axes in target.dims)):
@@ -159,38 +157,68 @@ def _slices(mesh: DeviceMesh, states: Sequence[TensorSharding]) -> _Edges:
 
 
 def _permutes(mesh: DeviceMesh, states: Sequence[TensorSharding]) -> _Edges:
-    """All pairs with equal local shape.
+    """All pairs where every dimension of the target has a multiple of the source's pieces.
 
     Some devices already hold what they need; the time is that of the others.
     """
-    by_local_shape: dict[tuple[int, ...], list[TensorSharding]] = defaultdict(list)
+    by_shards: dict[tuple[int, ...], list[TensorSharding]] = defaultdict(list)
     for state in states:
-        by_local_shape[state.dim_shards(mesh.shape)].append(state)
-    for alike in by_local_shape.values():
-        for source, target in permutations(alike, 2):
-            axes = _displaced_axes(mesh, source, target)
-            dims = _changed_dims(source.dims, target.dims)
-            shards = source.shard_count(mesh.shape)
-            yield source, target, _communication(COLLECTIVE_PERMUTE, mesh, axes, dims, shards)
+        by_shards[state.dim_shards(mesh.shape)].append(state)
+    for coarse, fine in product(by_shards, repeat=2):
+        if all(b % a == 0 for a, b in zip(coarse, fine, strict=True)):
+            for source, target in product(by_shards[coarse], by_shards[fine]):
+                if not _refines(target, source):  # Nothing, or a slice, does it already.
+                    yield source, target, _permute(mesh, source, target, prod(fine))
+
+
+def _permute(mesh: DeviceMesh, source: TensorSharding, target: TensorSharding, shards: int) -> Move:
+    axes = _displaced_axes(mesh, source, target)
+    dims = _changed_dims(source.dims, target.dims)
+    (cost,) = linear_costs(COLLECTIVE_PERMUTE, mesh, axes)
+    if source.shard_count(mesh.shape) != shards:
+        cut = _slice_cost(mesh)
+        cost = LinearCost(
+            cost.latency_seconds + cut.latency_seconds,
+            cost.seconds_per_byte + cut.seconds_per_byte,
+        )
+    return Move(COLLECTIVE_PERMUTE, axes, dims, shards, (cost,))
+
+
+def _slice_cost(mesh: DeviceMesh) -> LinearCost:
+    """Per byte of the local result, which is read and written once."""
+    hardware = mesh.hardware
+    return LinearCost(
+        hardware.kernel_launch_seconds, 2 / hardware.sustained_memory_bytes_per_second
+    )
+
+
+def _refines(fine: TensorSharding, coarse: TensorSharding) -> bool:
+    """Whether `fine` appends axes to the dimensions of `coarse`, or is equal to it."""
+    pairs = zip(fine.dims, coarse.dims, strict=True)
+    return all(axes[: len(major)] == major for axes, major in pairs)
 
 
 def _displaced_axes(
     mesh: DeviceMesh, source: TensorSharding, target: TensorSharding
 ) -> tuple[int, ...]:
-    """The axes along which blocks move: those whose dimension or stride in it differs."""
-    before, after = _places(mesh, source), _places(mesh, target)
+    """The axes along which blocks move: those that choose another digit of a position."""
+    before, after = _digits(mesh, source), _digits(mesh, target)
     return tuple(axis for axis in mesh.nontrivial_axes if before.get(axis) != after.get(axis))
 
 
-def _places(mesh: DeviceMesh, sharding: TensorSharding) -> dict[int, tuple[int, int]]:
-    """For each axis used, its dimension and the number of shards between two steps along it."""
-    places = {}
+def _digits(mesh: DeviceMesh, sharding: TensorSharding) -> dict[int, tuple[int, int]]:
+    """For each axis used, its dimension and the pieces of the dimension down to that axis.
+
+    Two axes with the same digit cut the same way: the tensor positions that a device holds
+    are written in mixed radix, one digit per axis, major first.
+    """
+    digits = {}
     for dim, axes in enumerate(sharding.dims):
-        stride = 1
-        for axis in reversed(axes):
-            places[axis] = (dim, stride)
-            stride *= mesh.shape[axis]
-    return places
+        pieces = 1
+        for axis in axes:
+            pieces *= mesh.shape[axis]
+            digits[axis] = (dim, pieces)
+    return digits
 
 
 def _communication(

@@ -5,8 +5,9 @@ in the graph of moves; the shortest paths between all pairs are found at once (F
 97: Shortest path*, 1962; Warshall, 1962), which for graphs this small and dense (19 states for
 rank 3 on two axes) takes less than one search per source.
 
-XLA picks its own chain when it partitions; it agrees on the usual cases (one all-gather, one
-all-to-all, one slice, one permute), not always on long chains.
+Where one move suffices, XLA emits just that. Where several are needed XLA may choose a worse
+chain, or gather the whole tensor and cut it; sharding constraints at the `waypoints` make it
+follow the cheapest one.
 """
 
 from collections.abc import Sequence
@@ -33,8 +34,8 @@ class Step:
     - `kind`: "all-gather", "all-to-all", "collective-permute" or "slice".
     - `axes`: the mesh axes that it runs over; for a slice, those appended.
     - `dims`: the tensor dimensions whose sharding changes.
-    - `bytes`: the buffer of one device that the time follows from: the result of an
-      all-gather or a slice, the local buffer of the others.
+    - `bytes`: the buffer of one device that the time follows from: the local buffer of an
+      all-to-all, the local result of all others.
     - `seconds`: predicted time.
     - `result`: the sharding after the step.
     """
@@ -102,6 +103,15 @@ class ReshardingTable:
             steps.append(self._step(state, following))
             state = following
         return tuple(steps)
+
+    def waypoints(
+        self, source: TensorSharding, target: TensorSharding
+    ) -> tuple[TensorSharding, ...]:
+        """The shardings between `source` and `target` on the cheapest chain, often none.
+
+        A `with_sharding_constraint` for each makes XLA take this chain and no other.
+        """
+        return tuple(step.result for step in self.path(source, target)[:-1])
 
     def _step(self, state: int, following: int) -> Step:
         graph = self._paths.graph
