@@ -1,0 +1,162 @@
+"""What all example models share: the training step, its state, hand-written shardings."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+Params: TypeAlias = dict[str, Any]
+Batch: TypeAlias = dict[str, jax.Array]
+Metrics: TypeAlias = dict[str, jax.Array]
+
+Remat: TypeAlias = Literal["full", "dots"] | None
+"""What `jax.checkpoint` recomputes of each block in the backward pass.
+
+None: nothing. "full": everything but the block's inputs. "dots": all but the results of matrix
+multiplications (the policy `dots_saveable`).
+"""
+
+AxisNames: TypeAlias = str | tuple[str, ...]
+
+_Config = TypeVar("_Config")
+
+
+class TrainState(NamedTuple):
+    """What a training step carries over: parameters, optimizer state, steps done (int32)."""
+
+    params: Params
+    opt_state: optax.OptState
+    step: jax.Array
+
+
+TrainStep: TypeAlias = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+
+
+class Specs(NamedTuple):
+    """Hand-written shardings of a training step.
+
+    `state` has the structure of the `TrainState`, with a `PartitionSpec` for each array; `batch`
+    is one `PartitionSpec` that serves for every array of the batch.
+    """
+
+    state: Any
+    batch: PartitionSpec
+
+
+@dataclass(frozen=True)
+class Example(Generic[_Config]):
+    """A model and how it is trained; the modules' functions of the same names are its methods.
+
+    **Attributes:**
+
+    - `init_params`: `init_params(config, key)`, a pytree of float32 arrays.
+    - `loss`: `loss(config, remat, params, batch)`, a scalar.
+    - `optimizer`: `optimizer(config)`.
+    - `make_batch`: `make_batch(config, seed=0)`, see `Batch`.
+    """
+
+    init_params: Callable[[_Config, jax.Array], Params]
+    loss: Callable[[_Config, Remat, Params, Batch], jax.Array]
+    optimizer: Callable[[_Config], optax.GradientTransformation]
+    make_batch: Callable[[_Config], Batch]
+
+    def make_train_step(self, config: _Config, *, remat: Remat = None) -> TrainStep:
+        """`train_step(state, batch) -> (state, {"loss": the loss before the update})`.
+
+        `remat` applies to each block of the model: layer or stage. Tracing the step raises
+        `ValueError` if it is none of the values of `Remat`.
+        """
+        loss = functools.partial(self.loss, config, remat)
+        optimizer = self.optimizer(config)
+
+        def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+            value, gradients = jax.value_and_grad(loss)(state.params, batch)
+            updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+            params: Any = optax.apply_updates(state.params, updates)
+            return TrainState(params, opt_state, state.step + 1), {"loss": value}
+
+        return train_step
+
+    def make_state(self, config: _Config, seed: int = 0) -> TrainState:
+        """The state before the first step: random parameters, a fresh optimizer."""
+        params = self.init_params(config, jax.random.key(seed))
+        return TrainState(params, self.optimizer(config).init(params), jnp.zeros((), jnp.int32))
+
+    def abstract_state(self, config: _Config) -> TrainState:
+        """`make_state` with a `jax.ShapeDtypeStruct` for each array; allocates nothing."""
+        return jax.eval_shape(lambda: self.make_state(config))
+
+    def abstract_batch(self, config: _Config) -> Batch:
+        """`make_batch` with a `jax.ShapeDtypeStruct` for each array; allocates nothing."""
+        return jax.eval_shape(lambda: self.make_batch(config))
+
+
+def apply_remat(block: Callable[..., jax.Array], remat: Remat) -> Callable[..., jax.Array]:
+    """`block` wrapped in `jax.checkpoint` as `remat` asks.
+
+    **Raises:** `ValueError` if `remat` is none of the values of `Remat`.
+    """
+    if remat is None:
+        return block
+    if remat == "full":
+        return jax.checkpoint(block)
+    if remat == "dots":
+        return jax.checkpoint(block, policy=jax.checkpoint_policies.dots_saveable)
+    raise ValueError(f"remat must be None, 'full' or 'dots', got {remat!r}")
+
+
+def init_kernel(key: jax.Array, shape: tuple[int, ...], fan_in: int) -> jax.Array:
+    """A float32 kernel whose result has the variance of its input (LeCun's initialisation)."""
+    return jax.random.normal(key, shape, jnp.float32) * fan_in**-0.5
+
+
+def mean_squared_error(outputs: jax.Array, targets: jax.Array) -> jax.Array:
+    """Mean over all elements, in float32."""
+    return jnp.mean(jnp.square(outputs.astype(jnp.float32) - targets.astype(jnp.float32)))
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Mean over all but the last dimension of the logits, in float32; labels are int32."""
+    logits = logits.astype(jnp.float32)
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
+
+
+def data_parallel_specs(state: TrainState, data_axis: AxisNames) -> Specs:
+    """Plain data parallelism: every device holds the whole state and a slice of the batch."""
+    return Specs(jax.tree.map(lambda _: PartitionSpec(), state), PartitionSpec(data_axis))
+
+
+def fsdp_specs(state: TrainState, data_axis: AxisNames, axis_size: int) -> Specs:
+    """Fully sharded data parallelism (ZeRO stage 3, Rajbhandari et al. 2020).
+
+    The batch is sliced as in `data_parallel_specs`. Each array of the state is sharded along its
+    largest dimension that `axis_size`, the number of devices along `data_axis`, divides (the
+    first of several equal ones); an array without such a dimension is replicated.
+    """
+
+    def spec_of(array: Any) -> PartitionSpec:
+        sizes = [size if size % axis_size == 0 else 0 for size in array.shape]
+        if not any(sizes):
+            return PartitionSpec()
+        return PartitionSpec(*[None] * sizes.index(max(sizes)), data_axis)
+
+    return Specs(jax.tree.map(spec_of, state), PartitionSpec(data_axis))
+
+
+def named_shardings(mesh: Mesh, specs: Specs) -> tuple[Any, NamedSharding]:
+    """`specs` on `mesh`, in the form that `jax.jit(in_shardings=...)` takes.
+
+    The outputs of the step are (state, metrics), so that `out_shardings=(state_shardings, None)`
+    keeps the state where it is.
+    """
+    shardings = jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec),
+        specs,
+        is_leaf=lambda leaf: isinstance(leaf, PartitionSpec),
+    )
+    return shardings.state, shardings.batch

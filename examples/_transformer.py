@@ -1,0 +1,219 @@
+"""Transformer layers, shared by `gpt` and `encoder`; shardings of them after Megatron.
+
+Shapes are written with B (batch), S (sequence), D (width), H (heads), K (D / H), M (mlp_ratio
+D). There is no dropout. Parameters are float32; activations have the dtype of the configuration,
+but layer normalisation, the attention's softmax and losses are computed in float32.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import PartitionSpec
+
+from examples._common import (
+    AxisNames,
+    Batch,
+    Params,
+    Remat,
+    Specs,
+    TrainState,
+    apply_remat,
+    init_kernel,
+)
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Size and training of a transformer.
+
+    `vocabulary=0` leaves out the embedding and the head: the stack of layers alone, as one stage
+    of a pipeline sees it. Its inputs and targets are activations [B, S, D], and the loss is the
+    mean squared error of the final hidden state.
+
+    **Raises:** `ValueError` if `heads` does not divide `width`.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    batch: int
+    sequence: int
+    vocabulary: int = 0
+    mlp_ratio: int = 4
+    dtype: str = "float32"
+    learning_rate: float = 3e-4
+    weight_decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}")
+
+    @property
+    def head_width(self) -> int:
+        """Width of one attention head."""
+        return self.width // self.heads
+
+
+def adamw(config: TransformerConfig) -> optax.GradientTransformation:
+    """AdamW with the constants that GPT-3 was trained with."""
+    return optax.adamw(config.learning_rate, b1=0.9, b2=0.95, weight_decay=config.weight_decay)
+
+
+def init_blocks(config: TransformerConfig, key: jax.Array) -> list[Params]:
+    """Parameters of the layers, first to last."""
+    return [_init_block(config, block_key) for block_key in jax.random.split(key, config.layers)]
+
+
+def init_layer_norm(width: int) -> Params:
+    """The identity but for the normalisation."""
+    return {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
+
+
+def init_embedding(config: TransformerConfig, key: jax.Array) -> Params:
+    """Token and learned position embeddings, [vocabulary, D] and [S, D]."""
+    token_key, position_key = jax.random.split(key)
+    return {
+        "token": 0.02 * jax.random.normal(token_key, (config.vocabulary, config.width)),
+        "position": 0.02 * jax.random.normal(position_key, (config.sequence, config.width)),
+    }
+
+
+def embed(embedding: Params, tokens: jax.Array, dtype: str) -> jax.Array:
+    """Tokens [B, S], int32 → activations [B, S, D]."""
+    return (embedding["token"][tokens] + embedding["position"]).astype(dtype)
+
+
+def apply_blocks(
+    blocks: list[Params],
+    x: jax.Array,
+    *,
+    causal: bool,
+    pre_norm: bool,
+    remat: Remat,
+) -> jax.Array:
+    """Runs the layers, unrolled; [B, S, D] → [B, S, D].
+
+    `causal`: a position attends to itself and earlier ones only. `pre_norm`: normalise the input
+    of each sublayer, else the sum of its output and the residual stream.
+    """
+
+    block = apply_remat(functools.partial(_block, causal=causal, pre_norm=pre_norm), remat)
+    for params in blocks:
+        x = block(params, x)
+    return x
+
+
+def layer_norm(params: Params, x: jax.Array) -> jax.Array:
+    """Normalises the last dimension to mean 0 and variance 1, then scales and shifts."""
+    y = x.astype(jnp.float32)
+    mean = jnp.mean(y, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(y - mean), axis=-1, keepdims=True)
+    y = (y - mean) * jax.lax.rsqrt(variance + 1e-5)
+    return (y * params["scale"] + params["bias"]).astype(x.dtype)
+
+
+def make_activation_batch(config: TransformerConfig, key: jax.Array) -> Batch:
+    """Normally distributed activations and targets, [B, S, D], for `vocabulary=0`."""
+    input_key, target_key = jax.random.split(key)
+    shape = (config.batch, config.sequence, config.width)
+    return {
+        "inputs": jax.random.normal(input_key, shape, config.dtype),
+        "targets": jax.random.normal(target_key, shape, config.dtype),
+    }
+
+
+def megatron_specs(state: TrainState, data_axis: AxisNames, model_axis: AxisNames) -> Specs:
+    """Tensor parallelism within each layer (Shoeybi et al. 2019, §3) times data parallelism.
+
+    Along `model_axis` attention is split by heads and the feed-forward network by its hidden
+    units, so that a layer needs one all-reduce for each of the two, in the forward pass and in
+    the backward pass; token embedding (and tied head) are split by vocabulary. Everything else is
+    replicated, and so is all of the state along `data_axis`, which slices the batch. The
+    optimizer's moments are sharded as their parameters.
+
+    `model_axis` must divide heads, hidden units and vocabulary.
+    """
+    column, row = PartitionSpec(None, model_axis), PartitionSpec(model_axis)
+    by_name: dict[tuple[str, ...], PartitionSpec] = {
+        ("query", "kernel"): column,  # [D, H, K]
+        ("query", "bias"): row,  # [H, K]
+        ("key", "kernel"): column,
+        ("key", "bias"): row,
+        ("value", "kernel"): column,
+        ("value", "bias"): row,
+        ("output", "kernel"): row,  # [H, K, D]
+        ("up", "kernel"): column,  # [D, M]
+        ("up", "bias"): row,  # [M]
+        ("down", "kernel"): row,  # [M, D]
+        ("embedding", "token"): row,  # [vocabulary, D]
+    }
+
+    def spec_of(path: tuple[Any, ...], _: Any) -> PartitionSpec:
+        names = tuple(str(getattr(entry, "key", "")) for entry in path)
+        return by_name.get(names[-2:], PartitionSpec())
+
+    return Specs(jax.tree_util.tree_map_with_path(spec_of, state), PartitionSpec(data_axis))
+
+
+def _init_block(config: TransformerConfig, key: jax.Array) -> Params:
+    width, heads, head_width = config.width, config.heads, config.head_width
+    hidden = config.mlp_ratio * width
+    keys = iter(jax.random.split(key, 6))
+
+    def dense(fan_in: int, kernel: tuple[int, ...], bias: tuple[int, ...]) -> Params:
+        return {"kernel": init_kernel(next(keys), kernel, fan_in), "bias": jnp.zeros(bias)}
+
+    # The two projections back into the residual stream start smaller, so that the stream's
+    # variance does not grow with depth (Radford et al. 2019).
+    depth = 2 * config.layers
+    return {
+        "attention_norm": init_layer_norm(width),
+        "attention": {
+            "query": dense(width, (width, heads, head_width), (heads, head_width)),
+            "key": dense(width, (width, heads, head_width), (heads, head_width)),
+            "value": dense(width, (width, heads, head_width), (heads, head_width)),
+            "output": dense(width * depth, (heads, head_width, width), (width,)),
+        },
+        "mlp_norm": init_layer_norm(width),
+        "mlp": {
+            "up": dense(width, (width, hidden), (hidden,)),
+            "down": dense(hidden * depth, (hidden, width), (width,)),
+        },
+    }
+
+
+def _block(params: Params, x: jax.Array, *, causal: bool, pre_norm: bool) -> jax.Array:
+    if pre_norm:
+        y = layer_norm(params["attention_norm"], x)
+        x = x + _attention(params["attention"], y, causal=causal)
+        return x + _mlp(params["mlp"], layer_norm(params["mlp_norm"], x))
+    x = layer_norm(params["attention_norm"], x + _attention(params["attention"], x, causal=causal))
+    return layer_norm(params["mlp_norm"], x + _mlp(params["mlp"], x))
+
+
+def _attention(params: Params, x: jax.Array, *, causal: bool) -> jax.Array:
+    query = _project("bsd,dhk->bshk", params["query"], x)
+    key = _project("bsd,dhk->bshk", params["key"], x)
+    value = _project("bsd,dhk->bshk", params["value"], x)
+    scores = jnp.einsum("bqhk,bshk->bhqs", query, key).astype(jnp.float32)
+    scores = scores * query.shape[-1] ** -0.5
+    if causal:
+        length = x.shape[1]
+        scores = jnp.where(jnp.tri(length, dtype=bool), scores, -1e30)
+    weights = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
+    mixed = jnp.einsum("bhqs,bshk->bqhk", weights, value)
+    return _project("bshk,hkd->bsd", params["output"], mixed)
+
+
+def _mlp(params: Params, x: jax.Array) -> jax.Array:
+    hidden = jax.nn.gelu(_project("bsd,dm->bsm", params["up"], x))
+    return _project("bsm,md->bsd", params["down"], hidden)
+
+
+def _project(equation: str, params: Params, x: jax.Array) -> jax.Array:
+    kernel, bias = params["kernel"].astype(x.dtype), params["bias"].astype(x.dtype)
+    return jnp.einsum(equation, x, kernel) + bias
