@@ -1,0 +1,108 @@
+"""What planning knows of each traced equation, from the operators that it lowers to."""
+
+from collections.abc import Hashable
+
+from kiwi.hlo.costs import region_flops
+from kiwi.hlo.graph import EquationInfo, Operator
+from kiwi.hlo.phases import phases
+from kiwi.hlo.program import Equation, Program
+from kiwi.hlo.rule import ComposedRule, RuleComposer, elementwise_rule, independent_rule
+
+REGION_PRIMITIVES = frozenset({"scan", "while", "cond", "shard_map", "custom_partitioning"})
+"""Primitives that run a region; planned whole and replicated."""
+
+_GENERATORS = frozenset({"random_bits"})
+"""Equations that fill their result from a key: any dimension of it can be sharded, although
+the loop that XLA runs has no sharding rule."""
+
+
+def equation_infos(
+    program: Program, operators: tuple[Operator, ...], ssa_of_value: dict[int, int]
+) -> tuple[EquationInfo, ...]:
+    """One `EquationInfo` per equation.
+
+    `ssa_of_value` maps a value index to the index of the tensor that it became.
+    """
+    members: list[list[Operator]] = [[] for _ in program.equations]
+    for operator in operators:
+        members[operator.equation].append(operator)
+    constant = _constants(program)
+    return tuple(
+        EquationInfo(
+            equation.index,
+            phase,
+            tuple(op.index for op in members[equation.index]),
+            _rule(program, equation, members[equation.index], ssa_of_value),
+            constant[equation.index],
+            equation.name in REGION_PRIMITIVES,
+            _flops(equation, members[equation.index]),
+        )
+        for equation, phase in zip(program.equations, phases(program), strict=True)
+    )
+
+
+def _constants(program: Program) -> list[bool]:
+    """Which equations depend on no argument."""
+    constant_value = [False] * len(program.values)
+    found = []
+    for equation in program.equations:
+        is_constant = not equation.has_effects and all(constant_value[v] for v in equation.reads)
+        found.append(is_constant)
+        for output in equation.outputs:
+            constant_value[output] = is_constant
+    return found
+
+
+def _flops(equation: Equation, members: list[Operator]) -> float:
+    if equation.name in REGION_PRIMITIVES:
+        return region_flops(equation.jaxpr_eqn)
+    return sum(op.flops for op in members)
+
+
+def _rule(
+    program: Program, equation: Equation, members: list[Operator], ssa_of_value: dict[int, int]
+) -> ComposedRule:
+    values = (*equation.reads, *equation.outputs)
+    if equation.name in _GENERATORS:
+        return _disconnected_rule(program, equation, results_blocked=False)
+    if equation.name in REGION_PRIMITIVES or any(program.values[v].is_extended for v in values):
+        return _disconnected_rule(program, equation, results_blocked=True)
+    return _joined_rule(program, equation, members, ssa_of_value)
+
+
+def _disconnected_rule(
+    program: Program, equation: Equation, *, results_blocked: bool
+) -> ComposedRule:
+    """Whole inputs; results whole too, or sharded freely."""
+    composer = RuleComposer()
+    inputs = [program.values[v].shape for v in equation.reads]
+    outputs = [program.values[v].shape for v in equation.outputs]
+    composer.add(independent_rule(inputs, (), blocked=True), equation.reads, ())
+    results = independent_rule((), outputs, blocked=results_blocked)
+    composer.add(results, (), equation.outputs)
+    return composer.compose(equation.outputs)
+
+
+def _joined_rule(
+    program: Program, equation: Equation, members: list[Operator], ssa_of_value: dict[int, int]
+) -> ComposedRule:
+    """The rules of the equation's operators, joined.
+
+    Tensors that neither an operator of the equation nor an input provides are constants that
+    JAX shares between equations; they constrain nothing.
+    """
+    composer = RuleComposer()
+    keys: dict[int, Hashable] = {ssa_of_value[v]: v for v in reversed(equation.reads)}
+    for op in members:
+        operand_keys = [keys.get(i) for i in op.operands]
+        keys.update((r, ("ssa", r)) for r in op.results)
+        composer.add(op.rule, operand_keys, [keys[r] for r in op.results])
+    results = [keys.get(ssa_of_value[o]) for o in equation.outputs]
+    produced = {key for op in members for key in (keys[r] for r in op.results)}
+    for k, (output, key) in enumerate(zip(equation.outputs, results, strict=True)):
+        if key not in produced:
+            # The result is an input as it is (a conversion to the same type) or shared.
+            shape = program.values[output].shape
+            results[k] = ("same", output)
+            composer.add(elementwise_rule(shape, 1), [key], [results[k]])
+    return composer.compose(results)

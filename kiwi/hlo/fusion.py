@@ -1,0 +1,181 @@
+"""Which values XLA materialises, and which it absorbs into their readers.
+
+An absorbed equation is computed inside every kernel that reads it, so that only the values
+it starts from occupy memory. An equation is *materialised* if one of these holds:
+
+1. it does more than map elements: matmul, convolution, reduction, gather, scatter, sort, a
+   loop or another region, random bits, several results, side effects;
+2. one of its values is a result of the function;
+3. a library call (matmul, convolution) reads it, and it is more than a change of layout of
+   something materialised;
+4. several equations read it, and computing it twice would cost more than reading it back:
+   a transcendental function, or an addition (residual streams, gradient sums);
+5. the chain in front of it has grown to `MAX_CHAIN` equations or `MAX_READS` inputs.
+
+Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
+convolution or reduction whose only reader is a materialised map over the same elements is
+absorbed into it: its epilogue.
+
+Known imperfections: XLA's own choice depends on the backend's cost model; convolutions'
+epilogues and multi-output fusions are not told apart.
+"""
+
+from math import prod
+
+from kiwi.hlo.graph import HloGraph, Operator
+
+MAX_CHAIN = 48
+MAX_READS = 10
+
+LIBRARY_OPCODES = frozenset({"dot_general", "dot", "convolution"})
+
+_NOT_ELEMENTWISE = LIBRARY_OPCODES | {
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "case",
+    "cholesky",
+    "chlo.top_k",
+    "collective_permute",
+    "custom_call",
+    "dynamic_update_slice",
+    "fft",
+    "gather",
+    "if",
+    "infeed",
+    "optimization_barrier",
+    "reduce",
+    "reduce_scatter",
+    "reduce_window",
+    "rng",
+    "rng_bit_generator",
+    "scatter",
+    "select_and_scatter",
+    "sort",
+    "triangular_solve",
+    "while",
+}
+
+_TAKES_EPILOGUE = LIBRARY_OPCODES | {"reduce"}
+
+_WORTH_KEEPING = frozenset(
+    {
+        "add",
+        "atan2",
+        "cbrt",
+        "chlo.erf",
+        "chlo.erf_inv",
+        "cosine",
+        "exponential",
+        "exponential_minus_one",
+        "log",
+        "log_plus_one",
+        "logistic",
+        "power",
+        "rsqrt",
+        "sine",
+        "sqrt",
+        "tan",
+        "tanh",
+    }
+)
+
+_LAYOUT = frozenset(
+    {"transpose", "reshape", "slice", "broadcast_in_dim", "bitcast_convert", "constant"}
+)
+
+
+def materialised(graph: HloGraph) -> tuple[bool, ...]:
+    """For each equation, whether its results occupy memory of their own."""
+    results = {r for r in graph.program.results if isinstance(r, int)}
+    found: list[bool] = []
+    chains = _Chains(graph, found)
+    for equation in graph.program.equations:
+        decision = _decide(graph, equation.index, results) or chains.too_long(equation.index)
+        found.append(decision)
+    for index, is_root in enumerate(found):
+        if is_root and _has_epilogue(graph, index, found, results):
+            found[index] = False
+    return tuple(found)
+
+
+def _has_epilogue(
+    graph: HloGraph, index: int, is_materialised: list[bool], results: set[int]
+) -> bool:
+    program = graph.program
+    outputs = program.equations[index].outputs
+    if not opcodes(graph, index) & _TAKES_EPILOGUE or len(outputs) != 1 or outputs[0] in results:
+        return False
+    readers = program.readers[outputs[0]]
+    if len(readers) != 1 or not is_materialised[readers[0]] or not is_map(graph, readers[0]):
+        return False
+    (result,) = program.equations[readers[0]].outputs
+    return prod(program.values[result].shape) == prod(program.values[outputs[0]].shape)
+
+
+def is_map(graph: HloGraph, index: int) -> bool:
+    """Whether an equation only maps elements, and yields one result."""
+    equation = graph.program.equations[index]
+    if graph.equations[index].is_region or equation.has_effects or len(equation.outputs) != 1:
+        return False
+    return not opcodes(graph, index) & _NOT_ELEMENTWISE
+
+
+def opcodes(graph: HloGraph, equation: int) -> frozenset[str]:
+    """The opcodes that an equation lowers to.
+
+    A reduction over dimensions of size one is the reshape that it amounts to.
+    """
+    members = (graph.operators[i] for i in graph.equations[equation].operators)
+    return frozenset("reshape" if _reduces_nothing(graph, op) else op.opcode for op in members)
+
+
+def _reduces_nothing(graph: HloGraph, operator: Operator) -> bool:
+    if operator.opcode != "reduce" or len(operator.results) != 1:
+        return False
+    source, result = operator.operands[0], operator.results[0]
+    return prod(graph.tensors[source].shape) == prod(graph.tensors[result].shape)
+
+
+def is_layout_change(graph: HloGraph, equation: int) -> bool:
+    """Whether an equation only rearranges what it reads."""
+    return opcodes(graph, equation) <= _LAYOUT
+
+
+def _decide(graph: HloGraph, index: int, results: set[int]) -> bool:
+    equation, info = graph.program.equations[index], graph.equations[index]
+    found = opcodes(graph, index)
+    if not is_map(graph, index) or any(o in results for o in equation.outputs):
+        return True
+    if info.is_constant:
+        return False
+    readers = graph.program.readers[equation.outputs[0]]
+    if any(opcodes(graph, r) & LIBRARY_OPCODES for r in readers):
+        return not is_layout_change(graph, index)
+    return len(readers) > 1 and bool(found & _WORTH_KEEPING)
+
+
+class _Chains:
+    """Counts the equations and inputs that each absorbed value drags along."""
+
+    def __init__(self, graph: HloGraph, is_materialised: list[bool]) -> None:
+        self._graph = graph
+        self._is_materialised = is_materialised
+        self._members: dict[int, frozenset[int]] = {}
+        self._reads: dict[int, frozenset[int]] = {}
+
+    def too_long(self, index: int) -> bool:
+        """Whether case 5 holds; remembers the chain of `index`."""
+        program = self._graph.program
+        members, reads = {index}, set()
+        for value in program.equations[index].reads:
+            producer = program.values[value].producer
+            if producer is None or self._is_materialised[producer]:
+                reads.add(value)
+            else:
+                members |= self._members[producer]
+                reads |= self._reads[producer]
+        self._members[index], self._reads[index] = frozenset(members), frozenset(reads)
+        if self._graph.equations[index].is_constant:
+            return False
+        return len(members) > MAX_CHAIN or len(reads) > MAX_READS

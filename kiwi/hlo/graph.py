@@ -1,0 +1,87 @@
+"""The HLO graph of a traced program, for planning: operators with their sharding rules."""
+
+import enum
+import functools
+from collections import Counter
+from dataclasses import dataclass
+
+from kiwi.hlo.program import Program
+from kiwi.hlo.rule import ComposedRule, ShardingRule
+
+
+class Phase(enum.Enum):
+    """The part of a training step that an operator belongs to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """One StableHLO operator.
+
+    `operands` and `results` are indices of tensors (SSA values) of the graph; `equation` is
+    the index of the traced equation it comes from; `flops` counts the whole, unsharded
+    operator, a multiply-add as two.
+    """
+
+    index: int
+    opcode: str
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    rule: ShardingRule
+    equation: int
+    flops: float
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Shape and MLIR element type of an SSA value."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class EquationInfo:
+    """What planning knows of one traced equation.
+
+    `operators` are indices into `HloGraph.operators`; `rule` joins theirs, its reads keyed
+    by value index; `is_constant` says that it depends on no argument, `is_region` that it
+    runs a region (`scan`, `while`, ...) and is planned whole.
+    """
+
+    index: int
+    phase: Phase
+    operators: tuple[int, ...]
+    rule: ComposedRule
+    is_constant: bool
+    is_region: bool
+    flops: float
+
+
+@dataclass(frozen=True, eq=False)
+class HloGraph:
+    """A program together with the StableHLO operators that it lowers to."""
+
+    program: Program
+    operators: tuple[Operator, ...]
+    tensors: tuple[Tensor, ...]
+    equations: tuple[EquationInfo, ...]
+
+    @functools.cached_property
+    def opcode_counts(self) -> Counter[str]:
+        """How often each opcode occurs."""
+        return Counter(op.opcode for op in self.operators)
+
+    def phase_of(self, equation: int) -> Phase:
+        """The phase of an equation."""
+        return self.equations[equation].phase
+
+    def opcode_of(self, equation: int) -> str:
+        """The opcode that says best what an equation does: that of its costliest operator."""
+        members = self.equations[equation].operators
+        if not members:
+            return self.program.equations[equation].name
+        return max((self.operators[i] for i in members), key=lambda op: (op.flops, op.index)).opcode

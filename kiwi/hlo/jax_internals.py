@@ -1,0 +1,99 @@
+"""Every private name of jax and jaxlib that Kiwi uses, and nothing else.
+
+Each one is wrapped in a function with a public meaning, so that a change in jax is mended
+here. `tests/hlo/test_jax_internals.py` lists them and fails when one moves.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from jax._src import source_info_util
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir.passmanager import PassManager
+
+PRIVATE_NAMES = (
+    "jax._src.source_info_util.summarize",
+    "jaxlib.mlir.ir.Module",
+    "jaxlib.mlir.dialects.sdy.OpShardingRuleAttr",
+    "jaxlib.mlir.passmanager.PassManager",
+)
+"""What this module reaches into, as dotted paths."""
+
+_POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
+
+FactorLists = tuple[tuple[tuple[int, ...], ...], ...]
+
+
+def source_line(source_info: Any) -> str:
+    """`"file.py:12 (function)"` of an equation's source info; empty if unknown."""
+    summary = source_info_util.summarize(source_info)
+    return "" if summary.startswith("unknown") else summary
+
+
+def populate_sharding_rules(module: ir.Module) -> None:
+    """Writes Shardy's `sdy.sharding_rule` on every operation of a StableHLO module."""
+    with module.context:
+        PassManager.parse(_POPULATE_RULES).run(module.operation)
+
+
+def functions(module: ir.Module) -> dict[str, Any]:
+    """The functions of a module by name."""
+    found = {}
+    for op in module.body.operations:
+        if op.operation.name == "func.func":
+            found[ir.StringAttr(op.attributes["sym_name"]).value] = op
+    return found
+
+
+def block_operations(function: Any) -> Iterator[Any]:
+    """The operations of a function's only block, in order."""
+    return iter(function.regions[0].blocks[0].operations)
+
+
+def block_arguments(function: Any) -> list[Any]:
+    """The arguments of a function's only block."""
+    return list(function.regions[0].blocks[0].arguments)
+
+
+def callee(op: Any) -> str:
+    """The name of the function that a `func.call` calls."""
+    return ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+
+
+def tensor_shape_and_dtype(value: Any) -> tuple[tuple[int, ...], str] | None:
+    """Shape and MLIR element type of an SSA value; None if it is not a ranked tensor."""
+    if not isinstance(value.type, ir.RankedTensorType):
+        return None
+    return tuple(value.type.shape), str(value.type.element_type)
+
+
+def sharding_rule_fields(op: Any) -> dict[str, Any] | None:
+    """Shardy's rule of an operation as plain Python data; None if it has none.
+
+    Keys: `factor_sizes`, `operands` and `results` (per tensor, per dimension, the factor
+    indices from major to minor), `reduction`, `need_replication`, `permutation`.
+    """
+    if "sdy.sharding_rule" not in op.attributes:
+        return None
+    rule = sdy.OpShardingRuleAttr(op.attributes["sdy.sharding_rule"])
+    return {
+        "factor_sizes": tuple(rule.factor_sizes),
+        "operands": _mappings(rule.operand_mappings),
+        "results": _mappings(rule.result_mappings),
+        "reduction": frozenset(rule.reduction_factors),
+        "need_replication": frozenset(rule.need_replication_factors)
+        | frozenset(rule.blocked_propagation_factors),
+        "permutation": frozenset(rule.permutation_factors),
+    }
+
+
+def _mappings(tensors: Any) -> FactorLists:
+    return tuple(
+        tuple(
+            tuple(sdy.DimMappingAttr(dim).factor_indices)
+            for dim in sdy.TensorMappingAttr(tensor).dim_mappings
+        )
+        for tensor in tensors
+    )
+

@@ -1,0 +1,153 @@
+"""From a traced program to its `HloGraph`.
+
+The program is lowered with *every* value as a result. The operands of the module's `return`
+then say exactly which SSA value each traced value became, and an operator belongs to the
+first equation whose outputs need it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from kiwi.hlo import jax_internals
+from kiwi.hlo.costs import operator_flops
+from kiwi.hlo.equations import equation_infos
+from kiwi.hlo.graph import HloGraph, Operator, Tensor
+from kiwi.hlo.program import Program
+from kiwi.hlo.rule import ShardingRule, elementwise_rule, independent_rule
+
+def lower(program: Program) -> HloGraph:
+    """Lowers a program to StableHLO and reads operators, sharding rules and costs."""
+    module = _lower_all_values(program)
+    jax_internals.populate_sharding_rules(module)
+    reader = _Reader(module)
+    reader.read_main()
+    ssa_of_value = dict(zip(_value_order(program), reader.returned, strict=True))
+    owners = _owners(program, reader, ssa_of_value)
+    operators = tuple(
+        Operator(k, r.opcode, r.operands, r.results, r.rule, owners[i], _flops(reader, r))
+        for k, (i, r) in enumerate((i, reader.records[i]) for i in sorted(owners))
+    )
+    return HloGraph(
+        program,
+        operators,
+        tuple(reader.tensors),
+        equation_infos(program, operators, ssa_of_value),
+    )
+
+
+def _value_order(program: Program) -> list[int]:
+    return list(range(len(program.values)))
+
+
+def _lower_all_values(program: Program) -> Any:
+    constants = list(program.constants)
+    inputs = [*program.arguments, *constants]
+
+    def every_value(*arrays: Any) -> list[Any]:
+        env = dict(zip(inputs, arrays, strict=True))
+        for equation in program.equations:
+            env.update(zip(equation.outputs, equation.apply(env.__getitem__), strict=True))
+        return [env[v] for v in _value_order(program)]
+
+    shapes = [program.values[v].shape_dtype for v in inputs]
+    return jax.jit(every_value, keep_unused=True).lower(*shapes).compiler_ir("stablehlo")
+
+
+class _Record:
+    """An operator as read, before it is known which equation it belongs to."""
+
+    __slots__ = ("opcode", "operands", "results", "rule")
+
+    def __init__(
+        self, opcode: str, operands: Sequence[int], results: Sequence[int], rule: ShardingRule
+    ) -> None:
+        self.opcode = opcode
+        self.operands = tuple(operands)
+        self.results = tuple(results)
+        self.rule = rule
+
+
+class _Reader:
+    """Walks a module from `main`, calls inlined, and numbers its SSA values."""
+
+    def __init__(self, module: Any) -> None:
+        self._functions = jax_internals.functions(module)
+        self.tensors: list[Tensor] = []
+        self.records: list[_Record] = []
+        self.producer: dict[int, int] = {}
+        self.returned: list[int] = []
+
+    def read_main(self) -> None:
+        main = self._functions["main"]
+        env = {a: self._new_tensor(a) for a in jax_internals.block_arguments(main)}
+        self.returned = self._read_block(main, env)
+
+    def _new_tensor(self, value: Any) -> int:
+        shape, dtype = jax_internals.tensor_shape_and_dtype(value) or ((), "token")
+        self.tensors.append(Tensor(shape, dtype))
+        return len(self.tensors) - 1
+
+    def _read_block(self, function: Any, env: dict[Any, int]) -> list[int]:
+        for op in jax_internals.block_operations(function):
+            operands = [env[v] for v in op.operands]
+            opcode = op.operation.name
+            if opcode in ("func.return", "stablehlo.return"):
+                return operands
+            if opcode == "func.call":
+                results = self._read_call(op, operands)
+            else:
+                results = [self._new_tensor(r) for r in op.results]
+                self._record(op, opcode, operands, results)
+            env.update(zip(op.results, results, strict=True))
+        raise AssertionError("a function without return")
+
+    def _read_call(self, op: Any, operands: list[int]) -> list[int]:
+        callee = self._functions[jax_internals.callee(op)]
+        env = dict(zip(jax_internals.block_arguments(callee), operands, strict=True))
+        return self._read_block(callee, env)
+
+    def _record(self, op: Any, opcode: str, operands: list[int], results: list[int]) -> None:
+        for r in results:
+            self.producer[r] = len(self.records)
+        short = opcode.removeprefix("stablehlo.")
+        self.records.append(_Record(short, operands, results, self._rule(op, operands, results)))
+
+    def _rule(self, op: Any, operands: list[int], results: list[int]) -> ShardingRule:
+        fields = jax_internals.sharding_rule_fields(op)
+        if fields is not None:
+            blocked = fields["need_replication"] | fields["permutation"]
+            return ShardingRule(
+                fields["factor_sizes"],
+                fields["operands"],
+                fields["results"],
+                fields["reduction"],
+                blocked,
+            )
+        operand_shapes = [self.tensors[i].shape for i in operands]
+        result_shapes = [self.tensors[i].shape for i in results]
+        # chlo's elementwise functions (erf, lgamma, ...) are expanded before Shardy runs.
+        shapes = {*operand_shapes, *result_shapes}
+        if op.operation.name.startswith("chlo.") and len(shapes) == 1:
+            return elementwise_rule(result_shapes[0], len(operands), len(results))
+        return independent_rule(operand_shapes, result_shapes, blocked=bool(operands))
+
+
+def _owners(program: Program, reader: _Reader, ssa_of_value: dict[int, int]) -> dict[int, int]:
+    """The equation of each operator; operators that only dropped results need have none."""
+    owners: dict[int, int] = {}
+    for equation in program.equations:
+        pending = [ssa_of_value[o] for o in equation.outputs]
+        while pending:
+            record = reader.producer.get(pending.pop())
+            if record is not None and record not in owners:
+                owners[record] = equation.index
+                pending.extend(reader.records[record].operands)
+    return owners
+
+
+def _flops(reader: _Reader, record: _Record) -> float:
+    operand_shapes = [reader.tensors[i].shape for i in record.operands]
+    result_shapes = [reader.tensors[i].shape for i in record.results]
+    return operator_flops(record.opcode, record.rule, operand_shapes, result_shapes)

@@ -1,0 +1,243 @@
+"""Sharding rules: which dimensions of an operator's tensors are sharded together.
+
+A rule is Shardy's: every dimension of every operand and result is a list of *factors*, from
+major to minor, and a factor that occurs in several tensors is sharded alike in all of them.
+`RuleComposer` joins the rules of operators that are executed as one (an equation that lowers
+to several operators, or a fusion) into a single rule over their outer operands and results.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+Dims = tuple[tuple[int, ...], ...]
+"""Per dimension of a tensor the factor indices, from major to minor."""
+
+
+@dataclass(frozen=True)
+class ShardingRule:
+    """Factors of an operator.
+
+    - `factor_sizes[f]`: the size of factor `f`.
+    - `operands`, `results`: per tensor its `Dims`.
+    - `reduction`: factors summed over; sharding one leaves partial sums.
+    - `blocked`: factors that must stay whole, because sharding them needs communication
+      that the rule does not describe (sorting, halo exchange, ...).
+    """
+
+    factor_sizes: tuple[int, ...]
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+    reduction: frozenset[int] = frozenset()
+    blocked: frozenset[int] = frozenset()
+
+
+def elementwise_rule(
+    shape: Sequence[int], operand_count: int, result_count: int = 1
+) -> ShardingRule:
+    """All tensors have one shape and every dimension its own factor."""
+    dims = tuple((i,) for i in range(len(shape)))
+    return ShardingRule(tuple(shape), (dims,) * operand_count, (dims,) * result_count)
+
+
+def independent_rule(
+    operand_shapes: Sequence[Sequence[int]],
+    result_shapes: Sequence[Sequence[int]],
+    *,
+    blocked: bool,
+) -> ShardingRule:
+    """Every dimension of every tensor is a factor of its own."""
+    sizes: list[int] = []
+
+    def fresh(shape: Sequence[int]) -> Dims:
+        dims = tuple((len(sizes) + i,) for i in range(len(shape)))
+        sizes.extend(shape)
+        return dims
+
+    operands = tuple(fresh(s) for s in operand_shapes)
+    results = tuple(fresh(s) for s in result_shapes)
+    held = frozenset(range(len(sizes))) if blocked else frozenset()
+    return ShardingRule(tuple(sizes), operands, results, blocked=held)
+
+
+@dataclass(frozen=True)
+class ComposedRule:
+    """The rule of several operators executed as one.
+
+    - `reads`: per outer operand, its key and `Dims`. A key read in two different ways occurs
+      twice.
+    - `results`: `Dims` per requested result.
+    - `operator_factors[k]`: the factors that the `k`-th operator's iteration space has.
+    """
+
+    factor_sizes: tuple[int, ...]
+    reads: tuple[tuple[Hashable, Dims], ...]
+    results: tuple[Dims, ...]
+    reduction: frozenset[int]
+    blocked: frozenset[int]
+    operator_factors: tuple[frozenset[int], ...]
+
+    @property
+    def shardable(self) -> tuple[int, ...]:
+        """Factors that may be sharded: those of a result, or summed over."""
+        seen = {f for dims in self.results for factors in dims for f in factors}
+        usable = (seen | self.reduction) - self.blocked
+        return tuple(f for f in range(len(self.factor_sizes)) if f in usable)
+
+    def as_rule(self) -> ShardingRule:
+        """The same as a plain rule, its operands in the order of `reads`."""
+        operands = tuple(dims for _, dims in self.reads)
+        return ShardingRule(
+            self.factor_sizes, operands, self.results, self.reduction, self.blocked
+        )
+
+
+class _Factor:
+    """A node of the union-find; `parts` replace a factor that had to be split."""
+
+    __slots__ = ("blocked", "parent", "parts", "reduction", "size")
+
+    def __init__(self, size: int, *, reduction: bool = False, blocked: bool = False) -> None:
+        self.size = size
+        self.reduction = reduction
+        self.blocked = blocked
+        self.parent: _Factor | None = None
+        self.parts: tuple[_Factor, ...] = ()
+
+    def leaves(self) -> list["_Factor"]:
+        """What the factor stands for now: itself, its representative, or its parts."""
+        if self.parent is not None:
+            return self.parent.leaves()
+        if self.parts:
+            return [leaf for part in self.parts for leaf in part.leaves()]
+        return [self]
+
+    def split(self, major_size: int) -> None:
+        """Replaces the factor by a major part of the given size and the rest."""
+        rest = self.size // major_size
+        self.parts = tuple(
+            _Factor(size, reduction=self.reduction, blocked=self.blocked)
+            for size in (major_size, rest)
+        )
+
+    def join(self, other: "_Factor") -> None:
+        """Makes two leaves of equal size one."""
+        if self is other:
+            return
+        other.parent = self
+        self.reduction |= other.reduction
+        self.blocked |= other.blocked
+
+
+def _expand(factors: Iterable[_Factor]) -> list[_Factor]:
+    """Leaves without those of size one, which are never sharded."""
+    return [leaf for f in factors for leaf in f.leaves() if leaf.size > 1]
+
+
+def _unify(first: Sequence[_Factor], second: Sequence[_Factor]) -> None:
+    """Makes two factor lists of one dimension agree, from major to minor.
+
+    Where sizes differ but divide, the larger factor is split. Where they do not, the rest of
+    both lists is blocked: no sharding of one is a sharding of the other.
+    """
+    while True:
+        pending = _differing_suffixes(first, second)
+        if pending is None:
+            return
+        a, b = pending
+        if a[0].size == b[0].size:
+            a[0].join(b[0])
+        elif a[0].size % b[0].size == 0:
+            a[0].split(b[0].size)
+        elif b[0].size % a[0].size == 0:
+            b[0].split(a[0].size)
+        else:
+            for factor in (*a, *b):
+                factor.blocked = True
+            return
+
+
+def _differing_suffixes(
+    first: Sequence[_Factor], second: Sequence[_Factor]
+) -> tuple[list[_Factor], list[_Factor]] | None:
+    a, b = _expand(first), _expand(second)
+    k = 0
+    while k < min(len(a), len(b)) and a[k] is b[k]:
+        k += 1
+    return (a[k:], b[k:]) if k < min(len(a), len(b)) else None
+
+
+class RuleComposer:
+    """Joins rules along the values between their operators."""
+
+    def __init__(self) -> None:
+        self._dims: dict[Hashable, list[list[_Factor]]] = {}
+        self._reads: list[tuple[Hashable, list[list[_Factor]]]] = []
+        self._operators: list[list[_Factor]] = []
+
+    def add(
+        self, rule: ShardingRule, operands: Sequence[Hashable], results: Sequence[Hashable]
+    ) -> None:
+        """Adds an operator; operands not produced by an earlier one become outer reads.
+
+        Keys of None are ignored.
+        """
+        factors = [
+            _Factor(size, reduction=f in rule.reduction, blocked=f in rule.blocked)
+            for f, size in enumerate(rule.factor_sizes)
+        ]
+        self._operators.append(factors)
+        for key, dims in zip(operands, rule.operands, strict=True):
+            if key is not None:
+                self._read(key, [[factors[f] for f in fs] for fs in dims])
+        for key, dims in zip(results, rule.results, strict=True):
+            if key is not None:
+                self._dims[key] = [[factors[f] for f in fs] for fs in dims]
+
+    def _read(self, key: Hashable, dims: list[list[_Factor]]) -> None:
+        if key not in self._dims:
+            self._reads.append((key, dims))
+            return
+        for known, wanted in zip(self._dims[key], dims, strict=True):
+            _unify(known, wanted)
+
+    def compose(self, results: Sequence[Hashable]) -> ComposedRule:
+        """The joint rule, with the given keys as results."""
+        index: dict[_Factor, int] = {}
+
+        def number(dims: list[list[_Factor]]) -> Dims:
+            return tuple(
+                tuple(index.setdefault(leaf, len(index)) for leaf in _expand(factors))
+                for factors in dims
+            )
+
+        reads = tuple(dict.fromkeys((key, number(dims)) for key, dims in self._reads))
+        out = tuple(number(self._dims[key]) for key in results)
+        per_operator = tuple(
+            frozenset(index.setdefault(leaf, len(index)) for leaf in _expand(factors))
+            for factors in self._operators
+        )
+        leaves = list(index)
+        tensors = [dims for _, dims in reads] + list(out)
+        return ComposedRule(
+            tuple(leaf.size for leaf in leaves),
+            reads,
+            out,
+            frozenset(index[leaf] for leaf in leaves if leaf.reduction),
+            frozenset(index[leaf] for leaf in leaves if leaf.blocked) | _repeated(tensors),
+            per_operator,
+        )
+
+
+def _repeated(tensors: Iterable[Dims]) -> frozenset[int]:
+    """Factors that occur twice in one tensor: a mesh axis cannot shard both places."""
+    found = set()
+    for dims in tensors:
+        flat = [f for factors in dims for f in factors]
+        found.update(f for f in flat if flat.count(f) > 1)
+    return frozenset(found)
+
+
+def factor_product(rule: ShardingRule) -> int:
+    """The size of the operator's iteration space."""
+    return prod(rule.factor_sizes)

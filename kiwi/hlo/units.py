@@ -1,0 +1,206 @@
+"""Units of planning: a materialised equation together with the cheap chain in front of it.
+
+A unit reads materialised values, arguments and constants, and yields the materialised
+equation's results. It is sharded as one, kept or recomputed as one, and executed at one
+point of time, `index`, in the order that the schedule starts from. An absorbed equation
+belongs to every unit that reads it.
+"""
+
+import functools
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kiwi.hlo.fusion import materialised
+from kiwi.hlo.graph import HloGraph, Phase
+from kiwi.hlo.rule import ComposedRule, RuleComposer
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """A materialised equation with its absorbed chain.
+
+    - `equations`: the chain and, last, the materialised equation.
+    - `reads`: value indices read from outside, each once.
+    - `outputs`: value indices yielded.
+    - `rule`: joint sharding rule; `rule.reads` are keyed by value index, `rule.results`
+      follow `outputs`, `rule.operator_factors` follow `equations`.
+    """
+
+    index: int
+    equations: tuple[int, ...]
+    reads: tuple[int, ...]
+    outputs: tuple[int, ...]
+    rule: ComposedRule
+    phase: Phase
+    may_recompute: bool
+
+    @property
+    def root(self) -> int:
+        """The materialised equation."""
+        return self.equations[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class UnitGraph:
+    """The units of a graph in execution order.
+
+    `aliased_results` maps a result value to the donated argument whose buffer it takes over.
+    """
+
+    graph: HloGraph
+    units: tuple[Unit, ...]
+    donated_arguments: frozenset[int]
+    aliased_results: dict[int, int]
+
+    @functools.cached_property
+    def readers(self) -> dict[int, tuple[int, ...]]:
+        """For each value the indices of the units that read it, in order."""
+        found: dict[int, list[int]] = {}
+        for unit in self.units:
+            for value in unit.reads:
+                found.setdefault(value, []).append(unit.index)
+        return {value: tuple(units) for value, units in found.items()}
+
+    @functools.cached_property
+    def producer(self) -> dict[int, int]:
+        """For each materialised value the index of its unit."""
+        return {output: unit.index for unit in self.units for output in unit.outputs}
+
+
+def build_units(graph: HloGraph, donated_arguments: frozenset[int] = frozenset()) -> UnitGraph:
+    """Groups equations into units and puts these in execution order.
+
+    **Arguments:**
+
+    - `donated_arguments`: value indices of arguments whose buffers results may take over.
+    """
+    is_materialised = materialised(graph)
+    aliased = _aliased_results(graph, donated_arguments)
+    drafts = [
+        _draft(graph, is_materialised, index)
+        for index, is_root in enumerate(is_materialised)
+        if is_root
+    ]
+    ordered = _execution_order(graph, drafts, aliased)
+    units = tuple(_numbered(unit, index) for index, unit in enumerate(ordered))
+    return UnitGraph(graph, units, donated_arguments, aliased)
+
+
+def _numbered(unit: Unit, index: int) -> Unit:
+    return Unit(
+        index,
+        unit.equations,
+        unit.reads,
+        unit.outputs,
+        unit.rule,
+        unit.phase,
+        unit.may_recompute,
+    )
+
+
+def _draft(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
+    equations, reads = _chain(graph, is_materialised, root)
+    outputs = graph.program.equations[root].outputs
+    composer = RuleComposer()
+    for index in equations:
+        equation, rule = graph.program.equations[index], graph.equations[index].rule
+        composer.add(rule.as_rule(), [key for key, _ in rule.reads], equation.outputs)
+    effects = any(graph.program.equations[i].has_effects for i in equations)
+    phase = graph.phase_of(root)
+    return Unit(
+        root,
+        tuple(equations),
+        tuple(reads),
+        outputs,
+        composer.compose(outputs),
+        phase,
+        phase is Phase.FORWARD and not effects and bool(outputs),
+    )
+
+
+def _chain(
+    graph: HloGraph, is_materialised: Sequence[bool], root: int
+) -> tuple[list[int], list[int]]:
+    """The equations that `root` absorbs, in order, and the values read from outside."""
+    program = graph.program
+    members, reads, pending = {root}, {}, [root]
+    while pending:
+        for value in program.equations[pending.pop()].reads:
+            producer = program.values[value].producer
+            if producer is None or is_materialised[producer]:
+                reads[value] = None
+            elif producer not in members:
+                members.add(producer)
+                pending.append(producer)
+    return sorted(members), sorted(reads)
+
+
+def _aliased_results(graph: HloGraph, donated: frozenset[int]) -> dict[int, int]:
+    """Pairs results with donated arguments of the same type, in order, as jax does."""
+    program = graph.program
+    free = [a for a in program.arguments if a in donated]
+    pairs: dict[int, int] = {}
+    for result in program.results:
+        if not isinstance(result, int) or result in pairs:
+            continue
+        if program.values[result].producer is None:
+            continue
+        for argument in free:
+            a, r = program.values[argument], program.values[result]
+            if (a.shape, a.dtype) == (r.shape, r.dtype):
+                pairs[result] = argument
+                free.remove(argument)
+                break
+    return pairs
+
+
+def _execution_order(
+    graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]
+) -> list[Unit]:
+    """Program order, except that updates run as soon as they can.
+
+    XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all
+    of them at the end.
+    """
+    waits = _dependencies(drafts, aliased)
+    waiting = [len(w) for w in waits]
+    followers: list[list[int]] = [[] for _ in drafts]
+    for follower, leaders in enumerate(waits):
+        for leader in leaders:
+            followers[leader].append(follower)
+
+    def priority(draft: int) -> tuple[bool, int]:
+        return drafts[draft].phase is not Phase.UPDATE, draft
+
+    ready = [priority(d) for d, count in enumerate(waiting) if count == 0]
+    heapq.heapify(ready)
+    ordered = []
+    while ready:
+        _, draft = heapq.heappop(ready)
+        ordered.append(drafts[draft])
+        for follower in followers[draft]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                heapq.heappush(ready, priority(follower))
+    return ordered
+
+
+def _dependencies(drafts: list[Unit], aliased: dict[int, int]) -> list[set[int]]:
+    """For each draft the earlier ones that it must follow.
+
+    These are the producers of what it reads and, where it overwrites a donated argument,
+    that argument's earlier readers.
+    """
+    producer = {output: k for k, draft in enumerate(drafts) for output in draft.outputs}
+    readers: dict[int, list[int]] = {}
+    for k, draft in enumerate(drafts):
+        for value in draft.reads:
+            readers.setdefault(value, []).append(k)
+    waits = []
+    for k, draft in enumerate(drafts):
+        leaders = {producer[v] for v in draft.reads if v in producer}
+        overwritten = [aliased[o] for o in draft.outputs if o in aliased]
+        leaders.update(r for a in overwritten for r in readers.get(a, ()) if r < k)
+        waits.append(leaders)
+    return waits

@@ -1,0 +1,273 @@
+"""The `Problem` of a unit graph on a mesh.
+
+Nodes: every argument and captured constant (how it is sharded), then every unit (how it is
+sharded, and whether its results are kept or recomputed). The option of a unit is the pair
+(sharding strategy, residency), strategy-major.
+
+Edges:
+
+(a) from the node of a value to each unit that reads it: resharding from the producer's layout
+    to the one the strategy expects, twice where the reader is recomputed; forbidden where the
+    reader is recomputed at a time at which the value is not there.
+(b) from an argument to the unit whose result replaces it in the next step (a donated buffer,
+    or state in and state out): resharding from the result's layout to the argument's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
+from kiwi.solver.problem import Edge, Interval, Node, Problem
+from kiwi.strategy.dominance import undominated
+from kiwi.strategy.lifetimes import Lifetimes
+from kiwi.strategy.residency import Residency, UnitResidency, residencies
+from kiwi.strategy.strategies import ShardingStrategy, enumerate_strategies
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What the caller fixes.
+
+    - `arguments`: value index of an argument → its sharding.
+    - `results`: position among the function's results → its sharding.
+    - `carried`: position of a result → value index of the argument that it replaces in the
+      next step, and whose sharding it should have.
+    - `recompute`: whether recomputation may be planned.
+    """
+
+    arguments: Mapping[int, TensorSharding]
+    results: Mapping[int, TensorSharding]
+    carried: Mapping[int, int]
+    recompute: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class SourceNode:
+    """The options of an argument or constant: how it is sharded."""
+
+    value: int
+    shardings: tuple[TensorSharding, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class UnitNode:
+    """The options of a unit: strategies x residencies, strategy-major."""
+
+    unit: int
+    strategies: tuple[ShardingStrategy, ...]
+    residency: UnitResidency
+
+    def choice(self, option: int) -> tuple[ShardingStrategy, Residency]:
+        """The pair that an option index means."""
+        strategy, residency = divmod(option, len(self.residency.options))
+        return self.strategies[strategy], self.residency.options[residency]
+
+    @property
+    def strategy_of_option(self) -> np.ndarray:
+        """For each option the index of its strategy."""
+        return np.repeat(np.arange(len(self.strategies)), len(self.residency.options))
+
+    @property
+    def residency_of_option(self) -> np.ndarray:
+        """For each option the index of its residency."""
+        return np.tile(np.arange(len(self.residency.options)), len(self.strategies))
+
+
+@dataclass(frozen=True, eq=False)
+class PlanningProblem:
+    """A `Problem` together with what its nodes and options mean.
+
+    `nodes[: len(sources)]` of the problem are `sources`, the rest `unit_nodes`.
+    """
+
+    units: UnitGraph
+    mesh: DeviceMesh
+    fixed: Fixed
+    sources: tuple[SourceNode, ...]
+    unit_nodes: tuple[UnitNode, ...]
+    problem: Problem
+
+    def source_shardings(self, solution: Sequence[int]) -> dict[int, TensorSharding]:
+        """The sharding chosen for each argument and constant, by value index."""
+        chosen = zip(self.sources, solution[: len(self.sources)], strict=True)
+        return {source.value: source.shardings[option] for source, option in chosen}
+
+    def unit_choices(self, solution: Sequence[int]) -> list[tuple[ShardingStrategy, Residency]]:
+        """Strategy and residency chosen for each unit."""
+        chosen = zip(self.unit_nodes, solution[len(self.sources) :], strict=True)
+        return [node.choice(option) for node, option in chosen]
+
+
+def build_problem(
+    units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, limit_bytes: int | None
+) -> PlanningProblem:
+    """Enumerates options and prices them."""
+    sources = tuple(_source_node(units, mesh, fixed, value) for value in _source_values(units))
+    lifetimes = residencies(units, recompute=fixed.recompute)
+    unit_nodes = tuple(
+        UnitNode(unit.index, _strategies(units, unit, mesh), lifetimes[unit.index])
+        for unit in units.units
+    )
+    builder = _Builder(units, mesh, fixed, sources, unit_nodes)
+    problem = Problem(builder.nodes(), builder.edges(), limit_bytes, builder.lifetimes.horizon)
+    return PlanningProblem(units, mesh, fixed, sources, unit_nodes, problem)
+
+
+def _strategies(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> tuple[ShardingStrategy, ...]:
+    return undominated(units, unit, mesh, enumerate_strategies(units, unit, mesh))
+
+
+def _source_values(units: UnitGraph) -> list[int]:
+    program = units.graph.program
+    return [*program.arguments, *program.constants]
+
+
+def _source_node(units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, value: int) -> SourceNode:
+    info = units.graph.program.values[value]
+    whole = TensorSharding.replicated(len(info.shape))
+    if value in fixed.arguments:
+        return SourceNode(value, (fixed.arguments[value],))
+    if value in units.graph.program.constants or info.is_extended:
+        return SourceNode(value, (whole,))
+    return SourceNode(value, tuple(enumerate_shardings(info.shape, mesh)))
+
+
+class _Builder:
+    """Nodes and edges of one problem; `rows[v]` describes the producer of value `v`."""
+
+    def __init__(
+        self,
+        units: UnitGraph,
+        mesh: DeviceMesh,
+        fixed: Fixed,
+        sources: tuple[SourceNode, ...],
+        unit_nodes: tuple[UnitNode, ...],
+    ) -> None:
+        self._units = units
+        self._mesh = mesh
+        self._fixed = fixed
+        self._sources = sources
+        self._unit_nodes = unit_nodes
+        self._values = units.graph.program.values
+        self._source_index = {source.value: k for k, source in enumerate(sources)}
+        self.lifetimes = Lifetimes.of(units)
+
+    def nodes(self) -> tuple[Node, ...]:
+        sources = [self._node_of_source(source) for source in self._sources]
+        return (*sources, *(self._node_of_unit(node) for node in self._unit_nodes))
+
+    def _node_of_source(self, source: SourceNode) -> Node:
+        size = self._values[source.value].size_bytes
+        usage = tuple(
+            self.lifetimes.of_argument(source.value, size // s.shard_count(self._mesh.shape))
+            for s in source.shardings
+        )
+        zero = np.zeros(len(usage))
+        return Node(f"argument {source.value}", zero, usage, {"compute": zero})
+
+    def _node_of_unit(self, node: UnitNode) -> Node:
+        unit = self._units.units[node.unit]
+        compute = np.array([s.compute_seconds for s in node.strategies])
+        communication = np.array([s.communication_seconds for s in node.strategies])
+        resharding = self._result_resharding(node)
+        again = np.array([float(r.recomputes) for r in node.residency.options])
+        ones = np.ones_like(again)
+        parts = {
+            "compute": np.outer(compute, ones).ravel(),
+            "communication": np.outer(communication, ones).ravel(),
+            "resharding": np.outer(resharding, ones).ravel(),
+            "recompute": np.outer(compute + communication, again).ravel(),
+        }
+        usage = tuple(
+            self.lifetimes.of_unit(unit, node.residency, r, s.result_bytes, s.workspace_bytes)
+            for s in node.strategies
+            for r in node.residency.options
+        )
+        name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
+        return Node(name, np.sum(list(parts.values()), axis=0), _interned(usage), parts)
+
+    def _result_resharding(self, node: UnitNode) -> np.ndarray:
+        """Seconds to bring results into the layouts that the caller fixed, per strategy."""
+        seconds = np.zeros(len(node.strategies))
+        outputs = self._units.units[node.unit].outputs
+        for position, wanted in self._fixed.results.items():
+            value = self._units.graph.program.results[position]
+            if isinstance(value, int) and value in outputs and position not in self._fixed.carried:
+                k = outputs.index(value)
+                layouts = [s.results[k] for s in node.strategies]
+                seconds += self._table(value).seconds_matrix(layouts, [wanted])[:, 0]
+        return seconds
+
+    def edges(self) -> tuple[Edge, ...]:
+        found = []
+        for node in self._unit_nodes:
+            for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
+                edge = self._read_edge(node, read, value)
+                if edge is not None:
+                    found.append(edge)
+        return (*found, *self._carried_edges())
+
+    def _table(self, value: int) -> ReshardingTable:
+        info = self._values[value]
+        return ReshardingTable(self._mesh, info.shape, info.itemsize)
+
+    def _node_index(self, unit: int) -> int:
+        return len(self._sources) + unit
+
+    def _read_edge(self, reader: UnitNode, read: int, value: int) -> Edge | None:
+        """Edge (a); None where it would be all zero."""
+        wanted = [s.reads[read] for s in reader.strategies]
+        again = np.array([float(r.recomputes) for r in reader.residency.options])
+        if value in self._source_index:
+            tail = self._source_index[value]
+            layouts = self._sources[tail].shardings
+            here = np.ones((1, len(again)), dtype=bool)
+        else:
+            producer = self._unit_nodes[self._units.producer[value]]
+            tail = self._node_index(producer.unit)
+            position = self._units.units[producer.unit].outputs.index(value)
+            layouts = [s.results[position] for s in producer.strategies]
+            here = _availability(producer.residency, reader.residency)
+        seconds = self._table(value).seconds_matrix(layouts, wanted)
+        if not seconds.any() and here.all():
+            return None
+        penalty = np.where(here, 0.0, np.inf)
+        # Axes: tail strategy, tail residency, head strategy, head residency.
+        costs = seconds[:, None, :, None] * (1.0 + again) + penalty[None, :, None, :]
+        shape = (len(layouts) * here.shape[0], len(wanted) * len(again))
+        return Edge(tail, self._node_index(reader.unit), costs.reshape(shape))
+
+    def _carried_edges(self) -> list[Edge]:
+        """Edges (b)."""
+        found = []
+        for position, argument in self._fixed.carried.items():
+            value = self._units.graph.program.results[position]
+            if not isinstance(value, int) or value not in self._units.producer:
+                continue
+            node = self._unit_nodes[self._units.producer[value]]
+            k = self._units.units[node.unit].outputs.index(value)
+            layouts = [s.results[k] for s in node.strategies]
+            tail = self._source_index[argument]
+            seconds = self._table(value).seconds_matrix(layouts, self._sources[tail].shardings).T
+            costs = np.repeat(seconds, len(node.residency.options), axis=1)
+            if costs.any():
+                found.append(Edge(tail, self._node_index(node.unit), costs))
+        return found
+
+
+def _availability(producer: UnitResidency, reader: UnitResidency) -> np.ndarray:
+    """For each pair of residencies whether a recomputed reader finds the value."""
+    rows = [
+        [r.recompute_at is None or p.available_at(r.recompute_at) for r in reader.options]
+        for p in producer.options
+    ]
+    return np.array(rows)
+
+
+def _interned(usage: tuple[tuple[Interval, ...], ...]) -> tuple[tuple[Interval, ...], ...]:
+    """Equal interval lists as one object: options share most of theirs."""
+    known: dict[tuple[Interval, ...], tuple[Interval, ...]] = {}
+    return tuple(known.setdefault(u, u) for u in usage)

@@ -1,0 +1,67 @@
+"""Strategies that can be left out without losing an optimal plan.
+
+Strategy s is dominated by t if t, with resharding before and after it, does what s does for
+no more time and no more memory:
+
+    own(t) + sum over reads R(s.read -> t.read) + 2 n R(t.result -> s.result) <= own(s)
+
+where n counts the readers of the result and the factor 2 covers readers that are recomputed.
+Replacing s by t then never makes a plan worse, because resharding costs obey the triangle
+inequality. The typical victim computes a large matmul redundantly along a mesh axis.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.mesh import DeviceMesh, ReshardingTable
+from kiwi.strategy.strategies import ShardingStrategy
+
+
+def undominated(
+    units: UnitGraph, unit: Unit, mesh: DeviceMesh, strategies: Sequence[ShardingStrategy]
+) -> tuple[ShardingStrategy, ...]:
+    """The strategies that are left, in order."""
+    if len(strategies) < 2:
+        return tuple(strategies)
+    own = np.array([s.compute_seconds + s.communication_seconds for s in strategies])
+    held = np.array([s.result_bytes for s in strategies])
+    workspace = np.array([s.workspace_bytes for s in strategies])
+    # detour[s, t]: seconds of doing t where s is wanted.
+    detour = own[None, :] + _reads_seconds(units, unit, mesh, strategies)
+    detour += _results_seconds(units, unit, mesh, strategies)
+    fits = (held[None, :] <= held[:, None]) & (workspace[None, :] <= workspace[:, None])
+    better = fits & (detour < own[:, None])
+    alive = np.ones(len(strategies), dtype=bool)
+    # From the costliest on: a strategy may only be replaced by one that stays.
+    for s in np.argsort(-own, kind="stable"):
+        alive[s] = not (better[s] & alive).any()
+    return tuple(s for s, keep in zip(strategies, alive, strict=True) if keep)
+
+
+def _table(units: UnitGraph, value: int, mesh: DeviceMesh) -> ReshardingTable:
+    info = units.graph.program.values[value]
+    return ReshardingTable(mesh, info.shape, info.itemsize)
+
+
+def _reads_seconds(
+    units: UnitGraph, unit: Unit, mesh: DeviceMesh, strategies: Sequence[ShardingStrategy]
+) -> np.ndarray:
+    total = np.zeros((len(strategies), len(strategies)))
+    for read, (value, _) in enumerate(unit.rule.reads):
+        layouts = [s.reads[read] for s in strategies]
+        total += _table(units, value, mesh).seconds_matrix(layouts, layouts)
+    return total
+
+
+def _results_seconds(
+    units: UnitGraph, unit: Unit, mesh: DeviceMesh, strategies: Sequence[ShardingStrategy]
+) -> np.ndarray:
+    total = np.zeros((len(strategies), len(strategies)))
+    for k, value in enumerate(unit.outputs):
+        layouts = [s.results[k] for s in strategies]
+        # A result of the function is read once more, by whoever fixed its layout.
+        count = 1 + len(units.readers.get(value, ()))
+        total += 2 * count * _table(units, value, mesh).seconds_matrix(layouts, layouts).T
+    return total

@@ -1,0 +1,97 @@
+"""When values occupy memory: intervals of unit indices, given a residency.
+
+1. An argument that is not donated is held throughout.
+2. A donated argument is held until the result that takes over its buffer is computed, and the
+   result from then on.
+3. A result of the function is held from its computation to the end.
+4. Any other value is held from its computation through its last reader; where that reader
+   only maps elements, it may write its result over the value, which then ends just before.
+5. While a unit runs it also holds its workspace.
+"""
+
+from dataclasses import dataclass
+
+from kiwi.hlo.fusion import is_map
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.solver.problem import Interval
+from kiwi.strategy.residency import Residency, UnitResidency
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """Precomputed facts of a unit graph that lifetimes depend on.
+
+    `overwritten` are the units whose result their last reader may overwrite.
+    """
+
+    units: UnitGraph
+    overwritten: frozenset[int]
+
+    @classmethod
+    def of(cls, units: UnitGraph) -> "Lifetimes":
+        """Finds the values that are overwritten in place."""
+        found = set()
+        for unit in units.units:
+            victim = _overwrites(units, unit)
+            if victim is not None:
+                found.add(victim)
+        return cls(units, frozenset(found))
+
+    @property
+    def horizon(self) -> int:
+        """The number of points of time."""
+        return max(1, len(self.units.units))
+
+    def of_argument(self, argument: int, local_bytes: int) -> tuple[Interval, ...]:
+        """Cases 1 and 2."""
+        end = self.horizon
+        for result, source in self.units.aliased_results.items():
+            if source == argument:
+                end = self.units.producer[result]
+        return (Interval(0, end, local_bytes),)
+
+    def of_unit(
+        self,
+        unit: Unit,
+        residency: UnitResidency,
+        option: Residency,
+        local_bytes: int,
+        workspace_bytes: int,
+    ) -> tuple[Interval, ...]:
+        """Cases 3 to 5 for one option of a unit."""
+        in_place = unit.index in self.overwritten and option == residency.options[0]
+        end = max(option.end + (0 if in_place else 1), unit.index + 1)
+        if option.recompute_at is None:
+            intervals = [Interval(unit.index, end, local_bytes)]
+        else:
+            first_end = max(residency.last_forward_use, unit.index) + 1
+            intervals = [
+                Interval(unit.index, first_end, local_bytes),
+                Interval(option.recompute_at, end, local_bytes),
+            ]
+        if workspace_bytes:
+            starts = {unit.index, option.recompute_at} - {None}
+            intervals += [Interval(t, t + 1, workspace_bytes) for t in sorted(starts)]
+        return tuple(intervals)
+
+
+def _overwrites(units: UnitGraph, unit: Unit) -> int | None:
+    """The unit whose result `unit` may overwrite: read last here, element by element."""
+    if len(unit.outputs) != 1 or unit.outputs[0] in units.aliased_results:
+        return None
+    if not all(is_map(units.graph, equation) for equation in unit.equations):
+        return None
+    values = units.graph.program.values
+    for value, dims in unit.rule.reads:
+        if dims == unit.rule.results[0] and _dies_at(units, value, unit.index):
+            if values[value].size_bytes == values[unit.outputs[0]].size_bytes:
+                return units.producer[value]
+    return None
+
+
+def _dies_at(units: UnitGraph, value: int, time: int) -> bool:
+    producer = units.producer.get(value)
+    if producer is None or value in units.graph.program.results:
+        return False
+    outputs = units.units[producer].outputs
+    return len(outputs) == 1 and units.readers[value][-1] == time

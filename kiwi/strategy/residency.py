@@ -1,0 +1,120 @@
+"""Residency of a unit's results: kept until their last use, or dropped and recomputed.
+
+Times are unit indices. A *late* reader is one behind the forward pass. A forward unit has:
+
+1. *keep(end)*: computed once, alive until `end`. `end` is the last reader's time, or a later
+   one at which a consumer may be recomputed (KIWI, Eq. 10, as one option per `h_i`).
+2. *recompute(at, end)*: alive until the last forward reader, computed again just before the
+   unit at time `at` runs, alive from then until `end`. `at` is the unit's own first late
+   reader (KIWI, Eq. 5), or that of a consumer recomputed with it: the chains that KIWI's
+   Eq. 9 forbids.
+
+All other units have the only option keep(last reader).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.units import Unit, UnitGraph
+
+MAX_TIMES = 4
+"""How many recomputation times a unit is offered: its own, then those of its nearest
+consumers. More of them make the problem larger, and change plans of transformers by less
+than the gap."""
+
+
+@dataclass(frozen=True, order=True)
+class Residency:
+    """One option; `recompute_at` is None for *keep*. `end` is inclusive."""
+
+    recompute_at: int | None
+    end: int
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the unit runs a second time."""
+        return self.recompute_at is not None
+
+    def available_at(self, time: int) -> bool:
+        """Whether a consumer recomputed at `time`, behind the forward pass, can read it."""
+        start = -1 if self.recompute_at is None else self.recompute_at
+        return start <= time <= self.end
+
+
+@dataclass(frozen=True)
+class UnitResidency:
+    """A unit's options; `last_forward_use` ends the first life of a recomputed result."""
+
+    last_forward_use: int
+    options: tuple[Residency, ...]
+
+
+def residencies(units: UnitGraph, *, recompute: bool = True) -> tuple[UnitResidency, ...]:
+    """The options of every unit, in order. Without `recompute`, only *keep*."""
+    readers = [_readers(units, unit) for unit in units.units]
+    may = [recompute and unit.may_recompute and not _is_result(units, unit) for unit in units.units]
+    own = [min(_late(units, mine), default=None) for mine in readers]
+    times = [_times(index, may, own, readers) for index in range(len(may))]
+    return tuple(
+        _unit_residency(units, unit, readers[unit.index], times)
+        for unit in units.units
+    )
+
+
+def _is_result(units: UnitGraph, unit: Unit) -> bool:
+    return any(output in units.graph.program.results for output in unit.outputs)
+
+
+def _readers(units: UnitGraph, unit: Unit) -> tuple[int, ...]:
+    return tuple(sorted({r for o in unit.outputs for r in units.readers.get(o, ())}))
+
+
+def _is_late(unit: Unit) -> bool:
+    return unit.phase is not Phase.FORWARD
+
+
+def _late(units: UnitGraph, readers: Sequence[int]) -> list[int]:
+    return [r for r in readers if _is_late(units.units[r])]
+
+
+def _times(
+    unit: int,
+    may_recompute: Sequence[bool],
+    own: Sequence[int | None],
+    readers: Sequence[tuple[int, ...]],
+) -> tuple[int, ...]:
+    """The times at which a unit may be recomputed: its own, then its nearest consumers'."""
+    if not may_recompute[unit]:
+        return ()
+    latest = own[unit]
+    found: dict[int, None] = {} if latest is None else {latest: None}
+    seen, wave = {unit}, [unit]
+    while wave and len(found) < MAX_TIMES:
+        wave = [
+            r for r in dict.fromkeys(r for index in wave for r in readers[index])
+            if r not in seen and may_recompute[r]
+        ]
+        seen.update(wave)
+        times = [own[r] for r in wave]
+        found.update((t, None) for t in times if t is not None and (latest is None or t < latest))
+    return tuple(list(found)[:MAX_TIMES])
+
+
+def _unit_residency(
+    units: UnitGraph, unit: Unit, readers: Sequence[int], times: Sequence[tuple[int, ...]]
+) -> UnitResidency:
+    if _is_result(units, unit):
+        last = len(units.units) - 1
+        return UnitResidency(last, (Residency(None, last),))
+    late = _late(units, readers)
+    last = max(readers, default=unit.index)
+    consumer_times = sorted({t for r in readers for t in times[r]})
+    options = [Residency(None, last)]
+    options += [Residency(None, end) for end in consumer_times if end > last]
+    if late or consumer_times:
+        for at in times[unit.index]:
+            base = last if late else at
+            options += [Residency(at, end) for end in (base, *consumer_times) if end >= base]
+    forward = [r for r in readers if not _is_late(units.units[r])]
+    return UnitResidency(max(forward, default=unit.index), tuple(dict.fromkeys(options)))

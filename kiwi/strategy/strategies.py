@@ -1,0 +1,192 @@
+"""Sharding strategies of a unit: assignments of mesh axes to the factors of its rule.
+
+Every mesh axis is given to one shardable factor or to none. An axis given to a factor that is
+summed over leaves partial sums, which are all-reduced, or reduce-scattered onto a factor of
+the result. A strategy then fixes how every operand is expected and how every result is laid
+out, what it computes per device and what it communicates.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from kiwi.hlo.rule import ComposedRule, Dims
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.mesh import Collective, DeviceMesh, TensorSharding, all_reduce, reduce_scatter
+from kiwi.strategy.costs import UnitWork
+
+Assignment = tuple[tuple[int, ...], ...]
+"""Per factor the mesh axes that shard it, major to minor."""
+
+
+@dataclass(frozen=True)
+class ShardingStrategy:
+    """One way to execute a unit on the mesh.
+
+    - `reads`: the sharding expected of each entry of `rule.reads`.
+    - `results`: the sharding of each result.
+    - `compute_seconds`: per device; `communication_seconds`: of `collectives`.
+    - `result_bytes`: local bytes of all results together.
+    - `workspace_bytes`: local bytes held beyond operands and results while it runs: partial
+      sums that are larger than the scattered result.
+    """
+
+    reads: tuple[TensorSharding, ...]
+    results: tuple[TensorSharding, ...]
+    compute_seconds: float
+    collectives: tuple[Collective, ...]
+    result_bytes: int
+    workspace_bytes: int
+
+    @property
+    def communication_seconds(self) -> float:
+        """Time of the strategy's own collectives."""
+        return sum(c.seconds for c in self.collectives)
+
+
+def tensor_sharding(
+    dims: Dims, sizes: tuple[int, ...], assignment: Mapping[int, tuple[int, ...]], mesh: DeviceMesh
+) -> TensorSharding | None:
+    """The layout of a tensor whose factors are sharded as assigned.
+
+    A minor factor of a dimension can be sharded only where all factors before it are cut to
+    single elements; otherwise its shards would not be contiguous, and None is returned.
+    """
+    found = []
+    for factors in dims:
+        axes: tuple[int, ...] = ()
+        whole_so_far = False
+        for factor in factors:
+            own = assignment.get(factor, ())
+            if own and whole_so_far:
+                return None
+            axes += own
+            whole_so_far |= prod(mesh.shape[a] for a in own) < sizes[factor]
+        found.append(axes)
+    return TensorSharding(tuple(found))
+
+
+def enumerate_strategies(
+    units: UnitGraph, unit: Unit, mesh: DeviceMesh
+) -> tuple[ShardingStrategy, ...]:
+    """All strategies that divide evenly, the cheaper of any two with the same layouts."""
+    work = UnitWork.of(units, unit, mesh.hardware)
+    best: dict[tuple[object, ...], ShardingStrategy] = {}
+    for assignment in _assignments(unit.rule, mesh):
+        for scatter in _scatters(unit.rule, assignment, mesh):
+            strategy = _strategy(units, unit, mesh, work, assignment, scatter)
+            if strategy is None:
+                continue
+            key = (strategy.reads, strategy.results)
+            if key not in best or _seconds(strategy) < _seconds(best[key]):
+                best[key] = strategy
+    return tuple(best.values())
+
+
+def _seconds(strategy: ShardingStrategy) -> float:
+    return strategy.compute_seconds + strategy.communication_seconds
+
+
+def _assignments(rule: ComposedRule, mesh: DeviceMesh) -> Iterator[dict[int, tuple[int, ...]]]:
+    """Every even assignment of the mesh's axes to shardable factors."""
+    choices = [None, *rule.shardable]
+    for choice in itertools.product(choices, repeat=len(mesh.nontrivial_axes)):
+        assignment: dict[int, tuple[int, ...]] = {}
+        for axis, factor in zip(mesh.nontrivial_axes, choice, strict=True):
+            if factor is not None:
+                assignment[factor] = (*assignment.get(factor, ()), axis)
+        if _divides(rule, assignment, mesh):
+            yield assignment
+
+
+def _divides(
+    rule: ComposedRule, assignment: Mapping[int, tuple[int, ...]], mesh: DeviceMesh
+) -> bool:
+    return all(
+        rule.factor_sizes[factor] % prod(mesh.shape[a] for a in axes) == 0
+        for factor, axes in assignment.items()
+    )
+
+
+def _result_factors(rule: ComposedRule) -> frozenset[int]:
+    return frozenset(f for dims in rule.results for factors in dims for f in factors)
+
+
+def _scatters(
+    rule: ComposedRule, assignment: dict[int, tuple[int, ...]], mesh: DeviceMesh
+) -> Iterator[dict[int, int]]:
+    """For the axes that leave partial sums, the result factor to scatter onto, if any."""
+    results = _result_factors(rule)
+    partial = [a for f, axes in assignment.items() if f not in results for a in axes]
+    targets = sorted(results - rule.blocked) if len(rule.results) == 1 else []
+    for choice in itertools.product([None, *targets], repeat=len(partial)):
+        scatter = {a: f for a, f in zip(partial, choice, strict=True) if f is not None}
+        if _divides(rule, _after_scatter(assignment, scatter), mesh):
+            yield scatter
+
+
+def _after_scatter(
+    assignment: dict[int, tuple[int, ...]], scatter: dict[int, int]
+) -> dict[int, tuple[int, ...]]:
+    """The assignment of the result: scattered axes are minor to those already there."""
+    after = dict(assignment)
+    for axis, factor in scatter.items():
+        after[factor] = (*after.get(factor, ()), axis)
+    return after
+
+
+def _strategy(
+    units: UnitGraph,
+    unit: Unit,
+    mesh: DeviceMesh,
+    work: UnitWork,
+    assignment: dict[int, tuple[int, ...]],
+    scatter: dict[int, int],
+) -> ShardingStrategy | None:
+    rule = unit.rule
+    reads = [
+        tensor_sharding(dims, rule.factor_sizes, assignment, mesh) for _, dims in rule.reads
+    ]
+    before = [tensor_sharding(d, rule.factor_sizes, assignment, mesh) for d in rule.results]
+    after = _after_scatter(assignment, scatter)
+    results = [tensor_sharding(d, rule.factor_sizes, after, mesh) for d in rule.results]
+    if None in reads or None in before or None in results:
+        return None
+    values = units.graph.program.values
+    shapes = [values[v] for v in unit.outputs]
+    partial_bytes = sum(
+        v.size_bytes // s.shard_count(mesh.shape) for v, s in zip(shapes, before, strict=True)
+    )
+    result_bytes = sum(
+        v.size_bytes // s.shard_count(mesh.shape) for v, s in zip(shapes, results, strict=True)
+    )
+    shards = {f: prod(mesh.shape[a] for a in axes) for f, axes in assignment.items()}
+    return ShardingStrategy(
+        tuple(reads),
+        tuple(results),
+        work.seconds(shards, [r.shard_count(mesh.shape) for r in reads], partial_bytes),
+        _collectives(rule, mesh, assignment, scatter, partial_bytes),
+        result_bytes,
+        partial_bytes - result_bytes,
+    )
+
+
+def _collectives(
+    rule: ComposedRule,
+    mesh: DeviceMesh,
+    assignment: dict[int, tuple[int, ...]],
+    scatter: dict[int, int],
+    partial_bytes: int,
+) -> tuple[Collective, ...]:
+    """Scatter first: what is left to all-reduce is then smaller."""
+    results = _result_factors(rule)
+    partial = {a for f, axes in assignment.items() if f not in results for a in axes}
+    found = []
+    if scatter:
+        found.append(reduce_scatter(mesh, scatter, partial_bytes))
+        partial_bytes //= prod(mesh.shape[a] for a in scatter)
+    rest = sorted(partial - set(scatter))
+    if rest:
+        found.append(all_reduce(mesh, rest, partial_bytes))
+    return tuple(found)
