@@ -64,18 +64,34 @@ def test_two_axes_by_axis():
     assert all_reduce(GRID, (0, 1), 8000).seconds == pytest.approx(2 * by_axis)
 
 
-def test_two_axes_flat_where_the_major_link_is_the_faster():
-    # By axis: 4 devices with beta 10 carry 8000, then 2 with beta 100 carry 2000.
-    mesh = mesh_of((2, 4), [replace(FAST, latency_seconds=0.0), replace(SLOW, latency_seconds=0.0)])
+def test_a_flat_ring_borrows_the_shares_of_neighbours():
+    # x has a quarter of y's bandwidth, but the 4 neighbours along y lend it theirs: 4 * 2.5.
+    mesh = mesh_of((2, 4), [Link(2.5, 0.0), Link(10.0, 0.0)])
+    by_axis = 3 / 4 * 8000 / 10 + 1 / 2 * 2000 / 2.5
+    flat = 7 / 8 * 8000 / 10
+    assert flat < by_axis
+    assert all_gather(mesh, (0, 1), 8000).seconds == pytest.approx(flat)
+    assert all_reduce(mesh, (0, 1), 8000).seconds == pytest.approx(2 * flat)
+
+
+def test_no_neighbours_lend_to_the_minor_axis():
+    # By axis: 4 devices at 10 B/s carry 8000 B, then 2 at 100 B/s carry 2000 B.
+    mesh = mesh_of((2, 4), [Link(100.0, 0.0), Link(10.0, 0.0)])
     by_axis = 3 / 4 * 8000 / 10 + 1 / 2 * 2000 / 100
-    flat = 7 / 8 * 8000 / 10
-    assert by_axis < flat
     assert all_gather(mesh, (0, 1), 8000).seconds == pytest.approx(by_axis)
-    # All-to-all moves all bytes along each axis, so that one ring can win.
-    by_axis = 3 / 4 * 8000 / 10 + 1 / 2 * 8000 / 10
-    flat = 7 / 8 * 8000 / 10
+    assert by_axis < 7 / 8 * 8000 / 10
+
+
+def test_an_all_to_all_by_axis_moves_everything_twice():
     even = mesh_of((2, 4), [Link(10.0, 0.0)] * 2)
-    assert all_to_all(even, (0, 1), 8000).seconds == pytest.approx(min(by_axis, flat))
+    flat = 7 / 8 * 8000 / 10
+    assert flat < (3 / 4 + 1 / 2) * 8000 / 10
+    assert all_to_all(even, (0, 1), 8000).seconds == pytest.approx(flat)
+    # Neighbours lend nothing here: a link ten times slower is so for every byte.
+    uneven = mesh_of((2, 4), [Link(1.0, 0.0), Link(10.0, 0.0)])
+    by_axis, flat = 3 / 4 * 8000 / 10 + 1 / 2 * 8000 / 1, 7 / 8 * 8000 / 1
+    assert by_axis < flat
+    assert all_to_all(uneven, (0, 1), 8000).seconds == pytest.approx(by_axis)
 
 
 def test_two_ways_are_offered_for_several_axes_and_the_cheaper_taken():
