@@ -10,7 +10,7 @@ Three exact reductions happen on the way:
   which the largest options together exceed the limit.
 """
 
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -20,8 +20,7 @@ from kiwi.solver.problem import Edge, Problem
 NO_LIMIT_BYTES = np.iinfo(np.int64).max // 4
 
 
-@dataclass(frozen=True, eq=False)
-class Network:
+class Network(NamedTuple):
     """Nodes `i`, options in one flat numbering, edges `e`, kept points of time `t`.
 
     **Attributes:**
@@ -38,6 +37,8 @@ class Network:
     - `row_count`, `col_count` (E): the numbers of classes.
     - `table_start` (E+1), `table`: costs by (row class, column class), row-major.
     - `near_start` (n+1), `near_edge`: the edges of each node, by the other node's index.
+
+    A named tuple, because that is what numba takes apart by itself.
     """
 
     option_start: np.ndarray
@@ -128,9 +129,7 @@ def _merged_edges(edges: tuple[Edge, ...]) -> tuple[np.ndarray, list[np.ndarray]
     return ends, [np.ascontiguousarray(table) for table in merged.values()]
 
 
-def _edge_arrays(
-    ends: np.ndarray, tables: list[np.ndarray], sizes: np.ndarray
-) -> dict[str, np.ndarray]:
+def _edge_arrays(ends: np.ndarray, tables: list[np.ndarray], sizes: np.ndarray) -> dict[str, Any]:
     tail, head = ends[:, 0].copy(), ends[:, 1].copy()
     row_start, col_start = _offsets(sizes[tail]), _offsets(sizes[head])
     cells = _concatenate([table.ravel() for table in tables], np.float64)
@@ -215,7 +214,7 @@ def _compressed(
     return table
 
 
-def _memory_arrays(problem: Problem, option_start: np.ndarray) -> dict:
+def _memory_arrays(problem: Problem, option_start: np.ndarray) -> dict[str, Any]:
     limit_bytes = NO_LIMIT_BYTES if problem.limit_bytes is None else problem.limit_bytes
     lists = [option for node in problem.nodes for option in node.usage]
     counts = np.array([len(option) for option in lists], dtype=np.int64)
@@ -261,6 +260,8 @@ def _binding_times(
         if starts_at[t]:
             last_start = t
     kept = np.array(times, dtype=np.int64)
+    if limit_bytes >= NO_LIMIT_BYTES:
+        return kept[:0]
     begin, end = np.searchsorted(kept, uses[:, 0]), np.searchsorted(kept, uses[:, 1])
     most = _largest_use(begin, end, uses[:, 2].copy(), owner, option_start, len(kept))
     return kept[most > limit_bytes]

@@ -8,7 +8,15 @@ from kiwi.solver import SOLVERS, SolveResult, SolveStatus, evaluate, solve
 from tests.solver.random_problems import random_problem
 
 # How many random problems each solver is given: the slow ones fewer.
-ROUNDS = {"highs": 60, "scip": 30, "cp-sat": 15, "gurobi": 30, "milp": 2, "auto": 200}
+ROUNDS = {
+    "highs": 60,
+    "scip": 30,
+    "cp-sat": 15,
+    "gurobi": 30,
+    "milp": 2,
+    "auto": 100,
+    "lagrangian": 60,
+}
 TOLERANCE = 1e-6
 
 

@@ -1,0 +1,64 @@
+"""The backend `lagrangian`: the engine over a problem's network, and what it proves."""
+
+import math
+import time
+
+import numpy as np
+
+from kiwi.solver.engine import Engine
+from kiwi.solver.network import build_network
+from kiwi.solver.outcome import OnProgress, conclude
+from kiwi.solver.problem import Problem
+from kiwi.solver.result import Progress, SolveResult
+
+
+def solve_lagrangian(
+    problem: Problem,
+    *,
+    deadline: float,
+    seed: int,
+    gap: float,
+    warm_start: tuple[int, ...] | None = None,
+    on_progress: OnProgress | None = None,
+) -> SolveResult:
+    """Runs the engine until the gap is closed, its rounds are used up or the deadline passes.
+
+    A bound above every finite cost proves that no assignment is feasible.
+    """
+    started = time.monotonic()
+    net = build_network(problem)
+    engine = Engine(net, seed, gap, deadline, _reporter(on_progress, started))
+    if warm_start is not None:
+        engine.offer(np.array(warm_start, dtype=np.int64))
+    engine.run()
+    best = engine.incumbent
+    infeasible = best is None and engine.bound > engine.forbidden
+    return conclude(
+        problem,
+        None if best is None else best.choice.tolist(),
+        math.inf if infeasible else engine.bound,
+        solver="lagrangian",
+        iterations=engine.rounds,
+        deterministic=not engine.out_of_time,
+        least_peak_bytes=engine.least_peak_bytes,
+    )
+
+
+def _reporter(on_progress: OnProgress | None, started: float):
+    if on_progress is None:
+        return None
+
+    def report(engine: Engine) -> None:
+        best = engine.incumbent
+        on_progress(
+            Progress(
+                seconds=time.monotonic() - started,
+                objective=None if best is None else best.cost,
+                bound=engine.bound,
+                peak_bytes=None if best is None else best.peak_bytes,
+                solver="lagrangian",
+                iterations=engine.rounds,
+            )
+        )
+
+    return report
