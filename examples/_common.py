@@ -18,7 +18,7 @@ Remat: TypeAlias = Literal["full", "dots"] | None
 """What `jax.checkpoint` recomputes of each block in the backward pass.
 
 None: nothing. "full": everything but the block's inputs. "dots": all but the results of matrix
-multiplications (the policy `dots_saveable`).
+multiplications and convolutions (the policy `dots_saveable`).
 """
 
 AxisNames: TypeAlias = str | tuple[str, ...]
