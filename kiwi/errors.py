@@ -76,6 +76,7 @@ class InfeasibleError(KiwiError):
     **Attributes:**
 
     - `least_peak_bytes`: the smallest peak that was found, in bytes, or None.
+    - `least_peak_bound_bytes`: proven: no assignment or schedule peaks lower; or None.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class InfeasibleError(KiwiError):
         cause: str = "",
         suggestion: str = "",
         least_peak_bytes: int | None = None,
+        least_peak_bound_bytes: int | None = None,
     ) -> None:
         self.least_peak_bytes = least_peak_bytes
+        self.least_peak_bound_bytes = least_peak_bound_bytes
         super().__init__(what, cause=cause, suggestion=suggestion)
 
 

@@ -1,0 +1,1 @@
+"""Simulated annealing on sequences of computations, compiled by numba."""

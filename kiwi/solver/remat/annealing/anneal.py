@@ -1,0 +1,159 @@
+"""The annealing loop: proposals, the objectives of FastSA, acceptance, the best sequence."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from kiwi.solver.remat.annealing.memory import guiding_peak_bytes, peak_bytes, propagate
+from kiwi.solver.remat.annealing.moves import random_unit
+from kiwi.solver.remat.annealing.proposals import propose
+from kiwi.solver.remat.annealing.sequence import insert, remove, steps_of
+from kiwi.solver.remat.annealing.tables import Ints
+
+PRODUCT, SHARP = 0, 1
+"""The two objectives of FastSA: equation 1, and the one of its footnote 2."""
+SECONDS_EXPONENT = 0.6
+SHARPNESS = 100.0
+
+
+class Best(NamedTuple):
+    """The best sequence so far: `steps[:count[0]]`.
+
+    Least seconds among those within the budget; as long as there is none, least peak.
+    `score` is (1.0 if within the budget, seconds or peak); `count[1]` is 1 while the state itself
+    is the best and has not been copied.
+    """
+
+    steps: Ints
+    count: npt.NDArray[np.int64]
+    score: npt.NDArray[np.float64]
+
+
+class Plan(NamedTuple):
+    """Parameters of one annealing run; the temperature falls geometrically.
+
+    `cumulated` holds the cumulated shares of the kinds of moves, the last one is 1.
+    """
+
+    budget_bytes: float
+    objective: int
+    moves: int
+    first_temperature: float
+    last_temperature: float
+    cumulated: npt.NDArray[np.float64]
+
+
+def make_best(positions: int) -> Best:
+    """No sequence yet."""
+    return Best(np.zeros(positions, np.int32), np.zeros(2, np.int64), np.array([0.0, math.inf]))
+
+
+@njit(cache=True, nogil=True)
+def objective_value(objective, budget_bytes, peak, seconds):
+    """`max(budget, M) C` (equation 1), or `L(Elu(L^-1(M))) C^0.6` with L(0) = budget, L(-100) = 0.
+
+    With the second the peak weighs so much more than the time that budgets are met.
+    """
+    if objective == 0:
+        return max(budget_bytes, peak) * seconds
+    excess = SHARPNESS * (peak / budget_bytes - 1.0)
+    if excess < 0.0:
+        excess = np.exp(excess) - 1.0
+    return budget_bytes * (1.0 + excess / SHARPNESS) * seconds**SECONDS_EXPONENT
+
+
+@njit(cache=True, nogil=True)
+def least_objective_value(objective, budget_bytes, seconds):
+    """A lower bound on `objective_value` over all peaks."""
+    if objective == 0:
+        return budget_bytes * seconds
+    return budget_bytes * (1.0 - 1.0 / SHARPNESS) * seconds**SECONDS_EXPONENT
+
+
+@njit(cache=True, nogil=True)
+def _apply(tables, state, operator, source, target):
+    if source >= 0:
+        remove(tables, state, source)
+    if target >= 0:
+        insert(tables, state, operator, target)
+    propagate(state.memory)
+
+
+@njit(cache=True, nogil=True)
+def _is_better(within, amount, score):
+    if within != score[0]:
+        return within > score[0]
+    return amount < score[1]
+
+
+@njit(cache=True, nogil=True)
+def _save(state, best):
+    steps = steps_of(state)
+    best.steps[: steps.size] = steps
+    best.count[0] = steps.size
+    best.count[1] = 0
+
+
+@njit(cache=True, nogil=True)
+def _note(tables, state, best, budget_bytes, operator, source, target):
+    """Keeps the best sequence; copies it only when the state is about to leave it."""
+    within = 1.0 if peak_bytes(state.memory) <= budget_bytes else 0.0
+    amount = state.seconds[0] if within > 0.0 else peak_bytes(state.memory)
+    if _is_better(within, amount, best.score):
+        best.score[0], best.score[1] = within, amount
+        best.count[1] = 1
+    elif best.count[1] == 1 and (within != best.score[0] or amount > best.score[1]):
+        _apply(tables, state, operator, target, source)
+        _save(state, best)
+        _apply(tables, state, operator, source, target)
+
+
+@njit(cache=True, nogil=True)
+def start_best(state, best, budget_bytes):
+    """Notes the state as it is."""
+    within = 1.0 if peak_bytes(state.memory) <= budget_bytes else 0.0
+    amount = state.seconds[0] if within > 0.0 else peak_bytes(state.memory)
+    if _is_better(within, amount, best.score):
+        best.score[0], best.score[1] = within, amount
+        _save(state, best)
+
+
+@njit(cache=True, nogil=True)
+def _draw_kind(state, cumulated):
+    draw = random_unit(state)
+    kind = 0
+    while draw > cumulated[kind]:
+        kind += 1
+    return kind
+
+
+@njit(cache=True, nogil=True)
+def anneal(tables, state, best, plan, value):
+    """Runs `plan.moves` moves; `value` is the objective of the state. Returns the final value."""
+    cooling = (plan.last_temperature / plan.first_temperature) ** (1.0 / max(1, plan.moves))
+    temperature = plan.first_temperature
+    for _ in range(plan.moves):
+        temperature *= cooling
+        kind = _draw_kind(state, plan.cumulated)
+        operator, source, target = propose(tables, state, kind)
+        if operator < 0:
+            continue
+        limit = value - temperature * np.log(random_unit(state))
+        if source < 0:
+            seconds = state.seconds[0] + tables.seconds[operator]
+            if least_objective_value(plan.objective, plan.budget_bytes, seconds) > limit:
+                continue
+        _apply(tables, state, operator, source, target)
+        peak = guiding_peak_bytes(state.memory)
+        changed = objective_value(plan.objective, plan.budget_bytes, peak, state.seconds[0])
+        if changed <= limit:
+            value = changed
+            _note(tables, state, best, plan.budget_bytes, operator, source, target)
+        else:
+            _apply(tables, state, operator, target, source)
+    if best.count[1] == 1:
+        _save(state, best)
+    return value

@@ -1,0 +1,68 @@
+"""A `RematGraph` as flat arrays, and the state of a sequence, for compiled code.
+
+Only values that some operator writes appear here: the others are resident throughout, so
+that the caller subtracts them from the budget.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kiwi.solver.remat.graph import RematGraph
+
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+
+EVENT_POOL = 1 << 23
+"""Most events (computations and readings of values) that a state has room for."""
+MOST_COPIES = 24
+"""Most computations of one operator, if the event pool allows."""
+
+
+class Tables(NamedTuple):
+    """The graph. Operator `n` reads `input_values[input_start[n]:input_start[n + 1]]`.
+
+    `size` is in bytes per value, `seconds` and `temporary` (bytes) are per operator; `event_start`
+    is where the events of a value begin in the pool; `most_copies` bounds the computations of
+    one operator.
+    """
+
+    input_start: Ints
+    input_values: Ints
+    output_start: Ints
+    output_values: Ints
+    size: Floats
+    seconds: Floats
+    temporary: Floats
+    is_result: npt.NDArray[np.bool_]
+    producer: Ints
+    event_start: npt.NDArray[np.int64]
+    most_copies: int
+
+
+def make_tables(graph: RematGraph) -> Tables:
+    """`graph` as arrays; values are renumbered by dropping those that no operator writes."""
+    written = [value for value, producer in enumerate(graph.producer) if producer >= 0]
+    number = {value: place for place, value in enumerate(written)}
+    inputs = [[number[v] for v in op.inputs if v in number] for op in graph.operators]
+    outputs = [[number[v] for v in op.outputs] for op in graph.operators]
+    events_once = [2 + len(graph.readers[value]) for value in written]
+    most_copies = max(2, min(MOST_COPIES, EVENT_POOL // max(1, sum(events_once))))
+    starts = np.concatenate(([0], np.cumsum(np.array(events_once, np.int64) * most_copies)))
+    return Tables(
+        *_compressed(inputs),
+        *_compressed(outputs),
+        np.array([graph.values[value].size_bytes for value in written], np.float64),
+        np.array([op.compute_seconds for op in graph.operators], np.float64),
+        np.array([op.temporary_bytes for op in graph.operators], np.float64),
+        np.array([value in graph.results for value in written], np.bool_),
+        np.array([graph.producer[value] for value in written], np.int32),
+        starts.astype(np.int64),
+        most_copies,
+    )
+
+
+def _compressed(rows: list[list[int]]) -> tuple[Ints, Ints]:
+    starts = np.cumsum([0] + [len(row) for row in rows]).astype(np.int32)
+    return starts, np.array([value for row in rows for value in row], np.int32)

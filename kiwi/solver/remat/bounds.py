@@ -1,0 +1,54 @@
+"""Bounds on memory that hold for every schedule of a graph, and the order's own peak."""
+
+import math
+from dataclasses import dataclass
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.simulate import simulate
+from kiwi.solver.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class WorkingSet:
+    """The memory that one operator (or the end of the step, `operator` -1) cannot do without."""
+
+    operator: int
+    size_bytes: int
+
+
+def working_set_bytes(graph: RematGraph, operator: int) -> int:
+    """Inputs, outputs and temporary memory of one operator, with the inputs of the graph."""
+    each = graph.operators[operator]
+    computed = sum(
+        graph.values[value].size_bytes
+        for value in each.inputs + each.outputs
+        if graph.producer[value] >= 0
+    )
+    return computed + each.temporary_bytes + graph.resident_bytes
+
+
+def largest_working_set(graph: RematGraph) -> WorkingSet:
+    """The largest working set: a lower bound on the peak of every schedule."""
+    sets = [
+        WorkingSet(index, working_set_bytes(graph, index)) for index in range(len(graph.operators))
+    ]
+    kept = [value for value in graph.results if graph.producer[value] >= 0]
+    end_bytes = graph.resident_bytes + sum(graph.values[value].size_bytes for value in kept)
+    return max([*sets, WorkingSet(-1, end_bytes)], key=lambda each: each.size_bytes)
+
+
+def order_peak_bytes(graph: RematGraph) -> int:
+    """The peak of the given order, without recomputation."""
+    return simulate(graph, Schedule(graph.order)).peak_bytes
+
+
+def budget_from_share(graph: RematGraph, share: float) -> int:
+    """`share` of the given order's peak in bytes, rounded up.
+
+    Raises `kiwi.errors.InvalidArgumentError` unless `share` is positive.
+    """
+    if not share > 0:
+        raise InvalidArgumentError(f"the share of the peak must be positive, not {share}")
+    # 0.7 * peak in floating point may fall just above an integer: round to 1e-9 shares first.
+    return math.ceil(round(share * 10**9) * order_peak_bytes(graph) / 10**9)

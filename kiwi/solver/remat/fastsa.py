@@ -1,0 +1,199 @@
+"""FastSA: simulated annealing with recomputation and reordering (Imanishi et al., NeurIPS 2023).
+
+First stage on grouped operators until the budget is met or the moves are used up, second stage
+on single operators at low temperature. Differs from the text in the length of the sequence:
+the smallest power of two that leaves at least `GAPS_PER_STEP` positions per step, instead
+of always 2**20, because a tree that fits the cache is several times faster.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kiwi.solver.remat.annealing.anneal import (
+    PRODUCT,
+    SHARP,
+    Plan,
+    anneal,
+    make_best,
+    objective_value,
+    start_best,
+)
+from kiwi.solver.remat.annealing.memory import guiding_peak_bytes
+from kiwi.solver.remat.annealing.proposals import MOVE_KINDS, ROTATE
+from kiwi.solver.remat.annealing.sequence import load, make_state
+from kiwi.solver.remat.annealing.tables import make_tables
+from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.grouping import group_operators
+from kiwi.solver.remat.result import Finding, Task
+from kiwi.solver.schedule import Schedule
+
+GAPS_PER_STEP = 8
+NOMINAL_MOVES_PER_SECOND = 1_000_000
+"""Moves are planned by this rate, so that results do not depend on the speed of the machine."""
+CHUNK_MOVES = 20_000
+SOFT_LARGEST_VALUE = 10.0
+"""The smooth maximum is scaled so that the largest value has this size (appendix C.2)."""
+PAPER_SHARES = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class AnnealingSettings:
+    """One annealing run.
+
+    **Attributes:**
+
+    - `moves`: how many changes are tried.
+    - `objective`: `PRODUCT` (equation 1) or `SHARP` (footnote 2, meets budgets).
+    - `first_temperature`, `last_temperature`: relative to the objective at the start.
+    - `shares`: relative frequencies of the kinds of moves (`annealing.proposals`).
+    - `soft`: use the log-add-exp tree.
+    - `stop_at_budget`: end as soon as the budget is met.
+    """
+
+    moves: int
+    objective: int = SHARP
+    first_temperature: float = 1e-3
+    last_temperature: float = 1e-7
+    shares: tuple[float, ...] = PAPER_SHARES
+    soft: bool = False
+    stop_at_budget: bool = False
+
+
+@dataclass(frozen=True)
+class AnnealingOutcome:
+    """The best sequence of a run, its claims, and where the temperature (relative) ended."""
+
+    schedule: Schedule
+    within_budget: bool
+    seconds: float
+    temperature: float
+    moves: int
+    completed: bool
+
+
+@dataclass(frozen=True)
+class FastSASettings:
+    """The two stages; `group` and `order_only` switch grouping off and recomputation off."""
+
+    first: AnnealingSettings = AnnealingSettings(20_000_000, stop_at_budget=True)
+    second: AnnealingSettings = AnnealingSettings(2_000_000)
+    group: bool = True
+    order_only: bool = False
+
+
+def fastsa(task: Task, settings: FastSASettings | None = None) -> Finding:
+    """Both stages on `task.graph`."""
+    settings = _within_time(settings or FastSASettings(), task.time_limit_seconds)
+    if settings.order_only:
+        return _order_only(task, settings)
+    grouping = group_operators(task.graph) if settings.group else None
+    graph = grouping.graph if grouping else task.graph
+    first = run_annealing(task, graph, Schedule(graph.order), settings.first)
+    start = grouping.expand(first.schedule) if grouping else first.schedule
+    second = run_annealing(task, task.graph, start, _second_stage(settings, first))
+    return Finding(
+        second.schedule,
+        iterations=first.moves + second.moves,
+        deterministic=first.completed and second.completed,
+    )
+
+
+def _second_stage(settings: FastSASettings, first: AnnealingOutcome) -> AnnealingSettings:
+    """As in the text; but where groups cannot meet the budget, a whole run on single operators."""
+    if not first.within_budget:
+        return replace(settings.first, moves=settings.first.moves // 2, stop_at_budget=False)
+    return replace(
+        settings.second,
+        first_temperature=first.temperature,
+        last_temperature=first.temperature * 1e-4,
+    )
+
+
+def order_only(task: Task) -> Finding:
+    """A topological order of small peak, without recomputation (appendix B.2)."""
+    return fastsa(task, FastSASettings(order_only=True))
+
+
+def _order_only(task: Task, settings: FastSASettings) -> Finding:
+    shares = tuple(float(kind == ROTATE) for kind in range(MOVE_KINDS))
+    rotating = replace(settings.first, shares=shares)
+    outcome = run_annealing(task, task.graph, Schedule(task.graph.order), rotating)
+    return Finding(outcome.schedule, iterations=outcome.moves, deterministic=outcome.completed)
+
+
+def run_annealing(
+    task: Task, graph: RematGraph, start: Schedule, settings: AnnealingSettings
+) -> AnnealingOutcome:
+    """One annealing run on `graph` (the task's own, or a grouping of it) from `start`.
+
+    The clock is looked at between chunks of moves; it ends a run early at the deadline.
+    """
+    tables = make_tables(graph)
+    positions = _positions(len(start.steps))
+    largest_bytes = max((value.size_bytes for value in graph.values), default=1)
+    scale = max(1.0, largest_bytes / SOFT_LARGEST_VALUE) if settings.soft else 0.0
+    state = make_state(tables, positions, scale, task.seed)
+    load(tables, state, np.array(start.steps, np.int32))
+    budget = float(max(1, task.budget_bytes - graph.resident_bytes))
+    best = make_best(positions)
+    start_best(state, best, budget)
+    value = objective_value(
+        settings.objective, budget, guiding_peak_bytes(state.memory), state.seconds[0]
+    )
+    unit = value if value > 0 else 1.0
+    cumulated = np.cumsum(settings.shares) / np.sum(settings.shares)
+    cumulated[-1] = 1.0
+    done, temperature = 0, settings.first_temperature
+    stopped = settings.stop_at_budget and best.score[0] > 0
+    while done < settings.moves and not stopped and task.remaining_seconds() > 0:
+        chunk = min(CHUNK_MOVES, settings.moves - done)
+        done += chunk
+        next_temperature = _temperature(settings, done)
+        hot, cold = temperature * unit, next_temperature * unit
+        plan = Plan(budget, settings.objective, chunk, hot, cold, cumulated)
+        value = anneal(tables, state, best, plan, value)
+        temperature = next_temperature
+        stopped = settings.stop_at_budget and best.score[0] > 0
+    return AnnealingOutcome(
+        Schedule(tuple(best.steps[: best.count[0]].tolist())),
+        bool(best.score[0]),
+        float(best.score[1]),
+        temperature,
+        done,
+        stopped or done >= settings.moves,
+    )
+
+
+def _temperature(settings: AnnealingSettings, done: int) -> float:
+    fall = settings.last_temperature / settings.first_temperature
+    return settings.first_temperature * fall ** (done / settings.moves)
+
+
+def _positions(step_count: int) -> int:
+    positions = 64
+    while positions < GAPS_PER_STEP * (step_count + 1):
+        positions *= 2
+    return positions
+
+
+def _within_time(settings: FastSASettings, time_limit_seconds: float) -> FastSASettings:
+    planned = max(1.5 * settings.first.moves, settings.first.moves + settings.second.moves)
+    share = min(1.0, 0.9 * time_limit_seconds * NOMINAL_MOVES_PER_SECOND / planned)
+    return replace(
+        settings,
+        first=replace(settings.first, moves=max(1, round(share * settings.first.moves))),
+        second=replace(settings.second, moves=max(1, round(share * settings.second.moves))),
+    )
+
+
+__all__ = [
+    "PRODUCT",
+    "SHARP",
+    "AnnealingOutcome",
+    "AnnealingSettings",
+    "FastSASettings",
+    "fastsa",
+    "order_only",
+    "run_annealing",
+]

@@ -1,0 +1,172 @@
+"""The graph that rematerialisation planners work on: operators, values, and a given order."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from kiwi.errors import InvalidProblemError
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor that occupies memory while it is live.
+
+    **Attributes:**
+
+    - `name`: a label for messages and files.
+    - `size_bytes`: its size, zero or more.
+    """
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A computation that reads values and writes values.
+
+    **Attributes:**
+
+    - `name`: a label for messages and files.
+    - `compute_seconds`: its time. Planners only add and compare times, so that any unit serves.
+    - `inputs`, `outputs`: indices of the values that it reads and writes, without repetition.
+    - `temporary_bytes`: memory beyond inputs and outputs that is held only while it runs.
+    """
+
+    name: str
+    compute_seconds: float
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    temporary_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class RematGraph:
+    """Operators and values of one step, with the order in which they are given.
+
+    Every operator must be computed at least once. A value that no operator writes is an input
+    of the whole graph and is resident throughout. Aliasing and in-place updates are not
+    modelled: a view is expressed as a value of zero bytes.
+
+    **Attributes:**
+
+    - `operators`, `values`: referred to by index.
+    - `order`: the given order of the operators, each once, inputs before their readers.
+    - `results`: values that must be live at the end of the step.
+    - `backward_of`: pairs (forward operator, backward operator), where known.
+
+    Raises `kiwi.errors.InvalidProblemError` if the parts do not fit together.
+    """
+
+    operators: tuple[Operator, ...]
+    values: tuple[Value, ...]
+    order: tuple[int, ...]
+    results: frozenset[int] = field(default_factory=frozenset)
+    backward_of: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        self._check_indices()
+        self._check_amounts()
+        self._check_order()
+
+    @cached_property
+    def producer(self) -> tuple[int, ...]:
+        """For each value, the operator that writes it, or -1 for an input of the graph."""
+        producer = [-1] * len(self.values)
+        for index, operator in enumerate(self.operators):
+            for value in operator.outputs:
+                producer[value] = index
+        return tuple(producer)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """For each value, the operators that read it, in the order of their indices."""
+        readers: list[list[int]] = [[] for _ in self.values]
+        for index, operator in enumerate(self.operators):
+            for value in operator.inputs:
+                readers[value].append(index)
+        return tuple(tuple(each) for each in readers)
+
+    @cached_property
+    def resident_bytes(self) -> int:
+        """Memory of the values that no operator writes; they are live throughout."""
+        return sum(
+            value.size_bytes
+            for value, producer in zip(self.values, self.producer, strict=True)
+            if producer < 0
+        )
+
+    @cached_property
+    def once_seconds(self) -> float:
+        """Time to compute every operator once: a lower bound on the time of any schedule."""
+        return sum(operator.compute_seconds for operator in self.operators)
+
+    def predecessors(self, operator: int) -> tuple[int, ...]:
+        """Operators that write an input of `operator`, each once."""
+        producers = (self.producer[value] for value in self.operators[operator].inputs)
+        return tuple(dict.fromkeys(each for each in producers if each >= 0))
+
+    def _check_indices(self) -> None:
+        written: set[int] = set()
+        for operator in self.operators:
+            used = operator.inputs + operator.outputs
+            if len(set(used)) < len(used):
+                raise InvalidProblemError(f"operator {operator.name!r} repeats a value")
+            if any(not 0 <= value < len(self.values) for value in used):
+                raise InvalidProblemError(f"operator {operator.name!r} uses an unknown value")
+            if written.intersection(operator.outputs):
+                raise InvalidProblemError(
+                    f"a value of operator {operator.name!r} is written by another operator",
+                    suggestion="give each writer its own value",
+                )
+            written.update(operator.outputs)
+        if any(not 0 <= value < len(self.values) for value in self.results):
+            raise InvalidProblemError("an unknown value is listed among the results")
+
+    def _check_amounts(self) -> None:
+        for operator in self.operators:
+            if operator.temporary_bytes < 0 or not operator.compute_seconds >= 0:
+                raise InvalidProblemError(f"operator {operator.name!r} has a negative cost")
+        for value in self.values:
+            if value.size_bytes < 0:
+                raise InvalidProblemError(f"value {value.name!r} has a negative size")
+
+    def _check_order(self) -> None:
+        if sorted(self.order) != list(range(len(self.operators))):
+            raise InvalidProblemError(
+                "the given order does not contain every operator exactly once"
+            )
+        position = {operator: place for place, operator in enumerate(self.order)}
+        for reader in range(len(self.operators)):
+            for writer in self.predecessors(reader):
+                if position[writer] >= position[reader]:
+                    raise InvalidProblemError(
+                        f"in the given order operator {self.operators[reader].name!r} comes "
+                        f"before {self.operators[writer].name!r}, whose result it reads",
+                        cause="the order is not topological, or the graph has a cycle",
+                    )
+
+
+def single_output_graph(
+    seconds: list[float],
+    sizes_bytes: list[int],
+    edges: list[tuple[int, int]],
+    *,
+    names: list[str] | None = None,
+    order: tuple[int, ...] | None = None,
+    results: frozenset[int] = frozenset(),
+) -> RematGraph:
+    """The graph in which operator `k` writes just value `k`; `edges` are (writer, reader).
+
+    Without an `order` the operators are taken in the order of their indices. Raises
+    `kiwi.errors.InvalidProblemError` as `RematGraph` does.
+    """
+    labels = names if names is not None else [str(index) for index in range(len(seconds))]
+    inputs: list[dict[int, None]] = [{} for _ in seconds]
+    for writer, reader in edges:
+        inputs[reader][writer] = None
+    operators = tuple(
+        Operator(labels[index], seconds[index], tuple(inputs[index]), (index,))
+        for index in range(len(seconds))
+    )
+    values = tuple(map(Value, labels, sizes_bytes))
+    return RematGraph(operators, values, order or tuple(range(len(seconds))), results)

@@ -1,0 +1,122 @@
+"""Node grouping (FastSA, appendix C.1): operators that are computed as one.
+
+An operator whose inputs are no larger than its outputs is joined to each of its readers, so
+that its result is never kept: each reader recomputes it. Groups make the annealer recompute
+chains in one move.
+
+Differs from the text in two points, without which all of a graph may end in one group: sizes
+are compared for the operator alone, not for the group that it has become, and an operator
+without inputs stays alone. (The text has parameters among the inputs, which prevents both.)
+"""
+
+from dataclasses import dataclass, replace
+
+from kiwi.solver.remat.graph import Operator, RematGraph
+from kiwi.solver.schedule import Schedule
+
+LONGEST_GROUP = 256
+"""Most operators in one group: on long chains all groups together would grow quadratically."""
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """A graph of groups: group `g` computes the original operators `members[g]` in turn.
+
+    The values are those of the original. An operator may be a member of several groups.
+    """
+
+    graph: RematGraph
+    members: tuple[tuple[int, ...], ...]
+
+    def expand(self, schedule: Schedule) -> Schedule:
+        """The schedule of the original operators."""
+        return Schedule(tuple(each for step in schedule.steps for each in self.members[step]))
+
+
+def group_operators(graph: RematGraph, longest_group: int = LONGEST_GROUP) -> Grouping:
+    """Algorithm 1 of FastSA on the given order."""
+    members: dict[int, tuple[int, ...]] = {k: (k,) for k in range(len(graph.operators))}
+    inputs = {k: graph.operators[k].inputs for k in members}
+    readers: list[dict[int, None]] = [dict.fromkeys(each) for each in graph.readers]
+    for index in graph.order:
+        joined = _readers_to_join(graph, index, readers)
+        if any(len(members[index]) + len(members[each]) > longest_group for each in joined):
+            continue
+        outputs = graph.operators[index].outputs
+        for reader in joined:
+            members[reader] = tuple(dict.fromkeys(members[index] + members[reader]))
+            kept = (value for value in inputs[reader] if value not in outputs)
+            inputs[reader] = tuple(dict.fromkeys((*inputs[index], *kept)))
+            for value in inputs[index]:
+                readers[value][reader] = None
+        if joined:
+            for value in inputs[index]:
+                readers[value].pop(index, None)
+            del members[index], inputs[index]
+    return _build(graph, members, inputs)
+
+
+def _readers_to_join(
+    graph: RematGraph,
+    index: int,
+    readers: list[dict[int, None]],
+) -> tuple[int, ...]:
+    """Readers that take over operator `index`; none if its result must stay a value."""
+    outputs = graph.operators[index].outputs
+    own = graph.operators[index].inputs
+    if not own or not outputs or graph.results.intersection(outputs):
+        return ()
+    size_bytes = [value.size_bytes for value in graph.values]
+    if sum(size_bytes[v] for v in own) > sum(size_bytes[v] for v in outputs):
+        return ()
+    joined = readers[outputs[0]]
+    if any(readers[value].keys() != joined.keys() for value in outputs[1:]):
+        return ()
+    return tuple(joined)
+
+
+def _build(
+    graph: RematGraph,
+    members: dict[int, tuple[int, ...]],
+    inputs: dict[int, tuple[int, ...]],
+) -> Grouping:
+    number = {index: place for place, index in enumerate(members)}
+    operators = tuple(
+        Operator(
+            graph.operators[index].name,
+            sum(graph.operators[each].compute_seconds for each in members[index]),
+            inputs[index],
+            graph.operators[index].outputs,
+            _temporary_bytes(graph, index, members[index]),
+        )
+        for index in members
+    )
+    order = tuple(number[index] for index in graph.order if index in number)
+    # Values within a group have no writer any more; they must not count as resident.
+    outside = {value for each in operators for value in each.inputs + each.outputs}
+    values = tuple(
+        value if place in outside else replace(value, size_bytes=0)
+        for place, value in enumerate(graph.values)
+    )
+    grouped = RematGraph(operators, values, order, graph.results)
+    return Grouping(grouped, tuple(members.values()))
+
+
+def _temporary_bytes(graph: RematGraph, index: int, members: tuple[int, ...]) -> int:
+    """Memory within a group beyond its inputs and outputs, which count as live throughout."""
+    last = {
+        value: step for step, each in enumerate(members) for value in graph.operators[each].inputs
+    }
+    own = set(graph.operators[index].outputs)
+    held = peak = 0
+    live: set[int] = set()
+    for step, each in enumerate(members):
+        operator = graph.operators[each]
+        inner = [value for value in operator.outputs if value not in own]
+        live.update(inner)
+        held += sum(graph.values[value].size_bytes for value in inner)
+        peak = max(peak, held + operator.temporary_bytes)
+        ended = [value for value in live if last.get(value, -1) <= step]
+        held -= sum(graph.values[value].size_bytes for value in ended)
+        live.difference_update(ended)
+    return peak

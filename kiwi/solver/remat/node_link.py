@@ -1,0 +1,134 @@
+"""Reading and writing graphs as networkx node-link JSON.
+
+In such a file each node is one operator with one result. The keys differ between sources;
+those understood are listed in `SECONDS_KEYS`, `BYTES_KEYS` and `ID_KEYS`. Links are
+`source`/`target` pairs, or `0`/`1` pairs as older versions of networkx write them. The given
+order is `graph.order` where present, else the order in which `networkx.topological_sort`
+yields the nodes (by generations, each in the order of discovery).
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from kiwi.errors import InvalidProblemError
+from kiwi.solver.remat.graph import RematGraph, single_output_graph
+
+SECONDS_KEYS = ("duration", "cost_cpu", "time", "compute_seconds")
+BYTES_KEYS = ("out_cost", "cost_ram", "mem", "size_bytes")
+ID_KEYS = ("id", "name")
+
+NodeId: TypeAlias = int | str
+
+
+@dataclass(frozen=True)
+class NodeLinkGraph:
+    """A graph with the identifiers that its nodes have in the file: `ids[operator]`."""
+
+    graph: RematGraph
+    ids: tuple[NodeId, ...]
+
+
+def read_node_link(path: Path | str) -> NodeLinkGraph:
+    """The graph in file `path`; raises `kiwi.errors.InvalidProblemError` if it is not one."""
+    try:
+        data = json.loads(Path(path).read_text())
+        return from_node_link(data)
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidProblemError(
+            f"{path} is not a graph in node-link form",
+            cause=f"{type(error).__name__}: {error}",
+            suggestion="write it with networkx.node_link_data",
+        ) from error
+
+
+def from_node_link(data: dict[str, Any]) -> NodeLinkGraph:
+    """The graph in node-link data that has been parsed already."""
+    nodes = data["nodes"]
+    if not nodes:
+        raise InvalidProblemError("the graph has no nodes")
+    ids = tuple(node[_key_of(nodes[0], ID_KEYS)] for node in nodes)
+    index = {each: place for place, each in enumerate(ids)}
+    edges = [(index[writer], index[reader]) for writer, reader in _links(data)]
+    given = data.get("graph", {}).get("order")
+    order = tuple(index[each] for each in given) if given else topological_order(len(ids), edges)
+    seconds_key, bytes_key = _key_of(nodes[0], SECONDS_KEYS), _key_of(nodes[0], BYTES_KEYS)
+    graph = single_output_graph(
+        [node[seconds_key] for node in nodes],
+        [int(node[bytes_key]) for node in nodes],
+        edges,
+        names=[str(node.get("name", node_id)) for node, node_id in zip(nodes, ids, strict=True)],
+        order=order,
+        results=frozenset(index[each] for each in data.get("graph", {}).get("results", ())),
+    )
+    return NodeLinkGraph(graph, ids)
+
+
+def to_node_link(graph: RematGraph) -> dict[str, Any]:
+    """Node-link data of a graph whose operators write one value each.
+
+    Raises `kiwi.errors.InvalidProblemError` for operators that write none or several, or that
+    have temporary memory: the form has no place for them.
+    """
+    for operator in graph.operators:
+        if len(operator.outputs) != 1 or operator.temporary_bytes:
+            raise InvalidProblemError(
+                f"operator {operator.name!r} cannot be written in node-link form",
+                cause="it does not write exactly one value, or it has temporary memory",
+            )
+    nodes = [
+        {
+            "id": index,
+            "name": operator.name,
+            "duration": operator.compute_seconds,
+            "out_cost": graph.values[operator.outputs[0]].size_bytes,
+        }
+        for index, operator in enumerate(graph.operators)
+    ]
+    links = [
+        {"source": writer, "target": reader}
+        for reader in range(len(graph.operators))
+        for writer in graph.predecessors(reader)
+    ]
+    results = [graph.producer[value] for value in sorted(graph.results)]
+    about = {"order": list(graph.order), "results": results}
+    return {"directed": True, "multigraph": False, "graph": about, "nodes": nodes, "links": links}
+
+
+def write_node_link(graph: RematGraph, path: Path | str) -> None:
+    """Writes `to_node_link(graph)` to file `path`."""
+    Path(path).write_text(json.dumps(to_node_link(graph), indent=1))
+
+
+def topological_order(node_count: int, edges: list[tuple[int, int]]) -> tuple[int, ...]:
+    """The order of `networkx.topological_sort`, shorter than `node_count` if there is a cycle."""
+    successors: list[dict[int, None]] = [{} for _ in range(node_count)]
+    for writer, reader in edges:
+        successors[writer][reader] = None
+    waiting = [0] * node_count
+    for each in successors:
+        for reader in each:
+            waiting[reader] += 1
+    order = [node for node in range(node_count) if not waiting[node]]
+    for node in order:
+        for reader in successors[node]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                order.append(reader)
+    return tuple(order)
+
+
+def _links(data: dict[str, Any]) -> list[tuple[NodeId, NodeId]]:
+    links = data["links"] if "links" in data else data["edges"]
+    if not links:
+        return []
+    source, target = ("source", "target") if "source" in links[0] else ("0", "1")
+    return [(link[source], link[target]) for link in links]
+
+
+def _key_of(node: dict[str, Any], keys: tuple[str, ...]) -> str:
+    for key in keys:
+        if key in node:
+            return key
+    raise InvalidProblemError(f"a node has none of the keys {', '.join(keys)}: {node}")

@@ -1,0 +1,85 @@
+"""What a planner is asked, what it finds, and what `solve` reports."""
+
+import time
+from dataclasses import dataclass
+
+from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.result import SolveStatus
+from kiwi.solver.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a planner is asked: a schedule of `graph` within `budget_bytes`.
+
+    **Attributes:**
+
+    - `deadline`: value of `time.monotonic()` at which the planner must have ended.
+    - `time_limit_seconds`: the whole time that was given. Planners plan the length of their
+      searches by it, not by the clock, so that results repeat where the clock does not bind.
+    - `seed`: of all random choices.
+    """
+
+    graph: RematGraph
+    budget_bytes: int
+    deadline: float
+    time_limit_seconds: float
+    seed: int
+
+    def remaining_seconds(self) -> float:
+        """Time left until the deadline, at least 0."""
+        return max(0.0, self.deadline - time.monotonic())
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a planner found.
+
+    **Attributes:**
+
+    - `schedule`: the best schedule found (the planner's claim; `solve` simulates it), or None.
+    - `family_bound_seconds`: proven lower bound on the time of the schedules that the planner
+      can express (one order, one form), or None. It may exceed that of better schedules.
+    - `family_is_infeasible`: the planner proved that no schedule of its family fits the budget.
+    - `iterations`: moves, nodes or table entries, as the planner counts them.
+    - `deterministic`: False where the clock ended the search, so that another run may differ.
+    """
+
+    schedule: Schedule | None
+    family_bound_seconds: float | None = None
+    family_is_infeasible: bool = False
+    iterations: int = 0
+    deterministic: bool = True
+
+
+@dataclass(frozen=True)
+class RematResult:
+    """A simulated schedule within the budget.
+
+    **Attributes:**
+
+    - `schedule`, `peak_bytes`, `compute_seconds`: as simulated by `simulate`.
+    - `bound_seconds`: proven lower bound on the time of every schedule of the graph.
+    - `family_bound_seconds`: as in `Finding`.
+    - `status`: `OPTIMAL` if the time equals `bound_seconds`, else `FEASIBLE`.
+    - `planner`, `seconds`: who planned it, and in what wall time.
+    - `iterations`, `deterministic`: as in `Finding`.
+    """
+
+    schedule: Schedule
+    peak_bytes: int
+    compute_seconds: float
+    bound_seconds: float
+    family_bound_seconds: float | None
+    status: SolveStatus
+    planner: str
+    seconds: float
+    iterations: int
+    deterministic: bool
+
+    @property
+    def overhead(self) -> float:
+        """Time beyond computing every operator once, as a share of that time."""
+        if not self.bound_seconds:
+            return 0.0
+        return self.compute_seconds / self.bound_seconds - 1.0

@@ -1,0 +1,105 @@
+"""The one account of a schedule: is it valid, what does it need, how long does it take.
+
+Nothing here is shared with a planner; every number that Kiwi reports about a schedule of a
+`RematGraph` comes from this module.
+
+**Memory model.** Each computation of a value starts a live range, which ends at the last
+reader before the value is computed again (or at the computation itself, if there is none; or
+at the end of the step, for the last computation of a result). While step `k` runs, memory
+holds every live range that contains `k`, the temporary memory of the operator, and the inputs
+of the graph.
+"""
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from kiwi.errors import InvalidProblemError
+from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class LiveRange:
+    """Value `value` is live during the steps `first` to `last`, both included."""
+
+    value: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a valid schedule needs.
+
+    **Attributes:**
+
+    - `peak_bytes`: the largest memory over all steps.
+    - `compute_seconds`: the time of all computations.
+    - `memory_bytes`: memory during each step.
+    """
+
+    peak_bytes: int
+    compute_seconds: float
+    memory_bytes: tuple[int, ...]
+
+
+def violations(graph: RematGraph, schedule: Schedule) -> list[str]:
+    """Reasons for which `schedule` cannot be executed on `graph`; empty if it can."""
+    found: list[str] = []
+    computed: set[int] = set()
+    written = {value for value, producer in enumerate(graph.producer) if producer < 0}
+    for step, index in enumerate(schedule.steps):
+        if not 0 <= index < len(graph.operators):
+            found.append(f"step {step} computes unknown operator {index}")
+            continue
+        operator = graph.operators[index]
+        found += [
+            f"step {step} ({operator.name}) reads {graph.values[value].name} before it is computed"
+            for value in operator.inputs
+            if value not in written
+        ]
+        written.update(operator.outputs)
+        computed.add(index)
+    missing = set(range(len(graph.operators))) - computed
+    return found + [f"{graph.operators[k].name} is never computed" for k in sorted(missing)]
+
+
+def live_ranges(graph: RematGraph, schedule: Schedule) -> list[LiveRange]:
+    """The live ranges of all computed values of a valid schedule, in the order they end."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    ended: list[LiveRange] = []
+    for step, index in enumerate(schedule.steps):
+        operator = graph.operators[index]
+        for value in operator.inputs:
+            last[value] = step
+        for value in operator.outputs:
+            if value in first:
+                ended.append(LiveRange(value, first[value], last[value]))
+            first[value] = last[value] = step
+    end = len(schedule.steps) - 1
+    for value, start in first.items():
+        ended.append(LiveRange(value, start, end if value in graph.results else last[value]))
+    return ended
+
+
+def simulate(graph: RematGraph, schedule: Schedule) -> Simulation:
+    """Validity, peak and time of `schedule`.
+
+    Raises `kiwi.errors.InvalidProblemError` if the schedule cannot be executed.
+    """
+    found = violations(graph, schedule)
+    if found:
+        raise InvalidProblemError(
+            f"the schedule is not valid: {found[0]}" + (", and more" if found[1:] else "")
+        )
+    change_bytes = [0] * (len(schedule.steps) + 1)
+    for live in live_ranges(graph, schedule):
+        change_bytes[live.first] += graph.values[live.value].size_bytes
+        change_bytes[live.last + 1] -= graph.values[live.value].size_bytes
+    held = accumulate(change_bytes[:-1], initial=graph.resident_bytes)
+    next(held)
+    operators = [graph.operators[index] for index in schedule.steps]
+    memory = tuple(live + each.temporary_bytes for live, each in zip(held, operators, strict=True))
+    seconds = sum(each.compute_seconds for each in operators)
+    return Simulation(max(memory, default=graph.resident_bytes), seconds, memory)

@@ -1,0 +1,109 @@
+"""One interface to all planners: checks the question, simulates the answer."""
+
+import time
+from collections.abc import Callable
+
+from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
+from kiwi.solver.remat.bounds import largest_working_set
+from kiwi.solver.remat.fastsa import fastsa, order_only
+from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.result import Finding, RematResult, Task
+from kiwi.solver.remat.simulate import Simulation, simulate
+from kiwi.solver.result import SolveStatus
+from kiwi.solver.schedule import Schedule
+
+Planner = Callable[[Task], Finding]
+
+
+def keep_all(task: Task) -> Finding:
+    """The given order, without recomputation."""
+    return Finding(Schedule(task.graph.order))
+
+
+PLANNERS: dict[str, Planner] = {
+    "fastsa": fastsa,
+    "keep-all": keep_all,
+    "order-only": order_only,
+}
+DEFAULT_PLANNER = "fastsa"
+
+
+def solve(
+    graph: RematGraph,
+    budget_bytes: int,
+    planner: str = DEFAULT_PLANNER,
+    time_limit_seconds: float = 10.0,
+    seed: int = 0,
+) -> RematResult:
+    """A schedule of `graph` whose peak is at most `budget_bytes`, in little time.
+
+    Raises:
+
+    - `kiwi.errors.UnknownPlannerError`, `kiwi.errors.InvalidArgumentError`.
+    - `kiwi.errors.InfeasibleBudgetError` if no schedule was found. It names the smallest peak
+      that is known to be feasible (of the given order, or of what the planner found) and the
+      largest working set, below which none exists.
+    """
+    _check_arguments(planner, budget_bytes, time_limit_seconds, seed)
+    started = time.monotonic()
+    # A budget below the bound is replaced by the bound, so that the planner still looks for the
+    # smallest peak, which the error names.
+    sought_bytes = max(budget_bytes, largest_working_set(graph).size_bytes)
+    task = Task(graph, sought_bytes, started + time_limit_seconds, time_limit_seconds, seed)
+    finding = PLANNERS[planner](task)
+    found = simulate(graph, finding.schedule) if finding.schedule is not None else None
+    if finding.schedule is None or found is None or found.peak_bytes > budget_bytes:
+        raise _infeasible(graph, budget_bytes, planner, finding, found)
+    bound = graph.once_seconds
+    is_least = found.compute_seconds <= bound * (1 + 1e-12)
+    return RematResult(
+        schedule=finding.schedule,
+        peak_bytes=found.peak_bytes,
+        compute_seconds=found.compute_seconds,
+        bound_seconds=bound,
+        family_bound_seconds=finding.family_bound_seconds,
+        status=SolveStatus.OPTIMAL if is_least else SolveStatus.FEASIBLE,
+        planner=planner,
+        seconds=time.monotonic() - started,
+        iterations=finding.iterations,
+        deterministic=finding.deterministic,
+    )
+
+
+def _check_arguments(planner: str, budget_bytes: int, time_limit_seconds: float, seed: int) -> None:
+    if planner not in PLANNERS:
+        raise UnknownPlannerError(
+            f"there is no planner {planner!r}", suggestion=f"one of {', '.join(sorted(PLANNERS))}"
+        )
+    if budget_bytes <= 0:
+        raise InvalidArgumentError(f"the budget must be positive, not {budget_bytes} bytes")
+    if not time_limit_seconds > 0:
+        raise InvalidArgumentError(f"the time limit must be positive, not {time_limit_seconds} s")
+    if seed < 0:
+        raise InvalidArgumentError(f"the seed must not be negative: {seed}")
+
+
+def _infeasible(
+    graph: RematGraph,
+    budget_bytes: int,
+    planner: str,
+    finding: Finding,
+    found: Simulation | None,
+) -> InfeasibleBudgetError:
+    kept_bytes = simulate(graph, Schedule(graph.order)).peak_bytes
+    least = kept_bytes if found is None else min(kept_bytes, found.peak_bytes)
+    bound = largest_working_set(graph)
+    name = graph.operators[bound.operator].name if bound.operator >= 0 else "the end of the step"
+    if budget_bytes < bound.size_bytes:
+        cause = "the budget is below the largest working set"
+    elif finding.family_is_infeasible:
+        cause = f"proven for the schedules that {planner!r} can express; others may exist"
+    else:
+        cause = f"planner {planner!r} found none; that is no proof that there is none"
+    return InfeasibleBudgetError(
+        f"no schedule within {budget_bytes} bytes",
+        cause=f"{cause}. Every schedule needs {bound.size_bytes} bytes at least ({name})",
+        suggestion=f"a budget of {least} bytes, the smallest known to be feasible",
+        least_peak_bytes=least,
+        least_peak_bound_bytes=bound.size_bytes,
+    )

@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+
+from kiwi.solver.remat.annealing.memory import (
+    add_on_range,
+    guiding_peak_bytes,
+    make_memory,
+    peak_bytes,
+    propagate,
+)
+from kiwi.solver.remat.annealing.moves import random_below, random_unit
+from kiwi.solver.remat.annealing.proposals import MOVE_KINDS, propose
+from kiwi.solver.remat.annealing.sequence import insert, load, make_state, remove, steps_of
+from kiwi.solver.remat.annealing.tables import make_tables
+from kiwi.solver.remat.simulate import simulate
+from kiwi.solver.schedule import Schedule
+
+from .graphs import random_general_graph, random_graph
+
+
+def _state(graph, seed=0, soft_scale_bytes=0.0):
+    tables = make_tables(graph)
+    state = make_state(tables, 64, soft_scale_bytes, seed)
+    load(tables, state, np.array(graph.order, np.int32))
+    return tables, state
+
+
+def _change(tables, state, operator, source, target):
+    if source >= 0:
+        remove(tables, state, source)
+    if target >= 0:
+        insert(tables, state, operator, target)
+    propagate(state.memory)
+
+
+def _snapshot(state):
+    events = [state.events[: state.event_count.sum()].copy(), state.event_count.copy()]
+    return [state.operator_at.copy(), state.memory.highest[1], state.seconds[0], *events[1:]]
+
+
+@pytest.mark.parametrize("make", [random_graph, random_general_graph])
+@pytest.mark.parametrize("seed", range(10))
+def test_state_agrees_with_the_simulator_after_every_move(make, seed):
+    graph = make(seed, 8)
+    tables, state = _state(graph, seed)
+    accepted = 0
+    for move in range(400):
+        operator, source, target = propose(tables, state, move % MOVE_KINDS)
+        if operator < 0:
+            continue
+        accepted += 1
+        _change(tables, state, operator, source, target)
+        simulation = simulate(graph, Schedule(tuple(steps_of(state).tolist())))
+        assert peak_bytes(state.memory) + graph.resident_bytes == simulation.peak_bytes
+        assert state.seconds[0] == pytest.approx(simulation.compute_seconds)
+    assert accepted > 50
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_inverse_change_restores_the_state(seed):
+    graph = random_general_graph(seed, 8)
+    tables, state = _state(graph, seed)
+    undone = 0
+    for move in range(300):
+        operator, source, target = propose(tables, state, move % MOVE_KINDS)
+        if operator < 0:
+            continue
+        before = _snapshot(state)
+        _change(tables, state, operator, source, target)
+        if move % 3:
+            _change(tables, state, operator, target, source)
+            undone += 1
+            for kept, restored in zip(before, _snapshot(state), strict=True):
+                np.testing.assert_allclose(kept, restored)
+    assert undone > 20
+
+
+@pytest.mark.parametrize("soft_scale_bytes", [0.0, 2.0])
+def test_tree_agrees_with_a_plain_array(soft_scale_bytes):
+    draw = np.random.default_rng(3)
+    memory = make_memory(16, soft_scale_bytes)
+    memory.present[:] = True
+    plain = np.zeros(16)
+    for _ in range(200):
+        left, right = sorted(draw.choice(17, 2, replace=False))
+        amount = float(draw.integers(-5, 9))
+        add_on_range(memory, left, right, amount)
+        propagate(memory)
+        plain[left:right] += amount
+        assert peak_bytes(memory) == plain.max()
+        if soft_scale_bytes:
+            expected = soft_scale_bytes * np.log2(np.exp2(plain / soft_scale_bytes).sum())
+            # Leaves that were never touched are absent from the smooth maximum.
+            if memory.soft[16:].min() > -1e29:
+                assert guiding_peak_bytes(memory) == pytest.approx(expected)
+
+
+def test_random_draws_are_uniform_and_repeat():
+    _, state = _state(random_graph(0), seed=5)
+    _, again = _state(random_graph(0), seed=5)
+    drawn = [random_below(state, 7) for _ in range(7000)]
+    assert drawn == [random_below(again, 7) for _ in range(7000)]
+    assert set(drawn) == set(range(7))
+    assert max(abs(drawn.count(k) - 1000) for k in range(7)) < 150
+    assert all(0.0 < random_unit(state) <= 1.0 for _ in range(1000))
