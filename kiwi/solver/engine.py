@@ -21,7 +21,7 @@ from kiwi.solver.search import forest_descent, seed_random, tree_descent
 from kiwi.solver.trees import new_workspace
 
 MOST_ROUNDS = 60
-_FIRST_SWEEPS, _SWEEPS = 15, 10
+_FIRST_SWEEPS, _DUAL_STEPS = 15, 10
 _REPAIR_ROUNDS = 40
 _PRICE_LEVELS = (1.0, 0.5, 0.0)
 _LARGEST_TREE = 60
@@ -74,11 +74,10 @@ class Engine:
 
     def run(self) -> None:
         """Rounds until the gap is closed, the rounds are used up or the deadline passes."""
-        self.dual.run(_FIRST_SWEEPS, None, move_prices=False)
+        self.dual.evaluate(self.dual.best_prices, _FIRST_SWEEPS)
         while not self.closed and self.rounds < MOST_ROUNDS and not self._late():
             before = self._standing()
-            target = self.incumbent.cost if self.incumbent else None
-            self.dual.run(_SWEEPS, target)
+            self.dual.improve(_DUAL_STEPS)
             self._improve_from(self.dual.choice.copy())
             if self.incumbent is not None and not self._late():
                 self._improve_from(self.incumbent.choice.copy())

@@ -1,0 +1,136 @@
+"""A proximal bundle method for the prices of memory.
+
+For prices p >= 0 the Lagrangian value q(p) lies below cost_k + p . excess_k for every assignment k,
+feasible or not, where excess_k[t] is its memory use above the limit. The assignments met so far
+form a model of q from above; the next prices maximise
+
+    min_k (cost_k + p . excess_k) - |p - centre|^2 / (2 width)
+
+(Lemarechal 1978; Hiriart-Urruty and Lemarechal, *Convex Analysis and Minimization Algorithms II*,
+chapter XV). Its dual is a smooth problem over weights of the assignments, solved by exchanging
+weight between two of them at a time. Excess and prices are scaled by the limit, so that a price
+is the cost of the whole limit for one point of time.
+"""
+
+import numba
+import numpy as np
+
+_MOST_CUTS = 80
+_EXCHANGES = 400
+_SERIOUS = 0.1
+_WIDEN, _NARROW = 2.0, 0.6
+_PATIENCE = 4
+
+
+@numba.njit(cache=True)
+def _balance(costs, excess, centre, width, weights, exchanges, tolerance):
+    """Moves weight from the assignment with the largest to that with the smallest reduced value.
+
+    Minimises over the simplex costs . w + max over p >= 0 of the proximal term; at given weights
+    the prices are max(0, centre + width * w . excess). Returns the prices and the model's value.
+    """
+    count, times = excess.shape
+    slope = np.zeros(times)
+    for k in range(count):
+        if weights[k] > 0.0:
+            slope += weights[k] * excess[k]
+    prices = np.maximum(0.0, centre + width * slope)
+    values = np.empty(count)
+    for _ in range(exchanges):
+        for k in range(count):
+            values[k] = costs[k] + np.dot(excess[k], prices)
+        low, high = 0, -1
+        for k in range(count):
+            if values[k] < values[low]:
+                low = k
+            if weights[k] > 0.0 and (high < 0 or values[k] > values[high]):
+                high = k
+        if values[high] - values[low] <= tolerance:
+            break
+        difference = excess[low] - excess[high]
+        curvature = width * np.dot(difference, difference)
+        share = weights[high]
+        if curvature > 0.0:
+            share = min(share, (values[high] - values[low]) / curvature)
+        weights[low] += share
+        weights[high] -= share
+        slope += share * difference
+        prices = np.maximum(0.0, centre + width * slope)
+    lowest = np.inf
+    for k in range(count):
+        lowest = min(lowest, costs[k] + np.dot(excess[k], prices))
+    return prices, lowest
+
+
+class Bundle:
+    """Proposes prices, learns from assignments, and keeps the best prices as its centre."""
+
+    def __init__(self, times: int, width: float) -> None:
+        self.centre = np.zeros(times)
+        self.value = -np.inf
+        self.width = width
+        self._costs = np.zeros(0)
+        self._excess = np.zeros((0, times))
+        self._weights = np.zeros(0)
+        self._model = np.inf
+        self._null_steps = 0
+
+    @property
+    def predicted(self) -> float:
+        """How much the model still promises above the centre's value."""
+        return self._model - self.value
+
+    def add(self, cost: float, excess: np.ndarray) -> None:
+        """Adds an assignment (its true cost, its scaled excess at each time) to the model."""
+        if np.any((self._costs == cost) & (self._excess == excess).all(axis=1)):
+            return
+        if len(self._costs) >= _MOST_CUTS:
+            self._drop_one()
+        self._costs = np.append(self._costs, cost)
+        self._excess = np.vstack([self._excess, excess])
+        self._weights = np.append(self._weights, 0.0)
+
+    def propose(self) -> np.ndarray:
+        """The prices at which the model, held near the centre, is highest."""
+        if not len(self._costs):
+            return self.centre
+        if self._weights.sum() <= 0.0:
+            self._weights[np.argmin(self._costs)] = 1.0
+        tolerance = 1e-7 * max(abs(self.value), 1e-300) if np.isfinite(self.value) else 0.0
+        prices, self._model = _balance(
+            self._costs,
+            self._excess,
+            self.centre,
+            self.width,
+            self._weights,
+            _EXCHANGES,
+            tolerance,
+        )
+        return prices
+
+    def observe(self, prices: np.ndarray, value: float) -> bool:
+        """Tells the value found at `prices`; True where they became the new centre."""
+        if value >= self.value + _SERIOUS * max(self.predicted, 0.0) or self.value == -np.inf:
+            self.centre, self.value = prices, value
+            self._null_steps = 0
+            self.width *= _WIDEN
+            return True
+        if value > self.value:
+            self.centre, self.value = prices, value
+        self._null_steps += 1
+        if self._null_steps >= _PATIENCE:
+            self._null_steps = 0
+            self.width *= _NARROW
+        return False
+
+    def _drop_one(self) -> None:
+        """Forgets the assignment without weight that is least binding at the centre."""
+        slack = self._costs + self._excess @ self.centre
+        slack[self._weights > 0] = -np.inf
+        index = int(np.argmax(slack)) if np.isfinite(slack).any() else int(np.argmin(self._weights))
+        weight = self._weights[index]
+        keep = np.arange(len(self._costs)) != index
+        self._costs, self._excess = self._costs[keep], self._excess[keep]
+        self._weights = self._weights[keep]
+        if weight > 0 and self._weights.sum() > 0:
+            self._weights /= self._weights.sum()
