@@ -72,10 +72,20 @@ class Engine:
         best = self.incumbent
         return best is not None and relative_gap(best.cost, self.bound) <= self.gap
 
+    @property
+    def infeasible(self) -> bool:
+        """True where the bound exceeds the cost of every assignment without forbidden pairs."""
+        return self.incumbent is None and self.bound > self.forbidden
+
+    @property
+    def settled(self) -> bool:
+        """True where nothing is left to do."""
+        return self.closed or self.infeasible
+
     def run(self) -> None:
         """Rounds until the gap is closed, the rounds are used up or the deadline passes."""
         self.dual.evaluate(self.dual.best_prices, _FIRST_SWEEPS)
-        while not self.closed and self.rounds < MOST_ROUNDS and not self._late():
+        while not self.settled and self.rounds < MOST_ROUNDS and not self._late():
             before = self._standing()
             self.dual.improve(_DUAL_STEPS)
             self._improve_from(self.dual.choice.copy())

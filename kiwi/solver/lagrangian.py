@@ -32,11 +32,10 @@ def solve_lagrangian(
         engine.offer(np.array(warm_start, dtype=np.int64))
     engine.run()
     best = engine.incumbent
-    infeasible = best is None and engine.bound > engine.forbidden
     return conclude(
         problem,
         None if best is None else best.choice.tolist(),
-        math.inf if infeasible else engine.bound,
+        math.inf if engine.infeasible else engine.bound,
         solver="lagrangian",
         iterations=engine.rounds,
         deterministic=not engine.out_of_time,

@@ -15,7 +15,6 @@ each option where the contest has one interval for each node.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import numpy as np
 
@@ -23,8 +22,6 @@ from kiwi.errors import InvalidProblemError
 
 PARTS_RELATIVE_TOLERANCE = 1e-6
 """How far the parts of a cost may differ from it: they are sums in floating point."""
-
-_NO_PARTS: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ class Node:
     name: str
     costs: np.ndarray
     usage: tuple[tuple[Interval, ...], ...]
-    parts: Mapping[str, np.ndarray] = field(default_factory=lambda: _NO_PARTS)
+    parts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         what = f"Node {self.name!r}"
@@ -100,7 +97,7 @@ class Edge:
     tail: int
     head: int
     costs: np.ndarray
-    parts: Mapping[str, np.ndarray] = field(default_factory=lambda: _NO_PARTS)
+    parts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         what = f"Edge ({self.tail}, {self.head})"
