@@ -80,7 +80,7 @@ def problem_to_contest(problem: Problem, name: str = "kiwi") -> dict:
             },
             "edges": {
                 "nodes": [[edge.tail, edge.head] for edge in problem.edges],
-                "costs": [_numbers(edge.costs.ravel()) for edge in problem.edges],
+                "costs": [_numbers(_dense(edge).ravel()) for edge in problem.edges],
             },
             "usage_limit": problem.limit_bytes,
         }
@@ -153,6 +153,12 @@ def _single_interval(node: Node) -> tuple[list[int], list[int]]:
         raise _inexpressible(f"options of node {node.name!r} that hold memory at different times")
     span = next(iter(spans), (0, 0))
     return list(span), [sum(use.bytes for use in option) for option in node.usage]
+
+
+def _dense(edge: Edge) -> np.ndarray:
+    options = [range(count) for count in edge.option_counts]
+    cells = [[edge.costs[edge.cell(a, b)] for b in options[1]] for a in options[0]]
+    return np.array(cells)
 
 
 def _inexpressible(what: str) -> InvalidProblemError:

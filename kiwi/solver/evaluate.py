@@ -52,9 +52,10 @@ def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
             change_bytes[interval.end] -= interval.bytes
     for edge in problem.edges:
         pair = (solution[edge.tail], solution[edge.head])
-        cost += float(edge.costs[pair])
-        _add_parts(parts, edge.parts, pair)
-        if np.isinf(edge.costs[pair]):
+        cell = edge.cell(*pair)
+        cost += float(edge.costs[cell])
+        _add_parts(parts, edge.parts, cell)
+        if np.isinf(edge.costs[cell]):
             names = (problem.nodes[edge.tail].name, problem.nodes[edge.head].name)
             violations += (f"Options {pair} of nodes {names} are forbidden together.",)
     usage_bytes = np.cumsum(change_bytes)[: problem.horizon]

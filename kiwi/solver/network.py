@@ -118,43 +118,73 @@ def _concatenate(pieces: list[np.ndarray], dtype: type) -> np.ndarray:
     return np.concatenate(pieces).astype(dtype) if pieces else np.zeros(0, dtype=dtype)
 
 
-def _merged_edges(edges: tuple[Edge, ...]) -> tuple[np.ndarray, list[np.ndarray]]:
-    merged: dict[tuple[int, int], np.ndarray] = {}
+class _Lines(NamedTuple):
+    """An edge's table, and for each option of either node its line."""
+
+    table: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+
+
+def _merged_edges(edges: tuple[Edge, ...]) -> tuple[np.ndarray, list[_Lines]]:
+    merged: dict[tuple[int, int], _Lines] = {}
     for edge in edges:
-        forward = edge.tail < edge.head
-        pair = (edge.tail, edge.head) if forward else (edge.head, edge.tail)
-        costs = edge.costs if forward else edge.costs.T
-        merged[pair] = merged[pair] + costs if pair in merged else costs
+        lines = _lines(edge)
+        pair = (edge.tail, edge.head)
+        if edge.tail > edge.head:
+            pair = (edge.head, edge.tail)
+            lines = _Lines(lines.table.T, lines.columns, lines.rows)
+        merged[pair] = _sum(merged[pair], lines) if pair in merged else lines
     ends = np.array(list(merged), dtype=np.int64).reshape(-1, 2)
-    return ends, [np.ascontiguousarray(table) for table in merged.values()]
+    return ends, list(merged.values())
 
 
-def _edge_arrays(ends: np.ndarray, tables: list[np.ndarray], sizes: np.ndarray) -> dict[str, Any]:
-    tail, head = ends[:, 0].copy(), ends[:, 1].copy()
-    row_start, col_start = _offsets(sizes[tail]), _offsets(sizes[head])
-    cells = _concatenate([table.ravel() for table in tables], np.float64)
-    cell_start = _offsets(sizes[tail] * sizes[head])
-    row_class, row_count = _classes(cells, cell_start, row_start, col_start, False)
-    col_class, col_count = _classes(cells, cell_start, col_start, row_start, True)
-    table_start = _offsets(row_count * col_count)
-    table = _compressed(
-        cells, cell_start, row_start, col_start, row_class, col_class, col_count, table_start
+def _lines(edge: Edge) -> _Lines:
+    rows, columns = edge.tail_class, edge.head_class
+    return _Lines(
+        edge.costs,
+        np.arange(edge.costs.shape[0]) if rows is None else np.asarray(rows, dtype=np.int64),
+        np.arange(edge.costs.shape[1]) if columns is None else np.asarray(columns, dtype=np.int64),
     )
+
+
+def _sum(one: _Lines, other: _Lines) -> _Lines:
+    dense = [lines.table[np.ix_(lines.rows, lines.columns)] for lines in (one, other)]
+    total = dense[0] + dense[1]
+    return _Lines(total, np.arange(total.shape[0]), np.arange(total.shape[1]))
+
+
+def _edge_arrays(ends: np.ndarray, edges: list[_Lines], sizes: np.ndarray) -> dict[str, Any]:
+    tail, head = ends[:, 0].copy(), ends[:, 1].copy()
+    shapes = np.array([lines.table.shape for lines in edges], dtype=np.int64).reshape(-1, 2)
+    line_start = [_offsets(shapes[:, 0]), _offsets(shapes[:, 1])]
+    cells = _concatenate([lines.table.ravel() for lines in edges], np.float64)
+    cell_start = _offsets(shapes[:, 0] * shapes[:, 1])
+    rows, row_count = _classes(cells, cell_start, line_start[0], line_start[1], False)
+    columns, col_count = _classes(cells, cell_start, line_start[1], line_start[0], True)
+    table_start = _offsets(row_count * col_count)
+    row_start, col_start = _offsets(sizes[tail]), _offsets(sizes[head])
     near_start, near_edge = _adjacency(tail, head, len(sizes))
     return {
         "tail": tail,
         "head": head,
         "row_start": row_start,
-        "row_class": row_class,
+        "row_class": _by_option([lines.rows for lines in edges], rows, line_start[0]),
         "row_count": row_count,
         "col_start": col_start,
-        "col_class": col_class,
+        "col_class": _by_option([lines.columns for lines in edges], columns, line_start[1]),
         "col_count": col_count,
         "table_start": table_start,
-        "table": table,
+        "table": _compressed(cells, cell_start, *line_start, rows, columns, col_count, table_start),
         "near_start": near_start,
         "near_edge": near_edge,
     }
+
+
+def _by_option(lines: list[np.ndarray], classes: np.ndarray, line_start: np.ndarray) -> np.ndarray:
+    """The class of each option, edge by edge: that of its line."""
+    shift = np.repeat(line_start[:-1], [len(line) for line in lines])
+    return classes[_concatenate(lines, np.int64) + shift]
 
 
 def _adjacency(tail: np.ndarray, head: np.ndarray, node_count: int) -> tuple:

@@ -87,17 +87,26 @@ class Node:
 class Edge:
     """A cost for each pair of options of two nodes; several edges on one pair add up.
 
+    Options that cost the same with every partner may share a line of the matrix: of 600 options
+    (20 shardings x 30 residencies) of two nodes, a resharding table keeps 400 costs, not 360,000.
+
     **Attributes:**
 
     - `tail`, `head`: indices of two different nodes.
-    - `costs`: float64, shape (k_tail, k_head); infinite forbids the pair.
+    - `costs`: float64, shape (rows, columns); infinite forbids the pair.
     - `parts`: the costs split by kind, as in `Node`.
+    - `tail_class`, `head_class`: for each option of the tail its row, for each option of the head
+      its column. None: one line for each option, in order.
+
+    Arrays are taken as they are: change none of them afterwards.
     """
 
     tail: int
     head: int
     costs: np.ndarray
     parts: Mapping[str, np.ndarray] = field(default_factory=dict)
+    tail_class: np.ndarray | None = None
+    head_class: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         what = f"Edge ({self.tail}, {self.head})"
@@ -109,6 +118,23 @@ class Edge:
                 suggestion="add the diagonal of the matrix to the costs of the node",
             )
         _check_parts(self.costs, self.parts, what)
+        for side, lines in enumerate((self.tail_class, self.head_class)):
+            _check_classes(lines, self.costs.shape[side], what)
+
+    @property
+    def option_counts(self) -> tuple[int, int]:
+        """Numbers of options of the tail and of the head that the edge was made for."""
+        rows, columns = self.costs.shape
+        return (
+            rows if self.tail_class is None else len(self.tail_class),
+            columns if self.head_class is None else len(self.head_class),
+        )
+
+    def cell(self, tail_option: int, head_option: int) -> tuple[int, int]:
+        """Where in `costs` and `parts` a pair of options stands."""
+        row = tail_option if self.tail_class is None else int(self.tail_class[tail_option])
+        column = head_option if self.head_class is None else int(self.head_class[head_option])
+        return row, column
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,16 +170,15 @@ class Problem:
 
 
 def _checked_costs(costs: np.ndarray, dimensions: int, what: str) -> np.ndarray:
-    array = np.array(costs, dtype=np.float64)
+    array = np.asarray(costs, dtype=np.float64).view()
     if array.ndim != dimensions:
         raise InvalidProblemError(
             f"{what} has costs of shape {array.shape}, expected {dimensions} dimension(s).",
             suggestion="node costs are vectors, edge costs matrices",
         )
-    bad = np.isnan(array) | np.isneginf(array)
-    if bad.any():
+    if array.size and not array.min() > -np.inf:  # a NaN makes the minimum NaN
         raise InvalidProblemError(
-            f"{what} has the cost {array[bad].flat[0]}.",
+            f"{what} has the cost {array.min()}.",
             cause="a division by zero or an overflow where the costs were computed",
             suggestion="costs are finite numbers, or +inf for what is forbidden",
         )
@@ -179,6 +204,21 @@ def _check_parts(costs: np.ndarray, parts: Mapping[str, np.ndarray], what: str) 
         )
 
 
+def _check_classes(lines: np.ndarray | None, count: int, what: str) -> None:
+    if lines is None:
+        return
+    if np.ndim(lines) != 1 or not np.issubdtype(np.asarray(lines).dtype, np.integer):
+        raise InvalidProblemError(
+            f"{what} has classes of shape {np.shape(lines)} and type {np.asarray(lines).dtype}.",
+            suggestion="give one integer for each option: its line of `costs`",
+        )
+    if len(lines) and not 0 <= np.min(lines) <= np.max(lines) < count:
+        raise InvalidProblemError(
+            f"{what} has classes {np.min(lines)} .. {np.max(lines)} for {count} lines.",
+            suggestion="classes number the lines of `costs`, from 0",
+        )
+
+
 def _check_within_horizon(node: Node, horizon: int) -> None:
     for option in node.usage:
         for interval in option:
@@ -199,9 +239,9 @@ def _check_edge_fits(edge: Edge, nodes: tuple[Node, ...]) -> None:
                 suggestion="edges name nodes by their index in `nodes`",
             )
     expected = (nodes[edge.tail].costs.size, nodes[edge.head].costs.size)
-    if edge.costs.shape != expected:
+    if edge.option_counts != expected:
         raise InvalidProblemError(
-            f"Edge ({edge.tail}, {edge.head}) has costs of shape {edge.costs.shape}, "
+            f"Edge ({edge.tail}, {edge.head}) has costs for {edge.option_counts} options, "
             f"expected {expected}.",
             cause="the matrix is transposed, or options were dropped after it was built",
             suggestion="rows are options of the tail, columns options of the head",

@@ -37,8 +37,20 @@ def _edges(rng: np.random.Generator, nodes: tuple[Node, ...], integral: bool) ->
         for head in range(len(nodes)):
             if tail != head and rng.random() < 0.3:
                 shape = (nodes[tail].costs.size, nodes[head].costs.size)
-                edges.append(Edge(tail, head, _costs(rng, shape, 0.1, integral)))
+                edges.append(_edge(rng, tail, head, shape, integral))
     return edges
+
+
+def _edge(
+    rng: np.random.Generator, tail: int, head: int, shape: tuple[int, int], integral: bool
+) -> Edge:
+    """Every other edge lets options share lines of its matrix."""
+    if rng.random() < 0.5:
+        return Edge(tail, head, _costs(rng, shape, 0.1, integral))
+    lines = (int(rng.integers(1, shape[0] + 1)), int(rng.integers(1, shape[1] + 1)))
+    classes = [rng.integers(0, lines[side], shape[side]) for side in range(2)]
+    costs = _costs(rng, lines, 0.1, integral)
+    return Edge(tail, head, costs, tail_class=classes[0], head_class=classes[1])
 
 
 def _costs(rng: np.random.Generator, shape: tuple, forbidden: float, integral: bool) -> np.ndarray:
