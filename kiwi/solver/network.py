@@ -97,7 +97,7 @@ class Network(NamedTuple):
 def build_network(problem: Problem) -> Network:
     """Flattens `problem`. Exact: costs and feasibility of every solution are kept."""
     sizes = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
-    option_start = _offsets(sizes)
+    option_start = offsets(sizes)
     cost = _concatenate([node.costs for node in problem.nodes], np.float64)
     ends, tables = _merged_edges(problem.edges)
     return Network(
@@ -108,7 +108,8 @@ def build_network(problem: Problem) -> Network:
     )
 
 
-def _offsets(sizes: np.ndarray) -> np.ndarray:
+def offsets(sizes: np.ndarray) -> np.ndarray:
+    """0 and the running sums of `sizes`."""
     starts = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=starts[1:])
     return starts
@@ -155,36 +156,60 @@ def _sum(one: _Lines, other: _Lines) -> _Lines:
 
 
 def _edge_arrays(ends: np.ndarray, edges: list[_Lines], sizes: np.ndarray) -> dict[str, Any]:
-    tail, head = ends[:, 0].copy(), ends[:, 1].copy()
     shapes = np.array([lines.table.shape for lines in edges], dtype=np.int64).reshape(-1, 2)
-    line_start = [_offsets(shapes[:, 0]), _offsets(shapes[:, 1])]
-    cells = _concatenate([lines.table.ravel() for lines in edges], np.float64)
-    cell_start = _offsets(shapes[:, 0] * shapes[:, 1])
-    rows, row_count = _classes(cells, cell_start, line_start[0], line_start[1], False)
-    columns, col_count = _classes(cells, cell_start, line_start[1], line_start[0], True)
-    table_start = _offsets(row_count * col_count)
-    row_start, col_start = _offsets(sizes[tail]), _offsets(sizes[head])
+    return compressed_edges(
+        sizes,
+        ends,
+        shapes,
+        _concatenate([lines.table.ravel() for lines in edges], np.float64),
+        _concatenate([lines.rows for lines in edges], np.int64),
+        _concatenate([lines.columns for lines in edges], np.int64),
+    )
+
+
+def compressed_edges(
+    sizes: np.ndarray,
+    ends: np.ndarray,
+    shapes: np.ndarray,
+    cells: np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+) -> dict[str, Any]:
+    """The edge arrays of a `Network`.
+
+    **Arguments:**
+
+    - `sizes` (n): numbers of options of the nodes.
+    - `ends` (E, 2): the nodes of each edge, the smaller first; no pair twice.
+    - `shapes` (E, 2), `cells`: the edges' tables, row-major, one after the other.
+    - `rows`, `columns`: for each option of the first (second) node its line in that table.
+    """
+    tail, head = ends[:, 0].copy(), ends[:, 1].copy()
+    row_lines, col_lines = offsets(shapes[:, 0]), offsets(shapes[:, 1])
+    cell_start = offsets(shapes[:, 0] * shapes[:, 1])
+    row_of = rows + np.repeat(row_lines[:-1], sizes[tail])
+    col_of = columns + np.repeat(col_lines[:-1], sizes[head])
+    row_used, col_used = _marked(row_lines[-1], row_of), _marked(col_lines[-1], col_of)
+    line_row, row_count = _classes(cells, cell_start, row_lines, col_lines, row_used, False)
+    line_col, col_count = _classes(cells, cell_start, col_lines, row_lines, col_used, True)
+    table_start = offsets(row_count * col_count)
     near_start, near_edge = _adjacency(tail, head, len(sizes))
     return {
         "tail": tail,
         "head": head,
-        "row_start": row_start,
-        "row_class": _by_option([lines.rows for lines in edges], rows, line_start[0]),
+        "row_start": offsets(sizes[tail]),
+        "row_class": line_row[row_of],
         "row_count": row_count,
-        "col_start": col_start,
-        "col_class": _by_option([lines.columns for lines in edges], columns, line_start[1]),
+        "col_start": offsets(sizes[head]),
+        "col_class": line_col[col_of],
         "col_count": col_count,
         "table_start": table_start,
-        "table": _compressed(cells, cell_start, *line_start, rows, columns, col_count, table_start),
+        "table": _compressed(
+            cells, cell_start, row_lines, col_lines, line_row, line_col, col_count, table_start
+        ),
         "near_start": near_start,
         "near_edge": near_edge,
     }
-
-
-def _by_option(lines: list[np.ndarray], classes: np.ndarray, line_start: np.ndarray) -> np.ndarray:
-    """The class of each option, edge by edge: that of its line."""
-    shift = np.repeat(line_start[:-1], [len(line) for line in lines])
-    return classes[_concatenate(lines, np.int64) + shift]
 
 
 def _adjacency(tail: np.ndarray, head: np.ndarray, node_count: int) -> tuple:
@@ -192,12 +217,19 @@ def _adjacency(tail: np.ndarray, head: np.ndarray, node_count: int) -> tuple:
     other = np.concatenate([head, tail])
     edge = np.tile(np.arange(len(tail), dtype=np.int64), 2)
     order = np.lexsort((other, node))
-    return _offsets(np.bincount(node, minlength=node_count)), edge[order]
+    return offsets(np.bincount(node, minlength=node_count)), edge[order]
+
+
+def _marked(count: int, indices: np.ndarray) -> np.ndarray:
+    marks = np.zeros(count, dtype=bool)
+    marks[indices] = True
+    return marks
 
 
 @numba.njit(cache=True)
-def _classes(cells, cell_start, this_start, that_start, transposed):
-    """Numbers equal lines of each table by their first occurrence, one table after the other."""
+def _classes(cells, cell_start, this_start, that_start, used, transposed):
+    """Numbers equal lines of each table by their first occurrence, one table after the other;
+    lines that no option uses get -1."""
     edge_count = len(cell_start) - 1
     line_class = np.empty(this_start[edge_count], dtype=np.int64)
     counts = np.zeros(edge_count, dtype=np.int64)
@@ -209,6 +241,9 @@ def _classes(cells, cell_start, this_start, that_start, transposed):
         firsts = np.empty(lines, dtype=np.int64)
         for a in range(lines):
             found = -1
+            if not used[this_start[e] + a]:
+                line_class[this_start[e] + a] = found
+                continue
             for c in range(counts[e]):
                 equal = True
                 for b in range(width):
@@ -239,6 +274,8 @@ def _compressed(
         for a in range(row_start[e + 1] - row_start[e]):
             for b in range(width):
                 row, col = row_class[row_start[e] + a], col_class[col_start[e] + b]
+                if row < 0 or col < 0:
+                    continue
                 cell = cells[cell_start[e] + a * width + b]
                 table[table_start[e] + row * col_count[e] + col] = cell
     return table
@@ -258,7 +295,7 @@ def _memory_arrays(problem: Problem, option_start: np.ndarray) -> dict[str, Any]
     end = np.searchsorted(times, uses[:, 1])
     seen = begin < end
     return {
-        "use_start": _offsets(np.bincount(owner[seen], minlength=len(lists))),
+        "use_start": offsets(np.bincount(owner[seen], minlength=len(lists))),
         "use_begin": begin[seen],
         "use_end": end[seen],
         "use_bytes": uses[seen, 2].copy(),

@@ -14,7 +14,7 @@ Edges:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -101,6 +101,31 @@ class PlanningProblem:
         return [node.choice(option) for node, option in chosen]
 
 
+    def restricted(self, solution: Sequence[int]) -> "PlanningProblem":
+        """The same with the chosen options only, edges split into parts.
+
+        Its only solution is all zeros. Splitting all edges of the whole problem would triple
+        its memory.
+        """
+        chosen = self.source_shardings(solution)
+        sources = tuple(SourceNode(s.value, (chosen[s.value],)) for s in self.sources)
+        nodes = tuple(
+            UnitNode(node.unit, (strategy,), replace(node.residency, options=(residency,)))
+            for node, (strategy, residency) in zip(
+                self.unit_nodes, self.unit_choices(solution), strict=True
+            )
+        )
+        return _assemble(
+            self.units,
+            self.mesh,
+            self.fixed,
+            sources,
+            nodes,
+            self.problem.limit_bytes,
+            with_parts=True,
+        )
+
+
 def build_problem(
     units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, limit_bytes: int | None
 ) -> PlanningProblem:
@@ -111,7 +136,20 @@ def build_problem(
         UnitNode(unit.index, _strategies(units, unit, mesh), lifetimes[unit.index])
         for unit in units.units
     )
-    builder = _Builder(units, mesh, fixed, sources, unit_nodes)
+    return _assemble(units, mesh, fixed, sources, unit_nodes, limit_bytes, with_parts=False)
+
+
+def _assemble(
+    units: UnitGraph,
+    mesh: DeviceMesh,
+    fixed: Fixed,
+    sources: tuple[SourceNode, ...],
+    unit_nodes: tuple[UnitNode, ...],
+    limit_bytes: int | None,
+    *,
+    with_parts: bool,
+) -> PlanningProblem:
+    builder = _Builder(units, mesh, fixed, sources, unit_nodes, with_parts=with_parts)
     problem = Problem(builder.nodes(), builder.edges(), limit_bytes, builder.lifetimes.horizon)
     return PlanningProblem(units, mesh, fixed, sources, unit_nodes, problem)
 
@@ -145,7 +183,10 @@ class _Builder:
         fixed: Fixed,
         sources: tuple[SourceNode, ...],
         unit_nodes: tuple[UnitNode, ...],
+        *,
+        with_parts: bool,
     ) -> None:
+        self._with_parts = with_parts
         self._units = units
         self._mesh = mesh
         self._fixed = fixed
@@ -236,9 +277,12 @@ class _Builder:
             return None
         penalty = np.where(here, 0.0, np.inf)
         # Axes: tail strategy, tail residency, head strategy, head residency.
-        costs = seconds[:, None, :, None] * (1.0 + again) + penalty[None, :, None, :]
+        once = seconds[:, None, :, None] + penalty[None, :, None, :]
+        twice = seconds[:, None, :, None] * again + np.zeros_like(penalty)[None, :, None, :]
         shape = (len(layouts) * here.shape[0], len(wanted) * len(again))
-        return Edge(tail, self._node_index(reader.unit), costs.reshape(shape))
+        once, twice = once.reshape(shape), twice.reshape(shape)
+        parts = {"resharding": once, "recompute": twice} if self._with_parts else {}
+        return Edge(tail, self._node_index(reader.unit), once + twice, parts)
 
     def _carried_edges(self) -> list[Edge]:
         """Edges (b)."""
@@ -254,7 +298,8 @@ class _Builder:
             seconds = self._table(value).seconds_matrix(layouts, self._sources[tail].shardings).T
             costs = np.repeat(seconds, len(node.residency.options), axis=1)
             if costs.any():
-                found.append(Edge(tail, self._node_index(node.unit), costs))
+                parts = {"resharding": costs} if self._with_parts else {}
+                found.append(Edge(tail, self._node_index(node.unit), costs, parts))
         return found
 
 

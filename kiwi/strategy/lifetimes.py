@@ -3,7 +3,8 @@
 1. An argument that is not donated is held throughout.
 2. A donated argument is held until the result that takes over its buffer is computed, and the
    result from then on.
-3. A result of the function is held from its computation to the end.
+3. Any other result of the function is held throughout: XLA allocates it before the step
+   starts, and puts nothing else there.
 4. Any other value is held from its computation through its last reader; where that reader
    only maps elements, it may write its result over the value, which then ends just before.
 5. While a unit runs it also holds its workspace.
@@ -59,7 +60,9 @@ class Lifetimes:
         workspace_bytes: int,
     ) -> tuple[Interval, ...]:
         """Cases 3 to 5 for one option of a unit."""
-        in_place = unit.index in self.overwritten and option == residency.options[0]
+        if self._is_fresh_result(unit):
+            return (Interval(0, self.horizon, local_bytes),)
+        in_place = unit.index in self.overwritten and option.end == residency.last_use
         end = max(option.end + (0 if in_place else 1), unit.index + 1)
         if option.recompute_at is None:
             intervals = [Interval(unit.index, end, local_bytes)]
@@ -73,6 +76,12 @@ class Lifetimes:
             starts = {unit.index, option.recompute_at} - {None}
             intervals += [Interval(t, t + 1, workspace_bytes) for t in sorted(starts)]
         return tuple(intervals)
+
+
+    def _is_fresh_result(self, unit: Unit) -> bool:
+        """Case 3; a unit with several results counts if any of them is one."""
+        results = self.units.graph.program.results
+        return any(o in results and o not in self.units.aliased_results for o in unit.outputs)
 
 
 def _overwrites(units: UnitGraph, unit: Unit) -> int | None:

@@ -44,9 +44,14 @@ class Residency:
 
 @dataclass(frozen=True)
 class UnitResidency:
-    """A unit's options; `last_forward_use` ends the first life of a recomputed result."""
+    """A unit's options.
+
+    `last_forward_use` ends the first life of a recomputed result; `last_use` is the time of
+    the last reader, or of the step's end for a result of the function.
+    """
 
     last_forward_use: int
+    last_use: int
     options: tuple[Residency, ...]
 
 
@@ -106,7 +111,7 @@ def _unit_residency(
 ) -> UnitResidency:
     if _is_result(units, unit):
         last = len(units.units) - 1
-        return UnitResidency(last, (Residency(None, last),))
+        return UnitResidency(last, last, (Residency(None, last),))
     late = _late(units, readers)
     last = max(readers, default=unit.index)
     consumer_times = sorted({t for r in readers for t in times[r]})
@@ -117,4 +122,5 @@ def _unit_residency(
             base = last if late else at
             options += [Residency(at, end) for end in (base, *consumer_times) if end >= base]
     forward = [r for r in readers if not _is_late(units.units[r])]
-    return UnitResidency(max(forward, default=unit.index), tuple(dict.fromkeys(options)))
+    last_forward = max(forward, default=unit.index)
+    return UnitResidency(last_forward, last, tuple(dict.fromkeys(options)))

@@ -34,7 +34,7 @@ NOMINAL_MOVES_PER_SECOND = 1_000_000
 CHUNK_MOVES = 20_000
 SOFT_LARGEST_VALUE = 10.0
 """The smooth maximum is scaled so that the largest value has this size (appendix C.2)."""
-PAPER_SHARES = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
+PAPER_SHARES = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
+from kiwi.solver.remat.best import remat
 from kiwi.solver.remat.bounds import largest_working_set
 from kiwi.solver.remat.fastsa import fastsa, order_only
 from kiwi.solver.remat.graph import RematGraph
@@ -24,8 +25,9 @@ PLANNERS: dict[str, Planner] = {
     "fastsa": fastsa,
     "keep-all": keep_all,
     "order-only": order_only,
+    "remat": remat,
 }
-DEFAULT_PLANNER = "fastsa"
+DEFAULT_PLANNER = "remat"
 
 
 def solve(

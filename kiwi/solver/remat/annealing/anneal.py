@@ -7,14 +7,15 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from kiwi.solver.remat.annealing.memory import guiding_peak_bytes, peak_bytes, propagate
+from kiwi.solver.remat.annealing.memory import guiding_peak_bytes, peak_bytes
 from kiwi.solver.remat.annealing.moves import random_unit
 from kiwi.solver.remat.annealing.proposals import propose
-from kiwi.solver.remat.annealing.sequence import insert, remove, steps_of
+from kiwi.solver.remat.annealing.sequence import roll_back, roll_forward, steps_of
 from kiwi.solver.remat.annealing.tables import Ints
 
-PRODUCT, SHARP = 0, 1
-"""The two objectives of FastSA: equation 1, and the one of its footnote 2."""
+PRODUCT, SHARP, STRICT = 0, 1, 2
+"""The two objectives of FastSA (equation 1, and that of its footnote 2), and Kiwi's own."""
+STRICTNESS = 5.0
 SECONDS_EXPONENT = 0.6
 SHARPNESS = 100.0
 
@@ -55,10 +56,13 @@ def make_best(positions: int) -> Best:
 def objective_value(objective, budget_bytes, peak, seconds):
     """`max(budget, M) C` (equation 1), or `L(Elu(L^-1(M))) C^0.6` with L(0) = budget, L(-100) = 0.
 
-    With the second the peak weighs so much more than the time that budgets are met.
+    With the second the peak weighs so much more than the time that budgets are met. `STRICT` is
+    equation 1 with a multiple of the excess.
     """
-    if objective == 0:
+    if objective == PRODUCT:
         return max(budget_bytes, peak) * seconds
+    if objective == STRICT:
+        return (budget_bytes + STRICTNESS * max(0.0, peak - budget_bytes)) * seconds
     excess = SHARPNESS * (peak / budget_bytes - 1.0)
     if excess < 0.0:
         excess = np.exp(excess) - 1.0
@@ -66,20 +70,12 @@ def objective_value(objective, budget_bytes, peak, seconds):
 
 
 @njit(cache=True, nogil=True)
-def least_objective_value(objective, budget_bytes, seconds):
-    """A lower bound on `objective_value` over all peaks."""
-    if objective == 0:
-        return budget_bytes * seconds
-    return budget_bytes * (1.0 - 1.0 / SHARPNESS) * seconds**SECONDS_EXPONENT
-
-
-@njit(cache=True, nogil=True)
-def _apply(tables, state, operator, source, target):
-    if source >= 0:
-        remove(tables, state, source)
-    if target >= 0:
-        insert(tables, state, operator, target)
-    propagate(state.memory)
+def most_seconds_within(objective, budget_bytes, limit):
+    """The time above which `objective_value` exceeds `limit` whatever the peak."""
+    if objective == SHARP:
+        least = budget_bytes * (1.0 - 1.0 / SHARPNESS)
+        return (limit / least) ** (1.0 / SECONDS_EXPONENT)
+    return limit / budget_bytes
 
 
 @njit(cache=True, nogil=True)
@@ -98,7 +94,7 @@ def _save(state, best):
 
 
 @njit(cache=True, nogil=True)
-def _note(tables, state, best, budget_bytes, operator, source, target):
+def _note(tables, state, best, budget_bytes):
     """Keeps the best sequence; copies it only when the state is about to leave it."""
     within = 1.0 if peak_bytes(state.memory) <= budget_bytes else 0.0
     amount = state.seconds[0] if within > 0.0 else peak_bytes(state.memory)
@@ -106,9 +102,9 @@ def _note(tables, state, best, budget_bytes, operator, source, target):
         best.score[0], best.score[1] = within, amount
         best.count[1] = 1
     elif best.count[1] == 1 and (within != best.score[0] or amount > best.score[1]):
-        _apply(tables, state, operator, target, source)
+        roll_back(tables, state)
         _save(state, best)
-        _apply(tables, state, operator, source, target)
+        roll_forward(tables, state)
 
 
 @njit(cache=True, nogil=True)
@@ -138,22 +134,17 @@ def anneal(tables, state, best, plan, value):
     for _ in range(plan.moves):
         temperature *= cooling
         kind = _draw_kind(state, plan.cumulated)
-        operator, source, target = propose(tables, state, kind)
-        if operator < 0:
-            continue
         limit = value - temperature * np.log(random_unit(state))
-        if source < 0:
-            seconds = state.seconds[0] + tables.seconds[operator]
-            if least_objective_value(plan.objective, plan.budget_bytes, seconds) > limit:
-                continue
-        _apply(tables, state, operator, source, target)
+        most_seconds = most_seconds_within(plan.objective, plan.budget_bytes, limit)
+        if not propose(tables, state, kind, most_seconds):
+            continue
         peak = guiding_peak_bytes(state.memory)
         changed = objective_value(plan.objective, plan.budget_bytes, peak, state.seconds[0])
         if changed <= limit:
             value = changed
-            _note(tables, state, best, plan.budget_bytes, operator, source, target)
+            _note(tables, state, best, plan.budget_bytes)
         else:
-            _apply(tables, state, operator, target, source)
+            roll_back(tables, state)
     if best.count[1] == 1:
         _save(state, best)
     return value

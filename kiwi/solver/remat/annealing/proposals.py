@@ -1,11 +1,15 @@
-"""Random changes of a sequence: the three moves of FastSA, and three that aim.
+"""Random changes of a sequence: the three moves of FastSA, and five that aim.
 
-A proposal is (operator, source, target): the computation of `operator` at position `source` is
-removed (-1: nothing is removed) and put at `target` (-1: nothing is put).
+Each function makes its change (logged by `sequence.change`, so that it can be rolled back) and
+leaves the log empty if it finds none that keeps the sequence executable. Additions are given
+the most seconds that could be accepted, and are not made beyond.
 """
+
+import math
 
 from numba import njit
 
+from kiwi.solver.remat.annealing.memory import propagate
 from kiwi.solver.remat.annealing.moves import (
     can_insert,
     can_remove,
@@ -13,37 +17,57 @@ from kiwi.solver.remat.annealing.moves import (
     random_below,
     random_gap,
 )
-from kiwi.solver.remat.annealing.sequence import EMPTY, find_event
+from kiwi.solver.remat.annealing.sequence import EMPTY, LOG_LENGTH, change, find_event
 
-ADD, REMOVE, ROTATE, ADD_BEFORE_READER, ROTATE_NEARBY, REMOVE_COPY = range(6)
-MOVE_KINDS = 6
-NOTHING = (-1, -1, -1)
+(
+    ADD,
+    REMOVE,
+    ROTATE,
+    ADD_BEFORE_READER,
+    ROTATE_NEARBY,
+    REMOVE_COPY,
+    ADD_CHAIN,
+    REMOVE_CHAIN,
+) = range(8)
+MOVE_KINDS = 8
+LONGEST_CHAIN = 24
 
 
 @njit(cache=True, nogil=True)
-def propose(tables, state, kind):
-    """A valid change of the given kind, or `NOTHING`."""
+def propose(tables, state, kind, most_seconds=math.inf):
+    """Makes a change of the given kind; returns whether there was one."""
+    state.log_count[0] = 0
     if kind == ADD:
-        return _add(tables, state)
-    if kind == REMOVE:
-        return _remove(tables, state, 1)
-    if kind == ROTATE:
+        _add(tables, state, most_seconds)
+    elif kind == REMOVE:
+        _remove(tables, state, 1)
+    elif kind == ROTATE:
         source = state.taken[random_below(state, state.taken_count[0])]
-        return _rotate(tables, state, source, random_gap(state))
-    if kind == ADD_BEFORE_READER:
-        return _add_before_reader(tables, state)
-    if kind == ROTATE_NEARBY:
-        return _rotate_nearby(tables, state)
-    return _remove(tables, state, 8)
+        _rotate(tables, state, source, random_gap(state))
+    elif kind == ADD_BEFORE_READER:
+        _add_before_reader(tables, state, most_seconds)
+    elif kind == ROTATE_NEARBY:
+        _rotate_nearby(tables, state)
+    elif kind == REMOVE_COPY:
+        _remove(tables, state, 8)
+    elif kind == ADD_CHAIN:
+        _add_chain(tables, state, most_seconds)
+    else:
+        _remove_chain(tables, state)
+    if state.log_count[0] == 0:
+        return False
+    propagate(state.memory)
+    return True
 
 
 @njit(cache=True, nogil=True)
-def _add(tables, state):
+def _add(tables, state, most_seconds):
     operator = random_below(state, tables.seconds.size)
+    if state.seconds[0] + tables.seconds[operator] > most_seconds:
+        return
     target = random_gap(state)
-    if target < 0 or not can_insert(tables, state, operator, target):
-        return -1, -1, -1
-    return operator, -1, target
+    if target >= 0 and can_insert(tables, state, operator, target):
+        change(tables, state, operator, -1, target)
 
 
 @njit(cache=True, nogil=True)
@@ -53,16 +77,14 @@ def _remove(tables, state, draws):
         source = state.taken[random_below(state, state.taken_count[0])]
         if state.copies[state.operator_at[source]] > 1:
             break
-    if not can_remove(tables, state, source):
-        return -1, -1, -1
-    return state.operator_at[source], source, -1
+    if can_remove(tables, state, source):
+        change(tables, state, state.operator_at[source], source, -1)
 
 
 @njit(cache=True, nogil=True)
 def _rotate(tables, state, source, target):
-    if target < 0 or not can_rotate(tables, state, source, target):
-        return -1, -1, -1
-    return state.operator_at[source], source, target
+    if target >= 0 and can_rotate(tables, state, source, target):
+        change(tables, state, state.operator_at[source], source, target)
 
 
 @njit(cache=True, nogil=True)
@@ -73,25 +95,27 @@ def _gap_at_or_before(state, position, floor):
 
 
 @njit(cache=True, nogil=True)
-def _add_before_reader(tables, state):
+def _add_before_reader(tables, state, most_seconds):
     """Recomputes an input of a random computation somewhere since its last event."""
     reader = state.taken[random_below(state, state.taken_count[0])]
     operator = state.operator_at[reader]
     first = tables.input_start[operator]
     count = tables.input_start[operator + 1] - first
     if count == 0:
-        return -1, -1, -1
+        return
     value = tables.input_values[first + random_below(state, count)]
-    at = find_event(tables, state, value, reader)
-    since = state.events[at - 1] >> 1
+    producer = tables.producer[value]
+    if state.seconds[0] + tables.seconds[producer] > most_seconds:
+        return
+    since = state.events[find_event(tables, state, value, reader) - 1] >> 1
     room = reader - 1 - since
     if room <= 0:
-        return -1, -1, -1
-    spread = 1 + state.operator_at.size // 64 if random_below(state, 4) else room
-    target = _gap_at_or_before(state, reader - 1 - random_below(state, min(room, spread)), since)
-    if target < 0 or not can_insert(tables, state, tables.producer[value], target):
-        return -1, -1, -1
-    return tables.producer[value], -1, target
+        return
+    near = 1 + state.operator_at.size // 64
+    reach = min(room, near) if random_below(state, 4) else room
+    target = _gap_at_or_before(state, reader - 1 - random_below(state, reach), since)
+    if target >= 0 and can_insert(tables, state, producer, target):
+        change(tables, state, producer, -1, target)
 
 
 @njit(cache=True, nogil=True)
@@ -114,8 +138,68 @@ def _rotate_nearby(tables, state):
         reach = 1 + state.operator_at.size // (1 + state.taken_count[0]) * 8
         low, high = max(low, source - reach), min(high, source + reach)
     if high <= low:
-        return -1, -1, -1
+        return
     target = low + random_below(state, high - low + 1)
-    if state.operator_at[target] != EMPTY:
-        return -1, -1, -1
-    return operator, source, target
+    if state.operator_at[target] == EMPTY:
+        change(tables, state, operator, source, target)
+
+
+@njit(cache=True, nogil=True)
+def _add_chain(tables, state, most_seconds):
+    """Recomputes an input of a computation, and with it inputs that would have to be kept for it.
+
+    The log is the queue: each computation that was put has its inputs looked at in turn.
+    """
+    _add_before_reader(tables, state, most_seconds)
+    k = 0
+    while k < state.log_count[0] and state.log_count[0] < LONGEST_CHAIN:
+        operator, position = state.log[k, 0], state.log[k, 2]
+        k += 1
+        for j in range(tables.input_start[operator], tables.input_start[operator + 1]):
+            value = tables.input_values[j]
+            producer = tables.producer[value]
+            if state.log_count[0] >= LOG_LENGTH or random_below(state, 8) == 0:
+                continue
+            if state.seconds[0] + tables.seconds[producer] > most_seconds:
+                continue
+            at = find_event(tables, state, value, position)
+            end = tables.event_start[value] + state.event_count[value]
+            if at + 1 < end and (state.events[at + 1] & 1) == 0:
+                continue
+            since = state.events[at - 1] >> 1
+            target = _gap_at_or_before(state, position - 1, since)
+            if target >= 0 and can_insert(tables, state, producer, target):
+                change(tables, state, producer, -1, target)
+
+
+@njit(cache=True, nogil=True)
+def _remove_chain(tables, state):
+    """Removes a random copy, and then computations whose results nothing reads any more."""
+    _remove(tables, state, 8)
+    k = 0
+    while k < state.log_count[0] and state.log_count[0] < LONGEST_CHAIN:
+        operator, position = state.log[k, 0], state.log[k, 1]
+        k += 1
+        for j in range(tables.input_start[operator], tables.input_start[operator + 1]):
+            value = tables.input_values[j]
+            before = find_event(tables, state, value, position) - 1
+            if before < tables.event_start[value] or (state.events[before] & 1) == 0:
+                continue
+            source = state.events[before] >> 1
+            if state.log_count[0] < LOG_LENGTH and _is_useless(tables, state, source):
+                change(tables, state, state.operator_at[source], source, -1)
+
+
+@njit(cache=True, nogil=True)
+def _is_useless(tables, state, position):
+    """Whether there is another copy, and nothing reads what is computed at `position`."""
+    operator = state.operator_at[position]
+    if state.copies[operator] < 2:
+        return False
+    for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
+        value = tables.output_values[k]
+        after = find_event(tables, state, value, position + 1)
+        end = tables.event_start[value] + state.event_count[value]
+        if after < end and (state.events[after] & 1) == 0:
+            return False
+    return True

@@ -21,6 +21,8 @@ from kiwi.solver.remat.annealing.tables import Ints, Tables
 
 EMPTY = -1
 RESERVED = -2
+LOG_LENGTH = 64
+"""Most single changes in one move."""
 
 
 class State(NamedTuple):
@@ -29,7 +31,6 @@ class State(NamedTuple):
     `operator_at[t]` is the operator at position `t`; `taken[:taken_count[0]]` lists the occupied
     positions and `place_of[t]` is where `t` stands in that list; `copies` counts the computations
     of each operator; `event_count` and `events` hold the events per value; `seconds[0]` is the
-    time of the sequence; `random[0]` is the state of the random generator.
     """
 
     operator_at: Ints
@@ -42,6 +43,8 @@ class State(NamedTuple):
     memory: Memory
     seconds: npt.NDArray[np.float64]
     random: npt.NDArray[np.uint64]
+    log: Ints
+    log_count: npt.NDArray[np.int64]
 
 
 def make_state(tables: Tables, positions: int, soft_scale_bytes: float, seed: int) -> State:
@@ -58,6 +61,8 @@ def make_state(tables: Tables, positions: int, soft_scale_bytes: float, seed: in
         make_memory(positions, soft_scale_bytes),
         np.zeros(1),
         np.array([seed * 2 + 0x9E3779B97F4A7C15], np.uint64),
+        np.zeros((LOG_LENGTH, 3), np.int32),
+        np.zeros(1, np.int64),
     )
 
 
@@ -232,3 +237,39 @@ def remove(tables, state, position):
     state.memory.offset[position] = 0.0
     state.memory.present[position] = False
     touch(state.memory, position)
+
+
+@njit(cache=True, nogil=True)
+def change(tables, state, operator, source, target):
+    """Removes, puts or moves one computation, and logs that."""
+    entry = state.log[state.log_count[0]]
+    entry[0], entry[1], entry[2] = operator, source, target
+    state.log_count[0] += 1
+    if source >= 0:
+        remove(tables, state, source)
+    if target >= 0:
+        insert(tables, state, operator, target)
+
+
+@njit(cache=True, nogil=True)
+def roll_back(tables, state):
+    """Undoes the logged changes; the log stays, for `roll_forward`."""
+    for k in range(state.log_count[0] - 1, -1, -1):
+        operator, source, target = state.log[k]
+        if target >= 0:
+            remove(tables, state, target)
+        if source >= 0:
+            insert(tables, state, operator, source)
+    propagate(state.memory)
+
+
+@njit(cache=True, nogil=True)
+def roll_forward(tables, state):
+    """Does the logged changes again."""
+    for k in range(state.log_count[0]):
+        operator, source, target = state.log[k]
+        if source >= 0:
+            remove(tables, state, source)
+        if target >= 0:
+            insert(tables, state, operator, target)
+    propagate(state.memory)

@@ -1,0 +1,9 @@
+"""Kiwi plans how a JAX training step runs on a device mesh under a memory budget."""
+
+from kiwi import errors as errors
+from kiwi.api import PlannedFunction as PlannedFunction
+from kiwi.api import jit as jit
+from kiwi.api import plan as plan
+from kiwi.plan.plan import Plan as Plan
+
+__version__ = "0.1.0"

@@ -1,0 +1,69 @@
+"""Memory sizes as users write them."""
+
+import re
+
+from kiwi.errors import InvalidSizeError
+
+_UNIT_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_SIZE = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)\s*")
+
+
+def parse_size(size: int | float | str) -> int:
+    """Bytes of `size`: a number of bytes, or text such as "16GiB", "40GB", "1.5 GiB".
+
+    **Raises:** `InvalidSizeError` if it cannot be read or is not positive.
+    """
+    found = _parse_text(size) if isinstance(size, str) else _parse_number(size)
+    if found <= 0:
+        raise InvalidSizeError(
+            f"A memory size of {size!r} is not positive.",
+            suggestion='A number of bytes, or text such as "16GiB" or "40GB".',
+        )
+    return found
+
+
+def _parse_number(size: int | float) -> int:
+    if isinstance(size, bool) or not isinstance(size, int | float) or size != size:
+        raise InvalidSizeError(
+            f"{size!r} is not a memory size.",
+            suggestion='A number of bytes, or text such as "16GiB" or "40GB".',
+        )
+    return int(min(size, 2.0**62))
+
+
+def _parse_text(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    if match is None or match["unit"].lower() not in _UNIT_BYTES:
+        raise InvalidSizeError(
+            f"The memory size {text!r} cannot be read.",
+            cause="It is not a number followed by one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB.",
+            suggestion='"16GiB" (2**30 bytes each) or "40GB" (10**9 bytes each).',
+        )
+    return int(float(match["number"]) * _UNIT_BYTES[match["unit"].lower()])
+
+
+def format_bytes(size: float) -> str:
+    """A size for people, in binary units: "9.30 GiB"."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(size) >= factor:
+            return f"{size / factor:.2f} {unit}"
+    return f"{size:.0f} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration for people: "83.3 ms"."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(seconds) >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds:.3g} s"

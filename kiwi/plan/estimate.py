@@ -1,0 +1,75 @@
+"""The predicted figures of a plan, all from the independent evaluator."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kiwi.mesh import ReshardingTable
+from kiwi.plan.compiled import COLLECTIVE_KINDS, CollectiveUse
+from kiwi.solver import evaluate
+from kiwi.strategy.build import PlanningProblem
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Predicted time and memory of one step on one device.
+
+    `step_seconds` is the sum of the four parts: first computations, their own collectives,
+    resharding between operators, and everything done a second time. `memory_bytes[t]` is the
+    memory held while unit t runs; `collectives` by kind, as in `CompiledProgram`.
+    """
+
+    step_seconds: float
+    compute_seconds: float
+    communication_seconds: float
+    resharding_seconds: float
+    recompute_seconds: float
+    peak_bytes: int
+    peak_unit: int
+    memory_bytes: tuple[int, ...]
+    collectives: Mapping[str, CollectiveUse]
+
+
+def estimate_solution(planning: PlanningProblem, solution: Sequence[int]) -> Estimate:
+    """Prices a solution with `kiwi.solver.evaluate`."""
+    restricted = planning.restricted(solution)
+    evaluation = evaluate(restricted.problem, [0] * len(restricted.problem.nodes))
+    parts = evaluation.parts
+    return Estimate(
+        evaluation.cost,
+        parts.get("compute", 0.0),
+        parts.get("communication", 0.0),
+        parts.get("resharding", 0.0),
+        parts.get("recompute", 0.0),
+        evaluation.peak_bytes,
+        evaluation.peak_time,
+        tuple(int(b) for b in evaluation.usage_bytes),
+        _collectives(planning, solution),
+    )
+
+
+def _collectives(
+    planning: PlanningProblem, solution: Sequence[int]
+) -> dict[str, CollectiveUse]:
+    """Those of the strategies and of the resharding between them, by kind."""
+    counts = dict.fromkeys(COLLECTIVE_KINDS, 0)
+    sizes = dict.fromkeys(COLLECTIVE_KINDS, 0)
+
+    def add(kind: str, size: int, times: int) -> None:
+        if kind in counts:
+            counts[kind] += times
+            sizes[kind] += size * times
+
+    layouts = dict(planning.source_shardings(solution))
+    values = planning.units.graph.program.values
+    for unit, (strategy, residency) in zip(
+        planning.units.units, planning.unit_choices(solution), strict=True
+    ):
+        times = 2 if residency.recomputes else 1
+        for collective in strategy.collectives:
+            add(collective.kind, collective.bytes, times)
+        for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
+            table = ReshardingTable(planning.mesh, values[value].shape, values[value].itemsize)
+            for step in table.path(layouts[value], wanted):
+                add(step.kind, step.bytes, times)
+        layouts.update(zip(unit.outputs, strategy.results, strict=True))
+    return {k: CollectiveUse(counts[k], sizes[k]) for k in COLLECTIVE_KINDS if counts[k]}

@@ -1,0 +1,116 @@
+"""What a plan tells its reader: decisions per operator, and notes."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kiwi.plan.budget import format_bytes
+from kiwi.strategy.build import PlanningProblem
+
+if TYPE_CHECKING:
+    from kiwi.plan.plan import Decision, Plan
+
+NOTED_DIFFERENCE = 0.25
+"""Relative distance of estimate and compiled peak from which a plan says so."""
+
+
+def decisions(planning: PlanningProblem, solution: Sequence[int]) -> "tuple[Decision, ...]":
+    """One decision per unit, in execution order."""
+    from kiwi.plan.plan import Decision
+
+    graph = planning.units.graph
+    found = []
+    for unit, (strategy, residency) in zip(
+        planning.units.units, planning.unit_choices(solution), strict=True
+    ):
+        root = graph.program.equations[unit.root]
+        first = graph.program.values[unit.outputs[0]] if unit.outputs else None
+        layout = strategy.results[0] if strategy.results else None
+        found.append(
+            Decision(
+                opcode=graph.opcode_of(unit.root),
+                absorbed=tuple(graph.opcode_of(e) for e in unit.equations[:-1]),
+                phase=unit.phase.value,
+                name_stack=root.name_stack,
+                source_line=root.source_line,
+                shape=first.shape if first is not None else (),
+                sharding=planning.mesh.partition_spec(layout) if layout is not None else None,
+                residency="recompute" if residency.recomputes else "keep",
+                seconds=strategy.compute_seconds + strategy.communication_seconds,
+                bytes=strategy.result_bytes,
+            )
+        )
+    return tuple(found)
+
+
+def notes(plan: "Plan") -> tuple[str, ...]:
+    """What the reader should know, one sentence each."""
+    return (
+        *_undivided(plan),
+        *_regions(plan),
+        *_solver(plan),
+        *_difference(plan),
+        *_budget(plan),
+    )
+
+
+def _undivided(plan: "Plan") -> list[str]:
+    """Arguments that no mesh axis divides."""
+    sizes = [plan.mesh.shape[a] for a in plan.mesh.nontrivial_axes]
+    names = [
+        f"{path} {shape.shape}"
+        for path, shape in zip(plan.trees.paths, plan.trees.shapes, strict=True)
+        if shape.shape and sizes and not any(d % n == 0 for d in shape.shape for n in sizes)
+    ]
+    if not names:
+        return []
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return [
+        f"No mesh axis (sizes {', '.join(map(str, sizes))}) divides a dimension of {shown}: "
+        "replicated on every device."
+    ]
+
+
+def _regions(plan: "Plan") -> list[str]:
+    graph = plan.execution.units.graph
+    names = sorted(
+        {
+            graph.program.equations[info.index].name
+            for info in graph.equations
+            if info.is_region
+        }
+    )
+    if not names:
+        return []
+    return [f"Planned whole and replicated: {', '.join(names)}."]
+
+
+def _solver(plan: "Plan") -> list[str]:
+    found = []
+    if plan.solve_result.message:
+        found.append(plan.solve_result.message)
+    if not plan.solve_result.deterministic:
+        found.append(
+            "The time limit ended the search: another run may find another plan."
+        )
+    return found
+
+
+def _difference(plan: "Plan") -> list[str]:
+    if plan.compiled is None:
+        return []
+    ratio = plan.estimate.peak_bytes / max(1, plan.compiled.peak_bytes)
+    if abs(ratio - 1) <= NOTED_DIFFERENCE:
+        return []
+    return [
+        f"The estimated peak {format_bytes(plan.estimate.peak_bytes)} is {ratio:.2f} times the "
+        f"compiled one, {format_bytes(plan.compiled.peak_bytes)}."
+    ]
+
+
+def _budget(plan: "Plan") -> list[str]:
+    if plan.fits or plan.compiled is None:
+        return []
+    return [
+        f"Over the budget: the compiled peak is {format_bytes(plan.compiled.peak_bytes)}, the "
+        f"budget {format_bytes(plan.memory_budget_bytes)}."
+    ]

@@ -1,0 +1,196 @@
+"""A plan: what was decided, what it should cost, and what the compiler made of it."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.mesh import DeviceMesh
+from kiwi.plan.compiled import CompiledProgram
+from kiwi.plan.emit import emit
+from kiwi.plan.estimate import Estimate
+from kiwi.plan.execution import Execution
+from kiwi.plan.verify import CPU_COMPILER_OPTIONS, Step
+from kiwi.solver import SolveResult
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided for one materialised operator.
+
+    - `opcode`: its StableHLO opcode; `absorbed`: those of the operators fused into it.
+    - `phase`: "forward", "backward" or "update".
+    - `sharding`: layout of its first result.
+    - `residency`: "keep" or "recompute".
+    - `seconds`: predicted time on one device, collectives included, once.
+    - `bytes`: local bytes of its results.
+    """
+
+    opcode: str
+    absorbed: tuple[str, ...]
+    phase: str
+    name_stack: str
+    source_line: str
+    shape: tuple[int, ...]
+    sharding: jax.sharding.PartitionSpec
+    residency: str
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class ArgumentTrees:
+    """Pytree structure of a planned function's arguments and result.
+
+    `paths` name the argument leaves; `out_tree` is the result's structure.
+    """
+
+    in_tree: Any
+    out_tree: Any
+    paths: tuple[str, ...]
+    shapes: tuple[jax.ShapeDtypeStruct, ...]
+    donated: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How one training step runs on a mesh; see `kiwi.plan`.
+
+    **Attributes:**
+
+    - `mesh`: the device mesh planned for; `profile`: name of the hardware profile.
+    - `memory_budget_bytes`: per device.
+    - `estimate`: predicted times and memory.
+    - `compiled`: figures of the compiled program, or None where it was not verified.
+    - `solve_result`: status, objective, bound, gap and seconds of the solver.
+    - `decisions`: one per materialised operator, in execution order.
+    - `execution`: schedule and layouts, what is emitted.
+    - `notes`: what the reader should know, one sentence each.
+    - `planning_seconds`: wall time of planning, compile checks included.
+    """
+
+    mesh: DeviceMesh
+    profile: str
+    planner: str
+    memory_budget_bytes: int
+    estimate: Estimate
+    compiled: CompiledProgram | None
+    solve_result: SolveResult
+    decisions: tuple[Decision, ...]
+    execution: Execution
+    trees: ArgumentTrees
+    notes: tuple[str, ...]
+    planning_seconds: float
+
+    @functools.cached_property
+    def in_shardings(self) -> Any:
+        """A `PartitionSpec` per argument leaf, as a pair (positional, keyword) of pytrees.
+
+        Without keyword arguments it is the tuple of positional ones alone, as `jax.jit` takes.
+        """
+        args, kwargs = jax.tree.unflatten(self.trees.in_tree, self._in_specs)
+        return (args, kwargs) if kwargs else args
+
+    @functools.cached_property
+    def out_shardings(self) -> Any:
+        """A `PartitionSpec` per result leaf, in the result's pytree."""
+        return jax.tree.unflatten(self.trees.out_tree, self._out_specs)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the compiled peak, or the estimate without a check, is within the budget."""
+        checked = self.estimate if self.compiled is None else self.compiled
+        return checked.peak_bytes <= self.memory_budget_bytes
+
+    @functools.cached_property
+    def _in_specs(self) -> list[Any]:
+        return [self.mesh.partition_spec(s) for s in self.execution.argument_shardings]
+
+    @functools.cached_property
+    def _out_specs(self) -> list[Any]:
+        whole = jax.sharding.PartitionSpec()
+        return [
+            whole if s is None else self.mesh.partition_spec(s)
+            for s in self.execution.result_shardings
+        ]
+
+    @functools.cached_property
+    def function(self) -> Callable[..., list[Any]]:
+        """The planned step over flat argument leaves, to be traced by `jax.jit`."""
+        return emit(self.execution)
+
+    @functools.cached_property
+    def step(self) -> Step:
+        """The planned step with all that compiling it needs."""
+        return Step(
+            self.function,
+            self.trees.shapes,
+            self.mesh,
+            self._in_specs,
+            self._out_specs,
+            self.trees.donated,
+        )
+
+    def place(self, *args: Any, mesh: jax.sharding.Mesh | None = None, **kwargs: Any) -> Any:
+        """Puts arguments where the plan wants them; returns them as given (a tuple if several).
+
+        **Arguments:**
+
+        - `mesh`: devices to use, by default the first `plan.mesh.size` attached ones.
+
+        **Raises:** `NotEnoughDevicesError`; `InvalidArgumentError` if the arguments are not
+        those planned for.
+        """
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        self._check_structure(tree)
+        placed = self.place_leaves(leaves, mesh or self.mesh.jax_mesh())
+        placed_args, placed_kwargs = jax.tree.unflatten(tree, placed)
+        if placed_kwargs:
+            return placed_args, placed_kwargs
+        return placed_args[0] if len(placed_args) == 1 else placed_args
+
+    def _check_structure(self, tree: Any) -> None:
+        if tree != self.trees.in_tree:
+            raise InvalidArgumentError(
+                f"The arguments have the structure {tree}, the plan was made for "
+                f"{self.trees.in_tree}.",
+                cause="They are not the arguments that were planned, or static ones were given.",
+                suggestion="Pass the same arguments as to plan(), with None for static ones.",
+            )
+
+    def place_leaves(self, leaves: Sequence[Any], mesh: jax.sharding.Mesh) -> list[Any]:
+        """`place` on flat argument leaves; those already in place are returned as they are."""
+        shardings = [jax.sharding.NamedSharding(mesh, spec) for spec in self._in_specs]
+        return [_put(leaf, s) for leaf, s in zip(leaves, shardings, strict=True)]
+
+    def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:
+        """The planned step over flat leaves, jitted for concrete devices."""
+        on_cpu = mesh.devices.flat[0].platform == "cpu"
+        return self.step.jit(mesh, dict(CPU_COMPILER_OPTIONS) if on_cpu else None)
+
+    def __str__(self) -> str:
+        from kiwi.plan.report import summary
+
+        return summary(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<kiwi.Plan mesh={self.mesh.shape} budget={self.memory_budget_bytes} "
+            f"peak={self.estimate.peak_bytes} step_seconds={self.estimate.step_seconds:.3g}>"
+        )
+
+    def residency_counts(self) -> Mapping[str, int]:
+        """How many operators are kept and recomputed."""
+        counts = {"keep": 0, "recompute": 0}
+        for decision in self.decisions:
+            counts[decision.residency] += 1
+        return counts
+
+
+def _put(leaf: Any, sharding: jax.sharding.NamedSharding) -> Any:
+    if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
+        return leaf
+    return jax.device_put(leaf, sharding)

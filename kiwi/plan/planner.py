@@ -1,0 +1,243 @@
+"""The way from a bound call to a `Plan`: trace, lower, enumerate, solve, emit, check."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from kiwi.errors import (
+    InfeasibleBudgetError,
+    InvalidArgumentError,
+    NoPlanFoundError,
+    UnknownPlannerError,
+)
+from kiwi.hlo.lowering import lower
+from kiwi.hlo.program import Program, trace
+from kiwi.hlo.units import UnitGraph, build_units
+from kiwi.mesh import DeviceMesh
+from kiwi.plan.budget import format_bytes
+from kiwi.plan.carried import carried_results
+from kiwi.plan.estimate import estimate_solution
+from kiwi.plan.execution import build_execution
+from kiwi.plan.notes import decisions, notes
+from kiwi.plan.plan import ArgumentTrees, Plan
+from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
+from kiwi.plan.verify import TARGETS, verify_on_cpu
+from kiwi.solver import SolveResult, SolveStatus, solve
+from kiwi.solver.outcome import OnProgress
+from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
+
+PLANNERS = {"joint": True, "alpa": False}
+"""Planner names, and whether they recompute. "joint" decides sharding and recomputation
+together; "alpa" decides sharding alone under the same memory limit (Zheng et al., 2022)."""
+
+CHECK_ROUNDS = 4
+"""How often a plan is tightened and solved again when its compiled peak is over the budget."""
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """What a plan is made for.
+
+    - `verify`: "cpu" compiles each plan for virtual CPU devices, None does not.
+    - `on_progress`: called by the solver whenever solution or bound improve.
+    """
+
+    mesh: DeviceMesh
+    memory_budget_bytes: int
+    planner: str
+    time_limit_seconds: float
+    verify: str | None
+    solver: str
+    seed: int
+    on_progress: OnProgress | None = None
+
+    def check(self) -> None:
+        """Raises `UnknownPlannerError` or `InvalidArgumentError`."""
+        if self.planner not in PLANNERS:
+            raise UnknownPlannerError(
+                f"There is no planner {self.planner!r}.",
+                suggestion="One of " + ", ".join(repr(p) for p in PLANNERS) + ".",
+            )
+        if self.verify is not None and self.verify not in TARGETS:
+            raise InvalidArgumentError(
+                f"verify={self.verify!r} is not a target of the compile check.",
+                suggestion="One of " + ", ".join(repr(t) for t in TARGETS) + ", or None.",
+            )
+        if not self.time_limit_seconds > 0:
+            raise InvalidArgumentError(
+                f"time_limit_seconds={self.time_limit_seconds} is not positive."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A call, traced, with its result's structure and the units of its program."""
+
+    call: Call
+    out_tree: Any
+    units: UnitGraph
+
+
+def make_plan(call: Call, out_shardings: Any, settings: Settings) -> Plan:
+    """Plans one call.
+
+    **Raises:** the errors of its steps; see `kiwi.plan`.
+    """
+    started = time.monotonic()
+    settings.check()
+    traced = trace_call(call)
+    planning = formulate(traced, out_shardings, settings)
+    plan = _solve_and_check(traced, planning, settings)
+    return replace(plan, planning_seconds=time.monotonic() - started)
+
+
+def trace_call(call: Call, *, keep_checkpoints: bool = False) -> Traced:
+    """Traces and lowers a call."""
+    out_tree: list[Any] = []
+
+    def flat(*leaves: Any) -> list[Any]:
+        found, tree = jax.tree.flatten(call.function(*leaves))
+        out_tree.append(tree)
+        return found
+
+    program = trace(flat, call.shapes, keep_checkpoints=keep_checkpoints)
+    donated = frozenset(program.arguments[k] for k in call.donated)
+    return Traced(call, out_tree[0], build_units(lower(program), donated))
+
+
+def formulate(traced: Traced, out_shardings: Any, settings: Settings) -> PlanningProblem:
+    """The problem of a traced call."""
+    program = traced.units.graph.program
+    mesh = settings.mesh
+    arguments = {
+        program.arguments[k]: to_tensor_sharding(
+            given, traced.call.shapes[k].shape, mesh, traced.call.paths[k]
+        )
+        for k, given in traced.call.given_shardings.items()
+    }
+    results = _given_results(traced, program, out_shardings, mesh)
+    carried = {
+        position: argument
+        for position, argument in carried_results(traced.call, traced.out_tree, traced.units).items()
+        if position not in results
+    }
+    fixed = Fixed(arguments, results, carried, PLANNERS[settings.planner])
+    return build_problem(traced.units, mesh, fixed, settings.memory_budget_bytes)
+
+
+def _given_results(
+    traced: Traced, program: Program, out_shardings: Any, mesh: DeviceMesh
+) -> dict[int, Any]:
+    if out_shardings is None:
+        return {}
+    shell = jax.tree.unflatten(traced.out_tree, list(range(len(program.results))))
+    given = flatten_prefix(out_shardings, shell, "out_shardings")
+    found = {}
+    for position, (sharding, result) in enumerate(zip(given, program.results, strict=True)):
+        if sharding is not None and isinstance(result, int):
+            shape = program.values[result].shape
+            what = f"result {position}"
+            found[position] = to_tensor_sharding(sharding, shape, mesh, what)
+    return found
+
+
+def _solve_and_check(traced: Traced, planning: PlanningProblem, settings: Settings) -> Plan:
+    """Solves; while the compiled peak is over the budget, tightens the limit and solves again.
+
+    The model's error is taken to be proportional: the next limit is the budget times
+    predicted over compiled peak. Returns the first plan that fits, else the one that comes
+    closest.
+    """
+    budget = settings.memory_budget_bytes
+    limit, best, warm = budget, None, None
+    for _ in range(CHECK_ROUNDS if settings.verify else 1):
+        try:
+            result = _solve(planning, limit, settings, warm)
+        except (InfeasibleBudgetError, NoPlanFoundError):
+            if best is None:
+                raise
+            break
+        plan = _checked(_plan_of(traced, planning, result, settings), settings)
+        if best is None or _peak(plan) < _peak(best):
+            best = plan
+        if plan.fits:
+            return plan
+        warm = result.solution
+        limit = min(limit - 1, int(budget * plan.estimate.peak_bytes / _peak(plan)))
+    assert best is not None
+    return best
+
+
+def _peak(plan: Plan) -> int:
+    return plan.estimate.peak_bytes if plan.compiled is None else plan.compiled.peak_bytes
+
+
+def _solve(
+    planning: PlanningProblem, limit_bytes: int, settings: Settings, warm: Any
+) -> SolveResult:
+    problem = replace(planning.problem, limit_bytes=limit_bytes)
+    result = solve(
+        problem,
+        solver=settings.solver,
+        time_limit_seconds=settings.time_limit_seconds,
+        seed=settings.seed,
+        warm_start=warm,
+        on_progress=settings.on_progress,
+    )
+    if result.status is SolveStatus.INFEASIBLE:
+        raise infeasible_budget(limit_bytes, result)
+    if result.solution is None:
+        raise NoPlanFoundError(
+            f"No plan was found in {settings.time_limit_seconds:g} s under "
+            f"{format_bytes(limit_bytes)}.",
+            cause="The budget is close to the least that is possible, or the limit is short. "
+            + result.message,
+            suggestion="A larger time_limit_seconds or memory_budget.",
+        )
+    return result
+
+
+def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:
+    """The error for a budget that no plan meets, with the smallest one found."""
+    least = result.least_peak_bytes
+    known = f"The smallest peak found is {format_bytes(least)}." if least else ""
+    return InfeasibleBudgetError(
+        f"No plan needs as little as {format_bytes(limit_bytes)} per device. {known}".strip(),
+        cause="Arguments, results and the largest operator's operands need more than that.",
+        suggestion=f"memory_budget={least}, or a larger mesh, or a smaller batch."
+        if least
+        else "A larger memory_budget or mesh, or a smaller batch.",
+        least_peak_bytes=least,
+    )
+
+
+def _plan_of(
+    traced: Traced, planning: PlanningProblem, result: SolveResult, settings: Settings
+) -> Plan:
+    assert result.solution is not None
+    call = traced.call
+    trees = ArgumentTrees(call.tree, traced.out_tree, call.paths, call.shapes, call.donated)
+    return Plan(
+        mesh=settings.mesh,
+        profile=settings.mesh.hardware.name,
+        planner=settings.planner,
+        memory_budget_bytes=settings.memory_budget_bytes,
+        estimate=estimate_solution(planning, result.solution),
+        compiled=None,
+        solve_result=result,
+        decisions=decisions(planning, result.solution),
+        execution=build_execution(planning, result.solution),
+        trees=trees,
+        notes=(),
+        planning_seconds=0.0,
+    )
+
+
+def _checked(plan: Plan, settings: Settings) -> Plan:
+    check: dict[str, Callable[..., Any]] = {"cpu": verify_on_cpu}
+    if settings.verify is not None:
+        plan = replace(plan, compiled=check[settings.verify](plan.step))
+    return replace(plan, notes=notes(plan))

@@ -1,0 +1,129 @@
+"""A plan in words and tables, for the terminal."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kiwi.plan.budget import format_bytes, format_seconds
+from kiwi.plan.compiled import COLLECTIVE_KINDS
+
+if TYPE_CHECKING:
+    from kiwi.plan.plan import Decision, Plan
+
+_MOST_ROWS = 12
+
+
+def summary(plan: "Plan") -> str:
+    """About thirty lines: what it costs, whether it fits, what is sharded and recomputed."""
+    blocks = [_head(plan), _time(plan), _memory(plan), _collectives(plan)]
+    blocks += [_arguments(plan), _recomputed(plan), _notes(plan)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _head(plan: "Plan") -> str:
+    axes = ", ".join(f"{n}={s}" for n, s in zip(plan.mesh.axis_names, plan.mesh.shape, strict=True))
+    result = plan.solve_result
+    gap = "no bound" if result.gap is None else f"gap {result.gap:.2%}"
+    return (
+        f"Plan for {plan.mesh.size} x {plan.profile} ({axes}), budget "
+        f"{format_bytes(plan.memory_budget_bytes)} per device\n"
+        f"planner {plan.planner}, {result.status.value} ({gap}, {result.solver} "
+        f"{result.seconds:.1f} s), planned in {plan.planning_seconds:.1f} s"
+    )
+
+
+def _time(plan: "Plan") -> str:
+    e = plan.estimate
+    parts = [
+        ("compute", e.compute_seconds),
+        ("communication", e.communication_seconds),
+        ("resharding", e.resharding_seconds),
+        ("recompute", e.recompute_seconds),
+    ]
+    text = ", ".join(f"{name} {format_seconds(s)}" for name, s in parts)
+    return f"Step time (estimated)  {format_seconds(e.step_seconds)}: {text}"
+
+
+def _memory(plan: "Plan") -> str:
+    lines = [f"Peak memory, estimated  {format_bytes(plan.estimate.peak_bytes)}"]
+    c = plan.compiled
+    if c is not None:
+        ratio = plan.estimate.peak_bytes / max(1, c.peak_bytes)
+        lines.append(
+            f"Peak memory, compiled   {format_bytes(c.peak_bytes)} ({c.target}; arguments "
+            f"{format_bytes(c.argument_bytes)}, temporaries {format_bytes(c.temporary_bytes)}); "
+            f"estimated / compiled {ratio:.2f}"
+        )
+    else:
+        lines.append("Peak memory, compiled   not checked (verify=None)")
+    return "\n".join(lines)
+
+
+def _collectives(plan: "Plan") -> str:
+    compiled = plan.compiled.collectives if plan.compiled is not None else {}
+    rows = []
+    for kind in COLLECTIVE_KINDS:
+        planned, found = plan.estimate.collectives.get(kind), compiled.get(kind)
+        if planned is None and found is None:
+            continue
+        cells = [
+            "-" if use is None else f"{use.count} x, {format_bytes(use.bytes)}"
+            for use in (planned, found)
+        ]
+        rows.append((kind, *cells))
+    if not rows:
+        return ""
+    return table(("collective", "planned", "compiled"), rows)
+
+
+def _arguments(plan: "Plan") -> str:
+    """The largest arguments and their shardings."""
+    info = zip(
+        plan.trees.paths, plan.trees.shapes, plan.execution.argument_shardings, strict=True
+    )
+    rows = sorted(
+        ((s.size * s.dtype.itemsize, path, s, sharding) for path, s, sharding in info),
+        key=lambda row: -row[0],
+    )
+    cells = [
+        (path, str(s.shape), plan.mesh.describe(sharding), format_bytes(size))
+        for size, path, s, sharding in rows[:_MOST_ROWS]
+    ]
+    rest = len(rows) - len(cells)
+    more = f"\n... and {rest} smaller ones (plan.in_shardings)" if rest > 0 else ""
+    return table(("argument", "shape", "sharding", "whole"), cells) + more
+
+
+def _recomputed(plan: "Plan") -> str:
+    found = [d for d in plan.decisions if d.residency == "recompute"]
+    if not found:
+        return f"All {len(plan.decisions)} operators are kept; nothing is recomputed."
+    size = sum(d.bytes for d in found)
+    seconds = format_seconds(plan.estimate.recompute_seconds)
+    head = (
+        f"Recomputed: {len(found)} of {len(plan.decisions)} operators, {format_bytes(size)} "
+        f"not kept, {seconds} more"
+    )
+    groups: dict[tuple[str, str], list[Decision]] = {}
+    for decision in found:
+        groups.setdefault((decision.opcode, decision.source_line), []).append(decision)
+    rows = [
+        (str(len(g)), opcode, line.rsplit("/", 1)[-1], format_bytes(sum(d.bytes for d in g)))
+        for (opcode, line), g in groups.items()
+    ]
+    body = table(("times", "opcode", "source", "bytes"), rows[:_MOST_ROWS])
+    more = f"\n... and {len(rows) - _MOST_ROWS} more" if len(rows) > _MOST_ROWS else ""
+    return f"{head}\n{body}{more}"
+
+
+def _notes(plan: "Plan") -> str:
+    return "\n".join(f"Note: {note}" for note in plan.notes)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns under a header."""
+    widths = [max(len(str(r[k])) for r in (header, *rows)) for k in range(len(header))]
+    lines = [
+        "  ".join(str(cell).ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *rows)
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])

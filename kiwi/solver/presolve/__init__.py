@@ -1,0 +1,7 @@
+"""Exact reductions of a `Network`, each with a way back: `apply(net) -> Reduction`."""
+
+from kiwi.solver.presolve.contract import contract as contract
+from kiwi.solver.presolve.propagate import propagate as propagate
+from kiwi.solver.presolve.reduction import Reduction as Reduction
+from kiwi.solver.presolve.reduction import chain as chain
+from kiwi.solver.presolve.reduction import repeat as repeat
