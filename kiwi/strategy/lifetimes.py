@@ -60,23 +60,28 @@ class Lifetimes:
         workspace_bytes: int,
     ) -> tuple[Interval, ...]:
         """Cases 3 to 5 for one option of a unit."""
+        starts = [unit.index]
+        if option.recompute_at is not None:
+            starts.append(option.recompute_at)
+        intervals = [
+            Interval(start, end, local_bytes) for start, end in self._lives(unit, residency, option)
+        ]
+        if workspace_bytes:
+            intervals += [Interval(t, t + 1, workspace_bytes) for t in starts]
+        return tuple(intervals)
+
+    def _lives(
+        self, unit: Unit, residency: UnitResidency, option: Residency
+    ) -> list[tuple[int, int]]:
+        """Half-open intervals in which the unit's results exist."""
         if self._is_fresh_result(unit):
-            return (Interval(0, self.horizon, local_bytes),)
+            return [(0, self.horizon)]
         in_place = unit.index in self.overwritten and option.end == residency.last_use
         end = max(option.end + (0 if in_place else 1), unit.index + 1)
         if option.recompute_at is None:
-            intervals = [Interval(unit.index, end, local_bytes)]
-        else:
-            first_end = max(residency.last_forward_use, unit.index) + 1
-            intervals = [
-                Interval(unit.index, first_end, local_bytes),
-                Interval(option.recompute_at, end, local_bytes),
-            ]
-        if workspace_bytes:
-            starts = {unit.index, option.recompute_at} - {None}
-            intervals += [Interval(t, t + 1, workspace_bytes) for t in sorted(starts)]
-        return tuple(intervals)
-
+            return [(unit.index, end)]
+        first_end = max(residency.last_forward_use, unit.index) + 1
+        return [(unit.index, first_end), (option.recompute_at, end)]
 
     def _is_fresh_result(self, unit: Unit) -> bool:
         """Case 3; a unit with several results counts if any of them is one."""

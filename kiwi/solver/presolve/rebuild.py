@@ -5,6 +5,7 @@ import numpy as np
 
 from kiwi.solver.network import Network, compressed_edges, offsets
 from kiwi.solver.presolve.reduction import Reduction
+from kiwi.solver.presolve.times import summed_uses
 
 
 def rebuild(
@@ -173,15 +174,9 @@ def _gather_uses(
 ) -> tuple[np.ndarray, ...]:
     """The intervals of all nodes merged, equal spans of one option added up."""
     owner, use = _list_uses(net, root, map_start, mapped, starts)
-    begin, end, size = net.use_begin[use], net.use_end[use], net.use_bytes[use]
-    order = np.lexsort((end, begin, owner))
-    owner, begin, end, size = (column[order] for column in (owner, begin, end, size))
-    new = np.ones(len(owner), dtype=bool)
-    new[1:] = (np.diff(owner) != 0) | (np.diff(begin) != 0) | (np.diff(end) != 0)
-    firsts = np.flatnonzero(new)
-    total = np.add.reduceat(size, firsts) if len(firsts) else size
-    counts = np.bincount(owner[firsts], minlength=int(starts[-1]))
-    return offsets(counts), begin[firsts], end[firsts], total
+    columns = summed_uses(owner, net.use_begin[use], net.use_end[use], net.use_bytes[use])
+    counts = np.bincount(columns[0], minlength=int(starts[-1]))
+    return offsets(counts), *columns[1:]
 
 
 @numba.njit(cache=True)
