@@ -1,8 +1,8 @@
 """`kiwi.plan` and `kiwi.jit`.
 
-    JAX function ── trace ──▶ program ── lower ──▶ HloGraph ── group ──▶ units
-    units + mesh ── enumerate and price ──▶ Problem ── solve ──▶ solution
-    solution ──▶ Plan ── emit ──▶ jax.jit ── compile ──▶ memory and collectives
+JAX function ── trace ──▶ program ── lower ──▶ HloGraph ── group ──▶ units
+units + mesh ── enumerate and price ──▶ Problem ── solve ──▶ solution
+solution ──▶ Plan ── emit ──▶ jax.jit ── compile ──▶ memory and collectives
 """
 
 import functools
@@ -118,7 +118,7 @@ def jit(fun: Callable[..., Any] | None = None, **options: Any) -> Any:
             suggestion="@kiwi.jit(mesh_shape=(2, 4)), with options by keyword.",
         )
     if isinstance(fun, PlannedFunction):
-        fun = fun.__wrapped__
+        fun = fun.function
     return PlannedFunction(fun, **options)
 
 
@@ -188,12 +188,16 @@ class PlannedFunction:
 
     def _plan_of(self, call: Call) -> Plan:
         if call.key not in self._plans:
-            self._plans[call.key] = make_plan(
-                call, self._jit_options.out_shardings, self._settings
-            )
+            self._plans[call.key] = make_plan(call, self._jit_options.out_shardings, self._settings)
         return self._plans[call.key]
 
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function as it was given."""
+        return self._fun
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the planned function; plans it first for arguments of a new signature."""
         call = bind(self._fun, self._jit_options, args, kwargs)
         if call.key not in self._compiled:
             jax_mesh = self._concrete_mesh()

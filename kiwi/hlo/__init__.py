@@ -1,0 +1,1 @@
+"""From a JAX function to planning units: tracing, lowering, sharding rules, fusion, costs."""

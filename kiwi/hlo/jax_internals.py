@@ -96,4 +96,3 @@ def _mappings(tensors: Any) -> FactorLists:
         )
         for tensor in tensors
     )
-

@@ -17,6 +17,7 @@ from kiwi.hlo.graph import HloGraph, Operator, Tensor
 from kiwi.hlo.program import Program
 from kiwi.hlo.rule import ShardingRule, elementwise_rule, independent_rule
 
+
 def lower(program: Program) -> HloGraph:
     """Lowers a program to StableHLO and reads operators, sharding rules and costs."""
     module = _lower_all_values(program)

@@ -16,6 +16,7 @@ from math import prod
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core as jex
 
 from kiwi.hlo import jax_internals
@@ -221,7 +222,7 @@ class _Builder:
 
     def _new_value(self, aval: Any, producer: int | None) -> int:
         index = len(self._values)
-        extended = jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+        extended = jnp.issubdtype(aval.dtype, jax.dtypes.extended)
         # A PRNG key of the default implementation is two 32-bit words.
         itemsize = 8 if extended else aval.dtype.itemsize
         self._values.append(
@@ -298,8 +299,12 @@ def _identity(eqn: Any, inputs: tuple[int | Literal, ...]) -> Any:
     """A key equal for equations that compute the same; None if that cannot be told."""
     atoms = tuple(i if isinstance(i, int) else _literal_identity(i.value) for i in inputs)
     avals = tuple(
-        (v.aval.shape, str(v.aval.dtype), getattr(v.aval, "weak_type", False))
-        + (isinstance(v, jex.DropVar),)
+        (
+            v.aval.shape,
+            str(v.aval.dtype),
+            getattr(v.aval, "weak_type", False),
+            isinstance(v, jex.DropVar),
+        )
         for v in eqn.outvars
     )
     key = (eqn.primitive.name, atoms, avals, tuple(sorted(eqn.params.items(), key=_first)))
@@ -337,9 +342,7 @@ def _renumbered(program: Program, kept: list[Equation]) -> Program:
     def add(old: int, producer: int | None) -> int:
         new_index[old] = len(values)
         v = program.values[old]
-        values.append(
-            Value(len(values), v.shape, v.dtype, v.itemsize, v.is_extended, producer)
-        )
+        values.append(Value(len(values), v.shape, v.dtype, v.itemsize, v.is_extended, producer))
         return new_index[old]
 
     def move(atom: int | Literal) -> int | Literal:

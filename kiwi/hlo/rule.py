@@ -9,6 +9,7 @@ to several operators, or a fusion) into a single rule over their outer operands 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 Dims = tuple[tuple[int, ...], ...]
 """Per dimension of a tensor the factor indices, from major to minor."""
@@ -71,7 +72,7 @@ class ComposedRule:
     """
 
     factor_sizes: tuple[int, ...]
-    reads: tuple[tuple[Hashable, Dims], ...]
+    reads: tuple[tuple[Any, Dims], ...]
     results: tuple[Dims, ...]
     reduction: frozenset[int]
     blocked: frozenset[int]
@@ -87,9 +88,7 @@ class ComposedRule:
     def as_rule(self) -> ShardingRule:
         """The same as a plain rule, its operands in the order of `reads`."""
         operands = tuple(dims for _, dims in self.reads)
-        return ShardingRule(
-            self.factor_sizes, operands, self.results, self.reduction, self.blocked
-        )
+        return ShardingRule(self.factor_sizes, operands, self.results, self.reduction, self.blocked)
 
 
 class _Factor:

@@ -155,9 +155,7 @@ def _aliased_results(graph: HloGraph, donated: frozenset[int]) -> dict[int, int]
     return pairs
 
 
-def _execution_order(
-    graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]
-) -> list[Unit]:
+def _execution_order(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]) -> list[Unit]:
     """Program order, except that updates run as soon as they can.
 
     XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all

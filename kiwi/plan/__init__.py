@@ -1,0 +1,1 @@
+"""From a call to a `Plan`, and from a `Plan` back into `jax.jit`."""

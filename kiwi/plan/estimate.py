@@ -47,9 +47,7 @@ def estimate_solution(planning: PlanningProblem, solution: Sequence[int]) -> Est
     )
 
 
-def _collectives(
-    planning: PlanningProblem, solution: Sequence[int]
-) -> dict[str, CollectiveUse]:
+def _collectives(planning: PlanningProblem, solution: Sequence[int]) -> dict[str, CollectiveUse]:
     """Those of the strategies and of the resharding between them, by kind."""
     counts = dict.fromkeys(COLLECTIVE_KINDS, 0)
     sizes = dict.fromkeys(COLLECTIVE_KINDS, 0)

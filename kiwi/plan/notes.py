@@ -73,11 +73,7 @@ def _undivided(plan: "Plan") -> list[str]:
 def _regions(plan: "Plan") -> list[str]:
     graph = plan.execution.units.graph
     names = sorted(
-        {
-            graph.program.equations[info.index].name
-            for info in graph.equations
-            if info.is_region
-        }
+        {graph.program.equations[info.index].name for info in graph.equations if info.is_region}
     )
     if not names:
         return []
@@ -89,9 +85,7 @@ def _solver(plan: "Plan") -> list[str]:
     if plan.solve_result.message:
         found.append(plan.solve_result.message)
     if not plan.solve_result.deterministic:
-        found.append(
-            "The time limit ended the search: another run may find another plan."
-        )
+        found.append("The time limit ended the search: another run may find another plan.")
     return found
 
 

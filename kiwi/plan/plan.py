@@ -23,7 +23,7 @@ class Decision:
 
     - `opcode`: its StableHLO opcode; `absorbed`: those of the operators fused into it.
     - `phase`: "forward", "backward" or "update".
-    - `sharding`: layout of its first result.
+    - `sharding`: layout of its first result; None if it has no result.
     - `residency`: "keep" or "recompute".
     - `seconds`: predicted time on one device, collectives included, once.
     - `bytes`: local bytes of its results.
@@ -35,7 +35,7 @@ class Decision:
     name_stack: str
     source_line: str
     shape: tuple[int, ...]
-    sharding: jax.sharding.PartitionSpec
+    sharding: jax.sharding.PartitionSpec | None
     residency: str
     seconds: float
     bytes: int

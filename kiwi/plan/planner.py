@@ -121,7 +121,9 @@ def formulate(traced: Traced, out_shardings: Any, settings: Settings) -> Plannin
     results = _given_results(traced, program, out_shardings, mesh)
     carried = {
         position: argument
-        for position, argument in carried_results(traced.call, traced.out_tree, traced.units).items()
+        for position, argument in carried_results(
+            traced.call, traced.out_tree, traced.units
+        ).items()
         if position not in results
     }
     fixed = Fixed(arguments, results, carried, PLANNERS[settings.planner])

@@ -77,9 +77,7 @@ def _collectives(plan: "Plan") -> str:
 
 def _arguments(plan: "Plan") -> str:
     """The largest arguments and their shardings."""
-    info = zip(
-        plan.trees.paths, plan.trees.shapes, plan.execution.argument_shardings, strict=True
-    )
+    info = zip(plan.trees.paths, plan.trees.shapes, plan.execution.argument_shardings, strict=True)
     rows = sorted(
         ((s.size * s.dtype.itemsize, path, s, sharding) for path, s, sharding in info),
         key=lambda row: -row[0],

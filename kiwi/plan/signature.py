@@ -39,7 +39,7 @@ class JitOptions:
         donate = _complete(parameters, _ints(donate_argnums), _names(donate_argnames))
         if set(static[0]) & set(donate[0]) or set(static[1]) & set(donate[1]):
             raise InvalidArgumentError(
-                f"An argument is both static and donated: {sorted(set(static[0]) & set(donate[0]))}.",
+                f"Both static and donated: {sorted({*static[1]} & {*donate[1]})}.",
                 suggestion="Static arguments have no buffer to donate.",
             )
         return cls(*static, *donate, in_shardings, out_shardings)
@@ -158,7 +158,7 @@ def _path_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
         name = parameters[head.idx] if head.idx < len(parameters) else f"args[{head.idx}]"
     else:
         name = str(head.key)
-    return name + jax.tree_util.keystr(tuple(rest))
+    return name + str(jax.tree_util.keystr(tuple(rest)))
 
 
 def _shape_of(leaf: Any, path: str) -> jax.ShapeDtypeStruct:

@@ -17,7 +17,7 @@ import numpy as np
 
 _MOST_CUTS = 80
 _EXCHANGES = 400
-_SERIOUS = 0.1
+_SERIOUS, _GOOD = 0.1, 0.5
 _WIDEN, _NARROW = 2.0, 0.6
 _PATIENCE = 4
 
@@ -111,9 +111,10 @@ class Bundle:
     def observe(self, prices: np.ndarray, value: float) -> bool:
         """Tells the value found at `prices`; True where they became the new centre."""
         if value >= self.value + _SERIOUS * max(self.predicted, 0.0) or self.value == -np.inf:
+            if value >= self.value + _GOOD * max(self.predicted, 0.0):
+                self.width *= _WIDEN
             self.centre, self.value = prices, value
             self._null_steps = 0
-            self.width *= _WIDEN
             return True
         if value > self.value:
             self.centre, self.value = prices, value

@@ -8,6 +8,7 @@ import numpy as np
 from kiwi.solver.engine import Engine
 from kiwi.solver.network import build_network
 from kiwi.solver.outcome import OnProgress, conclude
+from kiwi.solver.presolve import presolve
 from kiwi.solver.problem import Problem
 from kiwi.solver.result import Progress, SolveResult
 
@@ -26,15 +27,19 @@ def solve_lagrangian(
     A bound above every finite cost proves that no assignment is feasible.
     """
     started = time.monotonic()
-    net = build_network(problem)
-    engine = Engine(net, seed, gap, deadline, _reporter(on_progress, started))
-    if warm_start is not None:
-        engine.offer(np.array(warm_start, dtype=np.int64))
+    reduction = presolve(build_network(problem))
+    if reduction.infeasible:
+        return conclude(problem, None, math.inf, solver="lagrangian")
+    engine = Engine(reduction.net, seed, gap, deadline, _reporter(on_progress, started))
+    start = None if warm_start is None else np.array(warm_start, dtype=np.int64)
+    lowered = None if start is None else reduction.lower(start)
+    if lowered is not None:
+        engine.offer(lowered)
     engine.run()
     best = engine.incumbent
     return conclude(
         problem,
-        None if best is None else best.choice.tolist(),
+        warm_start if best is None else reduction.lift(best.choice).tolist(),
         math.inf if engine.infeasible else engine.bound,
         solver="lagrangian",
         iterations=engine.rounds,

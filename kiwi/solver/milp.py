@@ -33,6 +33,7 @@ from kiwi.errors import SolverUnavailableError
 from kiwi.solver.evaluate import evaluate
 from kiwi.solver.network import NO_LIMIT_BYTES, Network, build_network
 from kiwi.solver.outcome import conclude
+from kiwi.solver.presolve import Reduction, presolve
 from kiwi.solver.problem import Problem
 from kiwi.solver.result import SolveResult
 
@@ -94,9 +95,12 @@ def solve_milp(
     many, the rows are tightened by as much and the model solved again. The bound of the first
     round holds for the problem.
     """
-    network = build_network(problem)
+    reduction = presolve(build_network(problem))
+    if reduction.infeasible:
+        return conclude(problem, None, math.inf, solver=solver)
+    network = reduction.net
     form = formulate(network, integral_pairs=solver == "cp-sat")
-    hint = _hint(form, warm_start)
+    hint = _hint(form, _lowered(reduction, warm_start))
     best_bound, excess, iterations, solution = -math.inf, 0.0, 0, None
     timed_out = False
     for round_index in range(_REPAIR_ROUNDS):
@@ -106,7 +110,7 @@ def solve_milp(
         if round_index == 0:
             best_bound = _bound(result, form)
         timed_out = timed_out or result.termination.limit == mathopt.Limit.TIME
-        solution = _read(result, form, network)
+        solution = _read(result, form, reduction)
         if solution is None or evaluate(problem, solution).feasible:
             break
         excess += _excess(problem, solution)
@@ -222,7 +226,7 @@ def _excess(problem: Problem, solution: list[int]) -> float:
     return max(0.0, float(evaluate(problem, solution).peak_bytes - problem.limit_bytes))
 
 
-def _hint(form: Formulation, warm_start: tuple[int, ...] | None) -> list[mathopt.SolutionHint]:
+def _hint(form: Formulation, warm_start: np.ndarray | None) -> list[mathopt.SolutionHint]:
     if warm_start is None:
         return []
     values = {x: float(warm_start[node] == o) for (node, o), x in form.choose.items()}
@@ -282,12 +286,19 @@ def _bound(result: mathopt.SolveResult, form: Formulation) -> float:
     return (bound - _BOUND_SAFETY * abs(bound)) / form.cost_scale
 
 
-def _read(result: mathopt.SolveResult, form: Formulation, network: Network) -> list[int] | None:
+def _read(result: mathopt.SolveResult, form: Formulation, reduction: Reduction) -> list[int] | None:
     if not result.has_primal_feasible_solution():
         return None
     values = result.variable_values()
-    solution, most = [0] * network.node_count, [-1.0] * network.node_count
+    count = reduction.net.node_count
+    choice, most = np.zeros(count, dtype=np.int64), np.full(count, -1.0)
     for (node, option), x in form.choose.items():
         if values[x] > most[node]:
-            solution[node], most[node] = option, values[x]
-    return solution
+            choice[node], most[node] = option, values[x]
+    return reduction.lift(choice).tolist()
+
+
+def _lowered(reduction: Reduction, warm_start: tuple[int, ...] | None) -> np.ndarray | None:
+    if warm_start is None:
+        return None
+    return reduction.lower(np.array(warm_start, dtype=np.int64))

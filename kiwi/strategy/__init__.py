@@ -1,0 +1,1 @@
+"""Sharding strategies and residencies of units, and the `Problem` that they make."""

@@ -1,19 +1,22 @@
 """The `Problem` of a unit graph on a mesh.
 
 Nodes: every argument and captured constant (how it is sharded), then every unit (how it is
-sharded, and whether its results are kept or recomputed). The option of a unit is the pair
-(sharding strategy, residency), strategy-major.
+sharded, and whether its results are kept or recomputed), then the copies of large operands
+that may be resharded (see `kiwi.strategy.copies`). The option of a unit is the pair (sharding
+strategy, residency), strategy-major.
 
 Edges:
 
 (a) from the node of a value to each unit that reads it: resharding from the producer's layout
     to the one the strategy expects, twice where the reader is recomputed; forbidden where the
     reader is recomputed at a time at which the value is not there.
-(b) from an argument to the unit whose result replaces it in the next step (a donated buffer,
+(b) from producer and reader to the copy between them: which options go together.
+(c) from an argument to the unit whose result replaces it in the next step (a donated buffer,
     or state in and state out): resharding from the result's layout to the argument's.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +24,7 @@ import numpy as np
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
 from kiwi.solver.problem import Edge, Interval, Node, Problem
+from kiwi.strategy.copies import NEGLIGIBLE, CopyNode, copy_node
 from kiwi.strategy.dominance import undominated
 from kiwi.strategy.lifetimes import Lifetimes
 from kiwi.strategy.residency import Residency, UnitResidency, residencies
@@ -80,7 +84,7 @@ class UnitNode:
 class PlanningProblem:
     """A `Problem` together with what its nodes and options mean.
 
-    `nodes[: len(sources)]` of the problem are `sources`, the rest `unit_nodes`.
+    The problem's nodes are `sources`, then `unit_nodes`, then `copies`.
     """
 
     units: UnitGraph
@@ -88,6 +92,7 @@ class PlanningProblem:
     fixed: Fixed
     sources: tuple[SourceNode, ...]
     unit_nodes: tuple[UnitNode, ...]
+    copies: tuple[CopyNode, ...]
     problem: Problem
 
     def source_shardings(self, solution: Sequence[int]) -> dict[int, TensorSharding]:
@@ -97,7 +102,8 @@ class PlanningProblem:
 
     def unit_choices(self, solution: Sequence[int]) -> list[tuple[ShardingStrategy, Residency]]:
         """Strategy and residency chosen for each unit."""
-        chosen = zip(self.unit_nodes, solution[len(self.sources) :], strict=True)
+        first = len(self.sources)
+        chosen = zip(self.unit_nodes, solution[first : first + len(self.unit_nodes)], strict=True)
         return [node.choice(option) for node, option in chosen]
 
 
@@ -149,9 +155,9 @@ def _assemble(
     *,
     with_parts: bool,
 ) -> PlanningProblem:
-    builder = _Builder(units, mesh, fixed, sources, unit_nodes, with_parts=with_parts)
+    builder = _Builder(units, mesh, fixed, sources, unit_nodes, limit_bytes, with_parts=with_parts)
     problem = Problem(builder.nodes(), builder.edges(), limit_bytes, builder.lifetimes.horizon)
-    return PlanningProblem(units, mesh, fixed, sources, unit_nodes, problem)
+    return PlanningProblem(units, mesh, fixed, sources, unit_nodes, builder.copies, problem)
 
 
 def _strategies(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> tuple[ShardingStrategy, ...]:
@@ -183,6 +189,7 @@ class _Builder:
         fixed: Fixed,
         sources: tuple[SourceNode, ...],
         unit_nodes: tuple[UnitNode, ...],
+        limit_bytes: int | None,
         *,
         with_parts: bool,
     ) -> None:
@@ -195,10 +202,34 @@ class _Builder:
         self._values = units.graph.program.values
         self._source_index = {source.value: k for k, source in enumerate(sources)}
         self.lifetimes = Lifetimes.of(units)
+        self.copies = tuple(self._find_copies(limit_bytes))
 
     def nodes(self) -> tuple[Node, ...]:
-        sources = [self._node_of_source(source) for source in self._sources]
-        return (*sources, *(self._node_of_unit(node) for node in self._unit_nodes))
+        return (
+            *(self._node_of_source(source) for source in self._sources),
+            *(self._node_of_unit(node) for node in self._unit_nodes),
+            *(self._node_of_copy(copy) for copy in self.copies),
+        )
+
+    def _find_copies(self, limit_bytes: int | None) -> Iterator[CopyNode]:
+        """One node per read that may be resharded and is not negligible."""
+        least = NEGLIGIBLE * limit_bytes if limit_bytes is not None else math.inf
+        for node in self._unit_nodes:
+            for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
+                wanted = [s.reads[read] for s in node.strategies]
+                shards = min(w.shard_count(self._mesh.shape) for w in wanted)
+                if self._values[value].size_bytes < least * shards:
+                    continue
+                _, layouts, _ = self._producer(value)
+                residencies = node.residency.options
+                copy = copy_node(node.unit, read, value, layouts, wanted, residencies)
+                if copy is not None:
+                    yield copy
+
+    def _node_of_copy(self, copy: CopyNode) -> Node:
+        usage = copy.usage(self._values[copy.value].size_bytes, self._mesh.shape)
+        zero = np.zeros(len(usage))
+        return Node(f"copy {copy.unit}.{copy.read}", zero, usage, {"resharding": zero})
 
     def _node_of_source(self, source: SourceNode) -> Node:
         size = self._values[source.value].size_bytes
@@ -249,7 +280,31 @@ class _Builder:
                 edge = self._read_edge(node, read, value)
                 if edge is not None:
                     found.append(edge)
-        return (*found, *self._carried_edges())
+        return (*found, *self._copy_edges(), *self._carried_edges())
+
+    def _producer(
+        self, value: int
+    ) -> tuple[int, Sequence[TensorSharding], UnitResidency | None]:
+        """The node that yields a value, its layout per strategy, and its residency."""
+        if value in self._source_index:
+            tail = self._source_index[value]
+            return tail, self._sources[tail].shardings, None
+        producer = self._unit_nodes[self._units.producer[value]]
+        position = self._units.units[producer.unit].outputs.index(value)
+        layouts = [s.results[position] for s in producer.strategies]
+        return self._node_index(producer.unit), layouts, producer.residency
+
+    def _copy_edges(self) -> Iterator[Edge]:
+        """Edges (b)."""
+        first = len(self._sources) + len(self._unit_nodes)
+        for index, copy in enumerate(self.copies, start=first):
+            tail, layouts, residency = self._producer(copy.value)
+            lives = 1 if residency is None else len(residency.options)
+            yield _allowed_edge(tail, index, np.repeat(copy.allowed_after(layouts), lives, axis=0))
+            reader = self._unit_nodes[copy.unit]
+            wanted = [s.reads[copy.read] for s in reader.strategies]
+            allowed = copy.allowed_before(wanted, reader.residency.options)
+            yield _allowed_edge(index, self._node_index(reader.unit), allowed)
 
     def _table(self, value: int) -> ReshardingTable:
         info = self._values[value]
@@ -262,16 +317,10 @@ class _Builder:
         """Edge (a); None where it would be all zero."""
         wanted = [s.reads[read] for s in reader.strategies]
         again = np.array([float(r.recomputes) for r in reader.residency.options])
-        if value in self._source_index:
-            tail = self._source_index[value]
-            layouts = self._sources[tail].shardings
-            here = np.ones((1, len(again)), dtype=bool)
-        else:
-            producer = self._unit_nodes[self._units.producer[value]]
-            tail = self._node_index(producer.unit)
-            position = self._units.units[producer.unit].outputs.index(value)
-            layouts = [s.results[position] for s in producer.strategies]
-            here = _availability(producer.residency, reader.residency)
+        tail, layouts, residency = self._producer(value)
+        here = np.ones((1, len(again)), dtype=bool)
+        if residency is not None:
+            here = _availability(residency, reader.residency)
         seconds = self._table(value).seconds_matrix(layouts, wanted)
         if not seconds.any() and here.all():
             return None
@@ -285,7 +334,7 @@ class _Builder:
         return Edge(tail, self._node_index(reader.unit), once + twice, parts)
 
     def _carried_edges(self) -> list[Edge]:
-        """Edges (b)."""
+        """Edges (c)."""
         found = []
         for position, argument in self._fixed.carried.items():
             value = self._units.graph.program.results[position]
@@ -301,6 +350,10 @@ class _Builder:
                 parts = {"resharding": costs} if self._with_parts else {}
                 found.append(Edge(tail, self._node_index(node.unit), costs, parts))
         return found
+
+
+def _allowed_edge(tail: int, head: int, allowed: np.ndarray) -> Edge:
+    return Edge(tail, head, np.where(allowed, 0.0, np.inf))
 
 
 def _availability(producer: UnitResidency, reader: UnitResidency) -> np.ndarray:

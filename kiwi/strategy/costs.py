@@ -1,6 +1,6 @@
 """Seconds that a unit computes on one device: a roofline over its fused kernel.
 
-    seconds = launch + max(work / rate, bytes read and written / memory bandwidth)
+seconds = launch + max(work / rate, bytes read and written / memory bandwidth)
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,6 @@ class UnitWork:
             read = [min(b, result_bytes) for b in read]
         moved = (sum(read) + result_bytes) / self.bytes_per_second
         return self.launch_seconds + max(work, moved)
-
 
 
 def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:

@@ -61,10 +61,7 @@ def residencies(units: UnitGraph, *, recompute: bool = True) -> tuple[UnitReside
     may = [recompute and unit.may_recompute and not _is_result(units, unit) for unit in units.units]
     own = [min(_late(units, mine), default=None) for mine in readers]
     times = [_times(index, may, own, readers) for index in range(len(may))]
-    return tuple(
-        _unit_residency(units, unit, readers[unit.index], times)
-        for unit in units.units
-    )
+    return tuple(_unit_residency(units, unit, readers[unit.index], times) for unit in units.units)
 
 
 def _is_result(units: UnitGraph, unit: Unit) -> bool:
@@ -97,7 +94,8 @@ def _times(
     seen, wave = {unit}, [unit]
     while wave and len(found) < MAX_TIMES:
         wave = [
-            r for r in dict.fromkeys(r for index in wave for r in readers[index])
+            r
+            for r in dict.fromkeys(r for index in wave for r in readers[index])
             if r not in seen and may_recompute[r]
         ]
         seen.update(wave)

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import TypeGuard
 
 from kiwi.hlo.rule import ComposedRule, Dims
 from kiwi.hlo.units import Unit, UnitGraph
@@ -145,13 +146,11 @@ def _strategy(
     scatter: dict[int, int],
 ) -> ShardingStrategy | None:
     rule = unit.rule
-    reads = [
-        tensor_sharding(dims, rule.factor_sizes, assignment, mesh) for _, dims in rule.reads
-    ]
+    reads = [tensor_sharding(dims, rule.factor_sizes, assignment, mesh) for _, dims in rule.reads]
     before = [tensor_sharding(d, rule.factor_sizes, assignment, mesh) for d in rule.results]
     after = _after_scatter(assignment, scatter)
     results = [tensor_sharding(d, rule.factor_sizes, after, mesh) for d in rule.results]
-    if None in reads or None in before or None in results:
+    if not (_all_exist(reads) and _all_exist(before) and _all_exist(results)):
         return None
     values = units.graph.program.values
     shapes = [values[v] for v in unit.outputs]
@@ -170,6 +169,10 @@ def _strategy(
         result_bytes,
         partial_bytes - result_bytes,
     )
+
+
+def _all_exist(layouts: list[TensorSharding | None]) -> TypeGuard[list[TensorSharding]]:
+    return None not in layouts
 
 
 def _collectives(

@@ -22,7 +22,9 @@ def contract(net: Network) -> Reduction:
     cost = propagate(net)
     alive = np.add.reduceat(np.isfinite(cost), net.option_start[:-1])
     if (alive == 0).any():
-        identity = np.arange(net.option_count) - np.repeat(net.option_start[:-1], np.diff(net.option_start))
+        identity = np.arange(net.option_count) - np.repeat(
+            net.option_start[:-1], np.diff(net.option_start)
+        )
         return Reduction(net, np.arange(net.node_count), net.option_start, identity, True)
     parent, start, option = _decide(net, cost, alive)
     order = _roots_first(parent)

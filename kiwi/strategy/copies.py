@@ -1,0 +1,99 @@
+"""Memory of resharded operands: a copy in the layout that the reader expects.
+
+Where a unit expects an operand in another layout than the stored one, the resharded copy is
+held while the unit runs, beside the original. The problem gets a node for each such read,
+between producer and reader, whose options are
+
+- *direct(d)*: the value is stored in layout d, and read so; no memory;
+- *copy(d, t)*: it is stored otherwise; a copy in layout d is held while the reader runs, and
+  while it runs again at time t if it is recomputed there.
+
+Exactly one option is allowed for any choice of producer and reader. The node's edges carry no
+cost: resharding is priced on the edge between producer and reader.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kiwi.mesh import TensorSharding
+from kiwi.solver.problem import Interval
+from kiwi.strategy.residency import Residency
+
+NEGLIGIBLE = 0.004
+"""Copies below this part of the memory limit are not modelled: they are too many."""
+
+
+@dataclass(frozen=True)
+class CopyOption:
+    """`is_copy` tells *copy* from *direct*; `again_at` is None where nothing is recomputed."""
+
+    target: TensorSharding
+    is_copy: bool
+    again_at: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class CopyNode:
+    """The node of read number `read` of unit `unit`."""
+
+    unit: int
+    read: int
+    value: int
+    options: tuple[CopyOption, ...]
+
+    def usage(self, size_bytes: int, mesh_shape: Sequence[int]) -> tuple[tuple[Interval, ...], ...]:
+        """Memory of each option; `size_bytes` of the whole value."""
+        return tuple(self._intervals(option, size_bytes, mesh_shape) for option in self.options)
+
+    def _intervals(
+        self, option: CopyOption, size_bytes: int, mesh_shape: Sequence[int]
+    ) -> tuple[Interval, ...]:
+        if not option.is_copy:
+            return ()
+        held = size_bytes // option.target.shard_count(mesh_shape)
+        times = [self.unit] if option.again_at is None else [self.unit, option.again_at]
+        return tuple(Interval(t, t + 1, held) for t in times)
+
+    def allowed_after(self, layouts: Sequence[TensorSharding]) -> np.ndarray:
+        """Boolean [layouts, options]: which options agree with the stored layout."""
+        return np.array([[(s != o.target) == o.is_copy for o in self.options] for s in layouts])
+
+    def allowed_before(
+        self, wanted: Sequence[TensorSharding], residencies: Sequence[Residency]
+    ) -> np.ndarray:
+        """Boolean [options, strategies x residencies]: which agree with the reader's choice."""
+        return np.array(
+            [
+                [
+                    w == o.target and (not o.is_copy or r.recompute_at == o.again_at)
+                    for w in wanted
+                    for r in residencies
+                ]
+                for o in self.options
+            ]
+        )
+
+
+def copy_node(
+    unit: int,
+    read: int,
+    value: int,
+    layouts: Sequence[TensorSharding],
+    wanted: Sequence[TensorSharding],
+    residencies: Sequence[Residency],
+) -> CopyNode | None:
+    """The node of one read; None where stored and expected layout can never differ."""
+    targets = sorted(set(wanted))
+    if len(targets) == 1 and set(layouts) == set(targets):
+        return None
+    times = list(dict.fromkeys(r.recompute_at for r in residencies))
+    options = [CopyOption(target, False, None) for target in targets if target in layouts]
+    options += [
+        CopyOption(target, True, time)
+        for target in targets
+        if any(layout != target for layout in layouts)
+        for time in times
+    ]
+    return CopyNode(unit, read, value, tuple(options))
