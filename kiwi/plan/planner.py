@@ -119,13 +119,8 @@ def formulate(traced: Traced, out_shardings: Any, settings: Settings) -> Plannin
         for k, given in traced.call.given_shardings.items()
     }
     results = _given_results(traced, program, out_shardings, mesh)
-    carried = {
-        position: argument
-        for position, argument in carried_results(
-            traced.call, traced.out_tree, traced.units
-        ).items()
-        if position not in results
-    }
+    replaced = carried_results(traced.call, traced.out_tree, traced.units)
+    carried = {p: argument for p, argument in replaced.items() if p not in results}
     fixed = Fixed(arguments, results, carried, PLANNERS[settings.planner])
     return build_problem(traced.units, mesh, fixed, settings.memory_budget_bytes)
 

@@ -153,12 +153,12 @@ def _name(fun: Callable[..., Any]) -> str:
 
 def _path_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
     """A path below (args, kwargs) as the user would write it."""
-    head, rest = path[1], path[2:]
+    head: Any = path[1]
     if isinstance(head, jax.tree_util.SequenceKey):
         name = parameters[head.idx] if head.idx < len(parameters) else f"args[{head.idx}]"
     else:
         name = str(head.key)
-    return name + str(jax.tree_util.keystr(tuple(rest)))
+    return str(name) + jax.tree_util.keystr(tuple(path[2:]))
 
 
 def _shape_of(leaf: Any, path: str) -> jax.ShapeDtypeStruct:
