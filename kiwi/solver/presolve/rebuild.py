@@ -33,7 +33,7 @@ def rebuild(
     new_index = np.cumsum(parent < 0) - 1
     flat = _kept_maps(net.option_start, kept, root, map_start, mapped)
     if (sizes == 0).any():
-        return Reduction(net, np.arange(net.node_count), net.option_start, flat[1], True)
+        return Reduction.nothing(net, infeasible=True)
     small = _assemble(net, merged, kept, kept_nodes, sizes, new_index, root, *flat)
     return Reduction(small, new_index[root], *flat)
 

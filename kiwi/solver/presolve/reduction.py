@@ -29,6 +29,13 @@ class Reduction:
     option: np.ndarray
     infeasible: bool = False
 
+    @classmethod
+    def nothing(cls, net: Network, *, infeasible: bool = False) -> "Reduction":
+        """The reduction that leaves `net` as it is."""
+        first = np.repeat(net.option_start[:-1], np.diff(net.option_start))
+        identity = np.arange(net.option_count) - first
+        return cls(net, np.arange(net.node_count), net.option_start, identity, infeasible)
+
     @property
     def merged(self) -> int:
         """How many nodes have disappeared."""

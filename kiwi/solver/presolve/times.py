@@ -1,0 +1,109 @@
+"""Points of time that can never bind, dropped.
+
+(a) At t the largest options of all nodes together stay within the limit.
+(b) Time t is covered by time s: no assignment holds more at t than at s, that is,
+    sum over nodes of max over options of (bytes[o, t] - bytes[o, s]) <= 0.
+    Each time is compared with the last one kept before it, in both directions.
+"""
+
+import numba
+import numpy as np
+
+from kiwi.solver.network import NO_LIMIT_BYTES, Network, offsets
+
+
+def drop_times(net: Network) -> Network:
+    """`net` with fewer times; the same assignments are feasible, at the same cost."""
+    if net.limit_bytes >= NO_LIMIT_BYTES or not len(net.times):
+        return net
+    events = _events(net)
+    kept = _kept_times(len(net.times), net.limit_bytes, net.option_start, *events)
+    return with_times(net, np.flatnonzero(kept))
+
+
+def with_times(net: Network, kept: np.ndarray) -> Network:
+    """`net` with only the times at these positions of `net.times`; equal intervals added up."""
+    owner = np.repeat(np.arange(net.option_count), np.diff(net.use_start))
+    begin, end = np.searchsorted(kept, net.use_begin), np.searchsorted(kept, net.use_end)
+    seen = begin < end
+    columns = summed_uses(owner[seen], begin[seen], end[seen], net.use_bytes[seen])
+    counts = np.bincount(columns[0], minlength=net.option_count)
+    return net._replace(
+        times=net.times[kept],
+        use_start=offsets(counts),
+        use_begin=columns[1],
+        use_end=columns[2],
+        use_bytes=columns[3],
+    )
+
+
+def summed_uses(
+    owner: np.ndarray, begin: np.ndarray, end: np.ndarray, size: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Intervals (owner, begin, end, bytes) in order, those of one owner and span added up."""
+    order = np.lexsort((end, begin, owner))
+    owner, begin, end, size = (column[order] for column in (owner, begin, end, size))
+    new = np.ones(len(owner), dtype=bool)
+    new[1:] = (np.diff(owner) != 0) | (np.diff(begin) != 0) | (np.diff(end) != 0)
+    firsts = np.flatnonzero(new)
+    total = np.add.reduceat(size, firsts) if len(firsts) else size
+    return owner[firsts], begin[firsts], end[firsts], total
+
+
+def _events(net: Network) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Changes of memory use by time: CSR starts over times, then option, node and bytes."""
+    owner = np.repeat(np.arange(net.option_count), np.diff(net.use_start))
+    node = np.repeat(np.arange(net.node_count), np.diff(net.option_start))[owner]
+    time = np.concatenate([net.use_begin, net.use_end])
+    order = np.argsort(time, kind="stable")
+    counts = np.bincount(time, minlength=len(net.times) + 1)
+    change = np.concatenate([net.use_bytes, -net.use_bytes])
+    return offsets(counts), np.tile(owner, 2)[order], np.tile(node, 2)[order], change[order]
+
+
+@numba.njit(cache=True)
+def _kept_times(time_count, limit, option_start, event_start, event_option, event_node, change):
+    node_count = len(option_start) - 1
+    held = np.zeros(option_start[node_count], dtype=np.int64)  # now
+    pivot = np.zeros(option_start[node_count], dtype=np.int64)  # at the last kept time
+    most = np.zeros(node_count, dtype=np.int64)
+    above = np.zeros(node_count, dtype=np.int64)  # max over options of held - pivot
+    below = np.zeros(node_count, dtype=np.int64)  # min
+    touched = np.empty(node_count, dtype=np.int64)
+    is_touched = np.zeros(node_count, dtype=np.bool_)
+    count, last = 0, -1
+    kept = np.zeros(time_count, dtype=np.bool_)
+    total_most, total_above, total_below = 0, 0, 0
+    for t in range(time_count):
+        for k in range(event_start[t], event_start[t + 1]):
+            held[event_option[k]] += change[k]
+        for k in range(event_start[t], event_start[t + 1]):
+            i = event_node[k]
+            if not is_touched[i]:
+                is_touched[i] = True
+                touched[count] = i
+                count += 1
+            first, end = option_start[i], option_start[i + 1]
+            total_most -= most[i]
+            total_above -= above[i]
+            total_below -= below[i]
+            most[i] = held[first:end].max()
+            above[i] = (held[first:end] - pivot[first:end]).max()
+            below[i] = (held[first:end] - pivot[first:end]).min()
+            total_most += most[i]
+            total_above += above[i]
+            total_below += below[i]
+        if total_most <= limit or (last >= 0 and total_above <= 0):
+            continue
+        if last >= 0 and total_below >= 0:
+            kept[last] = False
+        kept[t], last = True, t
+        for k in range(count):  # the pivot moves to t
+            i = touched[k]
+            is_touched[i] = False
+            pivot[option_start[i] : option_start[i + 1]] = held[
+                option_start[i] : option_start[i + 1]
+            ]
+            above[i], below[i] = 0, 0
+        count, total_above, total_below = 0, 0, 0
+    return kept
