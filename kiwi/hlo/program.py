@@ -114,8 +114,10 @@ class Equation:
     @functools.cached_property
     def _function(self) -> Callable[..., list[Any]]:
         eqn = self.jaxpr_eqn
-        variables = _distinct_variables(eqn.invars)
-        jaxpr = jex.Jaxpr((), variables, _kept_outputs(eqn), (eqn,), eqn.effects)
+        variables, outputs = _distinct_variables(eqn.invars), _kept_outputs(eqn)
+        names = tuple("" for _ in variables), tuple("" for _ in outputs)
+        debug_info = jex.DebugInfo("kiwi", eqn.primitive.name, *names)
+        jaxpr = jex.Jaxpr((), variables, outputs, (eqn,), eqn.effects, debug_info)
         return jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, ()))
 
     def apply(self, read: Callable[[int], Any]) -> list[Any]:

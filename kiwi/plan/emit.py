@@ -130,13 +130,18 @@ class _Interpreter:
         """`values` behind one barrier with `triggers`.
 
         The triggers are read behind the barrier from here on: XLA drops the elements of a
-        barrier that nothing reads, and with them the tie.
+        barrier that nothing reads, and with them the tie. Behind it each value is constrained
+        to its layout, otherwise the partitioner moves the readers' resharding in front of it.
         """
         if not values:
             return {}
         members = [*sorted(values), *sorted(triggers)]
         arrays = jax.lax.optimization_barrier(tuple(self._env[v] for v in members))
-        fenced = dict(zip(members, arrays, strict=True))
+        layouts = self._execution.layouts
+        fenced = {
+            v: self._constrain(v, array, layouts[v])
+            for v, array in zip(members, arrays, strict=True)
+        }
         self._env.update((t, fenced.pop(t)) for t in sorted(triggers))
         return fenced
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kiwi.solver.bundle import Bundle
-from kiwi.solver.messages import sweep
+from kiwi.solver.messages import reduced_costs, sweep
 from kiwi.solver.network import Network
 from kiwi.solver.prices import cost_of, priced_costs, usage_of
 from kiwi.solver.search import forest_descent
@@ -91,6 +91,16 @@ class Dual:
             self.learn(self.choice)
             if self.evaluations == 1:
                 self._set_width()
+
+    def reduced_costs(self) -> tuple[float, np.ndarray]:
+        """The bound at `best_prices`, and for each option how far above it every assignment with
+        that option costs at least."""
+        bound = self.evaluate(self.best_prices, _MOST_PAIRS)
+        priced = self.priced(self.best_prices)
+        rent = float(self.best_prices.sum()) * self.net.limit_bytes
+        last = self._sweep(priced, False, rent)  # the shares must be those of the bound
+        spare = reduced_costs(self.net, self.table, priced, self._tail_share, self._head_share)
+        return min(bound, last), spare
 
     def learn(self, choice: np.ndarray) -> None:
         """Gives the bundle an assignment as a cut."""

@@ -1,8 +1,7 @@
 """Lagrangian bound and very-large-neighbourhood search, hand in hand: the solver of large problems.
 
-Each round improves the bound (`dual`), turns the priced network's rounded assignment into a
-feasible one (`repair`), and improves the incumbent by trees (`search`) at several price levels:
-full prices keep memory where it is worth most, no prices spend what is left of it.
+Each round improves the bound (`dual`), turns the priced network's rounded assignments into
+feasible ones, and improves the incumbent (`primal`).
 """
 
 import math
@@ -14,28 +13,14 @@ import numpy as np
 
 from kiwi.solver.dual import Dual
 from kiwi.solver.network import Network
-from kiwi.solver.peak import new_tree
-from kiwi.solver.prices import cost_of, usage_of
+from kiwi.solver.primal import Incumbent, Primal
 from kiwi.solver.result import relative_gap
-from kiwi.solver.search import forest_descent, seed_random, tree_descent
-from kiwi.solver.trees import new_workspace
+from kiwi.solver.search import seed_random
 
-MOST_ROUNDS = 60
-_FIRST_SWEEPS, _DUAL_STEPS = 15, 10
-_REPAIR_ROUNDS = 40
-_PRICE_LEVELS = (1.0, 0.5, 0.0)
-_LARGEST_TREE = 60
-_MOST_IDLE_ROUNDS = 8
+_FIRST_SWEEPS = 15
+_DUAL_STEPS = 10
+_FORCED_TRIES = 100
 _NOTICEABLE = 0.02
-
-
-@dataclass(frozen=True, eq=False)
-class Incumbent:
-    """A feasible assignment of the network."""
-
-    choice: np.ndarray
-    cost: float
-    peak_bytes: int
 
 
 @dataclass(eq=False)
@@ -46,19 +31,16 @@ class Engine:
     seed: int
     gap: float
     deadline: float
-    on_improvement: Callable[["Engine"], None] | None = None
-    incumbent: Incumbent | None = field(init=False, default=None)
-    least_peak_bytes: int | None = field(init=False, default=None)
+    on_round: Callable[["Engine"], None] | None = None
     rounds: int = field(init=False, default=0)
     out_of_time: bool = field(init=False, default=False)
-    _idle: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.forbidden = forbidden_cost(self.net)
-        self.table = np.minimum(self.net.table, self.forbidden)
-        self.unary = np.minimum(self.net.cost, self.forbidden)
-        self.dual = Dual(self.net, self.table, self.unary)
-        self.work = new_workspace(self.net)
+        table = np.minimum(self.net.table, self.forbidden)
+        unary = np.minimum(self.net.cost, self.forbidden)
+        self.dual = Dual(self.net, table, unary)
+        self.primal = Primal(self.net, table, unary, self.deadline)
         seed_random(self.seed)
 
     @property
@@ -67,10 +49,9 @@ class Engine:
         return self.dual.bound
 
     @property
-    def closed(self) -> bool:
-        """True where the gap is as small as was asked for."""
-        best = self.incumbent
-        return best is not None and relative_gap(best.cost, self.bound) <= self.gap
+    def incumbent(self) -> Incumbent | None:
+        """The best feasible assignment."""
+        return self.primal.incumbent
 
     @property
     def infeasible(self) -> bool:
@@ -79,112 +60,53 @@ class Engine:
 
     @property
     def settled(self) -> bool:
-        """True where nothing is left to do."""
-        return self.closed or self.infeasible
+        """True where the gap is as small as was asked for, or there is nothing to find."""
+        best = self.incumbent
+        closed = best is not None and relative_gap(best.cost, self.bound) <= self.gap
+        return closed or self.infeasible
 
-    def run(self) -> None:
-        """Rounds until the gap is closed, the rounds are used up or the deadline passes."""
-        self.dual.evaluate(self.dual.best_prices, _FIRST_SWEEPS)
-        while not self.settled and self.rounds < MOST_ROUNDS and not self._late():
-            before = self._standing()
-            self.dual.improve(_DUAL_STEPS)
-            self._improve_from(self.dual.choice.copy())
-            if self.incumbent is not None and not self._late():
-                self._improve_from(self.incumbent.choice.copy())
-            self.rounds += 1
-            self._idle = self._idle + 1 if self._is_close(before) else 0
-            self._report()
-            if self._idle >= _MOST_IDLE_ROUNDS:
+    def run(self, most_rounds: int, most_idle_rounds: int) -> None:
+        """Rounds until settled, idle, used up or late. A round is idle when it moved neither cost
+        nor bound noticeably."""
+        if not self.rounds:
+            self.dual.evaluate(self.dual.best_prices, _FIRST_SWEEPS)
+        idle = 0
+        while not self.settled and self.rounds < most_rounds and idle < most_idle_rounds:
+            if self._late():
                 return
+            before = self._standing()
+            self._round()
+            self.rounds += 1
+            idle = idle + 1 if self._is_close(before) else 0
+            if self.on_round is not None:
+                self.on_round(self)
+
+    def _round(self) -> None:
+        scale = max(abs(self.bound), 1e-300)
+        self.dual.improve(_DUAL_STEPS)
+        prices = self.dual.best_prices
+        self.primal.improve_from(self.dual.choice.copy(), prices, scale)
+        if self.incumbent is None or self.settled or self._late():
+            return
+        self.primal.improve_from(self.incumbent.choice.copy(), prices, scale)
+        self.primal.force(prices, _FORCED_TRIES)
+        self.dual.learn(self.incumbent.choice)
 
     def _standing(self) -> tuple[float, float]:
         return (self.incumbent.cost if self.incumbent else math.inf), self.bound
 
     def _is_close(self, before: tuple[float, float]) -> bool:
-        """True where the round since `before` moved neither cost nor bound noticeably."""
         cost, bound = self._standing()
         small = _NOTICEABLE * max(self.gap, 1e-6) * abs(bound)
         return cost == before[0] and bound - before[1] <= small
-
-    def offer(self, choice: np.ndarray) -> bool:
-        """Takes `choice` as incumbent where it is feasible and better."""
-        cost = float(cost_of(self.net, self.net.cost, self.net.table, choice))
-        usage = usage_of(self.net, choice)
-        peak = int(usage.max(initial=0))
-        if not math.isfinite(cost):
-            return False
-        least = self.least_peak_bytes
-        self.least_peak_bytes = peak if least is None else min(least, peak)
-        if peak > self.net.limit_bytes:
-            return False
-        if self.incumbent is not None and cost >= self.incumbent.cost:
-            return False
-        self.incumbent = Incumbent(choice.copy(), cost, peak)
-        return True
-
-    def _improve_from(self, choice: np.ndarray) -> None:
-        prices = self.dual.best_prices
-        forest_descent(self.net, self.work, self.table, self.dual.priced(prices), choice, 4)
-        self.offer(choice)
-        if self._repair(choice, prices):
-            self.offer(choice)
-            self._polish(choice, prices)
-
-    def _repair(self, choice: np.ndarray, prices: np.ndarray) -> bool:
-        """Raises prices where memory overflows until the assignment fits; True where it does."""
-        limit = self.net.limit_bytes
-        extra = np.zeros(len(prices))
-        unit = self._price_unit()
-        for _ in range(_REPAIR_ROUNDS):
-            usage = usage_of(self.net, choice)
-            if usage.max(initial=0) <= limit:
-                return True
-            if self._late():
-                return False
-            extra += unit * np.maximum(usage / max(limit, 1) - 1.0, 0.0)
-            unit *= 1.5
-            priced = self.dual.priced(prices + extra)
-            forest_descent(self.net, self.work, self.table, priced, choice, 1)
-        self.offer(choice)
-        return False
-
-    def _price_unit(self) -> float:
-        """A price per byte at which an overflow of all memory costs a tenth of the bound."""
-        total = float(self.dual.best_prices.sum())
-        if total > 0:
-            return total
-        return 0.1 * max(abs(self.bound), 1e-300) / max(self.net.limit_bytes, 1)
-
-    def _polish(self, choice: np.ndarray, prices: np.ndarray) -> None:
-        top, lift = new_tree(usage_of(self.net, choice))
-        for level in _PRICE_LEVELS:
-            tree_descent(
-                self.net,
-                self.work,
-                self.table,
-                self.dual.priced(level * prices),
-                choice,
-                top,
-                lift,
-                self.net.limit_bytes,
-                max(50, self.net.node_count // 4),
-                _LARGEST_TREE,
-            )
-            self.offer(choice)
-            if self._late():
-                return
 
     def _late(self) -> bool:
         self.out_of_time = self.out_of_time or time.monotonic() > self.deadline
         return self.out_of_time
 
-    def _report(self) -> None:
-        if self.on_improvement is not None:
-            self.on_improvement(self)
-
 
 def forbidden_cost(net: Network) -> float:
-    """A finite stand-in for infinity: every node and edge at a middling price, at least."""
+    """A finite stand-in for infinity: more than every assignment without forbidden pairs costs."""
     total = 0.0
     for values, starts in ((net.cost, net.option_start), (net.table, net.table_start)):
         finite = np.where(np.isfinite(values), np.abs(values), 0.0)

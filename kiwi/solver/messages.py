@@ -138,3 +138,35 @@ def _hand_on(net, i, forward, weight, tail_share, head_share, cost, size):
             start = net.row_start[e] if forward else net.col_start[e]
             for o in range(size):
                 share[start + o] += weight * cost[o]
+
+
+@numba.njit(cache=True)
+def reduced_costs(net: Network, table, unary, tail_share, head_share):
+    """How much above the bound every assignment with an option lies at least, shape (K,).
+
+    Sum of the option's cost above its node's least, and of the least each edge charges for it.
+    Holds after any sweep, whose shares leave no edge with a negative minimum.
+    """
+    spare = unary.copy()
+    widest = 1
+    for i in range(len(net.option_start) - 1):
+        widest = max(widest, net.option_start[i + 1] - net.option_start[i])
+    class_cost, marginal = np.empty(widest), np.empty(widest)
+    for e in range(len(net.tail)):
+        for o in range(net.row_start[e], net.row_start[e + 1]):
+            spare[net.option_start[net.tail[e]] + o - net.row_start[e]] -= tail_share[o]
+        for o in range(net.col_start[e], net.col_start[e + 1]):
+            spare[net.option_start[net.head[e]] + o - net.col_start[e]] -= head_share[o]
+    for i in range(len(net.option_start) - 1):
+        first, last = net.option_start[i], net.option_start[i + 1]
+        spare[first:last] -= spare[first:last].min()
+    for e in range(len(net.tail)):
+        _pull_to_tail(net, table, e, head_share, class_cost, marginal)
+        first = net.option_start[net.tail[e]] - net.row_start[e]
+        for o in range(net.row_start[e], net.row_start[e + 1]):
+            spare[first + o] += max(0.0, marginal[net.row_class[o]] + tail_share[o])
+        _pull_to_head(net, table, e, tail_share, class_cost, marginal)
+        first = net.option_start[net.head[e]] - net.col_start[e]
+        for o in range(net.col_start[e], net.col_start[e + 1]):
+            spare[first + o] += max(0.0, marginal[net.col_class[o]] + head_share[o])
+    return spare

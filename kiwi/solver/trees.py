@@ -28,6 +28,7 @@ class Workspace(NamedTuple):
     class_cost: np.ndarray
     class_pick: np.ndarray
     old_choice: np.ndarray
+    frozen: np.ndarray
 
 
 def new_workspace(net: Network) -> Workspace:
@@ -44,6 +45,7 @@ def new_workspace(net: Network) -> Workspace:
         class_cost=np.zeros(widest),
         class_pick=np.zeros(widest, dtype=np.int64),
         old_choice=np.zeros(nodes, dtype=np.int64),
+        frozen=np.zeros(nodes, dtype=np.bool_),
     )
 
 
@@ -84,23 +86,27 @@ def grow_tree(net: Network, work: Workspace, centre, most):
 
 
 @numba.njit(cache=True)
-def grow_forest(net: Network, work: Workspace, order):
-    """Fills `members` with trees grown from the nodes in `order` until none can join."""
+def grow_forest(net: Network, work: Workspace, order, most):
+    """Fills `members` with trees grown from the nodes in `order` until none can join, or `most`
+    have. Nodes marked as `frozen` stay out."""
     total = 0
     for centre in order:
-        if work.inside[centre] or work.touched[centre] > 0:
+        if total >= most:
+            break
+        if work.inside[centre] or work.touched[centre] > 0 or work.frozen[centre]:
             continue
         start = total
         work.parent_edge[centre] = -1
         _join(net, work, centre, total)
         total += 1
-        while start < total:
+        while start < total and total < most:
             i = work.members[start]
             start += 1
             for near in range(net.near_start[i], net.near_start[i + 1]):
                 e = net.near_edge[near]
                 j = _other(net, e, i)
-                if not work.inside[j] and work.touched[j] == 1:
+                free = not work.inside[j] and not work.frozen[j]
+                if free and work.touched[j] == 1 and total < most:
                     work.parent_edge[j] = e
                     _join(net, work, j, total)
                     total += 1

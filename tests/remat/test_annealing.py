@@ -10,7 +10,13 @@ from kiwi.solver.remat.annealing.memory import (
 )
 from kiwi.solver.remat.annealing.moves import random_below, random_unit
 from kiwi.solver.remat.annealing.proposals import MOVE_KINDS, propose
-from kiwi.solver.remat.annealing.sequence import insert, load, make_state, remove, steps_of
+from kiwi.solver.remat.annealing.sequence import (
+    load,
+    make_state,
+    roll_back,
+    roll_forward,
+    steps_of,
+)
 from kiwi.solver.remat.annealing.tables import make_tables
 from kiwi.solver.remat.simulate import simulate
 from kiwi.solver.schedule import Schedule
@@ -25,17 +31,9 @@ def _state(graph, seed=0, soft_scale_bytes=0.0):
     return tables, state
 
 
-def _change(tables, state, operator, source, target):
-    if source >= 0:
-        remove(tables, state, source)
-    if target >= 0:
-        insert(tables, state, operator, target)
-    propagate(state.memory)
-
-
 def _snapshot(state):
-    events = [state.events[: state.event_count.sum()].copy(), state.event_count.copy()]
-    return [state.operator_at.copy(), state.memory.highest[1], state.seconds[0], *events[1:]]
+    parts = (state.operator_at, state.event_count, state.memory.highest, state.memory.total)
+    return [*(part.copy() for part in parts), state.seconds[0]]
 
 
 @pytest.mark.parametrize("make", [random_graph, random_general_graph])
@@ -45,11 +43,9 @@ def test_state_agrees_with_the_simulator_after_every_move(make, seed):
     tables, state = _state(graph, seed)
     accepted = 0
     for move in range(400):
-        operator, source, target = propose(tables, state, move % MOVE_KINDS)
-        if operator < 0:
+        if not propose(tables, state, move % MOVE_KINDS):
             continue
         accepted += 1
-        _change(tables, state, operator, source, target)
         simulation = simulate(graph, Schedule(tuple(steps_of(state).tolist())))
         assert peak_bytes(state.memory) + graph.resident_bytes == simulation.peak_bytes
         assert state.seconds[0] == pytest.approx(simulation.compute_seconds)
@@ -57,21 +53,22 @@ def test_state_agrees_with_the_simulator_after_every_move(make, seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_inverse_change_restores_the_state(seed):
+def test_moves_can_be_undone_and_done_again(seed):
     graph = random_general_graph(seed, 8)
     tables, state = _state(graph, seed)
     undone = 0
     for move in range(300):
-        operator, source, target = propose(tables, state, move % MOVE_KINDS)
-        if operator < 0:
-            continue
         before = _snapshot(state)
-        _change(tables, state, operator, source, target)
-        if move % 3:
-            _change(tables, state, operator, target, source)
-            undone += 1
-            for kept, restored in zip(before, _snapshot(state), strict=True):
-                np.testing.assert_allclose(kept, restored)
+        if not propose(tables, state, move % MOVE_KINDS):
+            continue
+        after = _snapshot(state)
+        roll_back(tables, state)
+        for kept, restored in zip(before, _snapshot(state), strict=True):
+            np.testing.assert_allclose(kept, restored)
+        roll_forward(tables, state)
+        for changed, again in zip(after, _snapshot(state), strict=True):
+            np.testing.assert_allclose(changed, again)
+        undone += 1
     assert undone > 20
 
 
