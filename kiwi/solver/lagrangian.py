@@ -1,68 +1,152 @@
-"""The backend `lagrangian`: the engine over a problem's network, and what it proves."""
+"""The backend `lagrangian`: presolve, search, rule out, and again on what is left.
+
+Once a solution and a bound are known, every option whose reduced cost lifts the bound above the
+solution can be dropped: an assignment with it is not better (reduced-cost fixing). What is left
+is presolved again, and often much smaller; its bound counts up to the cost of the solution.
+"""
 
 import math
 import time
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from kiwi.solver.engine import Engine
+from kiwi.solver.evaluate import evaluate
 from kiwi.solver.network import build_network
 from kiwi.solver.outcome import OnProgress, conclude
-from kiwi.solver.presolve import presolve
+from kiwi.solver.presolve import Reduction, chain, presolve
 from kiwi.solver.problem import Problem
-from kiwi.solver.result import Progress, SolveResult
+from kiwi.solver.result import Progress, SolveResult, relative_gap
+
+NAME = "lagrangian"
+_STAGES = ((40, 4), (40, 4), (60, 6), (100, 12))
+"""Rounds and idle rounds of each stage."""
+_SMALLER = 0.9
+"""Another stage on a smaller network pays when at most this share of the options is left."""
 
 
-def solve_lagrangian(
-    problem: Problem,
-    *,
-    deadline: float,
-    seed: int,
-    gap: float,
-    warm_start: tuple[int, ...] | None = None,
-    on_progress: OnProgress | None = None,
-) -> SolveResult:
-    """Runs the engine until the gap is closed, its rounds are used up or the deadline passes.
+@dataclass(eq=False)
+class Search:
+    """One search: the problem's network, what is left of it, and the best of both sides.
 
-    A bound above every finite cost proves that no assignment is feasible.
+    **Attributes:**
+
+    - `solution`, `objective`: the best solution of the problem, or None and +inf.
+    - `bound`: proven lower bound.
+    - `left`: what is left of the network.
     """
-    started = time.monotonic()
-    reduction = presolve(build_network(problem))
-    if reduction.infeasible:
-        return conclude(problem, None, math.inf, solver="lagrangian")
-    engine = Engine(reduction.net, seed, gap, deadline, _reporter(on_progress, started))
-    start = None if warm_start is None else np.array(warm_start, dtype=np.int64)
-    lowered = None if start is None else reduction.lower(start)
-    if lowered is not None:
-        engine.offer(lowered)
-    engine.run()
-    best = engine.incumbent
-    return conclude(
-        problem,
-        warm_start if best is None else reduction.lift(best.choice).tolist(),
-        math.inf if engine.infeasible else engine.bound,
-        solver="lagrangian",
-        iterations=engine.rounds,
-        deterministic=not engine.out_of_time,
-        least_peak_bytes=engine.least_peak_bytes,
-    )
 
+    problem: Problem
+    seed: int
+    gap: float
+    deadline: float
+    on_progress: OnProgress | None = None
+    solution: tuple[int, ...] | None = field(init=False, default=None)
+    objective: float = field(init=False, default=math.inf)
+    peak_bytes: int | None = field(init=False, default=None)
+    bound: float = field(init=False, default=-math.inf)
+    left: Reduction = field(init=False)
+    rounds: int = field(init=False, default=0)
+    out_of_time: bool = field(init=False, default=False)
+    least_peak_bytes: int | None = field(init=False, default=None)
 
-def _reporter(on_progress: OnProgress | None, started: float):
-    if on_progress is None:
-        return None
+    def __post_init__(self) -> None:
+        self._started = time.monotonic()
+        self.left = presolve(build_network(self.problem))
+        if self.left.infeasible:
+            self.bound = math.inf
 
-    def report(engine: Engine) -> None:
-        best = engine.incumbent
-        on_progress(
-            Progress(
-                seconds=time.monotonic() - started,
-                objective=None if best is None else best.cost,
-                bound=engine.bound,
-                peak_bytes=None if best is None else best.peak_bytes,
-                solver="lagrangian",
-                iterations=engine.rounds,
-            )
+    @property
+    def settled(self) -> bool:
+        """True where the gap is closed or nothing feasible exists."""
+        if self.bound == math.inf:
+            return True
+        return self.solution is not None and relative_gap(self.objective, self.bound) <= self.gap
+
+    def offer(self, solution: tuple[int, ...]) -> None:
+        """Takes a solution of the problem where the referee finds it feasible and better."""
+        priced = evaluate(self.problem, solution)
+        if priced.feasible and priced.cost < self.objective:
+            self.solution, self.objective = tuple(int(o) for o in solution), priced.cost
+            self.peak_bytes = priced.peak_bytes
+
+    def raise_bound(self, bound: float) -> None:
+        """Takes a bound on the solutions that are better than `objective`."""
+        self.bound = max(self.bound, min(bound, self.objective))
+
+    def run(self) -> None:
+        """All stages, until settled or late."""
+        for rounds, idle_rounds in _STAGES:
+            if self.settled or self.out_of_time:
+                return
+            engine = self._engine()
+            engine.run(rounds, idle_rounds)
+            self._take(engine)
+            if self.settled or self.out_of_time or not self._shrink(engine):
+                return
+
+    def result(self, message: str = "") -> SolveResult:
+        """The outcome, priced by the referee once more."""
+        return conclude(
+            self.problem,
+            self.solution,
+            self.bound,
+            solver=NAME,
+            iterations=self.rounds,
+            message=message,
+            deterministic=not self.out_of_time,
+            least_peak_bytes=self.least_peak_bytes,
         )
 
-    return report
+    def _engine(self) -> Engine:
+        engine = Engine(self.left.net, self.seed, self.gap, self.deadline, self._report)
+        if self.solution is not None:
+            lowered = self.left.lower(np.array(self.solution, dtype=np.int64))
+            if lowered is not None:
+                engine.primal.offer(lowered)
+        return engine
+
+    def _take(self, engine: Engine) -> None:
+        best = engine.incumbent
+        if best is not None and best.cost < self.objective:
+            self.offer(tuple(self.left.lift(best.choice).tolist()))
+        self.raise_bound(math.inf if engine.infeasible else engine.bound)
+        self.rounds += engine.rounds
+        self.out_of_time = self.out_of_time or engine.out_of_time
+        peak = engine.primal.least_peak_bytes
+        if peak is not None:
+            self.least_peak_bytes = min(peak, self.least_peak_bytes or peak)
+
+    def _shrink(self, engine: Engine) -> bool:
+        """Rules out options and presolves again; True where another stage is worth it."""
+        if self.solution is None:
+            return False
+        bound, spare = engine.dual.reduced_costs()
+        net = self.left.net
+        ruled_out = bound + spare > self.objective + 1e-9 * abs(self.objective)
+        cost = np.where(ruled_out, np.inf, net.cost)
+        smaller = presolve(net._replace(cost=cost))
+        if smaller.infeasible:  # nothing better than the solution is left
+            self.raise_bound(math.inf)
+            return False
+        shrunk = smaller.net.option_count <= _SMALLER * net.option_count
+        self.left = chain(self.left, smaller)
+        return shrunk
+
+    def _report(self, engine: Engine) -> None:
+        best = engine.incumbent
+        if best is not None and best.cost < self.objective:
+            self.offer(tuple(self.left.lift(best.choice).tolist()))
+        if self.on_progress is not None:
+            found = self.solution is not None
+            self.on_progress(
+                Progress(
+                    seconds=time.monotonic() - self._started,
+                    objective=self.objective if found else None,
+                    bound=max(self.bound, min(engine.bound, self.objective)),
+                    peak_bytes=self.peak_bytes,
+                    solver=NAME,
+                    iterations=self.rounds + engine.rounds,
+                )
+            )

@@ -22,6 +22,7 @@ import datetime
 import functools
 import itertools
 import math
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -30,10 +31,10 @@ from ortools.math_opt.python import mathopt
 from ortools.util.python.solve_interrupter import SolveInterrupter
 
 from kiwi.errors import SolverUnavailableError
-from kiwi.solver.evaluate import evaluate
 from kiwi.solver.network import NO_LIMIT_BYTES, Network, build_network
 from kiwi.solver.outcome import conclude
-from kiwi.solver.presolve import Reduction, presolve
+from kiwi.solver.presolve import presolve
+from kiwi.solver.prices import usage_of
 from kiwi.solver.problem import Problem
 from kiwi.solver.result import SolveResult
 
@@ -89,41 +90,61 @@ def solve_milp(
     gap: float,
     warm_start: tuple[int, ...] | None = None,
 ) -> SolveResult:
-    """Solves with one of `SOLVER_TYPES`.
-
-    The memory rows hold up to the solver's tolerance only; where the referee finds a few bytes too
-    many, the rows are tightened by as much and the model solved again. The bound of the first
-    round holds for the problem.
-    """
+    """Presolves `problem`, and solves what is left with one of `SOLVER_TYPES`."""
     reduction = presolve(build_network(problem))
     if reduction.infeasible:
         return conclude(problem, None, math.inf, solver=solver)
-    network = reduction.net
-    form = formulate(network, integral_pairs=solver == "cp-sat")
-    hint = _hint(form, _lowered(reduction, warm_start))
-    best_bound, excess, iterations, solution = -math.inf, 0.0, 0, None
-    timed_out = False
-    for round_index in range(_REPAIR_ROUNDS):
-        _tighten(form, network, excess)
-        result = _run(form.model, solver, time_limit_seconds, seed, gap, hint)
-        iterations += 1
-        if round_index == 0:
-            best_bound = _bound(result, form)
-        timed_out = timed_out or result.termination.limit == mathopt.Limit.TIME
-        solution = _read(result, form, reduction)
-        if solution is None or evaluate(problem, solution).feasible:
-            break
-        excess += _excess(problem, solution)
-    if solution is None and warm_start is not None and best_bound < math.inf:
-        solution = list(warm_start)
-    return conclude(
-        problem,
-        solution,
-        best_bound,
+    hint = None
+    if warm_start is not None:
+        hint = reduction.lower(np.array(warm_start, dtype=np.int64))
+    choice, bound, timed_out = solve_network(
+        reduction.net,
         solver=solver,
-        iterations=iterations,
-        deterministic=not timed_out,
+        time_limit_seconds=time_limit_seconds,
+        seed=seed,
+        gap=gap,
+        hint=hint,
     )
+    solution = warm_start if choice is None else reduction.lift(choice).tolist()
+    return conclude(
+        problem, solution, bound, solver=solver, iterations=1, deterministic=not timed_out
+    )
+
+
+def solve_network(
+    network: Network,
+    *,
+    solver: str,
+    time_limit_seconds: float,
+    seed: int,
+    gap: float,
+    hint: np.ndarray | None = None,
+) -> tuple[np.ndarray | None, float, bool]:
+    """The choice found or None, the proven bound (+inf: infeasible), and whether time ran out.
+
+    The memory rows hold up to the solver's tolerance only; where a few bytes too many are held,
+    the rows are tightened by as much and the model is solved again. The bound of the first round
+    holds for the network.
+    """
+    deadline = time.monotonic() + time_limit_seconds
+    form = formulate(network, integral_pairs=solver == "cp-sat")
+    hints, excess_bytes = _hints(form, hint), 0
+    bound, timed_out = -math.inf, False
+    for round_index in range(_REPAIR_ROUNDS):
+        _tighten(form, network, excess_bytes)
+        left = deadline - time.monotonic()
+        result = _run(form.model, solver, left, seed, gap, hints)
+        if round_index == 0:
+            bound = _bound(result, form)
+        timed_out = timed_out or result.termination.limit == mathopt.Limit.TIME
+        choice = _read(result, form, network)
+        if choice is None:
+            return None, bound, timed_out
+        excess = int(usage_of(network, choice).max(initial=0)) - network.limit_bytes
+        if excess <= 0:
+            return choice, bound, timed_out
+        excess_bytes += excess
+    return None, bound, timed_out
 
 
 def _cost_scale(network: Network) -> float:
@@ -215,21 +236,16 @@ def _add_memory(model: mathopt.Model, network: Network, choose: dict) -> list:
     ]
 
 
-def _tighten(form: Formulation, network: Network, excess_bytes: float) -> None:
+def _tighten(form: Formulation, network: Network, excess_bytes: int) -> None:
     unit = SCALED_LIMIT / max(network.limit_bytes, 1)
     for row in form.memory_rows:
         row.upper_bound = (network.limit_bytes - excess_bytes) * unit
 
 
-def _excess(problem: Problem, solution: list[int]) -> float:
-    assert problem.limit_bytes is not None
-    return max(0.0, float(evaluate(problem, solution).peak_bytes - problem.limit_bytes))
-
-
-def _hint(form: Formulation, warm_start: np.ndarray | None) -> list[mathopt.SolutionHint]:
-    if warm_start is None:
+def _hints(form: Formulation, hint: np.ndarray | None) -> list[mathopt.SolutionHint]:
+    if hint is None:
         return []
-    values = {x: float(warm_start[node] == o) for (node, o), x in form.choose.items()}
+    values = {x: float(hint[node] == option) for (node, option), x in form.choose.items()}
     return [mathopt.SolutionHint(variable_values=values)]
 
 
@@ -286,19 +302,13 @@ def _bound(result: mathopt.SolveResult, form: Formulation) -> float:
     return (bound - _BOUND_SAFETY * abs(bound)) / form.cost_scale
 
 
-def _read(result: mathopt.SolveResult, form: Formulation, reduction: Reduction) -> list[int] | None:
+def _read(result: mathopt.SolveResult, form: Formulation, network: Network) -> np.ndarray | None:
     if not result.has_primal_feasible_solution():
         return None
     values = result.variable_values()
-    count = reduction.net.node_count
+    count = network.node_count
     choice, most = np.zeros(count, dtype=np.int64), np.full(count, -1.0)
     for (node, option), x in form.choose.items():
         if values[x] > most[node]:
             choice[node], most[node] = option, values[x]
-    return reduction.lift(choice).tolist()
-
-
-def _lowered(reduction: Reduction, warm_start: tuple[int, ...] | None) -> np.ndarray | None:
-    if warm_start is None:
-        return None
-    return reduction.lower(np.array(warm_start, dtype=np.int64))
+    return choice

@@ -1,29 +1,23 @@
 """The way in: one function, several solvers by name."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.errors import InvalidArgumentError, SolverUnavailableError, UnknownSolverError
 from kiwi.solver.brute_force import solve_brute_force
-from kiwi.solver.lagrangian import solve_lagrangian
-from kiwi.solver.milp import solve_milp
+from kiwi.solver.lagrangian import Search
+from kiwi.solver.milp import solve_milp, solve_network
 from kiwi.solver.outcome import OnProgress
 from kiwi.solver.problem import Problem
 from kiwi.solver.result import (
-    OPTIMAL_GAP,
     Progress,
     SolveResult,
-    SolveStatus,
-    relative_gap,
 )
 
 DEFAULT_GAP = 1e-3
 MOST_CELLS_FOR_MILP = 30_000
 """Options and table cells up to which `auto` hands a gap that stays open to a MILP."""
-MOST_CELLS_FOR_MILP_ALONE = 2_000
-"""The same, up to which `auto` asks the MILP at once: it answers in hundredths of a second."""
 
 
 @dataclass(frozen=True)
@@ -86,46 +80,39 @@ def solve(
 
 def _auto(request: Request) -> SolveResult:
     """The Lagrangian search; what it leaves open is closed by a MILP where that is small."""
-    size = request.problem.option_count + sum(edge.costs.size for edge in request.problem.edges)
-    if size <= MOST_CELLS_FOR_MILP_ALONE:
-        return _milp(replace(request, solver="highs"))
-    result = _lagrangian(request)
-    settled = result.gap is not None and result.gap <= request.gap
-    if settled or size > MOST_CELLS_FOR_MILP or request.seconds_left <= 0:
-        return result
-    start = result.solution if result.solution is not None else request.warm_start
-    exact = _milp(replace(request, solver="highs", warm_start=start))
-    return _better(result, exact)
-
-
-def _better(first: SolveResult, second: SolveResult) -> SolveResult:
-    """The better solution of two searches of one problem, with the better bound."""
-    if second.status is SolveStatus.INFEASIBLE:
-        return replace(second, least_peak_bytes=first.least_peak_bytes)
-    costs = [math.inf if r.objective is None else r.objective for r in (first, second)]
-    best = second if costs[1] <= costs[0] else first
-    bound = max(first.bound, second.bound)
-    if best.objective is None:
-        return replace(best, bound=bound, least_peak_bytes=first.least_peak_bytes)
-    bound = min(bound, best.objective)
-    closed = relative_gap(best.objective, bound) <= OPTIMAL_GAP
-    return replace(
-        best,
-        status=SolveStatus.OPTIMAL if closed else SolveStatus.FEASIBLE,
-        bound=bound,
-        deterministic=first.deterministic and second.deterministic,
+    search = _search(request)
+    search.run()
+    net = search.left.net
+    small = net.option_count + len(net.table) <= MOST_CELLS_FOR_MILP
+    if search.settled or not small or request.seconds_left <= 0:
+        return search.result()
+    choice, bound, timed_out = solve_network(
+        net,
+        solver="highs",
+        time_limit_seconds=request.seconds_left,
+        seed=request.seed,
+        gap=request.gap,
     )
+    if choice is not None:
+        search.offer(tuple(search.left.lift(choice).tolist()))
+    search.raise_bound(bound)
+    search.out_of_time = search.out_of_time or timed_out
+    return search.result(message="closed by HiGHS")
 
 
 def _lagrangian(request: Request) -> SolveResult:
-    return solve_lagrangian(
-        request.problem,
-        deadline=request.deadline,
-        seed=request.seed,
-        gap=request.gap,
-        warm_start=request.warm_start,
-        on_progress=request.on_progress,
+    search = _search(request)
+    search.run()
+    return search.result()
+
+
+def _search(request: Request) -> Search:
+    search = Search(
+        request.problem, request.seed, request.gap, request.deadline, request.on_progress
     )
+    if request.warm_start is not None:
+        search.offer(request.warm_start)
+    return search
 
 
 def _milp(request: Request) -> SolveResult:

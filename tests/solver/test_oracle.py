@@ -14,7 +14,7 @@ ROUNDS = {
     "cp-sat": 15,
     "gurobi": 30,
     "milp": 2,
-    "auto": 100,
+    "auto": 150,
     "lagrangian": 60,
 }
 TOLERANCE = 1e-6

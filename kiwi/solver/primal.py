@@ -1,0 +1,148 @@
+"""Feasible assignments: repaired from above, improved by trees and by forced options from within.
+
+Prices of memory steer every move. At the full prices of the relaxation a move keeps memory where
+it is worth most; at lower ones it spends what is left of it, which is how a limit is met that the
+relaxation jumps across.
+"""
+
+import math
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kiwi.solver.network import Network
+from kiwi.solver.peak import new_tree
+from kiwi.solver.prices import cost_of, priced_costs, usage_of
+from kiwi.solver.search import forced_moves, forest_descent, tree_descent
+from kiwi.solver.trees import new_workspace
+
+_REPAIR_ROUNDS = 40
+_REPAIR_GROWTH = 1.5
+_PRICE_LEVELS = (1.0, 0.5, 0.0)
+_LARGEST_TREE = 60
+_LARGEST_BALL = 150
+_LEAST_GAIN = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Incumbent:
+    """A feasible assignment of the network."""
+
+    choice: np.ndarray
+    cost: float
+    peak_bytes: int
+
+
+@dataclass(eq=False)
+class Primal:
+    """The best assignment so far, and ways to a better one.
+
+    `table` and `unary` are the network's costs with a large finite one for forbidden.
+    `least_peak_bytes`: the smallest peak of any assignment met without forbidden pairs.
+    """
+
+    net: Network
+    table: np.ndarray
+    unary: np.ndarray
+    deadline: float
+    incumbent: Incumbent | None = field(init=False, default=None)
+    least_peak_bytes: int | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self._work = new_workspace(self.net)
+
+    @property
+    def late(self) -> bool:
+        """True once the deadline has passed."""
+        return time.monotonic() > self.deadline
+
+    def offer(self, choice: np.ndarray) -> bool:
+        """Takes `choice` as incumbent where it is feasible and better."""
+        cost = float(cost_of(self.net, self.net.cost, self.net.table, choice))
+        if not math.isfinite(cost):
+            return False
+        peak = int(usage_of(self.net, choice).max(initial=0))
+        least = self.least_peak_bytes
+        self.least_peak_bytes = peak if least is None else min(least, peak)
+        if peak > self.net.limit_bytes:
+            return False
+        if self.incumbent is not None and cost >= self.incumbent.cost:
+            return False
+        self.incumbent = Incumbent(choice.copy(), cost, peak)
+        return True
+
+    def improve_from(self, choice: np.ndarray, prices: np.ndarray, scale: float) -> None:
+        """Descends from `choice`, repairs it, and polishes what fits. `scale`: a typical cost."""
+        priced = self._priced(prices)
+        forest_descent(self.net, self._work, self.table, priced, choice, 4)
+        self.offer(choice)
+        if self._repair(choice, prices, scale):
+            self.offer(choice)
+            self._polish(choice, prices)
+
+    def force(self, prices: np.ndarray, tries: int) -> None:
+        """Forced options around the incumbent, at each price level."""
+        if self.incumbent is None:
+            return
+        choice = self.incumbent.choice.copy()
+        top, lift = new_tree(usage_of(self.net, choice))
+        for level in _PRICE_LEVELS:
+            forced_moves(
+                self.net,
+                self._work,
+                self.table,
+                self._priced(level * prices),
+                choice,
+                top,
+                lift,
+                self.net.limit_bytes,
+                tries,
+                _LARGEST_BALL,
+                _LEAST_GAIN * abs(self.incumbent.cost),
+            )
+            self.offer(choice)
+            if self.late:
+                return
+
+    def _priced(self, prices: np.ndarray) -> np.ndarray:
+        out = np.empty(self.net.option_count)
+        priced_costs(self.net, self.unary, prices, out)
+        return out
+
+    def _repair(self, choice: np.ndarray, prices: np.ndarray, scale: float) -> bool:
+        """Raises prices where memory overflows until the assignment fits; True where it does."""
+        limit = self.net.limit_bytes
+        extra = np.zeros(len(prices))
+        unit = float(prices.sum()) or 0.1 * scale / max(limit, 1)
+        for _ in range(_REPAIR_ROUNDS):
+            usage = usage_of(self.net, choice)
+            if usage.max(initial=0) <= limit:
+                return True
+            if self.late:
+                break
+            extra += unit * np.maximum(usage / max(limit, 1) - 1.0, 0.0)
+            unit *= _REPAIR_GROWTH
+            priced = self._priced(prices + extra)
+            forest_descent(self.net, self._work, self.table, priced, choice, 1)
+        self.offer(choice)
+        return False
+
+    def _polish(self, choice: np.ndarray, prices: np.ndarray) -> None:
+        top, lift = new_tree(usage_of(self.net, choice))
+        for level in _PRICE_LEVELS:
+            tree_descent(
+                self.net,
+                self._work,
+                self.table,
+                self._priced(level * prices),
+                choice,
+                top,
+                lift,
+                self.net.limit_bytes,
+                max(50, self.net.node_count // 4),
+                _LARGEST_TREE,
+            )
+            self.offer(choice)
+            if self.late:
+                return
