@@ -44,6 +44,8 @@ FIXED_ROUNDS: tuple[tuple[Run, ...], ...] = (
     (Run(BEST, 0.1, STRICT), Run(BEST, 2.0, PRODUCT)),
 )
 ADAPTED_ROUNDS = 4
+FASTSA_SHARE = 0.25
+"""Share of the time limit for the run of `fastsa`, which mostly ends much earlier."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _parallel(task: Task, number: int, runs: tuple[Run, ...], best: Schedule) ->
     def work(run: Run, seed: int) -> Outcome:
         own = replace(task, seed=seed)
         if run.start == FASTSA:
-            return _fastsa(replace(own, time_limit_seconds=share_seconds))
+            return _fastsa(replace(own, time_limit_seconds=FASTSA_SHARE * task.time_limit_seconds))
         start = best if run.start == BEST else Schedule(task.graph.order)
         heat = run.heat / max(1, len(task.graph.operators))
         moves = max(1000, round(share_seconds * MOVES_PER_SECOND))

@@ -1,0 +1,55 @@
+import time
+
+import pytest
+
+from kiwi.solver.remat.best import remat
+from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
+from kiwi.solver.remat.result import Task
+from kiwi.solver.remat.simulate import simulate
+from kiwi.solver.remat.solve import solve
+
+from .graphs import random_general_graph, random_graph, training_chain
+from .oracle import least_seconds
+
+
+def _task(graph, budget_bytes, time_limit_seconds=0.4, seed=0):
+    """A task whose clock does not bind: searches are as long as the time limit plans them."""
+    return Task(graph, budget_bytes, time.monotonic() + 600, time_limit_seconds, seed)
+
+
+@pytest.mark.parametrize("make", [random_graph, random_general_graph])
+def test_tiny_graphs_are_planned_as_well_as_exhaustive_search_does(make):
+    for seed in range(40):
+        graph = make(seed, 5)
+        budget = (order_peak_bytes(graph) + largest_working_set(graph).size_bytes) // 2
+        best = least_seconds(graph, budget)
+        found = simulate(graph, remat(_task(graph, budget)).schedule)
+        if best is None:
+            assert found.peak_bytes > budget
+        else:
+            assert found.peak_bytes <= budget
+            assert found.compute_seconds == best
+
+
+def test_without_need_nothing_is_recomputed_and_no_move_made():
+    graph = training_chain(4)
+    finding = remat(_task(graph, order_peak_bytes(graph)))
+    assert finding.schedule.steps == graph.order
+    assert finding.iterations == 0
+
+
+def test_same_seed_same_schedule():
+    graph = random_graph(5, 20)
+    budget = (order_peak_bytes(graph) + largest_working_set(graph).size_bytes) // 2
+    first, second = (remat(_task(graph, budget, seed=3)) for _ in range(2))
+    assert first.schedule == second.schedule
+    assert first.deterministic
+
+
+@pytest.mark.parametrize("share", [0.8, 0.6, 0.4])
+def test_long_chain_at_least_as_good_as_fastsa(share):
+    graph = training_chain(40)
+    budget = round(share * order_peak_bytes(graph))
+    ours = solve(graph, budget, "remat", time_limit_seconds=3.0)
+    assert ours.peak_bytes <= budget
+    assert ours.compute_seconds <= solve(graph, budget, "fastsa", 3.0).compute_seconds
