@@ -14,7 +14,7 @@ import numpy as np
 from kiwi.solver.dual import Dual
 from kiwi.solver.network import Network
 from kiwi.solver.primal import Incumbent, Primal
-from kiwi.solver.result import relative_gap
+from kiwi.solver.result import OPTIMAL_GAP, relative_gap
 from kiwi.solver.search import seed_random
 
 _FIRST_SWEEPS = 15
@@ -62,8 +62,9 @@ class Engine:
     def settled(self) -> bool:
         """True where the gap is as small as was asked for, or there is nothing to find."""
         best = self.incumbent
-        closed = best is not None and relative_gap(best.cost, self.bound) <= self.gap
-        return closed or self.infeasible
+        if best is None:
+            return self.infeasible
+        return relative_gap(best.cost, self.bound) <= max(self.gap, OPTIMAL_GAP)
 
     def run(self, most_rounds: int, most_idle_rounds: int) -> None:
         """Rounds until settled, idle, used up or late. A round is idle when it moved neither cost
@@ -75,13 +76,13 @@ class Engine:
             if self._late():
                 return
             before = self._standing()
-            self._round()
+            self._round(stalled=idle > 0)
             self.rounds += 1
             idle = idle + 1 if self._is_close(before) else 0
             if self.on_round is not None:
                 self.on_round(self)
 
-    def _round(self) -> None:
+    def _round(self, *, stalled: bool) -> None:
         scale = max(abs(self.bound), 1e-300)
         self.dual.improve(_DUAL_STEPS)
         prices = self.dual.best_prices
@@ -89,7 +90,8 @@ class Engine:
         if self.incumbent is None or self.settled or self._late():
             return
         self.primal.improve_from(self.incumbent.choice.copy(), prices, scale)
-        self.primal.force(prices, _FORCED_TRIES)
+        if stalled:
+            self.primal.force(prices, _FORCED_TRIES)
         self.dual.learn(self.incumbent.choice)
 
     def _standing(self) -> tuple[float, float]:

@@ -17,11 +17,12 @@ from kiwi.solver.network import build_network
 from kiwi.solver.outcome import OnProgress, conclude
 from kiwi.solver.presolve import Reduction, chain, presolve
 from kiwi.solver.problem import Problem
-from kiwi.solver.result import Progress, SolveResult, relative_gap
+from kiwi.solver.result import OPTIMAL_GAP, Progress, SolveResult, relative_gap
 
 NAME = "lagrangian"
-_STAGES = ((40, 4), (40, 4), (60, 6), (100, 12))
+_STAGES = ((40, 3), (40, 3), (40, 4))
 """Rounds and idle rounds of each stage."""
+_ENDLESS = 10**9
 _SMALLER = 0.9
 """Another stage on a smaller network pays when at most this share of the options is left."""
 
@@ -49,6 +50,7 @@ class Search:
     left: Reduction = field(init=False)
     rounds: int = field(init=False, default=0)
     out_of_time: bool = field(init=False, default=False)
+    clock_ended: bool = field(init=False, default=False)
     least_peak_bytes: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -62,7 +64,9 @@ class Search:
         """True where the gap is closed or nothing feasible exists."""
         if self.bound == math.inf:
             return True
-        return self.solution is not None and relative_gap(self.objective, self.bound) <= self.gap
+        if self.solution is None:
+            return False
+        return relative_gap(self.objective, self.bound) <= max(self.gap, OPTIMAL_GAP)
 
     def offer(self, solution: tuple[int, ...]) -> None:
         """Takes a solution of the problem where the referee finds it feasible and better."""
@@ -86,6 +90,13 @@ class Search:
             if self.settled or self.out_of_time or not self._shrink(engine):
                 return
 
+    def linger(self) -> None:
+        """Searches on what is left until settled or late, however little comes of it."""
+        if not self.settled and not self.out_of_time:
+            engine = self._engine()
+            engine.run(_ENDLESS, _ENDLESS)
+            self._take(engine)
+
     def result(self, message: str = "") -> SolveResult:
         """The outcome, priced by the referee once more."""
         return conclude(
@@ -95,7 +106,7 @@ class Search:
             solver=NAME,
             iterations=self.rounds,
             message=message,
-            deterministic=not self.out_of_time,
+            deterministic=not (self.out_of_time or self.clock_ended),
             least_peak_bytes=self.least_peak_bytes,
         )
 

@@ -16,7 +16,8 @@ from kiwi.solver.result import (
 )
 
 DEFAULT_GAP = 1e-3
-MOST_CELLS_FOR_MILP = 30_000
+_MILP_SHARE = 0.7
+MOST_CELLS_FOR_MILP = 60_000
 """Options and table cells up to which `auto` hands a gap that stays open to a MILP."""
 
 
@@ -34,6 +35,8 @@ class Request:
     gap: float
     warm_start: tuple[int, ...] | None
     on_progress: OnProgress | None
+    until_time_limit: bool = False
+    any_time: bool = False
 
     @property
     def seconds_left(self) -> float:
@@ -50,6 +53,8 @@ def solve(
     warm_start: Sequence[int] | None = None,
     on_progress: OnProgress | None = None,
     gap: float = DEFAULT_GAP,
+    until_time_limit: bool = False,
+    any_time: bool = False,
 ) -> SolveResult:
     """Chooses one option per node at the least cost under the memory limit.
 
@@ -63,6 +68,10 @@ def solve(
     - `on_progress`: called with a `Progress` whenever the solution or the bound improves, by the
       solvers that can.
     - `gap`: the search may end once (objective - bound) / objective is at most this.
+    - `until_time_limit`: searches on until then where the gap stays open, however little comes of
+      it. By default the search also ends when it no longer gets anywhere.
+    - `any_time`: on Ctrl-C return the best solution so far, where there is one, instead of raising
+      `KeyboardInterrupt`; `auto` and `lagrangian` can.
 
     Every returned solution was priced by `kiwi.solver.evaluate`. Raises `UnknownSolverError`,
     `InvalidArgumentError`, and `SolverUnavailableError` where the solver cannot take the problem.
@@ -80,30 +89,47 @@ def solve(
 
 def _auto(request: Request) -> SolveResult:
     """The Lagrangian search; what it leaves open is closed by a MILP where that is small."""
+    return _searched(request, close=True)
+
+
+def _lagrangian(request: Request) -> SolveResult:
+    return _searched(request, close=False)
+
+
+def _searched(request: Request, *, close: bool) -> SolveResult:
     search = _search(request)
-    search.run()
+    message = ""
+    try:
+        search.run()
+        if close:
+            message = _close(search, request)
+        if request.until_time_limit:
+            search.linger()
+    except KeyboardInterrupt:
+        if not request.any_time:
+            raise
+        search.clock_ended, message = True, "Interrupted."
+    return search.result(message)
+
+
+def _close(search: Search, request: Request) -> str:
+    """Asks a MILP for what is left, where that is small; returns what to tell about it."""
     net = search.left.net
     small = net.option_count + len(net.table) <= MOST_CELLS_FOR_MILP
-    if search.settled or not small or request.seconds_left <= 0:
-        return search.result()
+    if search.settled or search.left.infeasible or not small or request.seconds_left <= 0:
+        return ""
     choice, bound, timed_out = solve_network(
         net,
         solver="highs",
-        time_limit_seconds=request.seconds_left,
+        time_limit_seconds=_MILP_SHARE * request.seconds_left,
         seed=request.seed,
         gap=request.gap,
     )
     if choice is not None:
         search.offer(tuple(search.left.lift(choice).tolist()))
     search.raise_bound(bound)
-    search.out_of_time = search.out_of_time or timed_out
-    return search.result(message="closed by HiGHS")
-
-
-def _lagrangian(request: Request) -> SolveResult:
-    search = _search(request)
-    search.run()
-    return search.result()
+    search.clock_ended = search.clock_ended or timed_out
+    return f"HiGHS went on with the {net.option_count} options that were left."
 
 
 def _search(request: Request) -> Search:

@@ -1,0 +1,130 @@
+"""`python -m kiwi.solver INSTANCE --time-limit 60 --seed 0 --out solution.json`.
+
+Reads an instance of the ASPLOS/EuroSys 2025 contest and writes
+{"solution": [option per node], "objective": ..., "bound": ..., "gap": ..., "peak": ...,
+"status": ..., "deterministic": ...}. The time limit counts from the start of the process. On
+Ctrl-C the best solution so far is written. The exit status is 0 with a solution, 1 without one,
+2 for bad input.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from kiwi.errors import KiwiError
+from kiwi.solver.contest import read_contest
+from kiwi.solver.evaluate import evaluate
+from kiwi.solver.problem import Problem
+from kiwi.solver.result import Progress, SolveResult
+from kiwi.solver.solve import DEFAULT_GAP, SOLVERS, solve
+
+_MARGIN_SECONDS = 0.5
+"""Kept back for pricing and writing the solution."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    started = time.monotonic() - _seconds_since_start()
+    try:
+        problem = read_contest(options.instance)
+        left = options.time_limit - (time.monotonic() - started) - _MARGIN_SECONDS
+        result = solve(
+            problem,
+            solver=options.solver,
+            time_limit_seconds=max(left, 0.1),
+            seed=options.seed,
+            gap=options.gap,
+            until_time_limit=not options.stop_early,
+            on_progress=None if options.quiet else _Printer(started),
+            any_time=True,
+        )
+    except KiwiError as error:
+        print(error, file=sys.stderr)
+        return 2
+    _print_result(result)
+    if options.out is not None:
+        options.out.write_text(json.dumps(_document(problem, result)) + "\n")
+    return 0 if result.solution is not None else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m kiwi.solver", description=__doc__)
+    parser.add_argument("instance", type=Path, help="contest instance, .json or .json.gz")
+    parser.add_argument("--time-limit", type=float, default=60.0, metavar="SECONDS")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gap", type=float, default=DEFAULT_GAP / 1e3)
+    parser.add_argument("--solver", choices=sorted(SOLVERS), default="auto")
+    parser.add_argument("--out", type=Path, default=None, metavar="FILE")
+    parser.add_argument("--stop-early", action="store_true", help="end when nothing improves")
+    parser.add_argument("--quiet", action="store_true")
+    return parser
+
+
+def _seconds_since_start() -> float:
+    """Age of this process, as far as the system tells."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        return max(0.0, uptime - float(fields[19]) / 100.0)  # clock ticks of 1/100 s
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+class _Printer:
+    """Prints a line whenever the cost, or noticeably the bound, improves."""
+
+    def __init__(self, started: float) -> None:
+        self._started = started
+        self._last: tuple[float | None, float] | None = None
+
+    def __call__(self, state: Progress) -> None:
+        standing = (state.objective, state.bound)
+        if self._last is not None:
+            same = self._last[0] == standing[0]
+            if same and standing[1] - self._last[1] <= 1e-4 * abs(standing[1]):
+                return
+        self._last = standing
+        cost = "-" if state.objective is None else f"{state.objective:.10g}"
+        gap = "-" if state.gap is None else f"{100 * state.gap:.3f} %"
+        elapsed = time.monotonic() - self._started
+        print(
+            f"{elapsed:8.1f} s  cost {cost}  bound {state.bound:.10g}  gap {gap}  "
+            f"peak {state.peak_bytes}",
+            flush=True,
+        )
+
+
+def _print_result(result: SolveResult) -> None:
+    gap = "unknown" if result.gap is None else f"{100 * result.gap:.4f} %"
+    print(
+        f"{result.status.value}: cost {result.objective}, bound {result.bound:.10g}, gap {gap}, "
+        f"peak {result.peak_bytes}, {result.seconds:.1f} s"
+    )
+    if result.message:
+        print(result.message)
+    if result.solution is None and result.least_peak_bytes is not None:
+        print(f"The least peak found is {result.least_peak_bytes} bytes.")
+    if not result.deterministic:
+        print("The clock ended the search: another run may find another solution.")
+
+
+def _document(problem: Problem, result: SolveResult) -> dict:
+    document = {
+        "solution": None if result.solution is None else list(result.solution),
+        "objective": result.objective,
+        "bound": result.bound if abs(result.bound) < float("inf") else None,
+        "gap": result.gap,
+        "peak": result.peak_bytes,
+        "status": result.status.value,
+        "deterministic": result.deterministic,
+    }
+    if result.solution is not None:
+        document["limit_met"] = evaluate(problem, result.solution).feasible
+    return document
+
+
+if __name__ == "__main__":
+    sys.exit(main())
