@@ -57,12 +57,15 @@ def _convolution_flops(
 ) -> float:
     """2 x result elements x kernel elements per output feature.
 
-    The output feature factor is the one that kernel and result share and the input lacks.
+    The output features are the dimension of the kernel that the result has as well. (With feature
+    groups the input shares a factor of it.)
     """
-    inputs, kernel, result = (
-        {f for factors in dims for f in factors} for dims in (*rule.operands, rule.results[0])
+    result = {f for factors in rule.results[0] for f in factors}
+    features = prod(
+        size
+        for size, factors in zip(kernel_shape, rule.operands[1], strict=True)
+        if factors and result.issuperset(factors)
     )
-    features = prod(rule.factor_sizes[f] for f in (kernel & result) - inputs)
     return 2.0 * prod(result_shape) * prod(kernel_shape) / max(1, features)
 
 

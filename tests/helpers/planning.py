@@ -1,0 +1,86 @@
+"""Short ways from a function to its graph, units and problem."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.lowering import lower
+from kiwi.hlo.program import Program, trace
+from kiwi.hlo.units import Unit, UnitGraph, build_units
+from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
+
+
+def array(*shape: int, dtype: Any = "float32") -> jax.ShapeDtypeStruct:
+    """An abstract array."""
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def flat(function: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """`function` with its result as a flat list."""
+    return lambda *args: jax.tree.leaves(function(*args))
+
+
+def trace_flat(function: Callable[..., Any], *args: Any, **options: Any) -> Program:
+    """The program of a function of arrays."""
+    return trace(flat(function), args, **options)
+
+
+def graph_of(function: Callable[..., Any], *args: Any) -> HloGraph:
+    """The HLO graph of a function of arrays."""
+    return lower(trace_flat(function, *args))
+
+
+def step_graph(module: Any, config: Any) -> HloGraph:
+    """The HLO graph of an example's training step."""
+    leaves, tree = jax.tree.flatten((module.abstract_state(config), module.abstract_batch(config)))
+    step = module.make_train_step(config)
+    return graph_of(lambda *flat_args: step(*jax.tree.unflatten(tree, flat_args)), *leaves)
+
+
+def units_of(function: Callable[..., Any], *args: Any, donated: Sequence[int] = ()) -> UnitGraph:
+    """The units of a function of arrays; `donated` are positions of arguments."""
+    graph = graph_of(function, *args)
+    return build_units(graph, frozenset(graph.program.arguments[k] for k in donated))
+
+
+def problem_of(
+    units: UnitGraph,
+    mesh_shape: Sequence[int],
+    *,
+    profile: str = "h100-sxm",
+    arguments: Mapping[int, TensorSharding] | None = None,
+    results: Mapping[int, TensorSharding] | None = None,
+    carried: Mapping[int, int] | None = None,
+    recompute: bool = True,
+    limit_bytes: int | None = None,
+) -> PlanningProblem:
+    """The planning problem of units; `arguments` and `carried` name arguments by position."""
+    position = units.graph.program.arguments
+    fixed = Fixed(
+        {position[k]: s for k, s in (arguments or {}).items()},
+        dict(results or {}),
+        {r: position[k] for r, k in (carried or {}).items()},
+        recompute,
+    )
+    return build_problem(units, DeviceMesh.create(mesh_shape, profile), fixed, limit_bytes)
+
+
+def unit_with(units: UnitGraph, opcode: str, occurrence: int = 0) -> Unit:
+    """The unit whose root does `opcode`, the first or a later one."""
+    found = [u for u in units.units if units.graph.opcode_of(u.root) == opcode]
+    return found[occurrence]
+
+
+def primitives(program: Program) -> list[str]:
+    """The names of a program's primitives, in order."""
+    return [equation.name for equation in program.equations]
+
+
+def random_arrays(shapes: Sequence[jax.ShapeDtypeStruct], seed: int = 0) -> list[np.ndarray]:
+    """Normally distributed arrays of the given types."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(s.shape).astype(s.dtype) for s in shapes]

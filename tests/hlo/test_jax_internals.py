@@ -1,0 +1,95 @@
+"""The private names of jax exist, do what Kiwi needs, and are named in one module only."""
+
+import ast
+import importlib
+from pathlib import Path
+
+import jax
+import pytest
+from jax._src import source_info_util
+
+import kiwi
+from kiwi.hlo import jax_internals
+
+PACKAGE = Path(kiwi.__file__).parent
+
+
+def resolve(dotted: str) -> object:
+    """The object of a dotted path, the longest importable prefix taken as its module."""
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[cut:]:
+            found = getattr(found, name)
+        return found
+    raise ModuleNotFoundError(dotted)
+
+
+def imported_modules(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def is_private(module: str) -> bool:
+    return module.split(".")[0] == "jaxlib" or module.startswith("jax._src")
+
+
+@pytest.mark.parametrize("name", jax_internals.PRIVATE_NAMES)
+def test_private_name_exists(name: str):
+    assert resolve(name) is not None
+
+
+def test_every_private_import_is_listed():
+    imported = imported_modules(PACKAGE / "hlo" / "jax_internals.py")
+    private = {m for m in imported if is_private(m)}
+    unlisted = {m for m in private if not any(n.startswith(m) for n in jax_internals.PRIVATE_NAMES)}
+    assert private and not unlisted
+
+
+def test_no_other_module_imports_private_names():
+    offenders = {
+        str(path.relative_to(PACKAGE)): private
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.name != "jax_internals.py"
+        and (private := {m for m in imported_modules(path) if is_private(m)})
+    }
+    assert offenders == {}
+
+
+def test_source_line_names_the_users_code():
+    (eqn,) = jax.make_jaxpr(lambda x: jax.numpy.sin(x))(1.0).eqns
+    assert jax_internals.source_line(eqn.source_info).startswith(__file__)
+    assert jax_internals.source_line(source_info_util.new_source_info()) == ""
+
+
+def test_rule_of_a_matmul_is_read_as_factors():
+    shapes = jax.ShapeDtypeStruct((2, 3), "float32"), jax.ShapeDtypeStruct((3, 5), "float32")
+    module = jax.jit(lambda x, y: x @ y).lower(*shapes).compiler_ir("stablehlo")
+    jax_internals.populate_sharding_rules(module)
+    main = jax_internals.functions(module)["main"]
+    fields = [jax_internals.sharding_rule_fields(op) for op in jax_internals.block_operations(main)]
+    (rule,) = [f for f in fields if f is not None]
+    ((i,), (k,)), ((k_too,), (j,)) = rule["operands"]
+    assert k == k_too and rule["results"] == (((i,), (j,)),)
+    assert [rule["factor_sizes"][f] for f in (i, k, j)] == [2, 3, 5]
+    assert rule["reduction"] == {k} and not rule["need_replication"]
+
+
+def test_tokens_have_no_shape():
+    def effectful(x):
+        jax.debug.callback(lambda _: None, x, ordered=True)
+        return x
+
+    lowered = jax.jit(effectful).lower(jax.ShapeDtypeStruct((2,), "float32"))
+    main = jax_internals.functions(lowered.compiler_ir("stablehlo"))["main"]
+    shapes = [jax_internals.tensor_shape_and_dtype(a) for a in jax_internals.block_arguments(main)]
+    assert shapes.count(None) == 1 and ((2,), "f32") in shapes
