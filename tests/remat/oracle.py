@@ -12,7 +12,8 @@ from kiwi.solver.remat.graph import RematGraph
 
 FREE, FIXED_ORDER, STAGES = "free", "fixed order", "stages"
 """Any order; first computations in the given order; and besides, at most once per stage and in
-the given order within it, where a stage ends with a first computation (Checkmate)."""
+the given order within it, where a stage ends with a first computation (Checkmate), so that
+nothing is computed after the last first computation."""
 
 
 def least_seconds(
@@ -53,7 +54,7 @@ def _moves(graph, state, budget_bytes, family, most_copies):
         is_new = not copies[index]
         if family != FREE and is_new and rank[index] != done:
             continue
-        if family == STAGES and not is_new and rank[index] <= last:
+        if family == STAGES and not is_new and (rank[index] <= last or all(copies)):
             continue
         held = live | set(operator.outputs)
         memory = sum(graph.values[value].size_bytes for value in held) + graph.resident_bytes

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
 from kiwi.solver.remat.best import remat
 from kiwi.solver.remat.bounds import largest_working_set
+from kiwi.solver.remat.checkmate import checkmate
+from kiwi.solver.remat.checkmate_lp import checkmate_lp
 from kiwi.solver.remat.fastsa import fastsa, order_only
 from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.moccasin import moccasin
 from kiwi.solver.remat.result import Finding, RematResult, Task
+from kiwi.solver.remat.rk_checkmate import rk_checkmate
 from kiwi.solver.remat.simulate import Simulation, simulate
 from kiwi.solver.result import SolveStatus
 from kiwi.solver.schedule import Schedule
@@ -22,10 +26,14 @@ def keep_all(task: Task) -> Finding:
 
 
 PLANNERS: dict[str, Planner] = {
+    "checkmate": checkmate,
+    "checkmate-lp": checkmate_lp,
     "fastsa": fastsa,
     "keep-all": keep_all,
+    "moccasin": moccasin,
     "order-only": order_only,
     "remat": remat,
+    "rk-checkmate": rk_checkmate,
 }
 DEFAULT_PLANNER = "remat"
 

@@ -1,0 +1,79 @@
+"""Checkmate's linear relaxation, solved by PDLP and rounded (FastSA, appendices A.1 and D.2).
+
+The relaxation is solved for 0.9 of the budget (or the whole, if that is infeasible), with
+tolerances of 1e-4. What is kept between
+stages is then rounded by 0.5 and by 100 random thresholds; what must be computed follows. The
+best rounding by the simulator is returned.
+"""
+
+import datetime
+import random
+
+from ortools.math_opt.python import mathopt
+
+from kiwi.solver.remat.checkmate import CheckmateModel, build_checkmate
+from kiwi.solver.remat.milp import CellValues, RankedGraph, schedule_of
+from kiwi.solver.remat.result import Finding, Task
+from kiwi.solver.remat.simulate import simulate
+from kiwi.solver.schedule import Schedule
+
+BUDGET_SHARES = (0.9, 1.0)
+"""The second is tried where the relaxation cannot meet the first."""
+TOLERANCE = 1e-4
+RANDOM_THRESHOLDS = 100
+
+
+def checkmate_lp(task: Task) -> Finding:
+    """The best rounding of the relaxation."""
+    for share in BUDGET_SHARES:
+        built = build_checkmate(task, integer=False, budget_share=share)
+        result = mathopt.solve(built.model, mathopt.SolverType.PDLP, params=_parameters(task))
+        if result.has_primal_feasible_solution():
+            return _rounded(task, built, result)
+    return Finding(None, deterministic=not _timed_out(result))
+
+
+def _rounded(task: Task, built: CheckmateModel, result: mathopt.SolveResult) -> Finding:
+    kept = {cell: result.variable_values(each) for cell, each in built.kept.items()}
+    draw = random.Random(task.seed)
+    thresholds = [0.5] + [draw.random() for _ in range(RANDOM_THRESHOLDS)]
+    rounded = {round_kept(built.ranked, kept, threshold).steps for threshold in thresholds}
+    best = min(sorted(rounded), key=lambda steps: _rank(built, task, Schedule(steps)))
+    return Finding(Schedule(best), iterations=len(rounded), deterministic=not _timed_out(result))
+
+
+def round_kept(ranked: RankedGraph, kept: CellValues, threshold: float) -> Schedule:
+    """Keeps what exceeds `threshold`, and computes what is needed then, stage by stage."""
+    computed: dict[tuple[int, int], float] = {}
+    there: set[int] = set()
+    for t in range(ranked.count):
+        following = {i for i in range(t + 1) if kept.get((t + 1, i), 0.0) > threshold}
+        if t == ranked.count - 1:
+            following |= {ranked.writer[v] for v in ranked.graph.results if v in ranked.writer}
+        needed = {t} | (following - there)
+        for i in range(t, -1, -1):
+            if i in needed:
+                needed |= {ranked.writer[v] for v in ranked.inputs[i]} - there
+            computed[t, i] = float(i in needed)
+        there = following & (there | needed)
+    return schedule_of(ranked, computed)
+
+
+def _rank(built: CheckmateModel, task: Task, schedule: Schedule) -> tuple[int, float, float]:
+    found = simulate(built.ranked.graph, schedule)
+    if found.peak_bytes <= task.budget_bytes:
+        return (0, found.compute_seconds, found.peak_bytes)
+    return (1, found.peak_bytes, found.compute_seconds)
+
+
+def _parameters(task: Task) -> mathopt.SolveParameters:
+    limit = datetime.timedelta(seconds=max(0.01, 0.9 * task.remaining_seconds()))
+    parameters = mathopt.SolveParameters(time_limit=limit)
+    criteria = parameters.pdlp.termination_criteria.simple_optimality_criteria
+    criteria.eps_optimal_relative = TOLERANCE
+    criteria.eps_optimal_absolute = TOLERANCE
+    return parameters
+
+
+def _timed_out(result: mathopt.SolveResult) -> bool:
+    return result.termination.limit == mathopt.Limit.TIME
