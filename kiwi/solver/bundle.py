@@ -76,6 +76,11 @@ class Bundle:
         self._null_steps = 0
 
     @property
+    def size(self) -> int:
+        """The number of assignments in the model."""
+        return len(self._costs)
+
+    @property
     def predicted(self) -> float:
         """How much the model still promises above the centre's value."""
         return self._model - self.value

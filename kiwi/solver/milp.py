@@ -18,19 +18,18 @@ Forbidden options and pairs get no variable. This is the local polytope of the c
 (Schlesinger 1976; Wainwright and Jordan 2008, section 4.1) with rows for memory.
 """
 
-import datetime
-import functools
 import itertools
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from ortools.math_opt.python import mathopt
-from ortools.util.python.solve_interrupter import SolveInterrupter
 
-from kiwi.errors import SolverUnavailableError
+from kiwi.solver.answer import MilpAnswer
+from kiwi.solver.gurobi import solve_with_gurobi
+from kiwi.solver.mathopt_run import solve_with_mathopt
 from kiwi.solver.network import NO_LIMIT_BYTES, Network, build_network
 from kiwi.solver.outcome import conclude
 from kiwi.solver.presolve import presolve
@@ -44,14 +43,6 @@ SCALED_COST = 1e4
 SCALED_LIMIT = 1e3
 """Memory rows are scaled to this right-hand side, for the same reason."""
 
-SOLVER_TYPES = {
-    "milp": mathopt.SolverType.HIGHS,
-    "highs": mathopt.SolverType.HIGHS,
-    "cp-sat": mathopt.SolverType.CP_SAT,
-    "scip": mathopt.SolverType.GSCIP,
-    "gurobi": mathopt.SolverType.GUROBI,
-}
-
 _REPAIR_ROUNDS = 3
 _BOUND_SAFETY = 1e-7
 """Floating-point MILP solvers prove bounds up to their tolerances; this much is given back."""
@@ -59,13 +50,13 @@ _BOUND_SAFETY = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Formulation:
-    """The model, the variables x by (node, option), and the factor that scaled the costs."""
+    """The model, its variables x by (node, option), its rows (d), and the factor that scaled the
+    costs."""
 
     model: mathopt.Model
     choose: dict[tuple[int, int], mathopt.Variable]
     memory_rows: list[mathopt.LinearConstraint]
     cost_scale: float
-    constant: float
 
 
 def formulate(network: Network, *, integral_pairs: bool = False) -> Formulation:
@@ -78,7 +69,7 @@ def formulate(network: Network, *, integral_pairs: bool = False) -> Formulation:
         objective += _add_pairs(model, network, choose, edge, scale, integral_pairs)
     rows = _add_memory(model, network, choose)
     model.minimize(mathopt.fast_sum(objective))
-    return Formulation(model, choose, rows, scale, 0.0)
+    return Formulation(model, choose, rows, scale)
 
 
 def solve_milp(
@@ -90,7 +81,7 @@ def solve_milp(
     gap: float,
     warm_start: tuple[int, ...] | None = None,
 ) -> SolveResult:
-    """Presolves `problem`, and solves what is left with one of `SOLVER_TYPES`."""
+    """Presolves `problem`, and solves what is left with one of the MILP solvers."""
     reduction = presolve(build_network(problem))
     if reduction.infeasible:
         return conclude(problem, None, math.inf, solver=solver)
@@ -128,16 +119,22 @@ def solve_network(
     """
     deadline = time.monotonic() + time_limit_seconds
     form = formulate(network, integral_pairs=solver == "cp-sat")
-    hints, excess_bytes = _hints(form, hint), 0
+    run = solve_with_gurobi if solver == "gurobi" else partial(solve_with_mathopt, solver=solver)
+    excess_bytes = 0
     bound, timed_out = -math.inf, False
     for round_index in range(_REPAIR_ROUNDS):
         _tighten(form, network, excess_bytes)
-        left = deadline - time.monotonic()
-        result = _run(form.model, solver, left, seed, gap, hints)
+        answer = run(
+            form.model,
+            time_limit_seconds=deadline - time.monotonic(),
+            seed=seed,
+            gap=gap,
+            hint=_hint(form, hint),
+        )
         if round_index == 0:
-            bound = _bound(result, form)
-        timed_out = timed_out or result.termination.limit == mathopt.Limit.TIME
-        choice = _read(result, form, network)
+            bound = _bound(answer, form)
+        timed_out = timed_out or answer.timed_out
+        choice = _read(answer, form, network)
         if choice is None:
             return None, bound, timed_out
         excess = int(usage_of(network, choice).max(initial=0)) - network.limit_bytes
@@ -242,73 +239,24 @@ def _tighten(form: Formulation, network: Network, excess_bytes: int) -> None:
         row.upper_bound = (network.limit_bytes - excess_bytes) * unit
 
 
-def _hints(form: Formulation, hint: np.ndarray | None) -> list[mathopt.SolutionHint]:
-    if hint is None:
-        return []
-    values = {x: float(hint[node] == option) for (node, option), x in form.choose.items()}
-    return [mathopt.SolutionHint(variable_values=values)]
-
-
-def _run(
-    model: mathopt.Model,
-    solver: str,
-    time_limit_seconds: float,
-    seed: int,
-    gap: float,
-    hints: list[mathopt.SolutionHint],
-) -> mathopt.SolveResult:
-    """Runs in a thread, so that Ctrl-C reaches the solver: it is told to stop, then re-raised."""
-    parameters = mathopt.SolveParameters(
-        time_limit=datetime.timedelta(seconds=max(time_limit_seconds, 0.01)),
-        random_seed=seed,
-        relative_gap_tolerance=gap,
-        threads=1 if solver == "scip" else None,
-    )
-    if solver == "cp-sat":  # several strategies in a fixed rotation: repeatable, unlike a race
-        parameters.cp_sat.num_workers = 8
-        parameters.cp_sat.interleave_search = True
-    model_parameters = mathopt.ModelSolveParameters(solution_hints=hints)
-    interrupter = SolveInterrupter()
-    call = functools.partial(
-        mathopt.solve,
-        model,
-        SOLVER_TYPES[solver],
-        params=parameters,
-        model_params=model_parameters,
-        interrupter=interrupter,
-    )
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(call)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            interrupter.interrupt()
-            raise
-        except Exception as error:  # MathOpt lets whatever its binding raises through
-            raise SolverUnavailableError(
-                f"The solver {solver!r} failed: {error}",
-                cause="its licence does not fit the model, or it is not part of this OR-tools",
-                suggestion='use solver="auto"',
-            ) from error
-
-
-def _bound(result: mathopt.SolveResult, form: Formulation) -> float:
-    reason = result.termination.reason
-    if reason == mathopt.TerminationReason.INFEASIBLE:
-        return math.inf
-    bound = result.termination.objective_bounds.dual_bound
-    if not math.isfinite(bound):
-        return -math.inf
-    return (bound - _BOUND_SAFETY * abs(bound)) / form.cost_scale
-
-
-def _read(result: mathopt.SolveResult, form: Formulation, network: Network) -> np.ndarray | None:
-    if not result.has_primal_feasible_solution():
+def _hint(form: Formulation, choice: np.ndarray | None) -> dict[mathopt.Variable, float] | None:
+    if choice is None:
         return None
-    values = result.variable_values()
+    return {x: float(choice[node] == option) for (node, option), x in form.choose.items()}
+
+
+def _bound(answer: MilpAnswer, form: Formulation) -> float:
+    if math.isinf(answer.bound):
+        return answer.bound
+    return (answer.bound - _BOUND_SAFETY * abs(answer.bound)) / form.cost_scale
+
+
+def _read(answer: MilpAnswer, form: Formulation, network: Network) -> np.ndarray | None:
+    if answer.values is None:
+        return None
     count = network.node_count
     choice, most = np.zeros(count, dtype=np.int64), np.full(count, -1.0)
     for (node, option), x in form.choose.items():
-        if values[x] > most[node]:
-            choice[node], most[node] = option, values[x]
+        if answer.values[x] > most[node]:
+            choice[node], most[node] = option, answer.values[x]
     return choice

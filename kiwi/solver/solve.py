@@ -14,6 +14,7 @@ from kiwi.solver.result import (
     Progress,
     SolveResult,
 )
+from kiwi.solver.toulbar import solve_toulbar
 
 DEFAULT_GAP = 1e-3
 _MILP_SHARE = 0.7
@@ -152,6 +153,16 @@ def _milp(request: Request) -> SolveResult:
     )
 
 
+def _toulbar2(request: Request) -> SolveResult:
+    return solve_toulbar(
+        request.problem,
+        deadline=request.deadline,
+        seed=request.seed,
+        gap=request.gap,
+        warm_start=request.warm_start,
+    )
+
+
 def _gurobi(request: Request) -> SolveResult:
     try:
         return _milp(request)
@@ -168,6 +179,7 @@ def _brute_force(request: Request) -> SolveResult:
 SOLVERS: dict[str, Callable[[Request], SolveResult]] = {
     "auto": _auto,
     "lagrangian": _lagrangian,
+    "toulbar2": _toulbar2,
     "milp": _milp,
     "highs": _milp,
     "cp-sat": _milp,

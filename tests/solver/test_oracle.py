@@ -12,7 +12,7 @@ ROUNDS = {
     "highs": 60,
     "scip": 30,
     "cp-sat": 15,
-    "gurobi": 30,
+    "gurobi": 30, "toulbar2": 60,
     "milp": 2,
     "auto": 150,
     "lagrangian": 60,

@@ -1,0 +1,74 @@
+"""A MathOpt model solved by one of the solvers in OR-tools, interruptible by Ctrl-C."""
+
+import datetime
+import functools
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+from ortools.math_opt.python import mathopt
+from ortools.util.python.solve_interrupter import SolveInterrupter
+
+from kiwi.errors import SolverUnavailableError
+from kiwi.solver.answer import MilpAnswer
+
+SOLVER_TYPES = {
+    "highs": mathopt.SolverType.HIGHS,
+    "cp-sat": mathopt.SolverType.CP_SAT,
+    "scip": mathopt.SolverType.GSCIP,
+}
+
+
+def solve_with_mathopt(
+    model: mathopt.Model,
+    *,
+    solver: str,
+    time_limit_seconds: float,
+    seed: int,
+    gap: float,
+    hint: dict[mathopt.Variable, float] | None,
+) -> MilpAnswer:
+    """Solves `model` with one of `SOLVER_TYPES`.
+
+    Raises `SolverUnavailableError` where the solver refuses the model.
+    """
+    parameters = mathopt.SolveParameters(
+        time_limit=datetime.timedelta(seconds=max(time_limit_seconds, 0.01)),
+        random_seed=seed,
+        relative_gap_tolerance=gap,
+        threads=1 if solver == "scip" else None,
+    )
+    if solver == "cp-sat":  # several strategies in a fixed rotation: repeatable, unlike a race
+        parameters.cp_sat.num_workers = 8
+        parameters.cp_sat.interleave_search = True
+    hints = [] if hint is None else [mathopt.SolutionHint(variable_values=hint)]
+    interrupter = SolveInterrupter()
+    call = functools.partial(
+        mathopt.solve,
+        model,
+        SOLVER_TYPES[solver],
+        params=parameters,
+        model_params=mathopt.ModelSolveParameters(solution_hints=hints),
+        interrupter=interrupter,
+    )
+    with ThreadPoolExecutor(1) as pool:  # native code in this thread would hold Ctrl-C back
+        future = pool.submit(call)
+        try:
+            return _answer(future.result())
+        except KeyboardInterrupt:
+            interrupter.interrupt()
+            raise
+        except Exception as error:  # MathOpt lets whatever its binding raises through
+            raise SolverUnavailableError(
+                f"The solver {solver!r} failed: {error}",
+                cause="it does not take this model, or is not part of this OR-tools",
+                suggestion='use solver="auto"',
+            ) from error
+
+
+def _answer(result: mathopt.SolveResult) -> MilpAnswer:
+    timed_out = result.termination.limit == mathopt.Limit.TIME
+    if result.termination.reason == mathopt.TerminationReason.INFEASIBLE:
+        return MilpAnswer(None, math.inf, timed_out)
+    bound = result.termination.objective_bounds.dual_bound
+    values = result.variable_values() if result.has_primal_feasible_solution() else None
+    return MilpAnswer(values, bound if math.isfinite(bound) else -math.inf, timed_out)
