@@ -21,6 +21,7 @@ from kiwi.plan.signature import Call, JitOptions, bind
 from kiwi.solver.outcome import OnProgress
 
 DEFAULT_PROFILE = "h100-sxm"
+DEFAULT_GAP = 0.01
 
 
 def plan(
@@ -36,6 +37,8 @@ def plan(
     time_limit_seconds: float = 60.0,
     verify: str | None = "cpu",
     seed: int = 0,
+    gap: float = DEFAULT_GAP,
+    respect_user_checkpoint: bool = False,
     on_progress: OnProgress | None = None,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Sequence[str] | None = None,
@@ -66,6 +69,10 @@ def plan(
       `Plan.compiled`, and plans again under a tighter limit while the compiled peak is over
       the budget. None plans without compiling.
     - `seed`: same arguments, same seed, same plan, unless the time limit ended the search.
+    - `gap`: the search may end once the plan is proven to be this close to the best one,
+      relative to its step time.
+    - `respect_user_checkpoint`: by default, what `jax.checkpoint` in `fun` recomputes is
+      planned anew; True keeps it as it is.
     - `on_progress`: called with a `kiwi.solver.Progress` as the solver improves.
     - the rest: as `jax.jit`. Shardings that are given are respected; None leaves one open.
 
@@ -86,6 +93,8 @@ def plan(
         time_limit_seconds=time_limit_seconds,
         verify=verify,
         seed=seed,
+        gap=gap,
+        respect_user_checkpoint=respect_user_checkpoint,
         on_progress=on_progress,
         static_argnums=static_argnums,
         static_argnames=static_argnames,
@@ -148,6 +157,8 @@ class PlannedFunction:
         time_limit_seconds: float = 60.0,
         verify: str | None = "cpu",
         seed: int = 0,
+        gap: float = DEFAULT_GAP,
+        respect_user_checkpoint: bool = False,
         on_progress: OnProgress | None = None,
         static_argnums: int | Sequence[int] | None = None,
         static_argnames: str | Sequence[str] | None = None,
@@ -170,7 +181,16 @@ class PlannedFunction:
             in_shardings,
             out_shardings,
         )
-        self._solving = (planner, float(time_limit_seconds), verify, solver, seed, on_progress)
+        self._solving = {
+            "planner": planner,
+            "time_limit_seconds": float(time_limit_seconds),
+            "verify": verify,
+            "solver": solver,
+            "seed": seed,
+            "gap": gap,
+            "respect_user_checkpoint": respect_user_checkpoint,
+            "on_progress": on_progress,
+        }
         self._plans: dict[Any, Plan] = {}
         self._compiled: dict[Any, _Compiled] = {}
         if mesh_shape is not None or mesh is not None:
@@ -180,7 +200,7 @@ class PlannedFunction:
     def _settings(self) -> Settings:
         mesh = _device_mesh(*self._mesh_request, self._hardware)
         budget = self._hardware.memory_bytes if self._budget is None else self._budget
-        return Settings(mesh, budget, *self._solving)
+        return Settings(mesh, budget, **self._solving)
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan for these arguments; `jax.ShapeDtypeStruct`s will do. Cached."""

@@ -43,7 +43,6 @@ _NOT_ELEMENTWISE = LIBRARY_OPCODES | {
     "gather",
     "if",
     "infeed",
-    "optimization_barrier",
     "reduce",
     "reduce_scatter",
     "reduce_window",

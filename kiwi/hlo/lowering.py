@@ -15,7 +15,7 @@ from kiwi.hlo.costs import operator_flops
 from kiwi.hlo.equations import equation_infos
 from kiwi.hlo.graph import HloGraph, Operator, Tensor
 from kiwi.hlo.program import Program
-from kiwi.hlo.rule import ShardingRule, elementwise_rule, independent_rule
+from kiwi.hlo.rule import ShardingRule, elementwise_rule, identity_rule, independent_rule
 
 
 def lower(program: Program) -> HloGraph:
@@ -128,6 +128,8 @@ class _Reader:
             )
         operand_shapes = [self.tensors[i].shape for i in operands]
         result_shapes = [self.tensors[i].shape for i in results]
+        if op.operation.name == "stablehlo.optimization_barrier":
+            return identity_rule(operand_shapes)
         # chlo's elementwise functions (erf, lgamma, ...) are expanded before Shardy runs.
         shapes = {*operand_shapes, *result_shapes}
         if op.operation.name.startswith("chlo.") and len(shapes) == 1:

@@ -61,6 +61,12 @@ def independent_rule(
     return ShardingRule(tuple(sizes), operands, results, blocked=held)
 
 
+def identity_rule(shapes: Sequence[Sequence[int]]) -> ShardingRule:
+    """Result k is operand k as it is; tensors have nothing to do with each other."""
+    rule = independent_rule(shapes, (), blocked=False)
+    return ShardingRule(rule.factor_sizes, rule.operands, rule.operands)
+
+
 @dataclass(frozen=True)
 class ComposedRule:
     """The rule of several operators executed as one.

@@ -1,0 +1,77 @@
+"""What people write by hand, priced and compiled beside Kiwi's plans.
+
+The hand-written part of a baseline is the sharding of its arguments, and `jax.checkpoint` in
+the model. Its *estimate* completes that: the arguments are fixed, everything between is laid
+out as cheaply as it can be without recomputation, and the same evaluator prices it. Its
+*compiled peak* is that of the plain program, `jax.jit` with the same argument shardings.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+import kiwi
+from examples._common import Specs
+from kiwi.mesh import DeviceMesh
+from kiwi.plan.compiled import CompiledProgram
+from kiwi.plan.estimate import Estimate
+from kiwi.plan.verify import Step, verify_on_cpu
+
+UNLIMITED = "1024TiB"
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A hand-written program: `train_step(state, batch)` and its argument shardings."""
+
+    name: str
+    train_step: Callable[[Any, Any], Any]
+    specs: Specs
+
+
+def estimate_baseline(
+    baseline: Baseline, state: Any, batch: Any, *, mesh_shape: tuple[int, ...], profile: str
+) -> Estimate:
+    """Prices a baseline without compiling anything."""
+    plan = kiwi.plan(
+        baseline.train_step,
+        state,
+        batch,
+        mesh_shape=mesh_shape,
+        profile=profile,
+        memory_budget=UNLIMITED,
+        planner="alpa",
+        donate_argnums=0,
+        in_shardings=(baseline.specs.state, baseline.specs.batch),
+        respect_user_checkpoint=True,
+        verify=None,
+    )
+    return plan.estimate
+
+
+def compile_baseline(
+    baseline: Baseline, state: Any, batch: Any, *, mesh_shape: tuple[int, ...]
+) -> CompiledProgram:
+    """Compiles the plain program for virtual CPU devices, with the options plans get."""
+    leaves, tree = jax.tree.flatten((state, batch))
+    state_count = len(jax.tree.leaves(state))
+
+    def flat(*arrays: Any) -> list[Any]:
+        return jax.tree.leaves(baseline.train_step(*jax.tree.unflatten(tree, arrays)))
+
+    in_specs = _spread((baseline.specs.state, baseline.specs.batch), (state, batch))
+    results = jax.eval_shape(flat, *leaves)
+    out_specs = in_specs[:state_count] + [PartitionSpec()] * (len(results) - state_count)
+    mesh = DeviceMesh.create(mesh_shape, "cpu")
+    donated = tuple(range(state_count))
+    return verify_on_cpu(Step(flat, leaves, mesh, in_specs, out_specs, donated))
+
+
+def _spread(prefix: Any, full: Any) -> list[PartitionSpec]:
+    def is_spec(node: Any) -> bool:
+        return isinstance(node, PartitionSpec)
+
+    return jax.tree.leaves(jax.tree_util.tree_broadcast(prefix, full, is_spec), is_leaf=is_spec)

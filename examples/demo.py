@@ -1,0 +1,235 @@
+"""`make demo`: plans a GPT training step for 8 GPUs, then trains a small one under a plan.
+
+1. `gpt-13b-4l` on a (2, 4) mesh of V100s and of H100s at three budgets, beside what people
+   write by hand. Nothing of that size is executed: plans and baselines are compiled for 8
+   virtual CPU devices, and the compiler's own memory figures are shown.
+2. `tiny` trained for 20 steps on 8 virtual CPU devices, under a budget that forces
+   recomputation; the losses are those of plain `jax.jit`.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import kiwi
+from examples import gpt
+from examples.baselines import Baseline, compile_baseline, estimate_baseline
+from kiwi.plan.compiled import CompiledProgram
+from kiwi.plan.estimate import Estimate
+
+MESH_SHAPE = (2, 4)
+PROFILES = ("v100-sxm2", "h100-sxm")
+BUDGETS = ("14GiB", "8GiB", "6GiB")
+SIZE = "gpt-13b-4l"
+STEPS = 20
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; `note` stands for what could not be had."""
+
+    name: str
+    budget: str
+    estimate: Estimate | None
+    compiled: CompiledProgram | None
+    gap: float | None
+    seconds: float
+    note: str = ""
+
+
+def main() -> None:
+    """Runs both parts."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", math.prod(MESH_SHAPE))
+    console = Console()
+    started = time.monotonic()
+    show_plans(console)
+    train_tiny(console)
+    console.print(f"Demo finished in {time.monotonic() - started:.0f} s.")
+
+
+def show_plans(console: Console) -> None:
+    """Part 1."""
+    config = gpt.SIZES[SIZE]
+    console.print(
+        f"[bold]1. {SIZE} for 8 GPUs, mesh {MESH_SHAPE}[/] ({config.layers} layers, width "
+        f"{config.width}, batch {config.batch} x {config.sequence}, {config.dtype})"
+    )
+    compiled: dict[str, CompiledProgram] = {}
+    with _progress(console) as progress:
+        task = progress.add_task("", total=len(PROFILES) * (len(BUDGETS) + len(_baselines())))
+        for profile in PROFILES:
+            rows = []
+            for row in (*_baseline_rows(progress, profile, compiled), *_plan_rows(progress, profile)):
+                rows.append(row)
+                progress.advance(task)
+            progress.console.print(_table(profile, rows))
+    console.print(
+        "Step times are estimates from public data-sheet figures; peaks are per device. A "
+        "baseline's estimate assumes the best layout of everything between its arguments.\n"
+    )
+
+
+def _progress(console: Console) -> Progress:
+    columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True)
+
+
+def _baselines() -> tuple[Baseline, ...]:
+    config = gpt.SIZES[SIZE]
+    state = gpt.abstract_state(config)
+    megatron = gpt.megatron_specs(state, "x", "y")
+    return (
+        Baseline(
+            "data parallel",
+            gpt.make_train_step(config),
+            gpt.data_parallel_specs(state, ("x", "y")),
+        ),
+        Baseline("Megatron", gpt.make_train_step(config), megatron),
+        Baseline("Megatron + jax.checkpoint", gpt.make_train_step(config, remat="full"), megatron),
+    )
+
+
+def _baseline_rows(
+    progress: Progress, profile: str, compiled: dict[str, CompiledProgram]
+) -> Iterator[Row]:
+    """`compiled` keeps what was compiled: it does not depend on the profile."""
+    config = gpt.SIZES[SIZE]
+    state, batch = gpt.abstract_state(config), gpt.abstract_batch(config)
+    for baseline in _baselines():
+        progress.update(progress.task_ids[0], description=f"{profile}: {baseline.name}")
+        started = time.monotonic()
+        estimate = estimate_baseline(
+            baseline, state, batch, mesh_shape=MESH_SHAPE, profile=profile
+        )
+        if baseline.name not in compiled:
+            compiled[baseline.name] = compile_baseline(
+                baseline, state, batch, mesh_shape=MESH_SHAPE
+            )
+        seconds = time.monotonic() - started
+        yield Row(baseline.name, "-", estimate, compiled[baseline.name], None, seconds)
+
+
+def _plan_rows(progress: Progress, profile: str) -> Iterator[Row]:
+    config = gpt.SIZES[SIZE]
+    train_step = gpt.make_train_step(config)
+    state, batch = gpt.abstract_state(config), gpt.abstract_batch(config)
+    for budget in BUDGETS:
+        progress.update(progress.task_ids[0], description=f"{profile}: Kiwi, {budget}")
+        started = time.monotonic()
+        try:
+            plan = kiwi.plan(
+                train_step,
+                state,
+                batch,
+                mesh_shape=MESH_SHAPE,
+                memory_budget=budget,
+                profile=profile,
+                donate_argnums=0,
+                time_limit_seconds=20.0,
+            )
+        except kiwi.errors.KiwiError as error:
+            yield Row("Kiwi", budget, None, None, None, time.monotonic() - started, error.what)
+            continue
+        yield Row(
+            f"Kiwi, {plan.residency_counts()['recompute']} recomputed",
+            budget,
+            plan.estimate,
+            plan.compiled,
+            plan.solve_result.gap,
+            time.monotonic() - started,
+        )
+
+
+def _table(profile: str, rows: list[Row]) -> Table:
+    table = Table(title=f"8 x {profile}", title_justify="left")
+    table.add_column("")
+    for header in (
+        "budget",
+        "step ms",
+        "compute",
+        "commun.",
+        "reshard",
+        "recomp.",
+        "peak GiB est.",
+        "compiled",
+        "gap",
+        "seconds",
+    ):
+        table.add_column(header, justify="right")
+    for row in rows:
+        table.add_row(row.name, row.budget, *_figures(row), f"{row.seconds:.1f}")
+    return table
+
+
+def _figures(row: Row) -> list[str]:
+    if row.estimate is None or row.compiled is None:
+        return [row.note, *[""] * 7]
+    e = row.estimate
+    times = (
+        e.step_seconds,
+        e.compute_seconds,
+        e.communication_seconds,
+        e.resharding_seconds,
+        e.recompute_seconds,
+    )
+    return [
+        *(f"{1e3 * seconds:.1f}" for seconds in times),
+        f"{e.peak_bytes / GIB:.2f}",
+        f"{row.compiled.peak_bytes / GIB:.2f}",
+        "" if row.gap is None else f"{row.gap:.1%}",
+    ]
+
+
+def train_tiny(console: Console) -> None:
+    """Part 2."""
+    console.print("[bold]2. tiny, trained on 8 virtual CPU devices under a plan[/]")
+    config = gpt.SIZES["tiny"]
+    train_step = gpt.make_train_step(config)
+    state, batch = gpt.make_state(config), gpt.make_batch(config)
+    free = kiwi.plan(train_step, state, batch, mesh_shape=MESH_SHAPE, donate_argnums=0)
+    assert free.compiled is not None
+    budget = int(0.65 * free.compiled.peak_bytes)
+    planned = kiwi.jit(
+        train_step, mesh_shape=MESH_SHAPE, memory_budget=budget, donate_argnums=0
+    )
+    plan = planned.plan(state, batch)
+    console.print(
+        f"Peak without a budget {free.compiled.peak_bytes / 2**20:.2f} MiB; budget "
+        f"{budget / 2**20:.2f} MiB. The plan's summary:\n"
+    )
+    console.print(str(plan), highlight=False, markup=False)
+    plain_losses = _losses(jax.jit(train_step), state, batch)
+    planned_losses = _losses(planned, jax.tree.map(lambda x: x.copy(), state), batch)
+    console.print(_loss_table(plain_losses, planned_losses))
+    difference = np.max(np.abs(np.array(plain_losses) / np.array(planned_losses) - 1))
+    np.testing.assert_allclose(planned_losses, plain_losses, rtol=1e-4)
+    console.print(f"Losses agree over {STEPS} steps; largest relative difference {difference:.1e}.")
+
+
+def _losses(step: Any, state: Any, batch: Any) -> list[float]:
+    losses = []
+    for _ in range(STEPS):
+        state, metrics = step(state, batch)
+        losses.append(float(metrics["loss"]))
+    return losses
+
+
+def _loss_table(plain: list[float], planned: list[float]) -> Table:
+    table = Table("step", "plain jax.jit", "planned")
+    for step in (0, 1, 4, 9, 14, 19):
+        table.add_row(str(step + 1), f"{plain[step]:.6f}", f"{planned[step]:.6f}")
+    return table
+
+
+if __name__ == "__main__":
+    main()
