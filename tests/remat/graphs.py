@@ -52,4 +52,67 @@ def training_chain(layers: int, activation_bytes: int = 10) -> RematGraph:
         if layer:
             edges.append((layer - 1, backward))
     seconds = [1.0] * layers + [2.0] * layers
-    return single_output_graph(seconds, [activation_bytes] * (2 * layers), edges)
+    sizes = [activation_bytes] * (2 * layers)
+    names = [f"f{k}" for k in range(layers)]
+    names += [f"f{k}_backward" for k in reversed(range(layers))]
+    pairs = tuple((k, 2 * layers - 1 - k) for k in range(layers))
+    return single_output_graph(seconds, sizes, edges, names=names, backward_of=pairs)
+
+
+def random_chain(seed: int, stages: int) -> RematGraph:
+    """A chain of stages of one forward and one backward operator with random sizes and times.
+
+    Forward operator k writes its output (value 2 k) and a value for its own backward operator
+    (2 k + 1). Backward operators write a gradient and sometimes a result.
+    """
+    draw = random.Random(seed)
+    values = [Value(f"v{k}", draw.randint(1, 6)) for k in range(2 * stages)]
+    operators = []
+    for k in range(stages):
+        inputs = (2 * k - 2,) if k else ()
+        seconds, temporary = float(draw.randint(1, 5)), draw.choice((0, 0, 2))
+        operators.append(Operator(f"f{k}", seconds, inputs, (2 * k, 2 * k + 1), temporary))
+    gradient = 2 * stages - 2
+    results = []
+    for k in reversed(range(stages)):
+        values.append(Value(f"d{k}", draw.randint(1, 6)))
+        outputs = [len(values) - 1]
+        if draw.random() < 0.3:
+            values.append(Value(f"w{k}", draw.randint(1, 3)))
+            outputs.append(len(values) - 1)
+            results.append(len(values) - 1)
+        inputs = {gradient, 2 * k + 1} | ({2 * k - 2} if k else set())
+        seconds, temporary = float(draw.randint(1, 9)), draw.choice((0, 0, 2))
+        operators.append(
+            Operator(f"b{k}", seconds, tuple(sorted(inputs)), tuple(outputs), temporary)
+        )
+        gradient = outputs[0]
+    pairs = tuple((k, 2 * stages - 1 - k) for k in range(stages))
+    order = tuple(range(2 * stages))
+    return RematGraph(tuple(operators), tuple(values), order, frozenset(results), pairs)
+
+
+def residual_chain(seed: int, blocks: int) -> RematGraph:
+    """Identical residual blocks of a cheap large and a dear small operator, then their backward."""
+    draw = random.Random(seed)
+    cheap, dear = float(draw.randint(1, 2)), float(draw.randint(8, 12))
+    large, small = draw.randint(12, 20), draw.randint(4, 6)
+    edges: list[tuple[int, int]] = []
+    seconds, sizes = [1.0], [small]
+    for _ in range(blocks):
+        begin = len(seconds) - 1
+        edges += [(begin, begin + 1), (begin + 1, begin + 2), (begin, begin + 3)]
+        edges += [(begin + 2, begin + 3)]
+        seconds += [cheap, dear, 1.0]
+        sizes += [large, small, small]
+    forward = len(seconds)
+    readers = {k: [r for w, r in edges if w == k] for k in range(forward)}
+    writers = {k: [w for w, r in edges if r == k] for k in range(forward)}
+    for k in reversed(range(forward)):
+        backward = 2 * forward - 1 - k
+        gradients = [2 * forward - 1 - r for r in readers[k]] or [k]
+        edges += [(w, backward) for w in dict.fromkeys((*gradients, *writers[k]))]
+        seconds.append(2 * seconds[k])
+        sizes.append(max([sizes[w] for w in writers[k]], default=small))
+    pairs = tuple((k, 2 * forward - 1 - k) for k in range(forward))
+    return single_output_graph(seconds, sizes, edges, backward_of=pairs)

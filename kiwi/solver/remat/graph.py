@@ -154,6 +154,7 @@ def single_output_graph(
     names: list[str] | None = None,
     order: tuple[int, ...] | None = None,
     results: frozenset[int] = frozenset(),
+    backward_of: tuple[tuple[int, int], ...] = (),
 ) -> RematGraph:
     """The graph in which operator `k` writes just value `k`; `edges` are (writer, reader).
 
@@ -169,4 +170,5 @@ def single_output_graph(
         for index in range(len(seconds))
     )
     values = tuple(map(Value, labels, sizes_bytes))
-    return RematGraph(operators, values, order or tuple(range(len(seconds))), results)
+    given = order or tuple(range(len(seconds)))
+    return RematGraph(operators, values, given, results, backward_of)

@@ -4,7 +4,8 @@ In such a file each node is one operator with one result. The keys differ betwee
 those understood are listed in `SECONDS_KEYS`, `BYTES_KEYS` and `ID_KEYS`. Links are
 `source`/`target` pairs, or `0`/`1` pairs as older versions of networkx write them. The given
 order is `graph.order` where present, else the order in which `networkx.topological_sort`
-yields the nodes (by generations, each in the order of discovery).
+yields the nodes (by generations, each in the order of discovery). Nodes named `X` and `X_backward`
+are taken as a forward operator and its backward operator.
 """
 
 import json
@@ -18,6 +19,7 @@ from kiwi.solver.remat.graph import RematGraph, single_output_graph
 SECONDS_KEYS = ("duration", "cost_cpu", "time", "compute_seconds")
 BYTES_KEYS = ("out_cost", "cost_ram", "mem", "size_bytes")
 ID_KEYS = ("id", "name")
+BACKWARD_SUFFIX = "_backward"
 
 NodeId: TypeAlias = int | str
 
@@ -61,6 +63,7 @@ def from_node_link(data: dict[str, Any]) -> NodeLinkGraph:
         names=[str(node.get("name", node_id)) for node, node_id in zip(nodes, ids, strict=True)],
         order=order,
         results=frozenset(index[each] for each in data.get("graph", {}).get("results", ())),
+        backward_of=_pairs(nodes),
     )
     return NodeLinkGraph(graph, ids)
 
@@ -117,6 +120,16 @@ def topological_order(node_count: int, edges: list[tuple[int, int]]) -> tuple[in
             if not waiting[reader]:
                 order.append(reader)
     return tuple(order)
+
+
+def _pairs(nodes: list[dict[str, Any]]) -> tuple[tuple[int, int], ...]:
+    """Forward and backward nodes by their names: `X` and `X_backward`."""
+    place = {str(node.get("name", "")): index for index, node in enumerate(nodes)}
+    return tuple(
+        (index, place[name + BACKWARD_SUFFIX])
+        for name, index in place.items()
+        if name + BACKWARD_SUFFIX in place
+    )
 
 
 def _links(data: dict[str, Any]) -> list[tuple[NodeId, NodeId]]:

@@ -13,6 +13,8 @@ from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.moccasin import moccasin
 from kiwi.solver.remat.result import Finding, RematResult, Task
 from kiwi.solver.remat.rk_checkmate import rk_checkmate
+from kiwi.solver.remat.rockmate import rockmate
+from kiwi.solver.remat.rotor import rotor
 from kiwi.solver.remat.simulate import Simulation, simulate
 from kiwi.solver.result import SolveStatus
 from kiwi.solver.schedule import Schedule
@@ -34,6 +36,8 @@ PLANNERS: dict[str, Planner] = {
     "order-only": order_only,
     "remat": remat,
     "rk-checkmate": rk_checkmate,
+    "rockmate": rockmate,
+    "rotor": rotor,
 }
 DEFAULT_PLANNER = "remat"
 

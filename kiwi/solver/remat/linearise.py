@@ -1,0 +1,116 @@
+"""Linearisation of a training graph into a chain of groups (MAP, section 5.2, algorithm 2).
+
+Forward operators are taken in the given order and appended to the current group. A group ends
+where no value of it or of earlier groups is still to be read by later forward operators,
+except those of the operator just appended. Values of *common* operators (non-differentiable:
+without a backward operator, and reading only common values, e.g. an attention mask) are read
+all over the network; they are left out of that account.
+"""
+
+from dataclasses import dataclass
+
+from kiwi.errors import InvalidProblemError
+from kiwi.solver.remat.graph import RematGraph
+
+
+@dataclass(frozen=True)
+class Linearised:
+    """Operators by role, each list in the given order.
+
+    **Attributes:**
+
+    - `forward`: per stage, its forward operators. The last stage contains the loss.
+    - `backward`: per stage, its backward operators.
+    - `common`: operators that belong to no stage; they come first.
+    """
+
+    forward: tuple[tuple[int, ...], ...]
+    backward: tuple[tuple[int, ...], ...]
+    common: tuple[int, ...]
+
+
+def linearise(graph: RematGraph) -> Linearised:
+    """The stages of `graph`.
+
+    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    """
+    if not graph.backward_of:
+        raise InvalidProblemError(
+            "the graph cannot be linearised: no backward operator is known",
+            cause="`backward_of` is empty",
+            suggestion="a planner for general graphs, such as remat",
+        )
+    backward = _backward_operators(graph)
+    common = _common_operators(graph, backward)
+    forward = [k for k in graph.order if k not in backward and k not in common]
+    groups = _groups(graph, forward)
+    stage_of = {operator: stage for stage, group in enumerate(groups) for operator in group}
+    behind = _backward_stages(graph, backward, stage_of, len(groups))
+    return Linearised(
+        tuple(map(tuple, groups)),
+        tuple(
+            tuple(k for k in graph.order if behind.get(k) == stage) for stage in range(len(groups))
+        ),
+        tuple(k for k in graph.order if k in common),
+    )
+
+
+def _backward_operators(graph: RematGraph) -> set[int]:
+    """Backward operators and all that depends on them (gradients, updates)."""
+    found = {backward for _, backward in graph.backward_of}
+    for k in graph.order:
+        if found.intersection(graph.predecessors(k)):
+            found.add(k)
+    return found
+
+
+def _common_operators(graph: RematGraph, backward: set[int]) -> set[int]:
+    """Lemma 5.4, started from operators that read nothing but inputs of the graph."""
+    paired = {forward for forward, _ in graph.backward_of}
+    common: set[int] = set()
+    for k in graph.order:
+        if k not in paired and k not in backward and common.issuperset(graph.predecessors(k)):
+            common.add(k)
+    return common
+
+
+def _groups(graph: RematGraph, forward: list[int]) -> list[list[int]]:
+    """Algorithm 2; `pending` counts, per operator, the forward readers that are still to come."""
+    inside = set(forward)
+    successors: dict[int, list[int]] = {k: [] for k in forward}
+    for k in forward:
+        for before in graph.predecessors(k):
+            if before in inside:
+                successors[before].append(k)
+    pending: dict[int, int] = {}
+    groups: list[list[int]] = [[]]
+    for k in forward:
+        for before in graph.predecessors(k):
+            if before in pending:
+                pending[before] -= 1
+                if not pending[before]:
+                    del pending[before]
+        groups[-1].append(k)
+        ends = not pending and bool(successors[k])
+        if successors[k]:
+            pending[k] = len(successors[k])
+        if ends:
+            groups.append([])
+    return [group for group in groups if group]
+
+
+def _backward_stages(
+    graph: RematGraph, backward: set[int], stage_of: dict[int, int], stages: int
+) -> dict[int, int]:
+    """The stage of a backward operator is that of its forward operator, else of its gradients.
+
+    It is never later than that of an operator it depends on, since stages run backwards.
+    """
+    partner = {after: before for before, after in graph.backward_of}
+    behind: dict[int, int] = {}
+    for k in graph.order:
+        if k in backward:
+            earlier = [behind[p] for p in graph.predecessors(k) if p in behind]
+            own = stage_of.get(partner.get(k, -1), stages - 1)
+            behind[k] = min([own, *earlier])
+    return behind

@@ -1,0 +1,176 @@
+"""Rockmate (Zhao's thesis, chapter 2): rk-checkmate inside blocks, rk-rotor over them.
+
+The graph is linearised into blocks. For each block, rk-checkmate finds schedules under several
+pairs of peak and save budgets (section 2.6: evenly spaced); blocks that are identical up to
+the numbers of their operators and values are solved once. The option of plain Rotor, to save
+everything, is always among the options, so that Rockmate is at least as good as Rotor.
+"""
+
+import time
+from dataclasses import dataclass, replace
+
+from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
+from kiwi.solver.remat.chain import (
+    Borders,
+    Chain,
+    Option,
+    keep_all_option,
+    make_chain,
+    make_option,
+    make_stage,
+    stage_borders,
+)
+from kiwi.solver.remat.graph import Operator, RematGraph, Value
+from kiwi.solver.remat.linearise import Linearised, linearise
+from kiwi.solver.remat.result import Finding, Task
+from kiwi.solver.remat.rk_checkmate import SaveLimit, rk_checkmate
+from kiwi.solver.remat.rotor import solve_chain
+
+PEAK_BUDGETS = 3
+SAVE_BUDGETS = 4
+LARGEST_BLOCK = 60
+"""Most operators of a block that is solved; larger ones keep the option to save all."""
+BLOCKS_SHARE = 0.7
+"""Share of the time limit for the blocks."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The graph of one block: forward operators, a loss in place of the rest, backward operators.
+
+    `operators[k]` is the original of operator k, -1 for the loss. Values handed on by the block
+    before are inputs of size zero.
+    """
+
+    graph: RematGraph
+    operators: tuple[int, ...]
+    loss: int
+    gradient_bytes: int
+    output_bytes: int
+
+
+def rockmate(task: Task) -> Finding:
+    """The best persistent schedule over the options of all blocks.
+
+    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    """
+    groups = linearise(task.graph)
+    borders = stage_borders(task.graph, groups)
+    blocks = [make_block(task.graph, groups, borders, s) for s in range(len(groups.forward))]
+    solved: dict[object, tuple[tuple[int, ...], ...]] = {}
+    different = {signature(block) for block in blocks}
+    block_seconds = BLOCKS_SHARE * task.remaining_seconds() / max(1, len(different))
+    for block in blocks:
+        key = signature(block)
+        if key not in solved:
+            solved[key] = _block_schedules(replace(task, graph=block.graph), block, block_seconds)
+    stages = tuple(
+        make_stage(
+            task.graph,
+            groups,
+            borders,
+            s,
+            _options(task.graph, groups, borders, s, block, solved[signature(block)]),
+        )
+        for s, block in enumerate(blocks)
+    )
+    plain: Chain = make_chain(task.graph, groups)
+    finding = solve_chain(task, replace(plain, stages=stages))
+    return replace(finding, deterministic=finding.deterministic and task.remaining_seconds() > 0)
+
+
+def make_block(graph: RematGraph, groups: Linearised, borders: Borders, index: int) -> Block:
+    """The graph of stage `index`; its operators and values are numbered by first occurrence."""
+    values = borders.stages[index]
+    number: dict[int, int] = {}
+    sizes: list[Value] = []
+
+    def renumbered(originals: tuple[int, ...]) -> tuple[int, ...]:
+        for value in originals:
+            if value not in number:
+                number[value] = len(sizes)
+                outside = value in values.before or value in borders.shared
+                size = 0 if outside or graph.producer[value] < 0 else graph.values[value].size_bytes
+                sizes.append(Value(str(len(sizes)), size))
+        return tuple(number[value] for value in originals)
+
+    def copied(k: int) -> Operator:
+        each = graph.operators[k]
+        return replace(
+            each,
+            name=str(k),
+            inputs=renumbered(each.inputs),
+            outputs=renumbered(each.outputs),
+        )
+
+    forward = [copied(k) for k in groups.forward[index]]
+    output, gradient = sorted(values.output), sorted(values.gradient_in)
+    loss = Operator("loss", 0.0, renumbered(tuple(output)), renumbered(tuple(gradient)))
+    backward = [copied(k) for k in groups.backward[index]]
+    operators = (*forward, loss, *backward)
+    results = frozenset(number[value] for value in values.gradient_out if value in number)
+    return Block(
+        RematGraph(operators, tuple(sizes), tuple(range(len(operators))), results),
+        (*groups.forward[index], -1, *groups.backward[index]),
+        len(forward),
+        sum(graph.values[value].size_bytes for value in gradient),
+        sum(graph.values[value].size_bytes for value in output),
+    )
+
+
+def signature(block: Block) -> object:
+    """Equal for blocks that differ only in which operators and values they consist of."""
+    operators = tuple(
+        (each.compute_seconds, each.temporary_bytes, each.inputs, each.outputs)
+        for each in block.graph.operators
+    )
+    sizes = tuple(value.size_bytes for value in block.graph.values)
+    return operators, sizes, block.graph.results
+
+
+def _block_schedules(task: Task, block: Block, seconds: float) -> tuple[tuple[int, ...], ...]:
+    """Schedules of the block for all pairs of budgets, as far as the time goes."""
+    if len(block.operators) > LARGEST_BLOCK or len(block.operators) < 4:
+        return ()
+    deadline = min(task.deadline, time.monotonic() + seconds)
+    low, high = largest_working_set(task.graph).size_bytes, order_peak_bytes(task.graph)
+    found: dict[tuple[int, ...], None] = {}
+    for peak_bytes in _evenly(low, high, PEAK_BUDGETS):
+        most_saved = _saved_by_keeping_all(block)
+        for save_bytes in _evenly(0, most_saved, SAVE_BUDGETS):
+            limit = SaveLimit(block.loss, save_bytes + block.gradient_bytes)
+            finding = rk_checkmate(replace(task, budget_bytes=peak_bytes, deadline=deadline), limit)
+            if finding.schedule is not None:
+                found[finding.schedule.steps] = None
+    return tuple(found)
+
+
+def _saved_by_keeping_all(block: Block) -> int:
+    graph = block.graph
+    return sum(
+        graph.values[value].size_bytes
+        for value, writer in enumerate(graph.producer)
+        if 0 <= writer < block.loss and any(k > block.loss for k in graph.readers[value])
+    )
+
+
+def _evenly(low: int, high: int, count: int) -> list[int]:
+    """`count` integers from above `low` up to `high`, without repetition."""
+    return sorted({low + (high - low) * (k + 1) // count for k in range(count)})
+
+
+def _options(
+    graph: RematGraph,
+    groups: Linearised,
+    borders: Borders,
+    index: int,
+    block: Block,
+    schedules: tuple[tuple[int, ...], ...],
+) -> tuple[Option, ...]:
+    options = [keep_all_option(graph, groups, borders, index)]
+    for steps in schedules:
+        at = steps.index(block.loss)
+        forward = tuple(block.operators[k] for k in steps[:at])
+        backward = tuple(block.operators[k] for k in steps[at + 1 :])
+        options.append(make_option(graph, borders, index, forward, backward))
+    return tuple(dict.fromkeys(options))

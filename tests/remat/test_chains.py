@@ -1,0 +1,145 @@
+"""Planners for chains: linearisation, Rotor against exhaustive search, Rockmate."""
+
+import functools
+import time
+
+import pytest
+
+from kiwi.errors import InvalidProblemError
+from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
+from kiwi.solver.remat.chain import make_chain, stage_borders
+from kiwi.solver.remat.graph import single_output_graph
+from kiwi.solver.remat.linearise import linearise
+from kiwi.solver.remat.result import Task
+from kiwi.solver.remat.rockmate import make_block, rockmate, signature
+from kiwi.solver.remat.rotor import rotor, solve_chain
+from kiwi.solver.remat.simulate import simulate
+from kiwi.solver.schedule import Schedule
+
+from .graphs import random_chain, random_graph, residual_chain
+
+
+def _task(graph, budget_bytes):
+    return Task(graph, budget_bytes, time.monotonic() + 600, 20, 0)
+
+
+def _budget(graph, tenths):
+    low, high = largest_working_set(graph).size_bytes, order_peak_bytes(graph)
+    return low + (high - low) * tenths // 10
+
+
+@functools.cache
+def persistent_sequences(first, last):
+    """All persistent ways to run stages first ... last: f saves all, d nothing, b is backward.
+
+    A stage saves all and runs once before the rest, or nothing is saved between it and some
+    later stage, whose input is kept until that stage and all behind it are done.
+    """
+    if first == last:
+        return ((("f", first), ("b", first)),)
+    found = [(("f", first), *rest, ("b", first)) for rest in persistent_sequences(first + 1, last)]
+    for kept in range(first + 1, last + 1):
+        discarded = tuple(("d", stage) for stage in range(first, kept))
+        found += [
+            (*discarded, *rest, *again)
+            for rest in persistent_sequences(kept, last)
+            for again in persistent_sequences(first, kept - 1)
+        ]
+    return tuple(found)
+
+
+def least_persistent_seconds(graph, budget_bytes):
+    """The least time over all persistent schedules of a `random_chain`, each one simulated."""
+    stages = len(graph.operators) // 2
+    best = None
+    for sequence in persistent_sequences(0, stages - 1):
+        steps = tuple(k if kind in "fd" else 2 * stages - 1 - k for kind, k in sequence)
+        found = simulate(graph, Schedule(steps))
+        if found.peak_bytes <= budget_bytes and (best is None or found.compute_seconds < best):
+            best = found.compute_seconds
+    return best
+
+
+@pytest.mark.parametrize(("stages", "graphs"), [(1, 5), (2, 20), (4, 30), (5, 20), (6, 8), (8, 1)])
+def test_rotor_equals_exhaustive_search_of_persistent_schedules(stages, graphs):
+    feasible = 0
+    for seed in range(graphs):
+        graph = random_chain(seed, stages)
+        budget = _budget(graph, 2 + seed % 6)
+        best = least_persistent_seconds(graph, budget)
+        finding = rotor(_task(graph, budget))
+        if best is None:
+            assert finding.schedule is None
+            assert finding.family_is_infeasible
+            continue
+        feasible += 1
+        found = simulate(graph, finding.schedule)
+        assert found.peak_bytes <= budget
+        assert found.compute_seconds == best
+    assert feasible >= graphs // 2
+
+
+@pytest.mark.parametrize("units", [3, 10, 50])
+def test_coarse_units_lose_schedules_but_never_break_the_budget(units):
+    for seed in range(10):
+        graph = random_chain(seed, 5)
+        budget = _budget(graph, 6)
+        chain = make_chain(graph, linearise(graph))
+        finding = solve_chain(_task(graph, budget), chain, most_units=units)
+        if finding.schedule is not None:
+            found = simulate(graph, finding.schedule)
+            assert found.peak_bytes <= budget
+            assert found.compute_seconds >= least_persistent_seconds(graph, budget)
+
+
+def test_rockmate_is_at_least_as_good_as_rotor_and_sometimes_better():
+    better = 0
+    for seed in range(3):
+        graph = residual_chain(seed, 4)
+        for tenths in (2, 5):
+            budget = _budget(graph, tenths)
+            plain, block = rotor(_task(graph, budget)), rockmate(_task(graph, budget))
+            if plain.schedule is None:
+                better += block.schedule is not None
+                continue
+            assert block.schedule is not None
+            found = simulate(graph, block.schedule)
+            assert found.peak_bytes <= budget
+            seconds = simulate(graph, plain.schedule).compute_seconds
+            assert found.compute_seconds <= seconds
+            better += found.compute_seconds < seconds
+    assert better > 2
+
+
+def test_identical_blocks_are_recognised():
+    graph = residual_chain(0, 4)
+    groups = linearise(graph)
+    borders = stage_borders(graph, groups)
+    signatures = {
+        signature(make_block(graph, groups, borders, s)) for s in range(len(groups.forward))
+    }
+    assert len(signatures) < len(groups.forward)
+
+
+@pytest.mark.parametrize("planner", [rotor, rockmate])
+def test_graphs_without_known_backward_operators_are_refused(planner):
+    with pytest.raises(InvalidProblemError, match="no backward operator"):
+        planner(_task(random_graph(0), 100))
+
+
+def test_a_chain_is_linearised_into_its_stages():
+    groups = linearise(random_chain(0, 4))
+    assert groups.forward == ((0,), (1,), (2,), (3,))
+    assert groups.backward == ((7,), (6,), (5,), (4,))
+    assert groups.common == ()
+
+
+def test_residual_branches_stay_in_one_group_and_masks_are_common():
+    # mask | a -> b -> add(a, b) -> c, with the mask read by b and c; backward of a, b, add, c.
+    edges = [(1, 2), (0, 2), (1, 3), (2, 3), (3, 4), (0, 4), (4, 5), (5, 6), (6, 7), (6, 8), (7, 8)]
+    pairs = ((4, 5), (3, 6), (2, 7), (1, 8))
+    graph = single_output_graph([1.0] * 9, [1] * 9, edges, backward_of=pairs)
+    groups = linearise(graph)
+    assert groups.common == (0,)
+    assert groups.forward == ((1,), (2, 3), (4,))
+    assert groups.backward == ((8,), (6, 7), (5,))
