@@ -25,6 +25,7 @@ _ROUNDING = 1e-10
 _MOST_PAIRS = 10
 _CONVERGED = 1e-5
 _FIRST_MOVE = 0.05
+_LEAST_SCALE = 1e-9
 
 
 @dataclass(eq=False)
@@ -113,7 +114,8 @@ class Dual:
         excess = np.maximum(usage_of(self.net, self.choice) / self._limit - 1.0, 0.0)
         norm = float(excess @ excess)
         if norm > 0.0:
-            self.bundle.width = _FIRST_MOVE * max(abs(self.bound), 1e-300) / norm
+            scale = max(abs(self.bound), _LEAST_SCALE * float(self.table.max(initial=1.0)))
+            self.bundle.width = _FIRST_MOVE * scale / norm
 
     def _sweep(self, priced: np.ndarray, forward: bool, rent: float) -> float:
         network_bound = sweep(

@@ -13,6 +13,7 @@ import numpy as np
 
 from kiwi.solver.engine import Engine
 from kiwi.solver.evaluate import evaluate
+from kiwi.solver.least_peak import least_peak
 from kiwi.solver.network import build_network
 from kiwi.solver.outcome import OnProgress, conclude
 from kiwi.solver.presolve import Reduction, chain, presolve
@@ -23,6 +24,7 @@ NAME = "lagrangian"
 _STAGES = ((40, 3), (40, 3), (40, 4))
 """Rounds and idle rounds of each stage."""
 _ENDLESS = 10**9
+_LEAST_PEAK_SECONDS, _GRACE_SECONDS = 10.0, 1.0
 _SMALLER = 0.9
 """Another stage on a smaller network pays when at most this share of the options is left."""
 
@@ -98,7 +100,12 @@ class Search:
             self._take(engine)
 
     def result(self, message: str = "") -> SolveResult:
-        """The outcome, priced by the referee once more."""
+        """The outcome, priced by the referee once more; without a solution, with the least memory
+        that some assignment was found to need."""
+        least = None
+        if self.solution is None and not self.left.infeasible:
+            until = min(self.deadline + _GRACE_SECONDS, time.monotonic() + _LEAST_PEAK_SECONDS)
+            least = least_peak(self.left.net, self.seed, until, self.least_peak_bytes)
         return conclude(
             self.problem,
             self.solution,
@@ -107,7 +114,8 @@ class Search:
             iterations=self.rounds,
             message=message,
             deterministic=not (self.out_of_time or self.clock_ended),
-            least_peak_bytes=self.least_peak_bytes,
+            least_peak_bytes=None if least is None else least.found_bytes,
+            least_peak_bound_bytes=None if least is None else least.bound_bytes,
         )
 
     def _engine(self) -> Engine:

@@ -1,0 +1,85 @@
+"""How little memory any assignment needs: what to tell a caller whose limit is too low.
+
+The limit is bisected between a bound and the least peak found, costs ignored: at each probe the
+engine either finds an assignment within it, or proves that there is none, or gives up, which
+counts as failure for the search and proves nothing.
+"""
+
+import time
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+from kiwi.solver.engine import Engine
+from kiwi.solver.network import Network
+
+_PROBES = 12
+_ROUNDS = 6
+_PRECISION = 1e-3
+
+
+@dataclass(frozen=True)
+class LeastPeak:
+    """`found_bytes`: the least peak of any assignment found, or None; `bound_bytes`: proven, no
+    assignment peaks lower."""
+
+    found_bytes: int | None
+    bound_bytes: int
+
+
+def least_peak(net: Network, seed: int, deadline: float, known_bytes: int | None) -> LeastPeak:
+    """Bisection down from `known_bytes`, the peak of some assignment, if any is known.
+
+    Exact only above `net.limit_bytes`: times that cannot exceed that were dropped.
+    """
+    free = net._replace(
+        cost=np.where(np.isfinite(net.cost), 0.0, np.inf),
+        table=np.where(np.isfinite(net.table), 0.0, np.inf),
+    )
+    bound = int(_sum_of_least(net).max(initial=0))
+    found = known_bytes
+    failed = bound - 1  # the largest limit that no assignment was found for
+    for _ in range(_PROBES):
+        probe = _next_probe(failed, found, net)
+        if probe is None or time.monotonic() > deadline:
+            break
+        engine = Engine(free._replace(limit_bytes=probe), seed, 0.0, deadline)
+        engine.run(_ROUNDS, _ROUNDS)
+        if engine.incumbent is not None:
+            found = engine.incumbent.peak_bytes
+            continue
+        failed = probe
+        if engine.infeasible:
+            bound = max(bound, probe + 1)
+        seen = engine.primal.least_peak_bytes
+        if seen is not None:
+            found = seen if found is None else min(found, seen)
+    return LeastPeak(found, bound if found is None else min(bound, found))
+
+
+def _next_probe(failed: int, found: int | None, net: Network) -> int | None:
+    if found is None:
+        return max(2 * failed, 2 * net.limit_bytes, 1)
+    if found - failed <= 1 + _PRECISION * found:
+        return None
+    return (failed + found) // 2
+
+
+@numba.njit(cache=True)
+def _sum_of_least(net: Network):
+    """At each time the bytes that every assignment holds at least: of each node, its least."""
+    times = len(net.times)
+    total = np.zeros(times, dtype=np.int64)
+    least, mine = np.empty(times, dtype=np.int64), np.zeros(times, dtype=np.int64)
+    for i in range(len(net.option_start) - 1):
+        least[:] = np.iinfo(np.int64).max
+        for o in range(net.option_start[i], net.option_start[i + 1]):
+            if net.cost[o] == np.inf:
+                continue
+            mine[:] = 0
+            for u in range(net.use_start[o], net.use_start[o + 1]):
+                mine[net.use_begin[u] : net.use_end[u]] += net.use_bytes[u]
+            least = np.minimum(least, mine)
+        total += least
+    return total
