@@ -1,0 +1,125 @@
+"""Reductions are exact: same costs, same memory, same optimum, for every assignment."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from kiwi.solver import Edge, Interval, Node, Problem, evaluate, solve
+from kiwi.solver.network import Network, build_network
+from kiwi.solver.presolve import Reduction, contract, drop_times, presolve, propagate
+from kiwi.solver.prices import cost_of, usage_of
+from tests.solver.random_problems import random_problem
+
+SEEDS = range(150)
+
+
+def agreeing_problem(seed: int) -> Problem:
+    """A chain of nodes that must agree with their neighbours, with leaves and free nodes."""
+    rng = np.random.default_rng(seed)
+    options, count, horizon = int(rng.integers(2, 4)), int(rng.integers(3, 7)), 6
+    nodes, edges = [], []
+    for i in range(count):
+        start = int(rng.integers(0, horizon))
+        uses = [
+            (Interval(start, horizon, int(rng.integers(0, 9))),) if rng.random() < 0.6 else ()
+            for _ in range(options)
+        ]
+        nodes.append(Node(f"n{i}", rng.integers(0, 9, options).astype(float), tuple(uses)))
+        if i:
+            table = rng.integers(0, 9, (options, options)).astype(float)
+            if rng.random() < 0.7:
+                agree = rng.permutation(options)
+                mask = np.ones((options, options), dtype=bool)
+                mask[np.arange(options), agree] = False
+                table[mask] = np.inf
+            edges.append(Edge(int(rng.integers(0, i)), i, table))
+    return Problem(tuple(nodes), tuple(edges), int(rng.integers(5, 25)), horizon)
+
+
+def assignments(net: Network) -> itertools.product:
+    return itertools.product(*(range(int(size)) for size in np.diff(net.option_start)))
+
+
+@pytest.mark.parametrize("step", [contract, presolve])
+@pytest.mark.parametrize("make", [random_problem, agreeing_problem])
+def test_lifted_cost_and_memory_equal_those_before(step, make) -> None:
+    merged = 0
+    for seed in SEEDS:
+        net = build_network(make(seed))
+        reduction = step(net)
+        if reduction.infeasible:
+            continue
+        merged += reduction.merged
+        for choice in itertools.islice(assignments(reduction.net), 200):
+            _check_lift(net, reduction, np.array(choice))
+    assert merged > 0
+
+
+def _check_lift(net: Network, reduction: Reduction, choice: np.ndarray) -> None:
+    small, lifted = reduction.net, reduction.lift(choice)
+    cost = cost_of(small, small.cost, small.table, choice)
+    before = cost_of(net, net.cost, net.table, lifted)
+    assert cost == before or math.isclose(cost, before, rel_tol=1e-12)
+    kept = np.searchsorted(net.times, small.times)
+    np.testing.assert_array_equal(usage_of(small, choice), usage_of(net, lifted)[kept])
+
+
+@pytest.mark.parametrize("make", [random_problem, agreeing_problem])
+def test_presolve_keeps_the_optimum(make) -> None:
+    for seed in SEEDS:
+        problem = make(seed)
+        reduction = presolve(build_network(problem))
+        best = solve(problem, solver="brute-force")
+        costs = [math.inf]
+        if not reduction.infeasible:
+            for choice in assignments(reduction.net):
+                priced = evaluate(problem, reduction.lift(np.array(choice)).tolist())
+                if priced.feasible:
+                    costs.append(priced.cost)
+        expected = math.inf if best.objective is None else best.objective
+        assert math.isclose(min(costs), expected, rel_tol=1e-9) or min(costs) == expected
+
+
+def test_dropped_times_never_decide() -> None:
+    dropped = 0
+    for seed in SEEDS:
+        net = build_network(random_problem(seed))
+        small = drop_times(net)
+        dropped += len(net.times) - len(small.times)
+        for choice in itertools.islice(assignments(net), 200):
+            fits = usage_of(net, np.array(choice)).max(initial=0) <= net.limit_bytes
+            still = usage_of(small, np.array(choice)).max(initial=0) <= net.limit_bytes
+            assert fits == still
+    assert dropped > 0
+
+
+def test_a_lowered_choice_lifts_to_itself() -> None:
+    for seed in SEEDS:
+        reduction = presolve(build_network(agreeing_problem(seed)))
+        if reduction.infeasible:
+            continue
+        lifted = reduction.lift(np.zeros(reduction.net.node_count, dtype=np.int64))
+        lowered = reduction.lower(lifted)
+        assert lowered is not None
+        np.testing.assert_array_equal(reduction.lift(lowered), lifted)
+
+
+def test_propagation_forbids_what_no_neighbour_allows() -> None:
+    nodes = tuple(Node(name, np.zeros(2), ((), ())) for name in "abc")
+    only_first = np.array([[0.0, np.inf], [np.inf, np.inf]])
+    edges = (Edge(0, 1, only_first), Edge(1, 2, np.array([[np.inf, 0.0], [0.0, 0.0]])))
+    cost = propagate(build_network(Problem(nodes, edges, None, 1)))
+    np.testing.assert_array_equal(np.isfinite(cost), [True, False, True, False, False, True])
+
+
+def test_nodes_that_must_agree_become_one() -> None:
+    agree = np.where(np.eye(3, dtype=bool), 1.0, np.inf)
+    uses = tuple((Interval(0, 2, size),) for size in (5, 6, 7))
+    nodes = tuple(Node(f"n{i}", np.arange(3.0), uses) for i in range(4))
+    edges = tuple(Edge(i, i + 1, agree) for i in range(3))
+    reduction = presolve(build_network(Problem(nodes, edges, 24, 2)))
+    assert reduction.net.node_count == 1
+    np.testing.assert_array_equal(reduction.net.cost, [3.0, 7.0, 11.0])
+    assert usage_of(reduction.net, np.array([2])).max() == 28
