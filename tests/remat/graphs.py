@@ -34,6 +34,7 @@ def random_general_graph(seed: int, operators: int = 5) -> RematGraph:
                 tuple(inputs),
                 tuple(outputs),
                 draw.choice((0, 0, 3, 6)),
+                draw.random() < 0.8,
             )
         )
     results = frozenset(v for v in range(1, len(values)) if draw.random() < 0.1)
@@ -71,7 +72,9 @@ def random_chain(seed: int, stages: int) -> RematGraph:
     for k in range(stages):
         inputs = (2 * k - 2,) if k else ()
         seconds, temporary = float(draw.randint(1, 5)), draw.choice((0, 0, 2))
-        operators.append(Operator(f"f{k}", seconds, inputs, (2 * k, 2 * k + 1), temporary))
+        again = draw.random() < 0.9
+        outputs = (2 * k, 2 * k + 1)
+        operators.append(Operator(f"f{k}", seconds, inputs, outputs, temporary, again))
     gradient = 2 * stages - 2
     results = []
     for k in reversed(range(stages)):

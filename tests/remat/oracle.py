@@ -52,6 +52,8 @@ def _moves(graph, state, budget_bytes, family, most_copies):
         if most_copies is not None and copies[index] >= most_copies:
             continue
         is_new = not copies[index]
+        if not is_new and not operator.recomputable:
+            continue
         if family != FREE and is_new and rank[index] != done:
             continue
         if family == STAGES and not is_new and (rank[index] <= last or all(copies)):

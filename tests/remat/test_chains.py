@@ -13,7 +13,7 @@ from kiwi.solver.remat.linearise import linearise
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.rockmate import make_block, rockmate, signature
 from kiwi.solver.remat.rotor import rotor, solve_chain
-from kiwi.solver.remat.simulate import simulate
+from kiwi.solver.remat.simulate import simulate, violations
 from kiwi.solver.schedule import Schedule
 
 from .graphs import random_chain, random_graph, residual_chain
@@ -54,6 +54,8 @@ def least_persistent_seconds(graph, budget_bytes):
     best = None
     for sequence in persistent_sequences(0, stages - 1):
         steps = tuple(k if kind in "fd" else 2 * stages - 1 - k for kind, k in sequence)
+        if violations(graph, Schedule(steps)):
+            continue
         found = simulate(graph, Schedule(steps))
         if found.peak_bytes <= budget_bytes and (best is None or found.compute_seconds < best):
             best = found.compute_seconds

@@ -64,6 +64,12 @@ def test_schedules_that_cannot_be_executed(steps, message):
         simulate(graph, Schedule(steps))
 
 
+def test_an_operator_that_may_run_only_once_is_not_computed_again():
+    graph = RematGraph((Operator("f", 1.0, (), (0,), 0, False),), (Value("a", 1),), (0,))
+    assert violations(graph, Schedule((0,))) == []
+    assert "only once" in violations(graph, Schedule((0, 0)))[0]
+
+
 @pytest.mark.parametrize("make", [random_graph, random_general_graph])
 @pytest.mark.parametrize("seed", range(12))
 def test_without_recomputation_the_peak_is_the_least_budget_of_the_oracle(make, seed):

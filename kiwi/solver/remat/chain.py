@@ -9,6 +9,7 @@ of the graph, and *shared* values (common nodes, and values that are read across
 than from one to the next), which the programs over chains keep from the first to the last use.
 """
 
+import math
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
@@ -110,11 +111,18 @@ def make_stage(
     return Stage(
         options,
         discard,
-        sum(graph.operators[k].compute_seconds for k in discard),
+        _discard_seconds(graph, discard),
         max(segment_bytes(graph, discard, frozenset(), values.output, hidden), default=0),
         _bytes(graph, values.output),
         _bytes(graph, held),
     )
+
+
+def _discard_seconds(graph: RematGraph, discard: tuple[int, ...]) -> float:
+    """Infinite where the stage cannot run again, and hence must save."""
+    if not all(graph.operators[k].recomputable for k in discard):
+        return math.inf
+    return sum(graph.operators[k].compute_seconds for k in discard)
 
 
 def keep_all_option(graph: RematGraph, groups: Linearised, borders: Borders, index: int) -> Option:

@@ -15,7 +15,8 @@ they are freed after k in stage t. `U[t, k]` in [0, B]: memory while k runs in s
 
 **Constraints** (names of rows in brackets)
 
-- (a) R[t, t] = 1: stage t ends with operator t (bounds of the variables).
+- (a) R[t, t] = 1: stage t ends with operator t; R[t, i] = 0 for i < t that may not run again
+  (bounds of the variables).
 - (b) R[t, j] <= R[t, i] + S[t, i] for i -> j: inputs are there [inputs].
 - (c) S[t, i] <= R[t - 1, i] + S[t - 1, i]: only what is there is kept [kept].
 - (d) R[t, i] + S[t, i] <= 1: what is kept is not computed [once].
@@ -71,7 +72,12 @@ def build_checkmate(task: Task, *, integer: bool, budget_share: float = 1.0) -> 
     model = mathopt.Model(name="checkmate")
     cells = triangle(ranked.count)
     computed = {
-        (t, i): model.add_variable(lb=float(i == t), ub=1.0, is_integer=integer, name=f"R[{t},{i}]")
+        (t, i): model.add_variable(
+            lb=float(i == t),
+            ub=float(i == t or ranked.recomputable[i]),
+            is_integer=integer,
+            name=f"R[{t},{i}]",
+        )
         for t, i in cells
     }
     kept = {

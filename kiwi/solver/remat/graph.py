@@ -30,6 +30,7 @@ class Operator:
     - `compute_seconds`: its time. Planners only add and compare times, so that any unit serves.
     - `inputs`, `outputs`: indices of the values that it reads and writes, without repetition.
     - `temporary_bytes`: memory beyond inputs and outputs that is held only while it runs.
+    - `recomputable`: False if it must run exactly once, e.g. because it has side effects.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Operator:
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     temporary_bytes: int = 0
+    recomputable: bool = True
 
 
 @dataclass(frozen=True)

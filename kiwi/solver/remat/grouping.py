@@ -72,6 +72,8 @@ def _readers_to_join(
     joined = readers[outputs[0]]
     if any(readers[value].keys() != joined.keys() for value in outputs[1:]):
         return ()
+    if not graph.operators[index].recomputable:
+        return ()
     return tuple(joined)
 
 
@@ -88,6 +90,7 @@ def _build(
             inputs[index],
             graph.operators[index].outputs,
             _temporary_bytes(graph, index, members[index]),
+            all(graph.operators[each].recomputable for each in members[index]),
         )
         for index in members
     )

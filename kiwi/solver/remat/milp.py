@@ -35,6 +35,7 @@ class RankedGraph:
     size: tuple[float, ...]
     temporary: tuple[float, ...]
     time: tuple[float, ...]
+    recomputable: tuple[bool, ...]
     writer: Mapping[int, int]
     readers: Mapping[int, tuple[int, ...]]
 
@@ -59,6 +60,7 @@ def ranked_graph(graph: RematGraph, budget_bytes: float) -> RankedGraph:
         tuple(value.size_bytes * unit for value in graph.values),
         tuple(each.temporary_bytes * unit for each in listed),
         tuple(each.compute_seconds / total for each in listed),
+        tuple(each.recomputable for each in listed),
         {value: rank[graph.producer[value]] for value in written},
         {value: tuple(sorted(rank[r] for r in graph.readers[value])) for value in written},
     )

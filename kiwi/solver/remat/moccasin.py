@@ -13,7 +13,8 @@ its writer `end[v, c]`: the slot in which it is last read. The retention interva
 
 **Constraints**
 
-- (a) The first copy is active and starts in slot(k, k).
+- (a) The first copy is active and starts in slot(k, k); the second is not active where the
+  operator may not run again.
 - (b) Copies are used in turn: active[k, c + 1] implies active[k, c], and start[k, c + 1] comes
   after end[v, c] for all outputs v of k.
 - (c) Each active copy of k lies, for each input v, in the retention interval of some active copy
@@ -70,6 +71,8 @@ class _Model:
         """(a)"""
         for k, first in self.rank.items():
             self.model.add(self.active[k, 0] == 1)
+            if not self.graph.operators[k].recomputable and self.copies > 1:
+                self.model.add(self.active[k, 1] == 0)
             self.model.add(self.start[k, 0] == _slot(first, first))
 
     def _add_turns(self) -> None:

@@ -19,7 +19,8 @@ deleted after k in stage t. `U[t, k]` in [0, B]: memory while k runs in stage t.
 
 **Constraints** (names of rows in brackets; numbers of the thesis)
 
-- (a) R[t, t] = 1 (2.5), by bounds; with a loss, R[t, loss] = 0 for t > loss (2.6).
+- (a) R[t, t] = 1 (2.5), and R[t, k] = 0 for k < t that is the loss (2.6) or may not run again,
+  by bounds.
 - (b) R[t, k] <= R[t, w(v)] + P[t, v] for inputs v of k (2.8) [inputs].
 - (c) P[t + 1, v] <= P[t, v] + R[t, w(v)] (2.7) [kept].
 - (d) R[t, w(v)] - P[t, v] <= C[t, v] <= R[t, w(v)], P[t, v] + C[t, v] <= 1 (2.13, 2.15) [created].
@@ -81,7 +82,10 @@ def build_rk_checkmate(task: Task, save: SaveLimit | None = None) -> RkModel:
     cells = triangle(ranked.count)
     computed = {
         (t, k): model.add_variable(
-            lb=float(k == t), ub=float(k != loss or t == k), is_integer=True, name=f"R[{t},{k}]"
+            lb=float(k == t),
+            ub=float(k == t or (k != loss and ranked.recomputable[k])),
+            is_integer=True,
+            name=f"R[{t},{k}]",
         )
         for t, k in cells
     }

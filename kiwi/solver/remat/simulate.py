@@ -58,6 +58,8 @@ def violations(graph: RematGraph, schedule: Schedule) -> list[str]:
             for value in operator.inputs
             if value not in written
         ]
+        if index in computed and not operator.recomputable:
+            found.append(f"step {step} computes {operator.name} again, which may run only once")
         written.update(operator.outputs)
         computed.add(index)
     missing = set(range(len(graph.operators))) - computed

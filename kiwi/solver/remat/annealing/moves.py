@@ -41,7 +41,7 @@ def random_gap(state):
 @njit(cache=True, nogil=True)
 def can_insert(tables, state, operator, position):
     """Whether all inputs are computed before `position`, and there is room for one more copy."""
-    if state.copies[operator] >= tables.most_copies:
+    if state.copies[operator] >= tables.most_copies[operator]:
         return False
     for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
         value = tables.input_values[k]

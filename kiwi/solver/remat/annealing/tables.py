@@ -24,8 +24,8 @@ class Tables(NamedTuple):
     """The graph. Operator `n` reads `input_values[input_start[n]:input_start[n + 1]]`.
 
     `size` is in bytes per value, `seconds` and `temporary` (bytes) are per operator; `event_start`
-    is where the events of a value begin in the pool; `most_copies` bounds the computations of
-    one operator.
+    is where the events of a value begin in the pool; `most_copies` bounds the computations
+    of each operator.
     """
 
     input_start: Ints
@@ -38,7 +38,7 @@ class Tables(NamedTuple):
     is_result: npt.NDArray[np.bool_]
     producer: Ints
     event_start: npt.NDArray[np.int64]
-    most_copies: int
+    most_copies: Ints
 
 
 def make_tables(graph: RematGraph) -> Tables:
@@ -59,7 +59,7 @@ def make_tables(graph: RematGraph) -> Tables:
         np.array([value in graph.results for value in written], np.bool_),
         np.array([graph.producer[value] for value in written], np.int32),
         starts.astype(np.int64),
-        most_copies,
+        np.array([most_copies if op.recomputable else 1 for op in graph.operators], np.int32),
     )
 
 
