@@ -21,14 +21,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.strategy.copies import NEGLIGIBLE, CopyNode, copy_node
-from kiwi.strategy.dominance import undominated
+from kiwi.strategy.edges import EdgeMatrices, Side
 from kiwi.strategy.lifetimes import Lifetimes
 from kiwi.strategy.residency import Residency, UnitResidency, residencies
-from kiwi.strategy.strategies import ShardingStrategy, enumerate_strategies
+from kiwi.strategy.strategies import ShardingStrategy
+from kiwi.strategy.table import StrategyTable
 
 
 @dataclass(frozen=True)
@@ -138,9 +139,9 @@ def build_problem(
     """Enumerates options and prices them."""
     sources = tuple(_source_node(units, mesh, fixed, value) for value in _source_values(units))
     lifetimes = residencies(units, recompute=fixed.recompute)
+    strategies = StrategyTable(units, mesh)
     unit_nodes = tuple(
-        UnitNode(unit.index, _strategies(units, unit, mesh), lifetimes[unit.index])
-        for unit in units.units
+        UnitNode(unit.index, strategies.of(unit), lifetimes[unit.index]) for unit in units.units
     )
     return _assemble(units, mesh, fixed, sources, unit_nodes, limit_bytes, with_parts=False)
 
@@ -160,10 +161,6 @@ def _assemble(
     return PlanningProblem(units, mesh, fixed, sources, unit_nodes, builder.copies, problem)
 
 
-def _strategies(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> tuple[ShardingStrategy, ...]:
-    return undominated(units, unit, mesh, enumerate_strategies(units, unit, mesh))
-
-
 def _source_values(units: UnitGraph) -> list[int]:
     program = units.graph.program
     return [*program.arguments, *program.constants]
@@ -180,7 +177,7 @@ def _source_node(units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, value: int) -
 
 
 class _Builder:
-    """Nodes and edges of one problem; `rows[v]` describes the producer of value `v`."""
+    """Nodes and edges of one problem."""
 
     def __init__(
         self,
@@ -193,7 +190,6 @@ class _Builder:
         *,
         with_parts: bool,
     ) -> None:
-        self._with_parts = with_parts
         self._units = units
         self._mesh = mesh
         self._fixed = fixed
@@ -201,6 +197,7 @@ class _Builder:
         self._unit_nodes = unit_nodes
         self._values = units.graph.program.values
         self._source_index = {source.value: k for k, source in enumerate(sources)}
+        self._matrices = EdgeMatrices(mesh, with_parts=with_parts)
         self.lifetimes = Lifetimes.of(units)
         self.copies = tuple(self._find_copies(limit_bytes))
 
@@ -220,7 +217,7 @@ class _Builder:
                 shards = min(w.shard_count(self._mesh.shape) for w in wanted)
                 if self._values[value].size_bytes < least * shards:
                     continue
-                _, layouts, _ = self._producer(value)
+                layouts = self._producer(value)[1].layouts
                 residencies = node.residency.options
                 copy = copy_node(node.unit, read, value, layouts, wanted, residencies)
                 if copy is not None:
@@ -273,38 +270,20 @@ class _Builder:
                 seconds += self._table(value).seconds_matrix(layouts, [wanted])[:, 0]
         return seconds
 
-    def edges(self) -> tuple[Edge, ...]:
-        found = []
-        for node in self._unit_nodes:
-            for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
-                edge = self._read_edge(node, read, value)
-                if edge is not None:
-                    found.append(edge)
-        return (*found, *self._copy_edges(), *self._carried_edges())
-
-    def _producer(
-        self, value: int
-    ) -> tuple[int, Sequence[TensorSharding], UnitResidency | None]:
-        """The node that yields a value, its layout per strategy, and its residency."""
+    def _producer(self, value: int) -> tuple[int, Side]:
+        """The node that yields a value, and what its options store."""
         if value in self._source_index:
             tail = self._source_index[value]
-            return tail, self._sources[tail].shardings, None
+            return tail, Side.of(self._sources[tail].shardings, None)
         producer = self._unit_nodes[self._units.producer[value]]
         position = self._units.units[producer.unit].outputs.index(value)
         layouts = [s.results[position] for s in producer.strategies]
-        return self._node_index(producer.unit), layouts, producer.residency
+        return self._node_index(producer.unit), Side.of(layouts, producer.residency)
 
-    def _copy_edges(self) -> Iterator[Edge]:
-        """Edges (b)."""
-        first = len(self._sources) + len(self._unit_nodes)
-        for index, copy in enumerate(self.copies, start=first):
-            tail, layouts, residency = self._producer(copy.value)
-            lives = 1 if residency is None else len(residency.options)
-            yield _allowed_edge(tail, index, np.repeat(copy.allowed_after(layouts), lives, axis=0))
-            reader = self._unit_nodes[copy.unit]
-            wanted = [s.reads[copy.read] for s in reader.strategies]
-            allowed = copy.allowed_before(wanted, reader.residency.options)
-            yield _allowed_edge(index, self._node_index(reader.unit), allowed)
+    def _reader(self, node: UnitNode, read: int) -> tuple[int, Side]:
+        """A unit's node, and what its options expect of a read."""
+        wanted = [s.reads[read] for s in node.strategies]
+        return self._node_index(node.unit), Side.of(wanted, node.residency)
 
     def _table(self, value: int) -> ReshardingTable:
         info = self._values[value]
@@ -313,25 +292,30 @@ class _Builder:
     def _node_index(self, unit: int) -> int:
         return len(self._sources) + unit
 
-    def _read_edge(self, reader: UnitNode, read: int, value: int) -> Edge | None:
-        """Edge (a); None where it would be all zero."""
-        wanted = [s.reads[read] for s in reader.strategies]
-        again = np.array([float(r.recomputes) for r in reader.residency.options])
-        tail, layouts, residency = self._producer(value)
-        here = np.ones((1, len(again)), dtype=bool)
-        if residency is not None:
-            here = _availability(residency, reader.residency)
-        seconds = self._table(value).seconds_matrix(layouts, wanted)
-        if not seconds.any() and here.all():
-            return None
-        penalty = np.where(here, 0.0, np.inf)
-        # Axes: tail strategy, tail residency, head strategy, head residency.
-        once = seconds[:, None, :, None] + penalty[None, :, None, :]
-        twice = seconds[:, None, :, None] * again + np.zeros_like(penalty)[None, :, None, :]
-        shape = (len(layouts) * here.shape[0], len(wanted) * len(again))
-        once, twice = once.reshape(shape), twice.reshape(shape)
-        parts = {"resharding": once, "recompute": twice} if self._with_parts else {}
-        return Edge(tail, self._node_index(reader.unit), once + twice, parts)
+    def edges(self) -> tuple[Edge, ...]:
+        return (*self._read_edges(), *self._copy_edges(), *self._carried_edges())
+
+    def _read_edges(self) -> Iterator[Edge]:
+        """Edges (a)."""
+        for node in self._unit_nodes:
+            for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
+                tail, stored = self._producer(value)
+                head, wanted = self._reader(node, read)
+                info = self._values[value]
+                edge = self._matrices.read_edge(
+                    tail, head, stored, wanted, info.shape, info.itemsize
+                )
+                if edge is not None:
+                    yield edge
+
+    def _copy_edges(self) -> Iterator[Edge]:
+        """Edges (b)."""
+        first = len(self._sources) + len(self._unit_nodes)
+        for index, copy in enumerate(self.copies, start=first):
+            tail, stored = self._producer(copy.value)
+            head, wanted = self._reader(self._unit_nodes[copy.unit], copy.read)
+            yield self._matrices.edge_into_copy(tail, index, stored, copy)
+            yield self._matrices.edge_from_copy(index, head, copy, wanted)
 
     def _carried_edges(self) -> list[Edge]:
         """Edges (c)."""
@@ -340,29 +324,13 @@ class _Builder:
             value = self._units.graph.program.results[position]
             if not isinstance(value, int) or value not in self._units.producer:
                 continue
-            node = self._unit_nodes[self._units.producer[value]]
-            k = self._units.units[node.unit].outputs.index(value)
-            layouts = [s.results[k] for s in node.strategies]
-            tail = self._source_index[argument]
-            seconds = self._table(value).seconds_matrix(layouts, self._sources[tail].shardings).T
-            costs = np.repeat(seconds, len(node.residency.options), axis=1)
-            if costs.any():
-                parts = {"resharding": costs} if self._with_parts else {}
-                found.append(Edge(tail, self._node_index(node.unit), costs, parts))
+            head, yielded = self._producer(value)
+            tail, kept = self._producer(argument)
+            info = self._values[value]
+            edge = self._matrices.carried_edge(tail, head, kept, yielded, info.shape, info.itemsize)
+            if edge is not None:
+                found.append(edge)
         return found
-
-
-def _allowed_edge(tail: int, head: int, allowed: np.ndarray) -> Edge:
-    return Edge(tail, head, np.where(allowed, 0.0, np.inf))
-
-
-def _availability(producer: UnitResidency, reader: UnitResidency) -> np.ndarray:
-    """For each pair of residencies whether a recomputed reader finds the value."""
-    rows = [
-        [r.recompute_at is None or p.available_at(r.recompute_at) for r in reader.options]
-        for p in producer.options
-    ]
-    return np.array(rows)
 
 
 def _interned(usage: tuple[tuple[Interval, ...], ...]) -> tuple[tuple[Interval, ...], ...]:

@@ -61,15 +61,18 @@ class CopyNode:
         return np.array([[(s != o.target) == o.is_copy for o in self.options] for s in layouts])
 
     def allowed_before(
-        self, wanted: Sequence[TensorSharding], residencies: Sequence[Residency]
+        self, wanted: Sequence[TensorSharding], times: Sequence[int | None]
     ) -> np.ndarray:
-        """Boolean [options, strategies x residencies]: which agree with the reader's choice."""
+        """Boolean [options, wanted x times]: which agree with the reader's choice.
+
+        `times` are those at which the reader is recomputed, None where it is not.
+        """
         return np.array(
             [
                 [
-                    w == o.target and (not o.is_copy or r.recompute_at == o.again_at)
+                    w == o.target and (not o.is_copy or time == o.again_at)
                     for w in wanted
-                    for r in residencies
+                    for time in times
                 ]
                 for o in self.options
             ]

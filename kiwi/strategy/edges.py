@@ -1,0 +1,149 @@
+"""Cost matrices of the problem's edges.
+
+Options that store a value in one layout, or expect it in one, share a line of the matrix (see
+`kiwi.solver.Edge`). A line stands for a pair (layout, residency), layout-major; equal matrices,
+such as those of repeated layers, are built once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
+from kiwi.solver.problem import Edge
+from kiwi.strategy.copies import CopyNode
+from kiwi.strategy.residency import Residency, UnitResidency
+
+_ALWAYS = (Residency(None, 2**31),)
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One end of an edge: the layouts that the node's options store or expect.
+
+    - `layouts`: distinct.
+    - `layout_of_strategy`: for each strategy its index in `layouts`.
+    - `residencies`: of the node; an argument is always there.
+    """
+
+    layouts: tuple[TensorSharding, ...]
+    layout_of_strategy: np.ndarray
+    residencies: tuple[Residency, ...]
+
+    @classmethod
+    def of(cls, layouts: Sequence[TensorSharding], residency: UnitResidency | None) -> "Side":
+        """From one layout per strategy."""
+        index: dict[TensorSharding, int] = {}
+        numbers = np.array([index.setdefault(layout, len(index)) for layout in layouts])
+        return cls(tuple(index), numbers, _ALWAYS if residency is None else residency.options)
+
+    def lines(self, class_of_residency: Sequence[int] | None = None) -> np.ndarray:
+        """For each option its line, where residencies are lines of their own or classes."""
+        classes = np.arange(len(self.residencies))
+        if class_of_residency is not None:
+            classes = np.asarray(class_of_residency)
+        width = int(classes.max()) + 1
+        return (self.layout_of_strategy[:, None] * width + classes[None, :]).ravel()
+
+
+class EdgeMatrices:
+    """Builds edges on one mesh."""
+
+    def __init__(self, mesh: DeviceMesh, *, with_parts: bool) -> None:
+        self._mesh = mesh
+        self._with_parts = with_parts
+        self._known: dict[object, tuple[np.ndarray, np.ndarray] | None] = {}
+
+    def read_edge(
+        self,
+        tail: int,
+        head: int,
+        stored: Side,
+        wanted: Side,
+        shape: tuple[int, ...],
+        itemsize: int,
+    ) -> Edge | None:
+        """From a producer to a reader; None where it would be all zero.
+
+        Resharding is paid once, and again where the reader is recomputed. A pair of
+        residencies in which the recomputed reader finds nothing to read is forbidden.
+        """
+        here = _availability(stored.residencies, wanted.residencies)
+        again = np.array([float(r.recomputes) for r in wanted.residencies])
+        key = (shape, itemsize, stored.layouts, wanted.layouts, here.tobytes(), again.tobytes())
+        if key not in self._known:
+            self._known[key] = self._read_matrices(stored, wanted, here, again, shape, itemsize)
+        matrices = self._known[key]
+        if matrices is None:
+            return None
+        once, twice = matrices
+        parts = {"resharding": once, "recompute": twice} if self._with_parts else {}
+        return Edge(tail, head, once + twice, parts, stored.lines(), wanted.lines())
+
+    def _read_matrices(
+        self,
+        stored: Side,
+        wanted: Side,
+        here: np.ndarray,
+        again: np.ndarray,
+        shape: tuple[int, ...],
+        itemsize: int,
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        seconds = self._seconds(stored.layouts, wanted.layouts, shape, itemsize)
+        if not seconds.any() and here.all():
+            return None
+        penalty = np.where(here, 0.0, np.inf)
+        # Axes: stored layout, producer's residency, wanted layout, reader's residency.
+        once = seconds[:, None, :, None] + penalty[None, :, None, :]
+        twice = np.broadcast_to(seconds[:, None, :, None] * again, once.shape)
+        lines = (len(stored.layouts) * here.shape[0], len(wanted.layouts) * here.shape[1])
+        return once.reshape(lines), twice.reshape(lines)
+
+    def _seconds(
+        self,
+        sources: Sequence[TensorSharding],
+        targets: Sequence[TensorSharding],
+        shape: tuple[int, ...],
+        itemsize: int,
+    ) -> np.ndarray:
+        return ReshardingTable(self._mesh, shape, itemsize).seconds_matrix(sources, targets)
+
+    def edge_into_copy(self, tail: int, head: int, stored: Side, copy: CopyNode) -> Edge:
+        """From a producer to the copy: which options agree with the stored layout."""
+        allowed = copy.allowed_after(stored.layouts)
+        lines = stored.lines([0] * len(stored.residencies))
+        return Edge(tail, head, np.where(allowed, 0.0, np.inf), tail_class=lines)
+
+    def edge_from_copy(self, tail: int, head: int, copy: CopyNode, wanted: Side) -> Edge:
+        """From the copy to its reader: which options agree with what the reader expects."""
+        times = list(dict.fromkeys(r.recompute_at for r in wanted.residencies))
+        lines = wanted.lines([times.index(r.recompute_at) for r in wanted.residencies])
+        allowed = copy.allowed_before(wanted.layouts, times)
+        return Edge(tail, head, np.where(allowed, 0.0, np.inf), head_class=lines)
+
+    def carried_edge(
+        self,
+        tail: int,
+        head: int,
+        kept: Side,
+        yielded: Side,
+        shape: tuple[int, ...],
+        itemsize: int,
+    ) -> Edge | None:
+        """From an argument to the unit whose result replaces it; None if all zero."""
+        seconds = self._seconds(yielded.layouts, kept.layouts, shape, itemsize).T
+        if not seconds.any():
+            return None
+        parts = {"resharding": seconds} if self._with_parts else {}
+        lines = yielded.lines([0] * len(yielded.residencies))
+        return Edge(tail, head, seconds, parts, kept.lines(), lines)
+
+
+def _availability(producer: Sequence[Residency], reader: Sequence[Residency]) -> np.ndarray:
+    """For each pair of residencies whether a recomputed reader finds the value."""
+    rows = [
+        [r.recompute_at is None or p.available_at(r.recompute_at) for r in reader]
+        for p in producer
+    ]
+    return np.array(rows)

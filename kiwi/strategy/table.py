@@ -1,0 +1,43 @@
+"""The strategies of all units of a graph; units that look alike share theirs.
+
+A transformer's layers consist of the same units, so that enumerating one layer serves all.
+"""
+
+from collections.abc import Hashable
+
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.mesh import DeviceMesh
+from kiwi.strategy.costs import UnitWork
+from kiwi.strategy.dominance import undominated
+from kiwi.strategy.strategies import ShardingStrategy, enumerate_strategies
+
+
+class StrategyTable:
+    """Undominated strategies by unit."""
+
+    def __init__(self, units: UnitGraph, mesh: DeviceMesh) -> None:
+        self._units = units
+        self._mesh = mesh
+        self._known: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
+
+    def of(self, unit: Unit) -> tuple[ShardingStrategy, ...]:
+        """The strategies of one unit."""
+        key = self._appearance(unit)
+        if key not in self._known:
+            found = enumerate_strategies(self._units, unit, self._mesh)
+            self._known[key] = undominated(self._units, unit, self._mesh, found)
+        return self._known[key]
+
+    def _appearance(self, unit: Unit) -> Hashable:
+        """All that strategies and their dominance depend on."""
+        values = self._units.graph.program.values
+        reads = tuple(
+            (values[value].shape, values[value].itemsize, dims) for value, dims in unit.rule.reads
+        )
+        outputs = tuple(
+            (values[o].shape, values[o].itemsize, len(self._units.readers.get(o, ())))
+            for o in unit.outputs
+        )
+        rule = unit.rule
+        factors = (rule.factor_sizes, rule.results, rule.reduction, rule.blocked)
+        return reads, outputs, factors, UnitWork.of(self._units, unit, self._mesh.hardware)
