@@ -21,6 +21,8 @@ _FIRST_SWEEPS = 15
 _DUAL_STEPS = 10
 _FORCED_TRIES = 100
 _NOTICEABLE = 0.02
+LEAST_SCALE = 1e-9
+"""A typical cost where the bound is still 0, as a share of the cost of forbidden."""
 
 
 @dataclass(eq=False)
@@ -83,7 +85,7 @@ class Engine:
                 self.on_round(self)
 
     def _round(self, *, stalled: bool) -> None:
-        scale = max(abs(self.bound), 1e-300)
+        scale = max(abs(self.bound), LEAST_SCALE * self.forbidden)
         self.dual.improve(_DUAL_STEPS)
         prices = self.dual.best_prices
         self.primal.improve_from(self.dual.choice.copy(), prices, scale)

@@ -80,7 +80,17 @@ def solve(
     started = time.monotonic()
     _check_arguments(problem, solver, time_limit_seconds, gap, warm_start)
     start = tuple(warm_start) if warm_start is not None else None
-    request = Request(problem, solver, started + time_limit_seconds, seed, gap, start, on_progress)
+    request = Request(
+        problem,
+        solver,
+        started + time_limit_seconds,
+        seed,
+        gap,
+        start,
+        on_progress,
+        until_time_limit,
+        any_time,
+    )
     result = SOLVERS[solver](request)
     result = replace(result, seconds=time.monotonic() - started)
     if on_progress is not None:

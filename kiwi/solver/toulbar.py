@@ -19,7 +19,7 @@ from pytoulbar2 import CFN
 from pytoulbar2.pytoulbar2 import tb2
 
 from kiwi.solver.bundle import Bundle
-from kiwi.solver.engine import forbidden_cost
+from kiwi.solver.engine import LEAST_SCALE, forbidden_cost
 from kiwi.solver.network import Network, build_network
 from kiwi.solver.outcome import conclude
 from kiwi.solver.presolve import presolve
@@ -113,11 +113,13 @@ class _Relaxation:
         if choice is None:
             return
         self._learn(choice)
-        self.primal.improve_from(choice.copy(), prices, max(abs(self.bound), 1e-300))
+        self.primal.improve_from(choice.copy(), prices, self._scale)
         if self.primal.incumbent is not None:
-            self.primal.improve_from(
-                self.primal.incumbent.choice.copy(), prices, max(abs(self.bound), 1e-300)
-            )
+            self.primal.improve_from(self.primal.incumbent.choice.copy(), prices, self._scale)
+
+    @property
+    def _scale(self) -> float:
+        return max(abs(self.bound), LEAST_SCALE * self.forbidden)
 
     def _learn(self, choice: np.ndarray) -> None:
         excess = usage_of(self.net, choice) / self._limit - 1.0
@@ -125,7 +127,7 @@ class _Relaxation:
         self._bundle.add(float(cost_of(self.net, self.unary, self.table, choice)), excess)
         positive = np.maximum(excess, 0.0)
         if first and positive.any():
-            self._bundle.width = 0.05 * max(abs(self.bound), 1e-300) / float(positive @ positive)
+            self._bundle.width = 0.05 * self._scale / float(positive @ positive)
 
 
 def solve_priced(
