@@ -1,0 +1,1 @@
+"""Benchmarks of the solvers: published contest instances, and layered problems."""

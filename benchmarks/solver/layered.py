@@ -98,7 +98,7 @@ class _Builder:
         """Time and node of the backward operator."""
         return self.horizon - 1 - index
 
-    def _seconds(self, operator: Operator, sharding: tuple[int, int], factor: float) -> float:
+    def _seconds(self, operator: Operator, sharding: tuple[int, ...], factor: float) -> float:
         split = np.prod([size for size, d in zip(AXIS_SIZES, sharding, strict=True) if d])
         moved = operator.result_bytes / split / MEMORY_BYTES_PER_SECOND
         seconds = factor * max(operator.flops / split / FLOPS_PER_SECOND, moved)
@@ -109,7 +109,7 @@ class _Builder:
                 seconds += 2 * operator.parameter_bytes / AXIS_BYTES_PER_SECOND[axis]
         return seconds
 
-    def _bytes(self, size: int, sharding: tuple[int, int], dimensions: tuple[int, ...]) -> int:
+    def _bytes(self, size: int, sharding: tuple[int, ...], dimensions: tuple[int, ...]) -> int:
         for axis, dimension in enumerate(sharding):
             if dimension in dimensions:
                 size //= AXIS_SIZES[axis]
@@ -130,7 +130,7 @@ class _Builder:
             dropped.append((Interval(i, last, size), again, *self._parameter(i, sharding)))
         return Node(f"f{i}", np.concatenate([seconds, 2 * seconds]), (*kept, *dropped))
 
-    def _parameter(self, i: int, sharding: tuple[int, int]) -> tuple[Interval, ...]:
+    def _parameter(self, i: int, sharding: tuple[int, ...]) -> tuple[Interval, ...]:
         size = self._operator(i).parameter_bytes
         if not size:
             return ()

@@ -9,6 +9,7 @@ import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -94,7 +95,7 @@ def write_contest(problem: Problem, path: str | Path, name: str = "kiwi") -> Non
     path.write_bytes(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
 
 
-def _node(name: str, interval: object, costs: object, usages: object) -> Node:
+def _node(name: str, interval: Any, costs: Any, usages: Any) -> Node:
     if not _is_numbers(interval) or len(interval) != 2:
         raise _malformed(f"the interval {interval!r} of node {name}")
     if not (_is_numbers(costs) and _is_numbers(usages) and len(costs) == len(usages)):
@@ -111,7 +112,7 @@ def _edges(edges: dict, nodes: tuple[Node, ...]) -> tuple[Edge, ...]:
     return tuple(_edge(pair, table, nodes) for pair, table in zip(pairs, tables, strict=True))
 
 
-def _edge(pair: object, table: object, nodes: tuple[Node, ...]) -> Edge:
+def _edge(pair: Any, table: Any, nodes: tuple[Node, ...]) -> Edge:
     if not _is_numbers(pair) or len(pair) != 2:
         raise _malformed(f"the nodes {pair!r} of an edge")
     tail, head = pair
@@ -133,7 +134,7 @@ def _is_numbers(values: object) -> bool:
     return isinstance(values, list) and all(type(value) in (int, float) for value in values)
 
 
-def _member(document: object, key: str, kind: type):
+def _member(document: object, key: str, kind: type) -> Any:
     value = document.get(key) if isinstance(document, dict) else None
     if not isinstance(value, kind):
         raise _malformed(f"no {kind.__name__} named {key!r}")

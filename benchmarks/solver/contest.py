@@ -1,0 +1,202 @@
+"""`python -m benchmarks.solver.contest --data DIR`: the contest's instances against what is known.
+
+Runs `python -m kiwi.solver` once for each instance and seed in its own process, with the
+contest's time limit from process start, and checks each solution file by integer arithmetic on the
+instance as published. Writes results/contest.json, results/contest.md and, with matplotlib,
+results/contest.png (cost and bound over time).
+
+Published values: the contest's leader board and the best values known since
+(ASPLOS/EuroSys 2025 contest on intra-operator parallelism; google/iopddl), and lower bounds.
+"""
+
+import argparse
+import gzip
+import json
+import re
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One instance of the contest: its time limit (there on 8 cores) and published values."""
+
+    name: str
+    time_limit_seconds: float
+    contest_best: int
+    best_known: int
+    published_bound: float
+
+
+INSTANCES = (
+    Instance("A", 60, 6_548_641_531, 6_548_641_531, 6.51381e9),
+    Instance("B", 60, 532_843, 532_843, 532_843),
+    Instance("G", 120, 217_039, 217_039, 216_931),
+    Instance("M", 180, 49_928_460_991, 49_928_157_537, 4.94074e10),
+    Instance("P", 240, 662_197_407_330, 662_197_407_330, 6.16246e11),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One solution, as checked here; `trace` has (seconds, cost or None, bound)."""
+
+    instance: str
+    seed: int
+    time_limit_seconds: float
+    seconds: float
+    cost: int | None
+    feasible: bool
+    bound: float | None
+    status: str
+    score: float
+    trace: list[tuple[float, float | None, float]]
+
+
+def main() -> None:
+    """Runs all that was asked for and writes the results."""
+    options = _arguments()
+    runs = []
+    for instance in INSTANCES:
+        if instance.name in options.instances:
+            for seed in options.seeds:
+                runs.append(run_instance(options.data, instance, seed, options.share))
+                print(_line(instance, runs[-1]), flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "contest.json").write_text(json.dumps([asdict(run) for run in runs], indent=1))
+    (RESULTS / "contest.md").write_text(table(runs))
+    plot(runs)
+
+
+def run_instance(data: Path, instance: Instance, seed: int, share: float) -> Run:
+    """Solves in a new process, with `share` of the contest's time limit, and checks the result."""
+    path = data / f"asplos-2025-iopddl-{instance.name}.json.gz"
+    out = RESULTS / "solution.json"
+    RESULTS.mkdir(exist_ok=True)
+    limit = share * instance.time_limit_seconds
+    command = [sys.executable, "-m", "kiwi.solver", str(path), "--time-limit", str(limit)]
+    started = time.monotonic()
+    process = subprocess.run(
+        [*command, "--seed", str(seed), "--out", str(out)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    seconds = time.monotonic() - started
+    if process.returncode not in (0, 1):
+        raise RuntimeError(process.stderr)
+    found = json.loads(out.read_text())
+    out.unlink()
+    cost, feasible = check(path, found["solution"])
+    return Run(
+        instance.name,
+        seed,
+        limit,
+        round(seconds, 1),
+        cost,
+        feasible,
+        found["bound"],
+        found["status"],
+        instance.best_known / cost if feasible and cost else 0.0,
+        _trace(process.stdout),
+    )
+
+
+def check(path: Path, solution: list[int] | None) -> tuple[int | None, bool]:
+    """Cost in integers, and whether the limit is met; shares nothing with the solver."""
+    if solution is None:
+        return None, False
+    body = json.loads(gzip.decompress(path.read_bytes()))["problem"]
+    nodes, edges = body["nodes"], body["edges"]
+    cost = sum(costs[o] for costs, o in zip(nodes["costs"], solution, strict=True))
+    for (tail, head), costs in zip(edges["nodes"], edges["costs"], strict=True):
+        cost += costs[solution[tail] * len(nodes["costs"][head]) + solution[head]]
+    changes: dict[int, int] = {}
+    for interval, usage, o in zip(nodes["intervals"], nodes["usages"], solution, strict=True):
+        for time_point, sign in zip(interval, (1, -1), strict=True):
+            changes[time_point] = changes.get(time_point, 0) + sign * usage[o]
+    held = 0
+    for time_point in sorted(changes):
+        held += changes[time_point]
+        if held > body["usage_limit"]:
+            return cost, False
+    return cost, cost < 10**17
+
+
+def _trace(output: str) -> list[tuple[float, float | None, float]]:
+    pattern = re.compile(r"^ *([\d.]+) s  cost (\S+)  bound (\S+)", re.MULTILINE)
+    return [
+        (float(seconds), None if cost == "-" else float(cost), float(bound))
+        for seconds, cost, bound in pattern.findall(output)
+    ]
+
+
+def _line(instance: Instance, run: Run) -> str:
+    return (
+        f"{run.instance} seed {run.seed}: {run.cost} ({run.status}, feasible {run.feasible}), "
+        f"bound {run.bound}, best known / ours {run.score:.6f}, {run.seconds} s"
+    )
+
+
+def table(runs: list[Run]) -> str:
+    """Markdown: one row per run, and the mean score."""
+    known = {instance.name: instance for instance in INSTANCES}
+    lines = [
+        "| instance | seed | limit s | taken s | cost | best known | best known / ours "
+        "| our bound | our gap | published bound | status |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for run in runs:
+        instance = known[run.instance]
+        gap = "-" if not run.cost or run.bound is None else f"{1 - run.bound / run.cost:.4%}"
+        bound = "-" if run.bound is None else f"{run.bound:,.0f}"
+        lines.append(
+            f"| {run.instance} | {run.seed} | {run.time_limit_seconds:.0f} | {run.seconds} "
+            f"| {run.cost:,} | {instance.best_known:,} | {run.score:.6f} | {bound} | {gap} "
+            f"| {instance.published_bound:,.0f} | {run.status} |"
+        )
+    mean = sum(run.score for run in runs) / max(1, len(runs))
+    return "\n".join([*lines, "", f"Mean of best known / ours: {mean:.6f}", ""])
+
+
+def plot(runs: list[Run]) -> None:
+    """Cost and bound over time, relative to the best known cost, one panel per instance."""
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = sorted({run.instance for run in runs})
+    figure, axes = pyplot.subplots(1, len(names), figsize=(4 * len(names), 3), squeeze=False)
+    for axis, name in zip(axes[0], names, strict=True):
+        best = next(i.best_known for i in INSTANCES if i.name == name)
+        for run in runs:
+            if run.instance == name:
+                found = [(t, c / best) for t, c, _ in run.trace if c is not None]
+                axis.step(*zip(*found, strict=True), where="post", color="C0")
+                bounds = [(t, b / best) for t, _, b in run.trace]
+                axis.step(*zip(*bounds, strict=True), where="post", color="C1")
+        axis.set(title=name, xlabel="seconds", ylim=(0.9, 1.1))
+    axes[0][0].set_ylabel("cost (blue) and bound / best known")
+    figure.tight_layout()
+    figure.savefig(RESULTS / "contest.png", dpi=120)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with the instances")
+    parser.add_argument("--instances", nargs="+", default=[i.name for i in INSTANCES])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--share", type=float, default=1.0, help="share of the time limits")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
