@@ -7,6 +7,7 @@
    recomputation; the losses are those of plain `jax.jit`.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from kiwi.plan.estimate import Estimate
 
 MESH_SHAPE = (2, 4)
 PROFILES = ("v100-sxm2", "h100-sxm")
-BUDGETS = ("14GiB", "8GiB", "6GiB")
+BUDGETS = ("14GiB", "9GiB", "7GiB")
 SIZE = "gpt-13b-4l"
 STEPS = 20
 GIB = 2**30
@@ -65,11 +66,19 @@ def show_plans(console: Console) -> None:
         f"{config.width}, batch {config.batch} x {config.sequence}, {config.dtype})"
     )
     compiled: dict[str, CompiledProgram] = {}
+    planned = kiwi.jit(
+        gpt.make_train_step(config),
+        mesh_shape=MESH_SHAPE,
+        donate_argnums=0,
+        time_limit_seconds=10.0,
+    )
     with _progress(console) as progress:
         task = progress.add_task("", total=len(PROFILES) * (len(BUDGETS) + len(_baselines())))
         for profile in PROFILES:
             rows = []
-            for row in (*_baseline_rows(progress, profile, compiled), *_plan_rows(progress, profile)):
+            for row in itertools.chain(
+                _baseline_rows(progress, profile, compiled), _plan_rows(progress, profile, planned)
+            ):
                 rows.append(row)
                 progress.advance(task)
             progress.console.print(_table(profile, rows))
@@ -108,9 +117,7 @@ def _baseline_rows(
     for baseline in _baselines():
         progress.update(progress.task_ids[0], description=f"{profile}: {baseline.name}")
         started = time.monotonic()
-        estimate = estimate_baseline(
-            baseline, state, batch, mesh_shape=MESH_SHAPE, profile=profile
-        )
+        estimate = estimate_baseline(baseline, state, batch, mesh_shape=MESH_SHAPE, profile=profile)
         if baseline.name not in compiled:
             compiled[baseline.name] = compile_baseline(
                 baseline, state, batch, mesh_shape=MESH_SHAPE
@@ -119,24 +126,14 @@ def _baseline_rows(
         yield Row(baseline.name, "-", estimate, compiled[baseline.name], None, seconds)
 
 
-def _plan_rows(progress: Progress, profile: str) -> Iterator[Row]:
+def _plan_rows(progress: Progress, profile: str, planned: kiwi.PlannedFunction) -> Iterator[Row]:
     config = gpt.SIZES[SIZE]
-    train_step = gpt.make_train_step(config)
     state, batch = gpt.abstract_state(config), gpt.abstract_batch(config)
     for budget in BUDGETS:
         progress.update(progress.task_ids[0], description=f"{profile}: Kiwi, {budget}")
         started = time.monotonic()
         try:
-            plan = kiwi.plan(
-                train_step,
-                state,
-                batch,
-                mesh_shape=MESH_SHAPE,
-                memory_budget=budget,
-                profile=profile,
-                donate_argnums=0,
-                time_limit_seconds=20.0,
-            )
+            plan = planned.with_options(memory_budget=budget, profile=profile).plan(state, batch)
         except kiwi.errors.KiwiError as error:
             yield Row("Kiwi", budget, None, None, None, time.monotonic() - started, error.what)
             continue
@@ -199,9 +196,7 @@ def train_tiny(console: Console) -> None:
     free = kiwi.plan(train_step, state, batch, mesh_shape=MESH_SHAPE, donate_argnums=0)
     assert free.compiled is not None
     budget = int(0.65 * free.compiled.peak_bytes)
-    planned = kiwi.jit(
-        train_step, mesh_shape=MESH_SHAPE, memory_budget=budget, donate_argnums=0
-    )
+    planned = kiwi.jit(train_step, mesh_shape=MESH_SHAPE, memory_budget=budget, donate_argnums=0)
     plan = planned.plan(state, batch)
     console.print(
         f"Peak without a budget {free.compiled.peak_bytes / 2**20:.2f} MiB; budget "

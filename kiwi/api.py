@@ -7,7 +7,7 @@ solution ──▶ Plan ── emit ──▶ jax.jit ── compile ──▶ m
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -16,12 +16,37 @@ from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import DeviceMesh, Hardware, hardware
 from kiwi.plan.budget import parse_size
 from kiwi.plan.plan import Plan
-from kiwi.plan.planner import Settings, make_plan
+from kiwi.plan.planner import Settings, Traced, make_plan, trace_call
 from kiwi.plan.signature import Call, JitOptions, bind
 from kiwi.solver.outcome import OnProgress
 
 DEFAULT_PROFILE = "h100-sxm"
 DEFAULT_GAP = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """The options of `kiwi.plan` and `kiwi.jit`; see there."""
+
+    mesh_shape: Sequence[int] | None = None
+    mesh: "jax.sharding.Mesh | jax.sharding.AbstractMesh | None" = None
+    memory_budget: int | str | None = None
+    profile: str | Hardware = DEFAULT_PROFILE
+    axis_names: Sequence[str] | None = None
+    planner: str = "joint"
+    solver: str = "auto"
+    time_limit_seconds: float = 60.0
+    verify: str | None = "cpu"
+    seed: int = 0
+    gap: float = DEFAULT_GAP
+    respect_user_checkpoint: bool = False
+    on_progress: OnProgress | None = None
+    static_argnums: int | Sequence[int] | None = None
+    static_argnames: str | Sequence[str] | None = None
+    donate_argnums: int | Sequence[int] | None = None
+    donate_argnames: str | Sequence[str] | None = None
+    in_shardings: Any = None
+    out_shardings: Any = None
 
 
 def plan(
@@ -81,8 +106,7 @@ def plan(
     `InvalidMeshError`, `InvalidSizeError`, `InvalidFunctionError`, `InvalidArgumentError`,
     `ShardingConflictError`, `CompileCheckError`.
     """
-    planned = jit(
-        fun,
+    options = Options(
         mesh_shape=mesh_shape,
         mesh=mesh,
         memory_budget=memory_budget,
@@ -103,7 +127,7 @@ def plan(
         in_shardings=in_shardings,
         out_shardings=out_shardings,
     )
-    return planned.plan(*args, **kwargs)
+    return PlannedFunction(_unwrapped(fun), options).plan(*args, **kwargs)
 
 
 def jit(fun: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -121,14 +145,16 @@ def jit(fun: Callable[..., Any] | None = None, **options: Any) -> Any:
     """
     if fun is None:
         return functools.partial(jit, **options)
+    return PlannedFunction(_unwrapped(fun), Options(**options))
+
+
+def _unwrapped(fun: Any) -> Callable[..., Any]:
     if not callable(fun):
         raise InvalidArgumentError(
-            f"kiwi.jit takes a function, not {type(fun).__name__}.",
+            f"kiwi plans functions, not {type(fun).__name__}.",
             suggestion="@kiwi.jit(mesh_shape=(2, 4)), with options by keyword.",
         )
-    if isinstance(fun, PlannedFunction):
-        fun = fun.function
-    return PlannedFunction(fun, **options)
+    return fun.__wrapped__ if isinstance(fun, PlannedFunction) else fun
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,64 +169,52 @@ class _Compiled:
 class PlannedFunction:
     """What `kiwi.jit` returns: call it as the function it wraps."""
 
-    def __init__(
-        self,
-        fun: Callable[..., Any],
-        *,
-        mesh_shape: Sequence[int] | None = None,
-        mesh: "jax.sharding.Mesh | jax.sharding.AbstractMesh | None" = None,
-        memory_budget: int | str | None = None,
-        profile: str | Hardware = DEFAULT_PROFILE,
-        axis_names: Sequence[str] | None = None,
-        planner: str = "joint",
-        solver: str = "auto",
-        time_limit_seconds: float = 60.0,
-        verify: str | None = "cpu",
-        seed: int = 0,
-        gap: float = DEFAULT_GAP,
-        respect_user_checkpoint: bool = False,
-        on_progress: OnProgress | None = None,
-        static_argnums: int | Sequence[int] | None = None,
-        static_argnames: str | Sequence[str] | None = None,
-        donate_argnums: int | Sequence[int] | None = None,
-        donate_argnames: str | Sequence[str] | None = None,
-        in_shardings: Any = None,
-        out_shardings: Any = None,
-    ) -> None:
+    def __init__(self, fun: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, fun)
+        self.options = options
         self._fun = fun
-        self._hardware = hardware(profile) if isinstance(profile, str) else profile
-        self._mesh_request = (mesh_shape, mesh, axis_names)
-        self._budget = None if memory_budget is None else parse_size(memory_budget)
+        self._hardware = _hardware(options.profile)
+        self._budget = None if options.memory_budget is None else parse_size(options.memory_budget)
         self._jit_options = JitOptions.of(
             fun,
-            static_argnums,
-            static_argnames,
-            donate_argnums,
-            donate_argnames,
-            in_shardings,
-            out_shardings,
+            options.static_argnums,
+            options.static_argnames,
+            options.donate_argnums,
+            options.donate_argnames,
+            options.in_shardings,
+            options.out_shardings,
         )
-        self._solving = {
-            "planner": planner,
-            "time_limit_seconds": float(time_limit_seconds),
-            "verify": verify,
-            "solver": solver,
-            "seed": seed,
-            "gap": gap,
-            "respect_user_checkpoint": respect_user_checkpoint,
-            "on_progress": on_progress,
-        }
+        self._traced: dict[Any, Traced] = {}
         self._plans: dict[Any, Plan] = {}
         self._compiled: dict[Any, _Compiled] = {}
-        if mesh_shape is not None or mesh is not None:
+        if options.mesh_shape is not None or options.mesh is not None:
             self._settings.check()
+
+    def with_options(self, **changes: Any) -> "PlannedFunction":
+        """The same function under other options; it is not traced again for the same arguments.
+
+        For comparing budgets, meshes and profiles.
+        """
+        other = PlannedFunction(self._fun, replace(self.options, **changes))
+        if other._jit_options == self._jit_options:
+            other._traced = self._traced
+        return other
 
     @functools.cached_property
     def _settings(self) -> Settings:
-        mesh = _device_mesh(*self._mesh_request, self._hardware)
-        budget = self._hardware.memory_bytes if self._budget is None else self._budget
-        return Settings(mesh, budget, **self._solving)
+        o = self.options
+        return Settings(
+            mesh=_device_mesh(o.mesh_shape, o.mesh, o.axis_names, self._hardware),
+            memory_budget_bytes=self._budget or self._hardware.memory_bytes,
+            planner=o.planner,
+            time_limit_seconds=float(o.time_limit_seconds),
+            verify=o.verify,
+            solver=o.solver,
+            seed=o.seed,
+            gap=o.gap,
+            respect_user_checkpoint=o.respect_user_checkpoint,
+            on_progress=o.on_progress,
+        )
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan for these arguments; `jax.ShapeDtypeStruct`s will do. Cached."""
@@ -208,13 +222,17 @@ class PlannedFunction:
 
     def _plan_of(self, call: Call) -> Plan:
         if call.key not in self._plans:
-            self._plans[call.key] = make_plan(call, self._jit_options.out_shardings, self._settings)
+            traced = self._trace_of(call)
+            given = self._jit_options.out_shardings
+            self._plans[call.key] = make_plan(traced, given, self._settings)
         return self._plans[call.key]
 
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The function as it was given."""
-        return self._fun
+    def _trace_of(self, call: Call) -> Traced:
+        key = (call.key, self.options.respect_user_checkpoint)
+        if key not in self._traced:
+            keep = self.options.respect_user_checkpoint
+            self._traced[key] = trace_call(call, keep_checkpoints=keep)
+        return self._traced[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the planned function; plans it first for arguments of a new signature."""
@@ -230,9 +248,13 @@ class PlannedFunction:
 
     def _concrete_mesh(self) -> jax.sharding.Mesh:
         """The devices to run on; asked for before planning, so that a lack of them is cheap."""
-        _, given, _ = self._mesh_request
+        given = self.options.mesh
         devices = list(given.devices.flat) if isinstance(given, jax.sharding.Mesh) else None
         return self._settings.mesh.jax_mesh(devices)
+
+
+def _hardware(profile: str | Hardware) -> Hardware:
+    return hardware(profile) if isinstance(profile, str) else profile
 
 
 def _device_mesh(

@@ -186,9 +186,7 @@ class _Interpreter:
         if info.is_extended or not info.shape or self._execution.mesh.size == 1:
             return array
         spec = self._execution.mesh.partition_spec(sharding)
-        return jax.lax.with_sharding_constraint(
-            array, jax.sharding.NamedSharding(self._mesh, spec)
-        )
+        return jax.lax.with_sharding_constraint(array, jax.sharding.NamedSharding(self._mesh, spec))
 
 
 def _grouped(steps: Sequence[int]) -> list[tuple[list[int], int]]:

@@ -85,35 +85,33 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A call, traced, with its result's structure and the units of its program."""
+    """A call, traced, with its result's structure and the units of its program.
+
+    `seconds` is the time that tracing and lowering took.
+    """
 
     call: Call
     out_tree: Any
     units: UnitGraph
+    seconds: float
 
 
-def make_plan(
-    call: Call, out_shardings: Any, settings: Settings, traced: Traced | None = None
-) -> Plan:
-    """Plans one call.
-
-    **Arguments:**
-
-    - `traced`: what `trace_call` returned for it, to plan the same call several times.
+def make_plan(traced: Traced, out_shardings: Any, settings: Settings) -> Plan:
+    """Plans a traced call.
 
     **Raises:** the errors of its steps; see `kiwi.plan`.
     """
     started = time.monotonic()
     settings.check()
-    if traced is None:
-        traced = trace_call(call, keep_checkpoints=settings.respect_user_checkpoint)
     planning = formulate(traced, out_shardings, settings)
     plan = _solve_and_check(traced, planning, settings)
-    return replace(plan, planning_seconds=time.monotonic() - started)
+    seconds = traced.seconds + time.monotonic() - started
+    return replace(plan, planning_seconds=seconds)
 
 
 def trace_call(call: Call, *, keep_checkpoints: bool = False) -> Traced:
     """Traces and lowers a call."""
+    started = time.monotonic()
     out_tree: list[Any] = []
 
     def flat(*leaves: Any) -> list[Any]:
@@ -123,7 +121,8 @@ def trace_call(call: Call, *, keep_checkpoints: bool = False) -> Traced:
 
     program = trace(flat, call.shapes, keep_checkpoints=keep_checkpoints)
     donated = frozenset(program.arguments[k] for k in call.donated)
-    return Traced(call, out_tree[0], build_units(lower(program), donated))
+    units = build_units(lower(program), donated)
+    return Traced(call, out_tree[0], units, time.monotonic() - started)
 
 
 def formulate(traced: Traced, out_shardings: Any, settings: Settings) -> PlanningProblem:

@@ -107,7 +107,6 @@ class PlanningProblem:
         chosen = zip(self.unit_nodes, solution[first : first + len(self.unit_nodes)], strict=True)
         return [node.choice(option) for node, option in chosen]
 
-
     def restricted(self, solution: Sequence[int]) -> "PlanningProblem":
         """The same with the chosen options only, edges split into parts.
 

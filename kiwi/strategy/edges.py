@@ -143,7 +143,6 @@ class EdgeMatrices:
 def _availability(producer: Sequence[Residency], reader: Sequence[Residency]) -> np.ndarray:
     """For each pair of residencies whether a recomputed reader finds the value."""
     rows = [
-        [r.recompute_at is None or p.available_at(r.recompute_at) for r in reader]
-        for p in producer
+        [r.recompute_at is None or p.available_at(r.recompute_at) for r in reader] for p in producer
     ]
     return np.array(rows)
