@@ -154,7 +154,7 @@ def _unwrapped(fun: Any) -> Callable[..., Any]:
             f"kiwi plans functions, not {type(fun).__name__}.",
             suggestion="@kiwi.jit(mesh_shape=(2, 4)), with options by keyword.",
         )
-    return fun.__wrapped__ if isinstance(fun, PlannedFunction) else fun
+    return fun.function if isinstance(fun, PlannedFunction) else fun
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +172,7 @@ class PlannedFunction:
     def __init__(self, fun: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, fun)
         self.options = options
-        self._fun = fun
+        self.function = fun
         self._hardware = _hardware(options.profile)
         self._budget = None if options.memory_budget is None else parse_size(options.memory_budget)
         self._jit_options = JitOptions.of(
@@ -195,7 +195,7 @@ class PlannedFunction:
 
         For comparing budgets, meshes and profiles.
         """
-        other = PlannedFunction(self._fun, replace(self.options, **changes))
+        other = PlannedFunction(self.function, replace(self.options, **changes))
         if other._jit_options == self._jit_options:
             other._traced = self._traced
         return other
@@ -218,7 +218,7 @@ class PlannedFunction:
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan for these arguments; `jax.ShapeDtypeStruct`s will do. Cached."""
-        return self._plan_of(bind(self._fun, self._jit_options, args, kwargs))
+        return self._plan_of(bind(self.function, self._jit_options, args, kwargs))
 
     def _plan_of(self, call: Call) -> Plan:
         if call.key not in self._plans:
@@ -236,7 +236,7 @@ class PlannedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the planned function; plans it first for arguments of a new signature."""
-        call = bind(self._fun, self._jit_options, args, kwargs)
+        call = bind(self.function, self._jit_options, args, kwargs)
         if call.key not in self._compiled:
             jax_mesh = self._concrete_mesh()
             found = self._plan_of(call)

@@ -97,9 +97,10 @@ def _overwrites(units: UnitGraph, unit: Unit) -> int | None:
         return None
     values = units.graph.program.values
     for value, dims in unit.rule.reads:
-        if dims == unit.rule.results[0] and _dies_at(units, value, unit.index):
-            if values[value].size_bytes == values[unit.outputs[0]].size_bytes:
-                return units.producer[value]
+        same_size = values[value].size_bytes == values[unit.outputs[0]].size_bytes
+        same_layout = dims == unit.rule.results[0]
+        if same_size and same_layout and _dies_at(units, value, unit.index):
+            return units.producer[value]
     return None
 
 
