@@ -131,7 +131,7 @@ def _costs(values: list) -> np.ndarray:
 
 
 def _is_numbers(values: object) -> bool:
-    return isinstance(values, list) and all(type(value) in (int, float) for value in values)
+    return isinstance(values, list) and set(map(type, values)) <= {int, float}
 
 
 def _member(document: object, key: str, kind: type) -> Any:

@@ -1,6 +1,7 @@
 """Exact reductions of a `Network`, each with a way back: `apply(net) -> Reduction`."""
 
 from kiwi.solver.presolve.contract import contract as contract
+from kiwi.solver.presolve.dominate import dominate as dominate
 from kiwi.solver.presolve.pipeline import presolve as presolve
 from kiwi.solver.presolve.propagate import propagate as propagate
 from kiwi.solver.presolve.reduction import Reduction as Reduction

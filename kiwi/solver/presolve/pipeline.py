@@ -2,24 +2,39 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from kiwi.solver.network import Network
 from kiwi.solver.presolve.contract import contract
-from kiwi.solver.presolve.reduction import Reduction, repeat
+from kiwi.solver.presolve.dominate import dominate
+from kiwi.solver.presolve.reduction import Reduction, chain, repeat
 from kiwi.solver.presolve.times import drop_times
 
 _MOST_MERGE_PASSES = 20
 _MOST_TIME_PASSES = 6
+_MOST_DOMINANCE_PASSES = 4
 
 
 def presolve(net: Network) -> Reduction:
-    """Merges decided nodes until none is left, then drops times that cannot bind."""
+    """Merges decided nodes, drops times that cannot bind and dominated options, and again while
+    that leads to more."""
     total = repeat(contract, net, _MOST_MERGE_PASSES)
-    if total.infeasible:
-        return total
-    small = total.net
+    for _ in range(_MOST_DOMINANCE_PASSES):
+        if total.infeasible:
+            return total
+        total = replace(total, net=_with_fewer_times(total.net))
+        cost = dominate(total.net)
+        if np.isfinite(cost).all():
+            break
+        total = chain(total, repeat(contract, total.net._replace(cost=cost), _MOST_MERGE_PASSES))
+    return total if total.infeasible else replace(total, net=_with_fewer_times(total.net))
+
+
+def _with_fewer_times(net: Network) -> Network:
+    small = net
     for _ in range(_MOST_TIME_PASSES):
         before = len(small.times)
         small = drop_times(small)
         if len(small.times) == before:
             break
-    return replace(total, net=small)
+    return small
