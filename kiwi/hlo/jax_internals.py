@@ -9,13 +9,14 @@ from typing import Any
 
 from jax._src import source_info_util
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxlib.mlir.passmanager import PassManager
 
 PRIVATE_NAMES = (
     "jax._src.source_info_util.summarize",
     "jaxlib.mlir.ir.Module",
     "jaxlib.mlir.dialects.sdy.OpShardingRuleAttr",
+    "jaxlib.mlir.dialects.stablehlo.ConvDimensionNumbers",
     "jaxlib.mlir.passmanager.PassManager",
 )
 """What this module reaches into, as dotted paths."""
@@ -86,6 +87,22 @@ def sharding_rule_fields(op: Any) -> dict[str, Any] | None:
         | frozenset(rule.blocked_propagation_factors),
         "permutation": frozenset(rule.permutation_factors),
     }
+
+
+def convolution_spatial_factors(op: Any) -> frozenset[int]:
+    """The factors of a convolution's spatial dimensions; none for other operations."""
+    if op.operation.name != "stablehlo.convolution":
+        return frozenset()
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    rule = sdy.OpShardingRuleAttr(op.attributes["sdy.sharding_rule"])
+    image, kernel = _mappings(rule.operand_mappings)
+    (result,) = _mappings(rule.result_mappings)
+    spatial = (
+        (image, numbers.input_spatial_dimensions),
+        (kernel, numbers.kernel_spatial_dimensions),
+        (result, numbers.output_spatial_dimensions),
+    )
+    return frozenset(f for tensor, dims in spatial for dim in dims for f in tensor[dim])
 
 
 def _mappings(tensors: Any) -> FactorLists:

@@ -118,7 +118,14 @@ class _Reader:
     def _rule(self, op: Any, operands: list[int], results: list[int]) -> ShardingRule:
         fields = jax_internals.sharding_rule_fields(op)
         if fields is not None:
-            blocked = fields["need_replication"] | fields["permutation"]
+            # Cutting an image means exchanging the rims of the pieces. XLA's partitioner moreover
+            # miscounts the gradient to a kernel where the image is cut along one mesh axis and
+            # copied along another.
+            blocked = (
+                fields["need_replication"]
+                | fields["permutation"]
+                | jax_internals.convolution_spatial_factors(op)
+            )
             return ShardingRule(
                 fields["factor_sizes"],
                 fields["operands"],

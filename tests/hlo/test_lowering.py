@@ -48,6 +48,21 @@ def test_matmuls_of_an_example_can_be_sharded_along_every_factor(example_graph):
             assert not op.rule.blocked and len(op.rule.factor_sizes) >= 2
 
 
+def test_images_are_not_cut_by_convolutions():
+    """Neither forward nor, where the positions are summed over, in the gradient to the kernel."""
+
+    def conv(x, k):
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=numbers)
+
+    x, k = array(4, 16, 16, 8), array(3, 3, 8, 8)
+    for function in (conv, jax.grad(lambda x, k: conv(x, k).sum(), argnums=1)):
+        graph = graph_of(function, x, k)
+        (op,) = [op for op in graph.operators if op.opcode == "convolution"]
+        free = set(range(len(op.rule.factor_sizes))) - op.rule.blocked
+        assert sorted(op.rule.factor_sizes[f] for f in free) == [4, 8, 8]
+
+
 def test_opcodes_of_a_gpt_step_are_as_recorded(check_golden):
     counts = step_graph(gpt, gpt.SIZES["tiny"]).opcode_counts
     lines = [f"{opcode} {count}" for opcode, count in sorted(counts.items())]

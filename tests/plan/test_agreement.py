@@ -26,6 +26,7 @@ class Case:
     part: float = 0.7
 
 
+SMALL = {"layers": 1, "width": 32, "sequence": 16}
 CASES = {
     "mlp": Case(mlp, mlp.SIZES["tiny"]),
     "gpt": Case(gpt, dataclasses.replace(gpt.SIZES["tiny"], layers=1, width=32, sequence=16)),

@@ -53,7 +53,7 @@ def test_keyword_only_arguments_are_named():
 
 
 def test_an_argument_both_static_and_donated_is_refused():
-    with pytest.raises(InvalidArgumentError, match="static and donated.*batch"):
+    with pytest.raises(InvalidArgumentError, match=r"static and donated.*batch"):
         options_of(step, static_argnums=1, donate_argnames="batch")
 
 
@@ -184,7 +184,7 @@ def test_axes_of_size_one_are_left_out():
     ],
 )
 def test_a_sharding_that_contradicts_mesh_or_shape_is_refused(given, message: str):
-    with pytest.raises(ShardingConflictError, match="state.w") as caught:
+    with pytest.raises(ShardingConflictError, match=r"state\.w") as caught:
         to_tensor_sharding(given, (4, 8), MESH, "state.w")
     assert message in str(caught.value)
 

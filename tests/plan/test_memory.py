@@ -1,0 +1,78 @@
+"""A plan that recomputes lowers the compiled peak; the check in a process of its own agrees."""
+
+from typing import Any
+
+import jax
+import pytest
+
+import kiwi
+from examples import gpt, mlp
+from kiwi.plan.compiled import read_compiled
+from kiwi.plan.verify import CPU_COMPILER_OPTIONS, verify_on_cpu
+from kiwi.plan.verify import _compile_in_subprocess as compile_in_subprocess
+
+GPT = gpt.GptConfig(layers=4, width=256, heads=8, batch=8, sequence=256)
+CASES = [
+    pytest.param(mlp, mlp.SIZES["mlp-8l"], id="mlp-8l"),
+    pytest.param(gpt, GPT, id="gpt-4l", marks=pytest.mark.slow),
+]
+
+
+def unplanned_peak(module: Any, config: Any) -> int:
+    """Of plain `jax.jit` on one CPU device."""
+    args = module.abstract_state(config), module.abstract_batch(config)
+    step = jax.jit(
+        module.make_train_step(config), donate_argnums=0, compiler_options=CPU_COMPILER_OPTIONS
+    )
+    return read_compiled(step.lower(*args).compile(), "cpu", 0.0).peak_bytes
+
+
+@pytest.mark.parametrize(("module", "config"), CASES)
+def test_a_budget_40_percent_under_the_unplanned_peak_is_met_as_compiled(module, config):
+    budget = int(0.6 * unplanned_peak(module, config))
+    found = kiwi.plan(
+        module.make_train_step(config),
+        module.abstract_state(config),
+        module.abstract_batch(config),
+        mesh_shape=(1,),
+        memory_budget=budget,
+        donate_argnums=0,
+        time_limit_seconds=20,
+    )
+    assert found.compiled is not None and found.compiled.peak_bytes <= budget
+    assert found.fits and found.residency_counts()["recompute"] > 0
+    assert found.estimate.recompute_seconds > 0
+    assert "Recomputed:" in str(found)
+
+
+@pytest.fixture(scope="module")
+def small_plan():
+    config = mlp.MlpConfig(layers=2, width=32, batch=64)
+    args = mlp.abstract_state(config), mlp.abstract_batch(config)
+    specs = (None, jax.sharding.PartitionSpec("x"))
+    return kiwi.plan(
+        mlp.make_train_step(config),
+        *args,
+        mesh_shape=(2, 4),
+        donate_argnums=0,
+        in_shardings=specs,
+        verify=None,
+    )
+
+
+def test_the_check_in_a_process_of_its_own_agrees_with_the_one_here(small_plan):
+    here, there = verify_on_cpu(small_plan.step), compile_in_subprocess(small_plan.step)
+    assert there.collectives == here.collectives and there.collectives["all-reduce"].count > 0
+    assert there.peak_bytes == here.peak_bytes
+    assert there.alias_bytes == here.alias_bytes > 0
+
+
+def test_a_function_that_cannot_be_sent_says_what_to_do():
+    def with_callback(x):
+        jax.debug.callback(lambda value: None, x)
+        return x * 2
+
+    shape = jax.ShapeDtypeStruct((16, 16), "float32")
+    with pytest.raises(kiwi.errors.CompileCheckError) as caught:
+        kiwi.plan(with_callback, shape, mesh_shape=(4, 4))
+    assert "verify=None" in caught.value.suggestion and caught.value.cause
