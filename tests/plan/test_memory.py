@@ -14,7 +14,7 @@ from kiwi.plan.verify import _compile_in_subprocess as compile_in_subprocess
 GPT = gpt.GptConfig(layers=4, width=256, heads=8, batch=8, sequence=256)
 CASES = [
     pytest.param(mlp, mlp.SIZES["mlp-8l"], id="mlp-8l"),
-    pytest.param(gpt, GPT, id="gpt-4l", marks=pytest.mark.slow),
+    pytest.param(gpt, GPT, id="gpt-4l"),
 ]
 
 
@@ -62,7 +62,7 @@ def small_plan():
 
 def test_the_check_in_a_process_of_its_own_agrees_with_the_one_here(small_plan):
     here, there = verify_on_cpu(small_plan.step), compile_in_subprocess(small_plan.step)
-    assert there.collectives == here.collectives and there.collectives["all-reduce"].count > 0
+    assert there.collectives == here.collectives and here.collective_bytes > 0
     assert there.peak_bytes == here.peak_bytes
     assert there.alias_bytes == here.alias_bytes > 0
 
