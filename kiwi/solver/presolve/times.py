@@ -71,6 +71,7 @@ def _kept_times(time_count, limit, option_start, event_start, event_option, even
     below = np.zeros(node_count, dtype=np.int64)  # min
     touched = np.empty(node_count, dtype=np.int64)
     is_touched = np.zeros(node_count, dtype=np.bool_)
+    seen_at = np.full(node_count, -1, dtype=np.int64)
     count, last = 0, -1
     kept = np.zeros(time_count, dtype=np.bool_)
     total_most, total_above, total_below = 0, 0, 0
@@ -79,6 +80,9 @@ def _kept_times(time_count, limit, option_start, event_start, event_option, even
             held[event_option[k]] += change[k]
         for k in range(event_start[t], event_start[t + 1]):
             i = event_node[k]
+            if seen_at[i] == t:
+                continue
+            seen_at[i] = t
             if not is_touched[i]:
                 is_touched[i] = True
                 touched[count] = i
