@@ -108,6 +108,23 @@ def residual_chain(seed: int, blocks: int) -> RematGraph:
         edges += [(begin + 2, begin + 3)]
         seconds += [cheap, dear, 1.0]
         sizes += [large, small, small]
+    return with_backward(seconds, sizes, edges)
+
+
+def random_training_graph(seed: int, forward: int) -> RematGraph:
+    """A chain with random skip connections, some of them long, then its backward operators."""
+    draw = random.Random(seed)
+    edges = [(k, k + 1) for k in range(forward - 1)]
+    edges += [(a, b) for b in range(2, forward) for a in range(b - 1) if draw.random() < 0.12]
+    seconds = [float(draw.randint(1, 9)) for _ in range(forward)]
+    return with_backward(seconds, [draw.randint(2, 9) for _ in range(forward)], edges)
+
+
+def with_backward(
+    seconds: list[float], sizes: list[int], edges: list[tuple[int, int]]
+) -> RematGraph:
+    """Forward operators, then backward ones that read gradients and the inputs of theirs."""
+    seconds, sizes, edges = list(seconds), list(sizes), list(edges)
     forward = len(seconds)
     readers = {k: [r for w, r in edges if w == k] for k in range(forward)}
     writers = {k: [w for w, r in edges if r == k] for k in range(forward)}
@@ -116,6 +133,6 @@ def residual_chain(seed: int, blocks: int) -> RematGraph:
         gradients = [2 * forward - 1 - r for r in readers[k]] or [k]
         edges += [(w, backward) for w in dict.fromkeys((*gradients, *writers[k]))]
         seconds.append(2 * seconds[k])
-        sizes.append(max([sizes[w] for w in writers[k]], default=small))
+        sizes.append(max([sizes[w] for w in writers[k]], default=sizes[k]))
     pairs = tuple((k, 2 * forward - 1 - k) for k in range(forward))
     return single_output_graph(seconds, sizes, edges, backward_of=pairs)

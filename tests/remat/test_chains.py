@@ -16,7 +16,7 @@ from kiwi.solver.remat.rotor import rotor, solve_chain
 from kiwi.solver.remat.simulate import simulate, violations
 from kiwi.solver.schedule import Schedule
 
-from .graphs import random_chain, random_graph, residual_chain
+from .graphs import random_chain, random_graph, random_training_graph, residual_chain
 
 
 def _task(graph, budget_bytes):
@@ -127,6 +127,21 @@ def test_identical_blocks_are_recognised():
 def test_graphs_without_known_backward_operators_are_refused(planner):
     with pytest.raises(InvalidProblemError, match="no backward operator"):
         planner(_task(random_graph(0), 100))
+
+
+@pytest.mark.parametrize(("planner", "graphs"), [(rotor, 12), (rockmate, 1)])
+def test_skip_connections_between_far_stages_keep_schedules_valid(planner, graphs):
+    recomputed = 0
+    for seed in range(graphs):
+        graph = random_training_graph(seed, 7)
+        for tenths in (7, 9, 14):
+            budget = order_peak_bytes(graph) * tenths // 10
+            finding = planner(_task(graph, budget))
+            if finding.schedule is not None:
+                assert violations(graph, finding.schedule) == []
+                assert simulate(graph, finding.schedule).peak_bytes <= budget
+                recomputed += len(finding.schedule.steps) > len(graph.operators)
+    assert recomputed
 
 
 def test_a_chain_is_linearised_into_its_stages():

@@ -40,7 +40,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: its options, and its forward part run for the output alone.
+    """A stage: its options, and its forward part run for output and shared values alone.
 
     `held_gradient_bytes`: gradients and results of the graph that are live after the backward
     part of the next stage, while anything runs before the backward part of this one.
@@ -105,7 +105,8 @@ def make_stage(
 ) -> Stage:
     """Stage `index` with the given options."""
     values = borders.stages[index]
-    discard = _ancestors(graph, groups.forward[index], values.output)
+    # Shared values are computed in the first run of a stage, whichever that is.
+    discard = _ancestors(graph, groups.forward[index], values.output | borders.shared)
     hidden = values.before | borders.shared
     held = values.gradient_in
     return Stage(

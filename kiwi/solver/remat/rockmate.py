@@ -6,6 +6,7 @@ the numbers of their operators and values are solved once. The option of plain R
 everything, is always among the options, so that Rockmate is at least as good as Rotor.
 """
 
+import itertools
 import time
 from dataclasses import dataclass, replace
 
@@ -134,14 +135,18 @@ def _block_schedules(task: Task, block: Block, seconds: float) -> tuple[tuple[in
         return ()
     deadline = min(task.deadline, time.monotonic() + seconds)
     low, high = largest_working_set(task.graph).size_bytes, order_peak_bytes(task.graph)
+    most_saved = _saved_by_keeping_all(block)
+    budgets = itertools.product(
+        _evenly(low, high, PEAK_BUDGETS), _evenly(0, most_saved, SAVE_BUDGETS)
+    )
     found: dict[tuple[int, ...], None] = {}
-    for peak_bytes in _evenly(low, high, PEAK_BUDGETS):
-        most_saved = _saved_by_keeping_all(block)
-        for save_bytes in _evenly(0, most_saved, SAVE_BUDGETS):
-            limit = SaveLimit(block.loss, save_bytes + block.gradient_bytes)
-            finding = rk_checkmate(replace(task, budget_bytes=peak_bytes, deadline=deadline), limit)
-            if finding.schedule is not None:
-                found[finding.schedule.steps] = None
+    for peak_bytes, save_bytes in budgets:
+        if time.monotonic() >= deadline:
+            break
+        limit = SaveLimit(block.loss, save_bytes + block.gradient_bytes)
+        finding = rk_checkmate(replace(task, budget_bytes=peak_bytes, deadline=deadline), limit)
+        if finding.schedule is not None:
+            found[finding.schedule.steps] = None
     return tuple(found)
 
 

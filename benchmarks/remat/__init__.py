@@ -1,0 +1,1 @@
+"""Benchmarks of the planners that recompute on one device."""
