@@ -9,6 +9,8 @@ sweeps of message passing starting from the messages of the last prices give the
 re-optimised from the rounded assignment give the bundle its next cut.
 """
 
+import math
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,12 +82,15 @@ class Dual:
         forest_descent(self.net, self._work, self.table, priced, self.choice, 2)
         return best
 
-    def improve(self, steps: int) -> None:
-        """`steps` evaluations at the bundle's prices."""
+    def improve(self, steps: int, deadline: float = math.inf) -> None:
+        """`steps` evaluations at the bundle's prices, fewer where the deadline (a reading of
+        `time.monotonic`) passes."""
         if not len(self.net.times):
             self.evaluate(self.best_prices)
             return
         for _ in range(steps):
+            if time.monotonic() > deadline:
+                return
             prices = self.bundle.propose()
             value = self.evaluate(prices / self._limit)
             self.bundle.observe(prices, value)

@@ -86,7 +86,7 @@ class Engine:
 
     def _round(self, *, stalled: bool) -> None:
         scale = max(abs(self.bound), LEAST_SCALE * self.forbidden)
-        self.dual.improve(_DUAL_STEPS)
+        self.dual.improve(_DUAL_STEPS, self.deadline)
         prices = self.dual.best_prices
         self.primal.improve_from(self.dual.choice.copy(), prices, scale)
         if self.incumbent is None or self.settled or self._late():

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from kiwi.solver import SOLVERS, SolveResult, SolveStatus, evaluate, solve
+from kiwi.solver.solve import DEFAULT_GAP
 from tests.solver.random_problems import random_problem
 
 # How many random problems each solver is given: the slow ones fewer.
@@ -38,7 +39,16 @@ def test_bound_below_optimum_below_objective(solver: str, integral: bool) -> Non
     assert SolveStatus.OPTIMAL in statuses
 
 
-def _check(result: SolveResult, best: SolveResult) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["auto", "lagrangian", "toulbar2", "highs"])
+def test_thousands_of_problems(solver: str) -> None:
+    for seed in range(1000, 3000):
+        problem = random_problem(seed, integral=seed % 2 == 0)
+        best = solve(problem, solver="brute-force")
+        _check(solve(problem, solver=solver, seed=seed), best, gap=DEFAULT_GAP)
+
+
+def _check(result: SolveResult, best: SolveResult, gap: float = 0.0) -> None:
     if best.solution is None:
         assert result.solution is None
         return
@@ -46,6 +56,10 @@ def _check(result: SolveResult, best: SolveResult) -> None:
     slack = TOLERANCE * max(1.0, abs(best.objective)) if best.objective > 1 else 1e-9
     assert result.bound <= best.objective + slack
     assert result.status is not SolveStatus.INFEASIBLE
-    assert result.objective is not None and result.objective >= best.objective - slack
+    if result.objective is None:  # a heuristic may fail to find what exists, if it says so
+        assert result.solver in ("lagrangian", "toulbar2")
+        assert result.status is SolveStatus.NO_SOLUTION_FOUND
+        return
+    assert result.objective >= best.objective - slack
     if result.status is SolveStatus.OPTIMAL:
-        assert math.isclose(result.objective, best.objective, rel_tol=2e-6, abs_tol=1e-12)
+        assert math.isclose(result.objective, best.objective, rel_tol=2e-6 + gap, abs_tol=1e-12)
