@@ -8,6 +8,7 @@ from kiwi.solver.remat.best import remat
 from kiwi.solver.remat.bounds import largest_working_set
 from kiwi.solver.remat.checkmate import checkmate
 from kiwi.solver.remat.checkmate_lp import checkmate_lp
+from kiwi.solver.remat.compiled import compile_for
 from kiwi.solver.remat.fastsa import fastsa, order_only
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.moccasin import moccasin
@@ -51,6 +52,9 @@ def solve(
 ) -> RematResult:
     """A schedule of `graph` whose peak is at most `budget_bytes`, in little time.
 
+    The time limit is for the search; compiling the planner's inner loops, once per machine,
+    is not counted (`kiwi.solver.remat.compiled`).
+
     Raises:
 
     - `kiwi.errors.UnknownPlannerError`, `kiwi.errors.InvalidArgumentError`.
@@ -59,6 +63,7 @@ def solve(
       largest working set, below which none exists.
     """
     _check_arguments(planner, budget_bytes, time_limit_seconds, seed)
+    compile_for(planner)
     started = time.monotonic()
     # A budget below the bound is replaced by the bound, so that the planner still looks for the
     # smallest peak, which the error names.
