@@ -1,45 +1,14 @@
-"""What a plan tells its reader: decisions per operator, and notes."""
+"""What the reader of a plan should know."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kiwi.plan.budget import format_bytes
-from kiwi.strategy.build import PlanningProblem
 
 if TYPE_CHECKING:
-    from kiwi.plan.plan import Decision, Plan
+    from kiwi.plan.plan import Plan
 
 NOTED_DIFFERENCE = 0.25
 """Relative distance of estimate and compiled peak from which a plan says so."""
-
-
-def decisions(planning: PlanningProblem, solution: Sequence[int]) -> "tuple[Decision, ...]":
-    """One decision per unit, in execution order."""
-    from kiwi.plan.plan import Decision
-
-    graph = planning.units.graph
-    found = []
-    for unit, (strategy, residency) in zip(
-        planning.units.units, planning.unit_choices(solution), strict=True
-    ):
-        root = graph.program.equations[unit.root]
-        first = graph.program.values[unit.outputs[0]] if unit.outputs else None
-        layout = strategy.results[0] if strategy.results else None
-        found.append(
-            Decision(
-                opcode=graph.opcode_of(unit.root),
-                absorbed=tuple(graph.opcode_of(e) for e in unit.equations[:-1]),
-                phase=unit.phase.value,
-                name_stack=root.name_stack,
-                source_line=root.source_line,
-                shape=first.shape if first is not None else (),
-                sharding=planning.mesh.partition_spec(layout) if layout is not None else None,
-                residency="recompute" if residency.recomputes else "keep",
-                seconds=strategy.compute_seconds + strategy.communication_seconds,
-                bytes=strategy.result_bytes,
-            )
-        )
-    return tuple(found)
 
 
 def notes(plan: "Plan") -> tuple[str, ...]:

@@ -10,35 +10,13 @@ import jax
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.compiled import CompiledProgram
+from kiwi.plan.decision import Decision
 from kiwi.plan.emit import emit
 from kiwi.plan.estimate import Estimate
 from kiwi.plan.execution import Execution
+from kiwi.plan.report import summary
 from kiwi.plan.verify import CPU_COMPILER_OPTIONS, Step
 from kiwi.solver import SolveResult
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What was decided for one materialised operator.
-
-    - `opcode`: its StableHLO opcode; `absorbed`: those of the operators fused into it.
-    - `phase`: "forward", "backward" or "update".
-    - `sharding`: layout of its first result; None if it has no result.
-    - `residency`: "keep" or "recompute".
-    - `seconds`: predicted time on one device, collectives included, once.
-    - `bytes`: local bytes of its results.
-    """
-
-    opcode: str
-    absorbed: tuple[str, ...]
-    phase: str
-    name_stack: str
-    source_line: str
-    shape: tuple[int, ...]
-    sharding: jax.sharding.PartitionSpec | None
-    residency: str
-    seconds: float
-    bytes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,8 +150,6 @@ class Plan:
         return self.step.jit(mesh, dict(CPU_COMPILER_OPTIONS) if on_cpu else None)
 
     def __str__(self) -> str:
-        from kiwi.plan.report import summary
-
         return summary(self)
 
     def __repr__(self) -> str:

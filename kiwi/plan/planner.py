@@ -19,9 +19,10 @@ from kiwi.hlo.units import UnitGraph, build_units
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.budget import format_bytes
 from kiwi.plan.carried import carried_results
+from kiwi.plan.decision import decisions
 from kiwi.plan.estimate import estimate_solution
 from kiwi.plan.execution import build_execution
-from kiwi.plan.notes import decisions, notes
+from kiwi.plan.notes import notes
 from kiwi.plan.plan import ArgumentTrees, Plan
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
 from kiwi.plan.verify import TARGETS, verify_on_cpu

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 from kiwi.plan.budget import format_bytes, format_seconds
 from kiwi.plan.compiled import COLLECTIVE_KINDS
+from kiwi.plan.decision import Decision
 
 if TYPE_CHECKING:
-    from kiwi.plan.plan import Decision, Plan
+    from kiwi.plan.plan import Plan
 
 _MOST_ROWS = 12
 
