@@ -63,6 +63,10 @@ def test_images_are_not_cut_by_convolutions():
         assert sorted(op.rule.factor_sizes[f] for f in free) == [4, 8, 8]
 
 
+@pytest.mark.skipif(
+    not jax.__version__.startswith("0.10."),
+    reason="recorded with jax 0.10; other releases lower some primitives to other operators",
+)
 def test_opcodes_of_a_gpt_step_are_as_recorded(check_golden):
     counts = step_graph(gpt, gpt.SIZES["tiny"]).opcode_counts
     lines = [f"{opcode} {count}" for opcode, count in sorted(counts.items())]
