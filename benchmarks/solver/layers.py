@@ -97,7 +97,7 @@ def table(rows: list[Row]) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", nargs="+", type=int, default=[1, 4, 20, 96])
+    parser.add_argument("--layers", nargs="+", type=int, default=[2, 4, 20, 96])
     parser.add_argument("--budget", type=float, default=0.6)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--time-limit", type=float, default=120.0)

@@ -19,7 +19,7 @@ from kiwi.solver.search import seed_random
 
 _FIRST_SWEEPS = 15
 _DUAL_STEPS = 10
-_FORCED_TRIES = 100
+_FORCED_TRIES = 60
 _NOTICEABLE = 0.02
 LEAST_SCALE = 1e-9
 """A typical cost where the bound is still 0, as a share of the cost of forbidden."""
@@ -68,9 +68,9 @@ class Engine:
             return self.infeasible
         return relative_gap(best.cost, self.bound) <= max(self.gap, OPTIMAL_GAP)
 
-    def run(self, most_rounds: int, most_idle_rounds: int) -> None:
+    def run(self, most_rounds: int, most_idle_rounds: int, *, force: bool) -> None:
         """Rounds until settled, idle, used up or late. A round is idle when it moved neither cost
-        nor bound noticeably."""
+        nor bound noticeably; with `force`, the next one forces options."""
         if not self.rounds:
             self.dual.evaluate(self.dual.best_prices, _FIRST_SWEEPS)
         idle = 0
@@ -78,13 +78,13 @@ class Engine:
             if self._late():
                 return
             before = self._standing()
-            self._round(stalled=idle > 0)
+            self._round(force=force and idle > 0)
             self.rounds += 1
             idle = idle + 1 if self._is_close(before) else 0
             if self.on_round is not None:
                 self.on_round(self)
 
-    def _round(self, *, stalled: bool) -> None:
+    def _round(self, *, force: bool) -> None:
         scale = max(abs(self.bound), LEAST_SCALE * self.forbidden)
         self.dual.improve(_DUAL_STEPS, self.deadline)
         prices = self.dual.best_prices
@@ -92,7 +92,7 @@ class Engine:
         if self.incumbent is None or self.settled or self._late():
             return
         self.primal.improve_from(self.incumbent.choice.copy(), prices, scale)
-        if stalled:
+        if force:
             self.primal.force(prices, _FORCED_TRIES)
         self.dual.learn(self.incumbent.choice)
 

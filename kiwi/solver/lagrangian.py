@@ -21,9 +21,10 @@ from kiwi.solver.problem import Problem
 from kiwi.solver.result import OPTIMAL_GAP, Progress, SolveResult, relative_gap
 
 NAME = "lagrangian"
-_STAGES = ((40, 3), (40, 3), (40, 4))
-"""Rounds and idle rounds of each stage."""
+_STAGES = ((30, 2, False), (20, 2, True), (30, 3, True))
+"""Rounds, idle rounds, and whether options are forced: best on a network already made small."""
 _ENDLESS = 10**9
+_MOST_PATIENCE, _PATIENT_CELLS = 5, 1_000_000
 _LEAST_PEAK_SECONDS, _GRACE_SECONDS = 10.0, 1.0
 _SMALLER = 0.9
 """Another stage on a smaller network pays when at most this share of the options is left."""
@@ -83,20 +84,21 @@ class Search:
 
     def run(self) -> None:
         """All stages, until settled or late."""
-        for rounds, idle_rounds in _STAGES:
+        for rounds, idle_rounds, force in _STAGES:
             if self.settled or self.out_of_time:
                 return
             engine = self._engine()
-            engine.run(rounds, idle_rounds)
+            patience = self._patience()
+            engine.run(patience * rounds, patience * idle_rounds, force=force)
             self._take(engine)
-            if self.settled or self.out_of_time or not self._shrink(engine):
+            if self.settled or self.out_of_time or (not self._shrink(engine) and force):
                 return
 
     def linger(self) -> None:
         """Searches on what is left until settled or late, however little comes of it."""
         if not self.settled and not self.out_of_time:
             engine = self._engine()
-            engine.run(_ENDLESS, _ENDLESS)
+            engine.run(_ENDLESS, _ENDLESS, force=True)
             self._take(engine)
 
     def result(self, message: str = "") -> SolveResult:
@@ -125,6 +127,11 @@ class Search:
             if lowered is not None:
                 engine.primal.offer(lowered)
         return engine
+
+    def _patience(self) -> int:
+        """How many times the rounds of a stage: small networks can afford more."""
+        net = self.left.net
+        return max(1, min(_MOST_PATIENCE, _PATIENT_CELLS // (net.option_count + len(net.table))))
 
     def _take(self, engine: Engine) -> None:
         best = engine.incumbent

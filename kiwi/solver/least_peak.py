@@ -45,7 +45,7 @@ def least_peak(net: Network, seed: int, deadline: float, known_bytes: int | None
         if probe is None or time.monotonic() > deadline:
             break
         engine = Engine(free._replace(limit_bytes=probe), seed, 0.0, deadline)
-        engine.run(_ROUNDS, _ROUNDS)
+        engine.run(_ROUNDS, _ROUNDS, force=False)
         if engine.incumbent is not None:
             found = engine.incumbent.peak_bytes
             continue
