@@ -14,7 +14,7 @@ from ortools.math_opt.python import mathopt
 from kiwi.solver.remat.checkmate import CheckmateModel, build_checkmate
 from kiwi.solver.remat.milp import CellValues, RankedGraph, schedule_of
 from kiwi.solver.remat.result import Finding, Task
-from kiwi.solver.remat.simulate import simulate
+from kiwi.solver.remat.simulate import simulate, violations
 from kiwi.solver.schedule import Schedule
 
 BUDGET_SHARES = (0.9, 1.0)
@@ -38,16 +38,28 @@ def _rounded(task: Task, built: CheckmateModel, result: mathopt.SolveResult) -> 
     draw = random.Random(task.seed)
     thresholds = [0.5] + [draw.random() for _ in range(RANDOM_THRESHOLDS)]
     rounded = {round_kept(built.ranked, kept, threshold).steps for threshold in thresholds}
-    best = min(sorted(rounded), key=lambda steps: _rank(built, task, Schedule(steps)))
+    valid = [each for each in sorted(rounded) if not violations(task.graph, Schedule(each))]
+    if not valid:
+        return Finding(None, iterations=len(rounded), deterministic=not _timed_out(result))
+    best = min(valid, key=lambda steps: _rank(built, task, Schedule(steps)))
     return Finding(Schedule(best), iterations=len(rounded), deterministic=not _timed_out(result))
 
 
 def round_kept(ranked: RankedGraph, kept: CellValues, threshold: float) -> Schedule:
-    """Keeps what exceeds `threshold`, and computes what is needed then, stage by stage."""
+    """Keeps what exceeds `threshold`, and computes what is needed then, stage by stage.
+
+    What may not be computed again is kept until its last reader's first computation. Where a
+    recomputation needs it later still, the schedule is not valid.
+    """
+    last_use = [
+        max((k for value in outputs for k in ranked.readers[value]), default=-1)
+        for outputs in ranked.outputs
+    ]
     computed: dict[tuple[int, int], float] = {}
     there: set[int] = set()
     for t in range(ranked.count):
         following = {i for i in range(t + 1) if kept.get((t + 1, i), 0.0) > threshold}
+        following |= {i for i in range(t + 1) if last_use[i] > t and not ranked.recomputable[i]}
         if t == ranked.count - 1:
             following |= {ranked.writer[v] for v in ranked.graph.results if v in ranked.writer}
         needed = {t} | (following - there)
