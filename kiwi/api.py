@@ -88,8 +88,8 @@ def plan(
       a `kiwi.mesh.Hardware`.
     - `planner`: "joint" decides sharding and recomputation together, "alpa" sharding alone.
     - `solver`: a backend of `kiwi.solver.solve`.
-    - `time_limit_seconds`: for each run of the solver. On expiry the best plan so far is
-      returned, with its gap.
+    - `time_limit_seconds`: for the solver. On expiry the best plan so far is returned, with
+      its gap. A plan that has to be tightened may take up to twice as long.
     - `verify`: "cpu" compiles the planned step for virtual CPU devices, fills
       `Plan.compiled`, and plans again under a tighter limit while the compiled peak is over
       the budget. None plans without compiling.

@@ -12,6 +12,7 @@ from kiwi.errors import (
     InvalidArgumentError,
     NoPlanFoundError,
     UnknownPlannerError,
+    UnknownSolverError,
 )
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.program import Program, trace
@@ -26,7 +27,7 @@ from kiwi.plan.notes import notes
 from kiwi.plan.plan import ArgumentTrees, Plan
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
 from kiwi.plan.verify import TARGETS, verify_on_cpu
-from kiwi.solver import SolveResult, SolveStatus, solve
+from kiwi.solver import SOLVERS, SolveResult, SolveStatus, solve
 from kiwi.solver.outcome import OnProgress
 from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
 
@@ -67,7 +68,7 @@ class Settings:
     on_progress: OnProgress | None = None
 
     def check(self) -> None:
-        """Raises `UnknownPlannerError` or `InvalidArgumentError`."""
+        """Raises `UnknownPlannerError`, `UnknownSolverError` or `InvalidArgumentError`."""
         if self.planner not in PLANNERS:
             raise UnknownPlannerError(
                 f"There is no planner {self.planner!r}.",
@@ -77,6 +78,11 @@ class Settings:
             raise InvalidArgumentError(
                 f"verify={self.verify!r} is not a target of the compile check.",
                 suggestion="One of " + ", ".join(repr(t) for t in TARGETS) + ", or None.",
+            )
+        if self.solver not in SOLVERS:
+            raise UnknownSolverError(
+                f"There is no solver {self.solver!r}.",
+                suggestion="One of " + ", ".join(repr(s) for s in SOLVERS) + ".",
             )
         if not self.time_limit_seconds > 0:
             raise InvalidArgumentError(
@@ -168,9 +174,16 @@ def _solve_and_check(traced: Traced, planning: PlanningProblem, settings: Settin
     """
     budget = settings.memory_budget_bytes
 
+    solved_seconds = 0.0
+
     def attempt(limit_bytes: int, warm: Plan | None = None) -> Plan:
+        nonlocal solved_seconds
         start = None if warm is None else warm.solve_result.solution
-        result = _solve(planning, limit_bytes, settings, start)
+        # All rounds share the time limit; a late round still gets a part of it.
+        total = settings.time_limit_seconds
+        seconds = max(total - solved_seconds, total / CHECK_ROUNDS)
+        result = _solve(planning, limit_bytes, replace(settings, time_limit_seconds=seconds), start)
+        solved_seconds += result.seconds
         return _checked(_plan_of(traced, planning, result, settings), settings)
 
     if settings.verify is None:
