@@ -48,7 +48,7 @@ def solve_with_mathopt(
         SOLVER_TYPES[solver],
         params=parameters,
         model_params=mathopt.ModelSolveParameters(solution_hints=hints),
-        interrupter=interrupter,
+        interrupter=None if solver == "scip" else interrupter,  # its event handler fails
     )
     with ThreadPoolExecutor(1) as pool:  # native code in this thread would hold Ctrl-C back
         future = pool.submit(call)

@@ -8,7 +8,7 @@ from kiwi.errors import InvalidArgumentError, SolverUnavailableError, UnknownSol
 from kiwi.solver.brute_force import solve_brute_force
 from kiwi.solver.lagrangian import Search
 from kiwi.solver.milp import solve_milp, solve_network
-from kiwi.solver.outcome import OnProgress
+from kiwi.solver.outcome import OnProgress, conclude
 from kiwi.solver.problem import Problem
 from kiwi.solver.result import (
     Progress,
@@ -91,7 +91,8 @@ def solve(
         until_time_limit,
         any_time,
     )
-    result = SOLVERS[solver](request)
+    nothing = conclude(problem, (), 0.0, solver=solver)
+    result = SOLVERS[solver](request) if problem.nodes else nothing
     result = replace(result, seconds=time.monotonic() - started)
     if on_progress is not None:
         on_progress(_as_progress(result))

@@ -31,6 +31,8 @@ def test_worked_example(solver: str) -> None:
 
 @pytest.mark.parametrize("solver", ALL)
 def test_empty_problem_and_no_edges(solver: str) -> None:
+    empty = solve(Problem((), (), 5, 0), solver=solver)
+    assert (empty.solution, empty.objective, empty.status) == ((), 0.0, SolveStatus.OPTIMAL)
     nodes = (Node("a", np.array([2.0, 1.0]), ((), ())), Node("b", np.array([4.0]), ((),)))
     result = solve(Problem(nodes, (), None, 0), solver=solver)
     assert (result.solution, result.objective) == ((1, 0), 5.0)
@@ -160,6 +162,15 @@ def test_a_tighter_budget_costs_more_and_recomputes() -> None:
     assert free.objective is not None and tight.objective is not None
     assert tight.objective > free.objective
     assert tight.gap is not None and tight.gap < 0.05
+
+
+@pytest.mark.parametrize("solver", ALL)
+def test_negative_costs(solver: str) -> None:
+    node = Node("n", np.array([-5.0, -2.0]), ((Interval(0, 1, 3),), ()))
+    edge = Edge(0, 1, np.array([[1.0, -3.0], [2.0, -9.0]]))
+    result = solve(Problem((node, node), (edge,), 3, 1), solver=solver)
+    assert result.objective == -13.0 and result.bound <= -13.0
+    assert result.bound == pytest.approx(-13.0)
 
 
 def test_option_that_never_fits_is_avoided() -> None:
