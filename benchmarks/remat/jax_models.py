@@ -73,7 +73,7 @@ MODELS: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 
 def main() -> None:
-    """Runs all cells, writes JSON after each model, prints the table."""
+    """Runs all cells, writes JSON after each model and the table at the end, prints the table."""
     options = _parser().parse_args()
     cells: list[Cell] = []
     for name in options.models:
@@ -82,7 +82,10 @@ def main() -> None:
         )
         if options.out is not None:
             options.out.write_text(json.dumps([asdict(cell) for cell in cells], indent=1) + "\n")
-    Console(width=120).print(_table(cells))
+    if options.out is not None:
+        with options.out.with_suffix(".txt").open("w") as file:
+            Console(file=file, width=110).print(_table(cells))
+    Console(width=110).print(_table(cells))
 
 
 def run_model(

@@ -51,7 +51,7 @@ class Cell:
 
 
 def main() -> None:
-    """Runs all cells, writes JSON, prints the table."""
+    """Runs all cells, writes JSON and the table beside it, prints the table."""
     options = _parser().parse_args()
     cells = [
         run_cell(options.data, name, budget, planner, options.time_limit, options.seed)
@@ -61,6 +61,8 @@ def main() -> None:
     ]
     if options.out is not None:
         options.out.write_text(json.dumps([asdict(cell) for cell in cells], indent=1) + "\n")
+        with options.out.with_suffix(".txt").open("w") as file:
+            Console(file=file, width=110).print(_table(cells, options.planners))
     Console().print(_table(cells, options.planners))
 
 
