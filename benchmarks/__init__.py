@@ -1,0 +1,1 @@
+"""Benchmarks: timed comparisons, kept apart from the tests."""

@@ -1,0 +1,1 @@
+"""Experiments: one script per claim, results as JSON beside them."""
