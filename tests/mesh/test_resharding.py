@@ -139,7 +139,9 @@ def test_the_matrix_is_a_metric_without_symmetry(t):
     assert seconds.shape == (len(states), len(states))
     assert np.all(np.isfinite(seconds))
     assert np.all(np.diag(seconds) == 0)
-    assert np.all(seconds + np.eye(len(states)) > 0)
+    # A slice of nothing over links without latency is free; everything else takes time.
+    least = 0 if t.tensor_bytes == 0 else np.finfo(float).tiny
+    assert np.all(seconds + np.eye(len(states)) >= least)
     through = (seconds[:, :, None] + seconds[None, :, :]).min(axis=1)
     assert np.all(seconds <= through * (1 + 1e-9))
 
