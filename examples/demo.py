@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -39,7 +40,6 @@ class Row:
     """One line of the table; `note` stands for what could not be had."""
 
     name: str
-    budget: str
     estimate: Estimate | None
     compiled: CompiledProgram | None
     gap: float | None
@@ -83,8 +83,10 @@ def show_plans(console: Console) -> None:
                 progress.advance(task)
             progress.console.print(_table(profile, rows))
     console.print(
-        "Step times are estimates from public data-sheet figures; peaks are per device. A "
-        "baseline's estimate assumes the best layout of everything between its arguments.\n"
+        "Times (rec.: recomputation) and peak are estimates from public data-sheet figures; "
+        "XLA's is the peak of the compiled program. Baselines are estimated with the best layout "
+        "between their arguments, remat is jax.checkpoint around each layer; gap is the proven "
+        "distance to the best plan.\n"
     )
 
 
@@ -104,7 +106,7 @@ def _baselines() -> tuple[Baseline, ...]:
             gpt.data_parallel_specs(state, ("x", "y")),
         ),
         Baseline("Megatron", gpt.make_train_step(config), megatron),
-        Baseline("Megatron + jax.checkpoint", gpt.make_train_step(config, remat="full"), megatron),
+        Baseline("Megatron + remat", gpt.make_train_step(config, remat="full"), megatron),
     )
 
 
@@ -123,7 +125,7 @@ def _baseline_rows(
                 baseline, state, batch, mesh_shape=MESH_SHAPE
             )
         seconds = time.monotonic() - started
-        yield Row(baseline.name, "-", estimate, compiled[baseline.name], None, seconds)
+        yield Row(baseline.name, estimate, compiled[baseline.name], None, seconds)
 
 
 def _plan_rows(progress: Progress, profile: str, planned: kiwi.PlannedFunction) -> Iterator[Row]:
@@ -135,11 +137,11 @@ def _plan_rows(progress: Progress, profile: str, planned: kiwi.PlannedFunction) 
         try:
             plan = planned.with_options(memory_budget=budget, profile=profile).plan(state, batch)
         except kiwi.errors.KiwiError as error:
-            yield Row("Kiwi", budget, None, None, None, time.monotonic() - started, error.what)
+            seconds = time.monotonic() - started
+            yield Row(f"Kiwi {budget}", None, None, None, seconds, error.what)
             continue
         yield Row(
-            f"Kiwi, {plan.residency_counts()['recompute']} recomputed",
-            budget,
+            f"Kiwi {budget}" if plan.fits else f"Kiwi {budget} (over)",
             plan.estimate,
             plan.compiled,
             plan.solve_result.gap,
@@ -148,23 +150,18 @@ def _plan_rows(progress: Progress, profile: str, planned: kiwi.PlannedFunction) 
 
 
 def _table(profile: str, rows: list[Row]) -> Table:
-    table = Table(title=f"8 x {profile}", title_justify="left")
-    table.add_column("")
-    for header in (
-        "budget",
-        "step ms",
-        "compute",
-        "commun.",
-        "reshard",
-        "recomp.",
-        "peak GiB est.",
-        "compiled",
-        "gap",
-        "seconds",
-    ):
-        table.add_column(header, justify="right")
+    """Narrow enough for a terminal of 80 columns."""
+    table = Table(
+        title=f"8 x {profile}: milliseconds per step and GiB per device",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("", no_wrap=True)
+    for header in ("step", "comp.", "comm.", "resh.", "rec.", "peak", "XLA's", "gap", "took"):
+        table.add_column(header, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(row.name, row.budget, *_figures(row), f"{row.seconds:.1f}")
+        table.add_row(row.name, *_figures(row), f"{row.seconds:.0f} s")
     return table
 
 
@@ -180,7 +177,7 @@ def _figures(row: Row) -> list[str]:
         e.recompute_seconds,
     )
     return [
-        *(f"{1e3 * seconds:.1f}" for seconds in times),
+        *(f"{1e3 * seconds:.1f}" if seconds < 1 else f"{1e3 * seconds:.0f}" for seconds in times),
         f"{e.peak_bytes / GIB:.2f}",
         f"{row.compiled.peak_bytes / GIB:.2f}",
         "" if row.gap is None else f"{row.gap:.1%}",
@@ -193,16 +190,19 @@ def train_tiny(console: Console) -> None:
     config = gpt.SIZES["tiny"]
     train_step = gpt.make_train_step(config)
     state, batch = gpt.make_state(config), gpt.make_batch(config)
-    free = kiwi.plan(train_step, state, batch, mesh_shape=MESH_SHAPE, donate_argnums=0)
+    unlimited = kiwi.jit(
+        train_step, mesh_shape=MESH_SHAPE, donate_argnums=0, time_limit_seconds=5.0
+    )
+    free = unlimited.plan(state, batch)
     assert free.compiled is not None
     budget = int(0.65 * free.compiled.peak_bytes)
-    planned = kiwi.jit(train_step, mesh_shape=MESH_SHAPE, memory_budget=budget, donate_argnums=0)
+    planned = unlimited.with_options(memory_budget=budget)
     plan = planned.plan(state, batch)
     console.print(
         f"Peak without a budget {free.compiled.peak_bytes / 2**20:.2f} MiB; budget "
         f"{budget / 2**20:.2f} MiB. The plan's summary:\n"
     )
-    console.print(str(plan), highlight=False, markup=False)
+    console.print(str(plan), highlight=False, markup=False, soft_wrap=True)
     plain_losses = _losses(jax.jit(train_step), state, batch)
     planned_losses = _losses(planned, jax.tree.map(lambda x: x.copy(), state), batch)
     console.print(_loss_table(plain_losses, planned_losses))

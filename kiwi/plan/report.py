@@ -1,5 +1,6 @@
 """A plan in words and tables, for the terminal."""
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,9 @@ from kiwi.plan.decision import Decision
 if TYPE_CHECKING:
     from kiwi.plan.plan import Plan
 
-_MOST_ROWS = 12
+_MOST_ROWS = 8
+_LONGEST_PATH = 44
+_INDEX = re.compile(r"\[\d+\]")
 
 
 def summary(plan: "Plan") -> str:
@@ -41,7 +44,7 @@ def _time(plan: "Plan") -> str:
         ("recompute", e.recompute_seconds),
     ]
     text = ", ".join(f"{name} {format_seconds(s)}" for name, s in parts)
-    return f"Step time (estimated)  {format_seconds(e.step_seconds)}: {text}"
+    return f"Step time, estimated  {format_seconds(e.step_seconds)}\n  {text}"
 
 
 def _memory(plan: "Plan") -> str:
@@ -50,9 +53,10 @@ def _memory(plan: "Plan") -> str:
     if c is not None:
         ratio = plan.estimate.peak_bytes / max(1, c.peak_bytes)
         lines.append(
-            f"Peak memory, compiled   {format_bytes(c.peak_bytes)} ({c.target}; arguments "
-            f"{format_bytes(c.argument_bytes)}, temporaries {format_bytes(c.temporary_bytes)}); "
-            f"estimated / compiled {ratio:.2f}"
+            f"Peak memory, compiled   {format_bytes(c.peak_bytes)} ({c.target}), "
+            f"estimated / compiled {ratio:.2f}\n"
+            f"  arguments {format_bytes(c.argument_bytes)}, "
+            f"temporaries {format_bytes(c.temporary_bytes)}"
         )
     else:
         lines.append("Peak memory, compiled   not checked (verify=None)")
@@ -77,19 +81,27 @@ def _collectives(plan: "Plan") -> str:
 
 
 def _arguments(plan: "Plan") -> str:
-    """The largest arguments and their shardings."""
-    info = zip(plan.trees.paths, plan.trees.shapes, plan.execution.argument_shardings, strict=True)
-    rows = sorted(
-        ((s.size * s.dtype.itemsize, path, s, sharding) for path, s, sharding in info),
-        key=lambda row: -row[0],
-    )
-    cells = [
-        (path, str(s.shape), plan.mesh.describe(sharding), format_bytes(size))
-        for size, path, s, sharding in rows[:_MOST_ROWS]
-    ]
-    rest = len(rows) - len(cells)
-    more = f"\n... and {rest} smaller ones (plan.in_shardings)" if rest > 0 else ""
-    return table(("argument", "shape", "sharding", "whole"), cells) + more
+    """The largest arguments and their shardings; those of equal layers on one line."""
+    sizes: dict[tuple[str, ...], list[int]] = {}
+    for path, shape, sharding in zip(
+        plan.trees.paths, plan.trees.shapes, plan.execution.argument_shardings, strict=True
+    ):
+        name = _shortened(_INDEX.sub("[*]", path))
+        key = (name, str(shape.shape), plan.mesh.describe(sharding))
+        sizes.setdefault(key, []).append(shape.size * shape.dtype.itemsize)
+    rows = sorted(sizes.items(), key=lambda item: -sum(item[1]))
+    cells = [(*key, str(len(found)), format_bytes(found[0])) for key, found in rows[:_MOST_ROWS]]
+    rest = len(sizes) - len(cells)
+    more = f"\n... and {rest} smaller kinds (plan.in_shardings)" if rest > 0 else ""
+    return table(("argument", "shape", "sharding", "count", "each"), cells) + more
+
+
+def _shortened(path: str) -> str:
+    """A long path without its middle: both ends tell arguments apart."""
+    if len(path) <= _LONGEST_PATH:
+        return path
+    half = (_LONGEST_PATH - 3) // 2
+    return f"{path[:half]}...{path[-half:]}"
 
 
 def _recomputed(plan: "Plan") -> str:
