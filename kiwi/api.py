@@ -15,7 +15,7 @@ import jax
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import DeviceMesh, Hardware, hardware
 from kiwi.plan.budget import parse_size
-from kiwi.plan.plan import Plan
+from kiwi.plan.plan import Plan, place_leaves
 from kiwi.plan.planner import Settings, Traced, make_plan, trace_call
 from kiwi.plan.signature import Call, JitOptions, bind
 from kiwi.solver.outcome import OnProgress
@@ -159,10 +159,10 @@ def _unwrapped(fun: Any) -> Callable[..., Any]:
 
 @dataclass(frozen=True, eq=False)
 class _Compiled:
-    """A plan on concrete devices: `run` takes and returns flat leaves."""
+    """A plan on concrete devices: `run` takes leaves in `shardings` and returns flat results."""
 
     plan: Plan
-    mesh: jax.sharding.Mesh
+    shardings: list[jax.sharding.NamedSharding]
     run: Callable[..., list[Any]]
 
 
@@ -240,9 +240,10 @@ class PlannedFunction:
         if call.key not in self._compiled:
             jax_mesh = self._concrete_mesh()
             found = self._plan_of(call)
-            self._compiled[call.key] = _Compiled(found, jax_mesh, found.jit(jax_mesh))
+            shardings = found.leaf_shardings(jax_mesh)
+            self._compiled[call.key] = _Compiled(found, shardings, found.jit(jax_mesh))
         compiled = self._compiled[call.key]
-        leaves = compiled.plan.place_leaves(call.leaves, compiled.mesh)
+        leaves = place_leaves(call.leaves, compiled.shardings)
         results = compiled.run(*leaves)
         return jax.tree.unflatten(compiled.plan.trees.out_tree, results)
 

@@ -86,7 +86,7 @@ _LAYOUT = frozenset(
 
 def materialised(graph: HloGraph) -> tuple[bool, ...]:
     """For each equation, whether its results occupy memory of their own."""
-    results = {r for r in graph.program.results if isinstance(r, int)}
+    results = graph.program.result_values
     found: list[bool] = []
     chains = _Chains(graph, found)
     for equation in graph.program.equations:
@@ -99,7 +99,7 @@ def materialised(graph: HloGraph) -> tuple[bool, ...]:
 
 
 def _has_epilogue(
-    graph: HloGraph, index: int, is_materialised: list[bool], results: set[int]
+    graph: HloGraph, index: int, is_materialised: list[bool], results: frozenset[int]
 ) -> bool:
     program = graph.program
     outputs = program.equations[index].outputs
@@ -141,7 +141,7 @@ def is_layout_change(graph: HloGraph, equation: int) -> bool:
     return opcodes(graph, equation) <= _LAYOUT
 
 
-def _decide(graph: HloGraph, index: int, results: set[int]) -> bool:
+def _decide(graph: HloGraph, index: int, results: frozenset[int]) -> bool:
     equation, info = graph.program.equations[index], graph.equations[index]
     found = opcodes(graph, index)
     if not is_map(graph, index) or any(o in results for o in equation.outputs):

@@ -24,7 +24,7 @@ def lower(program: Program) -> HloGraph:
     jax_internals.populate_sharding_rules(module)
     reader = _Reader(module)
     reader.read_main()
-    ssa_of_value = dict(zip(_value_order(program), reader.returned, strict=True))
+    ssa_of_value = dict(zip(range(len(program.values)), reader.returned, strict=True))
     owners = _owners(program, reader, ssa_of_value)
     operators = tuple(
         Operator(k, r.opcode, r.operands, r.results, r.rule, owners[i], _flops(reader, r))
@@ -38,10 +38,6 @@ def lower(program: Program) -> HloGraph:
     )
 
 
-def _value_order(program: Program) -> list[int]:
-    return list(range(len(program.values)))
-
-
 def _lower_all_values(program: Program) -> Any:
     constants = list(program.constants)
     inputs = [*program.arguments, *constants]
@@ -50,7 +46,7 @@ def _lower_all_values(program: Program) -> Any:
         env = dict(zip(inputs, arrays, strict=True))
         for equation in program.equations:
             env.update(zip(equation.outputs, equation.apply(env.__getitem__), strict=True))
-        return [env[v] for v in _value_order(program)]
+        return [env[v] for v in range(len(program.values))]
 
     shapes = [program.values[v].shape_dtype for v in inputs]
     return jax.jit(every_value, keep_unused=True).lower(*shapes).compiler_ir("stablehlo")

@@ -157,6 +157,11 @@ class Program:
     results: tuple[int | Literal, ...]
 
     @functools.cached_property
+    def result_values(self) -> frozenset[int]:
+        """The values among the results."""
+        return frozenset(r for r in self.results if isinstance(r, int))
+
+    @functools.cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """For each value the equations that read it, in program order."""
         found: list[list[int]] = [[] for _ in self.values]

@@ -9,7 +9,7 @@ belongs to every unit that reads it.
 import functools
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kiwi.hlo.fusion import materialised
 from kiwi.hlo.graph import HloGraph, Phase
@@ -83,20 +83,8 @@ def build_units(graph: HloGraph, donated_arguments: frozenset[int] = frozenset()
         if is_root
     ]
     ordered = _execution_order(graph, drafts, aliased)
-    units = tuple(_numbered(unit, index) for index, unit in enumerate(ordered))
+    units = tuple(replace(unit, index=index) for index, unit in enumerate(ordered))
     return UnitGraph(graph, units, donated_arguments, aliased)
-
-
-def _numbered(unit: Unit, index: int) -> Unit:
-    return Unit(
-        index,
-        unit.equations,
-        unit.reads,
-        unit.outputs,
-        unit.rule,
-        unit.phase,
-        unit.may_recompute,
-    )
 
 
 def _draft(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:

@@ -124,7 +124,7 @@ class Plan:
         """
         leaves, tree = jax.tree.flatten((args, kwargs))
         self._check_structure(tree)
-        placed = self.place_leaves(leaves, mesh or self.mesh.jax_mesh())
+        placed = place_leaves(leaves, self.leaf_shardings(mesh or self.mesh.jax_mesh()))
         placed_args, placed_kwargs = jax.tree.unflatten(tree, placed)
         if placed_kwargs:
             return placed_args, placed_kwargs
@@ -139,10 +139,9 @@ class Plan:
                 suggestion="Pass the same arguments as to plan(), with None for static ones.",
             )
 
-    def place_leaves(self, leaves: Sequence[Any], mesh: jax.sharding.Mesh) -> list[Any]:
-        """`place` on flat argument leaves; those already in place are returned as they are."""
-        shardings = [jax.sharding.NamedSharding(mesh, spec) for spec in self._in_specs]
-        return [_put(leaf, s) for leaf, s in zip(leaves, shardings, strict=True)]
+    def leaf_shardings(self, mesh: jax.sharding.Mesh) -> list[jax.sharding.NamedSharding]:
+        """The sharding of each flat argument leaf on concrete devices."""
+        return [jax.sharding.NamedSharding(mesh, spec) for spec in self._in_specs]
 
     def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:
         """The planned step over flat leaves, jitted for concrete devices."""
@@ -164,6 +163,13 @@ class Plan:
         for decision in self.decisions:
             counts[decision.residency] += 1
         return counts
+
+
+def place_leaves(
+    leaves: Sequence[Any], shardings: Sequence[jax.sharding.NamedSharding]
+) -> list[Any]:
+    """Moves leaves to their shardings; those already in place are returned as they are."""
+    return [_put(leaf, s) for leaf, s in zip(leaves, shardings, strict=True)]
 
 
 def _put(leaf: Any, sharding: jax.sharding.NamedSharding) -> Any:

@@ -70,16 +70,6 @@ class UnitNode:
         strategy, residency = divmod(option, len(self.residency.options))
         return self.strategies[strategy], self.residency.options[residency]
 
-    @property
-    def strategy_of_option(self) -> np.ndarray:
-        """For each option the index of its strategy."""
-        return np.repeat(np.arange(len(self.strategies)), len(self.residency.options))
-
-    @property
-    def residency_of_option(self) -> np.ndarray:
-        """For each option the index of its residency."""
-        return np.tile(np.arange(len(self.residency.options)), len(self.strategies))
-
 
 @dataclass(frozen=True, eq=False)
 class PlanningProblem:

@@ -10,6 +10,7 @@
 5. While a unit runs it also holds its workspace.
 """
 
+import functools
 from dataclasses import dataclass
 
 from kiwi.hlo.fusion import is_map
@@ -45,11 +46,14 @@ class Lifetimes:
 
     def of_argument(self, argument: int, local_bytes: int) -> tuple[Interval, ...]:
         """Cases 1 and 2."""
-        end = self.horizon
-        for result, source in self.units.aliased_results.items():
-            if source == argument:
-                end = self.units.producer[result]
+        end = self._end_of_argument.get(argument, self.horizon)
         return (Interval(0, end, local_bytes),)
+
+    @functools.cached_property
+    def _end_of_argument(self) -> dict[int, int]:
+        """Case 2: when the buffer of a donated argument passes to a result."""
+        producer = self.units.producer
+        return {source: producer[r] for r, source in self.units.aliased_results.items()}
 
     def of_unit(
         self,
@@ -85,7 +89,7 @@ class Lifetimes:
 
     def _is_fresh_result(self, unit: Unit) -> bool:
         """Case 3; a unit with several results counts if any of them is one."""
-        results = self.units.graph.program.results
+        results = self.units.graph.program.result_values
         return any(o in results and o not in self.units.aliased_results for o in unit.outputs)
 
 
@@ -106,7 +110,7 @@ def _overwrites(units: UnitGraph, unit: Unit) -> int | None:
 
 def _dies_at(units: UnitGraph, value: int, time: int) -> bool:
     producer = units.producer.get(value)
-    if producer is None or value in units.graph.program.results:
+    if producer is None or value in units.graph.program.result_values:
         return False
     outputs = units.units[producer].outputs
     return len(outputs) == 1 and units.readers[value][-1] == time

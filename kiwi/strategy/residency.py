@@ -65,7 +65,7 @@ def residencies(units: UnitGraph, *, recompute: bool = True) -> tuple[UnitReside
 
 
 def _is_result(units: UnitGraph, unit: Unit) -> bool:
-    return any(output in units.graph.program.results for output in unit.outputs)
+    return any(output in units.graph.program.result_values for output in unit.outputs)
 
 
 def _readers(units: UnitGraph, unit: Unit) -> tuple[int, ...]:

@@ -57,13 +57,13 @@ def tensor_sharding(
     found = []
     for factors in dims:
         axes: tuple[int, ...] = ()
-        whole_so_far = False
+        cut_coarsely = False
         for factor in factors:
             own = assignment.get(factor, ())
-            if own and whole_so_far:
+            if own and cut_coarsely:
                 return None
             axes += own
-            whole_so_far |= prod(mesh.shape[a] for a in own) < sizes[factor]
+            cut_coarsely |= prod(mesh.shape[a] for a in own) < sizes[factor]
         found.append(axes)
     return TensorSharding(tuple(found))
 
