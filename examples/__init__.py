@@ -1,13 +1,16 @@
 """Training steps in plain JAX and optax, to be planned.
 
-`gpt`, `encoder`, `mlp` and `convnet` offer the same functions:
+`mlp`, `gpt`, `encoder`, `encoder_decoder`, `vit`, `moe`, `state_space`, `lstm`, `convnet` and
+`unet` offer the same functions:
 
 - `SIZES`: configurations (frozen dataclasses) by name;
 - `init_params(config, key)`: a pytree of parameters;
 - `make_train_step(config, remat=None)`: `train_step(state, batch) -> (state, metrics)`, a pure
   function for `jax.jit` or `kiwi.jit`;
 - `make_state(config, seed)`, `make_batch(config, seed)`: arrays to run it on;
-- `abstract_state(config)`, `abstract_batch(config)`: their shapes, for planning without memory.
+- `abstract_state(config)`, `abstract_batch(config)`: their shapes, for planning without memory;
+- `data_parallel_specs`, `fsdp_specs`, `megatron_specs`, `mixed_specs`: shardings by hand.
 
-A batch is a dict with the keys "inputs" and "targets", whose leading dimension is the batch.
+A batch is a dict of arrays whose leading dimension is the batch, "inputs" and "targets" among
+them.
 """

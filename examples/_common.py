@@ -1,7 +1,7 @@
 """What all example models share: the training step, its state, hand-written shardings."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -14,11 +14,12 @@ Params: TypeAlias = dict[str, Any]
 Batch: TypeAlias = dict[str, jax.Array]
 Metrics: TypeAlias = dict[str, jax.Array]
 
-Remat: TypeAlias = Literal["full", "dots"] | None
+Remat: TypeAlias = Literal["full", "dots", "dots_no_batch"] | None
 """What `jax.checkpoint` recomputes of each block in the backward pass.
 
 None: nothing. "full": everything but the block's inputs. "dots": all but the results of matrix
-multiplications and convolutions (the policy `dots_saveable`).
+multiplications and convolutions (the policy `dots_saveable`). "dots_no_batch": all but the results
+of matrix multiplications without batch dimensions (`dots_with_no_batch_dims_saveable`).
 """
 
 AxisNames: TypeAlias = str | tuple[str, ...]
@@ -96,7 +97,7 @@ class Example(Generic[_Config]):
         return jax.eval_shape(lambda: self.make_batch(config))
 
 
-def apply_remat(block: Callable[..., jax.Array], remat: Remat) -> Callable[..., jax.Array]:
+def apply_remat(block: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
     """`block` wrapped in `jax.checkpoint` as `remat` asks.
 
     **Raises:** `ValueError` if `remat` is none of the values of `Remat`.
@@ -107,7 +108,10 @@ def apply_remat(block: Callable[..., jax.Array], remat: Remat) -> Callable[..., 
         return jax.checkpoint(block)
     if remat == "dots":
         return jax.checkpoint(block, policy=jax.checkpoint_policies.dots_saveable)
-    raise ValueError(f"remat must be None, 'full' or 'dots', got {remat!r}")
+    if remat == "dots_no_batch":
+        policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        return jax.checkpoint(block, policy=policy)
+    raise ValueError(f"remat must be None, 'full', 'dots' or 'dots_no_batch', got {remat!r}")
 
 
 def init_kernel(key: jax.Array, shape: tuple[int, ...], fan_in: int) -> jax.Array:
@@ -146,6 +150,54 @@ def fsdp_specs(state: TrainState, data_axis: AxisNames, axis_size: int) -> Specs
         return PartitionSpec(*[None] * sizes.index(max(sizes)), data_axis)
 
     return Specs(jax.tree.map(spec_of, state), PartitionSpec(data_axis))
+
+
+def specs_by_name(
+    state: TrainState,
+    by_name: Mapping[tuple[str, ...], PartitionSpec],
+    data_axis: AxisNames | None,
+) -> Specs:
+    """Shards what is named; the rest is replicated, and the batch sliced along `data_axis`.
+
+    A key of `by_name` is the last names on the way to an array, list positions left out, for
+    example `("query", "kernel")`; the longest match counts. The optimizer's moments, which have
+    the names of their parameters, are sharded as those. `data_axis=None` slices no batch.
+    """
+    longest = max(map(len, by_name), default=0)
+
+    def spec_of(path: tuple[Any, ...], _: Any) -> PartitionSpec:
+        names = tuple(str(entry.key) for entry in path if hasattr(entry, "key"))
+        for length in range(longest, 0, -1):
+            if names[-length:] in by_name:
+                return by_name[names[-length:]]
+        return PartitionSpec()
+
+    batch = PartitionSpec() if data_axis is None else PartitionSpec(data_axis)
+    return Specs(jax.tree_util.tree_map_with_path(spec_of, state), batch)
+
+
+def mixed_specs(
+    state: TrainState, tensor_parallel: Specs, data_axis: AxisNames, axis_size: int
+) -> Specs:
+    """Tensor parallelism along one axis, fully sharded data parallelism along the other.
+
+    Each array of the state that `tensor_parallel` leaves whole in a dimension that `axis_size`
+    divides is sharded along the largest such dimension over `data_axis`.
+    """
+
+    def spec_of(spec: PartitionSpec, array: Any) -> PartitionSpec:
+        entries = [*spec, *[None] * (len(array.shape) - len(spec))]
+        sizes = [
+            size if entry is None and size % axis_size == 0 else 0
+            for size, entry in zip(array.shape, entries, strict=True)
+        ]
+        if any(sizes):
+            entries[sizes.index(max(sizes))] = data_axis
+        return PartitionSpec(*entries)
+
+    is_spec = lambda leaf: isinstance(leaf, PartitionSpec)  # noqa: E731
+    specs = jax.tree.map(spec_of, tensor_parallel.state, state, is_leaf=is_spec)
+    return Specs(specs, PartitionSpec(data_axis))
 
 
 def named_shardings(mesh: Mesh, specs: Specs) -> tuple[Any, NamedSharding]:

@@ -1,4 +1,4 @@
-"""Transformer layers, shared by `gpt` and `encoder`; shardings of them after Megatron.
+"""Transformer layers, shared by all examples that have some; shardings of them after Megatron.
 
 Shapes are written with B (batch), S (sequence), D (width), H (heads), K (D / H), M (mlp_ratio
 D). There is no dropout. Parameters are float32; activations have the dtype of the configuration,
@@ -7,7 +7,6 @@ but layer normalisation, the attention's softmax and losses are computed in floa
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +22,7 @@ from examples._common import (
     TrainState,
     apply_remat,
     init_kernel,
+    specs_by_name,
 )
 
 
@@ -126,7 +126,7 @@ def make_activation_batch(config: TransformerConfig, key: jax.Array) -> Batch:
     }
 
 
-def megatron_specs(state: TrainState, data_axis: AxisNames, model_axis: AxisNames) -> Specs:
+def megatron_specs(state: TrainState, data_axis: AxisNames | None, model_axis: AxisNames) -> Specs:
     """Tensor parallelism within each layer (Shoeybi et al. 2019, §3) times data parallelism.
 
     Along `model_axis` attention is split by heads and the feed-forward network by its hidden
@@ -137,8 +137,13 @@ def megatron_specs(state: TrainState, data_axis: AxisNames, model_axis: AxisName
 
     `model_axis` must divide heads, hidden units and vocabulary.
     """
+    return specs_by_name(state, megatron_by_name(model_axis), data_axis)
+
+
+def megatron_by_name(model_axis: AxisNames) -> dict[tuple[str, ...], PartitionSpec]:
+    """What `megatron_specs` splits, for `examples._common.specs_by_name`."""
     column, row = PartitionSpec(None, model_axis), PartitionSpec(model_axis)
-    by_name: dict[tuple[str, ...], PartitionSpec] = {
+    return {
         ("query", "kernel"): column,  # [D, H, K]
         ("query", "bias"): row,  # [H, K]
         ("key", "kernel"): column,
@@ -152,53 +157,70 @@ def megatron_specs(state: TrainState, data_axis: AxisNames, model_axis: AxisName
         ("embedding", "token"): row,  # [vocabulary, D]
     }
 
-    def spec_of(path: tuple[Any, ...], _: Any) -> PartitionSpec:
-        names = tuple(str(getattr(entry, "key", "")) for entry in path)
-        return by_name.get(names[-2:], PartitionSpec())
 
-    return Specs(jax.tree_util.tree_map_with_path(spec_of, state), PartitionSpec(data_axis))
+def init_attention(config: TransformerConfig, keys: jax.Array) -> Params:
+    """{"query", "key", "value", "output"}, each {"kernel", "bias"}, from four keys."""
+    width, heads, head_width = config.width, config.heads, config.head_width
+    query, key, value, output = keys
+    inward, inward_bias = (width, heads, head_width), (heads, head_width)
+    return {
+        "query": _dense(query, width, inward, inward_bias),
+        "key": _dense(key, width, inward, inward_bias),
+        "value": _dense(value, width, inward, inward_bias),
+        "output": _dense(output, width * _damping(config), (heads, head_width, width), (width,)),
+    }
+
+
+def init_feed_forward(config: TransformerConfig, keys: jax.Array) -> Params:
+    """{"up", "down"}, each {"kernel", "bias"}, from two keys."""
+    width, hidden = config.width, config.mlp_ratio * config.width
+    up, down = keys
+    return {
+        "up": _dense(up, width, (width, hidden), (hidden,)),
+        "down": _dense(down, hidden * _damping(config), (hidden, width), (width,)),
+    }
+
+
+def _dense(key: jax.Array, fan_in: int, kernel: tuple[int, ...], bias: tuple[int, ...]) -> Params:
+    return {"kernel": init_kernel(key, kernel, fan_in), "bias": jnp.zeros(bias)}
+
+
+def _damping(config: TransformerConfig) -> int:
+    """By how much the projections back into the residual stream start with less variance.
+
+    So that the stream's variance does not grow with depth (Radford et al. 2019).
+    """
+    return 2 * config.layers
 
 
 def _init_block(config: TransformerConfig, key: jax.Array) -> Params:
-    width, heads, head_width = config.width, config.heads, config.head_width
-    hidden = config.mlp_ratio * width
-    keys = iter(jax.random.split(key, 6))
-
-    def dense(fan_in: int, kernel: tuple[int, ...], bias: tuple[int, ...]) -> Params:
-        return {"kernel": init_kernel(next(keys), kernel, fan_in), "bias": jnp.zeros(bias)}
-
-    # The two projections back into the residual stream start smaller, so that the stream's
-    # variance does not grow with depth (Radford et al. 2019).
-    depth = 2 * config.layers
+    keys = jax.random.split(key, 6)
     return {
-        "attention_norm": init_layer_norm(width),
-        "attention": {
-            "query": dense(width, (width, heads, head_width), (heads, head_width)),
-            "key": dense(width, (width, heads, head_width), (heads, head_width)),
-            "value": dense(width, (width, heads, head_width), (heads, head_width)),
-            "output": dense(width * depth, (heads, head_width, width), (width,)),
-        },
-        "mlp_norm": init_layer_norm(width),
-        "mlp": {
-            "up": dense(width, (width, hidden), (hidden,)),
-            "down": dense(hidden * depth, (hidden, width), (width,)),
-        },
+        "attention_norm": init_layer_norm(config.width),
+        "attention": init_attention(config, keys[:4]),
+        "mlp_norm": init_layer_norm(config.width),
+        "mlp": init_feed_forward(config, keys[4:]),
     }
 
 
 def _block(params: Params, x: jax.Array, *, causal: bool, pre_norm: bool) -> jax.Array:
     if pre_norm:
         y = layer_norm(params["attention_norm"], x)
-        x = x + _attention(params["attention"], y, causal=causal)
-        return x + _mlp(params["mlp"], layer_norm(params["mlp_norm"], x))
-    x = layer_norm(params["attention_norm"], x + _attention(params["attention"], x, causal=causal))
-    return layer_norm(params["mlp_norm"], x + _mlp(params["mlp"], x))
+        x = x + attention(params["attention"], y, y, causal=causal)
+        return x + feed_forward(params["mlp"], layer_norm(params["mlp_norm"], x))
+    mixed = attention(params["attention"], x, x, causal=causal)
+    x = layer_norm(params["attention_norm"], x + mixed)
+    return layer_norm(params["mlp_norm"], x + feed_forward(params["mlp"], x))
 
 
-def _attention(params: Params, x: jax.Array, *, causal: bool) -> jax.Array:
+def attention(params: Params, x: jax.Array, context: jax.Array, *, causal: bool) -> jax.Array:
+    """Every position of `x` [B, S, D] attends to those of `context` [B, S', D]; [B, S, D].
+
+    `causal`: to its own and earlier ones only, which needs S = S'.
+    """
     query = _project("bsd,dhk->bshk", params["query"], x)
-    key = _project("bsd,dhk->bshk", params["key"], x)
-    value = _project("bsd,dhk->bshk", params["value"], x)
+    key = _project("bsd,dhk->bshk", params["key"], context)
+    value = _project("bsd,dhk->bshk", params["value"], context)
     scores = jnp.einsum("bqhk,bshk->bhqs", query, key).astype(jnp.float32)
     scores = scores * query.shape[-1] ** -0.5
     if causal:
@@ -209,7 +231,8 @@ def _attention(params: Params, x: jax.Array, *, causal: bool) -> jax.Array:
     return _project("bshk,hkd->bsd", params["output"], mixed)
 
 
-def _mlp(params: Params, x: jax.Array) -> jax.Array:
+def feed_forward(params: Params, x: jax.Array) -> jax.Array:
+    """A gelu network with one hidden layer; [B, S, D] → [B, S, D]."""
     hidden = jax.nn.gelu(_project("bsd,dm->bsm", params["up"], x))
     return _project("bsm,md->bsd", params["down"], hidden)
 

@@ -13,16 +13,21 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import PartitionSpec
 
 from examples import _common
 from examples._common import (
+    AxisNames,
     Batch,
     Params,
     Remat,
     Specs,
+    TrainState,
     data_parallel_specs,
     fsdp_specs,
+    mixed_specs,
     named_shardings,
+    specs_by_name,
 )
 
 __all__ = [
@@ -38,6 +43,8 @@ __all__ = [
     "make_batch",
     "make_state",
     "make_train_step",
+    "megatron_specs",
+    "mixed_specs",
     "named_shardings",
 ]
 
@@ -105,6 +112,21 @@ def make_batch(config: ConvnetConfig, seed: int = 0) -> Batch:
         "inputs": jax.random.normal(image_key, shape),
         "targets": jax.random.randint(class_key, (config.batch,), 0, config.classes, jnp.int32),
     }
+
+
+def megatron_specs(state: TrainState, data_axis: AxisNames | None, model_axis: AxisNames) -> Specs:
+    """Output channels of every convolution are split along `model_axis`.
+
+    Each convolution then needs the whole of its input: an all-gather of the stage before.
+    """
+    channels = PartitionSpec(model_axis)
+    by_name = {
+        ("stages", "kernel"): PartitionSpec(None, None, None, model_axis),
+        ("stages", "scale"): channels,
+        ("stages", "bias"): channels,
+        ("classifier", "kernel"): channels,
+    }
+    return specs_by_name(state, by_name, data_axis)
 
 
 def _optimizer(config: ConvnetConfig) -> optax.GradientTransformation:

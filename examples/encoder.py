@@ -19,6 +19,7 @@ from examples._common import (
     Specs,
     data_parallel_specs,
     fsdp_specs,
+    mixed_specs,
     named_shardings,
 )
 from examples._transformer import (
@@ -46,6 +47,7 @@ __all__ = [
     "make_state",
     "make_train_step",
     "megatron_specs",
+    "mixed_specs",
     "named_shardings",
 ]
 

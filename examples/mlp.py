@@ -10,16 +10,21 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import PartitionSpec
 
 from examples import _common
 from examples._common import (
+    AxisNames,
     Batch,
     Params,
     Remat,
     Specs,
+    TrainState,
     data_parallel_specs,
     fsdp_specs,
+    mixed_specs,
     named_shardings,
+    specs_by_name,
 )
 
 __all__ = [
@@ -35,6 +40,8 @@ __all__ = [
     "make_batch",
     "make_state",
     "make_train_step",
+    "megatron_specs",
+    "mixed_specs",
     "named_shardings",
 ]
 
@@ -80,6 +87,13 @@ def make_batch(config: MlpConfig, seed: int = 0) -> Batch:
         "inputs": jax.random.normal(input_key, shape),
         "targets": jax.random.normal(target_key, shape),
     }
+
+
+def megatron_specs(state: TrainState, data_axis: AxisNames | None, model_axis: AxisNames) -> Specs:
+    """Hidden units are split along `model_axis`, the batch along `data_axis`."""
+    column, row = PartitionSpec(None, model_axis), PartitionSpec(model_axis)
+    by_name = {("up", "kernel"): column, ("up", "bias"): row, ("down", "kernel"): row}
+    return specs_by_name(state, by_name, data_axis)
 
 
 def _optimizer(config: MlpConfig) -> optax.GradientTransformation:

@@ -12,7 +12,18 @@ import numpy as np
 import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from examples import convnet, encoder, gpt, mlp
+from examples import (
+    convnet,
+    encoder,
+    encoder_decoder,
+    gpt,
+    lstm,
+    mlp,
+    moe,
+    state_space,
+    unet,
+    vit,
+)
 from examples._common import Remat
 
 TINY = [
@@ -32,16 +43,41 @@ TINY = [
     pytest.param(mlp, mlp.MlpConfig(layers=2, width=32, batch=16), id="mlp-sgd"),
     pytest.param(convnet, convnet.SIZES["tiny"], id="convnet-max"),
     pytest.param(convnet, convnet.SIZES["tiny-average"], id="convnet-average"),
+    pytest.param(vit, vit.SIZES["tiny"], id="vit"),
+    pytest.param(encoder_decoder, encoder_decoder.SIZES["tiny"], id="encoder-decoder"),
+    pytest.param(
+        encoder_decoder,
+        encoder_decoder.EncoderDecoderConfig(layers=1, width=32, heads=4, batch=4, sequence=16),
+        id="encoder-decoder-without-vocabulary",
+    ),
+    pytest.param(moe, moe.SIZES["tiny"], id="moe"),
+    pytest.param(state_space, state_space.SIZES["tiny"], id="state-space"),
+    pytest.param(lstm, lstm.SIZES["tiny"], id="lstm"),
+    pytest.param(unet, unet.SIZES["tiny"], id="unet"),
 ]
 ONE_BLOCK = [
     pytest.param(gpt, dataclasses.replace(gpt.SIZES["tiny"], layers=1), id="gpt"),
     pytest.param(encoder, dataclasses.replace(encoder.SIZES["tiny"], layers=1), id="encoder"),
     pytest.param(mlp, dataclasses.replace(mlp.SIZES["tiny"], layers=1), id="mlp"),
     pytest.param(convnet, dataclasses.replace(convnet.SIZES["tiny"], stages=(8,)), id="convnet"),
+    pytest.param(vit, dataclasses.replace(vit.SIZES["tiny"], layers=1), id="vit"),
+    pytest.param(encoder_decoder, encoder_decoder.SIZES["tiny"], id="encoder-decoder"),
+    pytest.param(moe, moe.SIZES["tiny"], id="moe"),
+    pytest.param(
+        state_space, dataclasses.replace(state_space.SIZES["tiny"], layers=1), id="state-space"
+    ),
+    pytest.param(lstm, dataclasses.replace(lstm.SIZES["tiny"], layers=1), id="lstm"),
+    pytest.param(unet, dataclasses.replace(unet.SIZES["tiny"], stages=(8, 16)), id="unet"),
 ]
+# What a matrix unit does in a block, and what not.
+OPERATIONS = {
+    convnet: ("conv_general_dilated", "rsqrt"),
+    unet: ("conv_general_dilated", "logistic"),
+    state_space: ("dot_general", "rsqrt"),
+}
 ALL_SIZES = [
     pytest.param(module, config, id=f"{module.__name__}-{name}")
-    for module in (gpt, encoder, mlp, convnet)
+    for module in (gpt, encoder, mlp, convnet, vit, encoder_decoder, moe, state_space, lstm, unet)
     for name, config in module.SIZES.items()
 ]
 
@@ -82,7 +118,7 @@ def test_loss_decreases(module: ModuleType, config):
     assert state.step == 8
 
 
-@pytest.mark.parametrize("remat", ["full", "dots"])
+@pytest.mark.parametrize("remat", ["full", "dots", "dots_no_batch"])
 @pytest.mark.parametrize(("module", "config"), ONE_BLOCK)
 def test_remat_computes_the_same(module: ModuleType, config, remat: Remat):
     plain, (plain_loss,) = run(module, config, None, 1)
@@ -103,9 +139,7 @@ def test_remat_recomputes_what_it_says(module: ModuleType, config):
         jax.make_jaxpr(module.make_train_step(config, remat=remat))(*args).jaxpr
         for remat in (None, "full", "dots")
     )
-    heavy, light = (
-        ("conv_general_dilated", "rsqrt") if module is convnet else ("dot_general", "tanh")
-    )
+    heavy, light = OPERATIONS.get(module, ("dot_general", "tanh"))
     assert count(dots, heavy) == count(plain, heavy) < count(full, heavy)
     assert count(dots, light) > count(plain, light)
 
@@ -113,7 +147,7 @@ def test_remat_recomputes_what_it_says(module: ModuleType, config):
 def test_unknown_remat_is_refused():
     config = mlp.SIZES["tiny"]
     step = mlp.make_train_step(config, remat="half")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="'full' or 'dots', got 'half'"):
+    with pytest.raises(ValueError, match="'dots' or 'dots_no_batch', got 'half'"):
         jax.eval_shape(step, mlp.abstract_state(config), mlp.abstract_batch(config))
 
 
