@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kiwi.plan.buffers import CompiledMemory, read_memory
+
 COLLECTIVE_KINDS = (
     "all-gather",
     "all-reduce",
@@ -43,6 +45,7 @@ class CompiledProgram:
     - `target`: what it was compiled for, e.g. "cpu".
     - `peak_bytes`: arguments + outputs + temporaries - aliased.
     - `compile_seconds`: wall time of the compilation.
+    - `memory`: what is alive when; None where the compiler does not report its buffers.
     """
 
     target: str
@@ -53,6 +56,7 @@ class CompiledProgram:
     alias_bytes: int
     collectives: Mapping[str, CollectiveUse]
     compile_seconds: float
+    memory: CompiledMemory | None = None
 
     @property
     def collective_bytes(self) -> int:
@@ -79,7 +83,16 @@ def read_compiled(compiled: Any, target: str, compile_seconds: float) -> Compile
         alias_bytes,
         read_collectives(compiled.as_text()),
         compile_seconds,
+        _memory(compiled, stats),
     )
+
+
+def _memory(compiled: Any, stats: Any) -> CompiledMemory | None:
+    assignment = getattr(stats, "serialized_buffer_assignment_proto", b"")
+    modules = compiled.runtime_executable().hlo_modules()
+    if not assignment or len(modules) != 1:
+        return None
+    return read_memory(modules[0].as_serialized_hlo_module_proto(), assignment)
 
 
 def read_collectives(hlo_text: str) -> dict[str, CollectiveUse]:

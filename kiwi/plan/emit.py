@@ -28,6 +28,7 @@ from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit
 from kiwi.mesh import ReshardingTable, TensorSharding
 from kiwi.plan.execution import Execution, is_late
+from kiwi.plan.scopes import RESHARD_SCOPE, scope_name
 
 
 def emit(execution: Execution) -> Callable[..., list[Any]]:
@@ -75,22 +76,25 @@ class _Interpreter:
         return self._reshard(result, array, self._execution.layouts[result], sharding)
 
     def _compute(self, unit: Unit) -> None:
-        if not is_late(self._execution.units, unit.index):
-            self._evaluate(unit, self._env)
-            return
-        starts = self._earlier_reads(unit)
-        fenced = self._behind_barrier(starts, self._triggers(unit, exclude=starts))
-        fenced.update(self._overwritten_arguments(unit))
-        self._evaluate(unit, self._env | fenced)
+        with jax.named_scope(scope_name(unit.index)):
+            if not is_late(self._execution.units, unit.index):
+                self._evaluate(unit, self._env)
+                return
+            starts = self._earlier_reads(unit)
+            fenced = self._behind_barrier(starts, self._triggers(unit, exclude=starts))
+            fenced.update(self._overwritten_arguments(unit))
+            self._evaluate(unit, self._env | fenced)
 
     def _recompute(self, group: Sequence[int], reader: Unit) -> None:
         """Case (a)."""
         members = [self._units[u] for u in group]
         produced = {o for unit in members for o in unit.outputs}
         starts = {v for unit in members for v in unit.reads} - produced
-        local = self._behind_barrier(starts, self._triggers(reader, exclude=starts | produced))
+        with jax.named_scope(scope_name(reader.index)):
+            local = self._behind_barrier(starts, self._triggers(reader, exclude=starts | produced))
         for unit in members:
-            self._evaluate(unit, self._env | local)
+            with jax.named_scope(scope_name(unit.index, again=True)):
+                self._evaluate(unit, self._env | local)
             local.update((o, self._env[o]) for o in unit.outputs)
 
     def _earlier_reads(self, unit: Unit) -> set[int]:
@@ -177,8 +181,9 @@ class _Interpreter:
             return array
         info = self._program.values[value]
         table = ReshardingTable(self._execution.mesh, info.shape, info.itemsize)
-        for waypoint in (*table.waypoints(source, target), target):
-            array = self._constrain(value, array, waypoint)
+        with jax.named_scope(RESHARD_SCOPE):
+            for waypoint in (*table.waypoints(source, target), target):
+                array = self._constrain(value, array, waypoint)
         return array
 
     def _constrain(self, value: int, array: Any, sharding: TensorSharding) -> Any:

@@ -1,12 +1,30 @@
 """The predicted figures of a plan, all from the independent evaluator."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kiwi.mesh import ReshardingTable
 from kiwi.plan.compiled import COLLECTIVE_KINDS, CollectiveUse
 from kiwi.solver import evaluate
+from kiwi.solver.problem import Interval
 from kiwi.strategy.build import PlanningProblem
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the model says is in memory, when: half-open intervals of unit times, with bytes.
+
+    `kind` "argument": `index` is a value. "result": what unit `index` yields, and what it
+    needs while it runs. "copy": an operand of unit `index` in another layout.
+    """
+
+    kind: str
+    index: int
+    intervals: tuple[Interval, ...]
+
+    def bytes_at(self, time: int) -> int:
+        """Bytes held while the unit at `time` runs."""
+        return sum(i.bytes for i in self.intervals if i.start <= time < i.end)
 
 
 @dataclass(frozen=True)
@@ -15,7 +33,8 @@ class Estimate:
 
     `step_seconds` is the sum of the four parts: first computations, their own collectives,
     resharding between operators, and everything done a second time. `memory_bytes[t]` is the
-    memory held while unit t runs; `collectives` by kind, as in `CompiledProgram`.
+    memory held while unit t runs, `held` what it consists of; `collectives` by kind, as in
+    `CompiledProgram`.
     """
 
     step_seconds: float
@@ -27,6 +46,7 @@ class Estimate:
     peak_unit: int
     memory_bytes: tuple[int, ...]
     collectives: Mapping[str, CollectiveUse]
+    held: tuple[Held, ...]
 
 
 def estimate_solution(planning: PlanningProblem, solution: Sequence[int]) -> Estimate:
@@ -44,7 +64,20 @@ def estimate_solution(planning: PlanningProblem, solution: Sequence[int]) -> Est
         evaluation.peak_time,
         tuple(int(b) for b in evaluation.usage_bytes),
         _collectives(planning, solution),
+        tuple(_held(restricted)),
     )
+
+
+def _held(restricted: PlanningProblem) -> Iterator[Held]:
+    """The nodes of a problem with one option each, as `Held`."""
+    owners = [
+        *(("argument", source.value) for source in restricted.sources),
+        *(("result", node.unit) for node in restricted.unit_nodes),
+        *(("copy", copy.unit) for copy in restricted.copies),
+    ]
+    for (kind, index), node in zip(owners, restricted.problem.nodes, strict=True):
+        if node.usage[0]:
+            yield Held(kind, index, node.usage[0])
 
 
 def _collectives(planning: PlanningProblem, solution: Sequence[int]) -> dict[str, CollectiveUse]:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from jax import export
 
 from kiwi.errors import CompileCheckError
 from kiwi.mesh import DeviceMesh
+from kiwi.plan.buffers import memory_from_json
 from kiwi.plan.compiled import CollectiveUse, CompiledProgram, read_compiled
 
 CPU_COMPILER_OPTIONS = {"xla_disable_hlo_passes": "cse_barrier_expander,cpu-all-reduce-combiner"}
@@ -147,14 +148,14 @@ def main(folder: str) -> None:
 
 
 def _to_json(program: CompiledProgram) -> dict[str, Any]:
-    fields = dict(vars(program))
-    fields["collectives"] = {k: [u.count, u.bytes] for k, u in program.collectives.items()}
-    return fields
+    return asdict(program)
 
 
 def _from_json(fields: dict[str, Any]) -> CompiledProgram:
-    uses = {kind: CollectiveUse(*pair) for kind, pair in fields.pop("collectives").items()}
-    return CompiledProgram(collectives=uses, **fields)
+    uses = {kind: CollectiveUse(**use) for kind, use in fields.pop("collectives").items()}
+    memory = fields.pop("memory")
+    read = None if memory is None else memory_from_json(memory)
+    return CompiledProgram(collectives=uses, memory=read, **fields)
 
 
 if __name__ == "__main__":

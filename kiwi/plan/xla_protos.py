@@ -1,0 +1,95 @@
+"""The parts of XLA's protocol buffers that Kiwi reads, declared by field number.
+
+XLA reports a compiled module and its buffer assignment as serialised messages
+(`xla/service/hlo.proto`). The wheels of jaxlib carry no Python classes for them; these few
+declarations do, and skip all other fields, as protocol buffers allow. A star marks a repeated
+field. Field numbers are part of XLA's serialisation and never reused.
+"""
+
+import functools
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_SCALARS = {"int64": _FIELD.TYPE_INT64, "bool": _FIELD.TYPE_BOOL, "string": _FIELD.TYPE_STRING}
+
+_MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
+    "Location": (("instruction_id", 4, "int64"),),
+    "LogicalBuffer": (("id", 1, "int64"), ("size", 2, "int64"), ("defined_at", 3, "Location")),
+    "BufferAlias": (("source_buffer_id", 1, "int64"), ("location", 2, "Location")),
+    "Assigned": (("logical_buffer_id", 1, "int64"), ("offset", 2, "int64"), ("size", 3, "int64")),
+    "Allocation": (
+        ("size", 2, "int64"),
+        ("is_thread_local", 3, "bool"),
+        ("is_entry_computation_parameter", 5, "bool"),
+        ("parameter_number", 6, "int64"),
+        ("maybe_live_out", 7, "bool"),
+        ("assigned", 9, "Assigned*"),
+        ("is_constant", 12, "bool"),
+    ),
+    "BufferAssignment": (
+        ("logical_buffers", 1, "LogicalBuffer*"),
+        ("buffer_aliases", 2, "BufferAlias*"),
+        ("buffer_allocations", 3, "Allocation*"),
+    ),
+    "Metadata": (("op_name", 2, "string"),),
+    "Instruction": (
+        ("name", 1, "string"),
+        ("opcode", 2, "string"),
+        ("metadata", 7, "Metadata"),
+        ("id", 35, "int64"),
+        ("operand_ids", 36, "int64*"),
+        ("called_computation_ids", 38, "int64*"),
+    ),
+    "Computation": (("instructions", 2, "Instruction*"), ("id", 5, "int64")),
+    "Sequence": (("instruction_ids", 1, "int64*"),),
+    "SequenceEntry": (("key", 1, "int64"), ("value", 2, "Sequence")),
+    "Schedule": (("sequences", 1, "SequenceEntry*"),),
+    "Module": (
+        ("computations", 3, "Computation*"),
+        ("entry_computation_id", 6, "int64"),
+        ("schedule", 7, "Schedule"),
+    ),
+}
+
+
+def parse_module(serialised: bytes) -> Any:
+    """An `HloModuleProto`."""
+    return _parse("Module", serialised)
+
+
+def parse_buffer_assignment(serialised: bytes) -> Any:
+    """A `BufferAssignmentProto`."""
+    return _parse("BufferAssignment", serialised)
+
+
+def _parse(name: str, serialised: bytes) -> Any:
+    message = message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"kiwi.xla.{name}"))()
+    message.ParseFromString(serialised)
+    return message
+
+
+@functools.cache
+def _pool() -> descriptor_pool.DescriptorPool:
+    """A pool of its own, so that no other declaration of these messages can clash."""
+    file = descriptor_pb2.FileDescriptorProto(name="kiwi/xla.proto", package="kiwi.xla")
+    file.syntax = "proto3"
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, number, declared in fields:
+            _declare(message, field, number, declared)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)  # pyright: ignore[reportAttributeAccessIssue]
+    return pool
+
+
+def _declare(message: Any, field: str, number: int, declared: str) -> None:
+    repeated, kind = declared.endswith("*"), declared.rstrip("*")
+    label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
+    added = message.field.add(name=field, number=number, label=label)
+    if kind in _SCALARS:
+        added.type = _SCALARS[kind]
+    else:
+        added.type = _FIELD.TYPE_MESSAGE
+        added.type_name = f".kiwi.xla.{kind}"
