@@ -18,7 +18,8 @@ from examples._common import Specs
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.compiled import CompiledProgram
 from kiwi.plan.estimate import Estimate
-from kiwi.plan.verify import Step, verify_on_cpu
+from kiwi.plan.targets import compile_for
+from kiwi.plan.verify import Step
 
 UNLIMITED = "1024TiB"
 
@@ -56,6 +57,13 @@ def compile_baseline(
     baseline: Baseline, state: Any, batch: Any, *, mesh_shape: tuple[int, ...]
 ) -> CompiledProgram:
     """Compiles the plain program for virtual CPU devices, with the options plans get."""
+    return compile_for(
+        "cpu", baseline_step(baseline, state, batch, DeviceMesh.create(mesh_shape, "cpu"))
+    )
+
+
+def baseline_step(baseline: Baseline, state: Any, batch: Any, mesh: DeviceMesh) -> Step:
+    """The plain program, ready to be compiled; the state is donated and keeps its shardings."""
     leaves, tree = jax.tree.flatten((state, batch))
     state_count = len(jax.tree.leaves(state))
 
@@ -65,9 +73,7 @@ def compile_baseline(
     in_specs = _spread((baseline.specs.state, baseline.specs.batch), (state, batch))
     results = jax.eval_shape(flat, *leaves)
     out_specs = in_specs[:state_count] + [PartitionSpec()] * (len(results) - state_count)
-    mesh = DeviceMesh.create(mesh_shape, "cpu")
-    donated = tuple(range(state_count))
-    return verify_on_cpu(Step(flat, leaves, mesh, in_specs, out_specs, donated))
+    return Step(flat, leaves, mesh, in_specs, out_specs, tuple(range(state_count)))
 
 
 def _spread(prefix: Any, full: Any) -> list[PartitionSpec]:

@@ -1,0 +1,134 @@
+"""One row of the benchmark: plan or complete a step, compile it, put the figures side by side."""
+
+import functools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import kiwi
+from benchmarks.fidelity.models import MODELS
+from benchmarks.fidelity.variants import HandVariant, PlannedVariant, baseline
+from examples.baselines import UNLIMITED, baseline_step, estimate_baseline
+from kiwi.mesh import DeviceMesh
+from kiwi.plan.compiled import CollectiveUse, CompiledProgram
+from kiwi.plan.estimate import Estimate
+from kiwi.plan.targets import compile_for
+
+Row = dict[str, Any]
+"""A row as JSON: bytes, seconds, and collectives as {kind: [count, bytes]}."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What rows have in common: model, mesh and target.
+
+    `profile` names the hardware planned for; `time_limit_seconds` is the solver's, per plan.
+    """
+
+    model: str
+    mesh_shape: tuple[int, ...]
+    target: str
+    profile: str
+    time_limit_seconds: float
+
+    @property
+    def arguments(self) -> tuple[Any, Any]:
+        """Abstract state and batch."""
+        model = MODELS[self.model]
+        state = model.module.abstract_state(model.config)
+        return state, model.module.abstract_batch(model.config)
+
+
+def planned_row(case: Case, variant: PlannedVariant, free_peak_bytes: int | None) -> Row:
+    """Plans under the variant's share of `free_peak_bytes`, and checks with the case's target."""
+    budget: int | str = UNLIMITED
+    if variant.share is not None:
+        assert free_peak_bytes is not None
+        budget = int(variant.share * free_peak_bytes)
+    return planned_under(case, budget)
+
+
+def planned_under(case: Case, budget: int | str) -> Row:
+    """Plans under a budget in bytes, and checks with the case's target."""
+    planned = _planned(case.model).with_options(
+        mesh_shape=case.mesh_shape,
+        memory_budget=budget,
+        profile=case.profile,
+        verify=case.target,
+        time_limit_seconds=case.time_limit_seconds,
+    )
+    started = time.monotonic()
+    try:
+        plan = planned.plan(*case.arguments)
+    except kiwi.errors.KiwiError as error:
+        return {**_failure(error), "total_seconds": _since(started)}
+    assert plan.compiled is not None
+    return {
+        "budget_bytes": None if budget == UNLIMITED else budget,
+        **_predicted(plan.estimate),
+        **_compiled(plan.compiled),
+        "fits": plan.fits,
+        "recomputed_units": plan.residency_counts()["recompute"],
+        "gap": plan.solve_result.gap,
+        "rounds": getattr(plan, "rounds", None),
+        "solve_seconds": plan.solve_result.seconds,
+        "total_seconds": _since(started),
+    }
+
+
+def hand_row(case: Case, variant: HandVariant) -> Row:
+    """Compiles a step sharded by hand; predicts it where Kiwi can complete its shardings."""
+    started = time.monotonic()
+    hand = baseline(MODELS[case.model], case.mesh_shape, variant)
+    state, batch = case.arguments
+    mesh = DeviceMesh.create(case.mesh_shape, case.profile)
+    try:
+        compiled = compile_for(case.target, baseline_step(hand, state, batch, mesh))
+    except kiwi.errors.KiwiError as error:
+        return {**_failure(error), "total_seconds": _since(started)}
+    row = {**_compiled(compiled), "total_seconds": _since(started)}
+    try:
+        estimate = estimate_baseline(
+            hand, state, batch, mesh_shape=case.mesh_shape, profile=case.profile
+        )
+    except kiwi.errors.KiwiError as error:
+        return {**row, "prediction": _failure(error)}
+    return {**row, **_predicted(estimate), "total_seconds": _since(started)}
+
+
+@functools.cache
+def _planned(model: str) -> kiwi.PlannedFunction:
+    """Kept, so that a step is traced once for all meshes and budgets."""
+    step = MODELS[model].module.make_train_step(MODELS[model].config)
+    return kiwi.jit(step, mesh_shape=(1,), donate_argnums=0)
+
+
+def _predicted(estimate: Estimate) -> Row:
+    return {
+        "predicted_peak_bytes": estimate.peak_bytes,
+        "predicted_step_seconds": estimate.step_seconds,
+        "predicted_collectives": _uses(estimate.collectives),
+    }
+
+
+def _compiled(compiled: CompiledProgram) -> Row:
+    return {
+        "compiled_peak_bytes": compiled.peak_bytes,
+        "compiled_temporary_bytes": compiled.temporary_bytes,
+        "compiled_argument_bytes": compiled.argument_bytes,
+        "compiled_collectives": _uses(compiled.collectives),
+        "compile_seconds": round(compiled.compile_seconds, 2),
+    }
+
+
+def _uses(collectives: Mapping[str, CollectiveUse]) -> dict[str, list[int]]:
+    return {kind: [use.count, use.bytes] for kind, use in collectives.items()}
+
+
+def _failure(error: kiwi.errors.KiwiError) -> Row:
+    return {"error": type(error).__name__, "what": error.what}
+
+
+def _since(started: float) -> float:
+    return round(time.monotonic() - started, 2)

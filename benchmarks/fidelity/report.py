@@ -1,0 +1,108 @@
+"""The rows as a table in Markdown, and predicted against compiled peaks as a scatter plot."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fidelity.measure import Row
+from benchmarks.fidelity.summary import Key, collective_errors, peak_error
+
+_MIB = 2**20
+
+
+def markdown(environment: Mapping[str, str], rows: Mapping[str, Row], summary: Any) -> str:
+    """What was measured with, the summary, then every row."""
+    lines = ["# Predicted against compiled peak", ""]
+    lines += [f"{name}: {value}  " for name, value in environment.items()]
+    lines += ["", "| target | rows | median | worst | worst row | budgets met |"]
+    lines += ["| --- | ---: | ---: | ---: | --- | ---: |"]
+    for target, figures in summary.items():
+        for what in ("plans", "by_hand"):
+            lines.append(_summary_line(target, what, figures))
+    header = "| row | budget MiB | predicted MiB | compiled MiB | error | collectives, worst kind |"
+    lines += ["", header + " rounds | seconds |"]
+    lines += ["| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: |"]
+    lines += [_row_line(key, row) for key, row in sorted(rows.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _summary_line(target: str, what: str, figures: Mapping[str, Any]) -> str:
+    peaks = figures[what]
+    if not peaks["rows"]:
+        return f"| {target}, {what} | 0 | | | | |"
+    met = f"{figures['budgets_met']}/{figures['budgets']}" if what == "plans" else ""
+    return (
+        f"| {target}, {what} | {peaks['rows']} | {peaks['median']:.1%} | {peaks['worst']:+.1%} "
+        f"| {peaks['worst_row']} | {met} |"
+    )
+
+
+def _row_line(key: str, row: Row) -> str:
+    if "error" in row:
+        return f"| {key} | | | | {row['error']} | | | {row['total_seconds']} |"
+    error = peak_error(row)
+    worst = max(collective_errors(row, Key.parse(key).target), key=lambda p: p[1], default=None)
+    cells = (
+        key,
+        _mib(row.get("budget_bytes")),
+        _mib(row.get("predicted_peak_bytes")),
+        _mib(row["compiled_peak_bytes"]),
+        "" if error is None else f"{error:+.1%}",
+        "" if worst is None else f"{worst[0]} {worst[1]:.0%}",
+        "" if row.get("rounds") is None else str(row["rounds"]),
+        str(row["total_seconds"]),
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def _mib(size: int | None) -> str:
+    return "" if size is None else f"{size / _MIB:.1f}"
+
+
+def scatter(rows: Mapping[str, Row], path: Path) -> None:
+    """One panel per target; one colour per model; plans are dots, steps by hand crosses.
+
+    **Raises:** `ImportError` without matplotlib (the extra `report`).
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    keyed = {Key.parse(key): row for key, row in rows.items() if peak_error(row) is not None}
+    targets = sorted({key.target for key in keyed})
+    models = sorted({key.model for key in keyed})
+    figure, panels = pyplot.subplots(1, len(targets), figsize=(6 * len(targets), 6), squeeze=False)
+    for panel, target in zip(panels[0], targets, strict=True):
+        for colour, model in enumerate(models):
+            mine = {k: r for k, r in keyed.items() if (k.target, k.model) == (target, model)}
+            _draw(panel, mine, model, f"C{colour}")
+        _decorate(panel, target)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def _draw(panel: Any, rows: Mapping[Key, Row], label: str, colour: str) -> None:
+    for by_hand, marker in ((False, "o"), (True, "x")):
+        chosen = [row for key, row in rows.items() if key.by_hand == by_hand]
+        panel.scatter(
+            [row["compiled_peak_bytes"] / _MIB for row in chosen],
+            [row["predicted_peak_bytes"] / _MIB for row in chosen],
+            s=16,
+            marker=marker,
+            color=colour,
+            label=None if by_hand else label,
+        )
+
+
+def _decorate(panel: Any, target: str) -> None:
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    low, high = panel.get_xlim()
+    panel.plot([low, high], [low, high], color="black", linewidth=0.8)
+    for factor in (0.85, 1.15):
+        edge = [factor * low, factor * high]
+        panel.plot([low, high], edge, color="grey", linewidth=0.6, linestyle="--")
+    panel.set(title=target, xlabel="compiled peak, MiB", ylabel="predicted peak, MiB")
+    panel.legend(fontsize=8)
