@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -16,7 +16,10 @@ from kiwi.plan.estimate import Estimate
 from kiwi.plan.execution import Execution
 from kiwi.plan.report import summary
 from kiwi.plan.verify import CPU_COMPILER_OPTIONS, Step
-from kiwi.solver import SolveResult
+from kiwi.solver import Progress, SolveResult
+
+if TYPE_CHECKING:
+    from kiwi.plan.origin import Origin
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,8 @@ class Plan:
     - `execution`: schedule and layouts, what is emitted.
     - `notes`: what the reader should know, one sentence each.
     - `planning_seconds`: wall time of planning, compile checks included.
+    - `origin`: what the plan was made from, for explaining and changing it; `progress`: states
+      of the solver, in time.
     """
 
     mesh: DeviceMesh
@@ -62,6 +67,8 @@ class Plan:
     trees: ArgumentTrees
     notes: tuple[str, ...]
     planning_seconds: float
+    origin: "Origin | None" = None
+    progress: tuple[Progress, ...] = ()
 
     @functools.cached_property
     def in_shardings(self) -> Any:

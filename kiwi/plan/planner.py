@@ -1,7 +1,7 @@
 """The way from a bound call to a `Plan`: trace, lower, enumerate, solve, emit, check."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,9 @@ from kiwi.plan.decision import decisions
 from kiwi.plan.estimate import estimate_solution
 from kiwi.plan.execution import build_execution
 from kiwi.plan.notes import notes
+from kiwi.plan.origin import Origin
 from kiwi.plan.plan import ArgumentTrees, Plan
+from kiwi.plan.progress import ProgressLog
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
 from kiwi.plan.verify import TARGETS, verify_on_cpu
 from kiwi.solver import SOLVERS, SolveResult, SolveStatus, solve
@@ -103,17 +105,32 @@ class Traced:
     seconds: float
 
 
-def make_plan(traced: Traced, out_shardings: Any, settings: Settings) -> Plan:
+def make_plan(
+    traced: Traced,
+    out_shardings: Any,
+    settings: Settings,
+    *,
+    planning: PlanningProblem | None = None,
+    warm_start: Sequence[int] | None = None,
+) -> Plan:
     """Plans a traced call.
+
+    **Arguments:**
+
+    - `planning`: the problem where it is at hand already; by default it is formulated.
+    - `warm_start`: a solution of it to begin with.
 
     **Raises:** the errors of its steps; see `kiwi.plan`.
     """
     started = time.monotonic()
     settings.check()
-    planning = formulate(traced, out_shardings, settings)
-    plan = _solve_and_check(traced, planning, settings)
+    if planning is None:
+        planning = formulate(traced, out_shardings, settings)
+    log = ProgressLog(settings.on_progress)
+    plan = _solve_and_check(traced, planning, replace(settings, on_progress=log), warm_start)
     seconds = traced.seconds + time.monotonic() - started
-    return replace(plan, planning_seconds=seconds)
+    origin = Origin(traced, out_shardings, settings)
+    return replace(plan, planning_seconds=seconds, origin=origin, progress=log.entries)
 
 
 def trace_call(call: Call, *, keep_checkpoints: bool = False) -> Traced:
@@ -165,7 +182,12 @@ def _given_results(
     return found
 
 
-def _solve_and_check(traced: Traced, planning: PlanningProblem, settings: Settings) -> Plan:
+def _solve_and_check(
+    traced: Traced,
+    planning: PlanningProblem,
+    settings: Settings,
+    warm_start: Sequence[int] | None = None,
+) -> Plan:
     """Solves; while the compiled peak is over the budget, tightens the limit and solves again.
 
     The model's error is taken to be proportional: the next limit is the budget times
@@ -178,7 +200,7 @@ def _solve_and_check(traced: Traced, planning: PlanningProblem, settings: Settin
 
     def attempt(limit_bytes: int, warm: Plan | None = None) -> Plan:
         nonlocal solved_seconds
-        start = None if warm is None else warm.solve_result.solution
+        start = warm_start if warm is None else warm.solve_result.solution
         # All rounds share the time limit; a late round still gets a part of it.
         total = settings.time_limit_seconds
         seconds = max(total - solved_seconds, total / CHECK_ROUNDS)

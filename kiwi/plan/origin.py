@@ -1,0 +1,28 @@
+"""What a plan was made from: enough to formulate its problem again."""
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kiwi.plan.planner import Settings, Traced
+    from kiwi.strategy.build import PlanningProblem
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """The traced call and the settings of a plan.
+
+    A `PlanningProblem` is large and made in seconds, so that a plan keeps what leads to it.
+    """
+
+    traced: "Traced"
+    out_shardings: Any
+    settings: "Settings"
+
+    @functools.cached_property
+    def planning(self) -> "PlanningProblem":
+        """The problem that the plan solves; formulated on first use."""
+        from kiwi.plan.planner import formulate
+
+        return formulate(self.traced, self.out_shardings, self.settings)
