@@ -107,3 +107,7 @@ class SolverUnavailableError(KiwiError, RuntimeError):
 
 class CompileCheckError(KiwiError, RuntimeError):
     """The compile check (`verify=`) could not be carried out."""
+
+
+class CompilerUnavailableError(CompileCheckError):
+    """The compiler of a target of `verify` is missing, too old, or of another version than jax."""

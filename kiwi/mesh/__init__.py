@@ -18,6 +18,7 @@ from kiwi.mesh.hardware import CATALOGUE, Hardware, Link, hardware
 from kiwi.mesh.moves import SLICE
 from kiwi.mesh.resharding import ReshardingTable, Step
 from kiwi.mesh.sharding import TensorSharding
+from kiwi.mesh.target_config import target_config
 
 __all__ = [
     "CATALOGUE",
@@ -40,4 +41,5 @@ __all__ = [
     "hardware",
     "linear_costs",
     "reduce_scatter",
+    "target_config",
 ]

@@ -65,6 +65,8 @@ class Hardware:
       matmuls, and kernels bound by memory, reach.
     - `source`: the public documents that the figures come from.
     - `analytic`: True if from documents, False if measured on such a machine.
+    - `target_config`: what XLA:GPU says of the device (`GpuTargetConfigProto` as text), where
+      the machine was asked; None means that of the catalogue, see `kiwi.mesh.target_config`.
 
     **Raises:** `InvalidArgumentError` if a figure is out of range.
     """
@@ -84,6 +86,7 @@ class Hardware:
     inter_link_is_shared: bool = False
     matmul_efficiency: float = 0.75
     bandwidth_efficiency: float = 0.85
+    target_config: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_second", dict(self.flops_per_second))

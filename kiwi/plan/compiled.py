@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kiwi.plan.buffers import CompiledMemory, read_memory
+from kiwi.plan.buffers import CompiledMemory, memory_from_json, read_memory
 
 COLLECTIVE_KINDS = (
     "all-gather",
@@ -62,6 +62,13 @@ class CompiledProgram:
     def collective_bytes(self) -> int:
         """Bytes of all collectives together."""
         return sum(use.bytes for use in self.collectives.values())
+
+
+def compiled_from_json(fields: Mapping[str, Any]) -> CompiledProgram:
+    """The inverse of `dataclasses.asdict`, from parsed JSON."""
+    uses = {kind: CollectiveUse(**use) for kind, use in fields["collectives"].items()}
+    memory = None if fields["memory"] is None else memory_from_json(fields["memory"])
+    return CompiledProgram(**{**fields, "collectives": uses, "memory": memory})
 
 
 def read_compiled(compiled: Any, target: str, compile_seconds: float) -> CompiledProgram:

@@ -1,7 +1,7 @@
 """The way from a bound call to a `Plan`: trace, lower, enumerate, solve, emit, check."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from kiwi.plan.origin import Origin
 from kiwi.plan.plan import ArgumentTrees, Plan
 from kiwi.plan.progress import ProgressLog
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
-from kiwi.plan.verify import TARGETS, verify_on_cpu
+from kiwi.plan.targets import TARGETS, compile_for
 from kiwi.solver import SOLVERS, SolveResult, SolveStatus, solve
 from kiwi.solver.outcome import OnProgress
 from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
@@ -51,7 +51,7 @@ few per cent larger than what lives in it at the peak: 2 to 6 % for gpt-13b-4l o
 class Settings:
     """What a plan is made for.
 
-    - `verify`: "cpu" compiles each plan for virtual CPU devices, None does not.
+    - `verify`: one of `kiwi.plan.targets.TARGETS` to compile each plan for, None does not.
     - `gap`: the solver may stop once this close to its bound, relatively.
     - `respect_user_checkpoint`: keeps the recomputation that `jax.checkpoint` in the function
       asks for, instead of planning it anew.
@@ -293,7 +293,6 @@ def _plan_of(
 
 
 def _checked(plan: Plan, settings: Settings) -> Plan:
-    check: dict[str, Callable[..., Any]] = {"cpu": verify_on_cpu}
     if settings.verify is not None:
-        plan = replace(plan, compiled=check[settings.verify](plan.step))
+        plan = replace(plan, compiled=compile_for(settings.verify, plan.step))
     return replace(plan, notes=notes(plan))

@@ -12,9 +12,16 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
-_SCALARS = {"int64": _FIELD.TYPE_INT64, "bool": _FIELD.TYPE_BOOL, "string": _FIELD.TYPE_STRING}
+_SCALARS = {
+    "int64": _FIELD.TYPE_INT64,
+    "bool": _FIELD.TYPE_BOOL,
+    "string": _FIELD.TYPE_STRING,
+    "bytes": _FIELD.TYPE_BYTES,
+}
 
 _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
+    # Its parts stay serialised: they are parsed where they are needed.
+    "Hlo": (("hlo_module", 1, "bytes"), ("buffer_assignment", 3, "bytes")),
     "Location": (("instruction_id", 4, "int64"),),
     "LogicalBuffer": (("id", 1, "int64"), ("size", 2, "int64"), ("defined_at", 3, "Location")),
     "BufferAlias": (("source_buffer_id", 1, "int64"), ("location", 2, "Location")),
@@ -52,6 +59,11 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
         ("schedule", 7, "Schedule"),
     ),
 }
+
+
+def parse_hlo(serialised: bytes) -> Any:
+    """An `HloProto`: module and buffer assignment, each as bytes."""
+    return _parse("Hlo", serialised)
 
 
 def parse_module(serialised: bytes) -> Any:

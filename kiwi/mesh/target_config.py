@@ -1,0 +1,55 @@
+"""What XLA:GPU has to know of a GPU that it compiles for without having it.
+
+The texts are protocol buffers in text form, one file per entry of the hardware catalogue, with
+the public documents that the figures come from in its head.
+"""
+
+import re
+from importlib import resources
+
+from kiwi.errors import CompilerUnavailableError
+from kiwi.mesh.hardware import Hardware
+
+_FOLDER = "target_configs"
+_CAPABILITY = re.compile(r"cuda_compute_capability\s*\{\s*major:\s*(\d+)(?:\s+minor:\s*(\d+))?")
+
+
+def target_config(hardware: Hardware) -> str:
+    """XLA's description of one device, a `GpuTargetConfigProto` as text.
+
+    A machine's own (`Hardware.target_config`, as a profile table records it) goes before the
+    catalogue's entry of the same name.
+
+    **Raises:** `CompilerUnavailableError` if neither exists.
+    """
+    if hardware.target_config is not None:
+        return hardware.target_config
+    file = resources.files("kiwi.mesh") / _FOLDER / f"{hardware.name}.txtpb"
+    if not file.is_file():
+        raise CompilerUnavailableError(
+            f"The profile {hardware.name!r} does not describe its device to XLA:GPU.",
+            cause="It is no NVIDIA GPU of the catalogue, and has no target_config of its own.",
+            suggestion=f"A profile that does: {', '.join(described())}; or verify='cpu'.",
+        )
+    return file.read_text(encoding="utf-8")
+
+
+def described() -> list[str]:
+    """The names of the catalogue that have a description."""
+    files = (resources.files("kiwi.mesh") / _FOLDER).iterdir()
+    return sorted(file.name.removesuffix(".txtpb") for file in files)
+
+
+def compute_capability(config: str) -> tuple[int, int]:
+    """Major and minor compute capability of a description, for example (9, 0).
+
+    **Raises:** `CompilerUnavailableError` if it has none.
+    """
+    found = _CAPABILITY.search(config)
+    if found is None:
+        raise CompilerUnavailableError(
+            "The description of the device has no cuda_compute_capability.",
+            cause="It was not written by XLA, or for another kind of device.",
+            suggestion="Record the profile again on the machine itself.",
+        )
+    return int(found[1]), int(found[2] or 0)

@@ -1,0 +1,21 @@
+"""The compile check on the attached devices, with the options that the plan runs with."""
+
+import time
+
+import jax
+
+from kiwi.plan.compiled import CompiledProgram, read_compiled
+from kiwi.plan.verify import CPU_COMPILER_OPTIONS, Step
+
+
+def verify_on_device(step: Step) -> CompiledProgram:
+    """Compiles for the first `step.mesh.size` attached devices of jax's default platform.
+
+    **Raises:** `NotEnoughDevicesError` if there are fewer.
+    """
+    mesh = step.mesh.jax_mesh(jax.devices())
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    options = dict(CPU_COMPILER_OPTIONS) if on_cpu else None
+    started = time.monotonic()
+    compiled = step.jit(mesh, options).lower(*step.arguments).compile()
+    return read_compiled(compiled, "device", time.monotonic() - started)

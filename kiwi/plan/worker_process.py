@@ -1,0 +1,72 @@
+"""The process that compiles one step: `python -m kiwi.plan.worker_process FOLDER`.
+
+FOLDER holds the request and the function, see `kiwi.plan.worker`; the result is written there.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax import export
+
+from kiwi.mesh import DeviceMesh
+from kiwi.plan import cuda
+from kiwi.plan.compiled import CompiledProgram, read_compiled
+from kiwi.plan.verify import CPU_COMPILER_OPTIONS
+from kiwi.plan.worker import EXPORTED, REQUEST, RESULT, Request
+
+
+def main(folder: str) -> None:
+    """Compiles what lies in `folder`."""
+    request = Request(**json.loads(Path(folder, REQUEST).read_text()))
+    exported = export.deserialize(bytearray(Path(folder, EXPORTED).read_bytes()))
+    compile_target = {"cpu": _for_cpu, "cuda": _for_cuda}[request.target]
+    result = compile_target(exported, request, folder)
+    Path(folder, RESULT).write_text(json.dumps(asdict(result)))
+
+
+def _for_cpu(exported: Any, request: Request, folder: str) -> CompiledProgram:
+    mesh = DeviceMesh.create(request.shape, "cpu", request.axis_names)
+    jax.config.update("jax_num_cpu_devices", mesh.size)
+    started = time.monotonic()
+    compiled = _compile(exported, request, mesh, jax.devices(), CPU_COMPILER_OPTIONS)
+    return read_compiled(compiled, "cpu", time.monotonic() - started)
+
+
+def _for_cuda(exported: Any, request: Request, folder: str) -> CompiledProgram:
+    mesh = DeviceMesh.create(request.shape, "cpu", request.axis_names)
+    devices = cuda.compile_only_devices(request.options["target_config"], mesh.size)
+    started = time.monotonic()
+    options = cuda.compiler_options(dump_folder=folder)
+    compiled = _compile(exported, request, mesh, devices, options)
+    result = read_compiled(compiled, "cuda", time.monotonic() - started)
+    return cuda.with_memory(result, folder)
+
+
+def _compile(
+    exported: Any,
+    request: Request,
+    mesh: DeviceMesh,
+    devices: Sequence[Any],
+    options: dict[str, Any],
+) -> Any:
+    jax_mesh = mesh.jax_mesh(devices)
+    jitted = jax.jit(
+        exported.call,
+        in_shardings=tuple(exported.in_shardings_jax(jax_mesh)),
+        out_shardings=list(exported.out_shardings_jax(jax_mesh)),
+        donate_argnums=tuple(request.donated),
+        keep_unused=True,
+        compiler_options=options,
+    )
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in exported.in_avals]
+    return jitted.lower(*shapes).compile()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
