@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from kiwi.plan.heap_trace import traced_lives
 from kiwi.plan.scopes import Scope, scope_of
 from kiwi.plan.xla_protos import parse_buffer_assignment, parse_module
 
@@ -168,7 +169,8 @@ def _lives(program: _Program, assignment: Any) -> dict[int, tuple[int, int]]:
                 program.position.get(instructions[0], min(places)),
                 max(*places, *uses) + 1,
             )
-    return lives
+    by_name = {program.instructions[i].name: p for i, p in program.position.items()}
+    return lives | traced_lives(assignment, by_name)
 
 
 def _temporaries(

@@ -35,10 +35,17 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
         ("assigned", 9, "Assigned*"),
         ("is_constant", 12, "bool"),
     ),
+    "HeapEvent": (
+        ("kind", 1, "int64"),
+        ("buffer_id", 2, "int64"),
+        ("instruction_name", 4, "string"),
+    ),
+    "HeapTrace": (("events", 1, "HeapEvent*"),),
     "BufferAssignment": (
         ("logical_buffers", 1, "LogicalBuffer*"),
         ("buffer_aliases", 2, "BufferAlias*"),
         ("buffer_allocations", 3, "Allocation*"),
+        ("heap_simulator_traces", 4, "HeapTrace*"),
     ),
     "Metadata": (("op_name", 2, "string"),),
     "Instruction": (
