@@ -51,16 +51,9 @@ def planned_row(case: Case, variant: PlannedVariant, free_peak_bytes: int | None
 
 def planned_under(case: Case, budget: int | str) -> Row:
     """Plans under a budget in bytes, and checks with the case's target."""
-    planned = _planned(case.model).with_options(
-        mesh_shape=case.mesh_shape,
-        memory_budget=budget,
-        profile=case.profile,
-        verify=case.target,
-        time_limit_seconds=case.time_limit_seconds,
-    )
     started = time.monotonic()
     try:
-        plan = planned.plan(*case.arguments)
+        plan = make_plan(case, budget)
     except kiwi.errors.KiwiError as error:
         return {**_failure(error), "total_seconds": _since(started)}
     assert plan.compiled is not None
@@ -75,6 +68,21 @@ def planned_under(case: Case, budget: int | str) -> Row:
         "solve_seconds": plan.solve_result.seconds,
         "total_seconds": _since(started),
     }
+
+
+def make_plan(case: Case, budget: int | str) -> kiwi.Plan:
+    """The plan of a case under a budget, checked with its target.
+
+    **Raises:** as `kiwi.plan`.
+    """
+    planned = _planned(case.model).with_options(
+        mesh_shape=case.mesh_shape,
+        memory_budget=budget,
+        profile=case.profile,
+        verify=case.target,
+        time_limit_seconds=case.time_limit_seconds,
+    )
+    return planned.plan(*case.arguments)
 
 
 def hand_row(case: Case, variant: HandVariant) -> Row:

@@ -33,16 +33,16 @@ MODELS: Mapping[str, Model] = {
     "mlp": Model(mlp, mlp.MlpConfig(layers=4, width=1024, batch=16384, optimizer="adam")),
     "gpt": Model(
         gpt,
-        gpt.GptConfig(layers=2, width=1024, heads=16, batch=16, sequence=512, vocabulary=8192),
+        gpt.GptConfig(layers=3, width=1024, heads=16, batch=32, sequence=512, vocabulary=4096),
     ),
     "encoder": Model(
         encoder,
-        encoder.EncoderConfig(layers=2, width=1024, heads=16, batch=16, sequence=512),
+        encoder.EncoderConfig(layers=3, width=1024, heads=16, batch=32, sequence=512),
     ),
     "encoder_decoder": Model(
         encoder_decoder,
         encoder_decoder.EncoderDecoderConfig(
-            layers=1, width=1024, heads=16, batch=16, sequence=512, vocabulary=8192
+            layers=1, width=1024, heads=16, batch=32, sequence=512, vocabulary=4096
         ),
     ),
     "vit": Model(
@@ -53,9 +53,9 @@ MODELS: Mapping[str, Model] = {
         convnet, convnet.ConvnetConfig(stages=(64, 128, 256), image=64, batch=256, classes=16)
     ),
     "unet": Model(unet, unet.UnetConfig(stages=(64, 128, 256), image=128, batch=32)),
-    "moe": Model(moe, moe.MoeConfig(layers=1, width=1024, heads=16, batch=16, sequence=512)),
+    "moe": Model(moe, moe.MoeConfig(layers=1, width=1024, heads=16, batch=64, sequence=512)),
     "lstm": Model(lstm, lstm.LstmConfig(layers=2, width=1024, batch=128, sequence=128)),
     "state_space": Model(
-        state_space, state_space.StateSpaceConfig(layers=2, width=512, batch=16, sequence=1024)
+        state_space, state_space.StateSpaceConfig(layers=2, width=512, batch=32, sequence=1024)
     ),
 }
