@@ -18,6 +18,9 @@ from kiwi.plan.heap_trace import traced_lives
 from kiwi.plan.scopes import Scope, scope_of
 from kiwi.plan.xla_protos import parse_buffer_assignment, parse_module
 
+_FORWARDS = frozenset({"tuple", "get-tuple-element", "opt-barrier", "bitcast", "while"})
+"""Instructions whose results are their operands, under another name."""
+
 _RUNS_COMPUTATIONS = frozenset({"while", "call", "conditional", "async-start"})
 
 
@@ -92,6 +95,17 @@ def read_memory(module: bytes, assignment: bytes) -> CompiledMemory:
     )
 
 
+def _forwarded(
+    instruction: Any, operands: Sequence[list[frozenset[int]]]
+) -> list[frozenset[int]]:
+    """Per element of a forwarding instruction's result, the instructions that define it."""
+    if instruction.opcode == "tuple":
+        return [frozenset().union(*given) for given in operands]
+    if instruction.opcode == "get-tuple-element" and len(operands[0]) > 1:
+        return [operands[0][instruction.tuple_index]]
+    return operands[0]
+
+
 class _Program:
     """The instructions of a module by identity, and its flattened schedule."""
 
@@ -112,11 +126,16 @@ class _Program:
             yield identity
 
     def _last_uses(self) -> dict[int, int]:
-        """The last position at which each instruction's result is an operand."""
+        """The last position at which anything reads what each instruction defines."""
         found: dict[int, int] = {}
+        parts: dict[int, list[frozenset[int]]] = {}
         for position, identity in enumerate(self.order):
-            for operand in self.instructions[identity].operand_ids:
-                found[operand] = position
+            instruction = self.instructions[identity]
+            operands = [parts.get(o, [frozenset((o,))]) for o in instruction.operand_ids]
+            if instruction.opcode in _FORWARDS:
+                parts[identity] = _forwarded(instruction, operands)
+            for origin in frozenset().union(*(part for given in operands for part in given)):
+                found[origin] = position
         return found
 
     def unit_at(self, position: int) -> int:
@@ -195,15 +214,19 @@ def _temporaries(
 
 
 def _merged(members: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Joins ranges that overlap, under the identity of the first."""
-    joined: list[tuple[int, int, int, int]] = []
+    """Of buffers in one place at one time, the earlier ends where the later begins.
+
+    The later one then holds the place for as long as any of them is alive.
+    """
+    cut: list[tuple[int, int, int, int]] = []
     for start, end, size, identity in members:
-        if joined and start < joined[-1][1]:
-            first, last, largest, name = joined[-1]
-            joined[-1] = (first, max(last, end), max(largest, size), name)
-        else:
-            joined.append((start, end, size, identity))
-    return joined
+        if cut and start < cut[-1][1]:
+            first, last, largest, name = cut.pop()
+            if first < start:
+                cut.append((first, start, largest, name))
+            end, size = max(end, last), max(size, largest)
+        cut.append((start, end, size, identity))
+    return cut
 
 
 def _held_throughout(program: _Program, allocation: Any, defined: Mapping[int, int]) -> LiveBuffer:

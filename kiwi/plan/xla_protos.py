@@ -52,6 +52,7 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
         ("name", 1, "string"),
         ("opcode", 2, "string"),
         ("metadata", 7, "Metadata"),
+        ("tuple_index", 13, "int64"),
         ("id", 35, "int64"),
         ("operand_ids", 36, "int64*"),
         ("called_computation_ids", 38, "int64*"),
