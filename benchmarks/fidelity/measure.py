@@ -11,7 +11,8 @@ from benchmarks.fidelity.models import MODELS
 from benchmarks.fidelity.variants import HandVariant, PlannedVariant, baseline
 from examples.baselines import UNLIMITED, baseline_step, estimate_baseline
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.compiled import CollectiveUse, CompiledProgram
+from kiwi.plan.collectives import CollectiveUse
+from kiwi.plan.compiled import CompiledProgram
 from kiwi.plan.estimate import Estimate
 from kiwi.plan.targets import compile_for
 

@@ -18,4 +18,4 @@ def verify_on_device(step: Step) -> CompiledProgram:
     options = dict(CPU_COMPILER_OPTIONS) if on_cpu else None
     started = time.monotonic()
     compiled = step.jit(mesh, options).lower(*step.arguments).compile()
-    return read_compiled(compiled, "device", time.monotonic() - started)
+    return read_compiled(compiled, step.mesh, "device", time.monotonic() - started)

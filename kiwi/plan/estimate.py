@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kiwi.mesh import ReshardingTable
-from kiwi.plan.compiled import COLLECTIVE_KINDS, CollectiveUse
+from kiwi.plan.collectives import AxisUse, CollectiveUse, by_kind
+from kiwi.plan.predicted_collectives import predicted_uses
 from kiwi.solver import evaluate
 from kiwi.solver.problem import Interval
 from kiwi.strategy.build import PlanningProblem
@@ -33,8 +33,8 @@ class Estimate:
 
     `step_seconds` is the sum of the four parts: first computations, their own collectives,
     resharding between operators, and everything done a second time. `memory_bytes[t]` is the
-    memory held while unit t runs, `held` what it consists of; `collectives` by kind, as in
-    `CompiledProgram`.
+    memory held while unit t runs, `held` what it consists of; `collective_uses` by kind and mesh
+    axes, as in `CompiledProgram`.
     """
 
     step_seconds: float
@@ -45,8 +45,13 @@ class Estimate:
     peak_bytes: int
     peak_unit: int
     memory_bytes: tuple[int, ...]
-    collectives: Mapping[str, CollectiveUse]
+    collective_uses: tuple[AxisUse, ...]
     held: tuple[Held, ...]
+
+    @property
+    def collectives(self) -> Mapping[str, CollectiveUse]:
+        """By kind, over all axes."""
+        return by_kind(self.collective_uses)
 
 
 def estimate_solution(planning: PlanningProblem, solution: Sequence[int]) -> Estimate:
@@ -63,7 +68,7 @@ def estimate_solution(planning: PlanningProblem, solution: Sequence[int]) -> Est
         evaluation.peak_bytes,
         evaluation.peak_time,
         tuple(int(b) for b in evaluation.usage_bytes),
-        _collectives(planning, solution),
+        predicted_uses(planning, solution),
         tuple(_held(restricted)),
     )
 
@@ -78,29 +83,3 @@ def _held(restricted: PlanningProblem) -> Iterator[Held]:
     for (kind, index), node in zip(owners, restricted.problem.nodes, strict=True):
         if node.usage[0]:
             yield Held(kind, index, node.usage[0])
-
-
-def _collectives(planning: PlanningProblem, solution: Sequence[int]) -> dict[str, CollectiveUse]:
-    """Those of the strategies and of the resharding between them, by kind."""
-    counts = dict.fromkeys(COLLECTIVE_KINDS, 0)
-    sizes = dict.fromkeys(COLLECTIVE_KINDS, 0)
-
-    def add(kind: str, size: int, times: int) -> None:
-        if kind in counts:
-            counts[kind] += times
-            sizes[kind] += size * times
-
-    layouts = dict(planning.source_shardings(solution))
-    values = planning.units.graph.program.values
-    for unit, (strategy, residency) in zip(
-        planning.units.units, planning.unit_choices(solution), strict=True
-    ):
-        times = 2 if residency.recomputes else 1
-        for collective in strategy.collectives:
-            add(collective.kind, collective.bytes, times)
-        for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
-            table = ReshardingTable(planning.mesh, values[value].shape, values[value].itemsize)
-            for step in table.path(layouts[value], wanted):
-                add(step.kind, step.bytes, times)
-        layouts.update(zip(unit.outputs, strategy.results, strict=True))
-    return {k: CollectiveUse(counts[k], sizes[k]) for k in COLLECTIVE_KINDS if counts[k]}

@@ -9,11 +9,13 @@ import jax
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import DeviceMesh
+from kiwi.plan.collectives import AxisUse
 from kiwi.plan.compiled import CompiledProgram
 from kiwi.plan.decision import Decision
 from kiwi.plan.emit import emit
 from kiwi.plan.estimate import Estimate
 from kiwi.plan.execution import Execution
+from kiwi.plan.predicted_collectives import unforeseen
 from kiwi.plan.report import summary
 from kiwi.plan.verify import CPU_COMPILER_OPTIONS, Step
 from kiwi.solver import Progress, SolveResult
@@ -89,6 +91,17 @@ class Plan:
         """Whether the compiled peak, or the estimate without a check, is within the budget."""
         checked = self.estimate if self.compiled is None else self.compiled
         return checked.peak_bytes <= self.memory_budget_bytes
+
+    @property
+    def unforeseen_collectives(self) -> tuple[AxisUse, ...]:
+        """What the compiled program communicates beyond the plan, by kind and mesh axes.
+
+        Empty without a check. For the target "cpu" an all-reduce stands for a reduce-scatter.
+        """
+        if self.compiled is None:
+            return ()
+        predicted = self.estimate.collective_uses
+        return unforeseen(predicted, self.compiled.collective_uses, self.compiled.target)
 
     @functools.cached_property
     def _in_specs(self) -> list[Any]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kiwi.plan.budget import format_bytes, format_seconds
-from kiwi.plan.compiled import COLLECTIVE_KINDS
+from kiwi.plan.collectives import COLLECTIVE_KINDS
 from kiwi.plan.decision import Decision
 
 if TYPE_CHECKING:

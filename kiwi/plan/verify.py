@@ -16,9 +16,17 @@ from kiwi.mesh import DeviceMesh
 from kiwi.plan.compiled import CompiledProgram, read_compiled
 from kiwi.plan.worker import Request, compile_elsewhere
 
-CPU_COMPILER_OPTIONS = {"xla_disable_hlo_passes": "cse_barrier_expander,cpu-all-reduce-combiner,ynn-fusion"}
-"""XLA:CPU expands barriers before its last common-subexpression elimination, which would
-merge every recomputation with the original. Without that pass barriers hold to the end."""
+CPU_COMPILER_OPTIONS = {
+    "xla_disable_hlo_passes": "cse_barrier_expander,cpu-all-reduce-combiner,dot-library-rewriter"
+}
+"""Passes of XLA:CPU without which it treats memory as accelerators do.
+
+- `cse_barrier_expander` removes barriers before the last common-subexpression elimination,
+  which would merge every recomputation with the original.
+- `cpu-all-reduce-combiner` merges all gradients' all-reduces, which keeps every gradient.
+- `dot-library-rewriter` hands matmuls and reductions to a library for CPUs, whose kernels do
+  not take the elementwise chain in front of a reduction: it is materialised instead.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +79,7 @@ def compile_here(step: Step, devices: Sequence[Any]) -> CompiledProgram:
     started = time.monotonic()
     jitted = step.jit(step.mesh.jax_mesh(devices), CPU_COMPILER_OPTIONS)
     compiled = jitted.lower(*step.arguments).compile()
-    return read_compiled(compiled, "cpu", time.monotonic() - started)
+    return read_compiled(compiled, step.mesh, "cpu", time.monotonic() - started)
 
 
 def compile_on_cpu_elsewhere(step: Step) -> CompiledProgram:

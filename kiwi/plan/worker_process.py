@@ -35,7 +35,7 @@ def _for_cpu(exported: Any, request: Request, folder: str) -> CompiledProgram:
     jax.config.update("jax_num_cpu_devices", mesh.size)
     started = time.monotonic()
     compiled = _compile(exported, request, mesh, jax.devices(), CPU_COMPILER_OPTIONS)
-    return read_compiled(compiled, "cpu", time.monotonic() - started)
+    return read_compiled(compiled, mesh, "cpu", time.monotonic() - started)
 
 
 def _for_cuda(exported: Any, request: Request, folder: str) -> CompiledProgram:
@@ -44,7 +44,7 @@ def _for_cuda(exported: Any, request: Request, folder: str) -> CompiledProgram:
     started = time.monotonic()
     options = cuda.compiler_options(dump_folder=folder)
     compiled = _compile(exported, request, mesh, devices, options)
-    result = read_compiled(compiled, "cuda", time.monotonic() - started)
+    result = read_compiled(compiled, mesh, "cuda", time.monotonic() - started)
     return cuda.with_memory(result, folder)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import kiwi
 from examples import gpt, mlp
+from kiwi.mesh import DeviceMesh
 from kiwi.plan.compiled import read_compiled
 from kiwi.plan.verify import CPU_COMPILER_OPTIONS, compile_on_cpu_elsewhere, verify_on_cpu
 
@@ -23,7 +24,8 @@ def unplanned_peak(module: Any, config: Any) -> int:
     step = jax.jit(
         module.make_train_step(config), donate_argnums=0, compiler_options=CPU_COMPILER_OPTIONS
     )
-    return read_compiled(step.lower(*args).compile(), "cpu", 0.0).peak_bytes
+    one = DeviceMesh.create((1,), "cpu")
+    return read_compiled(step.lower(*args).compile(), one, "cpu", 0.0).peak_bytes
 
 
 @pytest.mark.parametrize(("module", "config"), CASES)

@@ -1,0 +1,90 @@
+"""The collectives that a plan foresees, and those of the compiled program that it does not."""
+
+from collections.abc import Iterator, Sequence
+
+from kiwi.mesh import KINDS, ReshardingTable, TensorSharding
+from kiwi.plan.collectives import AxisUse, CollectiveUse, axis_uses
+from kiwi.strategy.build import PlanningProblem
+
+SLACK = 0.01
+"""By how much of all planned bytes a kind may exceed what was planned along its axes."""
+
+_Layouts = dict[int, TensorSharding]
+_Found = tuple[str, tuple[int, ...], int, int]
+
+
+def predicted_uses(planning: PlanningProblem, solution: Sequence[int]) -> tuple[AxisUse, ...]:
+    """Those of the strategies, of resharding between units, and of bringing results in place."""
+    names = planning.mesh.axis_names
+    found: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
+    layouts = dict(planning.source_shardings(solution))
+    for kind, axes, size, times in (
+        *_of_units(planning, solution, layouts),
+        *_of_results(planning, layouts),
+    ):
+        if kind in KINDS and axes:
+            key = (kind, tuple(names[a] for a in sorted(axes)))
+            use = CollectiveUse(times, size * times)
+            found[key] = found.get(key, CollectiveUse(0, 0)) + use
+    return axis_uses(found)
+
+
+def _of_units(
+    planning: PlanningProblem, solution: Sequence[int], layouts: _Layouts
+) -> Iterator[_Found]:
+    """Kind, axes, bytes, times; adds what units yield to `layouts`."""
+    for unit, (strategy, residency) in zip(
+        planning.units.units, planning.unit_choices(solution), strict=True
+    ):
+        times = 2 if residency.recomputes else 1
+        for collective in strategy.collectives:
+            yield collective.kind, collective.axes, collective.bytes, times
+        for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
+            yield from _resharding(planning, value, layouts[value], wanted, times)
+        layouts.update(zip(unit.outputs, strategy.results, strict=True))
+
+
+def _of_results(planning: PlanningProblem, layouts: _Layouts) -> Iterator[_Found]:
+    """To the layouts that the caller fixed, or those of the arguments that results replace."""
+    wanted = dict(planning.fixed.results)
+    carried = planning.fixed.carried
+    wanted.update((position, layouts[argument]) for position, argument in carried.items())
+    for position, layout in wanted.items():
+        value = planning.units.graph.program.results[position]
+        if isinstance(value, int) and value in layouts:
+            yield from _resharding(planning, value, layouts[value], layout, 1)
+
+
+def _resharding(
+    planning: PlanningProblem,
+    value: int,
+    source: TensorSharding,
+    target: TensorSharding,
+    times: int,
+) -> Iterator[_Found]:
+    info = planning.units.graph.program.values[value]
+    for step in ReshardingTable(planning.mesh, info.shape, info.itemsize).path(source, target):
+        yield step.kind, step.axes, step.bytes, times
+
+
+def unforeseen(
+    predicted: Sequence[AxisUse], compiled: Sequence[AxisUse], target: str
+) -> tuple[AxisUse, ...]:
+    """What the compiled program communicates beyond the plan, by kind and axes, largest first.
+
+    XLA:CPU has no reduce-scatter: for the target "cpu" a planned one counts as the all-reduce that
+    is compiled instead. Excesses below `SLACK` of all planned bytes are left out.
+    """
+    planned: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
+    for use in predicted:
+        kind = "all-reduce" if target == "cpu" and use.kind == "reduce-scatter" else use.kind
+        added = CollectiveUse(use.count, use.bytes)
+        planned[kind, use.axes] = planned.get((kind, use.axes), CollectiveUse(0, 0)) + added
+    least = SLACK * sum(use.bytes for use in planned.values())
+    excess: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
+    for use in compiled:
+        known = planned.get((use.kind, use.axes), CollectiveUse(0, 0))
+        if use.bytes - known.bytes > least:
+            count = max(use.count - known.count, 0)
+            excess[use.kind, use.axes] = CollectiveUse(count, use.bytes - known.bytes)
+    return axis_uses(excess)
