@@ -1,0 +1,48 @@
+"""Descriptions of GPUs for XLA:GPU agree with the hardware catalogue."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from kiwi.errors import CompilerUnavailableError
+from kiwi.mesh import CATALOGUE, hardware, target_config
+from kiwi.mesh.target_config import compute_capability, described
+
+CAPABILITIES = {"v100-sxm2": (7, 0), "a100-sxm": (8, 0), "h100-sxm": (9, 0), "h200-sxm": (9, 0)}
+
+
+def figure(config: str, field: str) -> float:
+    found = re.search(rf"^\s*{field}: ([\d.]+)$", config, re.MULTILINE)
+    assert found is not None, f"{field} is missing"
+    return float(found[1])
+
+
+def test_every_gpu_of_the_catalogue_is_described():
+    assert described() == sorted(set(CATALOGUE) - {"cpu"}) == sorted(CAPABILITIES)
+
+
+@pytest.mark.parametrize("name", sorted(CAPABILITIES))
+def test_figures_are_those_of_the_catalogue(name: str):
+    entry, config = hardware(name), target_config(hardware(name))
+    assert figure(config, "memory_bandwidth") == entry.memory_bandwidth_bytes_per_second
+    assert figure(config, "device_memory_size") == pytest.approx(entry.memory_bytes, rel=0.08)
+    assert compute_capability(config) == CAPABILITIES[name]
+    # Two operations per multiply-add, one multiply-add per core and cycle.
+    cores = figure(config, "core_count") * figure(config, "fpus_per_core")
+    flops = 2 * cores * figure(config, "clock_rate_ghz") * 1e9
+    assert flops == pytest.approx(entry.flops_per_second["float32"], rel=0.01)
+
+
+def test_a_machines_own_description_goes_first():
+    own = "gpu_device_info { cuda_compute_capability { major: 8 minor: 6 } }"
+    assert target_config(replace(hardware("a100-sxm"), target_config=own)) == own
+    assert compute_capability(own) == (8, 6)
+
+
+def test_hardware_without_a_description_says_which_have_one():
+    with pytest.raises(CompilerUnavailableError, match="'cpu' does not describe") as caught:
+        target_config(hardware("cpu"))
+    assert "h100-sxm" in caught.value.suggestion
+    with pytest.raises(CompilerUnavailableError, match="no cuda_compute_capability"):
+        compute_capability("gpu_device_info { core_count: 4 }")

@@ -1,0 +1,152 @@
+"""The check by XLA:GPU without a GPU: what it finds, and what it says where it cannot work."""
+
+import re
+from importlib import metadata
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec
+
+import kiwi
+from examples import convnet, gpt, mlp
+from kiwi.errors import CompilerUnavailableError, NotEnoughDevicesError
+from kiwi.plan import cuda
+from kiwi.plan.heap_trace import traced_lives
+
+INSTALLED = cuda._version(cuda.PLUGINS[0]) is not None
+needs_compiler = pytest.mark.skipif(not INSTALLED, reason="the extra aot-cuda is not installed")
+needs_ptxas = pytest.mark.skipif(
+    not INSTALLED or cuda._cuda_folder() is None, reason="nvidia-cuda-nvcc-cu12 is not installed"
+)
+
+
+def plan(module: Any, **options: Any) -> kiwi.Plan:
+    config = module.SIZES["tiny"]
+    state, batch = module.abstract_state(config), module.abstract_batch(config)
+    step = module.make_train_step(config)
+    defaults = {"mesh_shape": (2, 4), "verify": "cuda", "donate_argnums": 0}
+    return kiwi.plan(step, state, batch, **{**defaults, **options})
+
+
+@needs_compiler
+@pytest.mark.parametrize("profile", ["a100-sxm", "h100-sxm", "h200-sxm"])
+def test_a_plan_is_checked_by_the_compiler_of_its_gpu(profile: str):
+    found = plan(mlp, profile=profile, in_shardings=(None, PartitionSpec("x")))
+    compiled = found.compiled
+    assert compiled is not None and compiled.target == "cuda" and found.fits
+    assert compiled.memory is not None
+    # What lives at the peak, and what the heap wastes then, is all that is allocated.
+    held = max(compiled.memory.curve_bytes) + compiled.memory.fragmentation_bytes
+    assert held == compiled.peak_bytes
+    assert {use.axes for use in compiled.collective_uses} == {("x",)}
+    assert found.unforeseen_collectives == ()
+    assert {u for u in compiled.memory.units if u >= 0}
+
+
+@needs_compiler
+def test_convolutions_live_as_long_as_they_are_read():
+    """They yield tuples, which the buffer assignment does not follow."""
+    found = plan(convnet, mesh_shape=(1,))
+    assert found.compiled is not None and found.compiled.memory is not None
+    memory = found.compiled.memory
+    kept = {b.opcode for b in memory.at_peak if b.kind == "temporary"}
+    assert "custom-call" in kept
+    assert memory.fragmentation_bytes < 0.05 * found.compiled.temporary_bytes
+
+
+@needs_ptxas
+def test_older_gpus_are_compiled_for_by_ptxas():
+    found = plan(gpt, profile="v100-sxm2", mesh_shape=(8,))
+    assert found.compiled is not None and found.compiled.temporary_bytes > 0
+
+
+def versions(monkeypatch: pytest.MonkeyPatch, **installed: str) -> None:
+    def version(name: str) -> str:
+        if name.replace("-", "_") not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return installed[name.replace("-", "_")]
+
+    monkeypatch.setattr(cuda.metadata, "version", version)
+
+
+def test_a_missing_compiler_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    versions(monkeypatch)
+    with pytest.raises(CompilerUnavailableError, match="is not installed") as caught:
+        plan(mlp)
+    assert "kiwi-planner[aot-cuda]" in caught.value.suggestion
+
+
+def test_a_compiler_of_another_version_is_said_with_both(monkeypatch: pytest.MonkeyPatch):
+    versions(monkeypatch, jax_cuda12_plugin="0.4.1", jax_cuda12_pjrt="0.4.1")
+    expected = rf"jax-cuda12-plugin is of version 0\.4\.1, jax is of version {jax.__version__}"
+    with pytest.raises(CompilerUnavailableError, match=expected):
+        cuda.check_plugin()
+    versions(monkeypatch, jax_cuda12_plugin=jax.__version__)
+    with pytest.raises(CompilerUnavailableError, match="jax-cuda12-pjrt is not installed"):
+        cuda.check_plugin()
+    both = dict.fromkeys(("jax_cuda13_plugin", "jax_cuda13_pjrt"), jax.__version__)
+    versions(monkeypatch, **both)
+    cuda.check_plugin()
+
+
+def test_a_missing_ptxas_is_said(monkeypatch: pytest.MonkeyPatch):
+    versions(
+        monkeypatch, **dict.fromkeys(("jax_cuda12_plugin", "jax_cuda12_pjrt"), jax.__version__)
+    )
+    monkeypatch.setattr(cuda, "_cuda_folder", lambda: None)
+    with pytest.raises(CompilerUnavailableError, match="no ptxas") as caught:
+        plan(mlp, profile="v100-sxm2")
+    assert re.search(r"nvidia-cuda-nvcc-cu12>=\d", caught.value.suggestion)
+
+
+def test_what_a_failed_compiler_prints_is_explained():
+    old = "...\njax.errors.JaxRuntimeError: UNIMPLEMENTED: /usr/bin/ptxas ptxas too old.\n"
+    explained = cuda.explain_failure(old)
+    assert isinstance(explained, CompilerUnavailableError)
+    assert "ptxas too old" in explained.cause and cuda.PTXAS_WHEEL in explained.suggestion
+    assert isinstance(
+        cuda.explain_failure("ValueError: cannot parse GpuTargetConfigProto"),
+        CompilerUnavailableError,
+    )
+    assert cuda.explain_failure("Segmentation fault") is None
+
+
+def test_hardware_that_is_no_gpu_is_refused():
+    with pytest.raises(CompilerUnavailableError, match="'cpu' does not describe"):
+        plan(mlp, profile="cpu")
+
+
+def test_the_attached_devices_are_a_target_if_they_are_enough():
+    found = plan(mlp, verify="device")
+    assert found.compiled is not None and found.compiled.target == "device"
+    on_cpu = plan(mlp, verify="cpu").compiled
+    assert on_cpu is not None and found.compiled.peak_bytes == on_cpu.peak_bytes
+    with pytest.raises(NotEnoughDevicesError):
+        plan(mlp, verify="device", mesh_shape=(4, 4))
+
+
+def event(kind: int, buffer: int, instruction: str) -> SimpleNamespace:
+    return SimpleNamespace(kind=kind, buffer_id=buffer, instruction_name=instruction)
+
+
+def test_lives_follow_the_heap_simulators_trace():
+    """a is read by c, whose result takes over b's place; d is never freed."""
+    position = {"a": 0, "b": 1, "c": 4, "d": 6}
+    events = [
+        event(0, 10, "a"),
+        event(0, 11, "b"),
+        event(2, 12, "c"),
+        event(1, 11, "b"),
+        event(1, 10, "a"),
+        event(0, 13, "d"),
+        event(1, 12, "c"),
+    ]
+    assignment = SimpleNamespace(heap_simulator_traces=[SimpleNamespace(events=events)])
+    assert traced_lives(assignment, position) == {
+        10: (0, 6),
+        11: (1, 6),
+        12: (4, 7),
+        13: (6, 7),
+    }
