@@ -111,3 +111,22 @@ class CompileCheckError(KiwiError, RuntimeError):
 
 class CompilerUnavailableError(CompileCheckError):
     """The compiler of a target of `verify` is missing, too old, or of another version than jax."""
+
+
+class PlanFileError(KiwiError, ValueError):
+    """A plan file that cannot be read: missing, truncated, altered, foreign or too new."""
+
+
+class PlanMismatchError(KiwiError, ValueError):
+    """A saved plan for another function or other arguments.
+
+    **Attributes:**
+
+    - `differences`: one sentence each, the first few.
+    """
+
+    def __init__(
+        self, what: str, *, cause: str = "", suggestion: str = "", differences: tuple[str, ...] = ()
+    ) -> None:
+        self.differences = differences
+        super().__init__(what, cause=cause, suggestion=suggestion)

@@ -87,6 +87,21 @@ def build_units(graph: HloGraph, donated_arguments: frozenset[int] = frozenset()
     return UnitGraph(graph, units, donated_arguments, aliased)
 
 
+def regroup(
+    graph: HloGraph, roots: Sequence[int], donated_arguments: frozenset[int] = frozenset()
+) -> UnitGraph:
+    """The units whose materialised equations are `roots`, in that order.
+
+    For a plan that was made when equations were grouped by other rules.
+    """
+    is_root = [False] * len(graph.program.equations)
+    for root in roots:
+        is_root[root] = True
+    drafts = (_draft(graph, is_root, root) for root in roots)
+    units = tuple(replace(unit, index=index) for index, unit in enumerate(drafts))
+    return UnitGraph(graph, units, donated_arguments, _aliased_results(graph, donated_arguments))
+
+
 def _draft(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
     equations, reads = _chain(graph, is_materialised, root)
     outputs = graph.program.equations[root].outputs

@@ -16,6 +16,7 @@ from kiwi.plan.emit import emit
 from kiwi.plan.estimate import Estimate
 from kiwi.plan.execution import Execution
 from kiwi.plan.predicted_collectives import unforeseen
+from kiwi.plan.ledger import Ledger
 from kiwi.plan.report import summary
 from kiwi.plan.verify import CPU_COMPILER_OPTIONS, Step
 from kiwi.solver import Progress, SolveResult
@@ -53,6 +54,7 @@ class Plan:
     - `execution`: schedule and layouts, what is emitted.
     - `notes`: what the reader should know, one sentence each.
     - `planning_seconds`: wall time of planning, compile checks included.
+    - `ledger`: the estimate, split by argument and operator.
     - `origin`: what the plan was made from, for explaining and changing it; `progress`: states
       of the solver, in time.
     """
@@ -69,6 +71,7 @@ class Plan:
     trees: ArgumentTrees
     notes: tuple[str, ...]
     planning_seconds: float
+    ledger: Ledger
     origin: "Origin | None" = None
     progress: tuple[Progress, ...] = ()
 

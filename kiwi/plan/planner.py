@@ -23,6 +23,7 @@ from kiwi.plan.carried import carried_results
 from kiwi.plan.decision import decisions
 from kiwi.plan.estimate import estimate_solution
 from kiwi.plan.execution import build_execution
+from kiwi.plan.ledger import Ledger, build_ledger
 from kiwi.plan.notes import notes
 from kiwi.plan.origin import Origin
 from kiwi.plan.plan import ArgumentTrees, Plan
@@ -128,9 +129,14 @@ def make_plan(
         planning = formulate(traced, out_shardings, settings)
     log = ProgressLog(settings.on_progress)
     plan = _solve_and_check(traced, planning, replace(settings, on_progress=log), warm_start)
-    seconds = traced.seconds + time.monotonic() - started
-    origin = Origin(traced, out_shardings, settings)
-    return replace(plan, planning_seconds=seconds, origin=origin, progress=log.entries)
+    assert plan.solve_result.solution is not None
+    return replace(
+        plan,
+        planning_seconds=traced.seconds + time.monotonic() - started,
+        origin=Origin(traced, out_shardings, settings),
+        ledger=build_ledger(planning, plan.solve_result.solution),
+        progress=log.entries,
+    )
 
 
 def trace_call(call: Call, *, keep_checkpoints: bool = False) -> Traced:
@@ -289,6 +295,7 @@ def _plan_of(
         trees=trees,
         notes=(),
         planning_seconds=0.0,
+        ledger=Ledger((), ()),
     )
 
 

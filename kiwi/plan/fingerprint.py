@@ -1,0 +1,198 @@
+"""The identity of a traced function: what a plan for it depends on.
+
+Every equation has one line: primitive, a digest of its parameters, operands and result types.
+Lines contain no memory addresses and no names of variables, so that they are equal in every
+process. Operands are written twice:
+
+- the *structure* leaves out the values of literals and captured constants;
+- the *values* have them.
+
+A plan depends on the structure alone; the values tell whether it is still the same function.
+"""
+
+import difflib
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from kiwi.hlo.program import Equation, Literal, Program
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_DIGITS = 16
+MOST_DIFFERENCES = 5
+
+
+@dataclass(frozen=True)
+class EquationLine:
+    """One equation: `text` for people, `inputs` its operands (`%7` or a literal's type)."""
+
+    text: str
+    inputs: tuple[str, ...]
+
+    @property
+    def structure(self) -> str:
+        """All that planning depends on."""
+        return f"{self.text} <- {' '.join(self.inputs)}"
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Of a program: `structure` and `values` are SHA-256 digests.
+
+    `literals[k]` are the values of the k-th equation's literals.
+    """
+
+    structure: str
+    values: str
+    equations: tuple[EquationLine, ...]
+    literals: tuple[tuple[str, ...], ...]
+
+
+def fingerprint(program: Program) -> Fingerprint:
+    """The identity of a traced program."""
+    lines = tuple(_line(program, equation) for equation in program.equations)
+    literals = tuple(_literals(equation) for equation in program.equations)
+    structure = hashlib.sha256()
+    for value in (*program.arguments, *program.constants):
+        structure.update(value_type(program, value).encode() + b"\n")
+    for line in lines:
+        structure.update(line.structure.encode() + b"\n")
+    for result in program.results:
+        structure.update(_operand(program, result).encode() + b"\n")
+    values = hashlib.sha256(structure.digest())
+    for texts in literals:
+        values.update(" ".join(texts).encode() + b"\n")
+    for result in program.results:
+        values.update(_literal(result).encode() if isinstance(result, Literal) else b"-")
+    for array in program.constants.values():
+        values.update(_array_bytes(array))
+    return Fingerprint(structure.hexdigest(), values.hexdigest(), lines, literals)
+
+
+def identities(lines: Sequence[EquationLine]) -> list[str]:
+    """One name for each equation, unique and equal in every process: `dot_general:5f0c…#3`.
+
+    The primitive, a digest of its line without operands, and how often that occurred before.
+    """
+    seen: dict[str, int] = {}
+    found = []
+    for line in lines:
+        primitive = line.text.split("[", 1)[0].split(" ", 1)[0]
+        name = f"{primitive}:{_digest(line.text)[:8]}"
+        found.append(f"{name}#{seen.setdefault(name, 0)}")
+        seen[name] += 1
+    return found
+
+
+def differences(
+    saved: Sequence[EquationLine],
+    saved_literals: Sequence[Sequence[str]],
+    found: Fingerprint,
+) -> list[str]:
+    """Sentences on how a function differs from the saved one, the first few."""
+    sentences = []
+    texts = [line.text for line in saved], [line.text for line in found.equations]
+    matcher = difflib.SequenceMatcher(None, *texts, autojunk=False)
+    for kind, a, b, c, d in matcher.get_opcodes():
+        if kind != "equal":
+            sentences.append(_difference(kind, texts[0][a:b], texts[1][c:d], a))
+    if not sentences:
+        sentences = _rewired(saved, saved_literals, found)
+    rest = len(sentences) - MOST_DIFFERENCES
+    more = [f"... and {rest} further differences"] if rest > 0 else []
+    return sentences[:MOST_DIFFERENCES] + more
+
+
+def _difference(kind: str, was: Sequence[str], now: Sequence[str], place: int) -> str:
+    shown = ", ".join(f"`{text}`" for text in (was or now)[:2])
+    dots = ", ..." if len(was or now) > 2 else ""
+    if kind == "insert":
+        return f"new at equation {place}: {shown}{dots} ({len(now)} in all)"
+    if kind == "delete":
+        return f"gone from equation {place} on: {shown}{dots} ({len(was)} in all)"
+    after = ", ".join(f"`{text}`" for text in now[:2]) + (", ..." if len(now) > 2 else "")
+    return f"equation {place} was {shown}{dots}, is now {after}"
+
+
+def _rewired(
+    saved: Sequence[EquationLine],
+    saved_literals: Sequence[Sequence[str]],
+    found: Fingerprint,
+) -> list[str]:
+    """Differences of operands, between equations that are otherwise the same."""
+    sentences = []
+    rows = zip(saved, saved_literals, found.equations, found.literals, strict=True)
+    for place, (was, was_values, now, now_values) in enumerate(rows):
+        if was.inputs != now.inputs:
+            sentences.append(
+                f"equation {place} `{was.text}` read {' '.join(was.inputs)}, "
+                f"reads {' '.join(now.inputs)}"
+            )
+        elif tuple(was_values) != tuple(now_values):
+            sentences.append(
+                f"equation {place} `{was.text}` had the literal {' '.join(was_values)}, "
+                f"has {' '.join(now_values)}"
+            )
+    return sentences or ["the values of captured constants, or the results, differ"]
+
+
+def value_type(program: Program, value: int) -> str:
+    """`f32[16,8]`, as JAX writes it."""
+    info = program.values[value]
+    return f"{_short(info.dtype)}[{','.join(map(str, info.shape))}]"
+
+
+def _short(dtype: Any) -> str:
+    return str(dtype).replace("float", "f").replace("uint", "u").replace("int", "i")
+
+
+def _line(program: Program, equation: Equation) -> EquationLine:
+    params = "".join(
+        f"{key}={_canonical(value)};" for key, value in sorted(equation.jaxpr_eqn.params.items())
+    )
+    types = [value_type(program, v) for v in equation.outputs]
+    digest = f"[{_digest(params)[:6]}]" if params else ""
+    text = f"{equation.name}{digest} -> {' '.join(types)}"
+    return EquationLine(text, tuple(_operand(program, i) for i in equation.inputs))
+
+
+def _operand(program: Program, atom: int | Literal) -> str:
+    if isinstance(atom, int):
+        return f"%{atom}"
+    return f"{_short(getattr(atom.value, 'dtype', type(atom.value).__name__))}[]"
+
+
+def _literals(equation: Equation) -> tuple[str, ...]:
+    return tuple(_literal(i) for i in equation.inputs if isinstance(i, Literal))
+
+
+def _literal(literal: Literal) -> str:
+    return str(literal.value)
+
+
+def _canonical(value: Any) -> str:
+    """A text of a parameter that is equal in every process."""
+    if isinstance(value, dict):
+        return "{" + ",".join(sorted(f"{k}:{_canonical(v)}" for k, v in value.items())) + "}"
+    if isinstance(value, set | frozenset):
+        return "{" + ",".join(sorted(_canonical(v) for v in value)) + "}"
+    if isinstance(value, tuple | list) and type(value) in (tuple, list):
+        return "(" + ",".join(_canonical(v) for v in value) + ")"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}{_digest(value.tobytes())}"
+    return _ADDRESS.sub("", str(value))
+
+
+def _array_bytes(array: Any) -> bytes:
+    if hasattr(array, "dtype") and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    return np.asarray(array).tobytes()
+
+
+def _digest(data: str | bytes) -> str:
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()[:_DIGITS]
