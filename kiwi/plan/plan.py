@@ -15,8 +15,8 @@ from kiwi.plan.decision import Decision
 from kiwi.plan.emit import emit
 from kiwi.plan.estimate import Estimate
 from kiwi.plan.execution import Execution
-from kiwi.plan.predicted_collectives import unforeseen
 from kiwi.plan.ledger import Ledger
+from kiwi.plan.predicted_collectives import unforeseen
 from kiwi.plan.report import summary
 from kiwi.plan.verify import CPU_COMPILER_OPTIONS, Step
 from kiwi.solver import Progress, SolveResult
