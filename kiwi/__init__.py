@@ -7,5 +7,6 @@ from kiwi.api import plan as plan
 from kiwi.plan.memory_report import MemoryReport as MemoryReport
 from kiwi.plan.memory_report import memory_report as memory_report
 from kiwi.plan.plan import Plan as Plan
-
-__version__ = "0.1.0"
+from kiwi.saved import SavedPlan as SavedPlan
+from kiwi.saved import load_plan as load_plan
+from kiwi.version import VERSION as __version__  # noqa: F401

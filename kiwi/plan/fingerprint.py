@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from kiwi.hlo.program import Equation, Literal, Program
@@ -189,7 +190,7 @@ def _canonical(value: Any) -> str:
 
 
 def _array_bytes(array: Any) -> bytes:
-    if hasattr(array, "dtype") and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if hasattr(array, "dtype") and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     return np.asarray(array).tobytes()
 

@@ -113,7 +113,7 @@ def _seconds(restricted: PlanningProblem) -> list[dict[str, float]]:
     """Per node its own parts, and those of the edges that lead into it."""
     found = []
     for node in restricted.problem.nodes:
-        own = dict.fromkeys(PARTS, 0.0)
+        own: dict[str, float] = {kind: 0.0 for kind in PARTS}
         own.update((kind, float(part[0])) for kind, part in node.parts.items())
         found.append(own)
     for edge in restricted.problem.edges:

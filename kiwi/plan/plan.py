@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,9 +13,11 @@ from kiwi.mesh import DeviceMesh
 from kiwi.plan.collectives import AxisUse
 from kiwi.plan.compiled import CompiledProgram
 from kiwi.plan.decision import Decision
+from kiwi.plan.document import document
 from kiwi.plan.emit import emit
 from kiwi.plan.estimate import Estimate
 from kiwi.plan.execution import Execution
+from kiwi.plan.file import write
 from kiwi.plan.ledger import Ledger
 from kiwi.plan.predicted_collectives import unforeseen
 from kiwi.plan.report import summary
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 class ArgumentTrees:
     """Pytree structure of a planned function's arguments and result.
 
-    `paths` name the argument leaves; `out_tree` is the result's structure.
+    `paths` name the argument leaves; `out_tree` is the result's structure; `name` the function's.
     """
 
     in_tree: Any
@@ -37,6 +40,7 @@ class ArgumentTrees:
     paths: tuple[str, ...]
     shapes: tuple[jax.ShapeDtypeStruct, ...]
     donated: tuple[int, ...]
+    name: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +174,13 @@ class Plan:
         """The planned step over flat leaves, jitted for concrete devices."""
         on_cpu = mesh.devices.flat[0].platform == "cpu"
         return self.step.jit(mesh, dict(CPU_COMPILER_OPTIONS) if on_cpu else None)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan to a file that `kiwi.load_plan` reads; equal plans give equal bytes.
+
+        **Raises:** `PlanFileError` if the file cannot be written.
+        """
+        write(document(self), path)
 
     def __str__(self) -> str:
         return summary(self)

@@ -105,6 +105,12 @@ class Traced:
     units: UnitGraph
     seconds: float
 
+    @property
+    def trees(self) -> ArgumentTrees:
+        """Structure of arguments and result, for the plan."""
+        c = self.call
+        return ArgumentTrees(c.tree, self.out_tree, c.paths, c.shapes, c.donated, c.name)
+
 
 def make_plan(
     traced: Traced,
@@ -280,8 +286,6 @@ def _plan_of(
     traced: Traced, planning: PlanningProblem, result: SolveResult, settings: Settings
 ) -> Plan:
     assert result.solution is not None
-    call = traced.call
-    trees = ArgumentTrees(call.tree, traced.out_tree, call.paths, call.shapes, call.donated)
     return Plan(
         mesh=settings.mesh,
         profile=settings.mesh.hardware.name,
@@ -292,7 +296,7 @@ def _plan_of(
         solve_result=result,
         decisions=decisions(planning, result.solution),
         execution=build_execution(planning, result.solution),
-        trees=trees,
+        trees=traced.trees,
         notes=(),
         planning_seconds=0.0,
         ledger=Ledger((), ()),

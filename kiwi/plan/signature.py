@@ -91,6 +91,7 @@ class Call:
     - `given_shardings`: positions that the caller fixes.
     - `function`: `fun` of the flat leaves; returns the flat results.
     - `key`: what plans are cached by.
+    - `name`: the function's name; `options`: how it was bound.
     """
 
     leaves: tuple[Any, ...]
@@ -101,6 +102,8 @@ class Call:
     given_shardings: Mapping[int, Any]
     function: Callable[..., Any]
     key: Hashable
+    name: str = ""
+    options: JitOptions = JitOptions()
 
 
 def bind(
@@ -144,6 +147,8 @@ def bind(
         _given(options.in_shardings, dynamic, len(leaves)),
         flat_function,
         _key(tree, shapes, static, static_kwargs),
+        _name(fun),
+        options,
     )
 
 

@@ -1,0 +1,105 @@
+"""Plans in files: `kiwi.load_plan(path)` and what it returns."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kiwi.api import Options, PlannedFunction
+from kiwi.plan.compiled import CompiledProgram
+from kiwi.plan.decision import Decision
+from kiwi.plan.document import Document
+from kiwi.plan.estimate import Estimate
+from kiwi.plan.file import malformed, read
+from kiwi.plan.plan import Plan
+from kiwi.plan.restore import (
+    check_arguments,
+    compiled_of,
+    decisions_of,
+    estimate_of,
+    mesh_of,
+    restore,
+)
+from kiwi.plan.signature import Call
+
+
+class SavedPlan:
+    """A plan read from a file: what was decided, without the function that it is for.
+
+    **Attributes:**
+
+    - `document`: everything in the file, see `kiwi.plan.document`.
+    - `mesh`, `estimate`, `compiled`, `decisions`, `memory_budget_bytes`: as of `kiwi.Plan`.
+    """
+
+    def __init__(self, document: Document, name: str = "plan") -> None:
+        self.document = document
+        self.name = name
+        try:
+            self.mesh = mesh_of(document)
+            self.estimate: Estimate = estimate_of(document)
+            self.compiled: CompiledProgram | None = compiled_of(document)
+            self.decisions: tuple[Decision, ...] = decisions_of(document)
+            self.memory_budget_bytes: int = document["options"]["memory_budget_bytes"]
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise malformed(error, name) from error
+
+    def apply(self, fun: Callable[..., Any], *, strict: bool = True) -> "AppliedPlan":
+        """`fun` under this plan: call it like `fun`, as what `kiwi.jit` returns.
+
+        Nothing is solved. On the first call, or `.plan(*args)`, the function is traced and
+        compared with the one that the plan was made for.
+
+        **Arguments:**
+
+        - `strict`: False accepts other values of literals and captured constants.
+
+        **Raises:** on that first call, `PlanMismatchError` with what differs.
+        """
+        function = fun.function if isinstance(fun, PlannedFunction) else fun
+        return AppliedPlan(function, self, strict=strict)
+
+    def __repr__(self) -> str:
+        return (
+            f"<kiwi.SavedPlan of {self.document['function']['name']} mesh={self.mesh.shape} "
+            f"budget={self.memory_budget_bytes} peak={self.estimate.peak_bytes} "
+            f"step_seconds={self.estimate.step_seconds:.3g}>"
+        )
+
+
+class AppliedPlan(PlannedFunction):
+    """A function under a saved plan."""
+
+    def __init__(self, fun: Callable[..., Any], saved: SavedPlan, *, strict: bool) -> None:
+        document = saved.document
+        options = document["options"]
+        super().__init__(
+            fun,
+            Options(
+                mesh_shape=saved.mesh.shape,
+                axis_names=saved.mesh.axis_names,
+                profile=saved.mesh.hardware,
+                memory_budget=saved.memory_budget_bytes,
+                planner=options["planner"],
+                verify=options.get("verify"),
+                respect_user_checkpoint=options.get("respect_user_checkpoint", False),
+                **document["function"]["binding"],
+            ),
+        )
+        self.saved = saved
+        self._strict = strict
+
+    def _plan_of(self, call: Call) -> Plan:
+        if call.key not in self._plans:
+            check_arguments(self.saved.document, call)
+            traced = self._trace_of(call)
+            self._plans[call.key] = restore(self.saved.document, traced, strict=self._strict)
+        return self._plans[call.key]
+
+
+def load_plan(path: str | Path) -> SavedPlan:
+    """Reads what `plan.save(path)` wrote. Nothing in the file is executed.
+
+    **Raises:** `PlanFileError` if the file is missing, truncated, altered, of another kind, or
+    newer than this Kiwi.
+    """
+    return SavedPlan(read(path), str(path))
