@@ -8,5 +8,6 @@ from kiwi.plan.memory_report import MemoryReport as MemoryReport
 from kiwi.plan.memory_report import memory_report as memory_report
 from kiwi.plan.plan import Plan as Plan
 from kiwi.saved import SavedPlan as SavedPlan
+from kiwi.saved import diff as diff
 from kiwi.saved import load_plan as load_plan
 from kiwi.version import VERSION as __version__  # noqa: F401

@@ -7,7 +7,9 @@ from typing import Any
 from kiwi.api import Options, PlannedFunction
 from kiwi.plan.compiled import CompiledProgram
 from kiwi.plan.decision import Decision
-from kiwi.plan.document import Document
+from kiwi.plan.diff import PlanDifference
+from kiwi.plan.diff import diff as compare
+from kiwi.plan.document import Document, document
 from kiwi.plan.estimate import Estimate
 from kiwi.plan.file import malformed, read
 from kiwi.plan.plan import Plan
@@ -31,15 +33,15 @@ class SavedPlan:
     - `mesh`, `estimate`, `compiled`, `decisions`, `memory_budget_bytes`: as of `kiwi.Plan`.
     """
 
-    def __init__(self, document: Document, name: str = "plan") -> None:
-        self.document = document
+    def __init__(self, content: Document, name: str = "plan") -> None:
+        self.document = content
         self.name = name
         try:
-            self.mesh = mesh_of(document)
-            self.estimate: Estimate = estimate_of(document)
-            self.compiled: CompiledProgram | None = compiled_of(document)
-            self.decisions: tuple[Decision, ...] = decisions_of(document)
-            self.memory_budget_bytes: int = document["options"]["memory_budget_bytes"]
+            self.mesh = mesh_of(content)
+            self.estimate: Estimate = estimate_of(content)
+            self.compiled: CompiledProgram | None = compiled_of(content)
+            self.decisions: tuple[Decision, ...] = decisions_of(content)
+            self.memory_budget_bytes: int = content["options"]["memory_budget_bytes"]
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise malformed(error, name) from error
 
@@ -70,8 +72,7 @@ class AppliedPlan(PlannedFunction):
     """A function under a saved plan."""
 
     def __init__(self, fun: Callable[..., Any], saved: SavedPlan, *, strict: bool) -> None:
-        document = saved.document
-        options = document["options"]
+        options = saved.document["options"]
         super().__init__(
             fun,
             Options(
@@ -82,7 +83,7 @@ class AppliedPlan(PlannedFunction):
                 planner=options["planner"],
                 verify=options.get("verify"),
                 respect_user_checkpoint=options.get("respect_user_checkpoint", False),
-                **document["function"]["binding"],
+                **saved.document["function"]["binding"],
             ),
         )
         self.saved = saved
@@ -94,6 +95,14 @@ class AppliedPlan(PlannedFunction):
             traced = self._trace_of(call)
             self._plans[call.key] = restore(self.saved.document, traced, strict=self._strict)
         return self._plans[call.key]
+
+
+def diff(first: Plan | SavedPlan, second: Plan | SavedPlan) -> PlanDifference:
+    """What two plans do differently, and what each difference costs; print it to read it."""
+    documents = [
+        plan.document if isinstance(plan, SavedPlan) else document(plan) for plan in (first, second)
+    ]
+    return compare(*documents)
 
 
 def load_plan(path: str | Path) -> SavedPlan:

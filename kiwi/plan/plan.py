@@ -25,6 +25,7 @@ from kiwi.plan.verify import CPU_COMPILER_OPTIONS, Step
 from kiwi.solver import Progress, SolveResult
 
 if TYPE_CHECKING:
+    from kiwi.plan.explain import Explanation
     from kiwi.plan.origin import Origin
 
 
@@ -181,6 +182,35 @@ class Plan:
         **Raises:** `PlanFileError` if the file cannot be written.
         """
         write(document(self), path)
+
+    def explain(
+        self, operator: int | str, *, forced: int = 3, time_limit_seconds: float = 10.0
+    ) -> "Explanation":
+        """Why an operator is done as it is; see `kiwi.plan.explain.explain`."""
+        from kiwi.plan.explain import explain
+
+        return explain(self, operator, forced=forced, time_limit_seconds=time_limit_seconds)
+
+    def what_if(
+        self,
+        operator: int | str,
+        *,
+        sharding: "jax.sharding.PartitionSpec | None" = None,
+        residency: str | None = None,
+        time_limit_seconds: float | None = None,
+        verify: str | None = None,
+    ) -> "Plan":
+        """The best plan in which an operator is done as told; see `kiwi.plan.what_if.what_if`."""
+        from kiwi.plan.what_if import what_if
+
+        return what_if(
+            self,
+            operator,
+            sharding=sharding,
+            residency=residency,
+            time_limit_seconds=time_limit_seconds,
+            verify=verify,
+        )
 
     def __str__(self) -> str:
         return summary(self)

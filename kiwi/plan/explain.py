@@ -1,0 +1,213 @@
+"""Why one operator is done as it is, and what another choice would cost.
+
+Two prices of an alternative are told apart. *Alone*: the change of the step time if every
+other choice stayed, from the ledger. *Forced*: the problem solved again with the operator pinned
+to the alternative, starting from the plan, so that everything around it may follow.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.mesh import TensorSharding
+from kiwi.plan.alternatives import Alternative
+from kiwi.plan.ledger import OperatorEntry
+from kiwi.plan.recover import recover_solution
+from kiwi.plan.translate import follow
+from kiwi.solver import SolveResult, SolveStatus, solve
+from kiwi.strategy.build import PlanningProblem
+
+if TYPE_CHECKING:
+    from kiwi.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class ForcedAlternative:
+    """An operator pinned to one layout and residency, and everything solved again.
+
+    - `alone_seconds`: change of the step time if nothing else changed.
+    - `step_seconds`, `peak_bytes`: of the best plan found with the pin; None where there is
+      none, and `reason` says why.
+    - `bound_seconds`: proven: no plan with the pin is faster.
+    """
+
+    reads: tuple[TensorSharding, ...]
+    results: tuple[TensorSharding, ...]
+    recompute_at: int | None
+    alone_seconds: float
+    step_seconds: float | None
+    peak_bytes: int | None
+    bound_seconds: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One operator of a plan.
+
+    - `entry`: what it costs and holds, what its nearest alternatives would cost alone, and why
+      others were impossible.
+    - `forced`: alternatives with the total if forced; empty where that was not asked for.
+    """
+
+    plan: "Plan"
+    entry: OperatorEntry
+    forced: tuple[ForcedAlternative, ...]
+
+    def __str__(self) -> str:
+        from kiwi.plan.document import document
+        from kiwi.plan.explain_text import explanation_text
+
+        return explanation_text(document(self.plan), self.entry.unit, self.forced)
+
+
+def explain(
+    plan: "Plan", operator: int | str, *, forced: int = 3, time_limit_seconds: float = 10.0
+) -> Explanation:
+    """Explains one operator.
+
+    **Arguments:**
+
+    - `operator`: the index of a decision; or a part of its opcode, name stack or source line
+      (`"gpt.py:85"`), of which the costliest match is taken.
+    - `forced`: for how many alternatives the problem is solved again, each for at most
+      `time_limit_seconds`.
+
+    **Raises:** `InvalidArgumentError` if there is no such operator.
+    """
+    unit = find_operator(plan, operator)
+    entry = plan.ledger.operators[unit]
+    if not forced or plan.origin is None:
+        return Explanation(plan, entry, ())
+    planning = plan.origin.planning
+    start = recover_solution(planning, plan.ledger)
+    found = tuple(
+        _force(plan, planning, start, unit, alternative, time_limit_seconds)
+        for alternative in entry.alternatives[:forced]
+    )
+    return Explanation(plan, entry, found)
+
+
+def find_operator(plan: "Plan", operator: int | str) -> int:
+    """The unit that `explain` takes for `operator`; raises as it does."""
+    count = len(plan.decisions)
+    if isinstance(operator, int):
+        if not 0 <= operator < count:
+            raise InvalidArgumentError(
+                f"There is no operator {operator}; the plan has {count}.",
+                suggestion="The index of a decision in plan.decisions.",
+            )
+        return operator
+    found = [
+        k
+        for k, d in enumerate(plan.decisions)
+        if any(operator in text for text in (d.opcode, d.name_stack, d.source_line))
+    ]
+    if not found:
+        raise InvalidArgumentError(
+            f"No operator's opcode, name stack or source line contains {operator!r}.",
+            suggestion="plan.decisions lists all of them.",
+        )
+    return max(found, key=lambda k: plan.ledger.operators[k].total_seconds)
+
+
+def _force(
+    plan: "Plan",
+    planning: PlanningProblem,
+    start: Sequence[int],
+    unit: int,
+    alternative: Alternative,
+    time_limit_seconds: float,
+) -> ForcedAlternative:
+    allowed = matching_options(
+        planning,
+        unit,
+        results=alternative.results,
+        reads=alternative.reads,
+        recompute_at=alternative.recompute_at,
+    )
+    result = solve_pinned(plan, planning, start, {unit: allowed}, time_limit_seconds)
+    return ForcedAlternative(
+        alternative.reads,
+        alternative.results,
+        alternative.recompute_at,
+        alternative.change_seconds,
+        result.objective,
+        result.peak_bytes,
+        result.bound,
+        _reason(plan, result),
+    )
+
+
+def _reason(plan: "Plan", result: SolveResult) -> str:
+    if result.solution is not None:
+        return ""
+    if result.status is SolveStatus.INFEASIBLE:
+        return f"no plan within {plan.memory_budget_bytes} bytes does so (proven)"
+    least = result.least_peak_bytes
+    return "no plan was found" + (f"; the least peak found is {least} bytes" if least else "")
+
+
+def matching_options(
+    planning: PlanningProblem,
+    unit: int,
+    *,
+    results: Sequence[TensorSharding] | None = None,
+    reads: Sequence[TensorSharding] | None = None,
+    recompute_at: int | None = None,
+    residency: str | None = None,
+) -> list[int]:
+    """The option indices of a unit with these layouts and this residency.
+
+    With `residency` ("keep" or "recompute") the time of recomputation is left open.
+    """
+    node = planning.unit_nodes[unit]
+    found = []
+    for option in range(len(node.strategies) * len(node.residency.options)):
+        strategy, kept = node.choice(option)
+        same = results is None or tuple(results) == strategy.results
+        same &= reads is None or tuple(reads) == strategy.reads
+        if residency is None:
+            same &= kept.recompute_at == recompute_at
+        elif residency != "any":
+            same &= kept.recomputes == (residency == "recompute")
+        if same:
+            found.append(option)
+    return found
+
+
+def pin(planning: PlanningProblem, pins: dict[int, list[int]]) -> PlanningProblem:
+    """The problem with units restricted to some of their options."""
+    first = len(planning.sources)
+    nodes = list(planning.problem.nodes)
+    for unit, allowed in pins.items():
+        node = nodes[first + unit]
+        penalty = np.full(node.costs.shape, np.inf)
+        penalty[allowed] = 0.0
+        nodes[first + unit] = replace(node, costs=node.costs + penalty, parts={})
+    problem = replace(planning.problem, nodes=tuple(nodes))
+    return replace(planning, problem=problem)
+
+
+def solve_pinned(
+    plan: "Plan",
+    planning: PlanningProblem,
+    start: Sequence[int],
+    pins: dict[int, list[int]],
+    time_limit_seconds: float,
+) -> SolveResult:
+    """Solves again with pins, from the plan's own choices with the pins put in."""
+    assert plan.origin is not None
+    pinned = pin(planning, pins)
+    warm = follow(pinned, start, pins)
+    return solve(
+        pinned.problem,
+        solver=plan.origin.settings.solver,
+        time_limit_seconds=time_limit_seconds,
+        seed=plan.origin.settings.seed,
+        gap=plan.origin.settings.gap,
+        warm_start=warm,
+    )
