@@ -21,6 +21,7 @@ from kiwi.errors import CompilerUnavailableError, KiwiError
 from kiwi.mesh.target_config import compute_capability, target_config
 from kiwi.plan.buffers import read_memory
 from kiwi.plan.compiled import CompiledProgram
+from kiwi.plan.compiler_options import GPU_COMPILER_OPTIONS
 from kiwi.plan.verify import Step, export_step
 from kiwi.plan.worker import Request, compile_elsewhere
 from kiwi.plan.xla_protos import parse_hlo
@@ -130,10 +131,11 @@ def compile_only_devices(config: str, count: int) -> list[Any]:
     return list(topology.devices)
 
 
-def compiler_options(*, dump_folder: str) -> dict[str, Any]:
+def check_options(*, dump_folder: str) -> dict[str, Any]:
     """What the compiler is told; it writes its buffer assignment to `dump_folder`."""
     folder = _cuda_folder()
     return {
+        **GPU_COMPILER_OPTIONS,
         "xla_gpu_autotune_level": 0,
         "xla_dump_to": dump_folder,
         "xla_dump_hlo_as_proto": True,

@@ -5,7 +5,8 @@ import time
 import jax
 
 from kiwi.plan.compiled import CompiledProgram, read_compiled
-from kiwi.plan.verify import CPU_COMPILER_OPTIONS, Step
+from kiwi.plan.compiler_options import compiler_options
+from kiwi.plan.verify import Step
 
 
 def verify_on_device(step: Step) -> CompiledProgram:
@@ -14,8 +15,7 @@ def verify_on_device(step: Step) -> CompiledProgram:
     **Raises:** `NotEnoughDevicesError` if there are fewer.
     """
     mesh = step.mesh.jax_mesh(jax.devices())
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
-    options = dict(CPU_COMPILER_OPTIONS) if on_cpu else None
+    options = compiler_options(mesh.devices.flat[0].platform)
     started = time.monotonic()
     compiled = step.jit(mesh, options).lower(*step.arguments).compile()
     return read_compiled(compiled, step.mesh, "device", time.monotonic() - started)

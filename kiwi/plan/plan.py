@@ -12,6 +12,7 @@ from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.collectives import AxisUse
 from kiwi.plan.compiled import CompiledProgram
+from kiwi.plan.compiler_options import compiler_options
 from kiwi.plan.decision import Decision
 from kiwi.plan.document import document
 from kiwi.plan.emit import emit
@@ -21,7 +22,7 @@ from kiwi.plan.file import write
 from kiwi.plan.ledger import Ledger
 from kiwi.plan.predicted_collectives import unforeseen
 from kiwi.plan.report import summary
-from kiwi.plan.verify import CPU_COMPILER_OPTIONS, Step
+from kiwi.plan.verify import Step
 from kiwi.solver import Progress, SolveResult
 
 if TYPE_CHECKING:
@@ -173,8 +174,7 @@ class Plan:
 
     def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:
         """The planned step over flat leaves, jitted for concrete devices."""
-        on_cpu = mesh.devices.flat[0].platform == "cpu"
-        return self.step.jit(mesh, dict(CPU_COMPILER_OPTIONS) if on_cpu else None)
+        return self.step.jit(mesh, compiler_options(mesh.devices.flat[0].platform))
 
     def save(self, path: str | Path) -> None:
         """Writes the plan to a file that `kiwi.load_plan` reads; equal plans give equal bytes.

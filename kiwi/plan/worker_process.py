@@ -42,7 +42,7 @@ def _for_cuda(exported: Any, request: Request, folder: str) -> CompiledProgram:
     mesh = DeviceMesh.create(request.shape, "cpu", request.axis_names)
     devices = cuda.compile_only_devices(request.options["target_config"], mesh.size)
     started = time.monotonic()
-    options = cuda.compiler_options(dump_folder=folder)
+    options = cuda.check_options(dump_folder=folder)
     compiled = _compile(exported, request, mesh, devices, options)
     result = read_compiled(compiled, mesh, "cuda", time.monotonic() - started)
     return cuda.with_memory(result, folder)
