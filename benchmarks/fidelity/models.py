@@ -33,11 +33,11 @@ MODELS: Mapping[str, Model] = {
     "mlp": Model(mlp, mlp.MlpConfig(layers=4, width=1024, batch=16384, optimizer="adam")),
     "gpt": Model(
         gpt,
-        gpt.GptConfig(layers=3, width=1024, heads=16, batch=32, sequence=512, vocabulary=4096),
+        gpt.GptConfig(layers=2, width=1024, heads=16, batch=32, sequence=512, vocabulary=4096),
     ),
     "encoder": Model(
         encoder,
-        encoder.EncoderConfig(layers=3, width=1024, heads=16, batch=32, sequence=512),
+        encoder.EncoderConfig(layers=2, width=1024, heads=16, batch=32, sequence=512),
     ),
     "encoder_decoder": Model(
         encoder_decoder,

@@ -137,6 +137,8 @@ def check_options(*, dump_folder: str) -> dict[str, Any]:
     return {
         **GPU_COMPILER_OPTIONS,
         "xla_gpu_autotune_level": 0,
+        # Kernels are never run. Memory does not depend on how well they are.
+        "xla_backend_optimization_level": 0,
         "xla_dump_to": dump_folder,
         "xla_dump_hlo_as_proto": True,
         **({} if folder is None else {"xla_gpu_cuda_data_dir": str(folder)}),
