@@ -106,6 +106,12 @@ class Equation:
         """The values read, without literals, each once."""
         return tuple(dict.fromkeys(i for i in self.inputs if isinstance(i, int)))
 
+    @property
+    def filled_with(self) -> Any:
+        """The scalar that the result repeats, where a literal one is broadcast; else None."""
+        filled = self.inputs[0] if self.name == "broadcast_in_dim" else None
+        return filled.value if isinstance(filled, Literal) else None
+
     @functools.cached_property
     def source_line(self) -> str:
         """`"file.py:12 (function)"` of the user's code."""

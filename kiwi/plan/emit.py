@@ -3,32 +3,32 @@
 Each unit is evaluated from materialised values. Its results are constrained to their layouts,
 and its operands where it expects another layout than the stored one.
 
-**Barriers.** Whatever is computed a second time behind the forward pass starts from values
-that went through one `optimization_barrier`, together with a value that only the backward
-pass yields (the trigger). XLA can then neither merge the second computation with the first
-nor move it forward. There is one barrier for each group:
+**Barriers.** Each step of the schedule reads what is older than its neighbours through a barrier
+(`kiwi.plan.fences`). That keeps XLA to the plan's order; it can neither merge a second computation
+with the first, nor keep something derived from the kept values instead of them (an absorbed
+equation, another layout, a gathered parameter), nor copy a donated argument that an update
+overwrites because it does not see that the argument's other readers are done.
 
-(a) the units that the schedule recomputes at one point, on the kept values they start from;
-(b) a backward unit, on all that it reads of arguments and of the forward pass. XLA then keeps
-    just the values that the plan keeps; it cannot keep something derived from them instead
-    (an absorbed equation, another layout, a gathered parameter) because it happens to occur
-    in both passes;
-(c) an update that overwrites a donated argument, on the argument, tied to what its other late
-    readers yield. XLA's copy insertion knows only the order that data dependencies imply,
-    and would copy the argument at the start of the step.
+**Names.** Each unit is evaluated in a name scope of its own (`kiwi.plan.scopes`), which every
+instruction of the compiled program carries in its metadata.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax import numpy as jnp
 
-from kiwi.hlo.graph import Phase
+from kiwi.hlo.fusion import is_map
 from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit
 from kiwi.mesh import ReshardingTable, TensorSharding
-from kiwi.plan.execution import Execution, is_late
+from kiwi.plan.execution import Execution
+from kiwi.plan.fences import Fence, fences
 from kiwi.plan.scopes import RESHARD_SCOPE, scope_name
+
+LARGE_FILL_BYTES = 2**20
+"""Constants from this size on are computed where they are used."""
 
 
 def emit(execution: Execution) -> Callable[..., list[Any]]:
@@ -57,10 +57,12 @@ class _Interpreter:
     def run(self, arguments: Sequence[Any]) -> list[Any]:
         self._env.update(zip(self._program.arguments, arguments, strict=True))
         self._env.update(self._program.constants)
-        for group, index in _grouped(self._execution.schedule.steps):
-            if group:
-                self._recompute(group, self._units[index])
-            self._compute(self._units[index])
+        steps = self._execution.schedule.steps
+        seen: set[int] = set()
+        for index, fence in zip(steps, fences(self._execution), strict=True):
+            with jax.named_scope(scope_name(index, again=index in seen)):
+                self._step(self._units[index], fence)
+            seen.add(index)
         shardings = self._execution.result_shardings
         return [
             self._result(result, sharding)
@@ -75,86 +77,61 @@ class _Interpreter:
             return array
         return self._reshard(result, array, self._execution.layouts[result], sharding)
 
-    def _compute(self, unit: Unit) -> None:
-        with jax.named_scope(scope_name(unit.index)):
-            if not is_late(self._execution.units, unit.index):
-                self._evaluate(unit, self._env)
-                return
-            starts = self._earlier_reads(unit)
-            fenced = self._behind_barrier(starts, self._triggers(unit, exclude=starts))
-            fenced.update(self._overwritten_arguments(unit))
-            self._evaluate(unit, self._env | fenced)
+    def _step(self, unit: Unit, fence: Fence) -> None:
+        """Computes a unit from values behind its fence."""
+        fills = self._large_fills(unit) if fence.values else {}
+        fenced, scalars = self._behind_barrier(fence, list(fills.values()))
+        self._evaluate(unit, self._env | fenced, dict(zip(fills, scalars, strict=True)))
 
-    def _recompute(self, group: Sequence[int], reader: Unit) -> None:
-        """Case (a)."""
-        members = [self._units[u] for u in group]
-        produced = {o for unit in members for o in unit.outputs}
-        starts = {v for unit in members for v in unit.reads} - produced
-        with jax.named_scope(scope_name(reader.index)):
-            local = self._behind_barrier(starts, self._triggers(reader, exclude=starts | produced))
-        for unit in members:
-            with jax.named_scope(scope_name(unit.index, again=True)):
-                self._evaluate(unit, self._env | local)
-            local.update((o, self._env[o]) for o in unit.outputs)
+    def _behind_barrier(
+        self, fence: Fence, scalars: Sequence[Any]
+    ) -> tuple[dict[int, Any], Sequence[Any]]:
+        """The fence's values, and scalars, behind one barrier with its triggers.
 
-    def _earlier_reads(self, unit: Unit) -> set[int]:
-        """Case (b): what a backward unit reads of arguments and the forward pass."""
-        if unit.phase is not Phase.BACKWARD:
-            return set()
-        return {v for v in unit.reads if not self._is_late_value(v)}
-
-    def _overwritten_arguments(self, unit: Unit) -> dict[int, Any]:
-        """Case (c)."""
-        units = self._execution.units
-        fenced = {}
-        for output in unit.outputs:
-            argument = units.aliased_results.get(output)
-            if argument not in unit.reads:
-                continue
-            others = (r for r in units.readers[argument] if r < unit.index)
-            after = {o for r in others if self._ran_late(r) for o in units.units[r].outputs}
-            fenced.update(self._behind_barrier({argument}, after - set(unit.reads)))
-        return fenced
-
-    def _ran_late(self, unit: int) -> bool:
-        return is_late(self._execution.units, unit) or unit in self._execution.recomputed
-
-    def _is_late_value(self, value: int) -> bool:
-        producer = self._execution.units.producer.get(value)
-        return producer is not None and is_late(self._execution.units, producer)
-
-    def _triggers(self, reader: Unit, exclude: set[int]) -> set[int]:
-        """The latest late value that `reader` needs anyway; before the first, the latest."""
-        producer = self._execution.units.producer
-        candidates = [v for v in reader.reads if v in producer and v not in exclude]
-        candidates.sort(key=lambda v: (self._is_late_value(v), producer[v]))
-        return set(candidates[-1:])
-
-    def _behind_barrier(self, values: Collection[int], triggers: Collection[int]) -> dict[int, Any]:
-        """`values` behind one barrier with `triggers`.
-
-        The triggers are read behind the barrier from here on: XLA drops the elements of a
-        barrier that nothing reads, and with them the tie. Behind it each value is constrained
-        to its layout, otherwise the partitioner moves the readers' resharding in front of it.
+        Behind it each value is constrained to its layout, otherwise the partitioner moves the
+        readers' resharding in front of it.
         """
-        if not values:
-            return {}
-        members = [*sorted(values), *sorted(triggers)]
-        arrays = jax.lax.optimization_barrier(tuple(self._env[v] for v in members))
+        if not fence.values:
+            return {}, scalars
+        members = [*fence.values, *fence.triggers]
+        arrays = jax.lax.optimization_barrier((*(self._env[v] for v in members), *scalars))
         layouts = self._execution.layouts
         fenced = {
             v: self._constrain(v, array, layouts[v])
-            for v, array in zip(members, arrays, strict=True)
+            for v, array in zip(members, arrays[: len(members)], strict=True)
         }
-        self._env.update((t, fenced.pop(t)) for t in sorted(triggers))
-        return fenced
+        self._env.update((t, fenced.pop(t)) for t in fence.triggers)
+        return fenced, arrays[len(members) :]
 
-    def _evaluate(self, unit: Unit, env: dict[int, Any]) -> None:
-        """Evaluates a unit's equations on `env`; its results go to `self._env`."""
+    def _large_fills(self, unit: Unit) -> dict[int, Any]:
+        """Equation → scalar, for large constants that the unit's last operator starts from.
+
+        XLA schedules what depends on nothing at the start of the step and holds it from then
+        on: the zeros that a scatter adds to, as large as the gradient of an embedding.
+        """
+        if is_map(self._execution.units.graph, unit.root):
+            return {}
+        found = {}
+        for index in unit.equations[:-1]:
+            equation = self._program.equations[index]
+            value = self._program.values[equation.outputs[0]]
+            if equation.filled_with is not None and value.size_bytes >= LARGE_FILL_BYTES:
+                found[index] = jnp.asarray(equation.filled_with, value.dtype)
+        return found
+
+    def _evaluate(self, unit: Unit, env: dict[int, Any], fills: dict[int, Any]) -> None:
+        """Evaluates a unit's equations on `env`; its results go to `self._env`.
+
+        `fills` gives the scalar of those equations that only repeat one.
+        """
         local = self._operands(unit, env)
         for index in unit.equations:
             equation = self._program.equations[index]
-            outputs = equation.apply(local.__getitem__)
+            if index in fills:
+                shape = self._program.values[equation.outputs[0]].shape
+                outputs = [jax.lax.broadcast(fills[index], shape)]
+            else:
+                outputs = equation.apply(local.__getitem__)
             local.update(zip(equation.outputs, outputs, strict=True))
         for output in unit.outputs:
             layout = self._execution.layouts[output]
@@ -192,18 +169,3 @@ class _Interpreter:
             return array
         spec = self._execution.mesh.partition_spec(sharding)
         return jax.lax.with_sharding_constraint(array, jax.sharding.NamedSharding(self._mesh, spec))
-
-
-def _grouped(steps: Sequence[int]) -> list[tuple[list[int], int]]:
-    """Splits a schedule into (recomputed units, first computation behind them)."""
-    seen: set[int] = set()
-    group: list[int] = []
-    found = []
-    for step in steps:
-        if step in seen:
-            group.append(step)
-        else:
-            seen.add(step)
-            found.append((group, step))
-            group = []
-    return found

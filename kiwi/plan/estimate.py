@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kiwi.hlo.units import UnitGraph
 from kiwi.plan.collectives import AxisUse, CollectiveUse, by_kind
+from kiwi.plan.packing import packed_bytes
 from kiwi.plan.predicted_collectives import predicted_uses
 from kiwi.solver import evaluate
 from kiwi.solver.problem import Interval
@@ -32,9 +34,10 @@ class Estimate:
     """Predicted time and memory of one step on one device.
 
     `step_seconds` is the sum of the four parts: first computations, their own collectives,
-    resharding between operators, and everything done a second time. `memory_bytes[t]` is the
-    memory held while unit t runs, `held` what it consists of; `collective_uses` by kind and mesh
-    axes, as in `CompiledProgram`.
+    resharding between operators, and everything done a second time. `memory_bytes[t]` is what
+    is alive while unit t runs, largest at `peak_unit`, and `held` what it consists of;
+    `peak_bytes` is what XLA's heap needs for it (`kiwi.plan.packing`), a little more.
+    `collective_uses` by kind and mesh axes, as in `CompiledProgram`.
     """
 
     step_seconds: float
@@ -57,6 +60,7 @@ class Estimate:
 def estimate_solution(planning: PlanningProblem, solution: Sequence[int]) -> Estimate:
     """Prices a solution with `kiwi.solver.evaluate`."""
     restricted = planning.restricted(solution)
+    held = tuple(_held(restricted))
     evaluation = evaluate(restricted.problem, [0] * len(restricted.problem.nodes))
     parts = evaluation.parts
     return Estimate(
@@ -65,12 +69,30 @@ def estimate_solution(planning: PlanningProblem, solution: Sequence[int]) -> Est
         parts.get("communication", 0.0),
         parts.get("resharding", 0.0),
         parts.get("recompute", 0.0),
-        evaluation.peak_bytes,
+        max(evaluation.peak_bytes, allocated_bytes(held, planning.units)),
         evaluation.peak_time,
         tuple(int(b) for b in evaluation.usage_bytes),
         predicted_uses(planning, solution),
-        tuple(_held(restricted)),
+        held,
     )
+
+
+def allocated_bytes(held: Sequence[Held], units: UnitGraph) -> int:
+    """What XLA allocates: whatever the whole step holds, and a heap for the rest.
+
+    A result that takes over an argument's buffer belongs to that buffer, which is held
+    throughout.
+    """
+    end = len(units.units)
+    takes_over = {units.producer[r] for r in units.aliased_results}
+    throughout, heap = 0, []
+    for owner in held:
+        for interval in owner.intervals:
+            if owner.kind == "argument" or (interval.start == 0 and interval.end == end):
+                throughout += interval.bytes
+            elif owner.kind != "result" or owner.index not in takes_over or interval.end < end:
+                heap.append(interval)
+    return throughout + packed_bytes(heap)
 
 
 def _held(restricted: PlanningProblem) -> Iterator[Held]:

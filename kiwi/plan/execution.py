@@ -4,7 +4,6 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kiwi.hlo.graph import Phase
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.solver.schedule import Schedule
@@ -79,7 +78,3 @@ def _result_shardings(
             found.append(layouts[result] if isinstance(result, int) else None)
     return tuple(found)
 
-
-def is_late(units: UnitGraph, unit: int) -> bool:
-    """Whether a unit lies behind the forward pass."""
-    return units.units[unit].phase is not Phase.FORWARD

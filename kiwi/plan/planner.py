@@ -28,15 +28,18 @@ from kiwi.plan.notes import notes
 from kiwi.plan.origin import Origin
 from kiwi.plan.plan import ArgumentTrees, Plan
 from kiwi.plan.progress import ProgressLog
+from kiwi.plan.propagated import propagated
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
 from kiwi.plan.targets import TARGETS, compile_for
-from kiwi.solver import SOLVERS, SolveResult, SolveStatus, solve
+from kiwi.solver import SOLVERS, SolveResult, SolveStatus, evaluate, solve
 from kiwi.solver.outcome import OnProgress
+from kiwi.solver.settle import settled
 from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
 
-PLANNERS = {"joint": True, "alpa": False}
+PLANNERS = {"joint": True, "alpa": False, "xla": False}
 """Planner names, and whether they recompute. "joint" decides sharding and recomputation
-together; "alpa" decides sharding alone under the same memory limit (Zheng et al., 2022)."""
+together; "alpa" decides sharding alone under the same memory limit (Zheng et al., 2022). "xla"
+decides nothing: values are sharded as XLA does by itself from what the caller gives."""
 
 CHECK_ROUNDS = 4
 """How often a plan is tightened and solved again when its compiled peak is over the budget."""
@@ -175,6 +178,8 @@ def formulate(traced: Traced, out_shardings: Any, settings: Settings) -> Plannin
     replaced = carried_results(traced.call, traced.out_tree, traced.units)
     carried = {p: argument for p, argument in replaced.items() if p not in results}
     fixed = Fixed(arguments, results, carried, PLANNERS[settings.planner])
+    if settings.planner == "xla":
+        fixed = replace(fixed, values=propagated(program, mesh, fixed))
     return build_problem(traced.units, mesh, fixed, settings.memory_budget_bytes)
 
 
@@ -265,7 +270,11 @@ def _solve(
             + result.message,
             suggestion="A larger time_limit_seconds or memory_budget.",
         )
-    return result
+    solution = settled(problem, result.solution)
+    priced = evaluate(problem, solution)
+    return replace(
+        result, solution=solution, objective=priced.cost, peak_bytes=priced.peak_bytes
+    )
 
 
 def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:

@@ -1,0 +1,65 @@
+"""Of options that cost the same, the one that holds least memory.
+
+Where the limit does not bind, a search has no reason to prefer either, and may keep values far
+longer than anything reads them.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kiwi.solver.problem import Edge, Interval, Problem
+
+
+def settled(problem: Problem, solution: Sequence[int]) -> tuple[int, ...]:
+    """A solution of the same cost in which no node alone could hold less memory.
+
+    A node's option is replaced by another that costs no more with the neighbours' options and
+    holds no more memory at any time. Peak and cost can only fall.
+    """
+    choice = list(solution)
+    around: list[list[Edge]] = [[] for _ in problem.nodes]
+    for edge in problem.edges:
+        around[edge.tail].append(edge)
+        around[edge.head].append(edge)
+    for index, node in enumerate(problem.nodes):
+        held = node.usage[choice[index]]
+        candidates = [
+            option
+            for option in np.flatnonzero(node.costs <= node.costs[choice[index]])
+            if _held(node.usage[option]) < _held(held) and _within(node.usage[option], held)
+        ]
+        cost = _edge_cost(around[index], index, choice, choice[index])
+        for option in sorted(candidates, key=lambda o: (_held(node.usage[o]), o)):
+            if _edge_cost(around[index], index, choice, int(option)) <= cost:
+                choice[index] = int(option)
+                break
+    return tuple(choice)
+
+
+def _edge_cost(edges: Sequence[Edge], node: int, choice: Sequence[int], option: int) -> float:
+    """What a node's edges cost if it takes an option."""
+    total = 0.0
+    for edge in edges:
+        is_tail = edge.tail == node
+        tail, head = (option, choice[edge.head]) if is_tail else (choice[edge.tail], option)
+        total += edge.costs[edge.cell(tail, head)]
+    return float(total)
+
+
+def _held(usage: Sequence[Interval]) -> int:
+    """Bytes times points of time."""
+    return sum(i.bytes * (i.end - i.start) for i in usage)
+
+
+def _within(usage: Sequence[Interval], other: Sequence[Interval]) -> bool:
+    """Whether `usage` is at no time larger than `other`: it suffices to look where one begins."""
+    return all(_at(usage, i.start) <= _at(other, i.start) for i in (*usage, *_ends(other)))
+
+
+def _ends(usage: Sequence[Interval]) -> list[Interval]:
+    return [Interval(i.end, i.end + 1, 0) for i in usage]
+
+
+def _at(usage: Sequence[Interval], time: int) -> int:
+    return sum(i.bytes for i in usage if i.start <= time < i.end)
