@@ -200,6 +200,15 @@ class PlannedFunction:
             other._traced = self._traced
         return other
 
+    @property
+    def settings(self) -> Settings:
+        """What plans are made for: the options, checked and in bytes."""
+        return self._settings
+
+    def traced(self, *args: Any, **kwargs: Any) -> Traced:
+        """The function traced and lowered for these arguments; cached."""
+        return self._trace_of(bind(self.function, self._jit_options, args, kwargs))
+
     @functools.cached_property
     def _settings(self) -> Settings:
         o = self.options

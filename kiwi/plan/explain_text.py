@@ -12,6 +12,8 @@ from kiwi.plan.report import table
 if TYPE_CHECKING:
     from kiwi.plan.explain import ForcedAlternative
 
+MOST_OPERATORS = 12
+
 
 def find_in_document(document: Document, text: str) -> list[int]:
     """The units that `text` fits, the costliest first: an index, an identity, or a part of
@@ -155,3 +157,44 @@ def _signed(seconds: float) -> str:
 
 def _signed_bytes(size: int) -> str:
     return ("+" if size >= 0 else "-") + format_bytes(abs(size))
+
+
+def document_summary(document: Document) -> str:
+    """A saved plan in a few lines and its costliest operators."""
+    estimate, options, bounds = document["estimate"], document["options"], document["bounds"]
+    mesh = document["mesh"]
+    axes = ", ".join(f"{n}={s}" for n, s in zip(mesh["axis_names"], mesh["shape"], strict=True))
+    gap = "no bound" if bounds["gap"] is None else f"gap {bounds['gap']:.2%}"
+    checks = document["checks"]
+    compiled = "not checked" if checks is None else format_bytes(checks["peak_bytes"])
+    parts = ", ".join(f"{kind} {format_seconds(estimate[f'{kind}_seconds'])}" for kind in PARTS)
+    operators = sorted(
+        document["operators"].values(), key=lambda o: (-sum(o["seconds"].values()), o["unit"])
+    )
+    rows = [
+        (
+            str(o["unit"]),
+            o["opcode"],
+            o["phase"],
+            o["source"].split(" ")[0],
+            layouts(o["results"]),
+            o["residency"],
+            format_seconds(sum(o["seconds"].values())),
+            format_bytes(o["bytes"]),
+        )
+        for o in operators[:MOST_OPERATORS]
+    ]
+    header = ("", "operator", "phase", "source", "sharding", "residency", "time", "bytes")
+    return "\n".join(
+        [
+            f"{document['function']['name']} on {options['profile']} ({axes}), budget "
+            f"{format_bytes(options['memory_budget_bytes'])}, planner {options['planner']}",
+            f"{bounds['status']} ({gap}), jax {document['jax']}",
+            f"Step {format_seconds(estimate['step_seconds'])}: {parts}",
+            f"Peak {format_bytes(estimate['peak_bytes'])} estimated, {compiled} compiled",
+            "",
+            f"Costliest of {len(operators)} operators (--op explains one):",
+            table(header, rows),
+            *(f"Note: {note}" for note in document["notes"]),
+        ]
+    )

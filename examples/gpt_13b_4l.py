@@ -1,0 +1,17 @@
+"""Four layers of GPT-3 13B, for the `kiwi` command.
+
+kiwi plan examples/gpt_13b_4l.py:train_step --mesh 2,4 --budget 9GiB --donate 0 --out plan.json
+"""
+
+from typing import Any
+
+from examples import gpt
+
+CONFIG = gpt.SIZES["gpt-13b-4l"]
+
+train_step = gpt.make_train_step(CONFIG)
+
+
+def make_args() -> tuple[Any, ...]:
+    """The state and the batch, as shapes."""
+    return gpt.abstract_state(CONFIG), gpt.abstract_batch(CONFIG)

@@ -1,0 +1,1 @@
+"""The `kiwi` command: plan, explain, diff, sweep, verify, hardware."""

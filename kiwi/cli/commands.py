@@ -1,0 +1,275 @@
+"""What each command does. Each returns whether the answer is yes (exit code 0)."""
+
+import argparse
+import dataclasses
+import json
+import math
+from typing import Any
+
+import kiwi.saved
+from kiwi.api import PlannedFunction
+from kiwi.cli.output import Bar, Output
+from kiwi.errors import InvalidArgumentError
+from kiwi.loading import UserFunction, load, use_cpu_devices
+from kiwi.mesh.hardware import CATALOGUE, Hardware
+from kiwi.mesh.hardware import hardware as find_hardware
+from kiwi.plan.budget import format_bytes, format_seconds
+from kiwi.plan.document import document
+from kiwi.plan.explain_text import document_summary, explanation_text, find_in_document
+from kiwi.plan.notes import notes
+from kiwi.plan.plan import Plan
+from kiwi.plan.report_data import report_data
+from kiwi.plan.targets import compile_for
+from kiwi.report import write_report
+from kiwi.solver import Progress
+from kiwi.sweep import Sweep, sweep_json
+from kiwi.sweep import sweep as run_sweep
+
+
+def plan(arguments: argparse.Namespace, output: Output) -> bool:
+    """`kiwi plan`."""
+    if arguments.mesh is not None:
+        use_cpu_devices(math.prod(arguments.mesh))
+    user = load(arguments.function, arguments.args)
+    with output.progress() as bar:
+        bar.say("tracing")
+        changes = {**overrides(arguments), "on_progress": _reporter(bar)}
+        planned = _planned(user, changes)
+        found = planned.plan(*user.args, **user.kwargs)
+    _write(found, arguments, output)
+    output.result(document(found), str(found))
+    return found.fits
+
+
+def _reporter(bar: Bar) -> Any:
+    def report(progress: Progress) -> None:
+        best = "none yet" if progress.objective is None else format_seconds(progress.objective)
+        gap = "" if progress.gap is None else f", gap {progress.gap:.1%}"
+        bar.say(f"solving: best step {best}{gap}")
+
+    return report
+
+
+def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of `kiwi.jit` that were given on the command line."""
+    names = {
+        "mesh": "mesh_shape",
+        "budget": "memory_budget",
+        "profile": "profile",
+        "axis_names": "axis_names",
+        "planner": "planner",
+        "solver": "solver",
+        "time_limit": "time_limit_seconds",
+        "gap": "gap",
+        "seed": "seed",
+        "donate": "donate_argnums",
+    }
+    given = {new: getattr(arguments, old, None) for old, new in names.items()}
+    found = {name: value for name, value in given.items() if value is not None}
+    found["verify"] = None if arguments.verify in (None, "none") else arguments.verify
+    if "mesh_shape" in found:
+        found["mesh"] = None
+    return found
+
+
+def _planned(user: UserFunction, changes: dict[str, Any]) -> PlannedFunction:
+    return PlannedFunction(user.function, dataclasses.replace(user.options, **changes))
+
+
+def _write(found: Plan, arguments: argparse.Namespace, output: Output) -> None:
+    if arguments.out:
+        found.save(arguments.out)
+        output.note(f"Plan saved to {arguments.out}")
+    if arguments.report:
+        write_report(arguments.report, report_data(document(found), found))
+        output.note(f"Report written to {arguments.report}")
+
+
+def explain(arguments: argparse.Namespace, output: Output) -> bool:
+    """`kiwi explain`."""
+    saved = kiwi.saved.load_plan(arguments.plan)
+    if arguments.op is None:
+        output.result(saved.document, document_summary(saved.document))
+        return True
+    units = find_in_document(saved.document, arguments.op)
+    if not units:
+        raise InvalidArgumentError(
+            f"No operator of {arguments.plan} is called {arguments.op!r}.",
+            suggestion="An index, an opcode, a name scope or file.py:line, as in the report.",
+        )
+    forced: tuple[Any, ...] = ()
+    if arguments.function is not None:
+        with output.progress() as bar:
+            bar.say("solving again with the operator pinned")
+            found = _applied(saved, arguments)
+            limits = {"forced": arguments.forced, "time_limit_seconds": arguments.time_limit}
+            forced = found.explain(units[0], **limits).forced
+    text = explanation_text(saved.document, units[0], forced)
+    if len(units) > 1:
+        rest = ", ".join(map(str, units[1:9])) + (", ..." if len(units) > 9 else "")
+        text += f"\n\n{len(units) - 1} more operators match: {rest}"
+    data = list(saved.document["operators"].values())[units[0]]
+    output.result({**data, "forced": [_forced_json(f, saved) for f in forced]}, text)
+    return True
+
+
+def _forced_json(forced: Any, saved: kiwi.saved.SavedPlan) -> dict[str, Any]:
+    fields = {f.name: getattr(forced, f.name) for f in dataclasses.fields(forced)}
+    for side in ("reads", "results"):
+        fields[side] = [saved.mesh.describe(s) for s in fields[side]]
+    return fields
+
+
+def _applied(saved: kiwi.saved.SavedPlan, arguments: argparse.Namespace) -> Plan:
+    """The saved plan on the user's function."""
+    use_cpu_devices(saved.mesh.size)
+    user = load(arguments.function, arguments.args)
+    return saved.apply(user.function).plan(*user.args, **user.kwargs)
+
+
+def diff(arguments: argparse.Namespace, output: Output) -> bool:
+    """`kiwi diff`."""
+    plans = [kiwi.saved.load_plan(path) for path in (arguments.first, arguments.second)]
+    found = kiwi.saved.diff(*plans)
+    output.result(dataclasses.asdict(found), str(found))
+    return found.same
+
+
+def verify(arguments: argparse.Namespace, output: Output) -> bool:
+    """`kiwi verify`."""
+    saved = kiwi.saved.load_plan(arguments.plan)
+    with output.progress() as bar:
+        bar.say(f"compiling for {arguments.target}")
+        found = _applied(saved, arguments)
+        compiled = compile_for(arguments.target, found.step)
+    checked = dataclasses.replace(found, compiled=compiled)
+    checked = dataclasses.replace(checked, notes=notes(checked))
+    recorded = None if saved.compiled is None else saved.compiled.peak_bytes
+    data = {
+        "target": compiled.target,
+        "peak_bytes": compiled.peak_bytes,
+        "recorded_peak_bytes": recorded,
+        "estimated_peak_bytes": found.estimate.peak_bytes,
+        "memory_budget_bytes": found.memory_budget_bytes,
+        "fits": checked.fits,
+    }
+    before = "" if recorded is None else f" (recorded: {format_bytes(recorded)})"
+    text = (
+        f"Compiled peak {format_bytes(compiled.peak_bytes)} on {compiled.target}{before}, "
+        f"estimated {format_bytes(found.estimate.peak_bytes)}, budget "
+        f"{format_bytes(found.memory_budget_bytes)}: {'fits' if checked.fits else 'over budget'}"
+    )
+    output.result(data, text)
+    return checked.fits
+
+
+def sweep(arguments: argparse.Namespace, output: Output) -> bool:
+    """`kiwi sweep`."""
+    total = len(arguments.mesh) * len(arguments.budget)
+    options = overrides(arguments)
+    for key in ("mesh_shape", "memory_budget", "mesh"):
+        options.pop(key, None)
+    with output.progress(total) as bar:
+        bar.say(f"planning {total} combinations in {arguments.jobs} processes")
+        found = run_sweep(
+            arguments.function,
+            arguments.mesh,
+            arguments.budget,
+            args=arguments.args,
+            jobs=arguments.jobs,
+            on_point=lambda _: bar.advance(),
+            **options,
+        )
+    _write_sweep(found, arguments, output)
+    output.table(
+        sweep_json(found),
+        ("mesh", "budget", "step", "peak", "compiled", "gap", "", "took"),
+        _sweep_rows(found),
+    )
+    output.note(f"{total} combinations in {found.seconds:.0f} s; * is on the Pareto front")
+    return True
+
+
+def _write_sweep(found: Sweep, arguments: argparse.Namespace, output: Output) -> None:
+    if arguments.out:
+        with open(arguments.out, "w", encoding="utf-8") as file:
+            json.dump(sweep_json(found), file, indent=1)
+        output.note(f"Sweep saved to {arguments.out}")
+    if arguments.report:
+        best = found.best
+        if best is None or best.document is None:
+            output.note("No report: nothing fits.")
+            return
+        write_report(arguments.report, report_data(best.document, sweep=sweep_json(found)))
+        output.note(f"Report written to {arguments.report}")
+
+
+def _sweep_rows(found: Sweep) -> list[tuple[str, ...]]:
+    rows = []
+    for point in found.points:
+        mesh = "x".join(map(str, point.mesh_shape))
+        budget = format_bytes(point.memory_budget_bytes)
+        if point.step_seconds is None or point.peak_bytes is None:
+            rows.append((mesh, budget, "-", "-", "-", "-", point.error[:60], ""))
+            continue
+        rows.append(
+            (
+                mesh,
+                budget,
+                format_seconds(point.step_seconds),
+                format_bytes(point.peak_bytes),
+                "-"
+                if point.compiled_peak_bytes is None
+                else format_bytes(point.compiled_peak_bytes),
+                "-" if point.gap is None else f"{point.gap:.1%}",
+                "*" if point in found.pareto else "",
+                f"{point.seconds:.1f} s",
+            )
+        )
+    return rows
+
+
+def hardware(arguments: argparse.Namespace, output: Output) -> bool:
+    """`kiwi hardware`."""
+    entries = [find_hardware(arguments.name)] if arguments.name else list(CATALOGUE.values())
+    data = [dataclasses.asdict(entry) for entry in entries]
+    if arguments.name:
+        output.result(data[0], _hardware_text(entries[0]))
+        return True
+    rows = [
+        (
+            e.name,
+            format_bytes(e.memory_bytes),
+            f"{e.memory_bandwidth_bytes_per_second / 1e9:.0f} GB/s",
+            f"{e.peak_flops_per_second('float32') / 1e12:.4g}",
+            f"{e.peak_flops_per_second('bfloat16') / 1e12:.4g}",
+            f"{e.intra_link.bandwidth_bytes_per_second / 1e9:.0f} GB/s",
+        )
+        for e in entries
+    ]
+    header = ("name", "memory", "bandwidth", "TFLOP/s f32", "bf16", "link")
+    output.table(data, header, rows)
+    return True
+
+
+def _hardware_text(entry: Hardware) -> str:
+    kind = "public figures, not measured" if entry.analytic else "measured"
+    rates = ", ".join(f"{k} {v / 1e12:.4g}" for k, v in entry.flops_per_second.items())
+    nodes = entry.devices_per_node or "last mesh axis"
+    links = [
+        f"{name} {link.bandwidth_bytes_per_second / 1e9:.4g} GB/s, "
+        f"{format_seconds(link.latency_seconds)}, efficiency {link.efficiency}"
+        for name, link in (("inside a node", entry.intra_link), ("between nodes", entry.inter_link))
+    ]
+    return "\n".join(
+        [
+            f"{entry.name}: {entry.description}",
+            f"memory {format_bytes(entry.memory_bytes)}, "
+            f"{entry.memory_bandwidth_bytes_per_second / 1e9:.0f} GB/s "
+            f"(efficiency {entry.bandwidth_efficiency})",
+            f"TFLOP/s: {rates} (matmul efficiency {entry.matmul_efficiency})",
+            *links,
+            f"devices per node: {nodes}",
+            f"source: {entry.source} ({kind})",
+        ]
+    )

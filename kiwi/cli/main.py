@@ -1,0 +1,171 @@
+"""Arguments of the `kiwi` command, and what becomes of errors.
+
+Exit codes: 0 done; 1 done, and the answer is no (`diff` found differences, `verify` or `plan` a
+peak over the budget); 2 wrong usage; 3 no plan fits the budget; 4 any other error that Kiwi
+explains; 70 a bug; 130 interrupted.
+"""
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+
+from kiwi.cli import commands
+from kiwi.cli.output import Output
+from kiwi.errors import InfeasibleError, KiwiError
+from kiwi.version import VERSION
+
+DONE, NO, USAGE, INFEASIBLE, FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    parsed = _parser().parse_args(arguments)
+    output = Output(json=parsed.json)
+    try:
+        return DONE if parsed.run(parsed, output) else NO
+    except KeyboardInterrupt:
+        output.error("Interrupted.")
+        return INTERRUPTED
+    except KiwiError as error:
+        if parsed.debug:
+            traceback.print_exc()
+        output.error(_one_line(error))
+        return INFEASIBLE if isinstance(error, InfeasibleError) else FAILED
+    except Exception as error:
+        if parsed.debug:
+            traceback.print_exc()
+        output.error(f"{type(error).__name__}: {error} (--debug shows where)")
+        return BUG
+
+
+def _one_line(error: KiwiError) -> str:
+    parts = [error.what, error.cause, f"Try: {error.suggestion}" if error.suggestion else ""]
+    return " ".join(" ".join(part.split()) for part in parts if part)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kiwi",
+        description="Plans sharding and recomputation of a JAX training step together.",
+        epilog="Exit codes: 0 done, 1 differences or over the budget, 2 usage, 3 no plan fits, "
+        "4 other errors, 130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=f"kiwi {VERSION}")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print JSON for machines")
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands_ = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_plan(commands_, common)
+    _add_explain(commands_, common)
+    _add_diff(commands_, common)
+    _add_sweep(commands_, common)
+    _add_verify(commands_, common)
+    _add_hardware(commands_, common)
+    return parser
+
+
+def _add_plan(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
+    parser = group.add_parser("plan", parents=[common], help="plan a function of a file")
+    _add_function(parser)
+    parser.add_argument("--mesh", type=_mesh, help="devices along each axis, e.g. 2,4")
+    parser.add_argument("--budget", help="memory per device, e.g. 16GiB (default: the device's)")
+    _add_settings(parser, verify="cpu")
+    parser.add_argument("--out", metavar="PLAN.json", help="save the plan")
+    parser.add_argument("--report", metavar="PLAN.html", help="write the report")
+    parser.set_defaults(run=commands.plan)
+
+
+def _add_function(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("function", metavar="FILE.py:FUNCTION")
+    parser.add_argument(
+        "--args",
+        metavar="NAME",
+        default="make_args",
+        help="function of the file, without parameters, that returns the arguments (make_args)",
+    )
+
+
+def _add_settings(parser: argparse.ArgumentParser, *, verify: str) -> None:
+    parser.add_argument("--profile", help="hardware, see `kiwi hardware` (h100-sxm)")
+    parser.add_argument("--axis-names", type=_names, help="names of the mesh axes, e.g. data,model")
+    parser.add_argument("--planner", help="joint (default), or alpa: sharding alone")
+    parser.add_argument("--solver", help="a backend of kiwi.solver (auto)")
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="for each plan (60)")
+    parser.add_argument("--gap", type=float, help="stop once proven this close (0.01)")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--donate", type=_numbers, help="donated arguments by position, e.g. 0")
+    parser.add_argument(
+        "--verify", default=verify, help=f'compile check: cpu, or none (default "{verify}")'
+    )
+
+
+def _add_explain(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
+    parser = group.add_parser("explain", parents=[common], help="show a plan, or one operator")
+    parser.add_argument("plan", metavar="PLAN.json")
+    parser.add_argument("--op", metavar="NAME", help="index, opcode, name scope or file.py:line")
+    parser.add_argument(
+        "--function",
+        metavar="FILE.py:FUNCTION",
+        help="the planned function: alternatives are then forced and everything solved again",
+    )
+    parser.add_argument("--args", metavar="NAME", default="make_args")
+    parser.add_argument("--forced", type=int, default=3, help="how many alternatives to force (3)")
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS", default=10.0)
+    parser.set_defaults(run=commands.explain)
+
+
+def _add_diff(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
+    parser = group.add_parser("diff", parents=[common], help="compare two plans")
+    parser.add_argument("first", metavar="A.json")
+    parser.add_argument("second", metavar="B.json")
+    parser.set_defaults(run=commands.diff)
+
+
+def _add_sweep(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
+    parser = group.add_parser("sweep", parents=[common], help="plan for several meshes and budgets")
+    _add_function(parser)
+    parser.add_argument("--mesh", type=_mesh, action="append", required=True)
+    parser.add_argument("--budget", action="append", required=True)
+    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
+    _add_settings(parser, verify="none")
+    parser.add_argument("--out", metavar="SWEEP.json", help="save the table")
+    parser.add_argument("--report", metavar="SWEEP.html", help="report of the fastest plan")
+    parser.set_defaults(run=commands.sweep)
+
+
+def _add_verify(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
+    parser = group.add_parser("verify", parents=[common], help="compile a saved plan and check it")
+    parser.add_argument("plan", metavar="PLAN.json")
+    parser.add_argument("function", metavar="FILE.py:FUNCTION")
+    parser.add_argument("--args", metavar="NAME", default="make_args")
+    parser.add_argument("--target", default="cpu", help="what to compile for (cpu)")
+    parser.set_defaults(run=commands.verify)
+
+
+def _add_hardware(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
+    parser = group.add_parser("hardware", parents=[common], help="list the hardware catalogue")
+    parser.add_argument("name", nargs="?", help="one entry, with its sources")
+    parser.set_defaults(run=commands.hardware)
+
+
+def _mesh(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in text.replace("x", ",").split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no mesh; for example 2,4") from None
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} are no positions; for example 0,1") from None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""What the command prints: tables and progress for people, JSON for machines."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+
+class Output:
+    """Results go to standard output, progress and errors to standard error."""
+
+    def __init__(self, *, json: bool) -> None:
+        self.json = json
+        self._messages = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def result(self, data: Any, text: str) -> None:
+        """Prints `data` as JSON, or `text`."""
+        if self.json:
+            print(json.dumps(data, indent=1, default=str))
+        else:
+            print(text)
+
+    def table(self, data: Any, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Prints `data` as JSON, or a table."""
+        if self.json:
+            return self.result(data, "")
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for name in header:
+            table.add_column(name, no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        width = None if sys.stdout.isatty() else 200
+        Console(width=width, highlight=False, markup=False).print(table)
+
+    def note(self, text: str) -> None:
+        """One line beside the result."""
+        if not self.json:
+            self._messages.print(text, markup=False)
+
+    def error(self, text: str) -> None:
+        """One line, on standard error."""
+        self._messages.print(f"kiwi: error: {text}", markup=False)
+
+    @contextlib.contextmanager
+    def progress(self, total: int | None = None) -> Iterator["Bar"]:
+        """A progress bar while the block runs; silent where standard error is no terminal."""
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
+        quiet = self.json or not self._messages.is_terminal
+        with Progress(
+            *columns,
+            TimeElapsedColumn(),
+            console=self._messages,
+            transient=True,
+            disable=quiet,
+        ) as progress:
+            yield Bar(progress, progress.add_task("", total=total))
+
+
+class Bar:
+    """One bar."""
+
+    def __init__(self, progress: Progress, task: Any) -> None:
+        self._progress = progress
+        self._task = task
+
+    def say(self, text: str) -> None:
+        """What is being done."""
+        self._progress.update(self._task, description=text)
+
+    def advance(self) -> None:
+        """One of the total is done."""
+        self._progress.advance(self._task)

@@ -1,0 +1,100 @@
+"""The user's file: the function to plan and its arguments."""
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from kiwi.api import Options, PlannedFunction
+from kiwi.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, eq=False)
+class UserFunction:
+    """What `FILE.py:FUNCTION` names: the function, its arguments, options it came with."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: Options
+
+
+def use_cpu_devices(count: int) -> None:
+    """Plans need no accelerator; virtual CPU devices save the compile check a process."""
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", count)
+
+
+def load(spec: str, args_name: str) -> UserFunction:
+    """Imports the file and calls its `make_args`.
+
+    **Raises:** `InvalidArgumentError` if file, function or arguments are not there.
+    """
+    path, separator, name = spec.rpartition(":")
+    if not separator or not path or not name:
+        raise InvalidArgumentError(
+            f"{spec!r} names no function.", suggestion="FILE.py:FUNCTION, as in train.py:step."
+        )
+    module = _module(Path(path))
+    found = _attribute(module, path, name)
+    if not callable(found):
+        raise InvalidArgumentError(f"{name} in {path} is {type(found).__name__}, no function.")
+    args, kwargs = _arguments(module, path, args_name)
+    if isinstance(found, PlannedFunction):
+        return UserFunction(found.function, args, kwargs, found.options)
+    return UserFunction(found, args, kwargs, Options())
+
+
+def _module(path: Path) -> Any:
+    if not path.is_file():
+        raise InvalidArgumentError(
+            f"There is no file {path}.", suggestion="A path relative to the current folder."
+        )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InvalidArgumentError(f"{path} is no Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    # As `python FILE.py` would: modules beside the file can be imported.
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise InvalidArgumentError(f"{path} cannot be read: {error}.") from error
+    return module
+
+
+def _attribute(module: Any, path: str, name: str) -> Any:
+    found = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            public = [n for n, v in vars(module).items() if n[0] != "_" and callable(v)]
+            raise InvalidArgumentError(
+                f"There is no {name} in {path}.",
+                suggestion="One of its functions" + (f": {', '.join(public)}." if public else "."),
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _arguments(module: Any, path: str, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A tuple or list is positional arguments, a dictionary keyword arguments."""
+    if not hasattr(module, name):
+        raise InvalidArgumentError(
+            f"There is no {name} in {path}, which would return the function's arguments.",
+            suggestion=f"def {name}(): return state, batch  (jax.ShapeDtypeStructs will do), "
+            "or --args NAME.",
+        )
+    found = getattr(module, name)()
+    if isinstance(found, dict):
+        return (), found
+    # A NamedTuple is one argument: a training state often is one.
+    if type(found) in (tuple, list):
+        return tuple(found), {}
+    return (found,), {}

@@ -1,0 +1,291 @@
+"""One function, several meshes and budgets: which plans are worth having.
+
+Meshes are planned in parallel processes, the budgets of a mesh one after the other in one
+process, on one formulated problem:
+
+1. the largest budget first: its plan serves every budget that it fits, with its bound, because
+   what no plan under a loose budget beats, none under a tighter one does;
+2. then from the smallest budget up: a plan for a tighter budget is a solution for a looser one,
+   and the search starts from it, or ends there where it is within the gap of the bound of 1.
+"""
+
+import math
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kiwi import loading
+from kiwi.api import PlannedFunction
+from kiwi.errors import InvalidArgumentError, KiwiError
+from kiwi.plan.budget import parse_size
+from kiwi.plan.document import Document, document
+from kiwi.plan.plan import Plan
+from kiwi.plan.planner import Settings, Traced, formulate, make_plan
+from kiwi.solver.result import relative_gap
+from kiwi.strategy.build import PlanningProblem
+
+DEFAULT_TIME_LIMIT_SECONDS = 20.0
+
+HEADROOM = 0.985
+"""The part of a budget that is planned for: copies of operands too small to be modelled one by
+one count in a plan's estimate, up to half a per cent of `gpt-13b-4l`'s budgets."""
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One mesh and budget. `document` is the plan; without one, `error` says why.
+
+    `how` is "solved", "warm start", "same as a larger budget" or "same as a smaller budget".
+    """
+
+    mesh_shape: tuple[int, ...]
+    memory_budget_bytes: int
+    seconds: float
+    how: str = ""
+    error: str = ""
+    document: Document | None = None
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Estimated time of the step, None without a plan."""
+        return None if self.document is None else self.document["estimate"]["step_seconds"]
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Estimated peak, None without a plan."""
+        return None if self.document is None else self.document["estimate"]["peak_bytes"]
+
+    @property
+    def compiled_peak_bytes(self) -> int | None:
+        """Compiled peak, None where it was not checked."""
+        checks = None if self.document is None else self.document["checks"]
+        return None if checks is None else checks["peak_bytes"]
+
+    @property
+    def gap(self) -> float | None:
+        """Proven distance to the best plan."""
+        return None if self.document is None else self.document["bounds"]["gap"]
+
+    @property
+    def device_count(self) -> int:
+        """Devices of the mesh."""
+        return math.prod(self.mesh_shape)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All points, by mesh and budget, and the wall time of the whole."""
+
+    points: tuple[SweepPoint, ...]
+    seconds: float
+
+    @property
+    def pareto(self) -> tuple[SweepPoint, ...]:
+        """The points that no other beats in devices, peak and step time at once."""
+        return tuple(p for p in self.points if not any(_beats(q, p) for q in self.points))
+
+    @property
+    def best(self) -> SweepPoint | None:
+        """The fastest plan."""
+        planned = [p for p in self.points if p.step_seconds is not None]
+        return min(planned, key=lambda p: (p.step_seconds, p.peak_bytes), default=None)
+
+
+def _beats(one: SweepPoint, other: SweepPoint) -> bool:
+    """Better in devices, peak or time and worse in none; of equal points the first counts."""
+    if other.document is None:
+        return True
+    if one.document is None:
+        return False
+    mine = (one.device_count, one.peak_bytes, one.step_seconds)
+    theirs = (other.device_count, other.peak_bytes, other.step_seconds)
+    if mine == theirs:
+        return _order(one) < _order(other)
+    return all(a <= b for a, b in zip(mine, theirs, strict=True))  # type: ignore[operator]
+
+
+def _order(point: SweepPoint) -> tuple[tuple[int, ...], int]:
+    return point.mesh_shape, point.memory_budget_bytes
+
+
+def sweep(
+    function: str,
+    mesh_shapes: Sequence[Sequence[int]],
+    memory_budgets: Sequence[int | str],
+    *,
+    args: str = "make_args",
+    jobs: int = 2,
+    on_point: Callable[[SweepPoint], None] | None = None,
+    **options: Any,
+) -> Sweep:
+    """Plans `FILE.py:FUNCTION` for all meshes and budgets, in `jobs` processes.
+
+    Takes the options of `kiwi.jit` as well; plans are compiled only with `verify`.
+
+    **Raises:** `InvalidArgumentError`, `InvalidSizeError`; what goes wrong for one mesh and
+    budget is said in its point.
+    """
+    if jobs < 1:
+        raise InvalidArgumentError(f"jobs={jobs} is not positive.")
+    started = time.monotonic()
+    budgets = sorted({parse_size(b) for b in memory_budgets})
+    shapes = sorted({tuple(s) for s in mesh_shapes}, key=_effort, reverse=True)
+    options = {"verify": None, "time_limit_seconds": DEFAULT_TIME_LIMIT_SECONDS, **options}
+    found: list[SweepPoint] = []
+    for points in _planned_meshes(function, args, shapes, budgets, options, jobs):
+        found += points
+        if on_point is not None:
+            for point in points:
+                on_point(point)
+    found.sort(key=lambda p: (p.device_count, p.mesh_shape, p.memory_budget_bytes))
+    return Sweep(tuple(found), time.monotonic() - started)
+
+
+def _effort(shape: Sequence[int]) -> tuple[int, int]:
+    """The meshes that take longest go first."""
+    return sum(size > 1 for size in shape), math.prod(shape)
+
+
+def _planned_meshes(
+    function: str,
+    args: str,
+    shapes: Sequence[tuple[int, ...]],
+    budgets: list[int],
+    options: dict[str, Any],
+    jobs: int,
+) -> Iterator[list[SweepPoint]]:
+    # A forked process would inherit jax's threads and might hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(shapes)), mp_context=context) as pool:
+        waiting: list[Future[list[SweepPoint]]] = [
+            pool.submit(_plan_mesh, function, args, shape, budgets, options) for shape in shapes
+        ]
+        try:
+            for done in as_completed(waiting):
+                yield done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _plan_mesh(
+    function: str, args: str, shape: tuple[int, ...], budgets: list[int], options: dict[str, Any]
+) -> list[SweepPoint]:
+    """In a process of its own: loads the file and plans one mesh."""
+    loading.use_cpu_devices(math.prod(shape))
+    try:
+        user = loading.load(function, args)
+        chosen = replace(user.options, mesh=None, mesh_shape=shape, **options)
+        planned = PlannedFunction(user.function, chosen)
+        return sweep_budgets(planned, budgets, user.args, user.kwargs)
+    except KiwiError as error:
+        return [SweepPoint(shape, b, 0.0, error=error.what) for b in budgets]
+
+
+def sweep_budgets(
+    planned: PlannedFunction, budgets: Sequence[int], args: Sequence[Any], kwargs: dict[str, Any]
+) -> list[SweepPoint]:
+    """Plans one mesh for several budgets, on one problem, with warm starts."""
+    traced, settings = planned.traced(*args, **kwargs), planned.settings
+    loose = max(budgets)
+    # The smallest budget's problem has the most copies of operands: it serves all budgets.
+    smallest = replace(settings, memory_budget_bytes=min(budgets))
+    given = planned.options.out_shardings
+    planning = formulate(traced, given, smallest)
+    chain = _Chain(traced, planning, given, settings)
+    points = {loose: chain.plan(loose)}
+    for budget in sorted(budgets):
+        if budget != loose:
+            points[budget] = chain.plan(budget)
+    return [points[budget] for budget in sorted(budgets)]
+
+
+class _Chain:
+    """The budgets of one mesh, one after the other; remembers what may be used again."""
+
+    def __init__(
+        self, traced: Traced, planning: PlanningProblem, out_shardings: Any, settings: Settings
+    ) -> None:
+        self._traced = traced
+        self._planning = planning
+        self._out_shardings = out_shardings
+        self._settings = settings
+        self._free: Plan | None = None
+        self._tighter: Plan | None = None
+
+    def plan(self, budget: int) -> SweepPoint:
+        """The point for one budget, the largest first, then upwards."""
+        started = time.monotonic()
+        shape = self._settings.mesh.shape
+        try:
+            found, how = self._known(budget) or self._solved(budget)
+        except KiwiError as error:
+            return SweepPoint(shape, budget, time.monotonic() - started, error=error.what)
+        if self._free is None:
+            self._free = found
+        else:
+            self._tighter = found
+        seconds = time.monotonic() - started
+        return SweepPoint(shape, budget, seconds, how, document=document(found))
+
+    def _known(self, budget: int) -> tuple[Plan, str] | None:
+        free, tighter = self._free, self._tighter
+        if free is None:
+            return None
+        if _peak(free) <= budget:
+            return replace(free, memory_budget_bytes=budget), "same as a larger budget"
+        if tighter is None or tighter.solve_result.objective is None:
+            return None
+        gap = relative_gap(tighter.solve_result.objective, free.solve_result.bound)
+        if gap > self._settings.gap:
+            return None
+        # Under a looser budget only the bound of the loosest one is proven.
+        result = replace(tighter.solve_result, bound=free.solve_result.bound)
+        known = replace(tighter, memory_budget_bytes=budget, solve_result=result)
+        return known, "same as a smaller budget"
+
+    def _solved(self, budget: int) -> tuple[Plan, str]:
+        warm = None if self._tighter is None else self._tighter.solve_result.solution
+        found = make_plan(
+            self._traced,
+            self._out_shardings,
+            replace(self._settings, memory_budget_bytes=int(HEADROOM * budget)),
+            planning=self._planning,
+            warm_start=warm,
+        )
+        result = found.solve_result
+        if self._free is not None and self._free.solve_result.bound > result.bound:
+            result = replace(result, bound=self._free.solve_result.bound)
+        found = replace(found, memory_budget_bytes=budget, solve_result=result)
+        return found, "solved" if warm is None else "warm start"
+
+
+def _peak(plan: Plan) -> int:
+    return plan.estimate.peak_bytes if plan.compiled is None else plan.compiled.peak_bytes
+
+
+def sweep_json(found: Sweep) -> dict[str, Any]:
+    """The table as plain data, without the plans themselves."""
+    front = {_order(point) for point in found.pareto}
+    return {
+        "seconds": found.seconds,
+        "points": [
+            {
+                "mesh_shape": list(p.mesh_shape),
+                "device_count": p.device_count,
+                "memory_budget_bytes": p.memory_budget_bytes,
+                "step_seconds": p.step_seconds,
+                "peak_bytes": p.peak_bytes,
+                "compiled_peak_bytes": p.compiled_peak_bytes,
+                "gap": p.gap,
+                "how": p.how,
+                "error": p.error,
+                "seconds": p.seconds,
+                "pareto": _order(p) in front,
+            }
+            for p in found.points
+        ],
+    }

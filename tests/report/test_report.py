@@ -1,0 +1,189 @@
+"""The HTML report in a headless browser: no errors, no network, every part is used."""
+
+import json
+
+import pytest
+
+import kiwi
+from examples import gpt
+from kiwi.plan.document import document
+from kiwi.plan.report_data import report_data
+from kiwi.report import render, write_report
+from tests.helpers.browser import WHY_NOT, Browser, find_chromium
+
+SWEEP = {
+    "seconds": 12.0,
+    "points": [
+        {
+            "mesh_shape": shape,
+            "device_count": 8,
+            "memory_budget_bytes": budget,
+            "step_seconds": step,
+            "peak_bytes": peak,
+            "gap": 0.01,
+            "pareto": pareto,
+        }
+        for shape, budget, step, peak, pareto in (
+            ([2, 4], 2**34, 0.08, 9 * 2**30, True),
+            ([8], 2**34, 0.09, 12 * 2**30, False),
+            ([8], 2**32, None, None, False),
+        )
+    ],
+}
+
+
+def plan_of(size: str, **options):
+    config = gpt.SIZES[size]
+    step = gpt.make_train_step(config)
+    args = gpt.abstract_state(config), gpt.abstract_batch(config)
+    return kiwi.plan(step, *args, mesh_shape=(2, 4), donate_argnums=0, **options)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    free = plan_of("tiny", verify=None, gap=0.1, time_limit_seconds=5)
+    budget = int(0.8 * free.estimate.peak_bytes)
+    return plan_of("tiny", memory_budget=budget, gap=0.1, time_limit_seconds=5)
+
+
+@pytest.fixture(scope="module", params=["tiny", "gpt-13b-4l"])
+def report(request, tmp_path_factory, tiny):
+    """A report in a file, with a sweep's curve."""
+    large = request.param == "gpt-13b-4l"
+    plan = plan_of(request.param, memory_budget="9GiB", gap=0.05) if large else tiny
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(path, report_data(document(plan), plan, SWEEP))
+    return plan, path
+
+
+@pytest.fixture
+def browser():
+    executable = find_chromium()
+    if executable is None:
+        pytest.skip(f"the report is not opened: {'; '.join(WHY_NOT)}")
+    with Browser(executable) as browser:
+        yield browser
+
+
+def text(browser, selector):
+    return browser.evaluate(f"document.querySelector({json.dumps(selector)}).textContent")
+
+
+def count(browser, selector):
+    return browser.evaluate(f"document.querySelectorAll({json.dumps(selector)}).length")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_part_of_the_report_works(report, browser, theme, tmp_path):
+    plan, path = report
+    browser.use_theme(theme)
+    browser.open(path)
+    assert text(browser, "h1") == "train_step"
+    check_memory(browser, plan)
+    check_shardings(browser, plan)
+    check_decisions(browser, plan)
+    check_curves(browser)
+    check_theme(browser, theme)
+    browser.screenshot(tmp_path / "report.png")
+    assert (tmp_path / "report.png").stat().st_size > 20_000
+    assert browser.errors == []
+    assert [url for url in browser.requests if not url.startswith("file:")] == []
+
+
+def check_memory(browser, plan):
+    assert f"operator {plan.estimate.peak_unit} (the predicted peak)" in text(
+        browser, "#alive-title"
+    )
+    shown = text(browser, "#alive li:last-child .size")
+    assert shown == text(browser, ".tile:nth-child(2) b")
+    browser.hover("#memory-chart", 0.5, 0.5)
+    assert "predicted" in text(browser, "#tip")
+    browser.click("#memory-chart", 0.3, 0.5)
+    assert "the predicted peak" not in text(browser, "#alive-title")
+    browser.click("#at-compiled-peak")
+    assert "compiled peak" in text(browser, "#alive-title") and count(browser, "#alive li") > 3
+    browser.click("#at-peak")
+    assert "the predicted peak" in text(browser, "#alive-title")
+
+
+def check_shardings(browser, plan):
+    before = text(browser, "#mesh-panel")
+    assert count(browser, "#mesh-panel .device") == plan.mesh.size
+    browser.click("#tensors button:nth-child(3)")
+    assert text(browser, "#mesh-panel") != before
+    browser.click("button[data-kind='activations']")
+    assert count(browser, "#tensors button") > 3
+    assert count(browser, "#mesh-panel .device") == plan.mesh.size
+
+
+def check_decisions(browser, plan):
+    rows = "#decisions tbody tr.item"
+    everything = count(browser, rows)
+    assert everything == min(600, len(plan.decisions))
+    browser.click("#filter")
+    browser.type("dot_general forward")
+    browser.evaluate("document.getElementById('phase').focus()")
+    assert count(browser, rows) == 0  # words are sought in name, source and layout, not in phase
+    browser.evaluate("filter = document.getElementById('filter'); filter.value = 'dot_general'; 0")
+    browser.evaluate("filter.dispatchEvent(new Event('input')); 0")
+    assert 0 < count(browser, rows) < everything
+    browser.evaluate(
+        "phase = document.getElementById('phase'); phase.value = 'forward';"
+        "phase.dispatchEvent(new Event('change')); 0"
+    )
+    wanted = sum(d.opcode == "dot_general" and d.phase == "forward" for d in plan.decisions)
+    assert count(browser, rows) == wanted
+    browser.click("th[data-key='0'] button")
+    first = "Number(document.querySelector('#decisions tbody tr.item td').textContent)"
+    ascending = browser.evaluate(first)
+    browser.click("th[data-key='0'] button")
+    assert browser.evaluate(first) > ascending
+    browser.click("#decisions tbody tr.item td:nth-child(2)")
+    assert "options, if nothing else changed" in text(browser, "tr.detail")
+    browser.click("tr.detail button")
+    assert "the predicted peak" not in text(browser, "#alive-title") or plan.estimate.peak_unit
+    browser.click("#decisions tbody tr.item td:nth-child(2)")
+    assert count(browser, "tr.detail") == 0
+
+
+def check_curves(browser):
+    assert count(browser, "#solver-chart .state") >= 1
+    browser.hover("#solver-chart .state")
+    assert "best step" in text(browser, "#tip")
+    assert count(browser, "#pareto-chart .point") == 2
+    browser.hover("#pareto-chart .point")
+    assert "mesh" in text(browser, "#tip")
+
+
+def check_theme(browser, theme):
+    background = "getComputedStyle(document.body).backgroundColor"
+    before = browser.evaluate(background)
+    assert browser.evaluate("document.getElementById('theme').textContent").lower() != theme
+    browser.click("#theme")
+    assert browser.evaluate(background) != before
+
+
+def test_a_saved_plan_without_check_has_a_report_too(tmp_path, browser):
+    plan = plan_of("tiny", verify=None, gap=0.1, time_limit_seconds=5)
+    write_report(tmp_path / "report.html", report_data(document(plan)))
+    browser.open(tmp_path / "report.html")
+    assert "not compiled" in text(browser, "#head")
+    assert browser.errors == [] and count(browser, "#at-compiled-peak") == 0
+
+
+def test_names_in_a_plan_are_text_not_markup(tiny):
+    found = document(tiny)
+    found["function"]["name"] = "</script><script>alert(1)</script>"
+    page = render(report_data(found))
+    assert "<script>alert" not in page and "&lt;/script&gt;" in page
+
+
+def test_the_report_asks_for_nothing_outside_itself(tiny):
+    page = render(report_data(document(tiny), tiny))
+    for word in ("http://", "https://", "@import", "src=", 'href="/'):
+        assert word not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_a_report_that_cannot_be_written_is_said(tiny, tmp_path):
+    with pytest.raises(kiwi.errors.InvalidArgumentError, match="No such file"):
+        write_report(tmp_path / "none" / "r.html", report_data(document(tiny)))
