@@ -44,7 +44,7 @@ def estimate_baseline(
         mesh_shape=mesh_shape,
         profile=profile,
         memory_budget=UNLIMITED,
-        planner="alpa",
+        planner="xla",
         donate_argnums=0,
         in_shardings=(baseline.specs.state, baseline.specs.batch),
         respect_user_checkpoint=True,

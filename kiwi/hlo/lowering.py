@@ -5,7 +5,7 @@ then say exactly which SSA value each traced value became, and an operator belon
 first equation whose outputs need it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -38,9 +38,9 @@ def lower(program: Program) -> HloGraph:
     )
 
 
-def _lower_all_values(program: Program) -> Any:
-    constants = list(program.constants)
-    inputs = [*program.arguments, *constants]
+def all_values_function(program: Program) -> tuple[list[int], Callable[..., list[Any]]]:
+    """Value indices of a program's inputs, and the function from those to every value of it."""
+    inputs = [*program.arguments, *program.constants]
 
     def every_value(*arrays: Any) -> list[Any]:
         env = dict(zip(inputs, arrays, strict=True))
@@ -48,6 +48,11 @@ def _lower_all_values(program: Program) -> Any:
             env.update(zip(equation.outputs, equation.apply(env.__getitem__), strict=True))
         return [env[v] for v in range(len(program.values))]
 
+    return inputs, every_value
+
+
+def _lower_all_values(program: Program) -> Any:
+    inputs, every_value = all_values_function(program)
     shapes = [program.values[v].shape_dtype for v in inputs]
     return jax.jit(every_value, keep_unused=True).lower(*shapes).compiler_ir("stablehlo")
 

@@ -29,6 +29,7 @@ from kiwi.plan.origin import Origin
 from kiwi.plan.plan import ArgumentTrees, Plan
 from kiwi.plan.progress import ProgressLog
 from kiwi.plan.propagated import propagated
+from kiwi.plan.propagated import propagated
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
 from kiwi.plan.targets import TARGETS, compile_for
 from kiwi.solver import SOLVERS, SolveResult, SolveStatus, evaluate, solve

@@ -32,7 +32,12 @@ def predicted_uses(planning: PlanningProblem, solution: Sequence[int]) -> tuple[
 def _of_units(
     planning: PlanningProblem, solution: Sequence[int], layouts: _Layouts
 ) -> Iterator[_Found]:
-    """Kind, axes, bytes, times; adds what units yield to `layouts`."""
+    """Kind, axes, bytes, times; adds what units yield to `layouts`.
+
+    A program as XLA lays it out by itself has no barriers between readers of one value, so that
+    XLA brings it into another layout once for all of them.
+    """
+    as_written, seen = bool(planning.fixed.values), set()
     for unit, (strategy, residency) in zip(
         planning.units.units, planning.unit_choices(solution), strict=True
     ):
@@ -40,7 +45,9 @@ def _of_units(
         for collective in strategy.collectives:
             yield collective.kind, collective.axes, collective.bytes, times
         for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
-            yield from _resharding(planning, value, layouts[value], wanted, times)
+            if not (as_written and (value, wanted) in seen):
+                yield from _resharding(planning, value, layouts[value], wanted, times)
+            seen.add((value, wanted))
         layouts.update(zip(unit.outputs, strategy.results, strict=True))
 
 

@@ -17,11 +17,11 @@ Edges:
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.strategy.copies import NEGLIGIBLE, CopyNode, copy_node
@@ -41,12 +41,15 @@ class Fixed:
     - `carried`: position of a result → value index of the argument that it replaces in the
       next step, and whose sharding it should have.
     - `recompute`: whether recomputation may be planned.
+    - `values`: value index of what a unit yields → its sharding, where the unit has a strategy
+      that yields it so.
     """
 
     arguments: Mapping[int, TensorSharding]
     results: Mapping[int, TensorSharding]
     carried: Mapping[int, int]
     recompute: bool = True
+    values: Mapping[int, TensorSharding] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,11 +131,45 @@ def build_problem(
     """Enumerates options and prices them."""
     sources = tuple(_source_node(units, mesh, fixed, value) for value in _source_values(units))
     lifetimes = residencies(units, recompute=fixed.recompute)
-    strategies = StrategyTable(units, mesh)
+    table = StrategyTable(units, mesh)
     unit_nodes = tuple(
-        UnitNode(unit.index, strategies.of(unit), lifetimes[unit.index]) for unit in units.units
+        UnitNode(unit.index, _strategies(units, table, unit, fixed), lifetimes[unit.index])
+        for unit in units.units
     )
     return _assemble(units, mesh, fixed, sources, unit_nodes, limit_bytes, with_parts=False)
+
+
+def _strategies(
+    units: UnitGraph, table: StrategyTable, unit: Unit, fixed: Fixed
+) -> tuple[ShardingStrategy, ...]:
+    """Those that yield what is fixed, and of these those that move the fewest bytes of operands.
+
+    All where nothing is fixed, or no strategy yields it. XLA's partitioner, too, takes operands
+    as they lie where it can.
+    """
+    wanted = [fixed.values.get(output) for output in unit.outputs]
+    if all(sharding is None for sharding in wanted):
+        return table.of(unit)
+    found = [
+        s
+        for s in table.all_of(unit)
+        if all(w in (None, result) for w, result in zip(wanted, s.results, strict=True))
+    ]
+    moved = [_moved_bytes(units, unit, strategy, fixed) for strategy in found]
+    least = min(moved, default=0)
+    kept = tuple(s for s, size in zip(found, moved, strict=True) if size == least)
+    return kept or table.of(unit)
+
+
+def _moved_bytes(units: UnitGraph, unit: Unit, strategy: ShardingStrategy, fixed: Fixed) -> int:
+    """Bytes of the operands that a strategy expects in another layout than the fixed one."""
+    layouts = {**fixed.values, **fixed.arguments}
+    values = units.graph.program.values
+    return sum(
+        values[value].size_bytes
+        for (value, _), expected in zip(unit.rule.reads, strategy.reads, strict=True)
+        if layouts.get(value, expected) != expected
+    )
 
 
 def _assemble(

@@ -13,20 +13,28 @@ from kiwi.strategy.strategies import ShardingStrategy, enumerate_strategies
 
 
 class StrategyTable:
-    """Undominated strategies by unit."""
+    """Strategies by unit."""
 
     def __init__(self, units: UnitGraph, mesh: DeviceMesh) -> None:
         self._units = units
         self._mesh = mesh
-        self._known: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
+        self._all: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
+        self._undominated: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
 
     def of(self, unit: Unit) -> tuple[ShardingStrategy, ...]:
-        """The strategies of one unit."""
+        """The undominated strategies of one unit."""
         key = self._appearance(unit)
-        if key not in self._known:
-            found = enumerate_strategies(self._units, unit, self._mesh)
-            self._known[key] = undominated(self._units, unit, self._mesh, found)
-        return self._known[key]
+        if key not in self._undominated:
+            found = self.all_of(unit)
+            self._undominated[key] = undominated(self._units, unit, self._mesh, found)
+        return self._undominated[key]
+
+    def all_of(self, unit: Unit) -> tuple[ShardingStrategy, ...]:
+        """All strategies of one unit, also those that others beat."""
+        key = self._appearance(unit)
+        if key not in self._all:
+            self._all[key] = enumerate_strategies(self._units, unit, self._mesh)
+        return self._all[key]
 
     def _appearance(self, unit: Unit) -> Hashable:
         """All that strategies and their dominance depend on."""
