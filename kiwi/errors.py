@@ -4,6 +4,8 @@ Every exception that Kiwi raises on purpose derives from `KiwiError`; anything e
 escapes is a bug in Kiwi.
 """
 
+from typing import Any
+
 
 class KiwiError(Exception):
     """Base of all errors raised on purpose.
@@ -95,6 +97,29 @@ class InfeasibleError(KiwiError):
 
 class InfeasibleBudgetError(InfeasibleError):
     """A memory budget below what any plan needs."""
+
+
+class BudgetNotMetError(InfeasibleBudgetError):
+    """A memory budget that no plan met in the program that the compiler made of it.
+
+    **Attributes:**
+
+    - `plan`: the plan that came nearest, with its compiled program; it meets `least_peak_bytes`.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        plan: Any,
+        cause: str = "",
+        suggestion: str = "",
+        least_peak_bytes: int | None = None,
+    ) -> None:
+        self.plan = plan
+        super().__init__(
+            what, cause=cause, suggestion=suggestion, least_peak_bytes=least_peak_bytes
+        )
 
 
 class NoPlanFoundError(KiwiError, TimeoutError):

@@ -42,7 +42,7 @@ def test_estimate_and_compiled_stand_side_by_side(checked_plan):
     e, c = checked_plan.estimate, checked_plan.compiled
     parts = e.compute_seconds + e.communication_seconds + e.resharding_seconds + e.recompute_seconds
     assert e.step_seconds == pytest.approx(parts) and e.step_seconds > 0
-    assert e.peak_bytes == max(e.memory_bytes) == e.memory_bytes[e.peak_unit]
+    assert e.peak_bytes >= max(e.memory_bytes) == e.memory_bytes[e.peak_unit]
     assert c.target == "cpu" and c.peak_bytes > 0
     text = str(checked_plan)
     for words in ("8 x h100-sxm (x=2, y=4)", "Peak memory, estimated", "Peak memory, compiled"):

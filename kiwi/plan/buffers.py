@@ -95,9 +95,7 @@ def read_memory(module: bytes, assignment: bytes) -> CompiledMemory:
     )
 
 
-def _forwarded(
-    instruction: Any, operands: Sequence[list[frozenset[int]]]
-) -> list[frozenset[int]]:
+def _forwarded(instruction: Any, operands: Sequence[list[frozenset[int]]]) -> list[frozenset[int]]:
     """Per element of a forwarding instruction's result, the instructions that define it."""
     if instruction.opcode == "tuple":
         return [frozenset().union(*given) for given in operands]

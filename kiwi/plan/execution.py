@@ -77,4 +77,3 @@ def _result_shardings(
         else:
             found.append(layouts[result] if isinstance(result, int) else None)
     return tuple(found)
-

@@ -22,7 +22,12 @@ from kiwi.plan.file import write
 from kiwi.plan.ledger import Ledger
 from kiwi.plan.predicted_collectives import unforeseen
 from kiwi.plan.report import summary
+from kiwi.plan.report_data import report_data
+from kiwi.plan.rounds import Round
 from kiwi.plan.verify import Step
+from kiwi.report import write_report
+from kiwi.report.notebook import fragment
+from kiwi.report.plot import plot_memory
 from kiwi.solver import Progress, SolveResult
 
 if TYPE_CHECKING:
@@ -63,6 +68,7 @@ class Plan:
     - `ledger`: the estimate, split by argument and operator.
     - `origin`: what the plan was made from, for explaining and changing it; `progress`: states
       of the solver, in time.
+    - `rounds`: what the closed loop tried, the last one being this plan unless it was refused.
     """
 
     mesh: DeviceMesh
@@ -80,6 +86,7 @@ class Plan:
     ledger: Ledger
     origin: "Origin | None" = None
     progress: tuple[Progress, ...] = ()
+    rounds: tuple[Round, ...] = ()
 
     @functools.cached_property
     def in_shardings(self) -> Any:
@@ -182,6 +189,20 @@ class Plan:
         **Raises:** `PlanFileError` if the file cannot be written.
         """
         write(document(self), path)
+
+    def write_report(self, path: str | Path) -> None:
+        """Writes the HTML report: one file, to be opened in a browser.
+
+        **Raises:** `InvalidArgumentError` if the file cannot be written.
+        """
+        write_report(path, report_data(document(self), self))
+
+    def plot_memory(self, ax: Any = None) -> Any:
+        """Draws memory over the step with matplotlib (extra `report`); returns the axes."""
+        return plot_memory(document(self), ax)
+
+    def _repr_html_(self) -> str:
+        return fragment(report_data(document(self), self))
 
     def explain(
         self, operator: int | str, *, forced: int = 3, time_limit_seconds: float = 10.0

@@ -8,9 +8,7 @@ from typing import Any
 import jax
 
 from kiwi.errors import (
-    InfeasibleBudgetError,
     InvalidArgumentError,
-    NoPlanFoundError,
     UnknownPlannerError,
     UnknownSolverError,
 )
@@ -18,38 +16,23 @@ from kiwi.hlo.lowering import lower
 from kiwi.hlo.program import Program, trace
 from kiwi.hlo.units import UnitGraph, build_units
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.budget import format_bytes
 from kiwi.plan.carried import carried_results
-from kiwi.plan.decision import decisions
-from kiwi.plan.estimate import estimate_solution
-from kiwi.plan.execution import build_execution
-from kiwi.plan.ledger import Ledger, build_ledger
-from kiwi.plan.notes import notes
+from kiwi.plan.ledger import build_ledger
+from kiwi.plan.loop import ClosedLoop
 from kiwi.plan.origin import Origin
 from kiwi.plan.plan import ArgumentTrees, Plan
 from kiwi.plan.progress import ProgressLog
 from kiwi.plan.propagated import propagated
-from kiwi.plan.propagated import propagated
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
-from kiwi.plan.targets import TARGETS, compile_for
-from kiwi.solver import SOLVERS, SolveResult, SolveStatus, evaluate, solve
+from kiwi.plan.targets import TARGETS
+from kiwi.solver import SOLVERS
 from kiwi.solver.outcome import OnProgress
-from kiwi.solver.settle import settled
 from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
 
 PLANNERS = {"joint": True, "alpa": False, "xla": False}
 """Planner names, and whether they recompute. "joint" decides sharding and recomputation
 together; "alpa" decides sharding alone under the same memory limit (Zheng et al., 2022). "xla"
 decides nothing: values are sharded as XLA does by itself from what the caller gives."""
-
-CHECK_ROUNDS = 4
-"""How often a plan is tightened and solved again when its compiled peak is over the budget."""
-
-
-CHECK_HEADROOM = 0.96
-"""The part of the budget that a checked plan aims at first. XLA:CPU's heap of temporaries is a
-few per cent larger than what lives in it at the peak: 2 to 6 % for gpt-13b-4l on (2, 4) at
-100, 60 and 40 % of the free peak."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +121,8 @@ def make_plan(
     if planning is None:
         planning = formulate(traced, out_shardings, settings)
     log = ProgressLog(settings.on_progress)
-    plan = _solve_and_check(traced, planning, replace(settings, on_progress=log), warm_start)
+    loop = ClosedLoop(traced, planning, replace(settings, on_progress=log))
+    plan = loop.run(warm_start)
     assert plan.solve_result.solution is not None
     return replace(
         plan,
@@ -198,122 +182,3 @@ def _given_results(
             what = f"result {position}"
             found[position] = to_tensor_sharding(sharding, shape, mesh, what)
     return found
-
-
-def _solve_and_check(
-    traced: Traced,
-    planning: PlanningProblem,
-    settings: Settings,
-    warm_start: Sequence[int] | None = None,
-) -> Plan:
-    """Solves; while the compiled peak is over the budget, tightens the limit and solves again.
-
-    The model's error is taken to be proportional: the next limit is the budget times
-    predicted over compiled peak. Returns the first plan that fits, else the one that comes
-    closest.
-    """
-    budget = settings.memory_budget_bytes
-
-    solved_seconds = 0.0
-
-    def attempt(limit_bytes: int, warm: Plan | None = None) -> Plan:
-        nonlocal solved_seconds
-        start = warm_start if warm is None else warm.solve_result.solution
-        # All rounds share the time limit; a late round still gets a part of it.
-        total = settings.time_limit_seconds
-        seconds = max(total - solved_seconds, total / CHECK_ROUNDS)
-        result = _solve(planning, limit_bytes, replace(settings, time_limit_seconds=seconds), start)
-        solved_seconds += result.seconds
-        return _checked(_plan_of(traced, planning, result, settings), settings)
-
-    if settings.verify is None:
-        return attempt(budget)
-    try:
-        last = attempt(int(CHECK_HEADROOM * budget))
-    except (InfeasibleBudgetError, NoPlanFoundError):
-        last = attempt(budget)
-    best = last
-    for _ in range(CHECK_ROUNDS - 1):
-        if best.fits:
-            break
-        try:
-            last = attempt(int(budget * last.estimate.peak_bytes / _peak(last)), last)
-        except (InfeasibleBudgetError, NoPlanFoundError):
-            break
-        best = min(best, last, key=_peak)
-    return best
-
-
-def _peak(plan: Plan) -> int:
-    return plan.estimate.peak_bytes if plan.compiled is None else plan.compiled.peak_bytes
-
-
-def _solve(
-    planning: PlanningProblem, limit_bytes: int, settings: Settings, warm: Any
-) -> SolveResult:
-    problem = replace(planning.problem, limit_bytes=limit_bytes)
-    result = solve(
-        problem,
-        solver=settings.solver,
-        time_limit_seconds=settings.time_limit_seconds,
-        seed=settings.seed,
-        gap=settings.gap,
-        warm_start=warm,
-        on_progress=settings.on_progress,
-    )
-    if result.status is SolveStatus.INFEASIBLE:
-        raise infeasible_budget(limit_bytes, result)
-    if result.solution is None:
-        raise NoPlanFoundError(
-            f"No plan was found in {settings.time_limit_seconds:g} s under "
-            f"{format_bytes(limit_bytes)}.",
-            cause="The budget is close to the least that is possible, or the limit is short. "
-            + result.message,
-            suggestion="A larger time_limit_seconds or memory_budget.",
-        )
-    solution = settled(problem, result.solution)
-    priced = evaluate(problem, solution)
-    return replace(
-        result, solution=solution, objective=priced.cost, peak_bytes=priced.peak_bytes
-    )
-
-
-def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:
-    """The error for a budget that no plan meets, with the smallest one found."""
-    least = result.least_peak_bytes
-    known = f"The smallest peak found is {format_bytes(least)}." if least else ""
-    return InfeasibleBudgetError(
-        f"No plan needs as little as {format_bytes(limit_bytes)} per device. {known}".strip(),
-        cause="Arguments, results and the largest operator's operands need more than that.",
-        suggestion=f"memory_budget={least}, or a larger mesh, or a smaller batch."
-        if least
-        else "A larger memory_budget or mesh, or a smaller batch.",
-        least_peak_bytes=least,
-    )
-
-
-def _plan_of(
-    traced: Traced, planning: PlanningProblem, result: SolveResult, settings: Settings
-) -> Plan:
-    assert result.solution is not None
-    return Plan(
-        mesh=settings.mesh,
-        profile=settings.mesh.hardware.name,
-        planner=settings.planner,
-        memory_budget_bytes=settings.memory_budget_bytes,
-        estimate=estimate_solution(planning, result.solution),
-        compiled=None,
-        solve_result=result,
-        decisions=decisions(planning, result.solution),
-        execution=build_execution(planning, result.solution),
-        trees=traced.trees,
-        notes=(),
-        planning_seconds=0.0,
-        ledger=Ledger((), ()),
-    )
-
-
-def _checked(plan: Plan, settings: Settings) -> Plan:
-    if settings.verify is not None:
-        plan = replace(plan, compiled=compile_for(settings.verify, plan.step))
-    return replace(plan, notes=notes(plan))

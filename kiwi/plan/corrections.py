@@ -1,0 +1,49 @@
+"""What the compiled program holds beyond the prediction, as memory of the problem.
+
+XLA's schedule is aligned with the plan's by name scopes: a unit runs at the median position of
+its instructions, and no later than any unit behind it. At each unit's time the correction is by
+how much the compiled memory exceeds the predicted, where it does.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kiwi.plan.buffers import CompiledMemory
+from kiwi.solver.problem import Interval
+
+
+def unit_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
+    """For each unit the most that the compiled program holds while it runs, in bytes."""
+    last = _last_positions(memory, unit_count)
+    times = np.minimum(np.searchsorted(last, np.arange(len(memory.curve_bytes))), unit_count - 1)
+    found = np.zeros(unit_count, dtype=np.int64)
+    np.maximum.at(found, times, np.asarray(memory.curve_bytes, dtype=np.int64))
+    return found
+
+
+def _last_positions(memory: CompiledMemory, unit_count: int) -> np.ndarray:
+    """For each unit the position up to which its time lasts; never falling."""
+    last = np.full(unit_count, np.inf)
+    units = np.asarray(memory.units)
+    for unit in np.unique(units[units >= 0]):
+        last[unit] = np.median(np.flatnonzero(units == unit))
+    from_behind = np.minimum.accumulate(last[::-1])[::-1]
+    return np.where(np.isfinite(from_behind), from_behind, len(memory.curve_bytes))
+
+
+def excess(memory: CompiledMemory, predicted_bytes: Sequence[int]) -> np.ndarray:
+    """For each unit the compiled bytes beyond the predicted ones, at least 0."""
+    predicted = np.asarray(predicted_bytes, dtype=np.int64)
+    return np.maximum(unit_curve(memory, len(predicted)) - predicted, 0)
+
+
+def as_intervals(excess_bytes: np.ndarray) -> tuple[Interval, ...]:
+    """Runs of equal excess as half-open intervals of unit times."""
+    edges = np.flatnonzero(np.diff(excess_bytes)) + 1
+    starts, ends = np.concatenate(([0], edges)), np.concatenate((edges, [len(excess_bytes)]))
+    return tuple(
+        Interval(int(start), int(end), int(excess_bytes[start]))
+        for start, end in zip(starts, ends, strict=True)
+        if excess_bytes[start] > 0
+    )

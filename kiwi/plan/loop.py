@@ -1,0 +1,240 @@
+"""The closed loop: solve, emit, compile, and correct the model where the compiler disagrees.
+
+1. The problem is solved under the budget.
+2. The planned step is compiled. If its peak is within the budget, the plan is verified. (Without
+   a target to compile for, the predicted size of XLA's heap, see `kiwi.plan.packing`, stands in:
+   while it is over the budget, the limit is lowered by as much and the problem solved again.)
+3. Otherwise what the compiled program holds beyond the prediction, unit by unit, becomes memory
+   of the problem that no option can avoid (`kiwi.plan.corrections`); what its heap wastes lowers
+   the limit. Then again from 1, starting from the last solution.
+
+After `MOST_ROUNDS` compilations, or if no plan is left, the budget is refused, naming the nearest
+one for which the compiled program is known to fit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
+from kiwi.plan.budget import format_bytes
+from kiwi.plan.corrections import as_intervals, excess
+from kiwi.plan.decision import decisions
+from kiwi.plan.estimate import estimate_solution
+from kiwi.plan.execution import build_execution
+from kiwi.plan.ledger import Ledger
+from kiwi.plan.notes import notes
+from kiwi.plan.plan import Plan
+from kiwi.plan.rounds import Round
+from kiwi.plan.targets import compile_for
+from kiwi.solver import SolveResult, SolveStatus, evaluate, solve
+from kiwi.solver.problem import Node
+from kiwi.solver.settle import settled
+from kiwi.strategy.build import PlanningProblem
+
+if TYPE_CHECKING:
+    from kiwi.plan.planner import Settings, Traced
+
+MOST_ROUNDS = 5
+"""How many plans are compiled at most."""
+
+MOST_SOLVES = 3
+"""How often is solved without a check, lowering the limit by what the heap wastes."""
+
+
+@dataclass
+class _Model:
+    """What compiled programs taught so far: bytes by unit, and bytes at every time."""
+
+    excess_bytes: np.ndarray
+    waste_bytes: int = 0
+
+    def learn(self, plan: Plan) -> None:
+        """Takes over what the plan's compiled program holds beyond its prediction."""
+        assert plan.compiled is not None
+        memory = plan.compiled.memory
+        if memory is None:
+            beyond = plan.compiled.peak_bytes - plan.estimate.peak_bytes
+            self.waste_bytes += max(beyond, 0)
+            return
+        found = excess(memory, plan.estimate.memory_bytes)
+        self.excess_bytes = np.maximum(self.excess_bytes, found)
+        self.waste_bytes = max(self.waste_bytes, memory.fragmentation_bytes)
+
+
+class ClosedLoop:
+    """Plans one problem until its compiled program meets the budget."""
+
+    def __init__(self, traced: "Traced", planning: PlanningProblem, settings: "Settings") -> None:
+        self._traced = traced
+        self._planning = planning
+        self._settings = settings
+        self._model = _Model(np.zeros(planning.problem.horizon, dtype=np.int64))
+        self._solved_seconds = 0.0
+        self._rounds: list[Round] = []
+
+    def run(self, warm_start: Sequence[int] | None) -> Plan:
+        """The first plan that fits.
+
+        **Raises:** `InfeasibleBudgetError` or `NoPlanFoundError` if there is none to compile;
+        `BudgetNotMetError` if none fits as compiled.
+        """
+        best: Plan | None = None
+        for _ in range(1 if self._settings.verify is None else MOST_ROUNDS):
+            try:
+                plan = self._round(warm_start)
+            except (InfeasibleBudgetError, NoPlanFoundError):
+                if best is None:
+                    raise
+                break
+            if self._settings.verify is None or plan.fits:
+                return plan
+            best = plan if best is None else min(best, plan, key=_peak_bytes)
+            warm_start = plan.solve_result.solution
+            self._model.learn(plan)
+        assert best is not None
+        raise self._not_met(best)
+
+    def _round(self, warm_start: Sequence[int] | None) -> Plan:
+        """Solves, and compiles."""
+        before = self._solved_seconds
+        limit = self._settings.memory_budget_bytes - self._model.waste_bytes
+        plan = self._solved(limit, warm_start)
+        if self._settings.verify is None:
+            plan = self._packed(plan, limit)
+        return self._compiled(plan, limit, self._solved_seconds - before)
+
+    def _packed(self, plan: Plan, limit_bytes: int) -> Plan:
+        """Solves until the predicted heap is within the budget, as far as that is possible."""
+        for _ in range(MOST_SOLVES - 1):
+            if plan.fits:
+                break
+            limit_bytes -= plan.estimate.peak_bytes - self._settings.memory_budget_bytes
+            try:
+                plan = self._solved(limit_bytes, plan.solve_result.solution)
+            except (InfeasibleBudgetError, NoPlanFoundError):
+                break
+        return plan
+
+    def _solved(self, limit_bytes: int, warm_start: Sequence[int] | None) -> Plan:
+        total = self._settings.time_limit_seconds
+        # All rounds share the time limit; a late one still gets a part of it.
+        seconds = max(total - self._solved_seconds, total / MOST_ROUNDS)
+        planning = self._corrected(limit_bytes)
+        extra = len(planning.problem.nodes) - len(self._planning.problem.nodes)
+        start = None if warm_start is None else (*warm_start, *[0] * extra)
+        result = _solve(planning, replace(self._settings, time_limit_seconds=seconds), start)
+        self._solved_seconds += result.seconds
+        assert result.solution is not None
+        own = result.solution[: len(result.solution) - extra]
+        result = replace(result, solution=own)
+        return _plan_of(self._traced, self._planning, result, self._settings)
+
+    def _corrected(self, limit_bytes: int) -> PlanningProblem:
+        """The problem with what was learnt as one more node, whose only option holds it."""
+        problem = replace(self._planning.problem, limit_bytes=limit_bytes)
+        usage = as_intervals(self._model.excess_bytes)
+        if usage:
+            node = Node("held by the compiled program", np.zeros(1), (usage,))
+            problem = replace(problem, nodes=(*problem.nodes, node))
+        return replace(self._planning, problem=problem)
+
+    def _compiled(self, plan: Plan, limit_bytes: int, solve_seconds: float) -> Plan:
+        """The plan with its compiled program, and this round on record."""
+        target = self._settings.verify
+        compiled = None if target is None else compile_for(target, plan.step)
+        self._rounds.append(
+            Round(
+                limit_bytes,
+                int(self._model.excess_bytes.max(initial=0)),
+                plan.estimate.peak_bytes,
+                None if compiled is None else compiled.peak_bytes,
+                solve_seconds,
+                0.0 if compiled is None else compiled.compile_seconds,
+            )
+        )
+        checked = replace(plan, compiled=compiled, rounds=tuple(self._rounds))
+        return replace(checked, notes=notes(checked))
+
+    def _not_met(self, nearest: Plan) -> BudgetNotMetError:
+        peak, budget = _peak_bytes(nearest), self._settings.memory_budget_bytes
+        nearest = replace(nearest, rounds=tuple(self._rounds))
+        return BudgetNotMetError(
+            f"No plan met {format_bytes(budget)} per device as compiled; the nearest one, of "
+            f"{len(self._rounds)} that were compiled, needs {format_bytes(peak)}.",
+            cause="The budget is close to the least that is possible, or XLA holds more than "
+            "any plan can influence; kiwi.memory_report(error.plan) shows what.",
+            suggestion=f"memory_budget={peak}, which that plan meets, or a larger mesh.",
+            plan=nearest,
+            least_peak_bytes=peak,
+        )
+
+
+def _peak_bytes(plan: Plan) -> int:
+    return plan.estimate.peak_bytes if plan.compiled is None else plan.compiled.peak_bytes
+
+
+def _solve(
+    planning: PlanningProblem, settings: "Settings", warm_start: Sequence[int] | None
+) -> SolveResult:
+    """Solves; of equal solutions takes the one that holds least memory."""
+    problem = planning.problem
+    result = solve(
+        problem,
+        solver=settings.solver,
+        time_limit_seconds=settings.time_limit_seconds,
+        seed=settings.seed,
+        gap=settings.gap,
+        warm_start=warm_start,
+        on_progress=settings.on_progress,
+    )
+    limit = problem.limit_bytes or 0
+    if result.status is SolveStatus.INFEASIBLE:
+        raise infeasible_budget(limit, result)
+    if result.solution is None:
+        raise NoPlanFoundError(
+            f"No plan was found in {settings.time_limit_seconds:g} s under {format_bytes(limit)}.",
+            cause="The budget is close to the least that is possible, or the limit is short. "
+            + result.message,
+            suggestion="A larger time_limit_seconds or memory_budget.",
+        )
+    solution = settled(problem, result.solution)
+    priced = evaluate(problem, solution)
+    return replace(result, solution=solution, objective=priced.cost, peak_bytes=priced.peak_bytes)
+
+
+def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:
+    """The error for a budget that no plan meets, with the smallest one found."""
+    least = result.least_peak_bytes
+    known = f"The smallest peak found is {format_bytes(least)}." if least else ""
+    return InfeasibleBudgetError(
+        f"No plan needs as little as {format_bytes(limit_bytes)} per device. {known}".strip(),
+        cause="Arguments, results and the largest operator's operands need more than that.",
+        suggestion=f"memory_budget={least}, or a larger mesh, or a smaller batch."
+        if least
+        else "A larger memory_budget or mesh, or a smaller batch.",
+        least_peak_bytes=least,
+    )
+
+
+def _plan_of(
+    traced: "Traced", planning: PlanningProblem, result: SolveResult, settings: "Settings"
+) -> Plan:
+    assert result.solution is not None
+    return Plan(
+        mesh=settings.mesh,
+        profile=settings.mesh.hardware.name,
+        planner=settings.planner,
+        memory_budget_bytes=settings.memory_budget_bytes,
+        estimate=estimate_solution(planning, result.solution),
+        compiled=None,
+        solve_result=result,
+        decisions=decisions(planning, result.solution),
+        execution=build_execution(planning, result.solution),
+        trees=traced.trees,
+        notes=(),
+        planning_seconds=0.0,
+        ledger=Ledger((), ()),
+    )
