@@ -86,11 +86,13 @@ def plan(
       device memory.
     - `profile`: the hardware to price for, a name of the catalogue (`kiwi.mesh.CATALOGUE`) or
       a `kiwi.mesh.Hardware`.
-    - `planner`: "joint" decides sharding and recomputation together, "alpa" sharding alone.
+    - `planner`: "joint" decides sharding and recomputation together, "alpa" sharding alone,
+      "xla" nothing: values are sharded as XLA does by itself from the shardings given.
     - `solver`: a backend of `kiwi.solver.solve`.
     - `time_limit_seconds`: for the solver. On expiry the best plan so far is returned, with
       its gap. A plan that has to be tightened may take up to twice as long.
-    - `verify`: "cpu" compiles the planned step for virtual CPU devices, fills
+    - `verify`: "cpu" compiles the planned step for virtual CPU devices ("cuda" for the
+      profile's GPUs, without a GPU; "device" for the attached devices), fills
       `Plan.compiled`, and plans again under a tighter limit while the compiled peak is over
       the budget. None plans without compiling.
     - `seed`: same arguments, same seed, same plan, unless the time limit ended the search.
@@ -104,7 +106,7 @@ def plan(
     **Raises:** subclasses of `kiwi.errors.KiwiError`: `InfeasibleBudgetError` (with the
     smallest budget found), `NoPlanFoundError`, `UnknownProfileError`, `UnknownPlannerError`,
     `InvalidMeshError`, `InvalidSizeError`, `InvalidFunctionError`, `InvalidArgumentError`,
-    `ShardingConflictError`, `CompileCheckError`.
+    `ShardingConflictError`, `CompileCheckError`, `CompilerUnavailableError`.
     """
     options = Options(
         mesh_shape=mesh_shape,
