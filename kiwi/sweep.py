@@ -31,7 +31,8 @@ DEFAULT_TIME_LIMIT_SECONDS = 20.0
 
 HEADROOM = 0.985
 """The part of a budget that is planned for: copies of operands too small to be modelled one by
-one count in a plan's estimate, up to half a per cent of `gpt-13b-4l`'s budgets."""
+one count in a plan's estimate, up to half a per cent of `gpt-13b-4l`'s budgets. Bounds and gaps
+are those under this limit."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,54 @@
+"""Memory over the step by what holds it, from a plan's document."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+CATEGORIES = {
+    "arguments": "arguments and results held throughout",
+    "forward": "results of the forward pass",
+    "backward": "results of the backward pass",
+    "update": "results of the update",
+    "copies": "resharded copies",
+}
+"""What memory is told apart by, and its name for people; stacked in this order."""
+
+
+def memory_curves(document: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """For each category the bytes held while each operator runs, float64, shape (operators,)."""
+    horizon = max(1, len(document["operators"]))
+    change = {category: np.zeros(horizon + 1) for category in CATEGORIES}
+    for category, start, end, size in _spans(document):
+        change[category][start] += size
+        change[category][end] -= size
+    return {category: np.cumsum(curve)[:horizon] for category, curve in change.items()}
+
+
+def _spans(document: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
+    for source in (*document["arguments"].values(), *document["constants"]):
+        for start, end, size in source["held"]:
+            yield "arguments", start, end, size
+    for operator in document["operators"].values():
+        for start, end, size in operator["held"]:
+            yield operator["phase"], start, end, size
+        for start, end, size in operator["copies"]:
+            yield "copies", start, end, size
+
+
+def compiled_curve(document: Mapping[str, Any]) -> np.ndarray | None:
+    """The most that the compiled program holds while an operator runs; None if unknown."""
+    memory = (document["checks"] or {}).get("memory")
+    if memory is None:
+        return None
+    found = np.full(max(1, len(document["operators"])), np.nan)
+    unit = -1
+    for size, at in zip(memory["curve_bytes"], memory["units"], strict=True):
+        unit = at if at >= 0 else unit
+        if 0 <= unit < len(found):
+            found[unit] = np.fmax(found[unit], size)
+    known = np.flatnonzero(~np.isnan(found))
+    if not len(known):
+        return None
+    places = np.maximum.accumulate(np.where(np.isnan(found), -1, np.arange(len(found))))
+    return found[np.where(places < 0, known[0], places)]

@@ -1,0 +1,103 @@
+"""A plan in a notebook cell: static HTML without scripts, in the colours of the page around it."""
+
+import html
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kiwi.report.curves import CATEGORIES, compiled_curve, memory_curves
+
+COLORS = {
+    "arguments": "#98a2b3",
+    "forward": "#3b7de0",
+    "backward": "#e08a1e",
+    "update": "#2a9d78",
+    "copies": "#c2508a",
+}
+"""Of the categories; those of the report in a light page."""
+
+_GIB = 2.0**30
+_WIDTH, _HEIGHT = 720, 200
+_MOST_ROWS = 8
+
+
+def fragment(data: Mapping[str, Any]) -> str:
+    """Figures, memory curve, largest arguments; `data` as for `kiwi.report.render`."""
+    document = data["plan"]
+    estimate, options = document["estimate"], document["options"]
+    checks = document["checks"]
+    compiled = "not compiled" if checks is None else f"{checks['peak_bytes'] / _GIB:.2f} GiB"
+    gap = document["bounds"]["gap"]
+    figures = [
+        ("step", f"{1e3 * estimate['step_seconds']:.3g} ms"),
+        ("peak, estimated", f"{estimate['peak_bytes'] / _GIB:.3g} GiB"),
+        ("peak, compiled", compiled),
+        ("budget", f"{options['memory_budget_bytes'] / _GIB:.3g} GiB"),
+        ("gap", "no bound" if gap is None else f"{gap:.1%}"),
+    ]
+    cells = "".join(f"<td><b>{html.escape(v)}</b><br/><small>{k}</small></td>" for k, v in figures)
+    return (
+        f"<div><p><b>{html.escape(data['title'])}</b>, {html.escape(options['profile'])}"
+        f"{'' if data['fits'] else ': over the budget'}</p>"
+        f"<table><tr>{cells}</tr></table>{_chart(document)}{_arguments(document)}</div>"
+    )
+
+
+def _chart(document: Mapping[str, Any]) -> str:
+    curves, compiled = memory_curves(document), compiled_curve(document)
+    most = max(
+        float(np.sum(list(curves.values()), axis=0).max()),
+        0.0 if compiled is None else float(compiled.max()),
+        1.0,
+    )
+    below = np.zeros(len(curves["arguments"]))
+    shapes = []
+    for category, curve in curves.items():
+        above = below + curve
+        points = [*_steps(above, most), *reversed(_steps(below, most))]
+        shapes.append(f'<polygon points="{_text(points)}" fill="{COLORS[category]}"/>')
+        below = above
+    if compiled is not None:
+        shapes.append(
+            f'<polyline points="{_text(_steps(compiled, most))}" fill="none" '
+            'stroke="currentColor" stroke-dasharray="4 3"/>'
+        )
+    names = "".join(
+        f'<span style="color:{COLORS[c]}">&#9632;</span> {text} &nbsp; '
+        for c, text in CATEGORIES.items()
+        if curves[c].any()
+    )
+    dashed = "- - compiled" if compiled is not None else ""
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" '
+        f'aria-label="memory over the step">{"".join(shapes)}</svg>'
+        f"<div><small>{names}{dashed} (0 to {most / _GIB:.3g} GiB)</small></div>"
+    )
+
+
+def _steps(curve: np.ndarray, most: float) -> list[tuple[float, float]]:
+    found = []
+    for k, size in enumerate(curve):
+        y = _HEIGHT * (1 - size / most)
+        found += [(k * _WIDTH / len(curve), y), ((k + 1) * _WIDTH / len(curve), y)]
+    return found
+
+
+def _text(points: list[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _arguments(document: Mapping[str, Any]) -> str:
+    largest = sorted(document["arguments"].items(), key=lambda item: -item[1]["bytes"])
+    rows = "".join(
+        f"<tr><td><code>{html.escape(path)}</code></td><td><code>{html.escape(a['type'])}</code>"
+        f"</td><td><code>{html.escape(_layout(a['sharding']))}</code></td></tr>"
+        for path, a in largest[:_MOST_ROWS]
+    )
+    return f"<table><tr><th>argument</th><th>type</th><th>sharding</th></tr>{rows}</table>"
+
+
+def _layout(dims: list[list[str]]) -> str:
+    texts = ["-" if not d else d[0] if len(d) == 1 else f"({', '.join(d)})" for d in dims]
+    return "[" + ", ".join(texts) + "]"
