@@ -24,7 +24,7 @@ from kiwi.plan.plan import ArgumentTrees, Plan
 from kiwi.plan.progress import ProgressLog
 from kiwi.plan.propagated import propagated
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
-from kiwi.plan.targets import TARGETS
+from kiwi.plan.targets import TARGETS, memory_model
 from kiwi.solver import SOLVERS
 from kiwi.solver.outcome import OnProgress
 from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
@@ -162,7 +162,8 @@ def formulate(traced: Traced, out_shardings: Any, settings: Settings) -> Plannin
     results = _given_results(traced, program, out_shardings, mesh)
     replaced = carried_results(traced.call, traced.out_tree, traced.units)
     carried = {p: argument for p, argument in replaced.items() if p not in results}
-    fixed = Fixed(arguments, results, carried, PLANNERS[settings.planner])
+    recompute, target = PLANNERS[settings.planner], memory_model(settings.verify)
+    fixed = Fixed(arguments, results, carried, recompute, target=target)
     if settings.planner == "xla":
         fixed = replace(fixed, values=propagated(program, mesh, fixed))
     return build_problem(traced.units, mesh, fixed, settings.memory_budget_bytes)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+import jax
+
 from kiwi.plan.compiled import CompiledProgram
 from kiwi.plan.cuda import verify_on_cuda
 from kiwi.plan.device import verify_on_device
@@ -15,6 +17,16 @@ _CHECKS: Mapping[str, Callable[[Step], CompiledProgram]] = {
 
 TARGETS = tuple(_CHECKS)
 """Names: virtual CPU devices; the profile's GPU, by XLA:GPU without a GPU; attached devices."""
+
+
+def memory_model(target: str | None) -> str:
+    """The compiler whose memory a plan should predict: "cpu" or "cuda".
+
+    Without a check it is XLA:CPU's, on which a plan can be looked at everywhere.
+    """
+    if target == "device":
+        return "cpu" if jax.default_backend() == "cpu" else "cuda"
+    return target or "cpu"
 
 
 def compile_for(target: str, step: Step) -> CompiledProgram:

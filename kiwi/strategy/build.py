@@ -26,6 +26,7 @@ from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_sha
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.strategy.copies import NEGLIGIBLE, CopyNode, copy_node
 from kiwi.strategy.edges import EdgeMatrices, Side
+from kiwi.strategy.hoisted import hoisted_bytes
 from kiwi.strategy.lifetimes import Lifetimes
 from kiwi.strategy.residency import Residency, UnitResidency, residencies
 from kiwi.strategy.strategies import ShardingStrategy
@@ -43,6 +44,7 @@ class Fixed:
     - `recompute`: whether recomputation may be planned.
     - `values`: value index of what a unit yields → its sharding, where the unit has a strategy
       that yields it so.
+    - `target`: the compiler whose memory is predicted, see `kiwi.strategy.hoisted`.
     """
 
     arguments: Mapping[int, TensorSharding]
@@ -50,6 +52,7 @@ class Fixed:
     carried: Mapping[int, int]
     recompute: bool = True
     values: Mapping[int, TensorSharding] = field(default_factory=dict)
+    target: str = "cpu"
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,12 +280,19 @@ class _Builder:
             "recompute": np.outer(compute + communication, again).ravel(),
         }
         usage = tuple(
-            self.lifetimes.of_unit(unit, node.residency, r, s.result_bytes, s.workspace_bytes)
+            (
+                *self.lifetimes.of_unit(unit, node.residency, r, s.result_bytes, s.workspace_bytes),
+                *self._hoisted(unit, s.result_bytes),
+            )
             for s in node.strategies
             for r in node.residency.options
         )
         name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
         return Node(name, np.sum(list(parts.values()), axis=0), _interned(usage), parts)
+
+    def _hoisted(self, unit: Unit, result_bytes: int) -> tuple[Interval, ...]:
+        held = hoisted_bytes(self._units, unit, result_bytes, self._fixed.target)
+        return (Interval(0, unit.index + 1, held),) if held else ()
 
     def _result_resharding(self, node: UnitNode) -> np.ndarray:
         """Seconds to bring results into the layouts that the caller fixed, per strategy."""
