@@ -107,6 +107,12 @@ class Equation:
         return tuple(dict.fromkeys(i for i in self.inputs if isinstance(i, int)))
 
     @property
+    def output_positions(self) -> tuple[int, ...]:
+        """For each output its place among the primitive's results."""
+        kept = enumerate(self.jaxpr_eqn.outvars)
+        return tuple(k for k, v in kept if not isinstance(v, jex.DropVar))
+
+    @property
     def filled_with(self) -> Any:
         """The scalar that the result repeats, where a literal one is broadcast; else None."""
         filled = self.inputs[0] if self.name == "broadcast_in_dim" else None

@@ -26,7 +26,7 @@ from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_sha
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.strategy.copies import NEGLIGIBLE, CopyNode, copy_node
 from kiwi.strategy.edges import EdgeMatrices, Side
-from kiwi.strategy.hoisted import hoisted_bytes
+from kiwi.strategy.hoisted import hoisted
 from kiwi.strategy.lifetimes import Lifetimes
 from kiwi.strategy.residency import Residency, UnitResidency, residencies
 from kiwi.strategy.strategies import ShardingStrategy
@@ -282,17 +282,13 @@ class _Builder:
         usage = tuple(
             (
                 *self.lifetimes.of_unit(unit, node.residency, r, s.result_bytes, s.workspace_bytes),
-                *self._hoisted(unit, s.result_bytes),
+                *hoisted(self._units, unit, s.result_bytes, self._fixed.target),
             )
             for s in node.strategies
             for r in node.residency.options
         )
         name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
         return Node(name, np.sum(list(parts.values()), axis=0), _interned(usage), parts)
-
-    def _hoisted(self, unit: Unit, result_bytes: int) -> tuple[Interval, ...]:
-        held = hoisted_bytes(self._units, unit, result_bytes, self._fixed.target)
-        return (Interval(0, unit.index + 1, held),) if held else ()
 
     def _result_resharding(self, node: UnitNode) -> np.ndarray:
         """Seconds to bring results into the layouts that the caller fixed, per strategy."""

@@ -7,11 +7,13 @@ cannot reach them (`kiwi.plan.fences`). Counted in copies of the unit's result, 
 
 - `select_and_scatter` (the gradient of max pooling). CPU: one index array of 4-byte integers per
   dimension and the zeros that it adds to. GPU: the zeros twice.
+- `scan`: the stacked results, which the loop writes slice by slice over zeros.
 """
 
 from collections.abc import Mapping
 
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.solver.problem import Interval
 
 TARGETS = ("cpu", "cuda")
 """Compilers whose memory is modelled."""
@@ -21,16 +23,37 @@ _INDEX_BYTES = 4
 _ZEROS: Mapping[str, int] = {"cpu": 1, "cuda": 2}
 
 
-def hoisted_bytes(units: UnitGraph, unit: Unit, result_bytes: int, target: str) -> int:
-    """What XLA holds for a unit from the start of the step until it has run.
+def hoisted(units: UnitGraph, unit: Unit, result_bytes: int, target: str) -> tuple[Interval, ...]:
+    """What XLA holds for a unit from the start of the step on, beside its result.
 
     `result_bytes` are the local bytes of its result, `target` is one of `TARGETS`.
     """
-    program = units.graph.program
-    if program.equations[unit.root].name != "select_and_scatter_add":
-        return 0
-    value = program.values[unit.outputs[0]]
+    name = units.graph.program.equations[unit.root].name
+    if name == "select_and_scatter_add":
+        held = _of_max_pooling(units, unit, result_bytes, target)
+        return (Interval(0, unit.index + 1, held),)
+    if name == "scan" and unit.index > 0:
+        # The result takes the zeros' place.
+        return (Interval(0, unit.index, _stacked_bytes(units, unit, result_bytes)),)
+    return ()
+
+
+def _of_max_pooling(units: UnitGraph, unit: Unit, result_bytes: int, target: str) -> int:
+    value = units.graph.program.values[unit.outputs[0]]
     zeros = _ZEROS[target] * result_bytes
     if target != "cpu":
         return zeros
     return zeros + len(value.shape) * _INDEX_BYTES * result_bytes // value.itemsize
+
+
+def _stacked_bytes(units: UnitGraph, unit: Unit, result_bytes: int) -> int:
+    """The part of a scan's results behind its carry."""
+    program = units.graph.program
+    equation = program.equations[unit.root]
+    sizes = [program.values[o].size_bytes for o in unit.outputs]
+    stacked = sum(
+        size
+        for size, position in zip(sizes, equation.output_positions, strict=True)
+        if position >= equation.jaxpr_eqn.params["num_carry"]
+    )
+    return result_bytes * stacked // max(1, sum(sizes))
