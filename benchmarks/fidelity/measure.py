@@ -3,7 +3,7 @@
 import functools
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import kiwi
@@ -22,14 +22,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """What rows have in common: model, mesh and target.
+    """What rows have in common: model, mesh and target (None compiles nothing).
 
     `profile` names the hardware planned for; `time_limit_seconds` is the solver's, per plan.
     """
 
     model: str
     mesh_shape: tuple[int, ...]
-    target: str
+    target: str | None
     profile: str
     time_limit_seconds: float
 
@@ -53,8 +53,11 @@ def planned_row(case: Case, variant: PlannedVariant, free_peak_bytes: int | None
 def planned_under(case: Case, budget: int | str) -> Row:
     """Plans under a budget in bytes, and checks with the case's target."""
     started = time.monotonic()
+    refused = False
     try:
         plan = make_plan(case, budget)
+    except kiwi.errors.BudgetNotMetError as error:
+        plan, refused = error.plan, True
     except kiwi.errors.KiwiError as error:
         return {**_failure(error), "total_seconds": _since(started)}
     assert plan.compiled is not None
@@ -63,9 +66,10 @@ def planned_under(case: Case, budget: int | str) -> Row:
         **_predicted(plan.estimate),
         **_compiled(plan.compiled),
         "fits": plan.fits,
+        "refused": refused,
         "recomputed_units": plan.residency_counts()["recompute"],
         "gap": plan.solve_result.gap,
-        "rounds": getattr(plan, "rounds", None),
+        "rounds": [asdict(r) for r in plan.rounds],
         "solve_seconds": plan.solve_result.seconds,
         "total_seconds": _since(started),
     }
@@ -89,6 +93,7 @@ def make_plan(case: Case, budget: int | str) -> kiwi.Plan:
 def hand_row(case: Case, variant: HandVariant) -> Row:
     """Compiles a step sharded by hand; predicts it where Kiwi can complete its shardings."""
     started = time.monotonic()
+    assert case.target is not None
     hand = baseline(MODELS[case.model], case.mesh_shape, variant)
     state, batch = case.arguments
     mesh = DeviceMesh.create(case.mesh_shape, case.profile)

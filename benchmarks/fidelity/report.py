@@ -49,10 +49,17 @@ def _row_line(key: str, row: Row) -> str:
         _mib(row["compiled_peak_bytes"]),
         "" if error is None else f"{error:+.1%}",
         "" if worst is None else f"{worst[0]} {worst[1]:.0%}",
-        "" if row.get("rounds") is None else str(row["rounds"]),
+        _rounds(row),
         str(row["total_seconds"]),
     )
     return "| " + " | ".join(cells) + " |"
+
+
+def _rounds(row: Row) -> str:
+    """How many plans were compiled; whether none of them met the budget."""
+    if not row.get("rounds"):
+        return ""
+    return f"{len(row['rounds'])}{', refused' if row.get('refused') else ''}"
 
 
 def _mib(size: int | None) -> str:

@@ -71,7 +71,8 @@ def _of_target(keyed: Mapping[Key, Row], target: str) -> dict[str, Any]:
     plans = {key: row for key, row in mine.items() if not key.by_hand}
     hand = {key: row for key, row in mine.items() if key.by_hand}
     by_model = {m: _peaks({k: r for k, r in plans.items() if k.model == m}) for m in _models(plans)}
-    checked = [row["fits"] for row in plans.values() if row.get("budget_bytes")]
+    returned = [r for r in plans.values() if r.get("budget_bytes") and not r.get("refused")]
+    checked = [row["fits"] for row in returned]
     return {
         "plans": _peaks(plans),
         "by_hand": _peaks(hand),
@@ -80,7 +81,11 @@ def _of_target(keyed: Mapping[Key, Row], target: str) -> dict[str, Any]:
         "collectives_by_hand": _collectives(hand, target),
         "budgets": len(checked),
         "budgets_met": sum(checked),
-        "refused": sorted(f"{key}: {r['error']}" for key, r in mine.items() if "error" in r),
+        "refused": sorted(
+            f"{key}: {row.get('error', 'BudgetNotMetError')}"
+            for key, row in mine.items()
+            if "error" in row or row.get("refused")
+        ),
     }
 
 
