@@ -72,7 +72,9 @@ def baseline(model: Model, mesh_shape: tuple[int, ...], variant: HandVariant) ->
 
 
 def _specs(module: Any, state: Any, mesh_shape: tuple[int, ...], sharding: str) -> Specs:
-    real = tuple(name for name, size in zip(AXES, mesh_shape, strict=True) if size > 1)
+    real: tuple[str, ...] = tuple(
+        name for name, size in zip(AXES, mesh_shape, strict=True) if size > 1
+    )
     if sharding in ("single", "data"):
         return module.data_parallel_specs(state, real)
     if sharding == "fsdp":

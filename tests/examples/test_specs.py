@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from examples import convnet, encoder, gpt, mlp
+from examples import (
+    convnet,
+    encoder,
+    encoder_decoder,
+    gpt,
+    lstm,
+    mlp,
+    moe,
+    state_space,
+    unet,
+    vit,
+)
 from examples._common import Specs, TrainState
 
 AXIS_SIZES = {"x": 2, "y": 4}
@@ -39,6 +50,23 @@ ALL = [
     *TRANSFORMERS,
     *(pytest.param(mlp, name, id=f"mlp-{name}") for name in mlp.SIZES),
     *(pytest.param(convnet, name, id=f"convnet-{name}") for name in convnet.SIZES),
+    *(
+        pytest.param(module, name, id=f"{module.__name__}-{name}")
+        for module in (vit, encoder_decoder, moe, state_space, lstm, unet)
+        for name in module.SIZES
+    ),
+]
+EVERY_MODULE = [
+    convnet,
+    encoder,
+    encoder_decoder,
+    gpt,
+    lstm,
+    mlp,
+    moe,
+    state_space,
+    unet,
+    vit,
 ]
 
 
@@ -88,6 +116,22 @@ def test_megatron_fits_divides_and_splits_every_matrix(module: ModuleType, name:
     adam = shards.opt_state[0]
     assert adam.mu == adam.nu == shards.params
     assert all(shards_of(array, specs.batch) == 2 for array in batch.values())
+
+
+@pytest.mark.parametrize("module", EVERY_MODULE, ids=lambda module: module.__name__)
+def test_tensor_parallelism_mixes_with_fully_sharded_data(module: ModuleType):
+    config = module.SIZES["tiny"]
+    state = module.abstract_state(config)
+    parallel = module.megatron_specs(state, "x", "y")
+    mixed = module.mixed_specs(state, parallel, "x", AXIS_SIZES["x"])
+    whole = data_parallel(state)
+    assert jax.tree.structure(mixed.state, is_leaf=is_spec) == jax.tree.structure(state)
+    sizes = [least_bytes_per_device(state, specs) for specs in (whole, parallel, mixed)]
+    assert sizes[0] > sizes[1] > sizes[2]
+    # Everything large enough is split over all eight devices.
+    assert sizes[2] < sizes[0] / 4
+    alone = module.megatron_specs(state, None, "y")
+    assert alone.batch == PartitionSpec() and alone.state == parallel.state
 
 
 def test_fsdp_divides_the_state_of_the_papers_model_by_eight():

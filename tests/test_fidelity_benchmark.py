@@ -1,0 +1,109 @@
+"""The fidelity benchmark: its variants exist on every mesh, its summary counts as it says."""
+
+from pathlib import Path
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec
+
+from benchmarks.fidelity.measure import Case, hand_row, planned_row
+from benchmarks.fidelity.models import MODELS, Model
+from benchmarks.fidelity.report import markdown, scatter
+from benchmarks.fidelity.summary import Key, collective_errors, peak_error, summarise
+from benchmarks.fidelity.variants import (
+    HandVariant,
+    PlannedVariant,
+    baseline,
+    hand_variants,
+    planned_variants,
+)
+from examples import mlp
+
+MESHES = [(1, 1), (1, 4), (2, 4), (8, 1)]
+
+
+@pytest.mark.parametrize("mesh_shape", MESHES)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_sharding_by_hand_divides_every_model(model: str, mesh_shape: tuple[int, int]):
+    sizes = dict(zip(("x", "y"), mesh_shape, strict=True))
+    found = MODELS[model]
+    state = found.module.abstract_state(found.config)
+    for variant in hand_variants(mesh_shape, [None]):
+        specs = baseline(found, mesh_shape, variant).specs
+        mesh = jax.sharding.AbstractMesh(tuple(sizes.values()), tuple(sizes))
+        for spec, array in zip(
+            jax.tree.leaves(specs.state, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)),
+            jax.tree.leaves(state),
+            strict=True,
+        ):
+            jax.sharding.NamedSharding(mesh, spec).shard_shape(array.shape)
+
+
+def test_names_of_variants():
+    assert [v.name for v in planned_variants([0.6])] == ["free", "budget-60"]
+    assert [v.name for v in hand_variants((1, 1), [None, "full"])] == ["single/none", "single/full"]
+    assert len(list(hand_variants((2, 4)))) == 16 and len(list(hand_variants((8, 1)))) == 12
+    key = Key("gpt", "2x4", "fsdp/full", "cuda")
+    assert Key.parse(str(key)) == key and key.by_hand
+
+
+def test_rows_are_measured(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(MODELS, "mlp", Model(mlp, mlp.SIZES["tiny"]))  # pyright: ignore[reportArgumentType]
+    case = Case("mlp", (2, 4), "cpu", "h100-sxm", 2.0)
+    free = planned_row(case, PlannedVariant(None), None)
+    assert free["compiled_peak_bytes"] > 0 and abs(peak_error(free) or 1.0) < 1.0
+    refused = planned_row(case, PlannedVariant(0.01), free["compiled_peak_bytes"])
+    assert "error" in refused and refused["what"]
+    hand = hand_row(case, HandVariant("megatron", "full"))
+    assert hand["predicted_collectives"] == hand["compiled_collectives"] != {}
+
+
+def row(predicted: int, compiled: int, budget: int | None, **collectives: list[int]) -> dict:
+    uses = {kind.replace("_", "-"): use for kind, use in collectives.items()}
+    return {
+        "predicted_peak_bytes": predicted,
+        "compiled_peak_bytes": compiled,
+        "predicted_collectives": uses,
+        "compiled_collectives": {"all-reduce": [3, 1000], "all-gather": [1, 2]},
+        "budget_bytes": budget,
+        "fits": budget is None or compiled <= budget,
+        "total_seconds": 1.0,
+    }
+
+
+ROWS = {
+    "gpt 2x4 free cpu": row(100, 100, None, all_reduce=[1, 500], reduce_scatter=[1, 400]),
+    "gpt 2x4 budget-60 cpu": row(70, 60, 60, all_reduce=[1, 1000]),
+    "gpt 2x4 budget-40 cpu": row(30, 50, 40, all_reduce=[1, 1000]),
+    "gpt 2x4 fsdp/full cpu": row(90, 100, None),
+    "gpt 2x4 budget-20 cpu": {"error": "InfeasibleBudgetError", "what": "", "total_seconds": 1.0},
+}
+
+
+def test_the_summary_counts():
+    (summary,) = summarise(ROWS).values()
+    assert summary["plans"]["rows"] == 3
+    assert summary["plans"]["median"] == pytest.approx(1 / 6, abs=1e-4)
+    assert (summary["plans"]["worst"], summary["plans"]["worst_row"]) == (
+        -0.4,
+        "gpt 2x4 budget-40 cpu",
+    )
+    assert summary["plans"]["within_15_percent"] == 1
+    assert summary["by_hand"]["median"] == 0.1
+    assert summary["refused"] == ["gpt 2x4 budget-20 cpu: InfeasibleBudgetError"]
+
+
+def test_reduce_scatters_count_as_all_reduces_on_cpu_and_small_ones_not_at_all():
+    free = ROWS["gpt 2x4 free cpu"]
+    assert dict(collective_errors(free, "cpu")) == {"all-reduce": pytest.approx(0.1)}
+    assert dict(collective_errors(free, "cuda")) == {
+        "all-reduce": pytest.approx(0.5),
+        "reduce-scatter": 1.0,
+    }
+
+
+def test_reports_are_written(tmp_path: Path):
+    text = markdown({"jax": "1.2.3"}, ROWS, summarise(ROWS))
+    assert "jax: 1.2.3" in text and all(f"\n| {key} |" in text for key in ROWS)
+    scatter(ROWS, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
