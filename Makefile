@@ -16,7 +16,7 @@ find_python = for python in python3.11 python3 python3.12 python3.13; do \
 	&& { echo $$python; break; }; done
 PYTHON ?= $(shell $(find_python))
 
-.PHONY: help install demo test test-slow lint format types imports check clean
+.PHONY: help install demo test test-slow lint format types imports docs check clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,7 +53,10 @@ types: $(STAMP) ## Check types
 imports: $(STAMP) ## Check which package may import which
 	$(BIN)/lint-imports
 
-check: lint types imports test ## Everything that must pass before a commit is shared
+docs: $(STAMP) ## Build the documentation into site/, strictly
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+check: lint types imports test docs ## Everything that must pass before a commit is shared
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf $(VENV) site .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist

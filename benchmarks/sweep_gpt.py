@@ -33,9 +33,9 @@ def _markdown(found: Sweep) -> str:
     lines = [
         "# Sweep of gpt-13b-4l, h100-sxm",
         "",
-        f"{len(found.points)} combinations in {found.seconds:.0f} s (target: 180 s), two "
-        f"processes, {os.cpu_count()} cores, Python {platform.python_version()}, jax {jax.__version__}. "
-        "Estimates; not compiled. Written by `python -m benchmarks.sweep_gpt`.",
+        f"{len(found.points)} combinations in {found.seconds:.0f} s (target: 180), two "
+        f"processes, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"jax {jax.__version__}. Estimates, not compiled, by `python -m benchmarks.sweep_gpt`.",
         "",
         "| mesh | budget GiB | step ms | peak GiB | gap | how | seconds | Pareto |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
