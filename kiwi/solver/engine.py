@@ -111,9 +111,9 @@ class Engine:
 
 def forbidden_cost(net: Network) -> float:
     """A finite stand-in for infinity: more than every assignment without forbidden pairs costs."""
-    total = 0.0
-    for values, starts in ((net.cost, net.option_start), (net.table, net.table_start)):
-        finite = np.where(np.isfinite(values), np.abs(values), 0.0)
-        if len(values):
-            total += float(np.maximum.reduceat(finite, starts[:-1]).sum())
+    cost = np.where(np.isfinite(net.cost), np.abs(net.cost), 0.0)
+    table = np.where(np.isfinite(net.table), np.abs(net.table), 0.0)
+    total = float(net.over_edges(np.maximum, table).sum())
+    if len(cost):
+        total += float(np.maximum.reduceat(cost, net.option_start[:-1]).sum())
     return total if total > 0 else 1.0

@@ -131,7 +131,7 @@ class Search:
     def _patience(self) -> int:
         """How many times the rounds of a stage: small networks can afford more."""
         net = self.left.net
-        return max(1, min(_MOST_PATIENCE, _PATIENT_CELLS // (net.option_count + len(net.table))))
+        return max(1, min(_MOST_PATIENCE, _PATIENT_CELLS // (net.option_count + net.cell_count)))
 
     def _take(self, engine: Engine) -> None:
         best = engine.incumbent

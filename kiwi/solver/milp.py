@@ -18,7 +18,6 @@ Forbidden options and pairs get no variable. This is the local polytope of the c
 (Schlesinger 1976; Wainwright and Jordan 2008, section 4.1) with rows for memory.
 """
 
-import itertools
 import math
 import time
 from dataclasses import dataclass
@@ -146,14 +145,12 @@ def solve_network(
 
 def _cost_scale(network: Network) -> float:
     """Brings a plausible objective, every node and edge at a middling price, to `SCALED_COST`."""
+    slices = [network.cost[network.option_slice(node)] for node in range(network.node_count)]
+    tables = [network.edge_table(edge) for edge in range(network.edge_count)]
     total = 0.0
-    for values, starts in (
-        (network.cost, network.option_start),
-        (network.table, network.table_start),
-    ):
-        for begin, end in itertools.pairwise(starts):
-            finite = np.abs(values[begin:end][np.isfinite(values[begin:end])])
-            total += float(np.median(finite)) if finite.size else 0.0
+    for values in (*slices, *tables):
+        finite = np.abs(values[np.isfinite(values)])
+        total += float(np.median(finite)) if finite.size else 0.0
     return SCALED_COST / total if total > 0 else 1.0
 
 

@@ -1,8 +1,9 @@
 """A `Problem` as flat arrays: what the compiled inner loops read.
 
-Three exact reductions happen on the way:
+Four exact reductions happen on the way:
 
 - parallel edges are added up;
+- edges with equal tables share one: a model of equal layers has the tables of one layer;
 - options whose rows (columns) of an edge's table are equal form one *class* of that edge, and the
   table is kept once for each pair of classes: two options that differ only in residency cost the
   same resharding, so tables shrink by the square of the number of residencies;
@@ -35,7 +36,8 @@ class Network(NamedTuple):
     - `row_start` (E+1), `row_class`: class of each option of the tail; likewise `col_*` for the
       head.
     - `row_count`, `col_count` (E): the numbers of classes.
-    - `table_start` (E+1), `table`: costs by (row class, column class), row-major.
+    - `table_start` (E), `table`: where each edge's costs by (row class, column class) begin,
+      row-major. Equal tables, such as those of repeated layers, are kept once.
     - `near_start` (n+1), `near_edge`: the edges of each node, by the other node's index.
 
     A named tuple, because that is what numba takes apart by itself.
@@ -77,14 +79,24 @@ class Network(NamedTuple):
         """Number of options of all nodes."""
         return len(self.cost)
 
+    @property
+    def cell_count(self) -> int:
+        """Number of costs in the tables of all edges, shared ones counted each time."""
+        return int((self.row_count * self.col_count).sum())
+
     def option_slice(self, node: int) -> slice:
         """The flat options of a node."""
         return slice(int(self.option_start[node]), int(self.option_start[node + 1]))
 
     def edge_table(self, edge: int) -> np.ndarray:
         """Costs of an edge by (row class, column class)."""
-        cells = self.table[self.table_start[edge] : self.table_start[edge + 1]]
-        return cells.reshape(self.row_count[edge], self.col_count[edge])
+        first, shape = self.table_start[edge], (self.row_count[edge], self.col_count[edge])
+        return self.table[first : first + shape[0] * shape[1]].reshape(shape)
+
+    def over_edges(self, reduce: np.ufunc, table: np.ndarray) -> np.ndarray:
+        """`reduce` over each edge's cells of `table`, which is laid out as this one's; (E,)."""
+        starts, which = np.unique(self.table_start, return_inverse=True)
+        return reduce.reduceat(table, starts)[which] if len(starts) else np.zeros(0)
 
     def classes(self, edge: int) -> tuple[np.ndarray, np.ndarray]:
         """Row class of each option of the tail, column class of each option of the head."""
@@ -116,7 +128,9 @@ def offsets(sizes: np.ndarray) -> np.ndarray:
 
 
 def _concatenate(pieces: list[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate(pieces).astype(dtype) if pieces else np.zeros(0, dtype=dtype)
+    if not pieces:
+        return np.zeros(0, dtype=dtype)
+    return np.concatenate(pieces).astype(dtype, copy=False)
 
 
 class _Lines(NamedTuple):
@@ -157,14 +171,31 @@ def _sum(one: _Lines, other: _Lines) -> _Lines:
 
 def _edge_arrays(ends: np.ndarray, edges: list[_Lines], sizes: np.ndarray) -> dict[str, Any]:
     shapes = np.array([lines.table.shape for lines in edges], dtype=np.int64).reshape(-1, 2)
+    tables, table_of = _distinct_arrays([lines.table for lines in edges])
+    starts = offsets(np.array([table.size for table in tables], dtype=np.int64))
     return compressed_edges(
         sizes,
         ends,
         shapes,
-        _concatenate([lines.table.ravel() for lines in edges], np.float64),
+        _concatenate([table.ravel() for table in tables], np.float64),
+        starts[table_of],
         _concatenate([lines.rows for lines in edges], np.int64),
         _concatenate([lines.columns for lines in edges], np.int64),
     )
+
+
+def _distinct_arrays(arrays: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
+    """The arrays that are views of different memory, and for each array which of them it is."""
+    index: dict[object, int] = {}
+    found: list[np.ndarray] = []
+    which = np.empty(len(arrays), dtype=np.int64)
+    for k, array in enumerate(arrays):
+        key = (array.__array_interface__["data"][0], array.shape, array.strides)
+        if key not in index:
+            index[key] = len(found)
+            found.append(array)
+        which[k] = index[key]
+    return found, which
 
 
 def compressed_edges(
@@ -172,6 +203,7 @@ def compressed_edges(
     ends: np.ndarray,
     shapes: np.ndarray,
     cells: np.ndarray,
+    cell_start: np.ndarray,
     rows: np.ndarray,
     columns: np.ndarray,
 ) -> dict[str, Any]:
@@ -181,35 +213,97 @@ def compressed_edges(
 
     - `sizes` (n): numbers of options of the nodes.
     - `ends` (E, 2): the nodes of each edge, the smaller first; no pair twice.
-    - `shapes` (E, 2), `cells`: the edges' tables, row-major, one after the other.
+    - `shapes` (E, 2), `cells`, `cell_start` (E): the edges' tables, row-major, and where in
+      `cells` each begins.
     - `rows`, `columns`: for each option of the first (second) node its line in that table.
     """
     tail, head = ends[:, 0].copy(), ends[:, 1].copy()
-    row_lines, col_lines = offsets(shapes[:, 0]), offsets(shapes[:, 1])
-    cell_start = offsets(shapes[:, 0] * shapes[:, 1])
-    row_of = rows + np.repeat(row_lines[:-1], sizes[tail])
-    col_of = columns + np.repeat(col_lines[:-1], sizes[head])
-    row_used, col_used = _marked(row_lines[-1], row_of), _marked(col_lines[-1], col_of)
-    line_row, row_count = _classes(cells, cell_start, row_lines, col_lines, row_used, False)
-    line_col, col_count = _classes(cells, cell_start, col_lines, row_lines, col_used, True)
-    table_start = offsets(row_count * col_count)
+    used = (
+        _used_lines(rows, sizes[tail], shapes[:, 0]),
+        _used_lines(columns, sizes[head], shapes[:, 1]),
+    )
+    first, kind = _distinct_edges(shapes, cells, cell_start, *used)
+    kinds = _compressed_kinds(shapes, cells, cell_start, first, *used)
     near_start, near_edge = _adjacency(tail, head, len(sizes))
     return {
         "tail": tail,
         "head": head,
         "row_start": offsets(sizes[tail]),
-        "row_class": line_row[row_of],
-        "row_count": row_count,
+        "row_class": kinds.row_class[rows + np.repeat(kinds.row_lines[kind], sizes[tail])],
+        "row_count": kinds.row_count[kind],
         "col_start": offsets(sizes[head]),
-        "col_class": line_col[col_of],
-        "col_count": col_count,
-        "table_start": table_start,
-        "table": _compressed(
-            cells, cell_start, row_lines, col_lines, line_row, line_col, col_count, table_start
-        ),
+        "col_class": kinds.col_class[columns + np.repeat(kinds.col_lines[kind], sizes[head])],
+        "col_count": kinds.col_count[kind],
+        "table_start": kinds.table_start[kind],
+        "table": kinds.table,
         "near_start": near_start,
         "near_edge": near_edge,
     }
+
+
+def _used_lines(lines: np.ndarray, option_counts: np.ndarray, line_counts: np.ndarray) -> list:
+    """For each edge the mask of its lines that some option uses."""
+    starts = offsets(line_counts)
+    marks = np.zeros(starts[-1], dtype=bool)
+    marks[lines + np.repeat(starts[:-1], option_counts)] = True
+    return [marks[starts[e] : starts[e + 1]] for e in range(len(line_counts))]
+
+
+def _distinct_edges(
+    shapes: np.ndarray, cells: np.ndarray, cell_start: np.ndarray, row_used: list, col_used: list
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first edge of each kind, and the kind of each edge; edges of one kind have equal tables
+    of which equal lines are used. Repeated layers repeat their kinds."""
+    content: dict[object, int] = {}
+    index: dict[object, int] = {}
+    first: list[int] = []
+    kind = np.empty(len(shapes), dtype=np.int64)
+    for e, (height, width) in enumerate(shapes.tolist()):
+        block = cells[cell_start[e] : cell_start[e] + height * width]
+        where = content.setdefault((height, width, block.tobytes()), e)
+        key = (where, row_used[e].tobytes(), col_used[e].tobytes())
+        if key not in index:
+            index[key] = len(first)
+            first.append(e)
+        kind[e] = index[key]
+    return np.array(first, dtype=np.int64), kind
+
+
+class _Kinds(NamedTuple):
+    """Compressed tables of all kinds of edges; lines of kind k start at `row_lines[k]`."""
+
+    row_lines: np.ndarray
+    row_class: np.ndarray
+    row_count: np.ndarray
+    col_lines: np.ndarray
+    col_class: np.ndarray
+    col_count: np.ndarray
+    table_start: np.ndarray
+    table: np.ndarray
+
+
+def _compressed_kinds(
+    shapes: np.ndarray,
+    cells: np.ndarray,
+    cell_start: np.ndarray,
+    first: np.ndarray,
+    row_used: list,
+    col_used: list,
+) -> _Kinds:
+    """Classes of lines and tables by class, for the edge in `first` of each kind."""
+    start = cell_start[first]
+    row_lines, col_lines = offsets(shapes[first, 0]), offsets(shapes[first, 1])
+    rows_used = _concatenate([row_used[e] for e in first], np.bool_)
+    cols_used = _concatenate([col_used[e] for e in first], np.bool_)
+    row_class, row_count = _classes(cells, start, row_lines, col_lines, rows_used, False)
+    col_class, col_count = _classes(cells, start, col_lines, row_lines, cols_used, True)
+    table_start = offsets(row_count * col_count)
+    table = _compressed(
+        cells, start, row_lines, col_lines, row_class, col_class, col_count, table_start
+    )
+    return _Kinds(
+        row_lines, row_class, row_count, col_lines, col_class, col_count, table_start, table
+    )
 
 
 def _adjacency(tail: np.ndarray, head: np.ndarray, node_count: int) -> tuple:
@@ -220,17 +314,11 @@ def _adjacency(tail: np.ndarray, head: np.ndarray, node_count: int) -> tuple:
     return offsets(np.bincount(node, minlength=node_count)), edge[order]
 
 
-def _marked(count: int, indices: np.ndarray) -> np.ndarray:
-    marks = np.zeros(count, dtype=bool)
-    marks[indices] = True
-    return marks
-
-
 @numba.njit(cache=True)
 def _classes(cells, cell_start, this_start, that_start, used, transposed):
     """Numbers equal lines of each table by their first occurrence, one table after the other;
     lines that no option uses get -1."""
-    edge_count = len(cell_start) - 1
+    edge_count = len(cell_start)
     line_class = np.empty(this_start[edge_count], dtype=np.int64)
     counts = np.zeros(edge_count, dtype=np.int64)
     for e in range(edge_count):
@@ -267,7 +355,7 @@ def _compressed(
     cells, cell_start, row_start, col_start, row_class, col_class, col_count, table_start
 ):
     """Writes each table once per pair of classes."""
-    edge_count = len(cell_start) - 1
+    edge_count = len(cell_start)
     table = np.empty(table_start[edge_count], dtype=np.float64)
     for e in range(edge_count):
         width = col_start[e + 1] - col_start[e]

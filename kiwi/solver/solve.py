@@ -127,7 +127,7 @@ def _searched(request: Request, *, close: bool) -> SolveResult:
 def _close(search: Search, request: Request) -> str:
     """Asks a MILP for what is left, where that is small; returns what to tell about it."""
     net = search.left.net
-    small = net.option_count + len(net.table) <= MOST_CELLS_FOR_MILP
+    small = net.option_count + net.cell_count <= MOST_CELLS_FOR_MILP
     if search.settled or search.left.infeasible or not small or request.seconds_left <= 0:
         return ""
     choice, bound, timed_out = solve_network(

@@ -148,8 +148,7 @@ def solve_priced(
             solver.AddFunction([i], _integers(unary[first : first + size], shift[i], scale))
         for e in range(net.edge_count):
             rows, columns = net.classes(e)
-            cells = table[net.table_start[e] : net.table_start[e + 1]]
-            dense = cells.reshape(net.row_count[e], net.col_count[e])[np.ix_(rows, columns)]
+            dense = net._replace(table=table).edge_table(e)[np.ix_(rows, columns)]
             ends = [int(net.tail[e]), int(net.head[e])]
             solver.AddFunction(ends, _integers(dense.ravel(), dense.min(), scale))
         constant = float(shift.sum()) + _edge_minima(net, table)
@@ -167,18 +166,15 @@ def _integers(costs: np.ndarray, least: float, scale: float) -> list[int]:
 
 
 def _edge_minima(net: Network, table: np.ndarray) -> float:
-    if not net.edge_count:
-        return 0.0
-    return float(np.minimum.reduceat(table, net.table_start[:-1]).sum())
+    return float(net.over_edges(np.minimum, table).sum())
 
 
 def _scale(net: Network, unary: np.ndarray, table: np.ndarray) -> tuple[float, np.ndarray]:
     """The factor that makes costs integers, and the least cost of each node."""
     least = np.minimum.reduceat(unary, net.option_start[:-1])
     most = float((np.maximum.reduceat(unary, net.option_start[:-1]) - least).sum())
-    if net.edge_count:
-        spans = np.maximum.reduceat(table, net.table_start[:-1])
-        most += float((spans - np.minimum.reduceat(table, net.table_start[:-1])).sum())
+    spans = net.over_edges(np.maximum, table) - net.over_edges(np.minimum, table)
+    most += float(spans.sum())
     return (_RESOLUTION / most if most > 0 else 1.0), least
 
 

@@ -53,7 +53,7 @@ class EdgeMatrices:
     def __init__(self, mesh: DeviceMesh, *, with_parts: bool) -> None:
         self._mesh = mesh
         self._with_parts = with_parts
-        self._known: dict[object, tuple[np.ndarray, np.ndarray] | None] = {}
+        self._known: dict[object, tuple[np.ndarray, np.ndarray, np.ndarray] | None] = {}
 
     def read_edge(
         self,
@@ -77,9 +77,9 @@ class EdgeMatrices:
         matrices = self._known[key]
         if matrices is None:
             return None
-        once, twice = matrices
+        once, twice, both = matrices
         parts = {"resharding": once, "recompute": twice} if self._with_parts else {}
-        return Edge(tail, head, once + twice, parts, stored.lines(), wanted.lines())
+        return Edge(tail, head, both, parts, stored.lines(), wanted.lines())
 
     def _read_matrices(
         self,
@@ -89,7 +89,8 @@ class EdgeMatrices:
         again: np.ndarray,
         shape: tuple[int, ...],
         itemsize: int,
-    ) -> tuple[np.ndarray, np.ndarray] | None:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Resharding, that of a recomputed reader, and both together."""
         seconds = self._seconds(stored.layouts, wanted.layouts, shape, itemsize)
         if not seconds.any() and here.all():
             return None
@@ -98,7 +99,8 @@ class EdgeMatrices:
         once = seconds[:, None, :, None] + penalty[None, :, None, :]
         twice = np.broadcast_to(seconds[:, None, :, None] * again, once.shape)
         lines = (len(stored.layouts) * here.shape[0], len(wanted.layouts) * here.shape[1])
-        return once.reshape(lines), twice.reshape(lines)
+        once, twice = once.reshape(lines), twice.reshape(lines)
+        return once, twice, once + twice
 
     def _seconds(
         self,

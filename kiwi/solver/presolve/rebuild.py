@@ -222,7 +222,8 @@ def _gather_edges(
     cells, rows, columns = _fill_edges(
         net, outer, group_start, ends, shapes, sizes, root, map_start, mapped
     )
-    return ends, shapes, cells, rows, columns
+    cell_start = offsets(shapes[:, 0] * shapes[:, 1])[:-1]
+    return ends, shapes, cells, cell_start, rows, columns
 
 
 @numba.njit(cache=True)
