@@ -1,6 +1,6 @@
 """What the compiled program holds beyond the prediction, as memory of the problem.
 
-XLA's schedule is aligned with the plan's by name scopes: a unit runs at the median position of
+XLA's schedule is aligned with the plan's by name scopes: a unit runs around the median position of
 its instructions, and no later than any unit behind it. At each unit's time the correction is by
 how much the compiled memory exceeds the predicted, where it does.
 """
@@ -15,21 +15,24 @@ from kiwi.solver.problem import Interval
 
 def unit_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
     """For each unit the most that the compiled program holds while it runs, in bytes."""
-    last = _last_positions(memory, unit_count)
-    times = np.minimum(np.searchsorted(last, np.arange(len(memory.curve_bytes))), unit_count - 1)
+    centres = _centres(memory, unit_count)
+    ends = (centres[:-1] + centres[1:]) / 2
+    times = np.searchsorted(ends, np.arange(len(memory.curve_bytes)), side="right")
     found = np.zeros(unit_count, dtype=np.int64)
     np.maximum.at(found, times, np.asarray(memory.curve_bytes, dtype=np.int64))
     return found
 
 
-def _last_positions(memory: CompiledMemory, unit_count: int) -> np.ndarray:
-    """For each unit the position up to which its time lasts; never falling."""
-    last = np.full(unit_count, np.inf)
+def _centres(memory: CompiledMemory, unit_count: int) -> np.ndarray:
+    """For each unit the median position of its instructions, made to rise with the units.
+
+    A unit without instructions runs when the next one does.
+    """
+    found = np.full(unit_count, float(len(memory.curve_bytes)))
     units = np.asarray(memory.units)
     for unit in np.unique(units[units >= 0]):
-        last[unit] = np.median(np.flatnonzero(units == unit))
-    from_behind = np.minimum.accumulate(last[::-1])[::-1]
-    return np.where(np.isfinite(from_behind), from_behind, len(memory.curve_bytes))
+        found[unit] = np.median(np.flatnonzero(units == unit))
+    return np.minimum.accumulate(found[::-1])[::-1]
 
 
 def excess(memory: CompiledMemory, predicted_bytes: Sequence[int]) -> np.ndarray:

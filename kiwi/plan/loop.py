@@ -100,7 +100,7 @@ class ClosedLoop:
     def _round(self, warm_start: Sequence[int] | None) -> Plan:
         """Solves, and compiles."""
         before = self._solved_seconds
-        limit = self._settings.memory_budget_bytes - self._model.waste_bytes
+        limit = max(0, self._settings.memory_budget_bytes - self._model.waste_bytes)
         plan = self._solved(limit, warm_start)
         if self._settings.verify is None:
             plan = self._packed(plan, limit)
@@ -111,7 +111,8 @@ class ClosedLoop:
         for _ in range(MOST_SOLVES - 1):
             if plan.fits:
                 break
-            limit_bytes -= plan.estimate.peak_bytes - self._settings.memory_budget_bytes
+            over = plan.estimate.peak_bytes - self._settings.memory_budget_bytes
+            limit_bytes = max(0, limit_bytes - over)
             try:
                 plan = self._solved(limit_bytes, plan.solve_result.solution)
             except (InfeasibleBudgetError, NoPlanFoundError):

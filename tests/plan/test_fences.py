@@ -1,0 +1,79 @@
+"""Which values a step reads through a barrier, and what ties it to the steps before it."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from kiwi.plan.emit import emit
+from kiwi.plan.execution import build_execution
+from kiwi.plan.fences import SLACK, Fence, fences
+from kiwi.plan.verify import CPU_COMPILER_OPTIONS
+from tests.helpers.planning import array, problem_of, units_of
+
+
+def chain(w, x):
+    """Five matmuls in a row, and one more that reads the first."""
+    values = [x @ w]
+    for _ in range(4):
+        values.append(values[-1] @ w)
+    return values[-1] @ values[0]
+
+
+def execution_of(function, *args, donated=()):
+    units = units_of(function, *args, donated=donated)
+    planning = problem_of(units, (1, 1))
+    return build_execution(planning, [0] * len(planning.problem.nodes))
+
+
+@pytest.fixture(scope="module")
+def chained():
+    return execution_of(chain, array(8, 8), array(8, 8))
+
+
+def result_of(execution, step):
+    (value,) = execution.units.units[execution.schedule.steps[step]].outputs
+    return value
+
+
+def test_the_first_steps_have_no_fence(chained):
+    assert fences(chained)[: 1 + SLACK] == (Fence((), ()),) * (1 + SLACK)
+
+
+def test_what_a_neighbour_yields_is_read_as_it_is(chained):
+    for step, fence in enumerate(fences(chained)[2:5], start=2):
+        assert result_of(chained, step - 1) not in fence.values
+
+
+def test_arguments_and_older_values_are_read_behind_the_barrier(chained):
+    weights = chained.units.graph.program.arguments[0]
+    assert weights in fences(chained)[3].values
+    assert result_of(chained, 0) in fences(chained)[5].values
+
+
+def test_a_trigger_is_still_to_be_read(chained):
+    steps = chained.schedule.steps
+    for step, fence in enumerate(fences(chained)):
+        later = {v for s in steps[step:] for v in chained.units.units[s].reads}
+        assert set(fence.triggers) <= later
+        assert not set(fence.triggers) & set(fence.values)
+
+
+def test_a_step_without_anything_older_to_wait_for_has_no_barrier():
+    two = execution_of(lambda x: (x @ x) @ x, array(8, 8))
+    assert all(not fence.values for fence in fences(two))
+
+
+def test_an_update_waits_for_its_neighbour_that_reads_the_argument():
+    """Without a tie XLA copies the donated argument at the start of the step."""
+
+    def step(w, x):
+        y = x @ w
+        z = jnp.sin(y) @ w
+        return w - z.T @ y, z
+
+    args = array(64, 64), array(64, 64)
+    execution = execution_of(step, *args, donated=(0,))
+    donated = jax.jit(emit(execution), donate_argnums=0, compiler_options=CPU_COMPILER_OPTIONS)
+    text = donated.lower(*args).compile().as_text()
+    entry = text[text.index("ENTRY") :]
+    assert " copy(" not in entry

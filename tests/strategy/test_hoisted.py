@@ -1,0 +1,52 @@
+"""What XLA holds from the start of the step because nothing tells it to wait."""
+
+import jax
+import jax.numpy as jnp
+
+from kiwi.solver.problem import Interval
+from kiwi.strategy.hoisted import hoisted
+from tests.helpers.planning import array, units_of
+
+
+def pooled(x):
+    window = (1, 2, 2, 1)
+    most = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, window, "VALID")
+    return (most * jnp.cos(most)).sum()
+
+
+def unit_of(units, name):
+    program = units.graph.program
+    return next(u for u in units.units if program.equations[u.root].name == name)
+
+
+def test_max_pooling_on_a_cpu_holds_an_index_array_per_dimension_and_zeros():
+    units = units_of(jax.grad(pooled), array(2, 8, 8, 4))
+    unit = unit_of(units, "select_and_scatter_add")
+    size = 2 * 8 * 8 * 4 * 4
+    assert hoisted(units, unit, size, "cpu") == (Interval(0, unit.index + 1, 5 * size),)
+    assert hoisted(units, unit, size, "cuda") == (Interval(0, unit.index + 1, 2 * size),)
+
+
+def test_index_arrays_have_four_bytes_whatever_the_dtype():
+    units = units_of(jax.grad(pooled), array(2, 8, 8, 4, dtype="bfloat16"))
+    unit = unit_of(units, "select_and_scatter_add")
+    size = 2 * 8 * 8 * 4 * 2
+    assert hoisted(units, unit, size, "cpu")[0].bytes == size + 4 * 2 * size
+
+
+def test_a_scan_holds_its_stacked_results_and_not_its_carry():
+    def step(w, x):
+        y = jnp.sin(x @ w)
+        final, stacked = jax.lax.scan(lambda c, v: (c + v, c * v), y[0], y)
+        return final.sum() + stacked.sum()
+
+    units = units_of(step, array(8, 8), array(16, 8))
+    unit = unit_of(units, "scan")
+    carry, stacked = 8 * 4, 16 * 8 * 4
+    found = hoisted(units, unit, carry + stacked, "cpu")
+    assert found == (Interval(0, unit.index, stacked),)
+
+
+def test_everything_else_holds_nothing():
+    units = units_of(lambda x: jnp.sin(x @ x), array(8, 8))
+    assert all(hoisted(units, u, 256, "cpu") == () for u in units.units)
