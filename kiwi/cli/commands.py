@@ -32,7 +32,7 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
         use_cpu_devices(math.prod(arguments.mesh))
     user = load(arguments.function, arguments.args)
     with output.progress() as bar:
-        bar.say("tracing")
+        bar.say("tracing (the first plan on a machine also compiles the solver, a minute)")
         changes = {**overrides(arguments), "on_progress": _reporter(bar)}
         planned = _planned(user, changes)
         found = planned.plan(*user.args, **user.kwargs)

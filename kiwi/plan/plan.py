@@ -199,7 +199,7 @@ class Plan:
 
     def plot_memory(self, ax: Any = None) -> Any:
         """Draws memory over the step with matplotlib (extra `report`); returns the axes."""
-        return plot_memory(document(self), ax)
+        return plot_memory(report_data(document(self), self), ax)
 
     def _repr_html_(self) -> str:
         return fragment(report_data(document(self), self))

@@ -3,6 +3,8 @@
 import math
 from typing import TYPE_CHECKING, Any
 
+from kiwi.plan.buffers import memory_from_json
+from kiwi.plan.corrections import unit_curve
 from kiwi.plan.document import Document
 from kiwi.plan.scopes import scope_of
 
@@ -29,6 +31,7 @@ def report_data(
         "title": f"{document['function']['name'] or 'plan'} on {mesh}",
         "plan": document,
         "fits": checks["peak_bytes"] <= budget,
+        "compiled_curve": _compiled_curve(document),
         "compiled_peak": _compiled_peak(document),
         "progress": [] if plan is None else _progress(plan),
         "seconds": None if plan is None else {"planning": plan.planning_seconds},
@@ -46,6 +49,14 @@ def _progress(plan: "Plan") -> list[dict[str, Any]]:
         }
         for p in plan.progress
     ]
+
+
+def _compiled_curve(document: Document) -> list[int] | None:
+    """The most that the compiled program holds while each operator runs; None if unknown."""
+    memory = (document["checks"] or {}).get("memory")
+    if memory is None or not document["operators"]:
+        return None
+    return unit_curve(memory_from_json(memory), len(document["operators"])).tolist()
 
 
 def _compiled_peak(document: Document) -> list[dict[str, Any]]:

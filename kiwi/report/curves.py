@@ -34,21 +34,3 @@ def _spans(document: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
             yield operator["phase"], start, end, size
         for start, end, size in operator["copies"]:
             yield "copies", start, end, size
-
-
-def compiled_curve(document: Mapping[str, Any]) -> np.ndarray | None:
-    """The most that the compiled program holds while an operator runs; None if unknown."""
-    memory = (document["checks"] or {}).get("memory")
-    if memory is None:
-        return None
-    found = np.full(max(1, len(document["operators"])), np.nan)
-    unit = -1
-    for size, at in zip(memory["curve_bytes"], memory["units"], strict=True):
-        unit = at if at >= 0 else unit
-        if 0 <= unit < len(found):
-            found[unit] = np.fmax(found[unit], size)
-    known = np.flatnonzero(~np.isnan(found))
-    if not len(known):
-        return None
-    places = np.maximum.accumulate(np.where(np.isnan(found), -1, np.arange(len(found))))
-    return found[np.where(places < 0, known[0], places)]

@@ -1,12 +1,12 @@
 """A plan in a notebook cell: static HTML without scripts, in the colours of the page around it."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from kiwi.report.curves import CATEGORIES, compiled_curve, memory_curves
+from kiwi.report.curves import CATEGORIES, memory_curves
 
 COLORS = {
     "arguments": "#98a2b3",
@@ -40,15 +40,15 @@ def fragment(data: Mapping[str, Any]) -> str:
     return (
         f"<div><p><b>{html.escape(data['title'])}</b>, {html.escape(options['profile'])}"
         f"{'' if data['fits'] else ': over the budget'}</p>"
-        f"<table><tr>{cells}</tr></table>{_chart(document)}{_arguments(document)}</div>"
+        f"<table><tr>{cells}</tr></table>{_chart(data)}{_arguments(document)}</div>"
     )
 
 
-def _chart(document: Mapping[str, Any]) -> str:
-    curves, compiled = memory_curves(document), compiled_curve(document)
+def _chart(data: Mapping[str, Any]) -> str:
+    curves, compiled = memory_curves(data["plan"]), data["compiled_curve"]
     most = max(
         float(np.sum(list(curves.values()), axis=0).max()),
-        0.0 if compiled is None else float(compiled.max()),
+        0.0 if compiled is None else float(max(compiled)),
         1.0,
     )
     below = np.zeros(len(curves["arguments"]))
@@ -76,11 +76,11 @@ def _chart(document: Mapping[str, Any]) -> str:
     )
 
 
-def _steps(curve: np.ndarray, most: float) -> list[tuple[float, float]]:
-    found = []
-    for k, size in enumerate(curve):
+def _steps(curve: Iterable[float], most: float) -> list[tuple[float, float]]:
+    sizes, found = list(curve), []
+    for k, size in enumerate(sizes):
         y = _HEIGHT * (1 - size / most)
-        found += [(k * _WIDTH / len(curve), y), ((k + 1) * _WIDTH / len(curve), y)]
+        found += [(k * _WIDTH / len(sizes), y), ((k + 1) * _WIDTH / len(sizes), y)]
     return found
 
 

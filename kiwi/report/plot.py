@@ -6,14 +6,16 @@ from typing import Any
 import numpy as np
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.report.curves import CATEGORIES, compiled_curve, memory_curves
+from kiwi.report.curves import CATEGORIES, memory_curves
 from kiwi.report.notebook import COLORS
 
 _GIB = 2.0**30
 
 
-def plot_memory(document: Mapping[str, Any], ax: Any = None) -> Any:
+def plot_memory(data: Mapping[str, Any], ax: Any = None) -> Any:
     """Draws memory over the step, predicted and compiled; returns the matplotlib axes.
+
+    `data` is that of `kiwi.report.render`.
 
     **Raises:** `InvalidArgumentError` if matplotlib is not installed.
     """
@@ -26,7 +28,7 @@ def plot_memory(document: Mapping[str, Any], ax: Any = None) -> Any:
         ) from error
     if ax is None:
         ax = plt.subplots(figsize=(9, 3.6), layout="constrained")[1]
-    curves, compiled = memory_curves(document), compiled_curve(document)
+    curves, compiled = memory_curves(data["plan"]), data["compiled_curve"]
     edges = np.arange(len(curves["arguments"]) + 1)
     below = np.zeros(len(edges) - 1)
     for category, curve in curves.items():
@@ -38,8 +40,10 @@ def plot_memory(document: Mapping[str, Any], ax: Any = None) -> Any:
             )
             below = above
     if compiled is not None:
-        ax.stairs(compiled / _GIB, edges, color="black", linestyle="--", label="compiled")
-    budget = document["options"]["memory_budget_bytes"] / _GIB
+        ax.stairs(
+            np.asarray(compiled) / _GIB, edges, color="black", linestyle="--", label="compiled"
+        )
+    budget = data["plan"]["options"]["memory_budget_bytes"] / _GIB
     if budget < 1.5 * below.max(initial=0.0):
         ax.axhline(budget, color="firebrick", label="budget")
     ax.set(xlabel="operators in the order they run", ylabel="GiB per device", xlim=(0, edges[-1]))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,9 @@ import kiwi
 from examples import mlp
 from kiwi import errors
 from kiwi.plan import file
+from kiwi.plan.explain_text import explanation_text
+from kiwi.plan.report_data import report_data
+from kiwi.report import render
 
 CONFIG = mlp.MlpConfig(layers=2, width=32, batch=64)
 STEP = mlp.make_train_step(CONFIG)
@@ -210,3 +214,35 @@ def test_nothing_in_a_file_is_executed(path, tmp_path, monkeypatch):
     saved = kiwi.load_plan(tmp_path / "forged.json")
     saved.apply(STEP).plan(STATE, BATCH)
     assert repr(saved) and not witness.exists()
+
+
+# Files of older versions.
+
+
+def golden_step(w, x):
+    value, gradient = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+    return w - 0.1 * gradient, value
+
+
+GOLDEN_ARGS = jax.ShapeDtypeStruct((16, 32), "float32"), jax.ShapeDtypeStruct((64, 16), "float32")
+GOLDENS = sorted((Path(__file__).parent / "goldens").glob("plan_v*.json"))
+
+
+def test_there_is_a_file_of_every_version():
+    versions = [json.loads(path.read_text())["version"] for path in GOLDENS]
+    assert versions == list(range(1, file.VERSION + 1))
+
+
+@pytest.mark.parametrize("path", GOLDENS, ids=[path.stem for path in GOLDENS])
+def test_files_of_all_versions_load_and_are_applied(path):
+    """They were written once and are never written anew."""
+    saved = kiwi.load_plan(path)
+    assert saved.mesh.shape == (2, 4) and saved.compiled.peak_bytes > 0
+    assert saved.decisions and explanation_text(saved.document, 0)
+    assert render(report_data(saved.document))
+    if saved.document["jax"] == jax.__version__:
+        step = saved.apply(golden_step)
+        rng = np.random.default_rng(0)
+        w, x = (rng.standard_normal(s.shape).astype(s.dtype) for s in GOLDEN_ARGS)
+        wanted, _ = jax.jit(golden_step)(w, x)
+        np.testing.assert_allclose(step(w, x)[0], wanted, rtol=1e-5, atol=1e-6)

@@ -8,7 +8,8 @@ import pytest
 import kiwi
 from examples import mlp
 from kiwi.plan.document import document
-from kiwi.report.curves import compiled_curve, memory_curves
+from kiwi.plan.report_data import report_data
+from kiwi.report.curves import memory_curves
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -28,13 +29,13 @@ def test_the_curves_sum_to_the_estimate(plan):
 
 
 def test_the_compiled_curve_peaks_at_the_compiled_peak(plan):
-    curve = compiled_curve(document(plan))
-    assert curve.shape == (len(plan.decisions),) and not np.isnan(curve).any()
-    assert curve.max() <= max(plan.compiled.memory.curve_bytes)
+    curve = report_data(document(plan))["compiled_curve"]
+    assert len(curve) == len(plan.decisions)
+    assert max(curve) == max(plan.compiled.memory.curve_bytes)
 
 
 def test_a_plan_without_check_has_no_compiled_curve(plan):
-    assert compiled_curve({**document(plan), "checks": None}) is None
+    assert report_data({**document(plan), "checks": None})["compiled_curve"] is None
 
 
 def test_notebooks_show_figures_curve_and_arguments(plan):

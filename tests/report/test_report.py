@@ -95,7 +95,7 @@ def check_memory(browser, plan):
         browser, "#alive-title"
     )
     shown = text(browser, "#alive li:last-child .size")
-    assert shown == text(browser, ".tile:nth-child(2) b")
+    assert shown == browser.evaluate(f"bytes({max(plan.estimate.memory_bytes)})")
     browser.hover("#memory-chart", 0.5, 0.5)
     assert "predicted" in text(browser, "#tip")
     browser.click("#memory-chart", 0.3, 0.5)

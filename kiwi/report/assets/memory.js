@@ -33,20 +33,6 @@ function layers(horizon) {
   return curves;
 }
 
-// The compiled program's memory by operator: the most that is held while one of its instructions runs.
-function compiledCurve(horizon) {
-  const memory = plan.checks?.memory;
-  if (!memory) return null;
-  const curve = new Float64Array(horizon).fill(NaN);
-  let unit = -1;
-  memory.curve_bytes.forEach((size, position) => {
-    if (memory.units[position] >= 0) unit = memory.units[position];
-    if (unit >= 0 && unit < horizon) curve[unit] = Number.isNaN(curve[unit]) ? size : Math.max(curve[unit], size);
-  });
-  let last = curve.find((size) => !Number.isNaN(size)) || 0;
-  return curve.map((size) => (last = Number.isNaN(size) ? last : size));
-}
-
 // Updates run between backward operators, so that these two share a band.
 function bands(horizon) {
   const first = operators.findIndex((o) => o.phase === "backward"), middle = first < 0 ? horizon : first;
@@ -55,7 +41,7 @@ function bands(horizon) {
 
 function memorySection() {
   const horizon = operators.length, W = 790, H = 330, L = 66, B = 34, T = 12;
-  const curves = layers(horizon), compiled = compiledCurve(horizon);
+  const curves = layers(horizon), compiled = data.compiled_curve;
   const budget = plan.options.memory_budget_bytes, checked = plan.checks?.peak_bytes || 0;
   const peak = Math.max(plan.estimate.peak_bytes, checked, 1);
   const top = (budget <= 1.6 * peak ? Math.max(peak, budget) : peak) * 1.06;
