@@ -243,7 +243,7 @@ class _Builder:
         for node in self._unit_nodes:
             for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
                 wanted = [s.reads[read] for s in node.strategies]
-                shards = min(w.shard_count(self._mesh.shape) for w in wanted)
+                shards = min(w.shard_count(self._mesh.shape) for w in set(wanted))
                 if self._values[value].size_bytes < least * shards:
                     continue
                 layouts = self._producer(value)[1].layouts

@@ -45,20 +45,23 @@ class CopyNode:
 
     def usage(self, size_bytes: int, mesh_shape: Sequence[int]) -> tuple[tuple[Interval, ...], ...]:
         """Memory of each option; `size_bytes` of the whole value."""
-        return tuple(self._intervals(option, size_bytes, mesh_shape) for option in self.options)
+        targets = {option.target for option in self.options if option.is_copy}
+        held = {target: size_bytes // target.shard_count(mesh_shape) for target in targets}
+        return tuple(
+            self._intervals(option, held[option.target]) if option.is_copy else ()
+            for option in self.options
+        )
 
-    def _intervals(
-        self, option: CopyOption, size_bytes: int, mesh_shape: Sequence[int]
-    ) -> tuple[Interval, ...]:
-        if not option.is_copy:
-            return ()
-        held = size_bytes // option.target.shard_count(mesh_shape)
+    def _intervals(self, option: CopyOption, held_bytes: int) -> tuple[Interval, ...]:
         times = [self.unit] if option.again_at is None else [self.unit, option.again_at]
-        return tuple(Interval(t, t + 1, held) for t in times)
+        return tuple(Interval(t, t + 1, held_bytes) for t in times)
 
     def allowed_after(self, layouts: Sequence[TensorSharding]) -> np.ndarray:
         """Boolean [layouts, options]: which options agree with the stored layout."""
-        return np.array([[(s != o.target) == o.is_copy for o in self.options] for s in layouts])
+        index, targets = self._target_numbers()
+        is_copy = np.array([o.is_copy for o in self.options])
+        stored = np.array([index.get(layout, -1) for layout in layouts])
+        return (stored[:, None] != targets[None, :]) == is_copy[None, :]
 
     def allowed_before(
         self, wanted: Sequence[TensorSharding], times: Sequence[int | None]
@@ -67,16 +70,22 @@ class CopyNode:
 
         `times` are those at which the reader is recomputed, None where it is not.
         """
-        return np.array(
-            [
-                [
-                    w == o.target and (not o.is_copy or time == o.again_at)
-                    for w in wanted
-                    for time in times
-                ]
-                for o in self.options
-            ]
-        )
+        index, targets = self._target_numbers()
+        is_copy = np.array([o.is_copy for o in self.options])
+        number_of_time = {time: k for k, time in enumerate(times)}
+        again = np.array([number_of_time.get(o.again_at, -1) for o in self.options])
+        expected = np.array([index.get(layout, -1) for layout in wanted])
+        same_target = targets[:, None] == expected[None, :]
+        same_time = again[:, None] == np.arange(len(times))[None, :]
+        same_time |= ~is_copy[:, None]
+        allowed = same_target[:, :, None] & same_time[:, None, :]
+        return allowed.reshape(len(self.options), -1)
+
+    def _target_numbers(self) -> tuple[dict[TensorSharding, int], np.ndarray]:
+        """A number for each distinct target, and that of each option."""
+        index: dict[TensorSharding, int] = {}
+        numbers = [index.setdefault(o.target, len(index)) for o in self.options]
+        return index, np.array(numbers)
 
 
 def copy_node(
