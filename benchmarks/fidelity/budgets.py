@@ -1,0 +1,141 @@
+"""One model under many budgets: does the budget hold, and do peak and time only fall or rise?
+
+    python -m benchmarks.fidelity.budgets --model=gpt --size=gpt-13b-1l --mesh=2x4
+
+Budgets are spread evenly between the least that a plan met and the free peak, or drawn at random
+(`--random`). Each is planned on its own, as a user would, from the tightest on. Going from one
+budget to the next larger, a *drop* of the compiled peak, or a *rise* of the estimated step time,
+is a step against the order; the largest of each is reported. Results are written after every
+plan; rounds and seconds of the closed loop are part of them.
+"""
+
+import datetime
+import json
+import time
+from dataclasses import asdict
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import app, flags
+
+import kiwi
+
+_MODEL = flags.DEFINE_string("model", "gpt", "Module of examples.")
+_SIZE = flags.DEFINE_string("size", "gpt-13b-1l", "One of its SIZES.")
+_MESH = flags.DEFINE_string("mesh", "2x4", "Mesh shape.")
+_PROFILE = flags.DEFINE_string("profile", "h100-sxm", "The hardware planned for.")
+_COUNT = flags.DEFINE_integer("count", 20, "How many budgets.")
+_LOWEST = flags.DEFINE_float("lowest", 0.4, "The smallest budget, as a part of the free peak.")
+_RANDOM = flags.DEFINE_bool("random", False, "Whether to draw the budgets at random.")
+_SECONDS = flags.DEFINE_float("time_limit_seconds", 30.0, "For the solver, per plan.")
+_OUT = flags.DEFINE_string("out", "benchmarks/fidelity/results/budgets.json", "Results.")
+
+Row = dict[str, Any]
+
+
+def main(_: list[str]) -> None:
+    """Plans the free step, then every budget."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 8)
+    module = import_module(f"examples.{_MODEL.value}")
+    config = module.SIZES[_SIZE.value]
+    planned = kiwi.jit(module.make_train_step(config), mesh_shape=(1,), donate_argnums=0)
+    arguments = module.abstract_state(config), module.abstract_batch(config)
+    free = _row(planned, arguments, "1024TiB")
+    rows = [free]
+    for budget in _budgets(free["compiled_peak_bytes"]):
+        rows.append(_row(planned, arguments, budget))
+        print(json.dumps({k: v for k, v in rows[-1].items() if k != "rounds"}), flush=True)
+        _write(rows)
+
+
+def _budgets(free_bytes: int) -> list[int]:
+    shares = np.linspace(_LOWEST.value, 1.0, _COUNT.value)
+    if _RANDOM.value:
+        shares = np.sort(np.random.default_rng(0).uniform(_LOWEST.value, 1.0, _COUNT.value))
+    return [int(share * free_bytes) for share in shares]
+
+
+def _row(planned: kiwi.PlannedFunction, arguments: Any, budget: int | str) -> Row:
+    started = time.monotonic()
+    options = planned.with_options(
+        mesh_shape=tuple(map(int, _MESH.value.split("x"))),
+        memory_budget=budget,
+        profile=_PROFILE.value,
+        time_limit_seconds=_SECONDS.value,
+    )
+    row: Row = {"budget_bytes": budget}
+    try:
+        plan = options.plan(*arguments)
+    except kiwi.errors.KiwiError as error:
+        return {**row, "refused": type(error).__name__, "seconds": _since(started)}
+    assert plan.compiled is not None
+    return {
+        **row,
+        "compiled_peak_bytes": plan.compiled.peak_bytes,
+        "predicted_peak_bytes": plan.estimate.peak_bytes,
+        "step_seconds": plan.estimate.step_seconds,
+        "gap": plan.solve_result.gap,
+        "fits": plan.fits,
+        "recomputed_units": plan.residency_counts()["recompute"],
+        "rounds": [asdict(r) for r in plan.rounds],
+        "solve_seconds": round(sum(r.solve_seconds for r in plan.rounds), 1),
+        "compile_seconds": round(sum(r.compile_seconds for r in plan.rounds), 1),
+        "seconds": _since(started),
+    }
+
+
+def _since(started: float) -> float:
+    return round(time.monotonic() - started, 1)
+
+
+def summarise(rows: list[Row]) -> dict[str, Any]:
+    """Of rows in the order of their budgets: steps against the order, and budgets that held."""
+    planned = [row for row in rows if "refused" not in row]
+    peaks = [row["compiled_peak_bytes"] for row in planned]
+    seconds = [row["step_seconds"] for row in planned]
+    return {
+        "planned": len(planned),
+        "refused": len(rows) - len(planned),
+        "budgets_met": sum(row["fits"] for row in planned),
+        "largest_drop_of_peak": _largest_fall(peaks),
+        "largest_rise_of_step_seconds": _largest_fall([-s for s in seconds]),
+        "median_seconds": float(np.median([row["seconds"] for row in planned])),
+        "most_seconds": max(row["seconds"] for row in planned),
+    }
+
+
+def _largest_fall(values: list[float]) -> float:
+    """The largest step down from the highest value so far, relative to it."""
+    found, highest = 0.0, values[0]
+    for value in values[1:]:
+        found = max(found, (highest - value) / abs(highest))
+        highest = max(highest, value)
+    return round(found, 4)
+
+
+def _write(rows: list[Row]) -> None:
+    free, *budgets = rows
+    results = {
+        "environment": {
+            "date": datetime.date.today().isoformat(),
+            "command": "python -m benchmarks.fidelity.budgets "
+            f"--model={_MODEL.value} --size={_SIZE.value} --mesh={_MESH.value} "
+            f"--profile={_PROFILE.value} --count={_COUNT.value} --random={_RANDOM.value}",
+            "jax": metadata.version("jax"),
+            "kiwi": kiwi.__version__,
+        },
+        "summary": summarise(budgets) if any("fits" in row for row in budgets) else {},
+        "free": free,
+        "rows": budgets,
+    }
+    out = Path(_OUT.value)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    app.run(main)
