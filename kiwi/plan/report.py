@@ -58,9 +58,20 @@ def _memory(plan: "Plan") -> str:
             f"  arguments {format_bytes(c.argument_bytes)}, "
             f"temporaries {format_bytes(c.temporary_bytes)}"
         )
+        lines += _rounds(plan)
     else:
         lines.append("Peak memory, compiled   not checked (verify=None)")
     return "\n".join(lines)
+
+
+def _rounds(plan: "Plan") -> list[str]:
+    """What the closed loop took."""
+    if not plan.rounds:
+        return []
+    solving = format_seconds(sum(r.solve_seconds for r in plan.rounds))
+    compiling = format_seconds(sum(r.compile_seconds for r in plan.rounds))
+    count = f"{len(plan.rounds)} round{'s' if len(plan.rounds) > 1 else ''}"
+    return [f"  {count} of planning and compiling: solver {solving}, compiler {compiling}"]
 
 
 def _collectives(plan: "Plan") -> str:
