@@ -19,6 +19,8 @@ from kiwi.solver.problem import Edge, Interval, Node, Problem
 FORBIDDEN_COST = 10**17
 """The contest writes 1e18 for "forbidden"; sums of several of them stay above this."""
 
+_LARGE = 10**300
+
 _SUGGESTION = "compare the file with the format in the documentation of kiwi.solver.contest"
 
 
@@ -125,7 +127,12 @@ def _edge(pair: Any, table: Any, nodes: tuple[Node, ...]) -> Edge:
 
 
 def _costs(values: list) -> np.ndarray:
-    costs = np.array(values, dtype=np.float64)
+    try:
+        costs = np.array(values, dtype=np.float64)
+    except OverflowError:  # an integer beyond floating point
+        costs = np.array([float(min(max(v, -_LARGE), _LARGE)) for v in values])
+    if (costs < -FORBIDDEN_COST).any():
+        raise _malformed(f"the cost {costs.min():g}, too large to add up")
     costs[costs >= FORBIDDEN_COST] = np.inf
     return costs
 

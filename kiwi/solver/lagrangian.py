@@ -46,6 +46,7 @@ class Search:
     gap: float
     deadline: float
     on_progress: OnProgress | None = None
+    round_limit: int | None = field(default=None, kw_only=True)
     solution: tuple[int, ...] | None = field(init=False, default=None)
     objective: float = field(init=False, default=math.inf)
     peak_bytes: int | None = field(init=False, default=None)
@@ -85,11 +86,11 @@ class Search:
     def run(self) -> None:
         """All stages, until settled or late."""
         for rounds, idle_rounds, force in _STAGES:
-            if self.settled or self.out_of_time:
+            most_rounds = min(self._patience() * rounds, self._rounds_left)
+            if self.settled or self.out_of_time or most_rounds <= 0:
                 return
             engine = self._engine()
-            patience = self._patience()
-            engine.run(patience * rounds, patience * idle_rounds, force=force)
+            engine.run(most_rounds, self._patience() * idle_rounds, force=force)
             self._take(engine)
             if self.settled or self.out_of_time or (not self._shrink(engine) and force):
                 return
@@ -127,6 +128,10 @@ class Search:
             if lowered is not None:
                 engine.primal.offer(lowered)
         return engine
+
+    @property
+    def _rounds_left(self) -> int:
+        return _ENDLESS if self.round_limit is None else self.round_limit - self.rounds
 
     def _patience(self) -> int:
         """How many times the rounds of a stage: small networks can afford more."""

@@ -370,7 +370,9 @@ def _compressed(
 
 
 def _memory_arrays(problem: Problem, option_start: np.ndarray) -> dict[str, Any]:
-    limit_bytes = NO_LIMIT_BYTES if problem.limit_bytes is None else problem.limit_bytes
+    limit_bytes = NO_LIMIT_BYTES
+    if problem.limit_bytes is not None:
+        limit_bytes = min(problem.limit_bytes, NO_LIMIT_BYTES)
     lists = [option for node in problem.nodes for option in node.usage]
     counts = np.array([len(option) for option in lists], dtype=np.int64)
     flat = [(use.start, use.end, use.bytes) for option in lists for use in option]

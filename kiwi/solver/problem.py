@@ -23,6 +23,12 @@ from kiwi.errors import InvalidProblemError
 PARTS_RELATIVE_TOLERANCE = 1e-6
 """How far the parts of a cost may differ from it: they are sums in floating point."""
 
+MOST_COST = 1e150
+"""Sums of costs up to this leave room for the products that solvers form."""
+
+MOST_BYTES = 2**60
+"""Sums of memory up to this are safe in 64 bits, with prices and differences taken of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -158,8 +164,8 @@ class Problem:
                 cause="a budget that became negative by subtraction",
                 suggestion="give a limit of 0 or more, or None for no limit",
             )
-        for node in self.nodes:
-            _check_within_horizon(node, self.horizon)
+        _check_bytes(self.nodes, self.horizon)
+        _check_total_cost(self.nodes, self.edges)
         for edge in self.edges:
             _check_edge_fits(edge, self.nodes)
 
@@ -219,8 +225,11 @@ def _check_classes(lines: np.ndarray | None, count: int, what: str) -> None:
         )
 
 
-def _check_within_horizon(node: Node, horizon: int) -> None:
-    for option in node.usage:
+def _largest_bytes(node: Node, horizon: int) -> int:
+    """The most bytes that an option's intervals sum to; checks that they end within the horizon."""
+    most = 0
+    for option in {id(option): option for option in node.usage}.values():
+        most = max(most, sum(interval.bytes for interval in option))
         for interval in option:
             if interval.end > horizon:
                 raise InvalidProblemError(
@@ -229,6 +238,35 @@ def _check_within_horizon(node: Node, horizon: int) -> None:
                     cause="a live range that was computed for another schedule",
                     suggestion="make the horizon at least the largest end of an interval",
                 )
+    return most
+
+
+def _check_bytes(nodes: tuple[Node, ...], horizon: int) -> None:
+    total = sum(_largest_bytes(node, horizon) for node in nodes)
+    if total > MOST_BYTES:
+        raise InvalidProblemError(
+            f"The nodes can hold {total} bytes together, more than {MOST_BYTES}.",
+            cause="sizes in the wrong unit, or an overflow where they were computed",
+            suggestion="give sizes in bytes, or in a larger unit throughout",
+        )
+
+
+def _check_total_cost(nodes: tuple[Node, ...], edges: tuple[Edge, ...]) -> None:
+    """No sum of finite costs may overflow: it would look forbidden."""
+    seen: dict[int, float] = {}
+    total = 0.0
+    for part in (*nodes, *edges):
+        key = part.costs.__array_interface__["data"][0]  # tables of equal layers are one array
+        if key not in seen:
+            finite = part.costs[np.isfinite(part.costs)]
+            seen[key] = float(np.abs(finite).max(initial=0.0))
+        total += seen[key]
+    if not total <= MOST_COST:
+        raise InvalidProblemError(
+            f"The costs sum to as much as {total}, more than {MOST_COST}.",
+            cause="a large number that stands for forbidden, or an overflow",
+            suggestion="forbid with infinite costs, and scale the others down",
+        )
 
 
 def _check_edge_fits(edge: Edge, nodes: tuple[Node, ...]) -> None:

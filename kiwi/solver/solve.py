@@ -38,6 +38,7 @@ class Request:
     on_progress: OnProgress | None
     until_time_limit: bool = False
     any_time: bool = False
+    round_limit: int | None = None
 
     @property
     def seconds_left(self) -> float:
@@ -56,6 +57,7 @@ def solve(
     gap: float = DEFAULT_GAP,
     until_time_limit: bool = False,
     any_time: bool = False,
+    round_limit: int | None = None,
 ) -> SolveResult:
     """Chooses one option per node at the least cost under the memory limit.
 
@@ -73,12 +75,15 @@ def solve(
       it. By default the search also ends when it no longer gets anywhere.
     - `any_time`: on Ctrl-C return the best solution so far, where there is one, instead of raising
       `KeyboardInterrupt`; `auto` and `lagrangian` can.
+    - `round_limit`: the search ends after so many rounds (`SolveResult.iterations`), and hands
+      nothing to a MILP. The same seed and round limit give the same solution however fast the
+      machine is, as long as the time limit is not reached. `auto` and `lagrangian` honour it.
 
     Every returned solution was priced by `kiwi.solver.evaluate`. Raises `UnknownSolverError`,
     `InvalidArgumentError`, and `SolverUnavailableError` where the solver cannot take the problem.
     """
     started = time.monotonic()
-    _check_arguments(problem, solver, time_limit_seconds, gap, warm_start)
+    _check_arguments(problem, solver, time_limit_seconds, gap, warm_start, round_limit)
     start = tuple(warm_start) if warm_start is not None else None
     request = Request(
         problem,
@@ -90,6 +95,7 @@ def solve(
         on_progress,
         until_time_limit,
         any_time,
+        round_limit,
     )
     nothing = conclude(problem, (), 0.0, solver=solver)
     result = SOLVERS[solver](request) if problem.nodes else nothing
@@ -113,9 +119,9 @@ def _searched(request: Request, *, close: bool) -> SolveResult:
     message = ""
     try:
         search.run()
-        if close:
+        if close and request.round_limit is None:
             message = _close(search, request)
-        if request.until_time_limit:
+        if request.until_time_limit and request.round_limit is None:
             search.linger()
     except KeyboardInterrupt:
         if not request.any_time:
@@ -146,7 +152,12 @@ def _close(search: Search, request: Request) -> str:
 
 def _search(request: Request) -> Search:
     search = Search(
-        request.problem, request.seed, request.gap, request.deadline, request.on_progress
+        request.problem,
+        request.seed,
+        request.gap,
+        request.deadline,
+        request.on_progress,
+        round_limit=request.round_limit,
     )
     if request.warm_start is not None:
         search.offer(request.warm_start)
@@ -207,7 +218,12 @@ def _check_arguments(
     time_limit_seconds: float,
     gap: float,
     warm_start: Sequence[int] | None,
+    round_limit: int | None,
 ) -> None:
+    if round_limit is not None and round_limit < 1:
+        raise InvalidArgumentError(
+            f"round_limit is {round_limit}.", suggestion="give 1 or more, or None for no limit"
+        )
     if solver not in SOLVERS:
         raise UnknownSolverError(
             f"There is no solver {solver!r}.", suggestion=f"use one of {', '.join(SOLVERS)}"

@@ -45,6 +45,12 @@ def test_costs_and_limit() -> None:
     assert solve(problem).solution == (1, 1, 0)
 
 
+def test_a_cost_beyond_floating_point_is_forbidden() -> None:
+    large = document()
+    large["problem"]["nodes"]["costs"][1][2] = 10**400
+    assert np.isinf(problem_from_contest(large).nodes[1].costs[2])
+
+
 @pytest.mark.parametrize("name", ["instance.json", "instance.json.gz"])
 def test_what_is_written_is_read_again(tmp_path, name: str) -> None:
     problem = problem_from_contest(document())
@@ -69,6 +75,8 @@ def test_shared_lines_are_written_in_full() -> None:
         (lambda p: p["nodes"]["intervals"].__setitem__(0, [5, 1]), r"\[5, 1\) is not"),
         (lambda p: p["nodes"]["costs"].__setitem__(0, ["x"]), "costs \\['x'\\]"),
         (lambda p: p["nodes"]["costs"].__setitem__(2, []), "costs \\[\\]"),
+        (lambda p: p["nodes"]["costs"].__setitem__(2, [-(10**400)]), "cost -1e.300, too large"),
+        (lambda p: p["nodes"]["usages"].__setitem__(2, [2**70]), "bytes together"),
         (lambda p: p["nodes"]["usages"].__setitem__(2, [-5]), "holds -5 bytes"),
         (lambda p: p["edges"]["nodes"].__setitem__(0, [0, 7]), "between nodes \\[0, 7\\] of 3"),
         (lambda p: p["edges"]["costs"].__setitem__(0, [1, 2]), "not 2 x 3 numbers"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kiwi.errors import InvalidProblemError
-from kiwi.solver import Edge, Interval, Node, Problem, evaluate
+from kiwi.solver import Edge, Interval, Node, Problem, evaluate, solve
 
 
 def node(name: str, costs, usage=None) -> Node:
@@ -29,6 +29,11 @@ def node(name: str, costs, usage=None) -> Node:
         (lambda: Edge(0, 1, np.zeros((2, 2)), tail_class=np.array([2])), "classes 2 .. 2 for 2"),
         (lambda: Edge(0, 1, np.zeros((2, 2)), head_class=np.array([0.5])), "type float64"),
         (lambda: Problem((node("a", [1]),), (), -1, 0), "limit is -1 bytes"),
+        (lambda: Problem((node("a", [1e300]),), (), 5, 0), "costs sum to as much as 1e.300"),
+        (
+            lambda: Problem((node("a", [1], ((Interval(0, 1, 2**62),),)),), (), 5, 1),
+            "can hold 4611686018427387904 bytes together",
+        ),
         (
             lambda: Problem((node("a", [1], ((Interval(0, 9, 1),),)),), (), 5, 8),
             "until 9, behind the horizon 8",
@@ -48,6 +53,11 @@ def node(name: str, costs, usage=None) -> Node:
 def test_what_does_not_fit_is_refused_with_its_value(make, message) -> None:
     with pytest.raises(InvalidProblemError, match=message):
         make()
+
+
+def test_a_limit_beyond_64_bits_never_binds() -> None:
+    held = Problem((node("a", [1.0], ((Interval(0, 1, 2**40),),)),), (), 2**80, 1)
+    assert solve(held).solution == (0,)
 
 
 def worked_problem() -> Problem:

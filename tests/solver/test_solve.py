@@ -66,6 +66,7 @@ def test_forbidden_pairs_alone_can_make_it_infeasible() -> None:
         ({"solver": "magic"}, UnknownSolverError, "no solver 'magic'"),
         ({"time_limit_seconds": 0.0}, InvalidArgumentError, "time_limit_seconds is 0.0"),
         ({"gap": -1.0}, InvalidArgumentError, "gap is -1.0"),
+        ({"round_limit": 0}, InvalidArgumentError, "round_limit is 0"),
         ({"warm_start": (0,)}, InvalidArgumentError, "1 entries for 2 nodes"),
     ],
 )
@@ -95,6 +96,27 @@ def test_same_seed_same_solution(solver: str) -> None:
     first, second = (solve(problem, solver=solver, seed=3, gap=0.01) for _ in range(2))
     assert first.deterministic and second.deterministic
     assert (first.solution, first.bound) == (second.solution, second.bound)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_a_round_limit_fixes_the_solution(rounds: int) -> None:
+    problem = two_layers()
+    first, second = (solve(problem, seed=7, gap=0.0, round_limit=rounds) for _ in range(2))
+    assert first.deterministic and first.iterations <= rounds
+    assert (first.solution, first.bound) == (second.solution, second.bound)
+
+
+def test_the_clock_is_reported_where_it_ended_the_search() -> None:
+    assert not solve(two_layers(), gap=0.0, time_limit_seconds=1e-3).deterministic
+
+
+def test_a_looser_budget_is_never_worse_than_the_tighter_plan_it_starts_from() -> None:
+    problem = layered_problem(2, seed=1)
+    tight = solve(with_budget(problem, 0.7), gap=0.05)
+    looser = with_budget(problem, 0.8)
+    result = solve(looser, warm_start=tight.solution, round_limit=1, gap=0.0)
+    assert result.objective is not None and tight.objective is not None
+    assert result.objective <= tight.objective
 
 
 def test_progress_only_improves_and_ends_with_the_result() -> None:
