@@ -3,7 +3,8 @@
 Replica groups come in three spellings: as lists of devices, `{{0,1},{2,3}}`; as an iota,
 `[2,4]<=[4,2]T(1,0)` (XLA's `IotaReplicaGroupList`: 0, 1, ... in the shape on the right,
 transposed, read as the shape on the left, one group a row); and as axes of a mesh of XLA's own,
-`mesh['a'=2,'b'=4] {'b'}`, an axis possibly in part, `'b':(1)2`: the one of size 2 that
+`mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}`, with the devices 0, 1, ... where none are
+listed, an axis possibly in part, `'b':(1)2`: the one of size 2 that
 has 1 before it when the axis is split. A permutation lists pairs of devices.
 
 What axes of *our* mesh a collective runs along follows from its groups: those are compared with
@@ -38,7 +39,11 @@ _LIST = re.compile(r"replica_groups=\{(?P<groups>(?:\{[\d,]*\},?)*)\}")
 _IOTA = re.compile(
     r"replica_groups=\[(?P<shape>[\d,]+)\]<=\[(?P<from>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?"
 )
-_MESH = re.compile(r"replica_groups=mesh\[(?P<mesh>[^\]]*)\]\s*\{(?P<axes>[^}]*)\}")
+_MESH = re.compile(
+    r"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\((?P<devices>[^{]*)\))?"
+    r"\s*\{(?P<axes>[^}]*)\}"
+)
+_DEVICES = re.compile(r"\[(?P<from>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?")
 _MESH_AXIS = re.compile(r"'(?P<name>[^']*)'=(?P<size>\d+)")
 _USED_AXIS = re.compile(r"'(?P<name>[^']*)'(?::\((?P<before>\d+)\)(?P<size>\d+))?")
 _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
@@ -114,13 +119,18 @@ def by_kind(uses: Sequence[AxisUse]) -> dict[str, CollectiveUse]:
 
 
 def replica_groups(line: str, device_count: int) -> Groups:
-    """The groups of devices of one instruction; all devices where it names none."""
+    """The groups of devices of one instruction.
+
+    One of all devices where it names none; none where it names them in a way not known here.
+    """
+    if "replica_groups=" not in line:
+        return frozenset([frozenset(range(device_count))])
     for pattern, read in ((_IOTA, _iota_groups), (_MESH, _mesh_groups), (_LIST, _list_groups)):
         match = pattern.search(line)
         if match is not None:
             groups = frozenset(read(match))
             return groups or frozenset([frozenset(range(device_count))])
-    return frozenset([frozenset(range(device_count))])
+    return frozenset()
 
 
 def _list_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
@@ -129,11 +139,15 @@ def _list_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
 
 
 def _iota_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
+    for group in _iota(match).reshape(_integers(match["shape"])):
+        yield frozenset(int(d) for d in np.ravel(group))
+
+
+def _iota(match: re.Match[str]) -> np.ndarray:
+    """0, 1, ... in the shape `from`, transposed by `order`."""
     source = _integers(match["from"])
     order = _integers(match["order"]) if match["order"] else range(len(source))
-    devices = np.arange(math.prod(source)).reshape(source).transpose(tuple(order))
-    for group in devices.reshape(_integers(match["shape"])):
-        yield frozenset(int(d) for d in np.ravel(group))
+    return np.arange(math.prod(source)).reshape(source).transpose(tuple(order))
 
 
 def _mesh_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
@@ -148,12 +162,20 @@ def _mesh_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
         used.append((name, part))
     flat = [(name, part) for name, sizes in parts.items() for part in range(len(sizes))]
     shape = [parts[name][part] for name, part in flat]
-    devices = np.arange(math.prod(shape)).reshape(shape)
+    devices = _mesh_devices(match["devices"], math.prod(shape)).reshape(shape)
     inside = [flat.index(key) for key in used]
     outside = [k for k in range(len(flat)) if k not in inside]
     rows = devices.transpose([*outside, *inside])
     for group in rows.reshape(-1, math.prod(shape[k] for k in inside)):
         yield frozenset(int(d) for d in group)
+
+
+def _mesh_devices(text: str | None, count: int) -> np.ndarray:
+    """The devices of a mesh in its row-major order: as an iota, as a list, or 0, 1, ..."""
+    if text is None:
+        return np.arange(count)
+    iota = _DEVICES.search(text)
+    return np.array(_integers(text)) if iota is None else _iota(iota).ravel()
 
 
 class _AxesOfGroups:
@@ -192,15 +214,19 @@ class _AxesOfGroups:
 
 def _buffer_bytes(kind: str, result_type: str, is_start: bool, line: str, device_count: int) -> int:
     arrays = [_array_bytes(m) for m in _ARRAY.finditer(result_type)]
-    if is_start and kind in ("all-gather", "collective-permute", "reduce-scatter"):
+    if is_start and kind != "all-reduce":
         return _start_bytes(kind, arrays)
     if kind == "reduce-scatter":
-        return sum(arrays) * len(next(iter(replica_groups(line, device_count))))
+        sizes = map(len, replica_groups(line, device_count))
+        return sum(arrays) * max(sizes, default=1)
     return sum(arrays)
 
 
 def _start_bytes(kind: str, arrays: Sequence[int]) -> int:
-    """The result of these starts is (operands..., results..., contexts...)."""
+    """The result of these starts is (operands..., results..., contexts...).
+
+    That of an all-reduce is its results alone.
+    """
     if kind == "collective-permute":
         return max(arrays, default=0)
     half = len(arrays) // 2

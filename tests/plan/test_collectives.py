@@ -49,6 +49,11 @@ from kiwi.plan.predicted_collectives import unforeseen
             "reduce-scatter",
             16 * 8 * 4,
         ),
+        (
+            "%s = ((f32[16,8]{1,0}), f32[16,8]{1,0}) all-to-all-start(%x), channel_id=2",
+            "all-to-all",
+            16 * 8 * 4,
+        ),
         ("%r = f32[4]{0} all-reduce-start(%x), replica_groups={{0,1}}", "all-reduce", 16),
         (
             "%rs = f32[2,8]{1,0} reduce-scatter(%x), replica_groups={{0,1,2,3},{4,5,6,7}}",
@@ -112,8 +117,13 @@ def test_occurrences_add_up():
         ("mesh['axis_0'=8,'axis_1'=1] {'axis_0'}", ("x", "y")),
         ("mesh['a'=8] {'a':(1)2}", ("x",)),
         ("mesh['a'=8] {'a':(2)4}", ("y",)),
+        ("mesh['axis_0'=1,'axis_1'=4,'axis_2'=2], device_ids=([2,4]T(1,0)) {'axis_1'}", ("y",)),
+        ("mesh['axis_0'=4,'axis_1'=2], device_ids=([2,4]T(1,0)) {'axis_1'}", ("x",)),
+        ("mesh['a'=2,'b'=4], device_ids=(0,4,1,5,2,6,3,7) {'a'}", None),
+        ("mesh['a'=4,'b'=2], device_ids=(0,4,1,5,2,6,3,7) {'b'}", ("x",)),
         ("{{0,1},{2,3},{4,5},{6,7}}", None),
         ("[4,2]<=[8]", None),
+        ("some_later_spelling(4)", None),
     ],
 )
 def test_replica_groups_tell_the_axes(groups: str, axes: tuple[str, ...] | None):
