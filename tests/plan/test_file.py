@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import kiwi
-from examples import mlp
+from examples import gpt, mlp
 from kiwi import errors
 from kiwi.plan import file
 from kiwi.plan.explain_text import explanation_text
@@ -53,6 +53,20 @@ def instructions(compiled):
 
 def test_a_loaded_plan_compiles_to_the_same_hlo(plan, path):
     again = kiwi.load_plan(path).apply(STEP).plan(STATE, BATCH)
+    first, second = lowered(plan), lowered(again)
+    assert first.as_text() == second.as_text()
+    assert instructions(first.compile()) == instructions(second.compile())
+
+
+@pytest.mark.slow
+def test_a_large_plan_compiles_to_the_same_hlo(tmp_path):
+    config = gpt.SIZES["gpt-13b-4l"]
+    step = gpt.make_train_step(config)
+    args = gpt.abstract_state(config), gpt.abstract_batch(config)
+    plan = kiwi.plan(step, *args, **{**OPTIONS, "memory_budget": "8GiB", "gap": 0.03})
+    assert plan.execution.recomputed
+    plan.save(tmp_path / "plan.json")
+    again = kiwi.load_plan(tmp_path / "plan.json").apply(step).plan(*args)
     first, second = lowered(plan), lowered(again)
     assert first.as_text() == second.as_text()
     assert instructions(first.compile()) == instructions(second.compile())

@@ -9,6 +9,8 @@ function solverSection() {
   const sub = `${r.solver}: ${r.status}, ${gap}` + (data.seconds ? `; planned in ${data.seconds.planning.toFixed(1)} s.` : ".") + (r.deterministic ? "" : " The time limit ended the search.");
   const entries = data.progress.filter((p) => p.objective !== null || p.bound !== null);
   if (entries.length < 2) { section("solver", "Solver", sub, entries.length ? null : el("p", { class: "sub" }, "Progress is kept only in reports written while planning.")); return; }
+  const again = entries.some((p, k) => k && p.objective > entries[k - 1].objective * (1 + 1e-9));
+  const why = again ? " Where the curve rises, the compiled program was over the budget: what it holds beyond the prediction was added to the model, and the problem solved again." : "";
   const W = 1160, H = 250, L = 70, B = 32, T = 10, last = Math.max(...entries.map((p) => p.seconds), 1e-3);
   const values = entries.flatMap((p) => [p.objective, p.bound]).filter((v) => v !== null && v > 0);
   const objectives = entries.map((p) => p.objective).filter((v) => v !== null);
@@ -22,7 +24,7 @@ function solverSection() {
   chart.append(svg("path", { d: path("objective"), fill: "none", stroke: "var(--compute)", "stroke-width": 2 }), svg("path", { d: path("bound"), fill: "none", stroke: "var(--communication)", "stroke-width": 2 }));
   for (const p of entries) if (p.objective !== null) chart.append(svg("circle", { cx: x(p.seconds), cy: y(p.objective), r: 4, fill: "var(--compute)", class: "state",
     onmousemove: (e) => showTip(e, `after ${p.seconds.toFixed(2)} s: best step ${seconds(p.objective)}`, p.bound !== null ? `no plan is below ${seconds(p.bound)}` : "", p.peak_bytes ? `peak ${bytes(p.peak_bytes)}` : ""), onmouseleave: hideTip }));
-  section("solver", "Solver", sub, chart, legend([["var(--compute)", "Best plan found"], ["var(--communication)", "Proven bound"]]));
+  section("solver", "Solver", sub + why, chart, legend([["var(--compute)", "Best plan found"], ["var(--communication)", "Proven bound"]]));
 }
 
 const MESH_COLORS = ["compute", "communication", "update", "copies", "recompute", "arguments"];
@@ -44,6 +46,6 @@ function paretoSection() {
   }
   for (const p of points) chart.append(svg("circle", { cx: x(p.peak_bytes), cy: y(p.step_seconds), r: p.pareto ? 6 : 4, fill: p.pareto ? tint(p) : "var(--surface)", stroke: tint(p), "stroke-width": 2, class: "point",
     onmousemove: (e) => showTip(e, `mesh ${p.mesh_shape.join("×")}, budget ${bytes(p.memory_budget_bytes)}`, `step ${seconds(p.step_seconds)}, peak ${bytes(p.peak_bytes)}`, p.gap === null ? "" : `gap ${percent(p.gap)}`), onmouseleave: hideTip }));
-  section("pareto", "Meshes and budgets", `${data.sweep.points.length} combinations planned in ${data.sweep.seconds.toFixed(0)} s. Filled: no other point has fewer devices, a lower peak and a shorter step. The rest of this report is about the fastest.`,
+  section("pareto", "Meshes and budgets", `${data.sweep.points.length} combinations planned in ${data.sweep.seconds.toFixed(0)} s. Filled: no other point has fewer devices, a lower peak and a shorter step.`,
     chart, legend(meshes.map((m, k) => [`var(--${MESH_COLORS[k % MESH_COLORS.length]})`, m])));
 }
