@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from kiwi.solver.remat.annealing.anneal import PRODUCT, SHARP, STRICT
+from kiwi.solver.remat.candidate import Candidate, candidate
 from kiwi.solver.remat.fastsa import AnnealingSettings, fastsa, run_annealing
 from kiwi.solver.remat.result import Finding, Task
-from kiwi.solver.remat.simulate import simulate
 from kiwi.solver.schedule import Schedule
 
 MOVES_PER_SECOND = 400_000
@@ -49,23 +49,6 @@ FASTSA_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A schedule with its simulated numbers; candidates are compared by `rank`."""
-
-    schedule: Schedule
-    peak_bytes: int
-    seconds: float
-    budget_bytes: int
-
-    @property
-    def rank(self) -> tuple[int, float, float]:
-        """Within the budget first, then least time; otherwise least peak."""
-        if self.peak_bytes <= self.budget_bytes:
-            return (0, self.seconds, self.peak_bytes)
-        return (1, self.peak_bytes, self.seconds)
-
-
-@dataclass(frozen=True)
 class Outcome:
     """What a run found; `completed` is False where the clock ended it."""
 
@@ -76,11 +59,11 @@ class Outcome:
 
 def remat(task: Task) -> Finding:
     """The best schedule of all rounds."""
-    best = _candidate(task, Schedule(task.graph.order))
+    best = candidate(task, Schedule(task.graph.order))
     iterations, deterministic = 0, True
     gains: list[tuple[float, int, Run]] = []
     for number in range(len(FIXED_ROUNDS) + ADAPTED_ROUNDS):
-        if _is_done(task, best) or task.remaining_seconds() <= 0:
+        if best.is_least(task) or task.remaining_seconds() <= 0:
             break
         adapted = number >= len(FIXED_ROUNDS)
         runs = _adapted(gains, number) if adapted else FIXED_ROUNDS[number]
@@ -110,16 +93,6 @@ def _adapted(gains: list[tuple[float, int, Run]], number: int) -> tuple[Run, ...
     return run, replace(run, heat=run.heat * factor, objective=other)
 
 
-def _candidate(task: Task, schedule: Schedule) -> Candidate:
-    found = simulate(task.graph, schedule)
-    return Candidate(schedule, found.peak_bytes, found.compute_seconds, task.budget_bytes)
-
-
-def _is_done(task: Task, best: Candidate) -> bool:
-    once = task.graph.once_seconds
-    return best.peak_bytes <= task.budget_bytes and best.seconds <= once * (1 + 1e-12)
-
-
 def _parallel(task: Task, number: int, runs: tuple[Run, ...], best: Schedule) -> Iterator[Outcome]:
     rounds = len(FIXED_ROUNDS) + ADAPTED_ROUNDS
     share_seconds = task.time_limit_seconds / rounds
@@ -134,8 +107,8 @@ def _parallel(task: Task, number: int, runs: tuple[Run, ...], best: Schedule) ->
         moves = max(1000, round(share_seconds * MOVES_PER_SECOND))
         settings = AnnealingSettings(moves, run.objective, heat, heat * COOLING, AIMED_SHARES)
         outcome = run_annealing(own, task.graph, start, settings)
-        candidate = _candidate(task, outcome.schedule)
-        return Outcome(candidate, outcome.moves, outcome.completed)
+        found = candidate(task, outcome.schedule)
+        return Outcome(found, outcome.moves, outcome.completed)
 
     with ThreadPoolExecutor(WORKERS) as pool:
         yield from pool.map(work, runs, seeds)
@@ -144,4 +117,4 @@ def _parallel(task: Task, number: int, runs: tuple[Run, ...], best: Schedule) ->
 def _fastsa(task: Task) -> Outcome:
     finding = fastsa(task)
     schedule = finding.schedule or Schedule(task.graph.order)
-    return Outcome(_candidate(task, schedule), finding.iterations, finding.deterministic)
+    return Outcome(candidate(task, schedule), finding.iterations, finding.deterministic)

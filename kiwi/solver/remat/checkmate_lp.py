@@ -13,6 +13,7 @@ from ortools.math_opt.python import mathopt
 
 from kiwi.solver.remat.checkmate import CheckmateModel, build_checkmate
 from kiwi.solver.remat.milp import CellValues, RankedGraph, schedule_of
+from kiwi.solver.remat.quiet import quiet_stdout
 from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.remat.simulate import simulate, violations
 from kiwi.solver.schedule import Schedule
@@ -27,7 +28,8 @@ def checkmate_lp(task: Task) -> Finding:
     """The best rounding of the relaxation."""
     for share in BUDGET_SHARES:
         built = build_checkmate(task, integer=False, budget_share=share)
-        result = mathopt.solve(built.model, mathopt.SolverType.PDLP, params=_parameters(task))
+        with quiet_stdout():
+            result = mathopt.solve(built.model, mathopt.SolverType.PDLP, params=_parameters(task))
         if result.has_primal_feasible_solution():
             return _rounded(task, built, result)
     return Finding(None, deterministic=not _timed_out(result))

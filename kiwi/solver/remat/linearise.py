@@ -34,13 +34,8 @@ def linearise(graph: RematGraph) -> Linearised:
 
     Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
     """
-    if not graph.backward_of:
-        raise InvalidProblemError(
-            "the graph cannot be linearised: no backward operator is known",
-            cause="`backward_of` is empty",
-            suggestion="a planner for general graphs, such as remat",
-        )
-    backward = _backward_operators(graph)
+    check_has_backward(graph)
+    backward = backward_operators(graph)
     common = _common_operators(graph, backward)
     forward = [k for k in graph.order if k not in backward and k not in common]
     groups = _groups(graph, forward)
@@ -55,7 +50,17 @@ def linearise(graph: RematGraph) -> Linearised:
     )
 
 
-def _backward_operators(graph: RematGraph) -> set[int]:
+def check_has_backward(graph: RematGraph) -> None:
+    """Raises `kiwi.errors.InvalidProblemError` if no backward operator is known."""
+    if not graph.backward_of:
+        raise InvalidProblemError(
+            "the graph cannot be divided into stages: no backward operator is known",
+            cause="`backward_of` is empty",
+            suggestion="a planner for general graphs, such as remat",
+        )
+
+
+def backward_operators(graph: RematGraph) -> set[int]:
     """Backward operators and all that depends on them (gradients, updates)."""
     found = {backward for _, backward in graph.backward_of}
     for k in graph.order:

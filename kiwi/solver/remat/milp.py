@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ortools.math_opt.python import mathopt
 
 from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.quiet import quiet_stdout
 from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.schedule import Schedule
 
@@ -95,7 +96,10 @@ def solve_stages(
     parameters = mathopt.SolveParameters(
         time_limit=limit, random_seed=task.seed % (1 << 30), relative_gap_tolerance=1e-9
     )
-    result = mathopt.solve(model, mathopt.SolverType.HIGHS, params=parameters, model_params=hints)
+    with quiet_stdout():
+        result = mathopt.solve(
+            model, mathopt.SolverType.HIGHS, params=parameters, model_params=hints
+        )
     infeasible = result.termination.reason == mathopt.TerminationReason.INFEASIBLE
     bound = result.termination.objective_bounds.dual_bound
     schedule = None

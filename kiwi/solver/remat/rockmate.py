@@ -58,20 +58,22 @@ def rockmate(task: Task) -> Finding:
     groups = linearise(task.graph)
     borders = stage_borders(task.graph, groups)
     blocks = [make_block(task.graph, groups, borders, s) for s in range(len(groups.forward))]
+    keys = [signature(block) for block in blocks]
     solved: dict[object, tuple[tuple[int, ...], ...]] = {}
-    different = {signature(block) for block in blocks}
-    block_seconds = BLOCKS_SHARE * task.remaining_seconds() / max(1, len(different))
-    for block in blocks:
-        key = signature(block)
+    ends = time.monotonic() + BLOCKS_SHARE * task.remaining_seconds()
+    left = len(set(keys))
+    for key, block in zip(keys, blocks, strict=True):
         if key not in solved:
-            solved[key] = _block_schedules(replace(task, graph=block.graph), block, block_seconds)
+            seconds = max(0.0, ends - time.monotonic()) / left
+            solved[key] = _block_schedules(replace(task, graph=block.graph), block, seconds)
+            left -= 1
     stages = tuple(
         make_stage(
             task.graph,
             groups,
             borders,
             s,
-            _options(task.graph, groups, borders, s, block, solved[signature(block)]),
+            _options(task.graph, groups, borders, s, block, solved[keys[s]]),
         )
         for s, block in enumerate(blocks)
     )

@@ -11,6 +11,7 @@ from kiwi.solver.remat.checkmate_lp import checkmate_lp
 from kiwi.solver.remat.compiled import compile_for
 from kiwi.solver.remat.fastsa import fastsa, order_only
 from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.hiremate.levels import hiremate
 from kiwi.solver.remat.moccasin import moccasin
 from kiwi.solver.remat.result import Finding, RematResult, Task
 from kiwi.solver.remat.rk_checkmate import rk_checkmate
@@ -32,6 +33,7 @@ PLANNERS: dict[str, Planner] = {
     "checkmate": checkmate,
     "checkmate-lp": checkmate_lp,
     "fastsa": fastsa,
+    "hiremate": hiremate,
     "keep-all": keep_all,
     "moccasin": moccasin,
     "order-only": order_only,

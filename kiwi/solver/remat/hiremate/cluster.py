@@ -1,0 +1,185 @@
+"""H-clusters (definition 3.2.1): forward operators with their backward operators.
+
+A cluster is taken out of its graph as a graph of its own with local numbers, so that clusters
+that consist of the same operators are equal and can be solved in another process.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from kiwi.solver.remat.graph import Operator, RematGraph, Value
+from kiwi.solver.remat.hiremate.partition import ForwardGraph, Tree
+from kiwi.solver.remat.linearise import backward_operators, check_has_backward
+
+Steps = tuple[int, ...]
+StepPair = tuple[Steps, Steps]
+"""Forward and backward operators of one way to run a cluster."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Operators of `graph`, all of which belong to the cluster.
+
+    **Attributes:**
+
+    - `graph`: forward operators 0 … `forward_count` - 1, then backward ones, in the given order.
+      Values that the cluster only reads have size zero, but for gradients.
+    - `interface`: values that are written here and read outside, or are results.
+    - `gradients`: values that backward operators read and that others' backward parts write.
+    - `children`: operators of the parts, in topological order; none where there is one operator.
+    """
+
+    graph: RematGraph
+    forward_count: int
+    interface: frozenset[int]
+    gradients: frozenset[int]
+    children: tuple[Steps, ...]
+
+    @property
+    def forward(self) -> Steps:
+        """Forward operators in the given order."""
+        return tuple(range(self.forward_count))
+
+    @property
+    def backward(self) -> Steps:
+        """Backward operators in the given order."""
+        return tuple(range(self.forward_count, len(self.graph.operators)))
+
+    @cached_property
+    def outputs(self) -> frozenset[int]:
+        """Interface values that forward operators write."""
+        return frozenset(v for v in self.interface if self.is_forward(self.graph.producer[v]))
+
+    def is_forward(self, operator: int) -> bool:
+        """Whether `operator` is a forward operator."""
+        return operator < self.forward_count
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Forward operators in the given order, and the owner of each backward operator."""
+
+    forward: Steps
+    owner: dict[int, int]
+
+
+def find_roles(graph: RematGraph) -> Roles:
+    """Splits operators; a backward operator is owned by the forward operator it is paired with.
+
+    It is never owned by a later one than an operator that it depends on (property 1).
+    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    """
+    check_has_backward(graph)
+    backward = backward_operators(graph)
+    forward = tuple(k for k in graph.order if k not in backward)
+    rank = {k: place for place, k in enumerate(forward)}
+    partner = {after: before for before, after in graph.backward_of}
+    owner: dict[int, int] = {}
+    for k in graph.order:
+        if k in backward:
+            earlier = [rank[owner[p]] for p in graph.predecessors(k) if p in owner]
+            own = rank.get(partner.get(k, -1), len(forward) - 1)
+            owner[k] = forward[min([own, *earlier])]
+    return Roles(forward, owner)
+
+
+def forward_graph(graph: RematGraph, roles: Roles) -> ForwardGraph:
+    """The graph that is partitioned; nodes are places in `roles.forward`."""
+    place = {k: index for index, k in enumerate(roles.forward)}
+    before: list[set[int]] = [set() for _ in roles.forward]
+    for k in graph.order:
+        for p in graph.predecessors(k):
+            if k in place:
+                before[place[k]].add(place[p])
+            elif p not in place and roles.owner[p] != roles.owner[k]:
+                before[place[roles.owner[p]]].add(place[roles.owner[k]])
+    crossing = []
+    for value, writer in enumerate(graph.producer):
+        readers = tuple(place[k] for k in graph.readers[value] if k in place)
+        if writer in place or (writer < 0 and len(readers) > 1):
+            size_bytes = graph.values[value].size_bytes if writer in place else 0
+            crossing.append((place.get(writer, -1), readers, size_bytes))
+    return ForwardGraph(tuple(tuple(sorted(each)) for each in before), tuple(crossing))
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """A cluster with the operators' numbers in the whole graph, and its parts."""
+
+    cluster: Cluster
+    operators: Steps
+    children: tuple["Hierarchy", ...]
+
+    @property
+    def height(self) -> int:
+        """0 for a single operator."""
+        return 1 + max((child.height for child in self.children), default=-1)
+
+
+def whole(graph: RematGraph, roles: Roles, trees: tuple[Tree, ...]) -> Hierarchy:
+    """The hierarchy of all operators; its parts are `trees`."""
+    every = Tree(tuple(range(len(roles.forward))), trees)
+    return _Extraction(graph, roles).hierarchy(every)
+
+
+class _Extraction:
+    """Takes clusters out of one graph."""
+
+    def __init__(self, graph: RematGraph, roles: Roles) -> None:
+        self._graph, self._roles = graph, roles
+        self._rank = {k: place for place, k in enumerate(graph.order)}
+        self._owned: dict[int, list[int]] = {}
+        for k, owner in roles.owner.items():
+            self._owned.setdefault(owner, []).append(k)
+
+    def hierarchy(self, tree: Tree) -> Hierarchy:
+        forward = tuple(self._roles.forward[place] for place in tree.operators)
+        owned = (b for k in forward for b in self._owned.get(k, ()))
+        backward = tuple(sorted(owned, key=self._rank.__getitem__))
+        children = tuple(self.hierarchy(child) for child in tree.children)
+        return Hierarchy(self._cluster(forward, backward, children), forward + backward, children)
+
+    def _cluster(self, forward: Steps, backward: Steps, children: tuple[Hierarchy, ...]) -> Cluster:
+        operators = forward + backward
+        local = {k: place for place, k in enumerate(operators)}
+        number: dict[int, int] = {}
+        for k in operators:
+            for value in (*self._graph.operators[k].inputs, *self._graph.operators[k].outputs):
+                number.setdefault(value, len(number))
+        written = {v for k in operators for v in self._graph.operators[k].outputs}
+        gradients = {v for v in number if v not in written and self._is_gradient(v)}
+        interface = {v for v in written if self._leaves(v, local)}
+        sizes = (
+            self._graph.values[v].size_bytes if v in written or v in gradients else 0
+            for v in number
+        )
+        graph = RematGraph(
+            tuple(_renumbered(self._graph.operators[k], number) for k in operators),
+            tuple(Value("", size_bytes) for size_bytes in sizes),
+            tuple(range(len(operators))),
+            frozenset(number[v] for v in interface),
+        )
+        return Cluster(
+            graph,
+            len(forward),
+            frozenset(number[v] for v in interface),
+            frozenset(number[v] for v in gradients),
+            tuple(tuple(local[k] for k in child.operators) for child in children),
+        )
+
+    def _is_gradient(self, value: int) -> bool:
+        return self._graph.producer[value] in self._roles.owner
+
+    def _leaves(self, value: int, local: dict[int, int]) -> bool:
+        """Whether a value of a cluster is read outside of it, or kept to the end."""
+        readers = self._graph.readers[value]
+        return value in self._graph.results or any(k not in local for k in readers)
+
+
+def _renumbered(operator: Operator, number: dict[int, int]) -> Operator:
+    return replace(
+        operator,
+        name="",
+        inputs=tuple(number[v] for v in operator.inputs),
+        outputs=tuple(number[v] for v in operator.outputs),
+    )

@@ -1,0 +1,186 @@
+"""HiRemate: from the smallest clusters to the whole graph (section 3.2.2).
+
+Clusters of equal height are independent: those that differ are solved in parallel processes,
+those that are equal once. The whole is solved for the budget of the task.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kiwi.solver.remat.candidate import Candidate, candidate
+from kiwi.solver.remat.hiremate.cluster import (
+    Hierarchy,
+    StepPair,
+    Steps,
+    find_roles,
+    forward_graph,
+    whole,
+)
+from kiwi.solver.remat.hiremate.part_solver import H_ILP, PartProblem, solve_once
+from kiwi.solver.remat.hiremate.partition import partition
+from kiwi.solver.remat.hiremate.workers import Pool, worker_pool
+from kiwi.solver.remat.result import Finding, Task
+from kiwi.solver.schedule import Schedule
+
+ROUND_SHARE = 0.5
+"""Share of the time left for a round that is not the last."""
+SHORTEST_ROUND = 0.05
+"""Share of the time limit below which no further round is begun."""
+
+
+@dataclass(frozen=True)
+class HiremateSettings:
+    """How graphs are divided and by whom they are solved.
+
+    **Attributes:**
+
+    - `most_top`, `most_lower`: most parts of the whole graph and of a cluster (M^t, M^l).
+    - `most_at_all`: the whole is divided again into twice as many parts, up to so many.
+    - `top`, `lower`, `bottom`: the planner of the whole, of clusters, and of clusters of single
+      operators: `h-ilp` or a name in `part_solver.DIRECT`.
+    - `most_options`: of a cluster. `peak_budgets`, `save_budgets`: for which it is solved.
+    - `parts_share`: share of the time limit for all clusters but the whole.
+    - `workers`: parallel processes.
+    """
+
+    most_top: int = 12
+    most_at_all: int = 48
+    most_lower: int = 6
+    top: str = H_ILP
+    lower: str = H_ILP
+    bottom: str = H_ILP
+    most_options: int = 5
+    peak_budgets: int = 2
+    save_budgets: int = 3
+    parts_share: float = 0.6
+    workers: int = 2
+
+
+def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
+    """The best schedule that H-ILP recombines, over divisions that grow finer at the top.
+
+    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    """
+    settings = settings or HiremateSettings()
+    roles = find_roles(task.graph)
+    nodes = forward_graph(task.graph, roles)
+    best: Candidate | None = None
+    rounds = 0
+    with worker_pool(settings.workers) as pool:
+        levels = _Levels(task, settings, pool)
+        for most_top in _sizes(settings, len(roles.forward)):
+            seconds = _round_seconds(task, most_top >= len(roles.forward))
+            if rounds and seconds < SHORTEST_ROUND * task.time_limit_seconds:
+                break
+            trees = partition(nodes, most_top, settings.most_lower)
+            schedule = levels.plan(whole(task.graph, roles, trees), seconds)
+            rounds += 1
+            if schedule is not None:
+                found = candidate(task, schedule)
+                best = found if best is None else min(best, found, key=lambda c: c.rank)
+            if best is not None and best.is_least(task):
+                break
+    return Finding(
+        best.schedule if best else None, iterations=rounds, deterministic=levels.complete
+    )
+
+
+def _sizes(settings: HiremateSettings, count: int) -> list[int]:
+    """Most parts at the top, round by round, until the graph is not divided any more."""
+    sizes = [settings.most_top]
+    while sizes[-1] < count and 2 * sizes[-1] <= settings.most_at_all:
+        sizes.append(2 * sizes[-1])
+    return sizes
+
+
+def _round_seconds(task: Task, is_last: bool) -> float:
+    left = task.remaining_seconds()
+    return left if is_last else ROUND_SHARE * left
+
+
+def _problem(
+    root: Hierarchy,
+    options: Sequence[tuple[StepPair, ...]],
+    planner: str,
+    settings: HiremateSettings,
+    seed: int,
+) -> PartProblem:
+    """The problem of a cluster; `options` of its parts are in the parts' own numbers."""
+    parts = tuple(
+        tuple((_mapped(f, child), _mapped(b, child)) for f, b in pairs)
+        for child, pairs in zip(root.cluster.children, options, strict=True)
+    )
+    return PartProblem(
+        root.cluster,
+        parts,
+        planner,
+        settings.most_options,
+        settings.peak_budgets,
+        settings.save_budgets,
+        seed,
+    )
+
+
+def _mapped(steps: Steps, operators: Steps) -> Steps:
+    return tuple(operators[k] for k in steps)
+
+
+class _Levels:
+    """The clusters of a hierarchy by height; what was solved is kept from round to round."""
+
+    def __init__(self, task: Task, settings: HiremateSettings, pool: Pool) -> None:
+        self._task, self._settings, self._pool = task, settings, pool
+        self._options: dict[int, tuple[StepPair, ...]] = {}
+        self._solved: dict[PartProblem, tuple[StepPair, ...]] = {}
+        self.complete = True
+
+    def plan(self, root: Hierarchy, seconds: float) -> Schedule | None:
+        """The schedule of the whole, None if none was found."""
+        ends = time.monotonic() + seconds
+        parts = self._solve_parts(root, self._settings.parts_share * seconds)
+        problem = _problem(root, parts, self._settings.top, self._settings, self._task.seed)
+        budget_bytes = self._task.budget_bytes - self._task.graph.resident_bytes
+        pair = solve_once(problem, budget_bytes, None, ends - time.monotonic())
+        self.complete = self.complete and time.monotonic() < ends
+        if pair is None:
+            return None
+        return Schedule(tuple(root.operators[k] for k in (*pair[0], *pair[1])))
+
+    def _solve_parts(self, root: Hierarchy, seconds: float) -> list[tuple[StepPair, ...]]:
+        """The options of the root's parts."""
+        levels: dict[int, list[Hierarchy]] = {}
+        self._collect(root, levels)
+        self._options = {}
+        ends = time.monotonic() + seconds
+        for height in sorted(levels):
+            left = (ends - time.monotonic()) / max(1, max(levels) - max(0, height - 1))
+            self._solve_level(levels[height], height, max(0.0, left))
+        return [self._options[id(child)] for child in root.children]
+
+    def _collect(self, root: Hierarchy, levels: dict[int, list[Hierarchy]]) -> None:
+        for child in root.children:
+            levels.setdefault(child.height, []).append(child)
+            self._collect(child, levels)
+
+    def _solve_level(self, members: list[Hierarchy], height: int, seconds: float) -> None:
+        settings = self._settings
+        planner = settings.bottom if height <= 1 else settings.lower
+        problems = {
+            id(each): _problem(
+                each,
+                [self._options[id(child)] for child in each.children],
+                planner,
+                settings,
+                self._task.seed,
+            )
+            for each in members
+        }
+        fresh = [p for p in dict.fromkeys(problems.values()) if p not in self._solved]
+        parallel = max(1, min(settings.workers, len(fresh)))
+        started = time.monotonic()
+        each_seconds = seconds * parallel / max(1, len(fresh))
+        solved = self._pool.solve(fresh, each_seconds)
+        self.complete = self.complete and time.monotonic() - started <= seconds
+        self._solved.update(zip(fresh, solved, strict=True))
+        self._options.update((key, self._solved[problem]) for key, problem in problems.items())

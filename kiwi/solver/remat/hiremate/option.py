@@ -1,0 +1,208 @@
+"""Options of a cluster: ways to run it forward and, later, backward, and what they need.
+
+Between both, an option saves values of the cluster (the *phantom*, section 3.4.1.1). Memory of a
+part is told step by step, without what is counted by whoever runs it: values from outside and
+interface values. What of these is not needed any more, or not written yet, at a step gives
+the correction terms (section 3.4.4.1).
+"""
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+
+from kiwi.solver.remat.chain import segment_bytes
+from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair, Steps
+
+
+@dataclass(frozen=True)
+class Substep:
+    """Memory at one step of a part.
+
+    - `own_bytes`: of values that only the part knows, the whole phantom subtracted.
+    - `freed`: values from outside that are not read from here on.
+    - `unborn`: interface values that are written later.
+    """
+
+    own_bytes: int
+    freed: frozenset[int]
+    unborn: frozenset[int]
+
+    def implies(self, other: "Substep") -> bool:
+        """Whether a limit on this step's memory is at least as tight as on `other`'s."""
+        return (
+            self.own_bytes >= other.own_bytes
+            and self.freed <= other.freed
+            and self.unborn <= other.unborn
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """The forward or backward part of an option.
+
+    - `reads`: values from outside (and, backward, the cluster's own outputs) that it needs.
+    - `peak_bytes`: of its own values, the phantom included.
+    - `repeatable`: whether all of its operators may run again.
+    """
+
+    steps: Steps
+    seconds: float
+    reads: frozenset[int]
+    substeps: tuple[Substep, ...]
+    peak_bytes: int
+    repeatable: bool
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to run a cluster; `saved_bytes` is the size of its phantom."""
+
+    forward: Part
+    backward: Part
+    saved_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The larger peak of both parts."""
+        return max(self.forward.peak_bytes, self.backward.peak_bytes)
+
+    @property
+    def seconds(self) -> float:
+        """Of both parts."""
+        return self.forward.seconds + self.backward.seconds
+
+    @property
+    def pair(self) -> StepPair:
+        """The operators of both parts."""
+        return self.forward.steps, self.backward.steps
+
+    def is_as_good_as(self, other: "Option") -> bool:
+        """No worse in time, memory and what it needs for the backward part."""
+        return (
+            self.seconds <= other.seconds
+            and self.saved_bytes <= other.saved_bytes
+            and self.forward.peak_bytes <= other.forward.peak_bytes
+            and self.backward.peak_bytes <= other.backward.peak_bytes
+            and self.backward.reads <= other.backward.reads
+        )
+
+
+def make_option(
+    graph: RematGraph, interface: Set[int], outputs: Set[int], pair: StepPair
+) -> Option:
+    """The option that runs `pair` of one cluster (or part of it) in `graph`.
+
+    `interface` are the values it writes for others, `outputs` those among them that its forward
+    part writes.
+    """
+    forward, backward = pair
+    written = {v for k in (*forward, *backward) for v in graph.operators[k].outputs}
+    reads = read_first(graph, backward)
+    phantom = frozenset(reads & written - interface)
+    saved_bytes = _bytes(graph, phantom)
+    again = outputs - reads
+    inner = written - interface
+    return Option(
+        _part(graph, forward, inner, phantom, after=True, born=outputs),
+        _part(graph, backward, inner | again, phantom, after=False, born=interface - outputs),
+        saved_bytes,
+    )
+
+
+def _part(
+    graph: RematGraph,
+    steps: Steps,
+    inner: Set[int],
+    phantom: frozenset[int],
+    *,
+    after: bool,
+    born: Set[int],
+) -> Part:
+    """The phantom is left behind (`after`) or found at the beginning."""
+    hidden = {v for k in steps for v in (*graph.operators[k].inputs, *graph.operators[k].outputs)}
+    hidden -= inner
+    begin, end = (frozenset(), phantom) if after else (phantom, frozenset())
+    memory = segment_bytes(graph, steps, begin, end, hidden)
+    reads = frozenset(read_first(graph, steps)) - phantom
+    return Part(
+        steps,
+        sum(graph.operators[k].compute_seconds for k in steps),
+        reads,
+        _substeps(graph, steps, memory, _bytes(graph, phantom), reads, born),
+        max(memory, default=0),
+        all(graph.operators[k].recomputable for k in steps),
+    )
+
+
+def _substeps(
+    graph: RematGraph,
+    steps: Steps,
+    memory: list[int],
+    phantom_bytes: int,
+    reads: frozenset[int],
+    born: Set[int],
+) -> tuple[Substep, ...]:
+    """Those that no other implies."""
+    freed: set[int] = set(reads)
+    unborn: set[int] = set()
+    listed = []
+    for k, held in zip(reversed(steps), reversed(memory), strict=True):
+        freed.difference_update(graph.operators[k].inputs)
+        listed.append(Substep(held - phantom_bytes, frozenset(freed), frozenset(unborn)))
+        unborn.update(v for v in graph.operators[k].outputs if v in born)
+    first_written: set[int] = set()
+    kept: list[Substep] = []
+    for k, step in zip(steps, reversed(listed), strict=True):
+        step = Substep(step.own_bytes, step.freed, step.unborn - first_written)
+        first_written.update(graph.operators[k].outputs)
+        if not any(other.implies(step) for other in kept):
+            kept = [other for other in kept if not step.implies(other)] + [step]
+    return tuple(kept)
+
+
+def read_first(graph: RematGraph, steps: Iterable[int]) -> set[int]:
+    """Values that `steps` read before they write them."""
+    read: set[int] = set()
+    written: set[int] = set()
+    for k in steps:
+        read.update(value for value in graph.operators[k].inputs if value not in written)
+        written.update(graph.operators[k].outputs)
+    return read
+
+
+def plain_options(cluster: Cluster) -> list[StepPair]:
+    """To keep all that the backward part reads, and to recompute the whole forward part."""
+    pairs = [(cluster.forward, cluster.backward)]
+    if cluster.backward and all(cluster.graph.operators[k].recomputable for k in cluster.forward):
+        pairs.append((cluster.forward, (*cluster.forward, *cluster.backward)))
+    return pairs
+
+
+def select(options: list[Option], most: int) -> list[Option]:
+    """At most `most` options whose peaks are far apart (section 3.4.5), none dominated.
+
+    First the one with the highest peak, then the lowest, then whichever is farthest from those
+    that were taken.
+    """
+    kept: list[Option] = []
+    for option in sorted(options, key=lambda o: (o.seconds, o.saved_bytes, o.peak_bytes)):
+        if not any(other.is_as_good_as(option) for other in kept):
+            kept.append(option)
+    if len(kept) <= most:
+        return kept
+    chosen = [max(kept, key=lambda o: (o.peak_bytes, -o.seconds))]
+    while len(chosen) < most:
+        left = [o for o in kept if o not in chosen]
+        distance = [min(abs(o.peak_bytes - c.peak_bytes) for c in chosen) for o in left]
+        chosen.append(left[distance.index(max(distance))])
+    return [option for option in kept if option in chosen]
+
+
+def shares(counts: list[int], most: int) -> list[int]:
+    """How many of `most` options each node gets, by the number that it has; at least one."""
+    total = max(1, sum(counts))
+    return [max(1, most * count // total) for count in counts]
+
+
+def _bytes(graph: RematGraph, values: Iterable[int]) -> int:
+    return sum(graph.values[value].size_bytes for value in values)

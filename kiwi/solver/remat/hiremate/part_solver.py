@@ -1,0 +1,200 @@
+"""Solving one cluster: by H-ILP over the options of its parts, or by a planner for plain graphs."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
+from kiwi.solver.remat.fastsa import fastsa
+from kiwi.solver.remat.graph import Operator, RematGraph
+from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair, Steps
+from kiwi.solver.remat.hiremate.h_ilp import HGraph, HNode, solve_h_ilp
+from kiwi.solver.remat.hiremate.option import (
+    Option,
+    Part,
+    Substep,
+    make_option,
+    plain_options,
+    select,
+    shares,
+)
+from kiwi.solver.remat.moccasin import moccasin
+from kiwi.solver.remat.result import Finding, Task
+from kiwi.solver.remat.rk_checkmate import rk_checkmate
+
+H_ILP = "h-ilp"
+DIRECT: Mapping[str, Callable[[Task], Finding]] = {
+    "fastsa": fastsa,
+    "moccasin": moccasin,
+    "rk-checkmate": rk_checkmate,
+}
+"""Planners that take a cluster as a plain graph, whatever its parts."""
+
+
+@dataclass(frozen=True)
+class PartProblem:
+    """A cluster with the options of its parts, in the cluster's numbers."""
+
+    cluster: Cluster
+    parts: tuple[tuple[StepPair, ...], ...]
+    planner: str
+    most_options: int
+    peak_budgets: int
+    save_budgets: int
+    seed: int
+
+
+def solve_part(problem: PartProblem, seconds: float) -> tuple[StepPair, ...]:
+    """Options of a cluster for evenly spaced budgets, as far as the time goes."""
+    cluster = problem.cluster
+    pairs = plain_options(cluster)
+    if cluster.children and cluster.backward:
+        deadline = time.monotonic() + seconds
+        budgets = _budgets(problem)
+        for number, (peak_bytes, save_bytes) in enumerate(budgets):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            share = left / (len(budgets) - number)
+            found = solve_once(problem, peak_bytes, save_bytes, share)
+            if found is not None:
+                pairs.append(found)
+    options = [
+        make_option(cluster.graph, cluster.interface, cluster.outputs, pair)
+        for pair in dict.fromkeys(pairs)
+    ]
+    return tuple(option.pair for option in select(options, problem.most_options))
+
+
+def solve_once(
+    problem: PartProblem, peak_bytes: int, save_bytes: int | None, seconds: float
+) -> StepPair | None:
+    """The best way found to run a cluster within the budgets; None for `save_bytes`: the whole."""
+    if problem.planner == H_ILP:
+        return _by_h_ilp(problem, peak_bytes, save_bytes, seconds)
+    return _by_planner(problem, peak_bytes, save_bytes is None, seconds)
+
+
+def _budgets(problem: PartProblem) -> list[tuple[int, int]]:
+    """(peak, save), evenly spaced (section 2.6); plain planners know no save budget."""
+    cluster = problem.cluster
+    block = block_graph(cluster, is_whole=False)
+    low, high = largest_working_set(block).size_bytes, order_peak_bytes(block)
+    keep = make_option(
+        cluster.graph, cluster.interface, cluster.outputs, (cluster.forward, cluster.backward)
+    )
+    peaks = _evenly(low, high, problem.peak_budgets)
+    if problem.planner != H_ILP:
+        return [(peak_bytes, 0) for peak_bytes in _evenly(low, high, 2 * problem.peak_budgets)]
+    outputs = sum(cluster.graph.values[v].size_bytes for v in cluster.outputs)
+    saves = _evenly(0, keep.saved_bytes + outputs, problem.save_budgets)
+    return [(peak_bytes, save_bytes) for save_bytes in saves for peak_bytes in peaks]
+
+
+def _evenly(low: int, high: int, count: int) -> list[int]:
+    """`count` integers from above `low` up to `high`, without repetition."""
+    return sorted({low + (high - low) * (k + 1) // count for k in range(count)})
+
+
+def block_graph(cluster: Cluster, *, is_whole: bool) -> RematGraph:
+    """The cluster with a loss in place of the rest of the graph, as a plain graph."""
+    loss = Operator("loss", 0.0, tuple(cluster.outputs), tuple(cluster.gradients), 0, False)
+    if is_whole:
+        loss = replace(loss, inputs=(), outputs=())
+    operators = cluster.graph.operators
+    first = cluster.forward_count
+    listed = (*operators[:first], loss, *operators[first:])
+    results = cluster.interface if is_whole else cluster.interface - cluster.outputs
+    return RematGraph(listed, cluster.graph.values, tuple(range(len(listed))), results)
+
+
+def _by_planner(
+    problem: PartProblem, peak_bytes: int, is_whole: bool, seconds: float
+) -> StepPair | None:
+    cluster = problem.cluster
+    graph = block_graph(cluster, is_whole=is_whole)
+    task = Task(graph, peak_bytes, time.monotonic() + seconds, seconds, problem.seed)
+    schedule = DIRECT[problem.planner](task).schedule
+    if schedule is None:
+        return None
+    loss = cluster.forward_count
+    at = schedule.steps.index(loss)
+    forward = schedule.steps[:at]
+    if any(k > loss for k in forward):
+        return None  # a backward operator that needs no gradient ran early: not of this form
+    backward = tuple(k if k < loss else k - 1 for k in schedule.steps[at + 1 :])
+    return forward, backward
+
+
+def _by_h_ilp(
+    problem: PartProblem, peak_bytes: int, save_bytes: int | None, seconds: float
+) -> StepPair | None:
+    options = part_options(problem)
+    graph = h_graph(problem.cluster, options, is_whole=save_bytes is None)
+    answer = solve_h_ilp(graph, peak_bytes, save_bytes, seconds, problem.seed)
+    if answer.runs is None:
+        return None
+    at = next(place for place, (node, _) in enumerate(answer.runs) if node == graph.loss)
+    steps = [graph.nodes[node].parts[option].steps for node, option in answer.runs]
+    return _joined(steps[:at]), _joined(steps[at + 1 :])
+
+
+def _joined(steps: list[Steps]) -> Steps:
+    return tuple(k for each in steps for k in each)
+
+
+def part_options(problem: PartProblem) -> list[list[Option]]:
+    """The options of each part that take part in H-ILP (section 3.4.5)."""
+    cluster = problem.cluster
+    found = []
+    for operators, pairs in zip(cluster.children, problem.parts, strict=True):
+        interface = _interface(cluster, operators)
+        outputs = {v for v in interface if cluster.is_forward(cluster.graph.producer[v])}
+        found.append([make_option(cluster.graph, interface, outputs, pair) for pair in pairs])
+    most = shares([len(options) for options in found], problem.most_options * len(found) // 2)
+    return [select(options, count) for options, count in zip(found, most, strict=True)]
+
+
+def _interface(cluster: Cluster, operators: Steps) -> set[int]:
+    """Values that a part writes for others."""
+    inside = set(operators)
+    graph = cluster.graph
+    return {
+        v
+        for k in operators
+        for v in graph.operators[k].outputs
+        if v in cluster.interface or any(reader not in inside for reader in graph.readers[v])
+    }
+
+
+def h_graph(cluster: Cluster, options: list[list[Option]], *, is_whole: bool) -> HGraph:
+    """Parts forward, the loss, parts backward in reverse."""
+    count = len(options)
+    nodes = [
+        HNode(tuple(o.forward for o in each), repeatable=all(o.forward.repeatable for o in each))
+        for each in options
+    ]
+    reads = frozenset() if is_whole else cluster.outputs
+    gradients = frozenset() if is_whole else cluster.gradients
+    nodes.append(HNode((Part((), 0.0, reads, (Substep(0, frozenset(), frozenset()),), 0, False),)))
+    behind: dict[int, int] = {}
+    phantom_bytes: dict[int, tuple[int, ...]] = {}
+    for child in reversed(range(count)):
+        if any(k >= cluster.forward_count for k in cluster.children[child]):
+            behind[child] = len(nodes)
+            phantom_bytes[len(nodes)] = tuple(o.saved_bytes for o in options[child])
+            nodes.append(HNode(tuple(o.backward for o in options[child]), forward=child))
+    writer = dict.fromkeys(gradients, count)
+    for child, operators in enumerate(cluster.children):
+        for v in sorted(_interface(cluster, operators)):
+            is_forward = cluster.is_forward(cluster.graph.producer[v])
+            writer[v] = child if is_forward else behind[child]
+    return HGraph(
+        tuple(nodes),
+        {v: cluster.graph.values[v].size_bytes for v in writer},
+        writer,
+        phantom_bytes,
+        count,
+        gradients,
+        cluster.interface if is_whole else cluster.interface - cluster.outputs,
+    )

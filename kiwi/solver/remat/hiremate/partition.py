@@ -1,0 +1,235 @@
+"""H-Partition (Zhao's thesis, section 3.3, algorithm 7): forward operators in recursive groups.
+
+**Graph.** Nodes are forward operators. There is an edge p → q where q reads from p, and where a
+backward operator of p depends on one of q: both directions of the step then run through convex
+groups without cycles (property 1).
+
+**Candidates.** For each node x, all nodes on the ways from its immediate dominator a(x) to x,
+with and without either end. Candidates whose heads differ may overlap; their union is convex
+(theorem 3.3.2). The cheapest by equation 3.1 becomes a group, and candidates that touch it
+take it in whole; those that grow too large are dropped.
+
+Differs from the text in two points. Nodes without predecessors are left out when dominators
+are sought (but for the first): else a single operator that reads arguments alone makes the
+virtual root dominate all that follows. No way leads back into them, so that groups stay convex.
+And where no candidate is small enough, neighbours in topological order are packed: those are
+convex in any graph.
+"""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+ALPHA = 0.5
+"""Exponent of the number of operators in equation 3.1."""
+ROOT = -1
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A group of operators; a leaf has one operator and no children."""
+
+    operators: tuple[int, ...]
+    children: tuple["Tree", ...] = ()
+
+
+@dataclass(frozen=True)
+class ForwardGraph:
+    """What is partitioned: nodes 0 … n - 1 in topological order.
+
+    - `before[q]`: the nodes with an edge to q.
+    - `crossing`: values as (writer or -1, readers, bytes): they cross the border of a group
+      unless writer and readers are all inside, or all outside.
+    """
+
+    before: tuple[tuple[int, ...], ...]
+    crossing: tuple[tuple[int, tuple[int, ...], int], ...]
+
+
+def partition(graph: ForwardGraph, most_top: int, most_lower: int) -> tuple[Tree, ...]:
+    """At most `most_top` trees in topological order, each of at most `most_lower` children."""
+    trees = [Tree((k,)) for k in range(len(graph.before))]
+    while len(trees) > most_top:
+        level = _Level(graph, trees, most_lower)
+        groups = level.groups(most_top)
+        if len(groups) == len(trees):
+            groups = [trees_of[:] for trees_of in _packed(len(trees), most_lower)]
+        trees = _ordered(graph, [_joined([trees[k] for k in group]) for group in groups])
+    return tuple(trees)
+
+
+def _joined(members: list[Tree]) -> Tree:
+    if len(members) == 1:
+        return members[0]
+    operators = sorted(k for member in members for k in member.operators)
+    return Tree(tuple(operators), tuple(members))
+
+
+def _packed(count: int, most: int) -> list[list[int]]:
+    return [list(range(start, min(start + most, count))) for start in range(0, count, most)]
+
+
+def condensed(graph: ForwardGraph, trees: Sequence[Tree]) -> list[set[int]]:
+    """For each tree the other trees with an edge to it."""
+    place = {k: index for index, tree in enumerate(trees) for k in tree.operators}
+    return [
+        {place[p] for k in tree.operators for p in graph.before[k]} - {index}
+        for index, tree in enumerate(trees)
+    ]
+
+
+def _ordered(graph: ForwardGraph, trees: list[Tree]) -> list[Tree]:
+    """Topological order, by the first operator where there is a choice."""
+    before = condensed(graph, trees)
+    after: list[list[int]] = [[] for _ in trees]
+    for index, leaders in enumerate(before):
+        for leader in leaders:
+            after[leader].append(index)
+    waiting = [len(leaders) for leaders in before]
+    ready = [(trees[k].operators[0], k) for k, count in enumerate(waiting) if not count]
+    heapq.heapify(ready)
+    ordered = []
+    while ready:
+        _, k = heapq.heappop(ready)
+        ordered.append(trees[k])
+        for follower in after[k]:
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                heapq.heappush(ready, (trees[follower].operators[0], follower))
+    return ordered
+
+
+class _Level:
+    """One phase of algorithm 7: nodes are `trees`, which `groups` joins."""
+
+    def __init__(self, graph: ForwardGraph, trees: Sequence[Tree], most: int) -> None:
+        self._graph, self._trees, self._most = graph, trees, most
+        self._before = condensed(graph, trees)
+        self._values = self._crossing_values()
+        self._touching: list[set[int]] = [set() for _ in trees]
+        self._candidates: list[frozenset[int]] = []
+        self._heap: list[tuple[float, int, int]] = []
+        for candidate in dict.fromkeys(self._all_candidates()):
+            self._add(candidate)
+
+    def groups(self, most_top: int) -> list[list[int]]:
+        """The nodes by group, single ones included."""
+        group_of = {k: frozenset((k,)) for k in range(len(self._trees))}
+        count = len(self._trees)
+        while self._heap and count > most_top:
+            _, _, index = heapq.heappop(self._heap)
+            chosen = self._candidates[index]
+            replaced = {group_of[k] for k in chosen}
+            if len(replaced) == 1:
+                continue
+            count -= len(replaced) - 1
+            group_of.update(dict.fromkeys(chosen, chosen))
+            self._grow_candidates(chosen)
+        return [sorted(group) for group in dict.fromkeys(group_of.values())]
+
+    def _grow_candidates(self, chosen: frozenset[int]) -> None:
+        touched = {c for k in chosen for c in self._touching[k]}
+        for index in sorted(touched):
+            candidate = self._candidates[index]
+            if chosen <= candidate or candidate <= chosen:
+                continue
+            for k in candidate:
+                self._touching[k].discard(index)
+            self._candidates[index] = frozenset((next(iter(chosen)),))
+            if len(candidate | chosen) <= self._most:
+                self._add(candidate | chosen)
+
+    def _add(self, candidate: frozenset[int]) -> None:
+        index = len(self._candidates)
+        self._candidates.append(candidate)
+        for k in candidate:
+            self._touching[k].add(index)
+        heapq.heappush(self._heap, (self._score(candidate), min(candidate), index))
+
+    def _score(self, candidate: frozenset[int]) -> float:
+        """Equation 3.1."""
+        touching = {value for k in candidate for value in self._values[k]}
+        size_bytes = 0
+        for value in touching:
+            writer, readers, bytes_ = value
+            inside = sum(k in candidate for k in readers) + (writer in candidate)
+            if inside <= len(readers):
+                size_bytes += bytes_
+        operators = sum(len(self._trees[k].operators) for k in candidate)
+        return size_bytes * operators**ALPHA
+
+    def _crossing_values(self) -> list[list[tuple[int, tuple[int, ...], int]]]:
+        """By node, the values that it writes or reads, between nodes of this level."""
+        place = {k: index for index, tree in enumerate(self._trees) for k in tree.operators}
+        found: list[list[tuple[int, tuple[int, ...], int]]] = [[] for _ in self._trees]
+        for writer, readers, size_bytes in self._graph.crossing:
+            home = place.get(writer, ROOT)
+            around = tuple(sorted({place.get(k, ROOT) for k in readers} - {home}))
+            if around:
+                for k in {home, *around} - {ROOT}:
+                    found[k].append((home, around, size_bytes))
+        return found
+
+    def _all_candidates(self) -> Iterator[frozenset[int]]:
+        sources = {k for k, leaders in enumerate(self._before) if not leaders and k}
+        before = {
+            k: sorted(leaders - sources)
+            for k, leaders in enumerate(self._before)
+            if k not in sources
+        }
+        parent = immediate_dominators(before)
+        for x, head in parent.items():
+            between = _between(before, head, x, self._most)
+            if between is None:
+                continue
+            ends = [set(), {x}] if head == ROOT else [set(), {x}, {head}, {head, x}]
+            for extra in ends:
+                candidate = frozenset(between | extra)
+                if 2 <= len(candidate) <= self._most:
+                    yield candidate
+        yield from self._sources_with_reader(sources)
+
+    def _sources_with_reader(self, sources: set[int]) -> Iterator[frozenset[int]]:
+        """A source that one node alone reads may join it."""
+        readers: dict[int, list[int]] = {k: [] for k in sources}
+        for k, leaders in enumerate(self._before):
+            for source in leaders & sources:
+                readers[source].append(k)
+        for source in sorted(sources):
+            if len(readers[source]) == 1:
+                yield frozenset((source, readers[source][0]))
+
+
+def immediate_dominators(before: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """The immediate dominator of each node (Cooper, Harvey, Kennedy 2001, on an acyclic graph).
+
+    Keys are in topological order; `ROOT` precedes all nodes without predecessors.
+    """
+    parent: dict[int, int] = {}
+    depth = {ROOT: 0}
+    for k, leaders in before.items():
+        meeting = leaders[0] if leaders else ROOT
+        for other in leaders[1:]:
+            while other != meeting:
+                if depth[other] >= depth[meeting]:
+                    other = parent[other]
+                else:
+                    meeting = parent[meeting]
+        parent[k], depth[k] = meeting, depth[meeting] + 1
+    return parent
+
+
+def _between(
+    before: Mapping[int, Sequence[int]], head: int, node: int, most: int
+) -> set[int] | None:
+    """The nodes strictly between a dominator and a node, None if there are more than `most`."""
+    found: set[int] = set()
+    pending = [k for k in before[node] if k != head]
+    while pending:
+        k = pending.pop()
+        if k not in found:
+            found.add(k)
+            if len(found) > most:
+                return None
+            pending += [p for p in before[k] if p != head]
+    return found

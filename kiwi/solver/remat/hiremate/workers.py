@@ -1,0 +1,79 @@
+"""Clusters solved in processes of their own.
+
+(A process pool of the standard library would import the caller's main module again, or fork a
+process that has threads.)
+"""
+
+import contextlib
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import BinaryIO, cast
+
+from kiwi.solver.remat.hiremate.cluster import StepPair
+from kiwi.solver.remat.hiremate.part_solver import PartProblem, solve_part
+
+Answer = tuple[StepPair, ...]
+
+
+class Pool:
+    """At most `count` worker processes, started when first needed; none for 0 or 1."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count if count > 1 else 0
+        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def solve(self, problems: Sequence[PartProblem], seconds: float) -> list[Answer]:
+        """`solve_part` of each problem, in order; `seconds` for each."""
+        if not self._count or sum(bool(p.cluster.children) for p in problems) < 2:
+            return [solve_part(problem, seconds) for problem in problems]
+        while len(self._started) < min(self._count, len(problems)):
+            worker = _start()
+            self._started.append(worker)
+            self._idle.put(worker)
+
+        def ask(problem: PartProblem) -> Answer:
+            worker = self._idle.get()
+            try:
+                return _ask(worker, problem, seconds)
+            finally:
+                self._idle.put(worker)
+
+        with ThreadPoolExecutor(len(self._started)) as threads:
+            return list(threads.map(ask, problems))
+
+    def close(self) -> None:
+        """Ends the workers: their input ends."""
+        for worker in self._started:
+            worker.communicate()
+        self._started.clear()
+
+
+@contextlib.contextmanager
+def worker_pool(count: int) -> Iterator[Pool]:
+    """A `Pool` that is closed at the end."""
+    pool = Pool(count)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "kiwi.solver.remat.hiremate.worker"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _ask(worker: subprocess.Popen[bytes], problem: PartProblem, seconds: float) -> Answer:
+    """A worker that died solves nothing more: the answer is then found here."""
+    to, back = cast(BinaryIO, worker.stdin), cast(BinaryIO, worker.stdout)
+    try:
+        pickle.dump((problem, seconds), to)
+        to.flush()
+        return pickle.load(back)
+    except (BrokenPipeError, EOFError):
+        return solve_part(problem, seconds)

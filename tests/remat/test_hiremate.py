@@ -1,0 +1,172 @@
+"""HiRemate: convex groups, prices of options, H-ILP against exact planners."""
+
+import random
+import time
+from dataclasses import replace
+
+import pytest
+
+from kiwi.errors import InvalidProblemError
+from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
+from kiwi.solver.remat.hiremate.cluster import find_roles, forward_graph, whole
+from kiwi.solver.remat.hiremate.levels import HiremateSettings, hiremate
+from kiwi.solver.remat.hiremate.option import make_option, select
+from kiwi.solver.remat.hiremate.partition import (
+    ForwardGraph,
+    condensed,
+    immediate_dominators,
+    partition,
+)
+from kiwi.solver.remat.hiremate.workers import worker_pool
+from kiwi.solver.remat.result import Task
+from kiwi.solver.remat.rk_checkmate import rk_checkmate
+from kiwi.solver.remat.simulate import simulate
+
+from .graphs import random_graph, random_training_graph, residual_chain, training_chain
+
+
+def _task(graph, budget_bytes, seconds=60):
+    return Task(graph, budget_bytes, time.monotonic() + seconds, seconds, 0)
+
+
+def _budget(graph, tenths):
+    low, high = largest_working_set(graph).size_bytes, order_peak_bytes(graph)
+    return low + (high - low) * tenths // 10
+
+
+def _backward_once(graph):
+    """H-ILP runs backward parts once, as steps from JAX do."""
+    first = len(graph.operators) // 2
+    operators = [replace(each, recomputable=k < first) for k, each in enumerate(graph.operators)]
+    return replace(graph, operators=tuple(operators))
+
+
+def _random_forward_graph(seed, nodes):
+    draw = random.Random(seed)
+    before = [
+        tuple(sorted(draw.sample(range(k), min(k, draw.choice((0, 1, 1, 1, 2, 3))))))
+        for k in range(nodes)
+    ]
+    readers = [tuple(q for q in range(nodes) if p in before[q]) for p in range(nodes)]
+    return ForwardGraph(
+        tuple(before), tuple((p, readers[p], draw.randint(1, 9)) for p in range(nodes))
+    )
+
+
+def _is_acyclic(before):
+    done: set[int] = set()
+    while len(done) < len(before):
+        ready = [k for k, leaders in enumerate(before) if k not in done and leaders <= done]
+        if not ready:
+            return False
+        done.update(ready)
+    return True
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_groups_are_a_hierarchy_without_cycles_at_any_level(seed):
+    graph = _random_forward_graph(seed, 60)
+    trees = partition(graph, 7, 4)
+    assert len(trees) <= 7
+    assert sorted(k for tree in trees for k in tree.operators) == list(range(60))
+    levels = [list(trees)]
+    while levels[-1]:
+        assert all(len(tree.children) <= 4 for tree in levels[-1])
+        levels.append([child for tree in levels[-1] for child in tree.children])
+        divided = [
+            part for tree in trees for part in ([tree] if not tree.children else tree.children)
+        ]
+        assert _is_acyclic(condensed(graph, divided))
+        trees = tuple(divided)
+
+
+def test_parts_are_in_topological_order():
+    graph = _random_forward_graph(3, 40)
+    trees = partition(graph, 5, 4)
+    for index, leaders in enumerate(condensed(graph, trees)):
+        assert all(leader < index for leader in leaders)
+
+
+def test_dominators_of_a_diamond_with_a_tail():
+    before = {0: [], 1: [0], 2: [0], 3: [1, 2], 4: [3], 5: [3, 4]}
+    assert immediate_dominators(before) == {0: -1, 1: 0, 2: 0, 3: 0, 4: 3, 5: 3}
+
+
+def test_a_chain_of_equal_blocks_is_divided_into_equal_clusters():
+    graph = residual_chain(0, 12)
+    roles = find_roles(graph)
+    root = whole(graph, roles, partition(forward_graph(graph, roles), 6, 5))
+    clusters = [child.cluster for child in root.children if child.cluster.children]
+    assert len(set(clusters)) < len(clusters)
+
+
+def test_options_save_what_backward_reads_and_recompute_costs_time():
+    graph = residual_chain(1, 4)
+    roles = find_roles(graph)
+    root = whole(graph, roles, partition(forward_graph(graph, roles), 3, 5)).children[1]
+    c = root.cluster
+    keep = make_option(c.graph, c.interface, c.outputs, (c.forward, c.backward))
+    again = make_option(c.graph, c.interface, c.outputs, (c.forward, c.forward + c.backward))
+    assert keep.saved_bytes > again.saved_bytes == 0
+    assert again.seconds > keep.seconds
+    assert again.backward.reads >= keep.forward.reads
+    assert select([again, keep, keep], 5) == [keep, again]
+
+
+@pytest.mark.parametrize("tenths", [3, 6])
+def test_without_groups_h_ilp_is_as_good_as_rk_checkmate(tenths):
+    for seed in range(6):
+        graph = _backward_once(random_training_graph(seed, 6))
+        budget = _budget(graph, tenths)
+        exact, ours = rk_checkmate(_task(graph, budget)), hiremate(_task(graph, budget))
+        if exact.schedule is None:
+            assert ours.schedule is None
+            continue
+        found = simulate(graph, ours.schedule)
+        assert found.peak_bytes <= budget
+        best = simulate(graph, exact.schedule).compute_seconds
+        assert found.compute_seconds <= best + 0.002 * graph.once_seconds
+
+
+@pytest.mark.parametrize("lower", ["h-ilp", "moccasin", "rk-checkmate", "fastsa"])
+def test_any_planner_below(lower):
+    graph = residual_chain(0, 5)
+    budget = _budget(graph, 5)
+    settings = HiremateSettings(
+        most_top=8, most_at_all=8, most_lower=4, bottom=lower, lower=lower, workers=0
+    )
+    found = simulate(graph, hiremate(_task(graph, budget, 20), settings).schedule)
+    exact = hiremate(_task(graph, budget, 20), HiremateSettings(most_top=99, workers=0))
+    best = simulate(graph, exact.schedule).compute_seconds
+    assert found.peak_bytes <= budget
+    # Only H-ILP heeds save budgets: plain planners offer fewer different options.
+    margin = 0.03 if lower == "h-ilp" else 0.15
+    assert best <= found.compute_seconds <= best + margin * graph.once_seconds
+
+
+def test_a_plain_planner_at_the_top_is_that_planner():
+    graph = training_chain(5)
+    budget = _budget(graph, 4)
+    settings = HiremateSettings(top="rk-checkmate", most_at_all=12, workers=0)
+    found = hiremate(_task(graph, budget), settings)
+    exact = rk_checkmate(_task(graph, budget))
+    assert (
+        simulate(graph, found.schedule).compute_seconds
+        == simulate(graph, exact.schedule).compute_seconds
+    )
+
+
+def test_parallel_processes_answer_as_this_one():
+    graph = random_training_graph(2, 16)
+    budget = _budget(graph, 6)
+    settings = HiremateSettings(most_top=4, most_at_all=4, most_lower=4, workers=0)
+    here = hiremate(_task(graph, budget, 300), settings)
+    there = hiremate(_task(graph, budget, 300), HiremateSettings(4, 4, 4, workers=2))
+    assert here.schedule == there.schedule
+    with worker_pool(2) as pool:
+        assert pool.solve([], 1.0) == []
+
+
+def test_graphs_without_known_backward_operators_are_refused():
+    with pytest.raises(InvalidProblemError, match="no backward operator"):
+        hiremate(_task(random_graph(0), 100))
