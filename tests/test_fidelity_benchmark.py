@@ -6,12 +6,7 @@ import jax
 import pytest
 from jax.sharding import PartitionSpec
 
-from benchmarks.fidelity.against_checkpoint import (
-    best_by_hand,
-    is_no_slower,
-    least_by_hand,
-    table,
-)
+from benchmarks.fidelity.against_checkpoint import front, ratios
 from benchmarks.fidelity.measure import Case, hand_row, planned_row
 from benchmarks.fidelity.models import MODELS, Model
 from benchmarks.fidelity.report import markdown, scatter
@@ -115,24 +110,22 @@ def test_reports_are_written(tmp_path: Path):
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_plans_are_compared_with_the_fastest_sharding_by_hand():
+def test_plans_are_compared_with_the_front_by_hand():
     def timed(seconds: float, peak: int, **more: object) -> dict:
         return {"predicted_step_seconds": seconds, "compiled_peak_bytes": peak, **more}
 
     rows = {
-        "gpt 2x4 data/full": timed(2.0, 100),
-        "gpt 2x4 fsdp/full": timed(1.0, 80),
-        "gpt 2x4 mixed/full": timed(1.0, 60),
-        "gpt 2x4 fsdp/dots": timed(0.5, 40),
-        "gpt 1x4 fsdp/full": timed(0.1, 10),
-        "gpt 2x4 data/none": {"error": "CompileCheckError", "total_seconds": 1.0},
+        "data/none": timed(1.0, 100),
+        "fsdp/none": timed(1.2, 80),
+        "mixed/none": timed(1.3, 80),
+        "data/full": timed(1.5, 90),
+        "fsdp/full": timed(2.0, 40),
     }
-    best = best_by_hand(rows, "gpt 2x4", "full")
-    assert best == "gpt 2x4 mixed/full"
-    assert best_by_hand(rows, "gpt 2x4", "none") is None
-    assert least_by_hand(rows, "gpt 2x4") == 40
-    assert is_no_slower(timed(1.0, 60, fits=True), rows[best])
-    assert not is_no_slower(timed(1.1, 60, fits=True), rows[best])
-    assert not is_no_slower(timed(0.9, 70, fits=False), rows[best])
-    text = table({**rows, "gpt 2x4 kiwi:full": timed(0.9, 50, fits=True)})
-    assert "| gpt 2x4 | full | mixed/full | 0.0 | 1000.000 | 900.000 | yes |" in text
+    assert front(rows) == ["data/none", "fsdp/none", "fsdp/full"]
+    plans = {
+        "data/none": timed(0.9, 95, fits=True),
+        "fsdp/none": timed(1.5, 70, fits=True),
+        "fsdp/full": {"error": "NoPlanFoundError"},
+    }
+    case = {"by_hand": rows, "front": front(rows), "plans": plans}
+    assert ratios(case) == pytest.approx([0.9, 1.25])
