@@ -6,7 +6,7 @@ All combinations of a hand-written sharding (data parallel, fully sharded, Megat
 mixed) and a policy (nothing, full, dots, dots without batch) are compiled, and timed by the same
 cost model as plans are. Those that no other one beats in both peak and time are the front; for the
 peak of each the step is planned. The smallest budget of all is then lowered, `STEPS` times by
-`SHRINK`, to see what plans reach that no combination does. Results are written after every row.
+`SHRINK`, to see what plans reach that no combination does. Results are written after every case.
 """
 
 import datetime
