@@ -14,8 +14,10 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 MESH_SHAPE = (2, 4)
@@ -107,19 +109,12 @@ class _Clock:
         return seconds
 
 
-def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
-    """Plans `layers` layers; a budget of 0 means no limit, and the row's `budget_bytes` is then
-    the peak of the plan that was found."""
+def _training_step(layers: int) -> tuple[Callable[..., list[Any]], list[Any], int]:
+    """The step as a function of flat arguments, these, and how many of them are its state."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
     from examples import gpt
-    from kiwi.hlo.lowering import lower
-    from kiwi.hlo.program import trace
-    from kiwi.hlo.units import build_units
-    from kiwi.mesh import DeviceMesh, hardware
-    from kiwi.solver import solve
-    from kiwi.strategy.build import Fixed, build_problem
 
     config = replace(gpt.SIZES["gpt-13b-4l"], layers=layers)
     step = gpt.make_train_step(config)
@@ -130,15 +125,29 @@ def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
         arguments = tree.unflatten(leaves[: len(state)]), batch_tree.unflatten(leaves[len(state) :])
         return jax.tree.leaves(step(*arguments))
 
+    return flat, [*state, *batch], len(state)
+
+
+def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
+    """Plans `layers` layers; a budget of 0 means no limit, and the row's `budget_bytes` is then
+    the peak of the plan that was found."""
+    from kiwi.hlo.lowering import lower
+    from kiwi.hlo.program import trace
+    from kiwi.hlo.units import build_units
+    from kiwi.mesh import DeviceMesh, hardware
+    from kiwi.solver import solve
+    from kiwi.strategy.build import Fixed, build_problem
+
+    flat, arguments, state_size = _training_step(layers)
     mesh = DeviceMesh.create(MESH_SHAPE, hardware(PROFILE), None)
     clock, cpu_started = _Clock(), time.process_time()
-    program = trace(flat, [*state, *batch])
+    program = trace(flat, arguments)
     trace_seconds = clock.lap()
     graph = lower(program)
     lower_seconds = clock.lap()
-    units = build_units(graph, frozenset(program.arguments[: len(state)]))
+    units = build_units(graph, frozenset(program.arguments[:state_size]))
     units_seconds = clock.lap()
-    carried = {k: program.arguments[k] for k in range(len(state))}  # the state comes first in both
+    carried = {k: program.arguments[k] for k in range(state_size)}  # the state comes first in both
     fixed = Fixed({}, {}, carried)
     problem = build_problem(units, mesh, fixed, budget_bytes or None).problem
     problem_seconds = clock.lap()

@@ -3,7 +3,8 @@
 import numba
 import numpy as np
 
-from kiwi.solver.network import Network, compressed_edges, offsets
+from kiwi.solver.edge_tables import compressed_edges, offsets
+from kiwi.solver.network import Network
 from kiwi.solver.presolve.reduction import Reduction
 from kiwi.solver.presolve.times import summed_uses
 

@@ -9,7 +9,8 @@
 import numba
 import numpy as np
 
-from kiwi.solver.network import NO_LIMIT_BYTES, Network, offsets
+from kiwi.solver.edge_tables import offsets
+from kiwi.solver.network import NO_LIMIT_BYTES, Network
 
 
 def drop_times(net: Network) -> Network:
