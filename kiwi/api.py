@@ -87,7 +87,8 @@ def plan(
     - `profile`: the hardware to price for, a name of the catalogue (`kiwi.mesh.CATALOGUE`) or
       a `kiwi.mesh.Hardware`.
     - `planner`: "joint" decides sharding and recomputation together, "alpa" sharding alone,
-      "xla" nothing: values are sharded as XLA does by itself from the shardings given.
+      "xla" nothing: values are sharded as XLA does by itself from the shardings given. On a
+      mesh of one device also a planner of `kiwi.solver.remat`, e.g. "remat".
     - `solver`: a backend of `kiwi.solver.solve`.
     - `time_limit_seconds`: for the solver. On expiry the best plan so far is returned, with
       its gap. A plan that has to be tightened may take up to twice as long.

@@ -19,6 +19,7 @@ from kiwi.mesh import DeviceMesh
 from kiwi.plan.carried import carried_results
 from kiwi.plan.ledger import build_ledger
 from kiwi.plan.loop import ClosedLoop
+from kiwi.plan.one_device import NO_LIMIT_BYTES, ONE_DEVICE_PLANNERS, check_mesh, plan_one_device
 from kiwi.plan.origin import Origin
 from kiwi.plan.plan import ArgumentTrees, Plan
 from kiwi.plan.progress import ProgressLog
@@ -59,11 +60,14 @@ class Settings:
 
     def check(self) -> None:
         """Raises `UnknownPlannerError`, `UnknownSolverError` or `InvalidArgumentError`."""
-        if self.planner not in PLANNERS:
+        if self.planner not in PLANNERS and self.planner not in ONE_DEVICE_PLANNERS:
+            known = (*PLANNERS, *ONE_DEVICE_PLANNERS)
             raise UnknownPlannerError(
                 f"There is no planner {self.planner!r}.",
-                suggestion="One of " + ", ".join(repr(p) for p in PLANNERS) + ".",
+                suggestion="One of " + ", ".join(repr(p) for p in known) + ".",
             )
+        if self.planner in ONE_DEVICE_PLANNERS:
+            check_mesh(self)
         if self.verify is not None and self.verify not in TARGETS:
             raise InvalidArgumentError(
                 f"verify={self.verify!r} is not a target of the compile check.",
@@ -118,6 +122,10 @@ def make_plan(
     """
     started = time.monotonic()
     settings.check()
+    if settings.planner in ONE_DEVICE_PLANNERS:
+        kept = replace(settings, planner="alpa", memory_budget_bytes=NO_LIMIT_BYTES, verify=None)
+        plan = plan_one_device(make_plan(traced, out_shardings, kept), settings)
+        return replace(plan, planning_seconds=traced.seconds + time.monotonic() - started)
     if planning is None:
         planning = formulate(traced, out_shardings, settings)
     log = ProgressLog(settings.on_progress)

@@ -1,0 +1,67 @@
+"""Planners of recomputation alone, through `kiwi.plan`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kiwi
+from kiwi.errors import InfeasibleBudgetError, InvalidMeshError, UnknownPlannerError
+
+LAYERS, WIDTH, BATCH = 6, 32, 512
+
+
+def _loss(weights, x):
+    for weight in weights:
+        x = jnp.tanh(x @ weight)
+    return jnp.mean(x**2)
+
+
+def _step(weights, x):
+    gradients = jax.grad(_loss)(weights, x)
+    return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)]
+
+
+def _plan(planner, budget, **options):
+    shapes = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * LAYERS
+    x = jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32)
+    options = {"mesh_shape": (1,), "time_limit_seconds": 6.0, "donate_argnums": 0, **options}
+    return kiwi.plan(_step, shapes, x, planner=planner, memory_budget=budget, **options)
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return _plan("keep-all", "1GiB")
+
+
+@pytest.mark.parametrize("planner", ["fastsa", "hiremate", "remat", "rotor"])
+def test_the_compiled_program_meets_the_budget_and_computes_the_same(kept, planner):
+    budget = int(0.9 * kept.compiled.peak_bytes)
+    plan = _plan(planner, budget)
+    assert plan.fits
+    assert plan.compiled.peak_bytes <= budget < kept.compiled.peak_bytes
+    assert plan.planner == plan.solve_result.solver == planner
+    assert plan.residency_counts()["recompute"] > 0
+    assert plan.estimate.recompute_seconds > 0
+    assert plan.rounds[-1].compiled_peak_bytes == plan.compiled.peak_bytes
+    assert planner in str(plan)
+    weights = list(0.1 * jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, WIDTH)))
+    x = jax.random.normal(jax.random.key(1), (BATCH, WIDTH))
+    found = plan.step.function(*weights, x)
+    for expected, array in zip(_step(weights, x), found, strict=True):
+        np.testing.assert_allclose(expected, array, rtol=1e-5, atol=1e-7)
+
+
+def test_an_infeasible_budget_names_a_feasible_one_and_a_bound(kept):
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        _plan("remat", 100_000, verify=None)
+    error = caught.value
+    assert 100_000 < error.least_peak_bound_bytes <= error.least_peak_bytes
+    assert _plan("remat", error.least_peak_bytes, verify=None).fits
+
+
+def test_several_devices_and_unknown_names_are_refused():
+    with pytest.raises(InvalidMeshError, match="one device"):
+        _plan("remat", "1GiB", mesh_shape=(2,))
+    with pytest.raises(UnknownPlannerError, match="rockmate"):
+        _plan("simplex", "1GiB")
