@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 MOST_OPERATORS = 12
 
+_FASTER = (
+    "Faster than the plan: its search ended within its gap, or the compile check held it below "
+    "the budget, which is not repeated here."
+)
+
 
 def find_in_document(document: Document, text: str) -> list[int]:
     """The units that `text` fits, the costliest first: an index, an identity, or a part of
@@ -148,7 +153,10 @@ def _forced(document: Document, forced: Sequence["ForcedAlternative"]) -> str:
             )
         )
     header = ("reads", "yields", "", "step", "change", "peak")
-    return "If forced, with everything solved again:\n" + table(header, rows)
+    text = "If forced, with everything solved again:\n" + table(header, rows)
+    if any(f.step_seconds is not None and f.step_seconds < total for f in forced):
+        text += "\n" + _FASTER
+    return text
 
 
 def _signed(seconds: float) -> str:
