@@ -91,7 +91,7 @@ def plan(
       mesh of one device also a planner of `kiwi.solver.remat`, e.g. "remat".
     - `solver`: a backend of `kiwi.solver.solve`.
     - `time_limit_seconds`: for the solver. On expiry the best plan so far is returned, with
-      its gap. A plan that has to be tightened may take up to twice as long.
+      its gap. A plan that has to be tightened may take up to three times as long.
     - `verify`: "cpu" compiles the planned step for virtual CPU devices ("cuda" for the
       profile's GPUs, without a GPU; "device" for the attached devices), fills
       `Plan.compiled`, and plans again under a tighter limit while the compiled peak is over

@@ -35,10 +35,16 @@ def _centres(memory: CompiledMemory, unit_count: int) -> np.ndarray:
     return np.minimum.accumulate(found[::-1])[::-1]
 
 
-def excess(memory: CompiledMemory, predicted_bytes: Sequence[int]) -> np.ndarray:
-    """For each unit the compiled bytes beyond the predicted ones, at least 0."""
+def excess(
+    memory: CompiledMemory, predicted_bytes: Sequence[int], least_bytes: float = 0.0
+) -> np.ndarray:
+    """For each unit the compiled bytes beyond the predicted ones, at least 0.
+
+    Units at which the compiled program holds less than `least_bytes` count as 0.
+    """
     predicted = np.asarray(predicted_bytes, dtype=np.int64)
-    return np.maximum(unit_curve(memory, len(predicted)) - predicted, 0)
+    compiled = unit_curve(memory, len(predicted))
+    return np.where(compiled >= least_bytes, np.maximum(compiled - predicted, 0), 0)
 
 
 def as_intervals(excess_bytes: np.ndarray) -> tuple[Interval, ...]:

@@ -12,6 +12,7 @@ After `MOST_ROUNDS` compilations, or if no plan is left, the budget is refused, 
 one for which the compiled program is known to fit.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 5
 """How many plans are compiled at most."""
 
+NEAR_BUDGET = 0.95
+"""The part of the budget from which compiled memory corrects the prediction."""
+
 MOST_SOLVES = 3
 """How often is solved without a check, lowering the limit by what the heap wastes."""
 
@@ -52,14 +56,18 @@ class _Model:
     waste_bytes: int = 0
 
     def learn(self, plan: Plan) -> None:
-        """Takes over what the plan's compiled program holds beyond its prediction."""
+        """Takes over what the plan's compiled program holds beyond its prediction.
+
+        Where it is far below the budget it stays out: that would only narrow the search.
+        """
         assert plan.compiled is not None
         memory = plan.compiled.memory
         if memory is None:
             beyond = plan.compiled.peak_bytes - plan.estimate.peak_bytes
             self.waste_bytes += max(beyond, 0)
             return
-        found = excess(memory, plan.estimate.memory_bytes)
+        matters = NEAR_BUDGET * plan.memory_budget_bytes
+        found = excess(memory, plan.estimate.memory_bytes, matters)
         self.excess_bytes = np.maximum(self.excess_bytes, found)
         self.waste_bytes = max(self.waste_bytes, memory.fragmentation_bytes)
 
@@ -121,8 +129,8 @@ class ClosedLoop:
 
     def _solved(self, limit_bytes: int, warm_start: Sequence[int] | None) -> Plan:
         total = self._settings.time_limit_seconds
-        # All rounds share the time limit; a late one still gets a part of it.
-        seconds = max(total - self._solved_seconds, total / MOST_ROUNDS)
+        # All rounds share the time limit; a late one still gets half of it.
+        seconds = max(total - self._solved_seconds, total / 2)
         planning = self._corrected(limit_bytes)
         extra = len(planning.problem.nodes) - len(self._planning.problem.nodes)
         start = None if warm_start is None else (*warm_start, *[0] * extra)
@@ -182,7 +190,8 @@ def _solve(
 ) -> SolveResult:
     """Solves; of equal solutions takes the one that holds least memory."""
     problem = planning.problem
-    result = solve(
+    search = functools.partial(
+        solve,
         problem,
         solver=settings.solver,
         time_limit_seconds=settings.time_limit_seconds,
@@ -191,6 +200,9 @@ def _solve(
         warm_start=warm_start,
         on_progress=settings.on_progress,
     )
+    result = search()
+    if result.status is SolveStatus.NO_SOLUTION_FOUND and _is_first_search():
+        result = search()
     limit = problem.limit_bytes or 0
     if result.status is SolveStatus.INFEASIBLE:
         raise infeasible_budget(limit, result)
@@ -204,6 +216,19 @@ def _solve(
     solution = settled(problem, result.solution)
     priced = evaluate(problem, solution)
     return replace(result, solution=solution, objective=priced.cost, peak_bytes=priced.peak_bytes)
+
+
+@functools.cache
+def _first_searches() -> list[bool]:
+    """Whether the process has searched before; one entry."""
+    return [True]
+
+
+def _is_first_search() -> bool:
+    """Once True: the first search of a machine spends its time compiling the inner loops."""
+    first = _first_searches()
+    was, first[0] = first[0], False
+    return was
 
 
 def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:

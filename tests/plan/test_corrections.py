@@ -34,6 +34,10 @@ def test_only_what_is_beyond_the_prediction_counts():
     assert list(excess(memory([4, 6], [0, 1]), [5, 2])) == [0, 4]
 
 
+def test_what_is_far_below_the_budget_does_not_count():
+    assert list(excess(memory([4, 9], [0, 1]), [1, 8], least_bytes=5)) == [0, 1]
+
+
 def test_equal_neighbours_are_one_interval():
     assert as_intervals(np.array([0, 3, 3, 0, 2])) == (Interval(1, 3, 3), Interval(4, 5, 2))
     assert as_intervals(np.array([0, 0])) == ()
