@@ -37,6 +37,16 @@ def source_line(source_info: Any) -> str:
     return "" if summary.startswith("unknown") else summary
 
 
+def stacked_results(scan: Any) -> tuple[bool, ...]:
+    """For each result of a scan's equation whether it is stacked, not carried.
+
+    jax 0.10 has the number of carried ones among the parameters, jax 0.11 a tree; both have the
+    body, whose results lack the dimension along which they are stacked.
+    """
+    body = scan.params["jaxpr"].out_avals
+    return tuple(v.aval.ndim > b.ndim for v, b in zip(scan.outvars, body, strict=True))
+
+
 def populate_sharding_rules(module: ir.Module) -> None:
     """Writes Shardy's `sdy.sharding_rule` on every operation of a StableHLO module."""
     with module.context:

@@ -107,10 +107,11 @@ class Equation:
         return tuple(dict.fromkeys(i for i in self.inputs if isinstance(i, int)))
 
     @property
-    def output_positions(self) -> tuple[int, ...]:
-        """For each output its place among the primitive's results."""
-        kept = enumerate(self.jaxpr_eqn.outvars)
-        return tuple(k for k, v in kept if not isinstance(v, jex.DropVar))
+    def stacked_outputs(self) -> tuple[bool, ...]:
+        """For each output of a scan whether it is stacked, not carried."""
+        flags = jax_internals.stacked_results(self.jaxpr_eqn)
+        kept = zip(flags, self.jaxpr_eqn.outvars, strict=True)
+        return tuple(flag for flag, v in kept if not isinstance(v, jex.DropVar))
 
     @property
     def filled_with(self) -> Any:

@@ -51,9 +51,6 @@ def _stacked_bytes(units: UnitGraph, unit: Unit, result_bytes: int) -> int:
     program = units.graph.program
     equation = program.equations[unit.root]
     sizes = [program.values[o].size_bytes for o in unit.outputs]
-    stacked = sum(
-        size
-        for size, position in zip(sizes, equation.output_positions, strict=True)
-        if position >= equation.jaxpr_eqn.params["num_carry"]
-    )
+    is_stacked = equation.stacked_outputs
+    stacked = sum(size for size, s in zip(sizes, is_stacked, strict=True) if s)
     return result_bytes * stacked // max(1, sum(sizes))
