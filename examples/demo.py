@@ -85,8 +85,8 @@ def show_plans(console: Console) -> None:
     console.print(
         "Times (rec.: recomputation) and peak are estimates from public data-sheet figures; "
         "XLA's is the peak of the compiled program. Baselines are estimated with the layouts "
-        "that XLA propagates between their arguments, remat is jax.checkpoint around each layer; gap is the proven "
-        "distance to the best plan.\n"
+        "that XLA propagates between their arguments, remat is jax.checkpoint around each layer; "
+        "gap is the proven distance to the best plan.\n"
     )
 
 
