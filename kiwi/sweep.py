@@ -236,7 +236,7 @@ class _Chain:
         free, tighter = self._free, self._tighter
         if free is None:
             return None
-        if _peak(free) <= budget:
+        if free.peak_bytes <= budget:
             return replace(free, memory_budget_bytes=budget), "same as a larger budget"
         if tighter is None or tighter.solve_result.objective is None:
             return None
@@ -262,10 +262,6 @@ class _Chain:
             result = replace(result, bound=self._free.solve_result.bound)
         found = replace(found, memory_budget_bytes=budget, solve_result=result)
         return found, "solved" if warm is None else "warm start"
-
-
-def _peak(plan: Plan) -> int:
-    return plan.estimate.peak_bytes if plan.compiled is None else plan.compiled.peak_bytes
 
 
 def sweep_json(found: Sweep) -> dict[str, Any]:

@@ -81,11 +81,12 @@ def memory_from_json(fields: dict[str, Any]) -> CompiledMemory:
 def read_memory(module: bytes, assignment: bytes) -> CompiledMemory:
     """Reads a serialised `HloModuleProto` and `BufferAssignmentProto`."""
     program = _Program(parse_module(module))
-    temporaries, always = _places(program, parse_buffer_assignment(assignment))
+    buffers = parse_buffer_assignment(assignment)
+    temporaries, always = _places(program, buffers)
     curve = _curve(len(program.order), temporaries, sum(b.bytes for b in always))
     peak = int(np.argmax(curve)) if len(curve) else 0
     alive = [b for b in temporaries if b.start <= peak < b.end]
-    allocated = _allocated_bytes(parse_buffer_assignment(assignment))
+    allocated = _allocated_bytes(buffers)
     return CompiledMemory(
         tuple(int(b) for b in curve),
         tuple(program.unit_at(position) for position in range(len(program.order))),

@@ -99,7 +99,7 @@ class ClosedLoop:
                 break
             if self._settings.verify is None or plan.fits:
                 return plan
-            best = plan if best is None else min(best, plan, key=_peak_bytes)
+            best = plan if best is None else min(best, plan, key=lambda p: p.peak_bytes)
             warm_start = plan.solve_result.solution
             self._model.learn(plan)
         assert best is not None
@@ -168,7 +168,7 @@ class ClosedLoop:
         return replace(checked, notes=notes(checked))
 
     def _not_met(self, nearest: Plan) -> BudgetNotMetError:
-        peak, budget = _peak_bytes(nearest), self._settings.memory_budget_bytes
+        peak, budget = nearest.peak_bytes, self._settings.memory_budget_bytes
         nearest = replace(nearest, rounds=tuple(self._rounds))
         return BudgetNotMetError(
             f"No plan met {format_bytes(budget)} per device as compiled; the nearest one, of "
@@ -179,10 +179,6 @@ class ClosedLoop:
             plan=nearest,
             least_peak_bytes=peak,
         )
-
-
-def _peak_bytes(plan: Plan) -> int:
-    return plan.estimate.peak_bytes if plan.compiled is None else plan.compiled.peak_bytes
 
 
 def _solve(

@@ -65,8 +65,8 @@ def plan_one_device(base: Plan, settings: "Settings") -> Plan:
         if settings.verify is None or plan.fits:
             return plan
         rounds = plan.rounds
-        nearest = plan if nearest is None else min(nearest, plan, key=_compiled_bytes)
-        limit_bytes -= _compiled_bytes(plan) - settings.memory_budget_bytes
+        nearest = plan if nearest is None else min(nearest, plan, key=lambda p: p.peak_bytes)
+        limit_bytes -= plan.peak_bytes - settings.memory_budget_bytes
         if limit_bytes <= 0:
             break
     assert nearest is not None
@@ -161,13 +161,8 @@ def _solve_result(base: SolveResult, result: RematResult) -> SolveResult:
     )
 
 
-def _compiled_bytes(plan: Plan) -> int:
-    assert plan.compiled is not None
-    return plan.compiled.peak_bytes
-
-
 def _not_met(nearest: Plan, settings: "Settings") -> BudgetNotMetError:
-    peak_bytes = _compiled_bytes(nearest)
+    peak_bytes = nearest.peak_bytes
     return BudgetNotMetError(
         f"No schedule met {format_bytes(settings.memory_budget_bytes)} as compiled; the nearest "
         f"needs {format_bytes(peak_bytes)}.",

@@ -105,8 +105,12 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether the compiled peak, or the estimate without a check, is within the budget."""
-        checked = self.estimate if self.compiled is None else self.compiled
-        return checked.peak_bytes <= self.memory_budget_bytes
+        return self.peak_bytes <= self.memory_budget_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The compiled peak, or the estimated one without a check."""
+        return (self.compiled or self.estimate).peak_bytes
 
     @property
     def unforeseen_collectives(self) -> tuple[AxisUse, ...]:
