@@ -1,8 +1,12 @@
-"""`python -m benchmarks.solver.against_milp --data DIR`: contest instances by the plain MILP.
+"""`python -m benchmarks.solver.against_milp --data DIR`: the same problems by the plain MILP.
 
-Gives HiGHS and CP-SAT, on the same MILP after the same presolve, the same seconds as the default
-solver, from process start, and compares costs. Every solution is checked in integers by
-`benchmarks.solver.contest.check`. Writes results/against_milp.json and results/against_milp.md.
+Gives HiGHS and CP-SAT, on the MILP of `kiwi.solver.milp` after the same presolve, the same seconds
+as the default solver. The contest's instances run at the contest's time limits, from process
+start, and every solution is checked in integers by `benchmarks.solver.contest.check`. GPT
+layers are those of `benchmarks.solver.models`, at the budgets on record there. A process that
+has not ended when `PATIENCE` times its limit has passed is ended from here: it was still writing
+its model. Results are added to those on record (results/against_milp.json and .md), so that the
+solvers can be run one by one.
 """
 
 import argparse
@@ -10,10 +14,17 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.solver.contest import RESULTS, check
+from benchmarks.solver import models
+from benchmarks.solver.contest import INSTANCES, RESULTS, check
+
+SOLVERS = ("auto", "highs", "cp-sat")
+PATIENCE = 1.5
+LAYERS_SECONDS = {1: 60.0, 4: 60.0, 20: 120.0}
+"""Time limits of the GPT problems, by number of layers."""
 
 
 @dataclass(frozen=True)
@@ -23,68 +34,119 @@ class Row:
     instance: str
     solver: str
     time_limit_seconds: float
-    cost: int | None
+    seconds: float
+    cost: float | None
     bound: float | None
     status: str
 
 
 def main() -> None:
-    """Runs every instance with every solver and writes the results."""
+    """Runs every instance with every solver that was asked for and writes the results."""
     options = _arguments()
-    rows = []
     for instance in options.instances:
-        for solver in ("auto", "highs", "cp-sat"):
-            rows.append(_run(options.data, instance, solver, options.time_limit))
-            print(rows[-1], flush=True)
-    (RESULTS / "against_milp.json").write_text(json.dumps([asdict(r) for r in rows], indent=1))
-    (RESULTS / "against_milp.md").write_text(table(rows))
+        for solver in options.solvers:
+            row = _run(options.data, instance, solver)
+            print(row, flush=True)
+            _record(row)
 
 
-def _run(data: Path, instance: str, solver: str, limit_seconds: float) -> Row:
+def _record(row: Row) -> None:
+    path = RESULTS / "against_milp.json"
+    rows = [Row(**entry) for entry in json.loads(path.read_text())] if path.exists() else []
+    found = {(r.instance, r.solver): r for r in [*rows, row]}
+    names = [*(i.name for i in INSTANCES), *map(_gpt_name, LAYERS_SECONDS)]
+    ordered = [found[n, s] for n in names for s in SOLVERS if (n, s) in found]
+    path.write_text(json.dumps([asdict(r) for r in ordered], indent=1) + "\n")
+    (RESULTS / "against_milp.md").write_text(table(ordered))
+
+
+def _run(data: Path, instance: str, solver: str) -> Row:
+    started = time.monotonic()
+    limits = {i.name: float(i.time_limit_seconds) for i in INSTANCES}
+    if instance in limits:
+        limit = limits[instance]
+        found = _contest(data, instance, solver, limit)
+    else:
+        layers = int(instance.removeprefix("gpt-").removesuffix("l"))
+        limit = LAYERS_SECONDS[layers]
+        found = _layers(layers, solver, limit)
+    cost, bound, status = found or (None, None, "did not finish writing its model")
+    seconds = round(time.monotonic() - started, 1)
+    return Row(instance, solver, limit, seconds, cost, bound, status)
+
+
+_Found = tuple[float | None, float | None, str]
+
+
+def _contest(data: Path, instance: str, solver: str, limit_seconds: float) -> _Found | None:
     path = data / f"asplos-2025-iopddl-{instance}.json.gz"
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "solution.json"
-        command = [sys.executable, "-m", "kiwi.solver", str(path), "--solver", solver, "--quiet"]
+        command = ["kiwi.solver", str(path), "--solver", solver, "--quiet"]
         command += ["--time-limit", str(limit_seconds), "--out", str(out)]
-        process = subprocess.run(command, capture_output=True, text=True, check=False)
-        if process.returncode not in (0, 1):
-            raise RuntimeError(process.stderr)
+        if _output_of(command, PATIENCE * limit_seconds) is None:
+            return None
         found = json.loads(out.read_text())
     cost, feasible = check(path, found["solution"])
-    return Row(
-        instance,
-        solver,
-        limit_seconds,
-        cost if feasible else None,
-        found["bound"],
-        found["status"],
-    )
+    return (cost if feasible else None), found["bound"], found["status"]
+
+
+def _layers(layers: int, solver: str, limit_seconds: float) -> _Found | None:
+    (budget_bytes,) = (r.budget_bytes for r in models.on_record() if r.layers == layers)
+    command = ["benchmarks.solver.models", "--child", str(layers), "--solver", solver]
+    command += ["--budget-bytes", str(budget_bytes), "--time-limit", str(limit_seconds)]
+    output = _output_of([*command, "--gap", "0.001"], PATIENCE * limit_seconds)
+    if output is None:
+        return None
+    row = json.loads(output.splitlines()[-1])
+    bound = row["bound"] if abs(row["bound"]) < float("inf") else None
+    return row["objective"], bound, "no solution found" if row["gap"] is None else "feasible"
+
+
+def _output_of(module_and_arguments: list[str], most_seconds: float) -> str | None:
+    """What a module of Python printed; None where it did not end in time."""
+    command = [sys.executable, "-m", *module_and_arguments]
+    try:
+        process = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=most_seconds
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    if process.returncode not in (0, 1):
+        raise RuntimeError(process.stderr)
+    return process.stdout
+
+
+def _gpt_name(layers: int) -> str:
+    return f"gpt-{layers}l"
 
 
 def table(rows: list[Row]) -> str:
     """Markdown; the last column is the cost over that of the default solver."""
     lines = [
-        "| instance | solver | limit s | cost | bound | status | cost / ours |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| instance | solver | limit s | taken s | cost | bound | gap | status | cost / ours |",
+        "| --- " * 9 + "|",
     ]
     ours = {row.instance: row.cost for row in rows if row.solver == "auto"}
     for row in rows:
         base = ours.get(row.instance)
-        cost = "none found" if row.cost is None else f"{row.cost:,}"
+        cost = "none found" if row.cost is None else f"{row.cost:,.10g}"
         ratio = f"{row.cost / base:.4f}" if row.cost is not None and base else "-"
-        bound = "-" if row.bound is None else f"{row.bound:,.0f}"
+        bound = "-" if row.bound is None else f"{row.bound:,.10g}"
+        gap = "-" if row.cost is None or row.bound is None else f"{1 - row.bound / row.cost:.3%}"
         lines.append(
-            f"| {row.instance} | {row.solver} | {row.time_limit_seconds:.0f} | {cost} | {bound} "
-            f"| {row.status} | {ratio} |"
+            f"| {row.instance} | {row.solver} | {row.time_limit_seconds:.0f} | {row.seconds:.0f} "
+            f"| {cost} | {bound} | {gap} | {row.status} | {ratio} |"
         )
     return "\n".join([*lines, ""])
 
 
 def _arguments() -> argparse.Namespace:
+    names = [*(i.name for i in INSTANCES), *map(_gpt_name, LAYERS_SECONDS)]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with the instances")
-    parser.add_argument("--instances", nargs="+", default=["B", "G"])
-    parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--instances", nargs="+", default=names, choices=names)
+    parser.add_argument("--solvers", nargs="+", default=list(SOLVERS), choices=SOLVERS)
     return parser.parse_args()
 
 

@@ -69,21 +69,22 @@ def main() -> None:
 def _budget_bytes(layers: int, options: argparse.Namespace) -> int:
     """The budget of this depth: from the results on record if asked for, or from a free plan."""
     if options.recorded_budgets:
-        for row in _on_record():
+        for row in on_record():
             if row.layers == layers:
                 return row.budget_bytes
     free = _in_process(layers, 0, options)
     return int(options.budget * free.budget_bytes)
 
 
-def _on_record() -> list[Row]:
+def on_record() -> list[Row]:
+    """The committed results."""
     path = RESULTS / "models.json"
     return [Row(**row) for row in json.loads(path.read_text())] if path.exists() else []
 
 
 def _with_earlier(rows: list[Row]) -> list[Row]:
     """Adds the results on record of the depths that were not run now."""
-    by_depth = {row.layers: row for row in [*_on_record(), *rows]}
+    by_depth = {row.layers: row for row in [*on_record(), *rows]}
     return [by_depth[layers] for layers in sorted(by_depth)]
 
 
@@ -91,6 +92,7 @@ def _in_process(layers: int, budget_bytes: int, options: argparse.Namespace) -> 
     command = [sys.executable, "-m", "benchmarks.solver.models", "--child", str(layers)]
     command += ["--budget-bytes", str(budget_bytes), "--gap", str(options.gap)]
     command += ["--time-limit", str(options.time_limit), "--seed", str(options.seed)]
+    command += ["--solver", options.solver]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:
         raise RuntimeError(process.stderr)
@@ -156,6 +158,7 @@ def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
         problem,
         time_limit_seconds=max(1.0, options.time_limit - spent),
         seed=options.seed,
+        solver=options.solver,
         gap=options.gap if budget_bytes else _GAP_OF_BUDGET,
     )
     solve_seconds = clock.lap()
@@ -216,6 +219,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--recorded-budgets", action="store_true", help="as in results/models.json")
     parser.add_argument("--gap", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--solver", default="auto")
     parser.add_argument("--time-limit", type=float, default=120.0)
     parser.add_argument("--child", type=int, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--budget-bytes", type=int, default=0, help=argparse.SUPPRESS)
