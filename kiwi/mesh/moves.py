@@ -12,8 +12,13 @@ dimension. A move is one of:
   multiple: each device cuts its share out of what it holds, and whole local results move. It
   always exists: a block of the source lies on as many devices as want parts of it.
 
-The time of every move is latency + bytes * coefficient with both independent of the shape, so
-one graph serves all tensors with the same mesh and divisibility pattern.
+A fifth, the *reduce-scatter*, leads from partial sums to a state (see `kiwi.mesh.reduction`);
+nothing leads back.
+
+Which moves there are depends on the shape of the mesh and on which axes cut which dimension, so
+one graph serves all tensors of a pattern, whatever the links. What a move costs depends on its
+`Traffic` and the bytes of the tensor alone. A graph has thousands of moves and tens of kinds of
+traffic, so that prices may be as dear to look up as they like.
 """
 
 from collections import defaultdict
@@ -25,13 +30,7 @@ from math import inf, prod
 
 import numpy as np
 
-from kiwi.mesh.collectives import (
-    ALL_GATHER,
-    ALL_TO_ALL,
-    COLLECTIVE_PERMUTE,
-    LinearCost,
-    linear_costs,
-)
+from kiwi.mesh.collectives import ALL_GATHER, ALL_TO_ALL, COLLECTIVE_PERMUTE, collective
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.enumeration import DivisiblePattern, canonical_shardings
 from kiwi.mesh.sharding import TensorSharding
@@ -39,76 +38,99 @@ from kiwi.mesh.sharding import TensorSharding
 SLICE = "slice"
 """The kind of the move without communication."""
 
-_Dims = tuple[tuple[int, ...], ...]
+_Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Move:
-    """One way from a state to a neighbour.
+class Traffic:
+    """All that the time of a move depends on, but for the size of the tensor.
 
     - `kind`: an HLO opcode, or `SLICE`.
-    - `axes`: the mesh axes that it runs over; for a slice, those appended.
-    - `dims`: the tensor dimensions whose sharding changes.
+    - `axes`: the mesh axes that it runs over, increasing; for a slice, those appended.
     - `shards`: the buffer that counts is the tensor's bytes over `shards`.
-    - `costs`: per byte of that buffer; the cheapest at a given size is taken.
+    - `cuts_first`: each device cuts what it sends out of a larger buffer.
     """
 
     kind: str
     axes: tuple[int, ...]
-    dims: tuple[int, ...]
     shards: int
-    costs: tuple[LinearCost, ...]
+    cuts_first: bool = False
 
-    def seconds(self, tensor_bytes: int) -> float:
-        """The time of the move for a tensor of `tensor_bytes` in all."""
-        return min(cost.seconds(tensor_bytes / self.shards) for cost in self.costs)
+    def seconds(self, mesh: DeviceMesh, tensor_bytes: int) -> float:
+        """The time on `mesh` for a tensor of `tensor_bytes` in all."""
+        moved = tensor_bytes // self.shards
+        if self.kind == SLICE:
+            return slice_seconds(mesh, moved)
+        seconds = collective(self.kind, mesh, self.axes, moved).seconds
+        return seconds + slice_seconds(mesh, moved) if self.cuts_first else seconds
 
 
 @dataclass(frozen=True, eq=False)
 class MoveGraph:
-    """All states and moves for one mesh and divisibility pattern.
+    """All states and moves for one shape of mesh and divisibility pattern.
 
     - `states`: the shardings; `index` is the inverse.
-    - `moves[i, j]`: the moves from state i to state j.
-    - `latency_seconds`, `seconds_per_byte`: arrays of shape [ways, states, states]; the
-      weight of the edge i → j for a tensor of b bytes is the least over the ways of
-      latency + b * coefficient. Infinite where there is no such way.
+    - `traffic`: the distinct kinds of traffic.
+    - `ways`: array of shape [ways, states, states]: for each pair the indices in `traffic` of
+      its moves; -1 where there is no such move, -2 on the diagonal.
     """
 
     states: tuple[TensorSharding, ...]
     index: dict[TensorSharding, int]
-    moves: dict[tuple[int, int], tuple[Move, ...]]
-    latency_seconds: np.ndarray
-    seconds_per_byte: np.ndarray
+    traffic: tuple[Traffic, ...]
+    ways: np.ndarray
 
-    def weights(self, tensor_bytes: int) -> np.ndarray:
+    def weights(self, mesh: DeviceMesh, tensor_bytes: int) -> np.ndarray:
         """Seconds of the cheapest single move, [states, states], 0 on the diagonal."""
-        seconds = self.latency_seconds + self.seconds_per_byte * tensor_bytes
-        return np.min(seconds, axis=0)
+        seconds = [traffic.seconds(mesh, tensor_bytes) for traffic in self.traffic]
+        # The two last are what the negative indices mean.
+        return np.min(np.array([*seconds, 0.0, inf])[self.ways], axis=0)
 
-    def cheapest_move(self, source: int, target: int, tensor_bytes: int) -> Move:
-        """The move whose seconds are `weights(tensor_bytes)[source, target]`."""
-        return min(self.moves[source, target], key=lambda move: move.seconds(tensor_bytes))
+    def moves(self, source: int, target: int) -> tuple[Traffic, ...]:
+        """The moves from one state to another."""
+        return tuple(self.traffic[k] for k in self.ways[:, source, target] if k >= 0)
+
+    def cheapest_move(
+        self, source: int, target: int, mesh: DeviceMesh, tensor_bytes: int
+    ) -> Traffic:
+        """The move whose seconds are `weights(mesh, tensor_bytes)[source, target]`."""
+        return min(self.moves(source, target), key=lambda t: t.seconds(mesh, tensor_bytes))
+
+
+def slice_seconds(mesh: DeviceMesh, local_bytes: int) -> float:
+    """The time to cut `local_bytes` out of a buffer: they are read and written once."""
+    hardware = mesh.hardware
+    moved = 2 * local_bytes / hardware.sustained_memory_bytes_per_second
+    return hardware.kernel_launch_seconds + moved
 
 
 @lru_cache(maxsize=1024)
-def move_graph(mesh: DeviceMesh, pattern: DivisiblePattern) -> MoveGraph:
+def move_graph(mesh_shape: _Shape, pattern: DivisiblePattern) -> MoveGraph:
     """The graph for tensors of a divisibility pattern; cached, do not change it."""
     states = _ordered_states(pattern)
     index = {state: i for i, state in enumerate(states)}
-    moves: dict[tuple[int, int], list[Move]] = defaultdict(list)
-    for source, target, move in chain(
-        _gathers(mesh, states),
-        _slices(mesh, states),
-        _all_to_alls(mesh, states),
-        _permutes(mesh, states),
+    numbers: dict[Traffic, int] = {}
+    moves: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for source, target, traffic in chain(
+        _gathers(mesh_shape, states),
+        _slices(mesh_shape, states),
+        _all_to_alls(mesh_shape, states),
+        _permutes(mesh_shape, states),
     ):
         # Moving axes to another dimension can lead to an uneven sharding: not a state.
         if target in index:
-            moves[index[source], index[target]].append(move)
-    latency_seconds, seconds_per_byte = _weight_arrays(len(states), moves)
-    frozen = {pair: tuple(found) for pair, found in moves.items()}
-    return MoveGraph(states, index, frozen, latency_seconds, seconds_per_byte)
+            number = numbers.setdefault(traffic, len(numbers))
+            moves[index[source], index[target]].append(number)
+    return MoveGraph(states, index, tuple(numbers), _ways(len(states), moves))
+
+
+def _ways(count: int, moves: dict[tuple[int, int], list[int]]) -> np.ndarray:
+    most = max((len(found) for found in moves.values()), default=1)
+    ways = np.full((most, count, count), -1, dtype=np.int32)
+    ways[0, range(count), range(count)] = -2
+    for (source, target), found in moves.items():
+        ways[: len(found), source, target] = found
+    return ways
 
 
 def _ordered_states(pattern: DivisiblePattern) -> tuple[TensorSharding, ...]:
@@ -120,76 +142,55 @@ def _ordered_states(pattern: DivisiblePattern) -> tuple[TensorSharding, ...]:
     )
 
 
-_Edges = Iterator[tuple[TensorSharding, TensorSharding, Move]]
+_Edges = Iterator[tuple[TensorSharding, TensorSharding, Traffic]]
 
 
-def _gathers(mesh: DeviceMesh, states: Sequence[TensorSharding]) -> _Edges:
+def _gathers(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
     for source in states:
         for dim, kept, dropped in _suffixes(source):
             target = _replace(source, {dim: kept})
-            shards = target.shard_count(mesh.shape)
-            yield source, target, _communication(ALL_GATHER, mesh, dropped, (dim,), shards)
+            shards = target.shard_count(mesh_shape)
+            yield source, target, Traffic(ALL_GATHER, tuple(sorted(dropped)), shards)
 
 
-def _all_to_alls(mesh: DeviceMesh, states: Sequence[TensorSharding]) -> _Edges:
+def _all_to_alls(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
     for source in states:
-        shards = source.shard_count(mesh.shape)
+        shards = source.shard_count(mesh_shape)
         for dim, kept, moved in _suffixes(source):
             for other in range(source.rank):
                 if other != dim:
                     target = _replace(source, {dim: kept, other: source.dims[other] + moved})
-                    move = _communication(ALL_TO_ALL, mesh, moved, (dim, other), shards)
-                    yield source, target, move
+                    yield source, target, Traffic(ALL_TO_ALL, tuple(sorted(moved)), shards)
 
 
-def _slices(mesh: DeviceMesh, states: Sequence[TensorSharding]) -> _Edges:
+def _slices(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
     """Any refinement is one slice, over several dimensions at once if need be."""
-    cost = _slice_cost(mesh)
     for target in states:
-        shards = target.shard_count(mesh.shape)
+        shards = target.shard_count(mesh_shape)
         for lengths in product(*(range(len(axes) + 1) for axes in target.dims)):
             pairs = list(zip(target.dims, lengths, strict=True))
             added = tuple(sorted(chain.from_iterable(axes[n:] for axes, n in pairs)))
             if added:
                 source = TensorSharding(tuple(axes[:n] for axes, n in pairs))
-                dims = _changed_dims(source.dims, target.dims)
-                yield source, target, Move(SLICE, added, dims, shards, (cost,))
+                yield source, target, Traffic(SLICE, added, shards)
 
 
-def _permutes(mesh: DeviceMesh, states: Sequence[TensorSharding]) -> _Edges:
+def _permutes(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
     """All pairs where every dimension of the target has a multiple of the source's pieces.
 
     Some devices already hold what they need; the time is that of the others.
     """
-    by_shards: dict[tuple[int, ...], list[TensorSharding]] = defaultdict(list)
+    by_shards: dict[_Shape, list[TensorSharding]] = defaultdict(list)
     for state in states:
-        by_shards[state.dim_shards(mesh.shape)].append(state)
+        by_shards[state.dim_shards(mesh_shape)].append(state)
+    digits = {state: _digits(mesh_shape, state) for state in states}
     for coarse, fine in product(by_shards, repeat=2):
         if all(b % a == 0 for a, b in zip(coarse, fine, strict=True)):
             for source, target in product(by_shards[coarse], by_shards[fine]):
                 if not _refines(target, source):  # Nothing, or a slice, does it already.
-                    yield source, target, _permute(mesh, source, target, prod(fine))
-
-
-def _permute(mesh: DeviceMesh, source: TensorSharding, target: TensorSharding, shards: int) -> Move:
-    axes = _displaced_axes(mesh, source, target)
-    dims = _changed_dims(source.dims, target.dims)
-    (cost,) = linear_costs(COLLECTIVE_PERMUTE, mesh, axes)
-    if source.shard_count(mesh.shape) != shards:
-        cut = _slice_cost(mesh)
-        cost = LinearCost(
-            cost.latency_seconds + cut.latency_seconds,
-            cost.seconds_per_byte + cut.seconds_per_byte,
-        )
-    return Move(COLLECTIVE_PERMUTE, axes, dims, shards, (cost,))
-
-
-def _slice_cost(mesh: DeviceMesh) -> LinearCost:
-    """Per byte of the local result, which is read and written once."""
-    hardware = mesh.hardware
-    return LinearCost(
-        hardware.kernel_launch_seconds, 2 / hardware.sustained_memory_bytes_per_second
-    )
+                    axes = _displaced_axes(digits[source], digits[target])
+                    traffic = Traffic(COLLECTIVE_PERMUTE, axes, prod(fine), coarse != fine)
+                    yield source, target, traffic
 
 
 def _refines(fine: TensorSharding, coarse: TensorSharding) -> bool:
@@ -198,15 +199,16 @@ def _refines(fine: TensorSharding, coarse: TensorSharding) -> bool:
     return all(axes[: len(major)] == major for axes, major in pairs)
 
 
-def _displaced_axes(
-    mesh: DeviceMesh, source: TensorSharding, target: TensorSharding
-) -> tuple[int, ...]:
+_Digits = dict[int, tuple[int, int]]
+
+
+def _displaced_axes(before: _Digits, after: _Digits) -> tuple[int, ...]:
     """The axes along which blocks move: those that choose another digit of a position."""
-    before, after = _digits(mesh, source), _digits(mesh, target)
-    return tuple(axis for axis in mesh.nontrivial_axes if before.get(axis) != after.get(axis))
+    axes = sorted(before.keys() | after.keys())
+    return tuple(axis for axis in axes if before.get(axis) != after.get(axis))
 
 
-def _digits(mesh: DeviceMesh, sharding: TensorSharding) -> dict[int, tuple[int, int]]:
+def _digits(mesh_shape: _Shape, sharding: TensorSharding) -> _Digits:
     """For each axis used, its dimension and the pieces of the dimension down to that axis.
 
     Two axes with the same digit cut the same way: the tensor positions that a device holds
@@ -216,16 +218,9 @@ def _digits(mesh: DeviceMesh, sharding: TensorSharding) -> dict[int, tuple[int, 
     for dim, axes in enumerate(sharding.dims):
         pieces = 1
         for axis in axes:
-            pieces *= mesh.shape[axis]
+            pieces *= mesh_shape[axis]
             digits[axis] = (dim, pieces)
     return digits
-
-
-def _communication(
-    kind: str, mesh: DeviceMesh, axes: tuple[int, ...], dims: tuple[int, ...], shards: int
-) -> Move:
-    axes = tuple(sorted(axes))
-    return Move(kind, axes, dims, shards, linear_costs(kind, mesh, axes))
 
 
 def _suffixes(
@@ -239,23 +234,3 @@ def _suffixes(
 
 def _replace(sharding: TensorSharding, changes: dict[int, tuple[int, ...]]) -> TensorSharding:
     return TensorSharding(tuple(changes.get(dim, axes) for dim, axes in enumerate(sharding.dims)))
-
-
-def _changed_dims(source: _Dims, target: _Dims) -> tuple[int, ...]:
-    return tuple(d for d, (a, b) in enumerate(zip(source, target, strict=True)) if a != b)
-
-
-def _weight_arrays(
-    count: int, moves: dict[tuple[int, int], list[Move]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays of `MoveGraph`, [ways, count, count]."""
-    ways = max((sum(len(m.costs) for m in found) for found in moves.values()), default=1)
-    latency_seconds = np.full((ways, count, count), inf)
-    seconds_per_byte = np.zeros((ways, count, count))
-    latency_seconds[0, range(count), range(count)] = 0.0
-    for (source, target), found in moves.items():
-        costs = ((move.shards, cost) for move in found for cost in move.costs)
-        for way, (shards, cost) in enumerate(costs):
-            latency_seconds[way, source, target] = cost.latency_seconds
-            seconds_per_byte[way, source, target] = cost.seconds_per_byte / shards
-    return latency_seconds, seconds_per_byte

@@ -20,7 +20,7 @@ import numpy as np
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.enumeration import DivisiblePattern, divisible_pattern
-from kiwi.mesh.moves import MoveGraph, move_graph
+from kiwi.mesh.moves import MoveGraph, Traffic, move_graph
 from kiwi.mesh.sharding import TensorSharding
 
 # Relative difference below which two paths count as equally long.
@@ -31,7 +31,8 @@ _TIE = 1e-12
 class Step:
     """One move of a resharding.
 
-    - `kind`: "all-gather", "all-to-all", "collective-permute" or "slice".
+    - `kind`: "all-gather", "all-to-all", "collective-permute" or "slice"; from partial sums also
+      "reduce-scatter" or "all-reduce".
     - `axes`: the mesh axes that it runs over; for a slice, those appended.
     - `dims`: the tensor dimensions whose sharding changes.
     - `bytes`: the buffer of one device that the time follows from: the local buffer of an
@@ -46,6 +47,26 @@ class Step:
     bytes: int
     seconds: float
     result: TensorSharding
+
+    @classmethod
+    def of(
+        cls,
+        traffic: Traffic,
+        mesh: DeviceMesh,
+        tensor_bytes: int,
+        before: TensorSharding,
+        after: TensorSharding,
+    ) -> "Step":
+        """The move with a given traffic from one sharding to another."""
+        pairs = enumerate(zip(before.dims, after.dims, strict=True))
+        return cls(
+            kind=traffic.kind,
+            axes=traffic.axes,
+            dims=tuple(dim for dim, (a, b) in pairs if a != b),
+            bytes=tensor_bytes // traffic.shards,
+            seconds=traffic.seconds(mesh, tensor_bytes),
+            result=after,
+        )
 
 
 @dataclass(frozen=True)
@@ -113,17 +134,24 @@ class ReshardingTable:
         """
         return tuple(step.result for step in self.path(source, target)[:-1])
 
+    def single_move(self, source: TensorSharding, target: TensorSharding) -> Step:
+        """The cheapest one move between neighbours.
+
+        **Raises:** `InvalidArgumentError` if no one move leads there.
+        """
+        pair = self._state(source), self._state(target)
+        if not self._paths.graph.moves(*pair):
+            raise InvalidArgumentError(
+                f"No single move leads from {source.dims} to {target.dims}.",
+                suggestion="ReshardingTable.path gives a chain.",
+            )
+        return self._step(*pair)
+
     def _step(self, state: int, following: int) -> Step:
         graph = self._paths.graph
-        move = graph.cheapest_move(state, following, self.tensor_bytes)
-        return Step(
-            kind=move.kind,
-            axes=move.axes,
-            dims=move.dims,
-            bytes=self.tensor_bytes // move.shards,
-            seconds=move.seconds(self.tensor_bytes),
-            result=graph.states[following],
-        )
+        traffic = graph.cheapest_move(state, following, self.mesh, self.tensor_bytes)
+        before, after = graph.states[state], graph.states[following]
+        return Step.of(traffic, self.mesh, self.tensor_bytes, before, after)
 
     @cached_property
     def _paths(self) -> "_Paths":
@@ -153,8 +181,8 @@ class _Paths:
 
 @lru_cache(maxsize=256)
 def _shortest_paths(mesh: DeviceMesh, pattern: DivisiblePattern, tensor_bytes: int) -> _Paths:
-    graph = move_graph(mesh, pattern)
-    seconds = graph.weights(tensor_bytes)
+    graph = move_graph(mesh.shape, pattern)
+    seconds = graph.weights(mesh, tensor_bytes)
     count = len(graph.states)
     first_hop = np.broadcast_to(np.arange(count, dtype=np.int32), (count, count)).copy()
     for middle in range(count):

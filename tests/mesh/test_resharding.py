@@ -128,8 +128,19 @@ def tables(draw):
     return ReshardingTable(mesh, tensor, draw(st.sampled_from([1, 2, 4])))
 
 
+def graph_of(t):
+    return move_graph(t.mesh.shape, divisible_pattern(t.shape, t.mesh))
+
+
+def moves_of(graph):
+    """(source, target, move) for all moves of a graph."""
+    for source, target in np.ndindex(len(graph.states), len(graph.states)):
+        for move in graph.moves(source, target):
+            yield source, target, move
+
+
 def states_of(t):
-    return move_graph(t.mesh, divisible_pattern(t.shape, t.mesh)).states
+    return graph_of(t).states
 
 
 @given(tables())
@@ -160,17 +171,17 @@ def test_matrix_path_and_seconds_agree(t, data):
 @given(tables())
 def test_an_independent_search_finds_no_shorter_path(t):
     """Dijkstra with a heap over the single moves, from the replicated tensor."""
-    graph = move_graph(t.mesh, divisible_pattern(t.shape, t.mesh))
+    graph = graph_of(t)
+    moves = [(s, e, move.seconds(t.mesh, t.tensor_bytes)) for s, e, move in moves_of(graph)]
     distances, queue = {}, [(0.0, 0)]
     while queue:
         distance, state = heapq.heappop(queue)
         if state in distances:
             continue
         distances[state] = distance
-        for (source, target), moves in graph.moves.items():
+        for source, target, seconds in moves:
             if source == state:
-                step = min(move.seconds(t.tensor_bytes) for move in moves)
-                heapq.heappush(queue, (distance + step, target))
+                heapq.heappush(queue, (distance + seconds, target))
     found = t.seconds_matrix([graph.states[0]], graph.states)[0]
     np.testing.assert_allclose(found, [distances[i] for i in range(len(graph.states))], rtol=1e-9)
 
@@ -186,12 +197,10 @@ def test_a_larger_tensor_never_takes_less_time(t, factor):
 
 @given(tables())
 def test_all_to_alls_go_back_at_the_same_price(t):
-    graph = move_graph(t.mesh, divisible_pattern(t.shape, t.mesh))
-    for (source, target), moves in graph.moves.items():
-        for move in moves:
-            if move.kind == "all-to-all":
-                back = [m for m in graph.moves[target, source] if m.kind == "all-to-all"]
-                assert any(m.costs == move.costs and m.shards == move.shards for m in back)
+    graph = graph_of(t)
+    for source, target, move in moves_of(graph):
+        if move.kind == "all-to-all":
+            assert move in graph.moves(target, source)
 
 
 # --- What the devices hold ------------------------------------------------------------------
@@ -242,21 +251,20 @@ def can_permute(before, after, axes, mesh):
 @pytest.mark.parametrize("shape", [(), (24,), (12, 8), (8, 3, 4)])
 def test_every_move_can_be_carried_out_with_the_bytes_it_claims(mesh_shape, shape):
     t = ReshardingTable(DeviceMesh.create(mesh_shape, "cpu"), shape, 4)
-    graph = move_graph(t.mesh, divisible_pattern(t.shape, t.mesh))
+    graph = graph_of(t)
     held = [blocks(state, t.shape, t.mesh) for state in graph.states]
-    for (source, target), moves in graph.moves.items():
+    for source, target, move in moves_of(graph):
         before, after = held[source], held[target]
-        for move in moves:
-            local_bytes = t.tensor_bytes // move.shards
-            assert all(len(part) * t.itemsize == local_bytes for part in after.values())
-            if move.kind == "slice":
-                assert all(after[d] <= before[d] for d in after)
-            elif move.kind == "collective-permute":
-                assert can_permute(before, after, move.axes, t.mesh)
-            else:
-                for device, wanted in after.items():
-                    members = group(device, move.axes, t.mesh)
-                    assert wanted <= frozenset().union(*(before[m] for m in members))
+        local_bytes = t.tensor_bytes // move.shards
+        assert all(len(part) * t.itemsize == local_bytes for part in after.values())
+        if move.kind == "slice":
+            assert all(after[d] <= before[d] for d in after)
+        elif move.kind == "collective-permute":
+            assert can_permute(before, after, move.axes, t.mesh)
+        else:
+            for device, wanted in after.items():
+                members = group(device, move.axes, t.mesh)
+                assert wanted <= frozenset().union(*(before[m] for m in members))
 
 
 # --- Sizes, trivial axes, refusals ----------------------------------------------------------

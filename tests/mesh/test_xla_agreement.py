@@ -55,8 +55,8 @@ def predicted(steps):
 
 def communications(table):
     """All pairs of states with a single move between them that is also the cheapest path."""
-    graph = move_graph(table.mesh, divisible_pattern(table.shape, table.mesh))
-    for source, target in graph.moves:
+    graph = move_graph(table.mesh.shape, divisible_pattern(table.shape, table.mesh))
+    for source, target in np.argwhere((graph.ways >= 0).any(axis=0)):
         steps = table.path(graph.states[source], graph.states[target])
         if len(steps) == 1:
             yield graph.states[source], graph.states[target], steps

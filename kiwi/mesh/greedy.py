@@ -1,0 +1,76 @@
+"""The heuristic search for a way between two shardings of MAP, to compare with.
+
+Liu et al., *MAP: Memory-aware Automated Intra-op Parallel Training For Foundation Models*, 2023,
+section 4.3, algorithm 1: from the source, of all shardings that are one transform away the one
+that differs least from the target comes next, until the target is reached. Transforms: gather or
+cut one axis at the minor end of a dimension, or move it to that of another by an all-to-all. The
+difference between two shardings is a count of the operations that each dimension still needs, not
+a time: it knows neither sizes nor links.
+"""
+
+from collections.abc import Iterator
+
+from kiwi.mesh.resharding import ReshardingTable, Step
+from kiwi.mesh.sharding import TensorSharding
+
+# "A larger cost to the all-gather"; a penalty where one operation does not do.
+_GATHER_COST = 3.0
+_SHARD_COST = 1.0
+_STEP_PENALTY = 1.0
+
+
+def greedy_path(
+    table: ReshardingTable, source: TensorSharding, target: TensorSharding
+) -> tuple[Step, ...]:
+    """The moves that the heuristic takes; their seconds add up to at least the cheapest chain's.
+
+    It ends: gathering an axis that is in the target's way, or cutting where none is, is always
+    possible and brings the target nearer.
+
+    **Raises:** `ShardingConflictError` if a sharding does not fit the tensor.
+    """
+    for sharding in (source, target):
+        sharding.check(table.shape, table.mesh.shape)
+    sizes = table.mesh.shape
+    state, target = source.without_trivial_axes(sizes), target.without_trivial_axes(sizes)
+    steps = []
+    while state != target:
+        after = min(_transforms(table, state), key=lambda s: (_difference(s, target), s))
+        steps.append(table.single_move(state, after))
+        state = after
+    return tuple(steps)
+
+
+def _transforms(table: ReshardingTable, state: TensorSharding) -> Iterator[TensorSharding]:
+    used = state.axes_used
+    for dim, axes in enumerate(state.dims):
+        if axes:
+            yield _with(state, {dim: axes[:-1]})
+        appended = [{dim: (*axes, axis)} for axis in table.mesh.nontrivial_axes if axis not in used]
+        appended += [
+            {dim: (*axes, moved[-1]), other: moved[:-1]}
+            for other, moved in enumerate(state.dims)
+            if other != dim and moved
+        ]
+        for changes in appended:
+            found = _with(state, changes)
+            if found.divides(table.shape, table.mesh.shape):
+                yield found
+
+
+def _with(state: TensorSharding, changes: dict[int, tuple[int, ...]]) -> TensorSharding:
+    return TensorSharding(tuple(changes.get(dim, axes) for dim, axes in enumerate(state.dims)))
+
+
+def _difference(state: TensorSharding, target: TensorSharding) -> float:
+    return sum(_dim_difference(a, b) for a, b in zip(state.dims, target.dims, strict=True))
+
+
+def _dim_difference(axes: tuple[int, ...], wanted: tuple[int, ...]) -> float:
+    """Gathers down to the common major axes, then cuts."""
+    common = 0
+    while common < min(len(axes), len(wanted)) and axes[common] == wanted[common]:
+        common += 1
+    gathers, cuts = len(axes) - common, len(wanted) - common
+    penalty = _STEP_PENALTY * max(gathers + cuts - 1, 0)
+    return _GATHER_COST * gathers + _SHARD_COST * cuts + penalty
