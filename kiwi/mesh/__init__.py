@@ -14,8 +14,11 @@ from kiwi.mesh.collectives import (
 )
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.enumeration import enumerate_shardings
+from kiwi.mesh.greedy import greedy_path
 from kiwi.mesh.hardware import CATALOGUE, Hardware, Link, hardware
 from kiwi.mesh.moves import SLICE
+from kiwi.mesh.partitioner import moved_itemsize, reduction_collectives
+from kiwi.mesh.reduction import reduction_path
 from kiwi.mesh.resharding import ReshardingTable, Step
 from kiwi.mesh.sharding import TensorSharding
 from kiwi.mesh.target_config import target_config
@@ -38,8 +41,12 @@ __all__ = [
     "collective",
     "collective_permute",
     "enumerate_shardings",
+    "greedy_path",
     "hardware",
     "linear_costs",
+    "moved_itemsize",
     "reduce_scatter",
+    "reduction_collectives",
+    "reduction_path",
     "target_config",
 ]

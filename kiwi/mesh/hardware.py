@@ -65,6 +65,7 @@ class Hardware:
       matmuls, and kernels bound by memory, reach.
     - `source`: the public documents that the figures come from.
     - `analytic`: True if from documents, False if measured on such a machine.
+    - `platform`: "gpu" or "cpu": which of XLA's compilers makes its programs.
     - `target_config`: what XLA:GPU says of the device (`GpuTargetConfigProto` as text), where
       the machine was asked; None means that of the catalogue, see `kiwi.mesh.target_config`.
 
@@ -87,9 +88,12 @@ class Hardware:
     matmul_efficiency: float = 0.75
     bandwidth_efficiency: float = 0.85
     target_config: str | None = None
+    platform: str = "gpu"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_second", dict(self.flops_per_second))
+        if self.platform not in ("gpu", "cpu"):
+            raise InvalidArgumentError(f"platform={self.platform!r} is neither 'gpu' nor 'cpu'.")
         for dtype in ("float32", "float64"):
             if dtype not in self.flops_per_second:
                 raise InvalidArgumentError(
@@ -255,6 +259,7 @@ _ENTRIES = (
         devices_per_node=2**16,  # One host, whatever the number of virtual devices.
         kernel_launch_seconds=5 * _MICRO,
         source="orders of magnitude for one or two server cores; no document",
+        platform="cpu",
     ),
 )
 

@@ -14,7 +14,7 @@ from typing import TypeGuard
 
 from kiwi.hlo.rule import ComposedRule, Dims
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.mesh import Collective, DeviceMesh, TensorSharding, all_reduce, reduce_scatter
+from kiwi.mesh import Collective, DeviceMesh, TensorSharding, reduction_collectives
 from kiwi.strategy.costs import UnitWork
 
 Assignment = tuple[tuple[int, ...], ...]
@@ -182,14 +182,11 @@ def _collectives(
     scatter: dict[int, int],
     partial_bytes: int,
 ) -> tuple[Collective, ...]:
-    """Scatter first: what is left to all-reduce is then smaller."""
+    """What reduces the partial sums of this assignment."""
     results = _result_factors(rule)
     partial = {a for f, axes in assignment.items() if f not in results for a in axes}
-    found = []
-    if scatter:
-        found.append(reduce_scatter(mesh, scatter, partial_bytes))
-        partial_bytes //= prod(mesh.shape[a] for a in scatter)
-    rest = sorted(partial - set(scatter))
-    if rest:
-        found.append(all_reduce(mesh, rest, partial_bytes))
-    return tuple(found)
+    # Where there are several results, or none, nothing is scattered.
+    dims = rule.results[0] if scatter else ()
+    dim_of_factor = {f: d for d, factors in enumerate(dims) for f in factors}
+    scattered = {axis: dim_of_factor[factor] for axis, factor in scatter.items()}
+    return reduction_collectives(mesh, partial, scattered, partial_bytes)

@@ -1,0 +1,62 @@
+"""What XLA compiles where it does something else than was asked for.
+
+Found by compiling (`python -m benchmarks.resharding`), and the same for XLA's partitioner on both
+platforms unless said:
+
+(a) An operator that leaves partial sums, with its result constrained to one sharding: axes that
+    all go to one dimension of the result are reduce-scattered by XLA:GPU. Axes that go to
+    several dimensions are all-reduced together and cut.
+(b) XLA:CPU has no reduce-scatter: it all-reduces, once for each dimension, and cuts.
+(c) XLA:CPU moves bfloat16 as float32.
+(d) A reshard that takes several moves may be compiled to worse ones, up to gathering the whole
+    tensor. Constraints at `ReshardingTable.waypoints` prevent it, and plans have them.
+
+Not priced: where a mesh axis neither cuts an operand nor holds partial sums, XLA may cut the
+work along it too, and bring the result in place by a collective-permute.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from kiwi.mesh.collectives import ALL_REDUCE, REDUCE_SCATTER, Collective, collective
+from kiwi.mesh.device_mesh import DeviceMesh
+
+_WIDENED_ON_CPU = {"bfloat16": 4}
+
+
+def reduction_collectives(
+    mesh: DeviceMesh, partial: Iterable[int], scattered: Mapping[int, int], partial_bytes: int
+) -> tuple[Collective, ...]:
+    """What an operator's partial sums are reduced by, rules (a) and (b).
+
+    **Arguments:**
+
+    - `partial`: the mesh axes along which each device holds a summand.
+    - `scattered`: for some of them, the dimension of the result that they cut.
+    - `partial_bytes`: one device's partial sums.
+    """
+    axes_of_dim: dict[int, list[int]] = defaultdict(list)
+    for axis, dim in sorted(scattered.items()):
+        axes_of_dim[dim].append(axis)
+    found = []
+    if mesh.hardware.platform == "cpu":
+        found += [
+            collective(ALL_REDUCE, mesh, axes, partial_bytes) for axes in axes_of_dim.values()
+        ]
+    elif scattered:
+        kind = REDUCE_SCATTER if len(axes_of_dim) == 1 else ALL_REDUCE
+        found.append(collective(kind, mesh, scattered, partial_bytes))
+    # What is left to all-reduce is cut before, and smaller then.
+    rest = sorted(set(partial) - set(scattered))
+    if rest:
+        left_bytes = partial_bytes // prod(mesh.shape[axis] for axis in scattered)
+        found.append(collective(ALL_REDUCE, mesh, rest, left_bytes))
+    return tuple(found)
+
+
+def moved_itemsize(mesh: DeviceMesh, dtype: str, itemsize: int) -> int:
+    """Bytes per element that collectives move, rule (c)."""
+    if mesh.hardware.platform == "cpu":
+        return _WIDENED_ON_CPU.get(dtype, itemsize)
+    return itemsize
