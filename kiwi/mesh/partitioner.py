@@ -7,8 +7,10 @@ platforms unless said:
     all go to one dimension of the result are reduce-scattered by XLA:GPU. Axes that go to
     several dimensions are all-reduced together and cut.
 (b) XLA:CPU has no reduce-scatter: it all-reduces, once for each dimension, and cuts.
-(c) XLA:CPU moves bfloat16 as float32.
-(d) A reshard that takes several moves may be compiled to worse ones, up to gathering the whole
+(c) Where an axis goes to a dimension that is cut already, and other partial sums are left or go
+    elsewhere, all are all-reduced together and cut.
+(d) XLA:CPU moves bfloat16 as float32.
+(e) A reshard that takes several moves may be compiled to worse ones, up to gathering the whole
     tensor. Constraints at `ReshardingTable.waypoints` prevent it, and plans have them.
 
 Not priced: where a mesh axis neither cuts an operand nor holds partial sums, XLA may cut the
@@ -21,17 +23,23 @@ from math import prod
 
 from kiwi.mesh.collectives import ALL_REDUCE, REDUCE_SCATTER, Collective, collective
 from kiwi.mesh.device_mesh import DeviceMesh
+from kiwi.mesh.sharding import TensorSharding
 
 _WIDENED_ON_CPU = {"bfloat16": 4}
 
 
 def reduction_collectives(
-    mesh: DeviceMesh, partial: Iterable[int], scattered: Mapping[int, int], partial_bytes: int
+    mesh: DeviceMesh,
+    source: TensorSharding,
+    partial: Iterable[int],
+    scattered: Mapping[int, int],
+    partial_bytes: int,
 ) -> tuple[Collective, ...]:
-    """What an operator's partial sums are reduced by, rules (a) and (b).
+    """What an operator's partial sums are reduced by, rules (a) to (c).
 
     **Arguments:**
 
+    - `source`: how the partial sums are laid out.
     - `partial`: the mesh axes along which each device holds a summand.
     - `scattered`: for some of them, the dimension of the result that they cut.
     - `partial_bytes`: one device's partial sums.
@@ -39,6 +47,9 @@ def reduction_collectives(
     axes_of_dim: dict[int, list[int]] = defaultdict(list)
     for axis, dim in sorted(scattered.items()):
         axes_of_dim[dim].append(axis)
+    rest = sorted(set(partial) - set(scattered))
+    if (len(axes_of_dim) > 1 or rest) and any(source.dims[dim] for dim in axes_of_dim):
+        return (collective(ALL_REDUCE, mesh, {*partial, *scattered}, partial_bytes),)
     found = []
     if mesh.hardware.platform == "cpu":
         found += [
@@ -48,7 +59,6 @@ def reduction_collectives(
         kind = REDUCE_SCATTER if len(axes_of_dim) == 1 else ALL_REDUCE
         found.append(collective(kind, mesh, scattered, partial_bytes))
     # What is left to all-reduce is cut before, and smaller then.
-    rest = sorted(set(partial) - set(scattered))
     if rest:
         left_bytes = partial_bytes // prod(mesh.shape[axis] for axis in scattered)
         found.append(collective(ALL_REDUCE, mesh, rest, left_bytes))
@@ -56,7 +66,7 @@ def reduction_collectives(
 
 
 def moved_itemsize(mesh: DeviceMesh, dtype: str, itemsize: int) -> int:
-    """Bytes per element that collectives move, rule (c)."""
+    """Bytes per element that collectives move, rule (d)."""
     if mesh.hardware.platform == "cpu":
         return _WIDENED_ON_CPU.get(dtype, itemsize)
     return itemsize

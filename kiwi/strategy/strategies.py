@@ -165,7 +165,7 @@ def _strategy(
         tuple(reads),
         tuple(results),
         work.seconds(shards, [r.shard_count(mesh.shape) for r in reads], partial_bytes),
-        _collectives(rule, mesh, assignment, scatter, partial_bytes),
+        _collectives(rule, mesh, assignment, before, scatter, partial_bytes),
         result_bytes,
         partial_bytes - result_bytes,
     )
@@ -179,14 +179,16 @@ def _collectives(
     rule: ComposedRule,
     mesh: DeviceMesh,
     assignment: dict[int, tuple[int, ...]],
+    before: list[TensorSharding],
     scatter: dict[int, int],
     partial_bytes: int,
 ) -> tuple[Collective, ...]:
     """What reduces the partial sums of this assignment."""
     results = _result_factors(rule)
     partial = {a for f, axes in assignment.items() if f not in results for a in axes}
-    # Where there are several results, or none, nothing is scattered.
-    dims = rule.results[0] if scatter else ()
-    dim_of_factor = {f: d for d, factors in enumerate(dims) for f in factors}
+    if not partial:
+        return ()
+    # Only a single result is scattered; several are all-reduced as one.
+    dim_of_factor = {f: d for d, factors in enumerate(rule.results[0]) for f in factors}
     scattered = {axis: dim_of_factor[factor] for axis, factor in scatter.items()}
-    return reduction_collectives(mesh, partial, scattered, partial_bytes)
+    return reduction_collectives(mesh, before[0], partial, scattered, partial_bytes)

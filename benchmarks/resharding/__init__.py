@@ -1,0 +1,1 @@
+"""Reshardings as Kiwi foresees them against those that XLA compiles."""

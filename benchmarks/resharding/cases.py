@@ -1,0 +1,52 @@
+"""Random reshardings: mesh, links, rank, shape, element type, and two layouts."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, moved_itemsize
+from kiwi.mesh.enumeration import divisible_pattern
+from kiwi.mesh.moves import move_graph
+
+_MESHES = ((8,), (2, 4), (4, 2), (2, 2, 2))
+_HARDWARE = ("v100-sxm2", "h100-sxm", "cpu")
+_SIZES = (8, 16, 24, 40, 64, 96, 256, 1024)
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "int8": 1}
+_MOST_ELEMENTS = 2**28
+
+
+@dataclass(frozen=True)
+class Case:
+    """One tensor to be brought from `source` to `target`."""
+
+    mesh: DeviceMesh
+    shape: tuple[int, ...]
+    dtype: str
+    source: TensorSharding
+    target: TensorSharding
+
+    def table(self, platform: str) -> ReshardingTable:
+        """Prices on the case's links, in the bytes that a platform's programs move."""
+        own = DeviceMesh.create(self.mesh.shape, "cpu" if platform == "cpu" else "h100-sxm")
+        itemsize = moved_itemsize(own, self.dtype, _ITEM_BYTES[self.dtype])
+        return ReshardingTable(self.mesh, self.shape, itemsize)
+
+    def __str__(self) -> str:
+        layouts = f"{self.mesh.describe(self.source)} → {self.mesh.describe(self.target)}"
+        mesh = "x".join(map(str, self.mesh.shape))
+        return f"{mesh} {self.mesh.hardware.name} {self.dtype}{list(self.shape)} {layouts}"
+
+
+def random_cases(count: int, seed: int) -> Iterator[Case]:
+    """The same for the same seed; layouts are any, with any order of the axes of a dimension."""
+    rng = random.Random(seed)
+    while count:
+        mesh = DeviceMesh.create(rng.choice(_MESHES), rng.choice(_HARDWARE))
+        shape = tuple(rng.choice(_SIZES) for _ in range(rng.randint(1, 4)))
+        dtype = rng.choice(tuple(_ITEM_BYTES))
+        if prod(shape) <= _MOST_ELEMENTS:
+            states = move_graph(mesh.shape, divisible_pattern(shape, mesh)).states
+            source, target = rng.sample(states, 2)
+            yield Case(mesh, shape, dtype, source, target)
+            count -= 1

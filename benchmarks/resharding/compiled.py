@@ -1,0 +1,99 @@
+"""What XLA compiles a resharding, or an operator that leaves partial sums, to."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from benchmarks.resharding.cases import Case
+from kiwi.mesh import DeviceMesh, Step, TensorSharding, collective, hardware, target_config
+from kiwi.mesh.moves import SLICE
+from kiwi.plan.collectives import AxisUse, CollectiveUse, read_axis_uses
+from kiwi.plan.compiler_options import GPU_COMPILER_OPTIONS, compiler_options
+from kiwi.plan.cuda import compile_only_devices
+
+TOLERANCE = 0.05
+"""Relative difference of bytes that still counts as agreement."""
+
+Uses = Mapping[str, CollectiveUse]
+"""Count and bytes by kind."""
+
+
+class Target:
+    """A compiler and devices for it: "cpu", or "cuda" for GPUs that need not be there."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._options: dict[str, Any] = dict(compiler_options("cpu") or {})
+        self._devices: list[Any] = jax.devices("cpu")
+        if name == "cuda":
+            self._devices = compile_only_devices(target_config(hardware("h100-sxm")), 8)
+            # Nothing is run, so kernels need be neither tuned nor good.
+            untuned = {"xla_gpu_autotune_level": 0, "xla_backend_optimization_level": 0}
+            self._options = {**GPU_COMPILER_OPTIONS, **untuned}
+
+    def reshard(self, case: Case, waypoints: Sequence[TensorSharding] = ()) -> tuple[AxisUse, ...]:
+        """The collectives of a program that only reshards."""
+
+        def reshard(value: jax.Array) -> jax.Array:
+            for waypoint in waypoints:
+                place = self._placing(case.mesh)
+                value = jax.lax.with_sharding_constraint(value, place(waypoint))
+            return value
+
+        shapes = [jax.ShapeDtypeStruct(case.shape, jnp.dtype(case.dtype))]
+        return self.uses(reshard, case.mesh, shapes, [case.source], case.target)
+
+    def uses(
+        self,
+        function: Callable[..., jax.Array],
+        mesh: DeviceMesh,
+        shapes: Sequence[jax.ShapeDtypeStruct],
+        sources: Sequence[TensorSharding],
+        result: TensorSharding,
+    ) -> tuple[AxisUse, ...]:
+        """The collectives of a compiled function of arrays."""
+        place = self._placing(mesh)
+        jitted = jax.jit(
+            function, in_shardings=tuple(map(place, sources)), out_shardings=place(result)
+        )
+        text = jitted.lower(*shapes).compile(compiler_options=self._options).as_text()
+        assert text is not None
+        return read_axis_uses(text, mesh.shape, mesh.axis_names)
+
+    def _placing(self, mesh: DeviceMesh) -> Callable[[TensorSharding], NamedSharding]:
+        grid = np.array(self._devices[: mesh.size], dtype=object).reshape(mesh.shape)
+        types = (AxisType.Auto,) * len(mesh.shape)
+        jax_mesh = Mesh(grid, mesh.axis_names, axis_types=types)
+        return lambda sharding: NamedSharding(jax_mesh, mesh.partition_spec(sharding))
+
+
+def foreseen(steps: Sequence[Step]) -> Uses:
+    """The collectives of a chain of moves, by kind."""
+    found: dict[str, CollectiveUse] = {}
+    for step in steps:
+        if step.kind != SLICE:
+            use = CollectiveUse(1, step.bytes)
+            found[step.kind] = found.get(step.kind, CollectiveUse(0, 0)) + use
+    return found
+
+
+def seconds(mesh: DeviceMesh, uses: Sequence[AxisUse]) -> float:
+    """Predicted time of compiled collectives; those along no axes go over all of them."""
+    axes_of = {name: axis for axis, name in enumerate(mesh.axis_names)}
+    total = 0.0
+    for use in uses:
+        axes = range(len(mesh.shape)) if use.axes is None else [axes_of[name] for name in use.axes]
+        total += use.count * collective(use.kind, mesh, axes, use.bytes // use.count).seconds
+    return total
+
+
+def agree(predicted: Uses, compiled: Uses) -> bool:
+    """Whether kinds and their numbers are the same, and bytes differ by at most `TOLERANCE`."""
+    if {k: u.count for k, u in predicted.items()} != {k: u.count for k, u in compiled.items()}:
+        return False
+    pairs = [(use.bytes, compiled[kind].bytes) for kind, use in predicted.items()]
+    return all(abs(a - b) <= TOLERANCE * max(a, b) for a, b in pairs)

@@ -1,0 +1,59 @@
+"""Reduction of a matmul's partial sums: foreseen against compiled, for every strategy."""
+
+from dataclasses import dataclass
+
+import jax
+
+from benchmarks.resharding.compiled import Target, Uses, agree
+from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.lowering import lower
+from kiwi.hlo.program import trace
+from kiwi.hlo.units import build_units
+from kiwi.mesh import DeviceMesh
+from kiwi.plan.collectives import CollectiveUse, by_kind
+from kiwi.strategy.strategies import ShardingStrategy, enumerate_strategies
+
+_SHAPES = (
+    jax.ShapeDtypeStruct((512, 1024), "float32"),
+    jax.ShapeDtypeStruct((1024, 256), "float32"),
+)
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """One strategy with partial sums. `idle`: whether it leaves a mesh axis without work."""
+
+    mesh: DeviceMesh
+    strategy: ShardingStrategy
+    predicted: Uses
+    compiled: Uses
+    idle: bool
+
+    @property
+    def agrees(self) -> bool:
+        """Same kinds, bytes within the tolerance."""
+        return agree(self.predicted, self.compiled)
+
+
+def reduced_matmuls(mesh: DeviceMesh, target: Target) -> list[Reduced]:
+    """Every strategy of a matmul on `mesh` that communicates."""
+    graph: HloGraph = lower(trace(lambda x, w: [x @ w], _SHAPES))
+    units = build_units(graph)
+    (unit,) = units.units
+    found = []
+    for strategy in enumerate_strategies(units, unit, mesh):
+        if strategy.collectives:
+            (result,) = strategy.results
+            compiled = target.uses(lambda x, w: x @ w, mesh, _SHAPES, strategy.reads, result)
+            used = {axis for read in strategy.reads for axis in read.axes_used}
+            idle = used != set(mesh.nontrivial_axes)
+            found.append(Reduced(mesh, strategy, _uses(strategy), by_kind(compiled), idle))
+    return found
+
+
+def _uses(strategy: ShardingStrategy) -> Uses:
+    found: dict[str, CollectiveUse] = {}
+    for collective in strategy.collectives:
+        use = CollectiveUse(1, collective.bytes)
+        found[collective.kind] = found.get(collective.kind, CollectiveUse(0, 0)) + use
+    return found
