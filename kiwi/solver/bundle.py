@@ -20,6 +20,7 @@ _EXCHANGES = 400
 _SERIOUS, _GOOD = 0.1, 0.5
 _WIDEN, _NARROW = 2.0, 0.6
 _PATIENCE = 4
+_LEAST_SHORTENED = 0.1
 
 
 @numba.njit(cache=True)
@@ -127,7 +128,17 @@ class Bundle:
         if self._null_steps >= _PATIENCE:
             self._null_steps = 0
             self.width *= _NARROW
+        self._shorten(value)
         return False
+
+    def _shorten(self, value: float) -> None:
+        """After a step that lost more than it was to gain: to where a parabola through both values,
+        with the predicted slope at the centre, is highest (Kiwiel, *Proximity control in bundle
+        methods*, 1990, section 2)."""
+        predicted, loss = max(self.predicted, 0.0), self.value - value
+        if loss > predicted and np.isfinite(predicted):
+            self.width *= max(_LEAST_SHORTENED, predicted / (2.0 * (predicted + loss)))
+            self._null_steps = 0
 
     def _drop_one(self) -> None:
         """Forgets the assignment without weight that is least binding at the centre."""

@@ -15,6 +15,7 @@ from kiwi.solver.engine import Engine
 from kiwi.solver.evaluate import evaluate
 from kiwi.solver.least_peak import least_peak
 from kiwi.solver.network import build_network
+from kiwi.solver.order import time_order
 from kiwi.solver.outcome import OnProgress, conclude
 from kiwi.solver.presolve import Reduction, chain, presolve
 from kiwi.solver.problem import Problem
@@ -59,7 +60,9 @@ class Search:
 
     def __post_init__(self) -> None:
         self._started = time.monotonic()
-        self.left = presolve(build_network(self.problem))
+        order = time_order(self.problem)
+        ordered = build_network(self.problem, order)
+        self.left = chain(Reduction.renumbered(ordered, order), presolve(ordered))
         if self.left.infeasible:
             self.bound = math.inf
 

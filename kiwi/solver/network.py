@@ -17,6 +17,7 @@ import numba
 import numpy as np
 
 from kiwi.solver.edge_tables import compressed_edges, concatenate, distinct_arrays, offsets
+from kiwi.solver.order import Uses, flat_uses
 from kiwi.solver.problem import Edge, Problem
 
 NO_LIMIT_BYTES = np.iinfo(np.int64).max // 4
@@ -107,16 +108,22 @@ class Network(NamedTuple):
         )
 
 
-def build_network(problem: Problem) -> Network:
-    """Flattens `problem`. Exact: costs and feasibility of every solution are kept."""
-    sizes = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
+def build_network(problem: Problem, order: np.ndarray | None = None) -> Network:
+    """Flattens `problem`. Exact: costs and feasibility of every solution are kept.
+
+    `order` (n,): the problem's node that becomes the k-th; by default the k-th.
+    """
+    order = np.arange(len(problem.nodes)) if order is None else order
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    sizes = np.array([problem.nodes[i].costs.size for i in order], dtype=np.int64)
     option_start = offsets(sizes)
-    cost = concatenate([node.costs for node in problem.nodes], np.float64)
-    ends, tables = _merged_edges(problem.edges)
+    cost = concatenate([problem.nodes[i].costs for i in order], np.float64)
+    ends, tables = _merged_edges(problem.edges, rank.tolist())
     return Network(
         option_start=option_start,
         cost=cost,
-        **_memory_arrays(problem, option_start),
+        **_memory_arrays(problem, flat_uses(problem, order), option_start),
         **_edge_arrays(ends, tables, sizes),
     )
 
@@ -129,13 +136,13 @@ class _Lines(NamedTuple):
     columns: np.ndarray
 
 
-def _merged_edges(edges: tuple[Edge, ...]) -> tuple[np.ndarray, list[_Lines]]:
+def _merged_edges(edges: tuple[Edge, ...], rank: list[int]) -> tuple[np.ndarray, list[_Lines]]:
     merged: dict[tuple[int, int], _Lines] = {}
     for edge in edges:
         lines = _lines(edge)
-        pair = (edge.tail, edge.head)
-        if edge.tail > edge.head:
-            pair = (edge.head, edge.tail)
+        pair = (rank[edge.tail], rank[edge.head])
+        if pair[0] > pair[1]:
+            pair = (pair[1], pair[0])
             lines = _Lines(lines.table.T, lines.columns, lines.rows)
         merged[pair] = _sum(merged[pair], lines) if pair in merged else lines
     ends = np.array(list(merged), dtype=np.int64).reshape(-1, 2)
@@ -172,23 +179,17 @@ def _edge_arrays(ends: np.ndarray, edges: list[_Lines], sizes: np.ndarray) -> di
     )
 
 
-def _memory_arrays(problem: Problem, option_start: np.ndarray) -> dict[str, Any]:
+def _memory_arrays(problem: Problem, flat: Uses, option_start: np.ndarray) -> dict[str, Any]:
     limit_bytes = NO_LIMIT_BYTES
     if problem.limit_bytes is not None:
         limit_bytes = min(problem.limit_bytes, NO_LIMIT_BYTES)
-    lists = [option for node in problem.nodes for option in node.usage]
-    counts = np.array([len(option) for option in lists], dtype=np.int64)
-    flat = [(use.start, use.end, use.bytes) for option in lists for use in option]
-    uses = np.array(flat, dtype=np.int64).reshape(-1, 3)
-    owner = np.repeat(np.arange(len(lists)), counts)
-    holds = (uses[:, 0] < uses[:, 1]) & (uses[:, 2] > 0)
-    uses, owner = uses[holds], owner[holds]
+    uses, owner = flat
     times = _binding_times(uses, owner, option_start, problem.horizon, limit_bytes)
     begin = np.searchsorted(times, uses[:, 0])
     end = np.searchsorted(times, uses[:, 1])
     seen = begin < end
     return {
-        "use_start": offsets(np.bincount(owner[seen], minlength=len(lists))),
+        "use_start": offsets(np.bincount(owner[seen], minlength=int(option_start[-1]))),
         "use_begin": begin[seen],
         "use_end": end[seen],
         "use_bytes": uses[seen, 2].copy(),

@@ -8,7 +8,15 @@ import pytest
 
 from kiwi.solver import Edge, Interval, Node, Problem, evaluate, solve
 from kiwi.solver.network import Network, build_network
-from kiwi.solver.presolve import Reduction, contract, dominate, drop_times, presolve, propagate
+from kiwi.solver.presolve import (
+    Reduction,
+    contract,
+    dominate,
+    drop_times,
+    join,
+    presolve,
+    propagate,
+)
 from kiwi.solver.prices import cost_of, usage_of
 from tests.solver.random_problems import random_problem
 
@@ -42,7 +50,7 @@ def assignments(net: Network) -> itertools.product:
     return itertools.product(*(range(int(size)) for size in np.diff(net.option_start)))
 
 
-@pytest.mark.parametrize("step", [contract, presolve])
+@pytest.mark.parametrize("step", [contract, join, presolve])
 @pytest.mark.parametrize("make", [random_problem, agreeing_problem])
 def test_lifted_cost_and_memory_equal_those_before(step, make) -> None:
     merged = 0

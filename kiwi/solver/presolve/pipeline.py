@@ -7,6 +7,7 @@ import numpy as np
 from kiwi.solver.network import Network
 from kiwi.solver.presolve.contract import contract
 from kiwi.solver.presolve.dominate import dominate
+from kiwi.solver.presolve.join import join
 from kiwi.solver.presolve.reduction import Reduction, chain, repeat
 from kiwi.solver.presolve.times import drop_times
 
@@ -17,7 +18,17 @@ _MOST_DOMINANCE_PASSES = 4
 
 def presolve(net: Network) -> Reduction:
     """Merges decided nodes, drops times that cannot bind and dominated options, and again while
-    that leads to more."""
+    that leads to more; joins what is left of nodes with few partners, and once more."""
+    total = _reduced(net)
+    if total.infeasible:
+        return total
+    joined = join(total.net)
+    if not joined.merged:
+        return total
+    return chain(total, chain(joined, _reduced(joined.net)))
+
+
+def _reduced(net: Network) -> Reduction:
     total = repeat(contract, net, _MOST_MERGE_PASSES)
     for _ in range(_MOST_DOMINANCE_PASSES):
         if total.infeasible:

@@ -35,7 +35,8 @@ def rebuild(
     flat = _kept_maps(net.option_start, kept, root, map_start, mapped)
     if (sizes == 0).any():
         return Reduction.nothing(net, infeasible=True)
-    small = _assemble(net, merged, kept, kept_nodes, sizes, new_index, root, *flat)
+    in_kept = np.repeat(parent < 0, np.diff(net.option_start))
+    small = gathered(net, merged[kept & in_kept], sizes, new_index[root], *flat)
     return Reduction(small, new_index[root], *flat)
 
 
@@ -140,26 +141,32 @@ def _kept_maps(option_start, kept, root, map_start, mapped):
     return starts, flat[:filled]
 
 
-def _assemble(
+def gathered(
     net: Network,
-    merged: np.ndarray,
-    kept: np.ndarray,
-    kept_nodes: np.ndarray,
+    cost: np.ndarray,
     sizes: np.ndarray,
-    new_index: np.ndarray,
     root: np.ndarray,
     map_start: np.ndarray,
     mapped: np.ndarray,
+    *,
+    only_choices: bool = True,
 ) -> Network:
-    in_kept = np.zeros(net.node_count, dtype=bool)
-    in_kept[kept_nodes] = True
-    of_kept = kept & np.repeat(in_kept, np.diff(net.option_start))
+    """The network whose nodes hold and pay for all nodes that were merged into them.
+
+    **Arguments:**
+
+    - `cost` (K'): of the options of the new nodes; `sizes` (n'): how many each has.
+    - `root` (n): the new node of each node of `net`; `map_start`, `mapped`: for each option of that
+      node the option of the old one, as in `Reduction`.
+    - `only_choices`: leave out edges of nodes with a single option, whose costs are in `cost`.
+    """
     option_start = offsets(sizes)
-    uses = _gather_uses(net, new_index[root], map_start, mapped, option_start)
-    edges = _gather_edges(net, new_index[root], sizes, map_start, mapped)
+    uses = _gather_uses(net, root, map_start, mapped, option_start)
+    least = 1 if only_choices else 0
+    edges = _gather_edges(net, root, sizes, map_start, mapped, least)
     return Network(
         option_start=option_start,
-        cost=merged[of_kept],
+        cost=cost,
         use_start=uses[0],
         use_begin=uses[1],
         use_end=uses[2],
@@ -201,12 +208,17 @@ def _list_uses(net, root, map_start, mapped, starts):
 
 
 def _gather_edges(
-    net: Network, root: np.ndarray, sizes: np.ndarray, map_start: np.ndarray, mapped: np.ndarray
+    net: Network,
+    root: np.ndarray,
+    sizes: np.ndarray,
+    map_start: np.ndarray,
+    mapped: np.ndarray,
+    least: int,
 ) -> tuple[np.ndarray, ...]:
-    """Edges between different roots that both have a choice; several on one pair become one
-    table over all options, single ones keep their own."""
+    """Edges between different roots with more than `least` options; several on one pair become
+    one."""
     tail, head = root[net.tail], root[net.head]
-    outer = np.flatnonzero((tail != head) & (sizes[tail] > 1) & (sizes[head] > 1))
+    outer = np.flatnonzero((tail != head) & (sizes[tail] > least) & (sizes[head] > least))
     low, high = np.minimum(tail, head)[outer], np.maximum(tail, head)[outer]
     order = np.lexsort((high, low))
     outer, low, high = outer[order], low[order], high[order]
@@ -214,77 +226,99 @@ def _gather_edges(
     new[1:] = (np.diff(low) != 0) | (np.diff(high) != 0)
     group_start = np.append(np.flatnonzero(new), len(outer))
     ends = np.stack([low[new], high[new]], axis=1)
-    single = np.diff(group_start) == 1
-    shapes = np.stack([sizes[ends[:, 0]], sizes[ends[:, 1]]], axis=1)
-    lone = outer[group_start[:-1][single]]
-    forward = root[net.tail[lone]] == ends[single, 0]
-    shapes[single, 0] = np.where(forward, net.row_count[lone], net.col_count[lone])
-    shapes[single, 1] = np.where(forward, net.col_count[lone], net.row_count[lone])
-    cells, rows, columns = _fill_edges(
-        net, outer, group_start, ends, shapes, sizes, root, map_start, mapped
-    )
-    cell_start = offsets(shapes[:, 0] * shapes[:, 1])[:-1]
-    return ends, shapes, cells, cell_start, rows, columns
+    groups = (outer, group_start, root, map_start, mapped)
+    rows, row_count = _joint_lines(net, ends[:, 0].copy(), sizes, *groups)
+    columns, col_count = _joint_lines(net, ends[:, 1].copy(), sizes, *groups)
+    shapes = np.stack([row_count, col_count], axis=1)
+    cell_start = offsets(row_count * col_count)
+    cells = _fill_edges(net, ends, sizes, rows, columns, shapes, cell_start, *groups)
+    return ends, shapes, cells, cell_start[:-1], rows, columns
 
 
 @numba.njit(cache=True)
-def _fill_edges(net, outer, group_start, ends, shapes, sizes, root, map_start, mapped):
-    count = len(ends)
-    cell_total, row_total, col_total = 0, 0, 0
-    for g in range(count):
-        cell_total += shapes[g, 0] * shapes[g, 1]
-        row_total += sizes[ends[g, 0]]
-        col_total += sizes[ends[g, 1]]
-    cells = np.zeros(cell_total)
-    rows, columns = np.empty(row_total, dtype=np.int64), np.empty(col_total, dtype=np.int64)
-    c, r, k = 0, 0, 0
-    for g in range(count):
-        height, width = sizes[ends[g, 0]], sizes[ends[g, 1]]
-        area = shapes[g, 0] * shapes[g, 1]
-        block = cells[c : c + area].reshape(shapes[g, 0], shapes[g, 1])
-        first, last = group_start[g], group_start[g + 1]
-        if last - first == 1:
-            _copy_edge(
-                net,
-                outer[first],
-                root[net.tail[outer[first]]] == ends[g, 0],
-                block,
-                rows[r : r + height],
-                columns[k : k + width],
-                map_start,
-                mapped,
-            )
-        else:
-            rows[r : r + height] = np.arange(height)
-            columns[k : k + width] = np.arange(width)
-            for x in range(first, last):
-                _add_edge(net, outer[x], root, ends[g, 0], block, map_start, mapped)
-        c, r, k = c + area, r + height, k + width
-    return cells, rows, columns
+def _joint_lines(net, node, sizes, outer, group_start, root, map_start, mapped):
+    """For each group of edges and each option of its node at one end (`node`) a line: options with
+    the same line in all edges of the group share one. Also the number of lines of each group."""
+    total = 0
+    for i in node:
+        total += sizes[i]
+    lines, counts = np.empty(total, dtype=np.int64), np.empty(len(node), dtype=np.int64)
+    filled = 0
+    for g in range(len(node)):
+        mine = lines[filled : filled + sizes[node[g]]]
+        mine[:] = 0
+        counts[g] = 1
+        for x in range(group_start[g], group_start[g + 1]):
+            e = outer[x]
+            is_tail = root[net.tail[e]] == node[g]
+            i = net.tail[e] if is_tail else net.head[e]
+            width = net.row_count[e] if is_tail else net.col_count[e]
+            for o in range(len(mine)):
+                k = mapped[map_start[i] + o]
+                c = net.row_class[net.row_start[e] + k] if is_tail else -1
+                mine[o] = mine[o] * width + (c if is_tail else net.col_class[net.col_start[e] + k])
+            counts[g] = width if x == group_start[g] else _renumber(mine)
+        filled += len(mine)
+    return lines, counts
 
 
 @numba.njit(cache=True)
-def _copy_edge(net, e, forward, block, rows, columns, map_start, mapped):
-    cols = net.col_count[e]
-    for a in range(net.row_count[e]):
-        for b in range(cols):
-            value = net.table[net.table_start[e] + a * cols + b]
-            if forward:
-                block[a, b] = value
-            else:
-                block[b, a] = value
-    of_tail, of_head = (rows, columns) if forward else (columns, rows)
-    for o in range(len(of_tail)):
-        of_tail[o] = net.row_class[net.row_start[e] + mapped[map_start[net.tail[e]] + o]]
-    for o in range(len(of_head)):
-        of_head[o] = net.col_class[net.col_start[e] + mapped[map_start[net.head[e]] + o]]
+def _renumber(labels):
+    """Replaces equal labels by equal numbers from 0 on, in order; returns how many."""
+    order = np.argsort(labels)
+    count, last = -1, -1
+    for k in order:
+        if count < 0 or labels[k] != last:
+            count, last = count + 1, labels[k]
+        labels[k] = count
+    return count + 1
 
 
 @numba.njit(cache=True)
-def _add_edge(net, e, root, low, block, map_start, mapped):
-    forward = root[net.tail[e]] == low
-    for a in range(block.shape[0]):
-        for b in range(block.shape[1]):
-            x, y = (a, b) if forward else (b, a)
-            mine = mapped[map_start[net.tail[e]] + x]
-            block[a, b] += _cell(net, e, mine, mapped[map_start[net.head[e]] + y])
+def _fill_edges(
+    net,
+    ends,
+    sizes,
+    rows,
+    columns,
+    shapes,
+    cell_start,
+    outer,
+    group_start,
+    root,
+    map_start,
+    mapped,
+):
+    """The tables by line; 0 at lines that no option has."""
+    cells = np.zeros(cell_start[-1])
+    r, c = 0, 0
+    for g in range(len(ends)):
+        low, high = ends[g]
+        of_row = _first_of(rows[r : r + sizes[low]], shapes[g, 0])
+        of_column = _first_of(columns[c : c + sizes[high]], shapes[g, 1])
+        r, c = r + sizes[low], c + sizes[high]
+        for x in range(group_start[g], group_start[g + 1]):
+            e = outer[x]
+            forward = root[net.tail[e]] == low
+            start_low = map_start[net.tail[e] if forward else net.head[e]]
+            start_high = map_start[net.head[e] if forward else net.tail[e]]
+            for a in range(shapes[g, 0]):
+                if of_row[a] < 0:
+                    continue
+                mine = mapped[start_low + of_row[a]]
+                line = cell_start[g] + a * shapes[g, 1]
+                for b in range(shapes[g, 1]):
+                    if of_column[b] >= 0:
+                        theirs = mapped[start_high + of_column[b]]
+                        tail, head = (mine, theirs) if forward else (theirs, mine)
+                        cells[line + b] += _cell(net, e, tail, head)
+    return cells
+
+
+@numba.njit(cache=True)
+def _first_of(lines, count):
+    """The first option of each line, or -1."""
+    first = np.full(count, -1, dtype=np.int64)
+    for o in range(len(lines) - 1, -1, -1):
+        first[lines[o]] = o
+    return first

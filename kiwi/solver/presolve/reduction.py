@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kiwi.solver.edge_tables import offsets
 from kiwi.solver.network import Network
 
 
@@ -36,6 +37,15 @@ class Reduction:
         identity = np.arange(net.option_count) - first
         return cls(net, np.arange(net.node_count), net.option_start, identity, infeasible)
 
+    @classmethod
+    def renumbered(cls, net: Network, order: np.ndarray) -> "Reduction":
+        """The reduction to `net` whose k-th node is node `order[k]` of the larger network."""
+        root = np.empty(len(order), dtype=np.int64)
+        root[order] = np.arange(len(order))
+        starts = offsets(np.diff(net.option_start)[root])
+        option = np.arange(starts[-1]) - np.repeat(starts[:-1], np.diff(starts))
+        return cls(net, root, starts, option)
+
     @property
     def merged(self) -> int:
         """How many nodes have disappeared."""
@@ -47,14 +57,17 @@ class Reduction:
 
     def lower(self, choice: np.ndarray) -> np.ndarray | None:
         """A choice of `net` that lifts to `choice`, or None where there is none."""
+        owner = np.repeat(self.root, np.diff(self.map_start))
+        within = np.arange(len(self.option)) - np.repeat(
+            self.map_start[:-1], np.diff(self.map_start)
+        )
+        differs = self.option != np.repeat(choice, np.diff(self.map_start))
+        matches = np.ones(self.net.option_count, dtype=bool)
+        matches[self.net.option_start[owner[differs]] + within[differs]] = False
+        flat = np.flatnonzero(matches)
+        nodes = np.repeat(np.arange(self.net.node_count), np.diff(self.net.option_start))[flat]
         small = np.full(self.net.node_count, -1, dtype=np.int64)
-        sizes = np.diff(self.net.option_start)
-        for node, root in enumerate(self.root):
-            if small[root] < 0:
-                start = self.map_start[node]
-                match = self.option[start : start + sizes[root]] == choice[node]
-                if match.sum() == 1:
-                    small[root] = int(np.argmax(match))
+        small[nodes] = flat - self.net.option_start[nodes]
         if (small < 0).any() or not np.array_equal(self.lift(small), choice):
             return None
         return small
@@ -64,8 +77,7 @@ def chain(first: Reduction, second: Reduction) -> Reduction:
     """Both reductions as one."""
     sizes = np.diff(second.net.option_start)
     root = second.root[first.root]
-    starts = np.zeros(len(root) + 1, dtype=np.int64)
-    np.cumsum(sizes[root], out=starts[1:])
+    starts = offsets(sizes[root])
     within = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes[root])
     middle = second.option[np.repeat(second.map_start[first.root], sizes[root]) + within]
     option = first.option[np.repeat(first.map_start[:-1], sizes[root]) + middle]
