@@ -36,8 +36,23 @@ class Baseline:
 def estimate_baseline(
     baseline: Baseline, state: Any, batch: Any, *, mesh_shape: tuple[int, ...], profile: str
 ) -> Estimate:
-    """Prices a baseline without compiling anything."""
-    plan = kiwi.plan(
+    """Prices a baseline as `jax.jit` runs it, from the shardings that XLA propagates."""
+    plan = planned_baseline(baseline, state, batch, mesh_shape=mesh_shape, profile=profile)
+    assert plan.as_written is not None
+    return plan.as_written
+
+
+def planned_baseline(
+    baseline: Baseline,
+    state: Any,
+    batch: Any,
+    *,
+    mesh_shape: tuple[int, ...],
+    profile: str,
+    verify: str | None = None,
+) -> kiwi.Plan:
+    """A baseline run by Kiwi: the same shardings and recomputation, in the order of a plan."""
+    return kiwi.plan(
         baseline.train_step,
         state,
         batch,
@@ -48,9 +63,8 @@ def estimate_baseline(
         donate_argnums=0,
         in_shardings=(baseline.specs.state, baseline.specs.batch),
         respect_user_checkpoint=True,
-        verify=None,
+        verify=verify,
     )
-    return plan.estimate
 
 
 def compile_baseline(

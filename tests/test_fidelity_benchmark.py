@@ -57,6 +57,9 @@ def test_rows_are_measured(monkeypatch: pytest.MonkeyPatch):
     assert "error" in refused and refused["what"]
     hand = hand_row(case, HandVariant("megatron", "full"))
     assert hand["predicted_collectives"] == hand["compiled_collectives"] != {}
+    plain = hand["plain"]
+    assert plain["predicted_collectives"] == plain["compiled_collectives"] != {}
+    assert plain["compiled_peak_bytes"] > 0
 
 
 def row(predicted: int, compiled: int, budget: int | None, **collectives: list[int]) -> dict:
@@ -76,7 +79,7 @@ ROWS = {
     "gpt 2x4 free cpu": row(100, 100, None, all_reduce=[1, 500], reduce_scatter=[1, 400]),
     "gpt 2x4 budget-60 cpu": row(70, 60, 60, all_reduce=[1, 1000]),
     "gpt 2x4 budget-40 cpu": row(30, 50, 40, all_reduce=[1, 1000]),
-    "gpt 2x4 fsdp/full cpu": row(90, 100, None),
+    "gpt 2x4 fsdp/full cpu": {**row(90, 100, None), "plain": row(80, 100, None)},
     "gpt 2x4 budget-20 cpu": {"error": "InfeasibleBudgetError", "what": "", "total_seconds": 1.0},
 }
 
@@ -91,6 +94,7 @@ def test_the_summary_counts():
     )
     assert summary["plans"]["within_15_percent"] == 1
     assert summary["by_hand"]["median"] == 0.1
+    assert summary["plain"]["median"] == 0.2
     assert summary["refused"] == ["gpt 2x4 budget-20 cpu: InfeasibleBudgetError"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import kiwi
 from benchmarks.fidelity.models import MODELS
 from benchmarks.fidelity.variants import HandVariant, PlannedVariant, baseline
-from examples.baselines import UNLIMITED, baseline_step, estimate_baseline
+from examples.baselines import UNLIMITED, baseline_step, planned_baseline
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.collectives import CollectiveUse
 from kiwi.plan.compiled import CompiledProgram
@@ -91,24 +91,31 @@ def make_plan(case: Case, budget: int | str) -> kiwi.Plan:
 
 
 def hand_row(case: Case, variant: HandVariant) -> Row:
-    """Compiles a step sharded by hand; predicts it where Kiwi can complete its shardings."""
+    """A step sharded by hand, twice: run by Kiwi as it is, and compiled without Kiwi ("plain")."""
     started = time.monotonic()
     assert case.target is not None
     hand = baseline(MODELS[case.model], case.mesh_shape, variant)
     state, batch = case.arguments
     mesh = DeviceMesh.create(case.mesh_shape, case.profile)
     try:
-        compiled = compile_for(case.target, baseline_step(hand, state, batch, mesh))
-    except kiwi.errors.KiwiError as error:
-        return {**_failure(error), "total_seconds": _since(started)}
-    row = {**_compiled(compiled), "total_seconds": _since(started)}
-    try:
-        estimate = estimate_baseline(
-            hand, state, batch, mesh_shape=case.mesh_shape, profile=case.profile
+        plain = compile_for(case.target, baseline_step(hand, state, batch, mesh))
+        plan = planned_baseline(
+            hand,
+            state,
+            batch,
+            mesh_shape=case.mesh_shape,
+            profile=case.profile,
+            verify=case.target,
         )
     except kiwi.errors.KiwiError as error:
-        return {**row, "prediction": _failure(error)}
-    return {**row, **_predicted(estimate), "total_seconds": _since(started)}
+        return {**_failure(error), "total_seconds": _since(started)}
+    assert plan.as_written is not None and plan.compiled is not None
+    return {
+        **_predicted(plan.estimate),
+        **_compiled(plan.compiled),
+        "plain": {**_predicted(plan.as_written), **_compiled(plain)},
+        "total_seconds": _since(started),
+    }
 
 
 @functools.cache

@@ -1,4 +1,8 @@
-"""Errors over the rows of the benchmark, per target and per model."""
+"""Errors over the rows of the benchmark, per target and per model.
+
+"plans" are Kiwi's own; "by_hand" are steps sharded by hand that Kiwi runs as they are
+(`planner="xla"`); "plain" are the same steps, compiled without Kiwi.
+"""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,9 +80,13 @@ def _of_target(keyed: Mapping[Key, Row], target: str) -> dict[str, Any]:
     return {
         "plans": _peaks(plans),
         "by_hand": _peaks(hand),
+        "plain": _peaks({key: row["plain"] for key, row in hand.items() if "plain" in row}),
         "plans_by_model": by_model,
         "collectives_of_plans": _collectives(plans, target),
         "collectives_by_hand": _collectives(hand, target),
+        "collectives_plain": _collectives(
+            {key: row["plain"] for key, row in hand.items() if "plain" in row}, target
+        ),
         "budgets": len(checked),
         "budgets_met": sum(checked),
         "refused": sorted(

@@ -25,10 +25,7 @@ PRIVATE_NAMES = (
 
 _POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 
-_PROPAGATE = "builtin.module(sdy-propagation-pipeline)"
-
 FactorLists = tuple[tuple[tuple[int, ...], ...], ...]
-AxisLists = tuple[tuple[str, ...], ...]
 
 
 def source_line(source_info: Any) -> str:
@@ -128,57 +125,3 @@ def _mappings(tensors: Any) -> FactorLists:
         )
         for tensor in tensors
     )
-
-
-def propagate_shardings(module: ir.Module) -> None:
-    """Runs Shardy's propagation: operations get the `sdy.sharding` that XLA compiles them with."""
-    with module.context:
-        PassManager.parse(_PROPAGATE).run(module.operation)
-
-
-def returned_shardings(module: ir.Module) -> list[AxisLists | None]:
-    """Per result of `main` the mesh axes that shard each dimension of the returned SSA value.
-
-    Empty tuples where a value has no sharding, which means copies everywhere; None where an
-    axis is used in part.
-    """
-    main = functions(module)["main"]
-    arguments = {a: k for k, a in enumerate(block_arguments(main))}
-    found = []
-    for value in list(block_operations(main))[-1].operands:
-        if value in arguments:
-            found.append(_argument_sharding(main, arguments[value]))
-        else:
-            found.append(_result_sharding(value))
-    return found
-
-
-def _argument_sharding(main: Any, position: int) -> AxisLists | None:
-    attributes = ir.DictAttr(ir.ArrayAttr(main.attributes["arg_attrs"])[position])
-    if "sdy.sharding" not in attributes:
-        return _whole(block_arguments(main)[position])
-    return _axis_lists(attributes["sdy.sharding"])
-
-
-def _result_sharding(value: Any) -> AxisLists | None:
-    attributes = value.owner.attributes
-    if "sdy.sharding" not in attributes:
-        return _whole(value)
-    attribute = attributes["sdy.sharding"]
-    if sdy.TensorShardingAttr.isinstance(attribute):  # sdy.sharding_constraint, sdy.reshard
-        return _axis_lists(attribute)
-    position = ir.OpResult(value).result_number
-    return _axis_lists(sdy.TensorShardingPerValueAttr(attribute).shardings[position])
-
-
-def _whole(value: Any) -> AxisLists:
-    shape_and_dtype = tensor_shape_and_dtype(value)
-    return ((),) * len(shape_and_dtype[0] if shape_and_dtype else ())
-
-
-def _axis_lists(attribute: Any) -> AxisLists | None:
-    dims = sdy.TensorShardingAttr(attribute).dimension_shardings
-    axes = [[sdy.AxisRefAttr(a) for a in sdy.DimensionShardingAttr(d).axes] for d in dims]
-    if any(a.sub_axis_info is not None for dim in axes for a in dim):
-        return None
-    return tuple(tuple(a.name for a in dim) for dim in axes)

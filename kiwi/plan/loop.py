@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
+from kiwi.plan.as_written import estimate_as_written
 from kiwi.plan.budget import format_bytes
 from kiwi.plan.corrections import as_intervals, excess
 from kiwi.plan.decision import decisions
@@ -245,12 +246,14 @@ def _plan_of(
     traced: "Traced", planning: PlanningProblem, result: SolveResult, settings: "Settings"
 ) -> Plan:
     assert result.solution is not None
+    estimate = estimate_solution(planning, result.solution)
+    as_is = planning.fixed.values
     return Plan(
         mesh=settings.mesh,
         profile=settings.mesh.hardware.name,
         planner=settings.planner,
         memory_budget_bytes=settings.memory_budget_bytes,
-        estimate=estimate_solution(planning, result.solution),
+        estimate=estimate,
         compiled=None,
         solve_result=result,
         decisions=decisions(planning, result.solution),
@@ -259,4 +262,5 @@ def _plan_of(
         notes=(),
         planning_seconds=0.0,
         ledger=Ledger((), ()),
+        as_written=estimate_as_written(planning, result.solution, estimate) if as_is else None,
     )

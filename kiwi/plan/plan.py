@@ -68,6 +68,8 @@ class Plan:
     - `ledger`: the estimate, split by argument and operator.
     - `origin`: what the plan was made from, for explaining and changing it; `progress`: states
       of the solver, in time.
+    - `as_written`: with `planner="xla"`, the estimate of the program that `jax.jit` runs as it
+      is, without the order that a plan imposes; else None.
     - `rounds`: what the closed loop tried, the last one being this plan unless it was refused.
     """
 
@@ -87,6 +89,7 @@ class Plan:
     origin: "Origin | None" = None
     progress: tuple[Progress, ...] = ()
     rounds: tuple[Round, ...] = ()
+    as_written: Estimate | None = None
 
     @functools.cached_property
     def in_shardings(self) -> Any:

@@ -13,13 +13,18 @@ _Layouts = dict[int, TensorSharding]
 _Found = tuple[str, tuple[int, ...], int, int]
 
 
-def predicted_uses(planning: PlanningProblem, solution: Sequence[int]) -> tuple[AxisUse, ...]:
-    """Those of the strategies, of resharding between units, and of bringing results in place."""
+def predicted_uses(
+    planning: PlanningProblem, solution: Sequence[int], *, once_per_layout: bool = False
+) -> tuple[AxisUse, ...]:
+    """Those of the strategies, of resharding between units, and of bringing results in place.
+
+    `once_per_layout`: a value is brought into another layout once for all who read it so.
+    """
     names = planning.mesh.axis_names
     found: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
     layouts = dict(planning.source_shardings(solution))
     for kind, axes, size, times in (
-        *_of_units(planning, solution, layouts),
+        *_of_units(planning, solution, layouts, once_per_layout),
         *_of_results(planning, layouts),
     ):
         if kind in KINDS and axes:
@@ -30,14 +35,10 @@ def predicted_uses(planning: PlanningProblem, solution: Sequence[int]) -> tuple[
 
 
 def _of_units(
-    planning: PlanningProblem, solution: Sequence[int], layouts: _Layouts
+    planning: PlanningProblem, solution: Sequence[int], layouts: _Layouts, once_per_layout: bool
 ) -> Iterator[_Found]:
-    """Kind, axes, bytes, times; adds what units yield to `layouts`.
-
-    A program as XLA lays it out by itself has no barriers between readers of one value, so that
-    XLA brings it into another layout once for all of them.
-    """
-    as_written, seen = bool(planning.fixed.values), set()
+    """Kind, axes, bytes, times; adds what units yield to `layouts`."""
+    seen = set()
     for unit, (strategy, residency) in zip(
         planning.units.units, planning.unit_choices(solution), strict=True
     ):
@@ -45,7 +46,7 @@ def _of_units(
         for collective in strategy.collectives:
             yield collective.kind, collective.axes, collective.bytes, times
         for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
-            if not (as_written and (value, wanted) in seen):
+            if not (once_per_layout and (value, wanted) in seen):
                 yield from _resharding(planning, value, layouts[value], wanted, times)
             seen.add((value, wanted))
         layouts.update(zip(unit.outputs, strategy.results, strict=True))

@@ -10,11 +10,12 @@ from typing import Any
 
 import jax
 from jax import export
+from jax.sharding import NamedSharding, PartitionSpec
 
 from kiwi.errors import CompileCheckError
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.compiled import CompiledProgram, read_compiled
-from kiwi.plan.worker import Request, compile_elsewhere
+from kiwi.plan.worker import Request, compile_elsewhere, specs_elsewhere
 
 CPU_COMPILER_OPTIONS = {
     "xla_disable_hlo_passes": "cse_barrier_expander,cpu-all-reduce-combiner,dot-library-rewriter"
@@ -28,12 +29,19 @@ CPU_COMPILER_OPTIONS = {
   not take the elementwise chain in front of a reduction: it is materialised instead.
 """
 
+SHARDINGS_COMPILER_OPTIONS = {
+    **CPU_COMPILER_OPTIONS,
+    "xla_backend_optimization_level": 0,
+}
+"""Where only the shardings of the results are wanted, no time goes into machine code."""
+
 
 @dataclass(frozen=True, eq=False)
 class Step:
     """A flat function ready to be compiled: what `jax.jit` needs to know.
 
-    `in_specs` and `out_specs` are `PartitionSpec`s; `donated` are argument positions.
+    `in_specs` and `out_specs` are `PartitionSpec`s, None where XLA may choose; `donated` are
+    argument positions.
     """
 
     function: Callable[..., Any]
@@ -45,7 +53,7 @@ class Step:
 
     def jit(self, mesh: Any, compiler_options: dict[str, Any] | None = None) -> Any:
         """The jitted function over a concrete or abstract jax mesh."""
-        shard = lambda spec: jax.sharding.NamedSharding(mesh, spec)  # noqa: E731
+        shard = lambda spec: None if spec is None else NamedSharding(mesh, spec)  # noqa: E731
         return jax.jit(
             self.function,
             in_shardings=tuple(shard(s) for s in self.in_specs),
@@ -87,6 +95,28 @@ def compile_on_cpu_elsewhere(step: Step) -> CompiledProgram:
     mesh = step.mesh
     request = Request("cpu", mesh.shape, mesh.axis_names, step.donated, {})
     return compile_elsewhere(export_step(step, "cpu"), request, lambda printed: None)
+
+
+def result_specs_on_cpu(step: Step) -> list[PartitionSpec | None]:
+    """How the results lie that `out_specs` leaves open, as XLA:CPU chooses.
+
+    None for a result whose sharding is not one of the mesh's axes.
+
+    **Raises:** `CompileCheckError` if the compilation fails.
+    """
+    devices = _cpu_devices()
+    if len(devices) < step.mesh.size:
+        mesh = step.mesh
+        request = Request("shardings", mesh.shape, mesh.axis_names, step.donated, {})
+        return specs_elsewhere(export_step(step, "cpu"), request)
+    jitted = step.jit(step.mesh.jax_mesh(devices), SHARDINGS_COMPILER_OPTIONS)
+    return read_result_specs(jitted.lower(*step.arguments).compile())
+
+
+def read_result_specs(compiled: Any) -> list[PartitionSpec | None]:
+    """The shardings of a `jax.stages.Compiled`'s results, in order."""
+    leaves = jax.tree.leaves(compiled.output_shardings)
+    return [s.spec if isinstance(s, NamedSharding) else None for s in leaves]
 
 
 def export_step(step: Step, platform: str) -> bytes:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jax.sharding import PartitionSpec
+
 from kiwi.errors import CompileCheckError, KiwiError
 from kiwi.plan.compiled import CompiledProgram, compiled_from_json
 
@@ -27,7 +29,7 @@ _WORKER = "kiwi.plan.worker_process"
 class Request:
     """What the process is told beside the function.
 
-    - `target`: "cpu" or "cuda".
+    - `target`: "cpu" or "cuda"; "shardings" only asks how results lie.
     - `shape`, `axis_names`: of the mesh; `donated`: argument positions.
     - `options`: what else the target needs, as JSON.
     """
@@ -48,11 +50,30 @@ def compile_elsewhere(
 
     **Raises:** what `explain` returns, else `CompileCheckError`, if the process fails.
     """
+    return compiled_from_json(_answer(exported, request, explain))
+
+
+def specs_elsewhere(exported: bytes, request: Request) -> list[PartitionSpec | None]:
+    """How the results of a serialised `Exported` lie, compiled in a process of its own.
+
+    **Raises:** `CompileCheckError` if the process fails.
+    """
+    answer = _answer(exported, request, lambda printed: None)
+    return [spec if spec is None else _spec(spec) for spec in answer]
+
+
+def _spec(entries: Any) -> PartitionSpec:
+    """JSON knows no tuples."""
+    return PartitionSpec(*(tuple(e) if isinstance(e, list) else e for e in entries))
+
+
+def _answer(exported: bytes, request: Request, explain: Callable[[str], KiwiError | None]) -> Any:
+    """The parsed result of a process of its own."""
     with tempfile.TemporaryDirectory(prefix="kiwi-") as folder:
         Path(folder, EXPORTED).write_bytes(exported)
         Path(folder, REQUEST).write_text(json.dumps(vars(request)))
         _run(folder, explain)
-        return compiled_from_json(json.loads(Path(folder, RESULT).read_text()))
+        return json.loads(Path(folder, RESULT).read_text())
 
 
 def _run(folder: str, explain: Callable[[str], KiwiError | None]) -> None:

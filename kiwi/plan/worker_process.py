@@ -17,7 +17,11 @@ from jax import export
 from kiwi.mesh import DeviceMesh
 from kiwi.plan import cuda
 from kiwi.plan.compiled import CompiledProgram, read_compiled
-from kiwi.plan.verify import CPU_COMPILER_OPTIONS
+from kiwi.plan.verify import (
+    CPU_COMPILER_OPTIONS,
+    SHARDINGS_COMPILER_OPTIONS,
+    read_result_specs,
+)
 from kiwi.plan.worker import EXPORTED, REQUEST, RESULT, Request
 
 
@@ -25,14 +29,27 @@ def main(folder: str) -> None:
     """Compiles what lies in `folder`."""
     request = Request(**json.loads(Path(folder, REQUEST).read_text()))
     exported = export.deserialize(bytearray(Path(folder, EXPORTED).read_bytes()))
-    compile_target = {"cpu": _for_cpu, "cuda": _for_cuda}[request.target]
-    result = compile_target(exported, request, folder)
-    Path(folder, RESULT).write_text(json.dumps(asdict(result)))
+    answer = {"cpu": _for_cpu, "cuda": _for_cuda, "shardings": _shardings}[request.target]
+    result = answer(exported, request, folder)
+    plain = asdict(result) if isinstance(result, CompiledProgram) else result
+    Path(folder, RESULT).write_text(json.dumps(plain))
+
+
+def _cpu_mesh(request: Request) -> DeviceMesh:
+    """The request's mesh, in a process that has the devices for it."""
+    mesh = DeviceMesh.create(request.shape, "cpu", request.axis_names)
+    jax.config.update("jax_num_cpu_devices", mesh.size)
+    return mesh
+
+
+def _shardings(exported: Any, request: Request, folder: str) -> list[list[Any] | None]:
+    mesh = _cpu_mesh(request)
+    compiled = _compile(exported, request, mesh, jax.devices(), SHARDINGS_COMPILER_OPTIONS)
+    return [None if spec is None else list(spec) for spec in read_result_specs(compiled)]
 
 
 def _for_cpu(exported: Any, request: Request, folder: str) -> CompiledProgram:
-    mesh = DeviceMesh.create(request.shape, "cpu", request.axis_names)
-    jax.config.update("jax_num_cpu_devices", mesh.size)
+    mesh = _cpu_mesh(request)
     started = time.monotonic()
     compiled = _compile(exported, request, mesh, jax.devices(), CPU_COMPILER_OPTIONS)
     return read_compiled(compiled, mesh, "cpu", time.monotonic() - started)

@@ -145,7 +145,7 @@ def build_problem(
 def _strategies(
     units: UnitGraph, table: StrategyTable, unit: Unit, fixed: Fixed
 ) -> tuple[ShardingStrategy, ...]:
-    """Those that yield what is fixed, and of these those that move the fewest bytes of operands.
+    """Those that yield what is fixed, and of these those that move the fewest bytes.
 
     All where nothing is fixed, or no strategy yields it. XLA's partitioner, too, takes operands
     as they lie where it can.
@@ -159,20 +159,23 @@ def _strategies(
         if all(w in (None, result) for w, result in zip(wanted, s.results, strict=True))
     ]
     moved = [_moved_bytes(units, unit, strategy, fixed) for strategy in found]
-    least = min(moved, default=0)
+    least = min(moved, default=(0, 0))
     kept = tuple(s for s, size in zip(found, moved, strict=True) if size == least)
     return kept or table.of(unit)
 
 
-def _moved_bytes(units: UnitGraph, unit: Unit, strategy: ShardingStrategy, fixed: Fixed) -> int:
-    """Bytes of the operands that a strategy expects in another layout than the fixed one."""
+def _moved_bytes(
+    units: UnitGraph, unit: Unit, strategy: ShardingStrategy, fixed: Fixed
+) -> tuple[int, int]:
+    """Bytes of operands in another layout than the fixed one, and of partial sums left."""
     layouts = {**fixed.values, **fixed.arguments}
     values = units.graph.program.values
-    return sum(
+    operands = sum(
         values[value].size_bytes
         for (value, _), expected in zip(unit.rule.reads, strategy.reads, strict=True)
         if layouts.get(value, expected) != expected
     )
+    return operands, sum(collective.bytes for collective in strategy.collectives)
 
 
 def _assemble(

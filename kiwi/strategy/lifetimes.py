@@ -105,9 +105,9 @@ def _overwrites(units: UnitGraph, unit: Unit) -> int | None:
     for value, dims in unit.rule.reads:
         same_size = values[value].size_bytes == values[unit.outputs[0]].size_bytes
         same_layout = dims == unit.rule.results[0]
-        if same_size and same_layout and _dies_at(units, value, unit.index):
-            producer = units.producer[value]
-            return producer if producer == unit.index - 1 else None
+        is_neighbour = units.producer.get(value) == unit.index - 1
+        if same_size and same_layout and is_neighbour and _dies_at(units, value, unit.index):
+            return unit.index - 1
     return None
 
 

@@ -1,0 +1,93 @@
+"""What a program takes that `jax.jit` runs as it is, with the shardings that XLA gives it.
+
+A plan reads every value behind a barrier (`kiwi.plan.fences`), so that each reader that expects a
+value in another layout than the stored one reshards it for itself. Without barriers XLA reshards
+it once for all readers of that layout, and holds the copy from the first to the last of them. What
+`jax.checkpoint` recomputes is told apart: it reads its inputs behind barriers of its own.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kiwi.mesh import ReshardingTable, TensorSharding
+from kiwi.plan.estimate import Estimate, Held, allocated_bytes
+from kiwi.plan.predicted_collectives import predicted_uses
+from kiwi.solver.problem import Interval
+from kiwi.strategy.build import PlanningProblem
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A value in another layout than the stored one, and the units that read it so, in order."""
+
+    value: int
+    stored: TensorSharding
+    wanted: TensorSharding
+    readers: tuple[int, ...]
+
+
+def estimate_as_written(
+    planning: PlanningProblem, solution: Sequence[int], planned: Estimate
+) -> Estimate:
+    """Turns the estimate of a plan without recomputation into that of the program without fences.
+
+    `planning` fixes every value's sharding, see `kiwi.plan.propagated`.
+    """
+    copies = tuple(_copies(planning, solution))
+    saved = sum((len(c.readers) - 1) * _seconds(planning, c) for c in copies)
+    held = (*(h for h in planned.held if h.kind != "copy"), *_held(planning, copies))
+    curve = _curve(held, len(planning.units.units))
+    return replace(
+        planned,
+        step_seconds=planned.step_seconds - saved,
+        resharding_seconds=planned.resharding_seconds - saved,
+        peak_bytes=max(*curve, allocated_bytes(held, planning.units)),
+        peak_unit=curve.index(max(curve)),
+        memory_bytes=curve,
+        collective_uses=predicted_uses(planning, solution, once_per_layout=True),
+        held=held,
+    )
+
+
+def _copies(planning: PlanningProblem, solution: Sequence[int]) -> Iterator[_Copy]:
+    layouts: dict[int, TensorSharding] = dict(planning.source_shardings(solution))
+    readers: dict[tuple[int, TensorSharding], list[int]] = {}
+    for unit, (strategy, _) in zip(
+        planning.units.units, planning.unit_choices(solution), strict=True
+    ):
+        for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
+            if layouts[value] != wanted:
+                readers.setdefault((value, wanted), []).append(unit.index)
+        layouts.update(zip(unit.outputs, strategy.results, strict=True))
+    for (value, wanted), units in readers.items():
+        yield _Copy(value, layouts[value], wanted, tuple(dict.fromkeys(units)))
+
+
+def _seconds(planning: PlanningProblem, copy: _Copy) -> float:
+    """Of making the copy once."""
+    info = planning.units.graph.program.values[copy.value]
+    table = ReshardingTable(planning.mesh, info.shape, info.itemsize)
+    return float(table.seconds_matrix([copy.stored], [copy.wanted])[0, 0])
+
+
+def _held(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Held]:
+    """Slices are left out: XLA takes them as it reads."""
+    shape, values = planning.mesh.shape, planning.units.graph.program.values
+    for copy in copies:
+        shards = copy.wanted.shard_count(shape)
+        if shards <= copy.stored.shard_count(shape):
+            first, last = copy.readers[0], copy.readers[-1]
+            size = values[copy.value].size_bytes // shards
+            yield Held("copy", first, (Interval(first, last + 1, size),))
+
+
+def _curve(held: Sequence[Held], horizon: int) -> tuple[int, ...]:
+    change = [0] * (horizon + 1)
+    for interval in (i for h in held for i in h.intervals):
+        change[interval.start] += interval.bytes
+        change[interval.end] -= interval.bytes
+    total, curve = 0, []
+    for step in change[:-1]:
+        total += step
+        curve.append(total)
+    return tuple(curve)
