@@ -6,7 +6,10 @@ process, on one formulated problem:
 1. the largest budget first: its plan serves every budget that it fits, with its bound, because
    what no plan under a loose budget beats, none under a tighter one does;
 2. then from the smallest budget up: a plan for a tighter budget is a solution for a looser one,
-   and the search starts from it, or ends there where it is within the gap of the bound of 1.
+   and the search starts from it, or ends there where it is within the gap of the bound of 1;
+3. at last every budget takes the fastest plan of all that fit it: a search that stops within its
+   gap may have found a better one under a tighter budget, or one that fits a tighter budget as
+   well. So a larger budget is never slower, nor does it need less memory than a smaller one.
 """
 
 import math
@@ -19,7 +22,7 @@ from typing import Any
 
 from kiwi import loading
 from kiwi.api import PlannedFunction
-from kiwi.errors import InvalidArgumentError, KiwiError
+from kiwi.errors import BudgetNotMetError, InvalidArgumentError, KiwiError
 from kiwi.plan.budget import parse_size
 from kiwi.plan.document import Document, document
 from kiwi.plan.plan import Plan
@@ -201,7 +204,7 @@ def sweep_budgets(
     for budget in sorted(budgets):
         if budget != loose:
             points[budget] = chain.plan(budget)
-    return [points[budget] for budget in sorted(budgets)]
+    return [chain.fastest(points[budget]) for budget in sorted(budgets)]
 
 
 class _Chain:
@@ -216,6 +219,7 @@ class _Chain:
         self._settings = settings
         self._free: Plan | None = None
         self._tighter: Plan | None = None
+        self._plans: list[Plan] = []
 
     def plan(self, budget: int) -> SweepPoint:
         """The point for one budget, the largest first, then upwards."""
@@ -224,13 +228,33 @@ class _Chain:
         try:
             found, how = self._known(budget) or self._solved(budget)
         except KiwiError as error:
+            if isinstance(error, BudgetNotMetError):
+                self._plans.append(error.plan)
             return SweepPoint(shape, budget, time.monotonic() - started, error=error.what)
+        self._plans.append(found)
         if self._free is None:
             self._free = found
         else:
             self._tighter = found
         seconds = time.monotonic() - started
         return SweepPoint(shape, budget, seconds, how, document=document(found))
+
+    def fastest(self, point: SweepPoint) -> SweepPoint:
+        """The point with the fastest plan of all budgets that fits it; of equals the smallest."""
+        budget = point.memory_budget_bytes
+        fits = [p for p in self._plans if p.peak_bytes <= budget]
+        if not fits:
+            return point
+        best = min(fits, key=lambda p: (p.estimate.step_seconds, p.peak_bytes))
+        if point.document is not None and best.memory_budget_bytes == budget:
+            return point
+        bound = self._free.solve_result.bound if self._free else best.solve_result.bound
+        if point.document is not None:
+            bound = max(bound, point.document["bounds"]["bound_seconds"])
+        result = replace(best.solve_result, bound=bound)
+        how = "larger" if best.memory_budget_bytes > budget else "smaller"
+        found = replace(best, memory_budget_bytes=budget, solve_result=result)
+        return replace(point, how=f"same as a {how} budget", error="", document=document(found))
 
     def _known(self, budget: int) -> tuple[Plan, str] | None:
         free, tighter = self._free, self._tighter

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 import kiwi
+import kiwi.sweep as sweep_module
 from examples import mlp
 from kiwi import errors
 from kiwi.sweep import Sweep, SweepPoint, sweep, sweep_budgets
@@ -44,6 +45,36 @@ def test_a_plan_is_used_again_and_a_search_starts_warm(chain):
     hows = [p.how for p in chain[1]]
     assert hows[-1] == "solved" and hows[-2] == "same as a larger budget"
     assert any(how in ("warm start", "same as a smaller budget") for how in hows)
+
+
+def test_compiled_peaks_and_times_are_in_the_order_of_budgets():
+    free = planned(verify="cpu").plan(*ARGS).peak_bytes
+    budgets = [int(share * free) for share in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)]
+    found = [p for p in sweep_budgets(planned(verify="cpu"), budgets, ARGS, {}) if p.document]
+    assert len(found) >= 4
+    for tight, loose in itertools.pairwise(found):
+        assert tight.compiled_peak_bytes <= tight.memory_budget_bytes
+        assert tight.compiled_peak_bytes <= loose.compiled_peak_bytes
+        assert tight.step_seconds >= loose.step_seconds
+
+
+def test_a_plan_that_missed_its_budget_serves_a_larger_one(monkeypatch):
+    """A refused plan is known to need its peak, whatever was asked for."""
+    chain_of = sweep_module._Chain
+    plan_one = chain_of._solved
+
+    def refuse_tightest(self, budget):
+        found, how = plan_one(self, budget)
+        if budget == min(budgets):
+            raise errors.BudgetNotMetError("missed", plan=found, least_peak_bytes=found.peak_bytes)
+        return found, how
+
+    free = planned().plan(*ARGS).peak_bytes
+    budgets = [int(0.8 * free), 2 * free]
+    monkeypatch.setattr(chain_of, "_solved", refuse_tightest)
+    tight, loose = sweep_budgets(planned(), budgets, ARGS, {})
+    assert tight.how == "same as a smaller budget" and tight.error == ""
+    assert tight.peak_bytes <= budgets[0] and loose.how == "solved"
 
 
 def test_bounds_hold_for_every_tighter_budget(chain):

@@ -5,8 +5,9 @@
 Budgets are spread evenly between the least that a plan met and the free peak, or drawn at random
 (`--random`). Each is planned on its own, as a user would, from the tightest on. Going from one
 budget to the next larger, a *drop* of the compiled peak, or a *rise* of the estimated step time,
-is a step against the order; the largest of each is reported. Results are written after every
-plan; rounds and seconds of the closed loop are part of them.
+is a step against the order; the largest of each is reported. The same is then reported for a
+sweep (`kiwi.sweep`), in which budgets share their plans. Results are written after every plan;
+rounds and seconds of the closed loop are part of them.
 """
 
 import datetime
@@ -22,6 +23,7 @@ import numpy as np
 from absl import app, flags
 
 import kiwi
+from kiwi.sweep import sweep_budgets
 
 _MODEL = flags.DEFINE_string("model", "gpt", "Module of examples.")
 _SIZE = flags.DEFINE_string("size", "gpt-13b-1l", "One of its SIZES.")
@@ -49,7 +51,34 @@ def main(_: list[str]) -> None:
     for budget in _budgets(free["compiled_peak_bytes"]):
         rows.append(_row(planned, arguments, budget))
         print(json.dumps({k: v for k, v in rows[-1].items() if k != "rounds"}), flush=True)
-        _write(rows)
+        _write(rows, [])
+    _write(rows, _swept(planned, arguments, [row["budget_bytes"] for row in rows[1:]]))
+
+
+def _swept(planned: kiwi.PlannedFunction, arguments: Any, budgets: list[int]) -> list[Row]:
+    points = sweep_budgets(_with_options(planned), budgets, arguments, {})
+    return [
+        {
+            "budget_bytes": p.memory_budget_bytes,
+            "compiled_peak_bytes": p.compiled_peak_bytes,
+            "step_seconds": p.step_seconds,
+            "fits": p.compiled_peak_bytes <= p.memory_budget_bytes,
+            "how": p.how,
+            "seconds": round(p.seconds, 1),
+        }
+        if p.compiled_peak_bytes is not None
+        else {"budget_bytes": p.memory_budget_bytes, "refused": p.error, "seconds": p.seconds}
+        for p in points
+    ]
+
+
+def _with_options(planned: kiwi.PlannedFunction, **options: Any) -> kiwi.PlannedFunction:
+    return planned.with_options(
+        mesh_shape=tuple(map(int, _MESH.value.split("x"))),
+        profile=_PROFILE.value,
+        time_limit_seconds=_SECONDS.value,
+        **options,
+    )
 
 
 def _budgets(free_bytes: int) -> list[int]:
@@ -61,12 +90,7 @@ def _budgets(free_bytes: int) -> list[int]:
 
 def _row(planned: kiwi.PlannedFunction, arguments: Any, budget: int | str) -> Row:
     started = time.monotonic()
-    options = planned.with_options(
-        mesh_shape=tuple(map(int, _MESH.value.split("x"))),
-        memory_budget=budget,
-        profile=_PROFILE.value,
-        time_limit_seconds=_SECONDS.value,
-    )
+    options = _with_options(planned, memory_budget=budget)
     row: Row = {"budget_bytes": budget}
     try:
         plan = options.plan(*arguments)
@@ -117,7 +141,7 @@ def _largest_fall(values: list[float]) -> float:
     return round(found, 4)
 
 
-def _write(rows: list[Row]) -> None:
+def _write(rows: list[Row], swept: list[Row]) -> None:
     free, *budgets = rows
     results = {
         "environment": {
@@ -129,6 +153,7 @@ def _write(rows: list[Row]) -> None:
             "kiwi": kiwi.__version__,
         },
         "summary": summarise(budgets) if any("fits" in row for row in budgets) else {},
+        "sweep": {"summary": summarise(swept), "rows": swept} if swept else {},
         "free": free,
         "rows": budgets,
     }
