@@ -29,7 +29,7 @@ class Options:
     """The options of `kiwi.plan` and `kiwi.jit`; see there."""
 
     mesh_shape: Sequence[int] | None = None
-    mesh: "jax.sharding.Mesh | jax.sharding.AbstractMesh | None" = None
+    mesh: "jax.sharding.Mesh | jax.sharding.AbstractMesh | DeviceMesh | None" = None
     memory_budget: int | str | None = None
     profile: str | Hardware = DEFAULT_PROFILE
     axis_names: Sequence[str] | None = None
@@ -53,7 +53,7 @@ def plan(
     fun: "Callable[..., Any] | PlannedFunction",
     *args: Any,
     mesh_shape: Sequence[int] | None = None,
-    mesh: "jax.sharding.Mesh | jax.sharding.AbstractMesh | None" = None,
+    mesh: "jax.sharding.Mesh | jax.sharding.AbstractMesh | DeviceMesh | None" = None,
     memory_budget: int | str | None = None,
     profile: str | Hardware = DEFAULT_PROFILE,
     axis_names: Sequence[str] | None = None,
@@ -81,7 +81,8 @@ def plan(
     - `args`, `kwargs`: arrays or `jax.ShapeDtypeStruct`s. Keyword arguments of `fun` whose
       names this function takes itself can be planned with `kiwi.jit(fun, ...).plan(...)`.
     - `mesh_shape`, `axis_names`: the mesh, by default named "x", "y", "z". Instead, `mesh`: a
-      `jax.sharding.Mesh` or `AbstractMesh`.
+      `jax.sharding.Mesh` or `AbstractMesh`, or a `kiwi.mesh.DeviceMesh`, whose links and hardware
+      are then priced instead of those of `profile`.
     - `memory_budget`: per device, in bytes or as "16GiB" or "40GB"; by default the profile's
       device memory.
     - `profile`: the hardware to price for, a name of the catalogue (`kiwi.mesh.CATALOGUE`) or
@@ -176,7 +177,7 @@ class PlannedFunction:
         functools.update_wrapper(self, fun)
         self.options = options
         self.function = fun
-        self._hardware = _hardware(options.profile)
+        self._hardware = _hardware(options)
         self._budget = None if options.memory_budget is None else parse_size(options.memory_budget)
         self._jit_options = JitOptions.of(
             fun,
@@ -266,13 +267,16 @@ class PlannedFunction:
         return self._settings.mesh.jax_mesh(devices)
 
 
-def _hardware(profile: str | Hardware) -> Hardware:
+def _hardware(options: Options) -> Hardware:
+    if isinstance(options.mesh, DeviceMesh):
+        return options.mesh.hardware
+    profile = options.profile
     return hardware(profile) if isinstance(profile, str) else profile
 
 
 def _device_mesh(
     mesh_shape: Sequence[int] | None,
-    mesh: "jax.sharding.Mesh | jax.sharding.AbstractMesh | None",
+    mesh: "jax.sharding.Mesh | jax.sharding.AbstractMesh | DeviceMesh | None",
     axis_names: Sequence[str] | None,
     profile: Hardware,
 ) -> DeviceMesh:
@@ -282,6 +286,8 @@ def _device_mesh(
                 "Both mesh and mesh_shape or axis_names are given.",
                 suggestion="An existing mesh has a shape and names of its own.",
             )
+        if isinstance(mesh, DeviceMesh):
+            return mesh
         return DeviceMesh.from_jax(mesh, profile)
     shape = (jax.device_count(),) if mesh_shape is None else mesh_shape
     return DeviceMesh.create(shape, profile, axis_names)

@@ -155,3 +155,7 @@ class PlanMismatchError(KiwiError, ValueError):
     ) -> None:
         self.differences = differences
         super().__init__(what, cause=cause, suggestion=suggestion)
+
+
+class ClusterError(KiwiError):
+    """A cluster's connections are not known, or not as a file or measurement says."""

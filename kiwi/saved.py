@@ -76,9 +76,7 @@ class AppliedPlan(PlannedFunction):
         super().__init__(
             fun,
             Options(
-                mesh_shape=saved.mesh.shape,
-                axis_names=saved.mesh.axis_names,
-                profile=saved.mesh.hardware,
+                mesh=saved.mesh,
                 memory_budget=saved.memory_budget_bytes,
                 planner=options["planner"],
                 verify=options.get("verify"),

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from kiwi.cli import commands
+from kiwi.cli.cluster import cluster
 from kiwi.cli.output import Output
 from kiwi.errors import InfeasibleError, KiwiError
 from kiwi.version import VERSION
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sweep(commands_, common)
     _add_verify(commands_, common)
     _add_hardware(commands_, common)
+    _add_cluster(commands_, common)
     return parser
 
 
@@ -147,6 +149,16 @@ def _add_hardware(group: "argparse._SubParsersAction", common: argparse.Argument
     parser = group.add_parser("hardware", parents=[common], help="list the hardware catalogue")
     parser.add_argument("name", nargs="?", help="one entry, with its sources")
     parser.set_defaults(run=commands.hardware)
+
+
+def _add_cluster(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
+    parser = group.add_parser(
+        "cluster", parents=[common], help="find the mesh whose axes have uniform links"
+    )
+    parser.add_argument("file", nargs="?", metavar="CLUSTER.json", help="default: measure now")
+    parser.add_argument("--mesh", type=_mesh, help="assign to this mesh, e.g. 2,4 (the best)")
+    parser.add_argument("--out", metavar="CLUSTER.json", help="save the measurements")
+    parser.set_defaults(run=cluster)
 
 
 def _mesh(text: str) -> tuple[int, ...]:

@@ -1,5 +1,7 @@
 """Device meshes, shardings over them, and what moving data between shardings costs."""
 
+from kiwi.mesh.assignment import Assignment, AxisLinks, best_assignment
+from kiwi.mesh.cluster import Cluster
 from kiwi.mesh.collectives import (
     KINDS,
     Collective,
@@ -18,6 +20,7 @@ from kiwi.mesh.greedy import greedy_path
 from kiwi.mesh.hardware import CATALOGUE, Hardware, Link, hardware
 from kiwi.mesh.moves import SLICE
 from kiwi.mesh.partitioner import moved_itemsize, reduction_collectives
+from kiwi.mesh.probe import measure_cluster
 from kiwi.mesh.reduction import reduction_path
 from kiwi.mesh.resharding import ReshardingTable, Step
 from kiwi.mesh.sharding import TensorSharding
@@ -27,6 +30,9 @@ __all__ = [
     "CATALOGUE",
     "KINDS",
     "SLICE",
+    "Assignment",
+    "AxisLinks",
+    "Cluster",
     "Collective",
     "DeviceMesh",
     "Hardware",
@@ -38,12 +44,14 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_to_all",
+    "best_assignment",
     "collective",
     "collective_permute",
     "enumerate_shardings",
     "greedy_path",
     "hardware",
     "linear_costs",
+    "measure_cluster",
     "moved_itemsize",
     "reduce_scatter",
     "reduction_collectives",

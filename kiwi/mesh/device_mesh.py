@@ -30,6 +30,8 @@ class DeviceMesh:
       device of the mesh sends along it at once*. A connection shared by the devices of a node
       is thus divided already.
     - `hardware`: the kind of device.
+    - `device_order`: for each position, row-major, the index of its device in the list of
+      devices that the mesh is laid over; None means 0, 1, ... See `kiwi.mesh.assignment`.
 
     At most three axes may be larger than 1; axes of size 1 are free and are never planned with.
 
@@ -40,6 +42,7 @@ class DeviceMesh:
     axis_names: tuple[str, ...]
     links: tuple[Link, ...]
     hardware: Hardware
+    device_order: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         _check_shape(self.shape)
@@ -49,6 +52,11 @@ class DeviceMesh:
                 f"A mesh of shape {self.shape} has {len(self.links)} links.",
                 cause="There is one link per axis.",
                 suggestion="DeviceMesh.create picks the links.",
+            )
+        if self.device_order is not None and sorted(self.device_order) != list(range(self.size)):
+            raise InvalidMeshError(
+                f"Device order {self.device_order} is no order of {self.size} devices.",
+                suggestion="Each of 0, 1, ... once, or None.",
             )
 
     @classmethod
@@ -115,6 +123,8 @@ class DeviceMesh:
     def jax_mesh(self, devices: Sequence[object] | None = None) -> "Mesh":
         """A jax mesh over the first `size` of `devices` (default: all of `jax.devices()`).
 
+        They are laid out in `device_order`.
+
         **Raises:** `NotEnoughDevicesError` if there are fewer.
         """
         import jax
@@ -131,7 +141,8 @@ class DeviceMesh:
                 "jax, or set XLA_FLAGS=--xla_force_host_platform_device_count="
                 f"{self.size}.",
             )
-        grid = np.asarray(devices[: self.size], dtype=object).reshape(self.shape)
+        chosen = [devices[index] for index in self.device_order or range(self.size)]
+        grid = np.asarray(chosen, dtype=object).reshape(self.shape)
         return Mesh(grid, self.axis_names, axis_types=(AxisType.Auto,) * len(self.shape))
 
 

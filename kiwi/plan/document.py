@@ -35,7 +35,11 @@ def document(plan: "Plan") -> Document:
         "jax": jax.__version__,
         "kiwi": VERSION,
         "function": _function(plan, print_, names),
-        "mesh": {"shape": list(plan.mesh.shape), "axis_names": list(plan.mesh.axis_names)},
+        "mesh": {
+            "shape": list(plan.mesh.shape),
+            "axis_names": list(plan.mesh.axis_names),
+            "device_order": plan.mesh.device_order and list(plan.mesh.device_order),
+        },
         "hardware": dataclasses.asdict(plan.mesh.hardware),
         "links": [dataclasses.asdict(link) for link in plan.mesh.links],
         "options": _options(plan),

@@ -139,7 +139,9 @@ def mesh_of(saved: Document) -> DeviceMesh:
     hardware = Hardware(**{k: v for k, v in entry.items() if k in known})
     mesh = saved["mesh"]
     links = tuple(Link(**link) for link in saved["links"])
-    return DeviceMesh(tuple(mesh["shape"]), tuple(mesh["axis_names"]), links, hardware)
+    order = mesh.get("device_order")
+    order = None if order is None else tuple(order)
+    return DeviceMesh(tuple(mesh["shape"]), tuple(mesh["axis_names"]), links, hardware, order)
 
 
 def _units(saved: Document, traced: Traced) -> tuple[UnitGraph, bool]:

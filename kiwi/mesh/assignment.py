@@ -1,0 +1,237 @@
+"""Which device of a cluster goes where in a mesh, so that the links of each axis are alike.
+
+A collective along an axis is as slow as the slowest connection in any of its groups, so the
+devices of a group should be connected alike (Liu et al., *MAP*, 2023, section 4.2).
+
+**The best assignment** to a mesh of a given shape has, from the minor axis to the major, the
+fastest slowest connection of the axis; among these, the largest sum of the logarithms of all its
+connections' bandwidths. Bandwidths count as equal within `TOLERANCE` of a common level, so that
+noise decides nothing. Up to eight devices every assignment is tried; beyond, devices are
+exchanged as long as that is an improvement, from several starts.
+
+**The best shape** has the fewest axes of which each is uniform: whose connections are all of one
+level. Where no shape is, the one whose worst axis is the least uneven.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, permutations
+from math import prod
+
+import numpy as np
+
+from kiwi.errors import InvalidMeshError
+from kiwi.mesh.cluster import Cluster
+from kiwi.mesh.device_mesh import DeviceMesh
+from kiwi.mesh.hardware import Hardware, Link
+
+TOLERANCE = 1.5
+"""Connections whose bandwidths differ by at most this factor may count as equal."""
+
+_MOST_AXES = 3
+_TRIED_ALL = 8
+_STARTS = 8
+
+
+@dataclass(frozen=True)
+class AxisLinks:
+    """The connections along one axis of a mesh.
+
+    - `size`: devices along it.
+    - `link`: the least bandwidth and largest latency of its connections, without efficiency;
+      boundless along a single device.
+    - `fastest_bytes_per_second`: the most bandwidth of them.
+    """
+
+    size: int
+    link: Link
+    fastest_bytes_per_second: float
+
+    @property
+    def spread(self) -> float:
+        """The most bandwidth over the least, 1 where all are alike."""
+        if self.size == 1:
+            return 1.0
+        return self.fastest_bytes_per_second / self.link.bandwidth_bytes_per_second
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all connections count as equal."""
+        return self.spread <= TOLERANCE
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Devices of a cluster on the positions of a mesh.
+
+    - `shape`: of the mesh.
+    - `order`: the device at each position, row-major: indices of `Cluster.devices`.
+    - `axes`: the connections along each axis.
+    """
+
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    axes: tuple[AxisLinks, ...]
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every axis is."""
+        return all(axis.is_uniform for axis in self.axes)
+
+    def device_mesh(
+        self, hardware: Hardware | str, axis_names: Sequence[str] | None = None
+    ) -> DeviceMesh:
+        """The mesh to plan for, and to run on: with the links and the order of devices found.
+
+        Device k of the cluster must be device k of `jax.devices()`.
+
+        **Raises:** as `DeviceMesh.create`.
+        """
+        mesh = DeviceMesh.create(self.shape, hardware, axis_names)
+        pairs = zip(self.axes, mesh.links, strict=True)
+        links = tuple(axis.link if axis.size > 1 else link for axis, link in pairs)
+        return DeviceMesh(mesh.shape, mesh.axis_names, links, mesh.hardware, self.order)
+
+
+def best_assignment(cluster: Cluster, shape: Sequence[int] | None = None) -> Assignment:
+    """The best assignment to a mesh of `shape`, or of the best shape.
+
+    **Raises:** `InvalidMeshError` if the shape has another number of devices than the cluster.
+    """
+    if shape is not None:
+        return _assign(cluster, _check_shape(cluster, shape))
+    found = [_assign(cluster, candidate) for candidate in _shapes(cluster.size)]
+    return min(found, key=_preference)
+
+
+def _check_shape(cluster: Cluster, shape: Sequence[int]) -> tuple[int, ...]:
+    # DeviceMesh would complain as well, but about names.
+    if not shape or min(shape) < 1 or prod(shape) != cluster.size:
+        raise InvalidMeshError(
+            f"A mesh of shape {tuple(shape)} does not hold {cluster.size} devices once each.",
+            suggestion="A shape whose product is the number of devices, or none.",
+        )
+    return tuple(shape)
+
+
+def _preference(assignment: Assignment) -> tuple[float, ...]:
+    spread = max((axis.spread for axis in assignment.axes), default=1.0)
+    slowest = [-axis.link.bandwidth_bytes_per_second for axis in reversed(assignment.axes)]
+    return (1.0 if assignment.is_uniform else spread, float(len(assignment.shape)), *slowest)
+
+
+def _shapes(count: int, axes: int = _MOST_AXES) -> Iterator[tuple[int, ...]]:
+    """All shapes of `count` devices of axes larger than 1."""
+    yield (count,)
+    if axes > 1:
+        for last in range(2, count // 2 + 1):
+            if count % last == 0:
+                yield from ((*rest, last) for rest in _shapes(count // last, axes - 1))
+
+
+def _assign(cluster: Cluster, shape: tuple[int, ...]) -> Assignment:
+    scores = _Scores(cluster, shape)
+    if cluster.size <= _TRIED_ALL:
+        orders = np.array(list(permutations(range(cluster.size))), dtype=np.intp)
+        best = orders[scores.best(orders)]
+    else:
+        starts = [_improved(scores, start) for start in _starts(cluster)]
+        best = starts[scores.best(np.array(starts))]
+    order = tuple(int(device) for device in best)
+    return Assignment(shape, order, tuple(_axis_links(cluster, shape, order)))
+
+
+class _Scores:
+    """Compares assignments to one shape, many at once."""
+
+    def __init__(self, cluster: Cluster, shape: tuple[int, ...]) -> None:
+        self._shape = shape
+        self._level = _levels(cluster.bandwidth_bytes_per_second)
+        self._pairs = [_position_pairs(shape, axis) for axis in range(len(shape))]
+
+    def keys(self, orders: np.ndarray) -> list[np.ndarray]:
+        """Arrays of one number per order, the most important first; larger is better."""
+        worst, total = [], []
+        for one, other in reversed(self._pairs):
+            if len(one):
+                level = self._level[orders[:, one], orders[:, other]]
+                worst.append(level.min(axis=1))
+                # Rounded, since sums in another order differ in the last digits.
+                total.append(level.sum(axis=1).round(3))
+        return [*worst, *total]
+
+    def best(self, orders: np.ndarray) -> int:
+        """The best order's index, the first of equals."""
+        alive = np.arange(len(orders))
+        for key in self.keys(orders):
+            alive = alive[key[alive] == key[alive].max()]
+        return int(alive[0])
+
+
+def _position_pairs(shape: tuple[int, ...], axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of positions of a mesh that lie in one group of an axis."""
+    positions = np.arange(prod(shape)).reshape(shape)
+    lines = np.moveaxis(positions, axis, -1).reshape(-1, shape[axis])
+    pairs = [(line[i], line[j]) for line in lines for i, j in combinations(range(len(line)), 2)]
+    one, other = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
+    return one, other
+
+
+def _levels(bandwidth: np.ndarray) -> np.ndarray:
+    """The logarithm of each bandwidth, or of the least that counts as equal, both ways alike.
+
+    From the slowest connection up, a level takes in all that are at most `TOLERANCE` faster than
+    its slowest. A pair is as good as its slower direction.
+    """
+    both = np.minimum(bandwidth, bandwidth.T)
+    level = np.zeros_like(both)
+    start = 0.0
+    for value in np.unique(both[~np.eye(len(both), dtype=bool)]):
+        start = value if value > start * TOLERANCE else start
+        level[both == value] = np.log(start)
+    return np.round(level, 6)
+
+
+def _starts(cluster: Cluster) -> Iterator[np.ndarray]:
+    """As given; each device followed by its nearest; and at random."""
+    yield np.arange(cluster.size)
+    level = _levels(cluster.bandwidth_bytes_per_second)
+    chain, left = [0], set(range(1, cluster.size))
+    while left:
+        sums = {device: (level[chain[::-1], device].tolist(), -device) for device in left}
+        chain.append(max(left, key=lambda device: sums[device]))
+        left.remove(chain[-1])
+    yield np.array(chain)
+    rng = np.random.default_rng(0)
+    for _ in range(_STARTS):
+        yield rng.permutation(cluster.size)
+
+
+def _improved(scores: _Scores, order: np.ndarray) -> np.ndarray:
+    """Exchanges the best two devices until no exchange is an improvement."""
+    pairs = np.array(list(combinations(range(len(order)), 2)))
+    rows = np.arange(len(pairs))
+    while True:
+        exchanged = np.tile(order, (len(pairs) + 1, 1))
+        exchanged[1 + rows, pairs[:, 0]] = order[pairs[:, 1]]
+        exchanged[1 + rows, pairs[:, 1]] = order[pairs[:, 0]]
+        found = scores.best(exchanged)
+        if found == 0:
+            return order
+        order = exchanged[found]
+
+
+def _axis_links(
+    cluster: Cluster, shape: tuple[int, ...], order: Sequence[int]
+) -> Iterator[AxisLinks]:
+    devices = np.array(order)
+    bandwidth, latency = cluster.bandwidth_bytes_per_second, cluster.latency_seconds
+    for axis, size in enumerate(shape):
+        one, other = (devices[positions] for positions in _position_pairs(shape, axis))
+        if size == 1:
+            # Nothing is ever sent along it.
+            yield AxisLinks(size, Link(np.inf, 0.0), np.inf)
+            continue
+        speeds = np.concatenate([bandwidth[one, other], bandwidth[other, one]])
+        delays = np.concatenate([latency[one, other], latency[other, one]])
+        yield AxisLinks(size, Link(float(speeds.min()), float(delays.max())), float(speeds.max()))

@@ -1,0 +1,122 @@
+"""What the connections of a cluster are like, pair by pair, and its file format.
+
+A file is JSON:
+
+    {"format": "kiwi-cluster", "version": 1,
+     "devices": ["gpu 0", "gpu 1"],
+     "latency_seconds": [[0, 3e-6], [3e-6, 0]],
+     "bandwidth_bytes_per_second": [[0, 2e11], [2e11, 0]]}
+
+Row i, column j is what device i sends to device j while the others are silent. What is on the
+diagonal is not read. Further keys, such as a "source", are kept out.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kiwi.errors import ClusterError
+
+FORMAT, VERSION = "kiwi-cluster", 1
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """Latency and bandwidth between every two of n devices.
+
+    - `devices`: a name for each.
+    - `latency_seconds`, `bandwidth_bytes_per_second`: arrays of shape [n, n]; change neither.
+
+    **Raises:** `ClusterError` if there is no device, an array has another shape, a bandwidth is
+    not positive, a latency is negative, or either is not finite.
+    """
+
+    devices: tuple[str, ...]
+    latency_seconds: np.ndarray
+    bandwidth_bytes_per_second: np.ndarray
+
+    def __post_init__(self) -> None:
+        count = len(self.devices)
+        if not count:
+            raise ClusterError("A cluster needs at least one device.")
+        for name in ("latency_seconds", "bandwidth_bytes_per_second"):
+            matrix = np.array(getattr(self, name), dtype=float)
+            if matrix.shape != (count, count):
+                raise ClusterError(
+                    f"{name} has shape {matrix.shape} for {count} devices.",
+                    suggestion="One row and one column per device.",
+                )
+            between = matrix[~np.eye(count, dtype=bool)]
+            least = 0.0 if name == "latency_seconds" else np.finfo(float).tiny
+            if not np.all(np.isfinite(between) & (between >= least)):
+                raise ClusterError(
+                    f"{name} has entries that no connection can have.",
+                    cause="A pair was not measured, or its measurement failed.",
+                    suggestion="Measure again; latencies from 0, bandwidths above 0.",
+                )
+            matrix.setflags(write=False)
+            object.__setattr__(self, name, matrix)
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return len(self.devices)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the cluster's file."""
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "devices": list(self.devices),
+            "latency_seconds": self.latency_seconds.tolist(),
+            "bandwidth_bytes_per_second": self.bandwidth_bytes_per_second.tolist(),
+        }
+        Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Cluster":
+        """Reads a cluster's file.
+
+        **Raises:** `ClusterError` if it cannot be read, is of another format or a later version,
+        or does not describe a cluster.
+        """
+        document = _read(path)
+        found = document.get("format"), document.get("version")
+        if found != (FORMAT, VERSION):
+            raise ClusterError(
+                f"{path} is of format {found[0]!r}, version {found[1]!r}.",
+                cause=f"This version of Kiwi reads {FORMAT!r}, version {VERSION}.",
+                suggestion="`kiwi cluster --out FILE.json` writes one.",
+            )
+        missing = [key for key in _KEYS if not isinstance(document.get(key), list)]
+        if missing:
+            raise ClusterError(f"{path} has no {missing[0]}.", cause="The file is not complete.")
+        devices, latency, bandwidth = (document[key] for key in _KEYS)
+        return cls(tuple(map(str, devices)), _matrix(path, latency), _matrix(path, bandwidth))
+
+
+_KEYS = ("devices", "latency_seconds", "bandwidth_bytes_per_second")
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"{path} cannot be read as JSON.", cause=str(error)) from error
+    if not isinstance(document, dict):
+        raise ClusterError(f"{path} is no description of a cluster.", cause="No JSON object.")
+    return document
+
+
+def _matrix(path: str | Path, rows: Sequence[Any]) -> np.ndarray:
+    try:
+        return np.array(rows, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ClusterError(
+            f"{path} has a matrix that is not one of numbers.",
+            cause="Rows of different lengths, or something that is no number.",
+        ) from error

@@ -1,0 +1,88 @@
+"""Measures how fast attached devices send to each other.
+
+Every two devices swap a small and a large buffer while the others are silent; both directions run
+at once, as in a ring. Then
+
+    latency = time of the small buffer,
+    bandwidth = difference of the bytes / difference of the times,
+
+each time being the median of several. That needs one short program per pair: a minute for 64
+devices. A process must see all devices; it works on virtual CPU devices as well, whose
+connections are copies in memory.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from kiwi.errors import ClusterError
+from kiwi.mesh.cluster import Cluster
+
+_SMALL_BYTES = 2**10
+_WARM_UP = 2
+
+
+def measure_cluster(
+    devices: Sequence[Any] | None = None,
+    *,
+    large_bytes: int = 2**24,
+    repetitions: int = 9,
+    on_pair: Callable[[], None] = lambda: None,
+) -> Cluster:
+    """Latency and bandwidth between every two of `devices` (default: all of `jax.devices()`).
+
+    **Arguments:**
+
+    - `large_bytes`: what each device sends for the bandwidth.
+    - `repetitions`: how often each time is taken.
+    - `on_pair`: called after each pair.
+
+    **Raises:** `ClusterError` if there are fewer than two devices, `large_bytes` are not more
+    than a KiB, or there are no repetitions.
+    """
+    import jax
+
+    devices = jax.devices() if devices is None else list(devices)
+    if len(devices) < 2 or large_bytes <= _SMALL_BYTES or repetitions < 1:
+        raise ClusterError(
+            f"Nothing to measure: {len(devices)} devices, {large_bytes} bytes, {repetitions} "
+            "repetitions.",
+            suggestion="At least two devices, more than 1024 bytes, and one repetition. For "
+            'virtual CPU devices: jax.config.update("jax_num_cpu_devices", 8).',
+        )
+    latency_seconds, bandwidth = np.zeros((2, len(devices), len(devices)))
+    for i, j in combinations(range(len(devices)), 2):
+        pair = [devices[i], devices[j]]
+        small = _swap_seconds(pair, _SMALL_BYTES, repetitions)
+        large = _swap_seconds(pair, large_bytes, repetitions)
+        # On a noisy machine the large buffer may seem to take no longer.
+        growth = large - small if large > small else large
+        latency_seconds[i, j] = latency_seconds[j, i] = small
+        bandwidth[i, j] = bandwidth[j, i] = (large_bytes - _SMALL_BYTES) / growth
+        on_pair()
+    return Cluster(tuple(map(str, devices)), latency_seconds, bandwidth)
+
+
+def _swap_seconds(pair: Sequence[Any], size_bytes: int, repetitions: int) -> float:
+    """Seconds in which two devices swap buffers of `size_bytes`."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(np.array(pair, dtype=object), ("pair",))
+    spec = PartitionSpec("pair")
+
+    def swap(block: jax.Array) -> jax.Array:
+        return jax.lax.ppermute(block, "pair", [(0, 1), (1, 0)])
+
+    run = jax.jit(jax.shard_map(swap, mesh=mesh, in_specs=spec, out_specs=spec))
+    buffer = jax.device_put(np.zeros(2 * size_bytes, np.uint8), NamedSharding(mesh, spec))
+    seconds = []
+    for _ in range(_WARM_UP + repetitions):
+        started = time.perf_counter()
+        jax.block_until_ready(run(buffer))
+        seconds.append(time.perf_counter() - started)
+    return median(seconds[_WARM_UP:])
