@@ -12,7 +12,6 @@ After `MOST_ROUNDS` compilations, or if no plan is left, the budget is refused, 
 one for which the compiled program is known to fit.
 """
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -187,8 +186,7 @@ def _solve(
 ) -> SolveResult:
     """Solves; of equal solutions takes the one that holds least memory."""
     problem = planning.problem
-    search = functools.partial(
-        solve,
+    result = solve(
         problem,
         solver=settings.solver,
         time_limit_seconds=settings.time_limit_seconds,
@@ -197,9 +195,6 @@ def _solve(
         warm_start=warm_start,
         on_progress=settings.on_progress,
     )
-    result = search()
-    if result.status is SolveStatus.NO_SOLUTION_FOUND and _is_first_search():
-        result = search()
     limit = problem.limit_bytes or 0
     if result.status is SolveStatus.INFEASIBLE:
         raise infeasible_budget(limit, result)
@@ -213,19 +208,6 @@ def _solve(
     solution = settled(problem, result.solution)
     priced = evaluate(problem, solution)
     return replace(result, solution=solution, objective=priced.cost, peak_bytes=priced.peak_bytes)
-
-
-@functools.cache
-def _first_searches() -> list[bool]:
-    """Whether the process has searched before; one entry."""
-    return [True]
-
-
-def _is_first_search() -> bool:
-    """Once True: the first search of a machine spends its time compiling the inner loops."""
-    first = _first_searches()
-    was, first[0] = first[0], False
-    return was
 
 
 def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:

@@ -11,3 +11,4 @@ from kiwi.solver.result import SolveResult as SolveResult
 from kiwi.solver.result import SolveStatus as SolveStatus
 from kiwi.solver.solve import SOLVERS as SOLVERS
 from kiwi.solver.solve import solve as solve
+from kiwi.solver.warm_up import warm_up as warm_up

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kiwi.solver.bundle import Bundle
-from kiwi.solver.messages import reduced_costs, sweep
+from kiwi.solver.messages import reduced_costs, sweep, tables_of
 from kiwi.solver.network import Network
 from kiwi.solver.prices import cost_of, priced_costs, usage_of
 from kiwi.solver.search import forest_descent
@@ -56,6 +56,7 @@ class Dual:
         self._tail_share = np.zeros(int(net.row_start[-1]))
         self._head_share = np.zeros(int(net.col_start[-1]))
         self._work = new_workspace(net)
+        self._tables = tables_of(net, self.table)
         self._limit = max(net.limit_bytes, 1)
         self.bundle = Bundle(len(net.times), 1.0)
 
@@ -105,7 +106,7 @@ class Dual:
         priced = self.priced(self.best_prices)
         rent = float(self.best_prices.sum()) * self.net.limit_bytes
         last = self._sweep(priced, False, rent)  # the shares must be those of the bound
-        spare = reduced_costs(self.net, self.table, priced, self._tail_share, self._head_share)
+        spare = reduced_costs(self.net, self._tables, priced, self._tail_share, self._head_share)
         return min(bound, last), spare
 
     def learn(self, choice: np.ndarray) -> None:
@@ -124,6 +125,12 @@ class Dual:
 
     def _sweep(self, priced: np.ndarray, forward: bool, rent: float) -> float:
         network_bound = sweep(
-            self.net, self.table, priced, self._tail_share, self._head_share, self.choice, forward
+            self.net,
+            self._tables,
+            priced,
+            self._tail_share,
+            self._head_share,
+            self.choice,
+            forward,
         )
         return network_bound - rent - _ROUNDING * (abs(network_bound) + rent)

@@ -15,6 +15,7 @@ from kiwi.solver.result import (
     SolveResult,
 )
 from kiwi.solver.toulbar import solve_toulbar
+from kiwi.solver.warm_up import warm_up
 
 DEFAULT_GAP = 1e-3
 _MILP_SHARE = 0.7
@@ -64,7 +65,8 @@ def solve(
     **Arguments:**
 
     - `solver`: one of `SOLVERS`.
-    - `time_limit_seconds`: the search returns its best solution at about this time.
+    - `time_limit_seconds`: the search returns its best solution at about this time. Compiling the
+      inner loops, once on a machine, does not count (`kiwi.solver.warm_up`).
     - `seed`: same problem, same seed: same solution, unless the clock ended the search
       (`SolveResult.deterministic` says so).
     - `warm_start`: a solution to begin with; it is never made worse.
@@ -82,8 +84,10 @@ def solve(
     Every returned solution was priced by `kiwi.solver.evaluate`. Raises `UnknownSolverError`,
     `InvalidArgumentError`, and `SolverUnavailableError` where the solver cannot take the problem.
     """
-    started = time.monotonic()
     _check_arguments(problem, solver, time_limit_seconds, gap, warm_start, round_limit)
+    if solver in ("auto", "lagrangian"):
+        warm_up()
+    started = time.monotonic()
     start = tuple(warm_start) if warm_start is not None else None
     request = Request(
         problem,

@@ -22,11 +22,10 @@ def contract(net: Network) -> Reduction:
     cost = propagate(net)
     alive = np.add.reduceat(np.isfinite(cost), net.option_start[:-1])
     if (alive == 0).any():
-        identity = np.arange(net.option_count) - np.repeat(
-            net.option_start[:-1], np.diff(net.option_start)
-        )
-        return Reduction(net, np.arange(net.node_count), net.option_start, identity, True)
+        return Reduction.nothing(net, infeasible=True)
     parent, start, option = _decide(net, cost, alive)
+    if (parent < 0).all() and np.isfinite(cost).all():
+        return Reduction.nothing(net)
     order = _roots_first(parent)
     return rebuild(net, cost, parent, start, option, order)
 

@@ -53,15 +53,6 @@ def _members(parent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @numba.njit(cache=True)
-def _allowed(net, e, k, mine, theirs):
-    """Whether option `mine` of node k may stand with option `theirs` at the edge's other end."""
-    a, b = (mine, theirs) if net.tail[e] == k else (theirs, mine)
-    row, col = net.row_class[net.row_start[e] + a], net.col_class[net.col_start[e] + b]
-    finite = net.table[net.table_start[e] + row * net.col_count[e] + col] < np.inf
-    return finite and net.cost[net.option_start[k] + mine] < np.inf
-
-
-@numba.njit(cache=True)
 def _choose(net, most_options, most_growth):
     """The neighbour that each node is joined to, or -1, the edge between them, and for each option
     how many its node will have of it."""
@@ -131,43 +122,63 @@ def _partners(net, e, k, k_is_tail):
 
 @numba.njit(cache=True)
 def _write_pairs(net, edge, pairs, members_start, members, map_start, mapped):
-    """The options of all members that each option of a joined node stands for.
-
-    The options of each member count up like digits, the last member's fastest.
-    """
+    """The options of all members that each option of a joined node stands for: the options of j in
+    order, and for each of them the partners of every member."""
     for j in range(len(members_start) - 1):
         first, last = members_start[j], members_start[j + 1]
         if first == last:
             continue
-        filled = 0
-        digits = np.empty(last - first, dtype=np.int64)
-        for b in range(net.option_start[j + 1] - net.option_start[j]):
-            if pairs[net.option_start[j] + b] == 0:
-                continue
-            digits[:] = -1
-            level = 0
-            while level >= 0:
-                k = members[first + level]
-                digits[level] = _next(net, edge[k], k, b, digits[level] + 1)
-                if digits[level] < 0:
-                    level -= 1
-                elif level < len(digits) - 1:
-                    level += 1
-                    digits[level] = -1
-                else:
-                    mapped[map_start[j] + filled] = b
-                    for m in range(len(digits)):
-                        mapped[map_start[members[first + m]] + filled] = digits[m]
-                    filled += 1
+        base, filled = net.option_start[j], 0
+        for b in range(net.option_start[j + 1] - base):
+            for x in range(filled, filled + pairs[base + b]):
+                mapped[map_start[j] + x] = b
+            filled += pairs[base + b]
+        block = np.ones(len(pairs[base : net.option_start[j + 1]]), dtype=np.int64)
+        for m in range(first, last):
+            k = members[m]
+            _write_member(net, edge[k], k, j, pairs, block, mapped[map_start[k] :])
 
 
 @numba.njit(cache=True)
-def _next(net, e, k, b, option):
-    """The first option of k from `option` on that may stand with option b, or -1."""
-    for o in range(option, net.option_start[k + 1] - net.option_start[k]):
-        if _allowed(net, e, k, o, b):
-            return o
-    return -1
+def _write_member(net, e, k, j, pairs, block, out):
+    """One member's options. Each of its partners of option b is written `block[b]` times in a row,
+    and the whole repeated until all pairs of b have one; `block` then grows by its number."""
+    k_is_tail = net.tail[e] == k
+    start, options = _partner_lists(net, e, k, k_is_tail)
+    classes = net.col_class if k_is_tail else net.row_class
+    line_of = net.col_start[e] if k_is_tail else net.row_start[e]
+    base, filled = net.option_start[j], 0
+    for b in range(len(block)):
+        line = classes[line_of + b]
+        found = start[line + 1] - start[line]
+        for x in range(pairs[base + b]):
+            out[filled + x] = options[start[line] + (x // block[b]) % found]
+        filled += pairs[base + b]
+        block[b] *= max(1, found)
+
+
+@numba.njit(cache=True)
+def _partner_lists(net, e, k, k_is_tail):
+    """For each line at the other end of an edge the options of k that it allows, as starts and a
+    flat list."""
+    found = _partners(net, e, k, k_is_tail)
+    start = np.zeros(len(found) + 1, dtype=np.int64)
+    start[1:] = np.cumsum(found)
+    options = np.empty(start[-1], dtype=np.int64)
+    filled = start[:-1].copy()
+    cols, first = net.col_count[e], net.option_start[k]
+    for o in range(net.option_start[k + 1] - first):
+        if net.cost[first + o] == np.inf:
+            continue
+        mine = net.row_class[net.row_start[e] + o] if k_is_tail else -1
+        if not k_is_tail:
+            mine = net.col_class[net.col_start[e] + o]
+        for line in range(len(found)):
+            cell = mine * cols + line if k_is_tail else line * cols + mine
+            if net.table[net.table_start[e] + cell] < np.inf:
+                options[filled[line]] = o
+                filled[line] += 1
+    return start, options
 
 
 @numba.njit(cache=True)
