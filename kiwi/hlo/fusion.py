@@ -22,7 +22,7 @@ epilogues and multi-output fusions are not told apart.
 
 from math import prod
 
-from kiwi.hlo.graph import HloGraph, Operator
+from kiwi.hlo.graph import HloGraph
 
 MAX_CHAIN = 48
 MAX_READS = 10
@@ -125,15 +125,7 @@ def opcodes(graph: HloGraph, equation: int) -> frozenset[str]:
 
     A reduction over dimensions of size one is the reshape that it amounts to.
     """
-    members = (graph.operators[i] for i in graph.equations[equation].operators)
-    return frozenset("reshape" if _reduces_nothing(graph, op) else op.opcode for op in members)
-
-
-def _reduces_nothing(graph: HloGraph, operator: Operator) -> bool:
-    if operator.opcode != "reduce" or len(operator.results) != 1:
-        return False
-    source, result = operator.operands[0], operator.results[0]
-    return prod(graph.tensors[source].shape) == prod(graph.tensors[result].shape)
+    return graph.opcode_sets[equation]
 
 
 def is_layout_change(graph: HloGraph, equation: int) -> bool:

@@ -4,6 +4,7 @@ import enum
 import functools
 from collections import Counter
 from dataclasses import dataclass
+from math import prod
 
 from kiwi.hlo.program import Program
 from kiwi.hlo.rule import ComposedRule, ShardingRule
@@ -74,6 +75,21 @@ class HloGraph:
     def opcode_counts(self) -> Counter[str]:
         """How often each opcode occurs."""
         return Counter(op.opcode for op in self.operators)
+
+    @functools.cached_property
+    def opcode_sets(self) -> tuple[frozenset[str], ...]:
+        """For each equation the opcodes that it lowers to; reductions over dimensions of size one
+        count as the reshapes that they amount to."""
+        return tuple(
+            frozenset(self._opcode(self.operators[i]) for i in info.operators)
+            for info in self.equations
+        )
+
+    def _opcode(self, operator: Operator) -> str:
+        if operator.opcode != "reduce" or len(operator.results) != 1:
+            return operator.opcode
+        source, result = self.tensors[operator.operands[0]], self.tensors[operator.results[0]]
+        return "reshape" if prod(source.shape) == prod(result.shape) else "reduce"
 
     def phase_of(self, equation: int) -> Phase:
         """The phase of an equation."""

@@ -4,7 +4,7 @@ Each one is wrapped in a function with a public meaning, so that a change in jax
 here. `tests/hlo/test_jax_internals.py` lists them and fails when one moves.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 from jax._src import source_info_util
@@ -79,6 +79,13 @@ def tensor_shape_and_dtype(value: Any) -> tuple[tuple[int, ...], str] | None:
     if not isinstance(value.type, ir.RankedTensorType):
         return None
     return tuple(value.type.shape), str(value.type.element_type)
+
+
+def sharding_rule_key(op: Any) -> Hashable | None:
+    """Equal for operations of one module with equal rules; None if the operation has none."""
+    if "sdy.sharding_rule" not in op.attributes:
+        return None
+    return op.attributes["sdy.sharding_rule"]
 
 
 def sharding_rule_fields(op: Any) -> dict[str, Any] | None:

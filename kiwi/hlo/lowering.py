@@ -5,7 +5,7 @@ then say exactly which SSA value each traced value became, and an operator belon
 first equation whose outputs need it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -80,6 +80,7 @@ class _Reader:
         self.records: list[_Record] = []
         self.producer: dict[int, int] = {}
         self.returned: list[int] = []
+        self._rules: dict[Hashable, ShardingRule] = {}  # layers repeat theirs
 
     def read_main(self) -> None:
         main = self._functions["main"]
@@ -117,23 +118,17 @@ class _Reader:
         self.records.append(_Record(short, operands, results, self._rule(op, operands, results)))
 
     def _rule(self, op: Any, operands: list[int], results: list[int]) -> ShardingRule:
-        fields = jax_internals.sharding_rule_fields(op)
-        if fields is not None:
-            # Cutting an image means exchanging the rims of the pieces. XLA's partitioner moreover
-            # miscounts the gradient to a kernel where the image is cut along one mesh axis and
-            # copied along another.
-            blocked = (
-                fields["need_replication"]
-                | fields["permutation"]
-                | jax_internals.convolution_spatial_factors(op)
-            )
-            return ShardingRule(
-                fields["factor_sizes"],
-                fields["operands"],
-                fields["results"],
-                fields["reduction"],
-                blocked,
-            )
+        key = jax_internals.sharding_rule_key(op)
+        if key is None:
+            return self._own_rule(op, operands, results)
+        if op.operation.name == "stablehlo.convolution":  # its dimension numbers count as well
+            return _shardy_rule(op)
+        if (op.operation.name, key) not in self._rules:
+            self._rules[op.operation.name, key] = _shardy_rule(op)
+        return self._rules[op.operation.name, key]
+
+    def _own_rule(self, op: Any, operands: list[int], results: list[int]) -> ShardingRule:
+        """The rule of an operation that Shardy gives none."""
         operand_shapes = [self.tensors[i].shape for i in operands]
         result_shapes = [self.tensors[i].shape for i in results]
         if op.operation.name == "stablehlo.optimization_barrier":
@@ -143,6 +138,25 @@ class _Reader:
         if op.operation.name.startswith("chlo.") and len(shapes) == 1:
             return elementwise_rule(result_shapes[0], len(operands), len(results))
         return independent_rule(operand_shapes, result_shapes, blocked=bool(operands))
+
+
+def _shardy_rule(op: Any) -> ShardingRule:
+    fields = jax_internals.sharding_rule_fields(op)
+    assert fields is not None
+    # Cutting an image means exchanging the rims of the pieces. XLA's partitioner moreover miscounts
+    # the gradient to a kernel where the image is cut along one mesh axis and copied along another.
+    blocked = (
+        fields["need_replication"]
+        | fields["permutation"]
+        | jax_internals.convolution_spatial_factors(op)
+    )
+    return ShardingRule(
+        fields["factor_sizes"],
+        fields["operands"],
+        fields["results"],
+        fields["reduction"],
+        blocked,
+    )
 
 
 def _owners(program: Program, reader: _Reader, ssa_of_value: dict[int, int]) -> dict[int, int]:

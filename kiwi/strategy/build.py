@@ -282,16 +282,22 @@ class _Builder:
             "resharding": np.outer(resharding, ones).ravel(),
             "recompute": np.outer(compute + communication, again).ravel(),
         }
-        usage = tuple(
-            (
-                *self.lifetimes.of_unit(unit, node.residency, r, s.result_bytes, s.workspace_bytes),
-                *hoisted(self._units, unit, s.result_bytes, self._fixed.target),
-            )
-            for s in node.strategies
-            for r in node.residency.options
-        )
         name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
-        return Node(name, np.sum(list(parts.values()), axis=0), _interned(usage), parts)
+        return Node(name, np.sum(list(parts.values()), axis=0), self._usage(node), parts)
+
+    def _usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
+        """Memory of a unit's options. Strategies that hold equally much share their lists."""
+        unit, residency = self._units.units[node.unit], node.residency
+        known: dict[tuple[int, int], list[tuple[Interval, ...]]] = {}
+        for held in dict.fromkeys((s.result_bytes, s.workspace_bytes) for s in node.strategies):
+            early = hoisted(self._units, unit, held[0], self._fixed.target)
+            known[held] = [
+                (*self.lifetimes.of_unit(unit, residency, r, *held), *early)
+                for r in residency.options
+            ]
+        return tuple(
+            usage for s in node.strategies for usage in known[s.result_bytes, s.workspace_bytes]
+        )
 
     def _result_resharding(self, node: UnitNode) -> np.ndarray:
         """Seconds to bring results into the layouts that the caller fixed, per strategy."""
@@ -366,9 +372,3 @@ class _Builder:
             if edge is not None:
                 found.append(edge)
         return found
-
-
-def _interned(usage: tuple[tuple[Interval, ...], ...]) -> tuple[tuple[Interval, ...], ...]:
-    """Equal interval lists as one object: options share most of theirs."""
-    known: dict[tuple[Interval, ...], tuple[Interval, ...]] = {}
-    return tuple(known.setdefault(u, u) for u in usage)
