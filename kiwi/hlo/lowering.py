@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from kiwi.hlo import jax_internals
+from kiwi.hlo.collection import without_collection
 from kiwi.hlo.costs import operator_flops
 from kiwi.hlo.equations import equation_infos
 from kiwi.hlo.graph import HloGraph, Operator, Tensor
@@ -18,6 +19,7 @@ from kiwi.hlo.program import Program
 from kiwi.hlo.rule import ShardingRule, elementwise_rule, identity_rule, independent_rule
 
 
+@without_collection
 def lower(program: Program) -> HloGraph:
     """Lowers a program to StableHLO and reads operators, sharding rules and costs."""
     module = _lower_all_values(program)

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.extend import core as jex
 
 from kiwi.hlo import jax_internals
+from kiwi.hlo.collection import without_collection
 
 INLINED_CALLS = {
     "jit": "jaxpr",
@@ -192,6 +193,7 @@ class Program:
         return env
 
 
+@without_collection
 def trace(
     flat_function: Callable[..., Sequence[Any]],
     arguments: Sequence[Any],

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from kiwi.hlo.collection import without_collection
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
 from kiwi.solver.problem import Edge, Interval, Node, Problem
@@ -128,6 +129,7 @@ class PlanningProblem:
         )
 
 
+@without_collection
 def build_problem(
     units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, limit_bytes: int | None
 ) -> PlanningProblem:

@@ -97,15 +97,15 @@ def copy_node(
     residencies: Sequence[Residency],
 ) -> CopyNode | None:
     """The node of one read; None where stored and expected layout can never differ."""
-    targets = sorted(set(wanted))
-    if len(targets) == 1 and set(layouts) == set(targets):
+    targets, stored = sorted(set(wanted)), set(layouts)
+    if len(targets) == 1 and stored == set(targets):
         return None
     times = list(dict.fromkeys(r.recompute_at for r in residencies))
-    options = [CopyOption(target, False, None) for target in targets if target in layouts]
+    options = [CopyOption(target, False, None) for target in targets if target in stored]
     options += [
         CopyOption(target, True, time)
         for target in targets
-        if any(layout != target for layout in layouts)
+        if len(stored) > 1 or target not in stored
         for time in times
     ]
     return CopyNode(unit, read, value, tuple(options))
