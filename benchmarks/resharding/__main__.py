@@ -112,13 +112,13 @@ def _plain(uses: Uses) -> dict[str, list[int]]:
 def _json(results: dict[str, Any]) -> str:
     """JSON with a row a line."""
     parts = [f'"environment": {json.dumps(results["environment"])}']
-    for name in results.keys() - {"environment"}:
+    for name in _TARGETS.value:
         lists = [
             f'"{key}": {_lines(results[name][key])}' for key in ("reshardings", "partial_sums")
         ]
         head = f'"seconds": {results[name]["seconds"]}'
         parts.append(f'"{name}": {{\n' + ",\n".join([head, *lists]) + "}")
-    return "{\n" + ",\n".join(sorted(parts, reverse=True)) + "\n}\n"
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def _lines(rows: Sequence[dict[str, Any]]) -> str:

@@ -19,7 +19,7 @@ from kiwi.mesh.enumeration import enumerate_shardings
 from kiwi.mesh.greedy import greedy_path
 from kiwi.mesh.hardware import CATALOGUE, Hardware, Link, hardware
 from kiwi.mesh.moves import SLICE
-from kiwi.mesh.partitioner import moved_itemsize, reduction_collectives
+from kiwi.mesh.partitioner import can_scatter, moved_itemsize, reduction_collectives
 from kiwi.mesh.probe import measure_cluster
 from kiwi.mesh.reduction import reduction_path
 from kiwi.mesh.resharding import ReshardingTable, Step
@@ -45,6 +45,7 @@ __all__ = [
     "all_reduce",
     "all_to_all",
     "best_assignment",
+    "can_scatter",
     "collective",
     "collective_permute",
     "enumerate_shardings",

@@ -28,6 +28,18 @@ from kiwi.mesh.sharding import TensorSharding
 _WIDENED_ON_CPU = {"bfloat16": 4}
 
 
+def can_scatter(
+    source: TensorSharding, partial: Iterable[int], scattered: Mapping[int, int]
+) -> bool:
+    """Whether XLA:GPU reduce-scatters, and does not all-reduce and cut: rules (a) and (c).
+
+    For the arguments see `reduction_collectives`.
+    """
+    dims = set(scattered.values())
+    all_go = set(partial) <= set(scattered)
+    return len(dims) == 1 and (all_go or not any(source.dims[dim] for dim in dims))
+
+
 def reduction_collectives(
     mesh: DeviceMesh,
     source: TensorSharding,
@@ -44,10 +56,10 @@ def reduction_collectives(
     - `scattered`: for some of them, the dimension of the result that they cut.
     - `partial_bytes`: one device's partial sums.
     """
+    rest = sorted(set(partial) - set(scattered))
     axes_of_dim: dict[int, list[int]] = defaultdict(list)
     for axis, dim in sorted(scattered.items()):
         axes_of_dim[dim].append(axis)
-    rest = sorted(set(partial) - set(scattered))
     if (len(axes_of_dim) > 1 or rest) and any(source.dims[dim] for dim in axes_of_dim):
         return (collective(ALL_REDUCE, mesh, {*partial, *scattered}, partial_bytes),)
     found = []
@@ -56,7 +68,7 @@ def reduction_collectives(
             collective(ALL_REDUCE, mesh, axes, partial_bytes) for axes in axes_of_dim.values()
         ]
     elif scattered:
-        kind = REDUCE_SCATTER if len(axes_of_dim) == 1 else ALL_REDUCE
+        kind = REDUCE_SCATTER if can_scatter(source, partial, scattered) else ALL_REDUCE
         found.append(collective(kind, mesh, scattered, partial_bytes))
     # What is left to all-reduce is cut before, and smaller then.
     if rest:

@@ -8,6 +8,10 @@ no more time and no more memory:
 where n counts the readers of the result and the factor 2 covers readers that are recomputed.
 Replacing s by t then never makes a plan worse, because resharding costs obey the triangle
 inequality. The typical victim computes a large matmul redundantly along a mesh axis.
+
+Before, strategies whose partial sums XLA all-reduces and then cuts (`cuts_sums`) make way for
+those that compute the same and scatter as far. This may lose a plan, of which such a sum's layout
+is the point; on three axes it halves the problem.
 """
 
 from collections.abc import Sequence
@@ -23,6 +27,7 @@ def undominated(
     units: UnitGraph, unit: Unit, mesh: DeviceMesh, strategies: Sequence[ShardingStrategy]
 ) -> tuple[ShardingStrategy, ...]:
     """The strategies that are left, in order."""
+    strategies = _without_cut_sums(strategies)
     if len(strategies) < 2:
         return tuple(strategies)
     own = np.array([s.compute_seconds + s.communication_seconds for s in strategies])
@@ -38,6 +43,19 @@ def undominated(
     for s in np.argsort(-own, kind="stable"):
         alive[s] = not (better[s] & alive).any()
     return tuple(s for s, keep in zip(strategies, alive, strict=True) if keep)
+
+
+def _without_cut_sums(strategies: Sequence[ShardingStrategy]) -> Sequence[ShardingStrategy]:
+    """Those kept whose result is smaller than any scattered one from the same operands."""
+    least_bytes: dict[object, int] = {}
+    for s in strategies:
+        if not s.cuts_sums:
+            least_bytes[s.reads] = min(s.result_bytes, least_bytes.get(s.reads, s.result_bytes))
+    return [
+        s
+        for s in strategies
+        if not s.cuts_sums or least_bytes.get(s.reads, s.result_bytes + 1) > s.result_bytes
+    ]
 
 
 def _table(units: UnitGraph, value: int, mesh: DeviceMesh) -> ReshardingTable:

@@ -53,7 +53,7 @@ class EdgeMatrices:
     def __init__(self, mesh: DeviceMesh, *, with_parts: bool) -> None:
         self._mesh = mesh
         self._with_parts = with_parts
-        self._known: dict[object, tuple[np.ndarray, np.ndarray, np.ndarray] | None] = {}
+        self._known: dict[object, tuple[np.ndarray, dict[str, np.ndarray]] | None] = {}
 
     def read_edge(
         self,
@@ -77,9 +77,7 @@ class EdgeMatrices:
         matrices = self._known[key]
         if matrices is None:
             return None
-        once, twice, both = matrices
-        parts = {"resharding": once, "recompute": twice} if self._with_parts else {}
-        return Edge(tail, head, both, parts, stored.lines(), wanted.lines())
+        return Edge(tail, head, *matrices, stored.lines(), wanted.lines())
 
     def _read_matrices(
         self,
@@ -89,18 +87,24 @@ class EdgeMatrices:
         again: np.ndarray,
         shape: tuple[int, ...],
         itemsize: int,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Resharding, that of a recomputed reader, and both together."""
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
+        """Resharding and that of a recomputed reader together, and the parts if asked for."""
         seconds = self._seconds(stored.layouts, wanted.layouts, shape, itemsize)
         if not seconds.any() and here.all():
             return None
         penalty = np.where(here, 0.0, np.inf)
         # Axes: stored layout, producer's residency, wanted layout, reader's residency.
-        once = seconds[:, None, :, None] + penalty[None, :, None, :]
-        twice = np.broadcast_to(seconds[:, None, :, None] * again, once.shape)
         lines = (len(stored.layouts) * here.shape[0], len(wanted.layouts) * here.shape[1])
-        once, twice = once.reshape(lines), twice.reshape(lines)
-        return once, twice, once + twice
+
+        def matrix(times: np.ndarray, penalty: np.ndarray) -> np.ndarray:
+            both = seconds[:, None, :, None] * times + penalty[None, :, None, :]
+            return both.reshape(lines)
+
+        parts = {}
+        if self._with_parts:
+            once, free = matrix(np.ones_like(again), penalty), np.zeros_like(penalty)
+            parts = {"resharding": once, "recompute": matrix(again, free)}
+        return matrix(1 + again, penalty), parts
 
     def _seconds(
         self,

@@ -7,14 +7,20 @@ out, what it computes per device and what it communicates.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TypeGuard
 
 from kiwi.hlo.rule import ComposedRule, Dims
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.mesh import Collective, DeviceMesh, TensorSharding, reduction_collectives
+from kiwi.mesh import (
+    Collective,
+    DeviceMesh,
+    TensorSharding,
+    can_scatter,
+    reduction_collectives,
+)
 from kiwi.strategy.costs import UnitWork
 
 Assignment = tuple[tuple[int, ...], ...]
@@ -31,6 +37,7 @@ class ShardingStrategy:
     - `result_bytes`: local bytes of all results together.
     - `workspace_bytes`: local bytes held beyond operands and results while it runs: partial
       sums that are larger than the scattered result.
+    - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and cuts.
     """
 
     reads: tuple[TensorSharding, ...]
@@ -39,6 +46,7 @@ class ShardingStrategy:
     collectives: tuple[Collective, ...]
     result_bytes: int
     workspace_bytes: int
+    cuts_sums: bool = False
 
     @property
     def communication_seconds(self) -> float:
@@ -75,8 +83,11 @@ def enumerate_strategies(
     work = UnitWork.of(units, unit, mesh.hardware)
     best: dict[tuple[object, ...], ShardingStrategy] = {}
     for assignment in _assignments(unit.rule, mesh):
+        computation = _computation(units, unit, mesh, work, assignment)
+        if computation is None:
+            continue
         for scatter in _scatters(unit.rule, assignment, mesh):
-            strategy = _strategy(units, unit, mesh, work, assignment, scatter)
+            strategy = _strategy(units, unit, mesh, computation, scatter)
             if strategy is None:
                 continue
             key = (strategy.reads, strategy.results)
@@ -137,58 +148,90 @@ def _after_scatter(
     return after
 
 
-def _strategy(
+@dataclass(frozen=True)
+class _Computation:
+    """What an assignment fixes, whatever becomes of partial sums.
+
+    - `reads`, `results`: the layouts of operands and of results, partial sums included.
+    - `partial`: the mesh axes that leave partial sums.
+    - `partial_bytes`: local bytes of all results.
+    """
+
+    assignment: dict[int, tuple[int, ...]]
+    reads: tuple[TensorSharding, ...]
+    results: tuple[TensorSharding, ...]
+    partial: tuple[int, ...]
+    partial_bytes: int
+    compute_seconds: float
+
+
+def _computation(
     units: UnitGraph,
     unit: Unit,
     mesh: DeviceMesh,
     work: UnitWork,
     assignment: dict[int, tuple[int, ...]],
-    scatter: dict[int, int],
-) -> ShardingStrategy | None:
+) -> _Computation | None:
+    """None where an operand or a result cannot be laid out so."""
     rule = unit.rule
     reads = [tensor_sharding(dims, rule.factor_sizes, assignment, mesh) for _, dims in rule.reads]
-    before = [tensor_sharding(d, rule.factor_sizes, assignment, mesh) for d in rule.results]
-    after = _after_scatter(assignment, scatter)
-    results = [tensor_sharding(d, rule.factor_sizes, after, mesh) for d in rule.results]
-    if not (_all_exist(reads) and _all_exist(before) and _all_exist(results)):
+    results = [tensor_sharding(d, rule.factor_sizes, assignment, mesh) for d in rule.results]
+    if not (_all_exist(reads) and _all_exist(results)):
         return None
-    values = units.graph.program.values
-    shapes = [values[v] for v in unit.outputs]
-    partial_bytes = sum(
-        v.size_bytes // s.shard_count(mesh.shape) for v, s in zip(shapes, before, strict=True)
-    )
-    result_bytes = sum(
-        v.size_bytes // s.shard_count(mesh.shape) for v, s in zip(shapes, results, strict=True)
-    )
+    partial_bytes = _local_bytes(units, unit, mesh, results)
     shards = {f: prod(mesh.shape[a] for a in axes) for f, axes in assignment.items()}
-    return ShardingStrategy(
+    read_shards = [r.shard_count(mesh.shape) for r in reads]
+    kept = _result_factors(rule)
+    return _Computation(
+        assignment,
         tuple(reads),
         tuple(results),
-        work.seconds(shards, [r.shard_count(mesh.shape) for r in reads], partial_bytes),
-        _collectives(rule, mesh, assignment, before, scatter, partial_bytes),
-        result_bytes,
-        partial_bytes - result_bytes,
+        tuple(sorted(a for f, axes in assignment.items() if f not in kept for a in axes)),
+        partial_bytes,
+        work.seconds(shards, read_shards, partial_bytes),
     )
+
+
+def _strategy(
+    units: UnitGraph, unit: Unit, mesh: DeviceMesh, found: _Computation, scatter: dict[int, int]
+) -> ShardingStrategy | None:
+    """The strategy that scatters each axis of `scatter` onto its factor."""
+    rule = unit.rule
+    results, dims = found.results, {}
+    if scatter:
+        after = _after_scatter(found.assignment, scatter)
+        # Only a single result is scattered; several are all-reduced as one.
+        layout = tensor_sharding(rule.results[0], rule.factor_sizes, after, mesh)
+        if layout is None:
+            return None
+        results = (layout,)
+        dim_of_factor = {f: d for d, factors in enumerate(rule.results[0]) for f in factors}
+        dims = {axis: dim_of_factor[factor] for axis, factor in scatter.items()}
+    collectives: tuple[Collective, ...] = ()
+    if found.partial:
+        source = found.results[0]
+        sums = (found.partial, dims, found.partial_bytes)
+        collectives = reduction_collectives(mesh, source, *sums)
+    result_bytes = _local_bytes(units, unit, mesh, results)
+    return ShardingStrategy(
+        found.reads,
+        results,
+        found.compute_seconds,
+        collectives,
+        result_bytes,
+        found.partial_bytes - result_bytes,
+        bool(scatter) and not can_scatter(found.results[0], found.partial, dims),
+    )
+
+
+def _local_bytes(
+    units: UnitGraph, unit: Unit, mesh: DeviceMesh, layouts: Sequence[TensorSharding]
+) -> int:
+    """Bytes of one device's part of all results."""
+    values = [units.graph.program.values[output] for output in unit.outputs]
+    pairs = zip(values, layouts, strict=True)
+    return sum(value.size_bytes // layout.shard_count(mesh.shape) for value, layout in pairs)
 
 
 def _all_exist(layouts: list[TensorSharding | None]) -> TypeGuard[list[TensorSharding]]:
     return None not in layouts
-
-
-def _collectives(
-    rule: ComposedRule,
-    mesh: DeviceMesh,
-    assignment: dict[int, tuple[int, ...]],
-    before: list[TensorSharding],
-    scatter: dict[int, int],
-    partial_bytes: int,
-) -> tuple[Collective, ...]:
-    """What reduces the partial sums of this assignment."""
-    results = _result_factors(rule)
-    partial = {a for f, axes in assignment.items() if f not in results for a in axes}
-    if not partial:
-        return ()
-    # Only a single result is scattered; several are all-reduced as one.
-    dim_of_factor = {f: d for d, factors in enumerate(rule.results[0]) for f in factors}
-    scattered = {axis: dim_of_factor[factor] for axis, factor in scatter.items()}
-    return reduction_collectives(mesh, before[0], partial, scattered, partial_bytes)
