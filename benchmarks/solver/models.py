@@ -137,7 +137,8 @@ def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
     from kiwi.hlo.program import trace
     from kiwi.hlo.units import build_units
     from kiwi.mesh import DeviceMesh, hardware
-    from kiwi.solver import solve, warm_up
+    from kiwi.solver import evaluate, solve, warm_up
+    from kiwi.solver.settle import settled
     from kiwi.strategy.build import Fixed, build_problem
 
     flat, arguments, state_size = _training_step(layers)
@@ -163,12 +164,14 @@ def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
         gap=options.gap if budget_bytes else _GAP_OF_BUDGET,
     )
     solve_seconds = clock.lap()
+    if not budget_bytes and result.solution is not None:  # not what it holds for no reason
+        budget_bytes = evaluate(problem, settled(problem, result.solution)).peak_bytes
     return Row(
         layers=layers,
         operators=len(graph.operators),
         units=len(units.units),
         options=problem.option_count,
-        budget_bytes=budget_bytes or result.peak_bytes or 0,
+        budget_bytes=budget_bytes,
         trace_seconds=trace_seconds,
         lower_seconds=lower_seconds,
         units_seconds=units_seconds,

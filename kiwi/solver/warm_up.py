@@ -33,11 +33,17 @@ def warm_up() -> None:
 
 def _example() -> Problem:
     """All pairs of five nodes avoid equal options of three: the relaxation leaves a gap, so that no
-    part of the search ends early. Memory for all but two large results."""
-    nodes = []
-    for i in range(_NODES):
-        usage = tuple((Interval(i, _NODES, size),) for size in (3, 2, 1))
-        nodes.append(Node(f"n{i}", np.array([0.0, 0.1, 0.2]), usage))
+    part of the search ends early. There is memory for all but two large results. Another node
+    must agree with the first one, and one more has few partners, so that presolve merges nodes.
+    """
+    sizes = [(3, 2, 1)] * _NODES + [(0, 0, 0), (1, 0, 1)]
+    nodes = [
+        Node(f"n{i}", np.array([0.0, 0.1, 0.2]), tuple((Interval(i, len(sizes), b),) for b in held))
+        for i, held in enumerate(sizes)
+    ]
     pairs = [(i, j) for i in range(_NODES) for j in range(i + 1, _NODES)]
     edges = [Edge(i, j, np.eye(3) + 0.01 * np.arange(9).reshape(3, 3)) for i, j in pairs]
-    return Problem(tuple(nodes), tuple(edges), limit_bytes=3 * _NODES - 4, horizon=_NODES)
+    agree = np.where(np.eye(3) > 0, 0.0, np.inf)
+    few = np.where(np.eye(3) > 0, np.inf, 0.1 * np.arange(9).reshape(3, 3))
+    edges += [Edge(0, _NODES, agree), Edge(1, _NODES + 1, few), Edge(2, _NODES + 1, few)]
+    return Problem(tuple(nodes), tuple(edges), limit_bytes=3 * _NODES - 4, horizon=len(sizes))

@@ -1,5 +1,8 @@
 """The order in which nodes are visited, and the warm-up of the inner loops."""
 
+import subprocess
+import sys
+
 import numpy as np
 
 from kiwi.solver import Edge, Interval, Node, Problem, evaluate, warm_up
@@ -58,3 +61,28 @@ def test_warming_up_changes_nothing_and_may_be_repeated() -> None:
     warm_up()
     warm_up()
     assert warm_up.cache_info().currsize == 1
+
+
+_COMPILES_NOTHING = """
+import sys
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+from kiwi.solver import solve, warm_up
+from tests.solver.random_problems import random_problem
+
+def compiled():
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith("kiwi.solver")]
+    found = [d for m in modules for d in vars(m).values() if isinstance(d, Dispatcher)]
+    return {(d.py_func.__module__, d.py_func.__name__, str(s)) for d in found for s in d.signatures}
+
+warm_up()
+before = compiled()
+for seed in range(60):
+    solve(random_problem(seed, integral=False), solver="lagrangian", gap=0.0, round_limit=20)
+late = sorted({(module, name) for module, name, _ in compiled() - before})
+sys.exit(f"compiled during a search: {late}" if late else 0)
+"""
+
+
+def test_a_search_after_the_warm_up_compiles_nothing() -> None:
+    subprocess.run([sys.executable, "-c", _COMPILES_NOTHING], check=True, timeout=300)
