@@ -9,11 +9,12 @@ it once for all readers of that layout, and holds the copy from the first to the
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kiwi.mesh import ReshardingTable, TensorSharding
+from kiwi.mesh import TensorSharding
 from kiwi.plan.estimate import Estimate, Held, allocated_bytes
 from kiwi.plan.predicted_collectives import predicted_uses
 from kiwi.solver.problem import Interval
 from kiwi.strategy.build import PlanningProblem
+from kiwi.strategy.edges import resharding_table
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def _copies(planning: PlanningProblem, solution: Sequence[int]) -> Iterator[_Cop
 def _seconds(planning: PlanningProblem, copy: _Copy) -> float:
     """Of making the copy once."""
     info = planning.units.graph.program.values[copy.value]
-    table = ReshardingTable(planning.mesh, info.shape, info.itemsize)
+    table = resharding_table(planning.mesh, info)
     return float(table.seconds_matrix([copy.stored], [copy.wanted])[0, 0])
 
 

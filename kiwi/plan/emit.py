@@ -22,10 +22,11 @@ from jax import numpy as jnp
 from kiwi.hlo.fusion import is_map
 from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit
-from kiwi.mesh import ReshardingTable, TensorSharding
+from kiwi.mesh import TensorSharding
 from kiwi.plan.execution import Execution
 from kiwi.plan.fences import Fence, fences
 from kiwi.plan.scopes import RESHARD_SCOPE, scope_name
+from kiwi.strategy.edges import resharding_table
 
 LARGE_FILL_BYTES = 2**20
 """Constants from this size on are computed where they are used."""
@@ -157,7 +158,7 @@ class _Interpreter:
         if source == target:
             return array
         info = self._program.values[value]
-        table = ReshardingTable(self._execution.mesh, info.shape, info.itemsize)
+        table = resharding_table(self._execution.mesh, info)
         with jax.named_scope(RESHARD_SCOPE):
             for waypoint in (*table.waypoints(source, target), target):
                 array = self._constrain(value, array, waypoint)

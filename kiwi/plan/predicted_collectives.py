@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from kiwi.mesh import KINDS, ReshardingTable, TensorSharding
+from kiwi.mesh import KINDS, TensorSharding
 from kiwi.plan.collectives import AxisUse, CollectiveUse, axis_uses
 from kiwi.strategy.build import PlanningProblem
+from kiwi.strategy.edges import resharding_table
 
 SLACK = 0.01
 """By how much of all planned bytes a kind may exceed what was planned along its axes."""
@@ -71,7 +72,7 @@ def _resharding(
     times: int,
 ) -> Iterator[_Found]:
     info = planning.units.graph.program.values[value]
-    for step in ReshardingTable(planning.mesh, info.shape, info.itemsize).path(source, target):
+    for step in resharding_table(planning.mesh, info).path(source, target):
         yield step.kind, step.axes, step.bytes, times
 
 

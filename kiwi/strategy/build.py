@@ -26,7 +26,7 @@ from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.strategy.copies import NEGLIGIBLE, CopyNode, copy_node
-from kiwi.strategy.edges import EdgeMatrices, Side
+from kiwi.strategy.edges import EdgeMatrices, Side, resharding_table
 from kiwi.strategy.hoisted import hoisted
 from kiwi.strategy.lifetimes import Lifetimes
 from kiwi.strategy.residency import Residency, UnitResidency, residencies
@@ -231,7 +231,7 @@ class _Builder:
         self._unit_nodes = unit_nodes
         self._values = units.graph.program.values
         self._source_index = {source.value: k for k, source in enumerate(sources)}
-        self._matrices = EdgeMatrices(mesh, with_parts=with_parts)
+        self._matrices = EdgeMatrices(with_parts=with_parts)
         self.lifetimes = Lifetimes.of(units)
         self.copies = tuple(self._find_copies(limit_bytes))
 
@@ -329,8 +329,7 @@ class _Builder:
         return self._node_index(node.unit), Side.of(wanted, node.residency)
 
     def _table(self, value: int) -> ReshardingTable:
-        info = self._values[value]
-        return ReshardingTable(self._mesh, info.shape, info.itemsize)
+        return resharding_table(self._mesh, self._values[value])
 
     def _node_index(self, unit: int) -> int:
         return len(self._sources) + unit
@@ -344,10 +343,7 @@ class _Builder:
             for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
                 tail, stored = self._producer(value)
                 head, wanted = self._reader(node, read)
-                info = self._values[value]
-                edge = self._matrices.read_edge(
-                    tail, head, stored, wanted, info.shape, info.itemsize
-                )
+                edge = self._matrices.read_edge(tail, head, stored, wanted, self._table(value))
                 if edge is not None:
                     yield edge
 
@@ -369,8 +365,7 @@ class _Builder:
                 continue
             head, yielded = self._producer(value)
             tail, kept = self._producer(argument)
-            info = self._values[value]
-            edge = self._matrices.carried_edge(tail, head, kept, yielded, info.shape, info.itemsize)
+            edge = self._matrices.carried_edge(tail, head, kept, yielded, self._table(value))
             if edge is not None:
                 found.append(edge)
         return found

@@ -20,6 +20,7 @@ import numpy as np
 
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable
+from kiwi.strategy.edges import resharding_table
 from kiwi.strategy.strategies import ShardingStrategy
 
 
@@ -59,8 +60,7 @@ def _without_cut_sums(strategies: Sequence[ShardingStrategy]) -> Sequence[Shardi
 
 
 def _table(units: UnitGraph, value: int, mesh: DeviceMesh) -> ReshardingTable:
-    info = units.graph.program.values[value]
-    return ReshardingTable(mesh, info.shape, info.itemsize)
+    return resharding_table(mesh, units.graph.program.values[value])
 
 
 def _reads_seconds(

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
+from kiwi.hlo.program import Value
+from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, moved_itemsize
 from kiwi.solver.problem import Edge
 from kiwi.strategy.copies import CopyNode
 from kiwi.strategy.residency import Residency, UnitResidency
@@ -47,11 +48,16 @@ class Side:
         return (self.layout_of_strategy[:, None] * width + classes[None, :]).ravel()
 
 
-class EdgeMatrices:
-    """Builds edges on one mesh."""
+def resharding_table(mesh: DeviceMesh, value: Value) -> ReshardingTable:
+    """Between the layouts of a value, in the bytes that the compiled program moves."""
+    itemsize = moved_itemsize(mesh, str(value.dtype), value.itemsize)
+    return ReshardingTable(mesh, value.shape, itemsize)
 
-    def __init__(self, mesh: DeviceMesh, *, with_parts: bool) -> None:
-        self._mesh = mesh
+
+class EdgeMatrices:
+    """Builds edges; equal matrices once."""
+
+    def __init__(self, *, with_parts: bool) -> None:
         self._with_parts = with_parts
         self._known: dict[object, tuple[np.ndarray, dict[str, np.ndarray]] | None] = {}
 
@@ -61,8 +67,7 @@ class EdgeMatrices:
         head: int,
         stored: Side,
         wanted: Side,
-        shape: tuple[int, ...],
-        itemsize: int,
+        table: ReshardingTable,
     ) -> Edge | None:
         """From a producer to a reader; None where it would be all zero.
 
@@ -71,9 +76,10 @@ class EdgeMatrices:
         """
         here = _availability(stored.residencies, wanted.residencies)
         again = np.array([float(r.recomputes) for r in wanted.residencies])
-        key = (shape, itemsize, stored.layouts, wanted.layouts, here.tobytes(), again.tobytes())
+        layouts = (table.shape, table.itemsize, stored.layouts, wanted.layouts)
+        key = (*layouts, here.tobytes(), again.tobytes())
         if key not in self._known:
-            self._known[key] = self._read_matrices(stored, wanted, here, again, shape, itemsize)
+            self._known[key] = self._read_matrices(stored, wanted, here, again, table)
         matrices = self._known[key]
         if matrices is None:
             return None
@@ -85,11 +91,10 @@ class EdgeMatrices:
         wanted: Side,
         here: np.ndarray,
         again: np.ndarray,
-        shape: tuple[int, ...],
-        itemsize: int,
+        table: ReshardingTable,
     ) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
         """Resharding and that of a recomputed reader together, and the parts if asked for."""
-        seconds = self._seconds(stored.layouts, wanted.layouts, shape, itemsize)
+        seconds = table.seconds_matrix(stored.layouts, wanted.layouts)
         if not seconds.any() and here.all():
             return None
         penalty = np.where(here, 0.0, np.inf)
@@ -105,15 +110,6 @@ class EdgeMatrices:
             once, free = matrix(np.ones_like(again), penalty), np.zeros_like(penalty)
             parts = {"resharding": once, "recompute": matrix(again, free)}
         return matrix(1 + again, penalty), parts
-
-    def _seconds(
-        self,
-        sources: Sequence[TensorSharding],
-        targets: Sequence[TensorSharding],
-        shape: tuple[int, ...],
-        itemsize: int,
-    ) -> np.ndarray:
-        return ReshardingTable(self._mesh, shape, itemsize).seconds_matrix(sources, targets)
 
     def edge_into_copy(self, tail: int, head: int, stored: Side, copy: CopyNode) -> Edge:
         """From a producer to the copy: which options agree with the stored layout."""
@@ -134,11 +130,10 @@ class EdgeMatrices:
         head: int,
         kept: Side,
         yielded: Side,
-        shape: tuple[int, ...],
-        itemsize: int,
+        table: ReshardingTable,
     ) -> Edge | None:
         """From an argument to the unit whose result replaces it; None if all zero."""
-        seconds = self._seconds(yielded.layouts, kept.layouts, shape, itemsize).T
+        seconds = table.seconds_matrix(yielded.layouts, kept.layouts).T
         if not seconds.any():
             return None
         parts = {"resharding": seconds} if self._with_parts else {}

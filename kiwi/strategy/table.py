@@ -40,10 +40,10 @@ class StrategyTable:
         """All that strategies and their dominance depend on."""
         values = self._units.graph.program.values
         reads = tuple(
-            (values[value].shape, values[value].itemsize, dims) for value, dims in unit.rule.reads
+            (values[value].shape, str(values[value].dtype), dims) for value, dims in unit.rule.reads
         )
         outputs = tuple(
-            (values[o].shape, values[o].itemsize, len(self._units.readers.get(o, ())))
+            (values[o].shape, str(values[o].dtype), len(self._units.readers.get(o, ())))
             for o in unit.outputs
         )
         rule = unit.rule
