@@ -8,10 +8,12 @@ belongs to every unit that reads it.
 
 import functools
 import heapq
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kiwi.hlo.fusion import materialised
+from kiwi.hlo.collection import without_collection
+from kiwi.hlo.fusion import LIBRARY_OPCODES, is_map, materialised, opcodes
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.rule import ComposedRule, RuleComposer
 
@@ -68,6 +70,7 @@ class UnitGraph:
         return {output: unit.index for unit in self.units for output in unit.outputs}
 
 
+@without_collection
 def build_units(graph: HloGraph, donated_arguments: frozenset[int] = frozenset()) -> UnitGraph:
     """Groups equations into units and puts these in execution order.
 
@@ -162,7 +165,8 @@ def _execution_order(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int
     """Program order, except that updates run as soon as they can.
 
     XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all
-    of them at the end.
+    of them at the end. Before any update goes what may write over the result just computed:
+    behind another unit it could not (`kiwi.strategy.lifetimes`, rule 4).
     """
     waits = _dependencies(drafts, aliased)
     waiting = [len(w) for w in waits]
@@ -176,15 +180,60 @@ def _execution_order(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int
 
     ready = [priority(d) for d, count in enumerate(waiting) if count == 0]
     heapq.heapify(ready)
-    ordered = []
+    unread = Counter(value for draft in drafts for value in draft.reads)
+    ordered: list[Unit] = []
+    done: set[int] = set()
+    following: int | None = None
     while ready:
-        _, draft = heapq.heappop(ready)
+        draft = heapq.heappop(ready)[1] if following is None else following
+        following = None
+        if draft in done:
+            continue
+        done.add(draft)
         ordered.append(drafts[draft])
+        unread.subtract(drafts[draft].reads)
         for follower in followers[draft]:
             waiting[follower] -= 1
             if waiting[follower] == 0:
                 heapq.heappush(ready, priority(follower))
+                if _continues(graph, drafts[draft], drafts[follower], unread):
+                    following = follower
     return ordered
+
+
+def _continues(graph: HloGraph, unit: Unit, reader: Unit, unread: Mapping[int, int]) -> bool:
+    """Whether `reader` may write over the result of `unit`, which nothing else reads any more."""
+    results = graph.program.result_values
+    return (
+        len(unit.outputs) == 1
+        and unit.outputs[0] not in results
+        and unread[unit.outputs[0]] == 1
+        and unit.outputs[0] in overwritable(graph, reader)
+    )
+
+
+def overwritable(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
+    """Of what a unit reads, the values of its result's size, mapped element by element to it.
+
+    None where a matmul reads the result and has to merge dimensions of it: XLA has the unit write
+    it in that shape, and shares no buffer across a change of shape.
+    """
+    if len(unit.outputs) != 1 or not all(is_map(graph, e) for e in unit.equations):
+        return ()
+    if len(graph.program.values[unit.outputs[0]].shape) > 2 and _feeds_library(graph, unit):
+        return ()
+    values = graph.program.values
+    size = values[unit.outputs[0]].size_bytes
+    return tuple(
+        value
+        for value, dims in unit.rule.reads
+        if values[value].size_bytes == size and dims == unit.rule.results[0]
+    )
+
+
+def _feeds_library(graph: HloGraph, unit: Unit) -> bool:
+    readers = graph.program.readers[unit.outputs[0]]
+    return any(opcodes(graph, reader) & LIBRARY_OPCODES for reader in readers)
 
 
 def _dependencies(drafts: list[Unit], aliased: dict[int, int]) -> list[set[int]]:

@@ -15,8 +15,7 @@
 import functools
 from dataclasses import dataclass
 
-from kiwi.hlo.fusion import is_map
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph, overwritable
 from kiwi.solver.problem import Interval
 from kiwi.strategy.residency import Residency, UnitResidency
 
@@ -97,16 +96,11 @@ class Lifetimes:
 
 def _overwrites(units: UnitGraph, unit: Unit) -> int | None:
     """The unit whose result `unit` overwrites: its neighbour's, read last here, as it is."""
-    if len(unit.outputs) != 1 or unit.outputs[0] in units.aliased_results:
+    if any(output in units.aliased_results for output in unit.outputs):
         return None
-    if not all(is_map(units.graph, equation) for equation in unit.equations):
-        return None
-    values = units.graph.program.values
-    for value, dims in unit.rule.reads:
-        same_size = values[value].size_bytes == values[unit.outputs[0]].size_bytes
-        same_layout = dims == unit.rule.results[0]
+    for value in overwritable(units.graph, unit):
         is_neighbour = units.producer.get(value) == unit.index - 1
-        if same_size and same_layout and is_neighbour and _dies_at(units, value, unit.index):
+        if is_neighbour and _dies_at(units, value, unit.index):
             return unit.index - 1
     return None
 

@@ -8,7 +8,7 @@ import pytest
 
 from examples import convnet, encoder, gpt, mlp
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.units import build_units
+from kiwi.hlo.units import build_units, overwritable
 from tests.helpers.planning import array, step_graph, units_of
 
 X, W = array(8, 16), array(16, 16)
@@ -130,3 +130,32 @@ def test_units_of_an_example_cover_it_in_an_order_that_can_run(module, donate: b
     assert all(r in available for r in graph.program.results if isinstance(r, int))
     for unit, read in itertools.product(units.units, units.readers):
         assert (unit.index in units.readers[read]) == (read in unit.reads)
+
+
+def test_a_map_follows_what_it_writes_over_before_any_update():
+    """The update of `w1` waits only for the gradient that the activation's gradient passes on."""
+
+    def step(w0, w1, x):
+        def product(w0, w1):
+            hidden = jnp.tanh(x @ w0)
+            return jnp.square((hidden * jnp.sin(hidden)) @ w1).sum()
+
+        grads = jax.grad(product, argnums=(0, 1))(w0, w1)
+        return w0 - 0.1 * grads[0], w1 - 0.1 * grads[1]
+
+    units = units_of(step, W, W, X, donated=(0, 1))
+    pairs = 0
+    for unit in units.units:
+        for value in overwritable(units.graph, unit):
+            if value in units.producer and units.readers[value] == (unit.index,):
+                pairs += 1
+                assert units.producer[value] == unit.index - 1
+    assert pairs
+
+
+def test_no_buffer_is_shared_where_a_matmul_merges_dimensions():
+    def shared(x):
+        units = units_of(lambda x, w: (jnp.sin(x @ w) * jnp.cos(x @ w)) @ w, x, W)
+        return [overwritable(units.graph, unit) for unit in units.units]
+
+    assert any(shared(X)) and not any(shared(array(2, 4, 16)))
