@@ -68,9 +68,18 @@ def main() -> None:
                 runs.append(run_instance(options.data, instance, seed, options.share))
                 print(_line(instance, runs[-1]), flush=True)
     RESULTS.mkdir(exist_ok=True)
+    runs = _with_earlier(runs)
     (RESULTS / "contest.json").write_text(json.dumps([asdict(run) for run in runs], indent=1))
     (RESULTS / "contest.md").write_text(table(runs))
     plot(runs)
+
+
+def _with_earlier(runs: list[Run]) -> list[Run]:
+    """Adds the results on record of what was not run now."""
+    path = RESULTS / "contest.json"
+    earlier = [Run(**run) for run in json.loads(path.read_text())] if path.exists() else []
+    found = {(run.instance, run.seed): run for run in [*earlier, *runs]}
+    return [found[key] for key in sorted(found)]
 
 
 def run_instance(data: Path, instance: Instance, seed: int, share: float) -> Run:
