@@ -1,8 +1,8 @@
 """Cost matrices of the problem's edges.
 
 Options that store a value in one layout, or expect it in one, share a line of the matrix (see
-`kiwi.solver.Edge`). A line stands for a pair (layout, residency), layout-major; equal matrices,
-such as those of repeated layers, are built once.
+`kiwi.solver.Edge`). A line stands for a pair (layout, class of residencies), layout-major; equal
+matrices, such as those of repeated layers, are built once.
 """
 
 from collections.abc import Sequence
@@ -76,6 +76,10 @@ class EdgeMatrices:
         """
         here = _availability(stored.residencies, wanted.residencies)
         again = np.array([float(r.recomputes) for r in wanted.residencies])
+        # Residencies that differ to third nodes only share a line.
+        tails, first_tails = _classes(here)
+        heads, first_heads = _classes(np.column_stack([here.T, again]))
+        here, again = here[np.ix_(first_tails, first_heads)], again[first_heads]
         layouts = (table.shape, table.itemsize, stored.layouts, wanted.layouts)
         key = (*layouts, here.tobytes(), again.tobytes())
         if key not in self._known:
@@ -83,7 +87,7 @@ class EdgeMatrices:
         matrices = self._known[key]
         if matrices is None:
             return None
-        return Edge(tail, head, *matrices, stored.lines(), wanted.lines())
+        return Edge(tail, head, *matrices, stored.lines(tails), wanted.lines(heads))
 
     def _read_matrices(
         self,
@@ -98,7 +102,7 @@ class EdgeMatrices:
         if not seconds.any() and here.all():
             return None
         penalty = np.where(here, 0.0, np.inf)
-        # Axes: stored layout, producer's residency, wanted layout, reader's residency.
+        # Axes: stored layout, class of the producer's residency, wanted layout, reader's.
         lines = (len(stored.layouts) * here.shape[0], len(wanted.layouts) * here.shape[1])
 
         def matrix(times: np.ndarray, penalty: np.ndarray) -> np.ndarray:
@@ -147,3 +151,10 @@ def _availability(producer: Sequence[Residency], reader: Sequence[Residency]) ->
         [r.recompute_at is None or p.available_at(r.recompute_at) for r in reader] for p in producer
     ]
     return np.array(rows)
+
+
+def _classes(rows: np.ndarray) -> tuple[list[int], list[int]]:
+    """For each row the number of its class of equal rows, and the first row of each class."""
+    index: dict[bytes, int] = {}
+    numbers = [index.setdefault(row.tobytes(), len(index)) for row in np.ascontiguousarray(rows)]
+    return numbers, [numbers.index(number) for number in range(len(index))]
