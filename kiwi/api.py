@@ -87,7 +87,8 @@ def plan(
       device memory.
     - `profile`: the hardware to price for, a name of the catalogue (`kiwi.mesh.CATALOGUE`) or
       a `kiwi.mesh.Hardware`.
-    - `planner`: "joint" decides sharding and recomputation together, "alpa" sharding alone,
+    - `planner`: "joint" decides sharding and recomputation together, "alpa" sharding alone;
+      "alpa+dots", "alpa+megatron" and "two-pass" recompute by a rule and decide sharding then;
       "xla" nothing: values are sharded as XLA does by itself from the shardings given. On a
       mesh of one device also a planner of `kiwi.solver.remat`, e.g. "remat".
     - `solver`: a backend of `kiwi.solver.solve`.

@@ -273,12 +273,14 @@ class _Chain:
         return known, "same as a smaller budget"
 
     def _solved(self, budget: int) -> tuple[Plan, str]:
-        warm = None if self._tighter is None else self._tighter.solve_result.solution
+        # What two passes recompute depends on the budget: no other budget's problem will do.
+        own = self._settings.planner == "two-pass"
+        warm = None if self._tighter is None or own else self._tighter.solve_result.solution
         found = make_plan(
             self._traced,
             self._out_shardings,
             replace(self._settings, memory_budget_bytes=int(HEADROOM * budget)),
-            planning=self._planning,
+            planning=None if own else self._planning,
             warm_start=warm,
         )
         result = found.solve_result

@@ -63,6 +63,8 @@ def _residency(planning: PlanningProblem, unit: Unit) -> list[str]:
     """Case 3."""
     if any(r.recomputes for r in planning.unit_nodes[unit.index].residency.options):
         return []
+    if planning.fixed.rewrite is not None:
+        return ["Not recomputed: this planner recomputes by a rule, and keeps this."]
     if not planning.fixed.recompute:
         return ["Not recomputed: this planner recomputes nothing."]
     if unit.phase is not Phase.FORWARD:

@@ -16,6 +16,7 @@ from kiwi.hlo.lowering import lower
 from kiwi.hlo.program import Program, trace
 from kiwi.hlo.units import UnitGraph, build_units
 from kiwi.mesh import DeviceMesh
+from kiwi.plan.baselines import RULES
 from kiwi.plan.carried import carried_results
 from kiwi.plan.ledger import build_ledger
 from kiwi.plan.loop import ClosedLoop
@@ -30,10 +31,11 @@ from kiwi.solver import SOLVERS
 from kiwi.solver.outcome import OnProgress
 from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
 
-PLANNERS = {"joint": True, "alpa": False, "xla": False}
-"""Planner names, and whether they recompute. "joint" decides sharding and recomputation
-together; "alpa" decides sharding alone under the same memory limit (Zheng et al., 2022). "xla"
-decides nothing: values are sharded as XLA does by itself from what the caller gives."""
+PLANNERS = {"joint": True, "alpa": False, "xla": False, **dict.fromkeys(RULES, False)}
+"""Planner names, and whether they choose what to recompute. "joint" decides sharding and
+recomputation together; "alpa" decides sharding alone under the same memory limit (Zheng et al.,
+2022). "xla" decides nothing: values are sharded as XLA does by itself from what the caller gives.
+The others recompute by a rule, then decide sharding, see `kiwi.plan.baselines`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +173,9 @@ def formulate(traced: Traced, out_shardings: Any, settings: Settings) -> Plannin
     replaced = carried_results(traced.call, traced.out_tree, traced.units)
     carried = {p: argument for p, argument in replaced.items() if p not in results}
     recompute, target = PLANNERS[settings.planner], memory_model(settings.verify)
-    fixed = Fixed(arguments, results, carried, recompute, target=target)
+    rule = RULES.get(settings.planner)
+    rewrite = None if rule is None else rule(traced.units, settings)
+    fixed = Fixed(arguments, results, carried, recompute, target=target, rewrite=rewrite)
     if settings.planner == "xla":
         fixed = replace(fixed, values=propagated(program, mesh, fixed))
     return build_problem(traced.units, mesh, fixed, settings.memory_budget_bytes)

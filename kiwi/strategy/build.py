@@ -30,6 +30,7 @@ from kiwi.strategy.edges import EdgeMatrices, Side, resharding_table
 from kiwi.strategy.hoisted import hoisted
 from kiwi.strategy.lifetimes import Lifetimes
 from kiwi.strategy.residency import Residency, UnitResidency, residencies
+from kiwi.strategy.rewrite import rewritten
 from kiwi.strategy.strategies import ShardingStrategy
 from kiwi.strategy.table import StrategyTable
 
@@ -46,6 +47,7 @@ class Fixed:
     - `values`: value index of what a unit yields → its sharding, where the unit has a strategy
       that yields it so.
     - `target`: the compiler whose memory is predicted, see `kiwi.strategy.hoisted`.
+    - `rewrite`: the units that are recomputed, and no others; None leaves that to the solver.
     """
 
     arguments: Mapping[int, TensorSharding]
@@ -54,6 +56,7 @@ class Fixed:
     recompute: bool = True
     values: Mapping[int, TensorSharding] = field(default_factory=dict)
     target: str = "cpu"
+    rewrite: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +138,10 @@ def build_problem(
 ) -> PlanningProblem:
     """Enumerates options and prices them."""
     sources = tuple(_source_node(units, mesh, fixed, value) for value in _source_values(units))
-    lifetimes = residencies(units, recompute=fixed.recompute)
+    if fixed.rewrite is None:
+        lifetimes = residencies(units, recompute=fixed.recompute)
+    else:
+        lifetimes = rewritten(units, fixed.rewrite)
     table = StrategyTable(units, mesh)
     unit_nodes = tuple(
         UnitNode(unit.index, _strategies(units, table, unit, fixed), lifetimes[unit.index])
