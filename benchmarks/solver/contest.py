@@ -164,9 +164,10 @@ def table(runs: list[Run]) -> str:
         instance = known[run.instance]
         gap = "-" if not run.cost or run.bound is None else f"{1 - run.bound / run.cost:.4%}"
         bound = "-" if run.bound is None else f"{run.bound:,.0f}"
+        cost = "none found" if run.cost is None else f"{run.cost:,}"
         lines.append(
             f"| {run.instance} | {run.seed} | {run.time_limit_seconds:.0f} | {run.seconds} "
-            f"| {run.cost:,} | {instance.best_known:,} | {run.score:.6f} | {bound} | {gap} "
+            f"| {cost} | {instance.best_known:,} | {run.score:.6f} | {bound} | {gap} "
             f"| {instance.published_bound:,.0f} | {run.status} |"
         )
     mean = sum(run.score for run in runs) / max(1, len(runs))

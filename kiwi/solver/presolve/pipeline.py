@@ -19,18 +19,18 @@ _MOST_DOMINANCE_PASSES = 4
 def presolve(net: Network) -> Reduction:
     """Merges decided nodes, drops times that cannot bind and dominated options, and again while
     that leads to more; joins what is left of nodes with few partners, and once more."""
-    total = _reduced(net)
+    total = _reduced(net, 1)
     if total.infeasible:
         return total
     joined = join(total.net)
-    if not joined.merged:
-        return total
-    return chain(total, chain(joined, _reduced(joined.net)))
+    if joined.infeasible:
+        return chain(total, joined)
+    return chain(total, chain(joined, _reduced(joined.net, _MOST_DOMINANCE_PASSES)))
 
 
-def _reduced(net: Network) -> Reduction:
+def _reduced(net: Network, most_dominance_passes: int) -> Reduction:
     total = repeat(contract, net, _MOST_MERGE_PASSES)
-    for _ in range(_MOST_DOMINANCE_PASSES):
+    for _ in range(most_dominance_passes):
         if total.infeasible:
             return total
         total = replace(total, net=_with_fewer_times(total.net))
