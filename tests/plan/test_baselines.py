@@ -33,7 +33,7 @@ def _planned(model, planner, budget=NO_LIMIT, **options):
     module = MODELS[model]
     config = replace(module.SIZES["tiny"], vocabulary=0)
     step = _step(module, config)
-    options = {"mesh_shape": (2, 4), "donate_argnums": 0, "time_limit_seconds": 3.0, **options}
+    options = {"mesh_shape": (2, 4), "donate_argnums": 0, "time_limit_seconds": 2.0, **options}
     planned = kiwi.jit(step, planner=planner, memory_budget=budget, **options)
     params = module.abstract_state(config).params
     return planned.plan(params, module.abstract_batch(config)), step, config
@@ -106,24 +106,24 @@ def test_two_passes_name_the_first_when_it_fails():
     assert caught.value.least_peak_bytes > 1000
 
 
-@pytest.mark.parametrize("planner", ["alpa", *sorted(RULES)])
-def test_joint_is_never_slower(free, planner):
+def test_joint_is_never_slower_by_more_than_its_gap(free):
     model, plan = free
-    budget = plan.estimate.peak_bytes
+    bases = [plan, *(_planned(model, p, verify=None)[0] for p in ("alpa+dots", "alpa+megatron"))]
+    budget = max(base.estimate.peak_bytes for base in bases)
+    bases.append(_planned(model, "two-pass", budget, verify=None)[0])
     joint = _planned(model, "joint", budget, verify=None)[0]
-    try:
-        base = _planned(model, planner, budget, verify=None)[0]
-    except InfeasibleBudgetError:
-        return
     assert joint.estimate.peak_bytes <= budget
     slack = 1 + joint.solve_result.gap
-    assert joint.estimate.step_seconds <= slack * base.estimate.step_seconds
+    for base in bases:
+        assert base.estimate.peak_bytes <= budget
+        assert joint.estimate.step_seconds <= slack * base.estimate.step_seconds
 
 
 @pytest.mark.parametrize("planner", sorted(RULES))
-def test_a_verified_plan_computes_the_same(free, planner):
-    model, alpa = free
-    budget = NO_LIMIT if planner != "two-pass" else int(0.75 * alpa.estimate.peak_bytes)
+def test_a_verified_plan_computes_the_same(planner):
+    model, budget = "gpt", NO_LIMIT
+    if planner == "two-pass":
+        budget = int(0.75 * _planned(model, "alpa", verify=None)[0].estimate.peak_bytes)
     plan, step, config = _planned(model, planner, budget, verify="cpu")
     assert plan.compiled.peak_bytes <= plan.memory_budget_bytes
     assert plan.planner == planner
