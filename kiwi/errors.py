@@ -159,3 +159,7 @@ class PlanMismatchError(KiwiError, ValueError):
 
 class ClusterError(KiwiError):
     """A cluster's connections are not known, or not as a file or measurement says."""
+
+
+class ProfileFileError(KiwiError, ValueError):
+    """A file of measurements that cannot be read, or has figures that no measurement gives."""

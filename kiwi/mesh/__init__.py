@@ -21,6 +21,14 @@ from kiwi.mesh.hardware import CATALOGUE, Hardware, Link, hardware
 from kiwi.mesh.moves import SLICE
 from kiwi.mesh.partitioner import can_scatter, moved_itemsize, reduction_collectives
 from kiwi.mesh.probe import measure_cluster
+from kiwi.mesh.profile_table import (
+    CollectiveEntry,
+    Environment,
+    OperatorEntry,
+    Price,
+    ProfileTable,
+    Provenance,
+)
 from kiwi.mesh.reduction import reduction_path
 from kiwi.mesh.resharding import ReshardingTable, Step
 from kiwi.mesh.sharding import TensorSharding
@@ -34,10 +42,16 @@ __all__ = [
     "AxisLinks",
     "Cluster",
     "Collective",
+    "CollectiveEntry",
     "DeviceMesh",
+    "Environment",
     "Hardware",
     "LinearCost",
     "Link",
+    "OperatorEntry",
+    "Price",
+    "ProfileTable",
+    "Provenance",
     "ReshardingTable",
     "Step",
     "TensorSharding",

@@ -1,0 +1,183 @@
+"""Profile tables as files: readable JSON with a version, checked whole when read.
+
+    {"format": "kiwi-profile", "version": 1,
+     "hardware": {...}, "environment": {...} or null,
+     "operators": [{...}, ...], "collectives": [{...}, ...], "skipped": ["...", ...]}
+
+The keys of each part are the fields of `Hardware`, `Environment`, `OperatorEntry` and
+`CollectiveEntry`; all must be there, and no others. Reading a file parses JSON and nothing else.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kiwi.errors import InvalidArgumentError, ProfileFileError
+from kiwi.mesh.hardware import Hardware, Link
+from kiwi.mesh.profile_table import CollectiveEntry, Environment, OperatorEntry, ProfileTable
+
+FORMAT = "kiwi-profile"
+VERSION = 1
+
+_AGAIN = "Write the table again with ProfileTable.save."
+_KEYS = {"format", "version", "hardware", "environment", "operators", "collectives", "skipped"}
+
+
+def save_table(table: ProfileTable, path: str | Path) -> None:
+    """Writes a table; an existing file is replaced once the new one is complete.
+
+    **Raises:** `ProfileFileError` if the file cannot be written.
+    """
+    target = Path(path)
+    draft = target.with_name(target.name + ".part")
+    content = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(table)}
+    try:
+        draft.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        draft.replace(target)
+    except OSError as error:
+        raise ProfileFileError(
+            f"The profile cannot be written to {path}: {error.strerror}.",
+            suggestion="A path in a folder that exists and may be written to.",
+        ) from error
+
+
+def load_table(path: str | Path) -> ProfileTable:
+    """Reads a table.
+
+    **Raises:** `ProfileFileError` if the file is missing, truncated, of another kind or of a
+    newer version, or if a figure in it is missing or impossible; it says which.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileFileError(
+            f"The profile {path} cannot be read: {error}.", suggestion="The path of a saved table."
+        ) from error
+    try:
+        content = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        cut = not text.rstrip().endswith("}")
+        raise ProfileFileError(
+            f"The profile {path} is {'truncated' if cut else 'not JSON'}.",
+            cause=str(error),
+            suggestion=_AGAIN,
+        ) from error
+    _check_header(content, str(path))
+    try:
+        return _table(content)
+    except InvalidArgumentError as error:
+        raise _invalid(str(path), error.what) from error
+
+
+def _check_header(content: Any, name: str) -> None:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ProfileFileError(
+            f"{name} is not a profile of Kiwi.", cause=f'Its "format" is not "{FORMAT}".'
+        )
+    version = content.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise _invalid(name, f"its version is {version!r}")
+    if version > VERSION:
+        raise ProfileFileError(
+            f"{name} has version {version} of the profile format; this Kiwi reads up to {VERSION}.",
+            cause="It was saved by a newer Kiwi.",
+            suggestion="Update Kiwi, or record the profile again with this one.",
+        )
+
+
+def _invalid(name: str, cause: str) -> ProfileFileError:
+    return ProfileFileError(f"{name} is not a valid profile.", cause=cause, suggestion=_AGAIN)
+
+
+def _table(content: Mapping[str, Any]) -> ProfileTable:
+    _check_keys(content, _KEYS, "the table")
+    environment = content["environment"]
+    operators, collectives = _rows(content, "operators"), _rows(content, "collectives")
+    return ProfileTable(
+        _hardware(content["hardware"]),
+        tuple(_operator(e, f"operators[{k}]") for k, e in operators),
+        tuple(_build(CollectiveEntry, e, f"collectives[{k}]") for k, e in collectives),
+        None if environment is None else _build(Environment, environment, "environment"),
+        tuple(_sentence(s, k) for k, s in _rows(content, "skipped")),
+    )
+
+
+def _rows(content: Mapping[str, Any], section: str) -> list[tuple[int, Any]]:
+    if not isinstance(content[section], list):
+        raise InvalidArgumentError(f"{section} is not a list.")
+    return list(enumerate(content[section]))
+
+
+def _sentence(found: Any, position: int) -> str:
+    if not isinstance(found, str):
+        raise InvalidArgumentError(f"skipped[{position}] is not a text.")
+    return found
+
+
+def _operator(found: Any, where: str) -> OperatorEntry:
+    shapes = found.get("shapes") if isinstance(found, dict) else None
+    if shapes is not None:
+        if not isinstance(shapes, list) or not all(_is_shape(shape) for shape in shapes):
+            raise InvalidArgumentError(f"{where}.shapes is {shapes!r}, not a list of shapes.")
+        found = {**found, "shapes": tuple(tuple(shape) for shape in shapes)}
+    return _build(OperatorEntry, found, where)
+
+
+def _is_shape(found: Any) -> bool:
+    return isinstance(found, list) and all(type(size) is int for size in found)
+
+
+def _hardware(found: Any) -> Hardware:
+    if not isinstance(found, dict):
+        raise InvalidArgumentError("hardware is not an object.")
+    links = {
+        name: _build(Link, found.get(name), f"hardware.{name}")
+        for name in ("intra_link", "inter_link")
+    }
+    rates = found.get("flops_per_second")
+    if not isinstance(rates, dict) or not all(_is_number(rate) for rate in rates.values()):
+        raise InvalidArgumentError("hardware.flops_per_second does not give rates by dtype.")
+    return _build(Hardware, {**found, **links}, "hardware")
+
+
+def _build(kind: type[Any], found: Any, where: str) -> Any:
+    """The dataclass from an object with just its fields, each of the right kind."""
+    if not isinstance(found, dict):
+        raise InvalidArgumentError(f"{where} is {found!r}, not an object.")
+    kinds = {f.name: str(getattr(f.type, "__name__", f.type)) for f in dataclasses.fields(kind)}
+    _check_keys(found, set(kinds), where)
+    for key, value in found.items():
+        if not _fits(value, kinds[key]):
+            raise InvalidArgumentError(f"{where}.{key} is {value!r}, not of kind {kinds[key]}.")
+    try:
+        return kind(**found)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{where}: {error.what}") from error
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Numbers, texts and truth values; what is made of parts is checked where it is built."""
+    checks = {
+        "float": _is_number(value),
+        "int": type(value) is int,
+        "str": isinstance(value, str),
+        "bool": isinstance(value, bool),
+        "int | None": value is None or type(value) is int,
+        "str | None": value is None or isinstance(value, str),
+    }
+    return checks.get(kind, True)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _check_keys(found: Mapping[str, Any], wanted: set[str], where: str) -> None:
+    missing, unknown = sorted(wanted - set(found)), sorted(set(found) - wanted)
+    if missing:
+        raise InvalidArgumentError(f"{where} lacks {', '.join(missing)}.")
+    if unknown:
+        raise InvalidArgumentError(f"{where} has unknown keys: {', '.join(unknown)}.")
