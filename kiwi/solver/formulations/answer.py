@@ -1,0 +1,67 @@
+"""What a formulation answers, and the one way in which it is priced: by simulation."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kiwi.solver.formulations.sharded_graph import ShardedGraph
+from kiwi.solver.remat.simulate import simulate
+from kiwi.solver.result import SolveStatus
+from kiwi.solver.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Time and peak memory of a simulated schedule; `memory_bytes` while each step runs."""
+
+    seconds: float
+    peak_bytes: int
+    memory_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A formulation's outcome.
+
+    **Attributes:**
+
+    - `schedule`: of operators, parameters left out; None without a solution.
+    - `strategies`: one for each operator; None without a solution.
+    - `priced`: of both; None without a solution.
+    - `bound_seconds`: proven; -inf where none is known, +inf where infeasible.
+    - `solver`: the backend that answered; `solve_seconds`: wall time.
+    - `message`: a line for the user: a fall-back, or which families of rows cannot be met.
+    """
+
+    status: SolveStatus
+    schedule: Schedule | None
+    strategies: tuple[int, ...] | None
+    priced: Priced | None
+    bound_seconds: float
+    solver: str
+    solve_seconds: float
+    message: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Time of the schedule; infinite without one."""
+        return math.inf if self.priced is None else self.priced.seconds
+
+
+def price(graph: ShardedGraph, schedule: Schedule, strategies: Sequence[int]) -> Priced:
+    """Runs the schedule step by step.
+
+    Raises `InvalidProblemError` if it cannot be executed.
+    """
+    steps = Schedule(tuple(i - graph.first for i in schedule.steps))
+    found = simulate(graph.at(strategies), steps)
+    seconds = found.compute_seconds + graph.once_seconds(strategies)
+    return Priced(seconds, found.peak_bytes, found.memory_bytes)
+
+
+def repeated_before(graph: ShardedGraph, repeat_at: dict[int, int]) -> Schedule:
+    """All operators in order; before operator t those that are recomputed at t, in order."""
+    again: dict[int, list[int]] = {}
+    for i in sorted(repeat_at):
+        again.setdefault(repeat_at[i], []).append(i)
+    return Schedule(tuple(i for t in graph.computing for i in (*again.get(t, ()), t)))
