@@ -16,7 +16,7 @@ through the forward pass. `h[i]`: when it is freed at last; `hz[i, j]` in {0, 1}
 maximum that h is; `F-, F, F+[i, k]` in {0, 1}: h[i] < k, = k, > k. `U[k]`: memory while k runs.
 Products with s as in `kiwi.solver.formulations.products`.
 
-**Minimise** (2) the sum of (1 + z[i] (1 - m[i])) (c[i] s[i] + sum over inputs j of r[j, i] e[j, i]).
+**Minimise** (2) the sum of (1 + z[i] (1 - m[i])) (c[i] s[i] + sum over inputs j of r[j, i] e).
 
 **Constraints** (names of rows in brackets; numbers are the paper's)
 
