@@ -191,11 +191,11 @@ def train_tiny(console: Console) -> None:
     train_step = gpt.make_train_step(config)
     state, batch = gpt.make_state(config), gpt.make_batch(config)
     unlimited = kiwi.jit(
-        train_step, mesh_shape=MESH_SHAPE, donate_argnums=0, time_limit_seconds=5.0
+        train_step, mesh_shape=MESH_SHAPE, donate_argnums=0, time_limit_seconds=10.0
     )
     free = unlimited.plan(state, batch)
     assert free.compiled is not None
-    budget = int(0.65 * free.compiled.peak_bytes)
+    budget = int(0.75 * free.compiled.peak_bytes)
     planned = unlimited.with_options(memory_budget=budget)
     plan = planned.plan(state, batch)
     console.print(
