@@ -1,6 +1,7 @@
 """The paper's baselines: what they recompute, that it computes the same, that joint is as fast."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ def _step(module, config):
     return step
 
 
-def _planned(model, planner, budget=NO_LIMIT, **options):
+def _planned(model: str, planner: str, budget: int | str = NO_LIMIT, **options: Any) -> Any:
     module = MODELS[model]
     config = replace(module.SIZES["tiny"], vocabulary=0)
     step = _step(module, config)
@@ -103,7 +104,7 @@ def test_two_passes_recompute_more_under_tighter_budgets_and_nothing_without(fre
 def test_two_passes_name_the_first_when_it_fails():
     with pytest.raises(InfeasibleBudgetError, match="unsharded values") as caught:
         _planned("gpt", "two-pass", 1000, verify=None)
-    assert caught.value.least_peak_bytes > 1000
+    assert (caught.value.least_peak_bytes or 0) > 1000
 
 
 def test_joint_is_never_slower_by_more_than_its_gap(free):
@@ -148,9 +149,12 @@ def test_a_rewritten_unit_has_one_residency_and_runs_when_it_is_needed(free):
     again = {u: r.options[0].recompute_at for u, r in enumerate(found) if r.options[0].recomputes}
     assert again
     for unit, time in again.items():
+        assert time is not None
         readers = {r for o in units.units[unit].outputs for r in units.readers.get(o, ())}
         late = [r for r in readers if units.units[r].phase is not Phase.FORWARD]
-        assert time == min([*late, *(again[r] for r in readers if r in again)])
+        assert all(time <= r for r in late)
+        assert time in late or time in [again[r] for r in readers if r in again]
+        assert all(time <= (again[r] or 0) for r in readers if r in again)
         for read in units.units[unit].reads:
             if read in units.producer:
                 assert found[units.producer[read]].options[0].available_at(time)
