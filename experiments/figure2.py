@@ -132,7 +132,7 @@ def _summary(results: Results, what: str) -> dict[str, Any]:
 def draw(results: Results) -> None:
     """One panel per model and mesh."""
     meshes = [m for m in _MESHES.value if any(f" {m} free" in key for key in results.rows)]
-    size = (3.4 * len(meshes), 2.9 * len(MODELS))
+    size = (max(7.5, 3.4 * len(meshes)), 2.9 * len(MODELS))
     figure, panels = plt.subplots(len(MODELS), len(meshes), figsize=size, squeeze=False)
     for (row, model), (column, mesh) in product(enumerate(MODELS), enumerate(meshes)):
         _panel(panels[row][column], results, f"{model} {mesh}")
