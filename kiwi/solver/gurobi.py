@@ -59,8 +59,11 @@ def _copy_model(gurobipy, model, copy, hint):
         left = gurobipy.LinExpr(terms)
         if row.lower_bound == row.upper_bound:
             copy.addLConstr(left, gurobipy.GRB.EQUAL, row.upper_bound)
-        elif math.isfinite(row.upper_bound):
+            continue
+        if math.isfinite(row.upper_bound):
             copy.addLConstr(left, gurobipy.GRB.LESS_EQUAL, row.upper_bound)
+        if math.isfinite(row.lower_bound):
+            copy.addLConstr(left, gurobipy.GRB.GREATER_EQUAL, row.lower_bound)
     objective = model.objective
     costs = [(term.coefficient, variables[term.variable]) for term in objective.linear_terms()]
     copy.setObjective(gurobipy.LinExpr(costs) + objective.offset, gurobipy.GRB.MINIMIZE)

@@ -8,24 +8,44 @@ import itertools
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from kiwi.solver.brute_force import solve_brute_force
 from kiwi.solver.formulations.answer import price
 from kiwi.solver.formulations.joint import build_joint
 from kiwi.solver.formulations.sharded_graph import ShardedGraph
-from kiwi.solver.remat.simulate import violations
+from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.simulate import live_ranges, violations
 from kiwi.solver.schedule import Schedule
 
 
 def full_seconds(graph: ShardedGraph, limit_bytes: int) -> float:
     """The least time over all staged schedules and strategies; infinite where none fits."""
-    schedules = [Schedule(steps) for steps in _staged_schedules(graph)]
-    best = math.inf
-    for strategies in itertools.product(*(range(o.count) for o in graph.operators)):
-        for schedule in schedules:
-            priced = price(graph, schedule, strategies)
-            if priced.peak_bytes <= limit_bytes:
-                best = min(best, priced.seconds)
-    return best
+    strategies = list(itertools.product(*(range(o.count) for o in graph.operators)))
+    plain = [graph.at(each) for each in strategies]
+    seconds = np.array([[o.compute_seconds for o in each.operators] for each in plain])
+    work = np.array([[o.temporary_bytes for o in each.operators] for each in plain])
+    size = np.array([[v.size_bytes for v in each.values] for each in plain])
+    once = np.array([graph.once_seconds(each) for each in strategies])
+    best, found = math.inf, None
+    for steps in _staged_schedules(graph):
+        runs = [i - graph.first for i in steps]
+        memory = size @ _held(graph, plain[0], runs).T + work[:, runs]
+        times = seconds[:, runs].sum(axis=1) + once
+        times[memory.max(axis=1) > limit_bytes] = math.inf
+        k = int(times.argmin())
+        if times[k] < best:
+            best, found = float(times[k]), (Schedule(steps), strategies[k])
+    return best if found is None else price(graph, *found).seconds
+
+
+def _held(graph: ShardedGraph, plain: RematGraph, runs: list[int]) -> np.ndarray:
+    """`[step, value]`: how often a value is held while a step runs, whatever the strategies."""
+    held = np.zeros((len(runs), len(plain.values)), int)
+    held[:, : graph.first] = 1
+    for live in live_ranges(plain, Schedule(tuple(runs))):
+        held[live.first : live.last + 1, live.value] += 1
+    return held
 
 
 def _staged_schedules(graph: ShardedGraph) -> Iterator[tuple[int, ...]]:

@@ -1,0 +1,58 @@
+"""Every formulation against the enumeration of its own definition, and all beside each other."""
+
+import math
+
+import pytest
+
+from kiwi.solver.formulations import ShardedGraph, price, solve_formulation
+from kiwi.solver.formulations.brute_force import full_seconds, joint_seconds
+from kiwi.solver.result import SolveStatus
+from tests.formulations.random_graphs import random_graph, random_limit
+
+PROBLEMS = 220
+CHUNK = 20
+ORACLES = {
+    "full": full_seconds,
+    "joint": joint_seconds,
+    "reduced": lambda graph, limit: joint_seconds(graph, limit, chains=False),
+}
+"""From the most freedom to the least."""
+
+
+@pytest.mark.parametrize("first", range(0, PROBLEMS, CHUNK))
+def test_each_agrees_with_its_definition_and_freedom_costs_no_more(first: int) -> None:
+    solved = 0
+    for seed in range(first, first + CHUNK):
+        graph, limit = random_graph(seed), random_limit(random_graph(seed), seed)
+        expected = {name: oracle(graph, limit) for name, oracle in ORACLES.items()}
+        assert expected["full"] <= expected["joint"] + 1e-9, seed
+        assert expected["joint"] <= expected["reduced"] + 1e-9, seed
+        for name, seconds in expected.items():
+            _check(graph, limit, name, seconds)
+        solved += math.isfinite(expected["full"])
+    assert 0 < solved < CHUNK  # some limits can be met, some cannot
+
+
+def _check(graph: ShardedGraph, limit: int, formulation: str, expected: float) -> None:
+    answer = solve_formulation(graph, limit, formulation)
+    assert answer.seconds == pytest.approx(expected, rel=1e-6)
+    if math.isinf(expected):
+        assert answer.status is SolveStatus.INFEASIBLE
+        assert answer.schedule is None and answer.priced is None
+        return
+    assert answer.schedule is not None and answer.strategies is not None
+    simulated = price(graph, answer.schedule, answer.strategies)
+    assert answer.priced == simulated
+    assert simulated.peak_bytes <= limit
+    assert answer.bound_seconds <= expected * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("solver", ["cp-sat", "scip", "gurobi"])
+@pytest.mark.parametrize("formulation", ["full", "reduced"])
+def test_solvers_agree(formulation: str, solver: str) -> None:
+    for seed in range(8):
+        graph, limit = random_graph(seed), random_limit(random_graph(seed), seed)
+        expected = ORACLES[formulation](graph, limit)
+        answer = solve_formulation(graph, limit, formulation, solver=solver)
+        assert answer.seconds == pytest.approx(expected, rel=1e-6), seed
+        assert answer.solver == solver, answer.message
