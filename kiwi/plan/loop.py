@@ -139,7 +139,7 @@ class ClosedLoop:
         assert result.solution is not None
         own = result.solution[: len(result.solution) - extra]
         result = replace(result, solution=own)
-        return _plan_of(self._traced, self._planning, result, self._settings)
+        return plan_of(self._traced, self._planning, result, self._settings)
 
     def _corrected(self, limit_bytes: int) -> PlanningProblem:
         """The problem with what was learnt as one more node, whose only option holds it."""
@@ -224,9 +224,10 @@ def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudget
     )
 
 
-def _plan_of(
+def plan_of(
     traced: "Traced", planning: PlanningProblem, result: SolveResult, settings: "Settings"
 ) -> Plan:
+    """The plan of a solution, not yet compiled."""
     assert result.solution is not None
     estimate = estimate_solution(planning, result.solution)
     as_is = planning.fixed.values

@@ -125,7 +125,7 @@ def _round(question: _Question, limit_bytes: int, before: tuple[Round, ...]) -> 
 def _estimate(base: Estimate, graph: RematGraph, result: RematResult) -> Estimate:
     """Time and memory as simulated; `held` is left empty."""
     again_seconds = result.compute_seconds - graph.once_seconds
-    memory = _bytes_by_unit(result.schedule.steps, simulate(graph, result.schedule).memory_bytes)
+    memory = bytes_by_unit(result.schedule.steps, simulate(graph, result.schedule).memory_bytes)
     return replace(
         base,
         step_seconds=base.step_seconds + again_seconds,
@@ -137,7 +137,7 @@ def _estimate(base: Estimate, graph: RematGraph, result: RematResult) -> Estimat
     )
 
 
-def _bytes_by_unit(steps: Sequence[int], memory: Sequence[int]) -> tuple[int, ...]:
+def bytes_by_unit(steps: Sequence[int], memory: Sequence[int]) -> tuple[int, ...]:
     """The most that is held in any run of each unit."""
     found: dict[int, int] = {}
     for unit, held in zip(steps, memory, strict=True):

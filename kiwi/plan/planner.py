@@ -18,6 +18,7 @@ from kiwi.hlo.units import UnitGraph, build_units
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.baselines import RULES
 from kiwi.plan.carried import carried_results
+from kiwi.plan.formulated import FORMULATED_PLANNERS, plan_formulated
 from kiwi.plan.ledger import build_ledger
 from kiwi.plan.loop import ClosedLoop
 from kiwi.plan.one_device import NO_LIMIT_BYTES, ONE_DEVICE_PLANNERS, check_mesh, plan_one_device
@@ -35,7 +36,8 @@ PLANNERS = {"joint": True, "alpa": False, "xla": False, **dict.fromkeys(RULES, F
 """Planner names, and whether they choose what to recompute. "joint" decides sharding and
 recomputation together; "alpa" decides sharding alone under the same memory limit (Zheng et al.,
 2022). "xla" decides nothing: values are sharded as XLA does by itself from what the caller gives.
-The others recompute by a rule, then decide sharding, see `kiwi.plan.baselines`."""
+The others recompute by a rule, then decide sharding, see `kiwi.plan.baselines`. Planners with
+models of their own: `kiwi.plan.formulated` (the paper's), `kiwi.plan.one_device`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +64,8 @@ class Settings:
 
     def check(self) -> None:
         """Raises `UnknownPlannerError`, `UnknownSolverError` or `InvalidArgumentError`."""
-        if self.planner not in PLANNERS and self.planner not in ONE_DEVICE_PLANNERS:
-            known = (*PLANNERS, *ONE_DEVICE_PLANNERS)
+        known = (*PLANNERS, *FORMULATED_PLANNERS, *ONE_DEVICE_PLANNERS)
+        if self.planner not in known:
             raise UnknownPlannerError(
                 f"There is no planner {self.planner!r}.",
                 suggestion="One of " + ", ".join(repr(p) for p in known) + ".",
@@ -127,6 +129,10 @@ def make_plan(
     if settings.planner in ONE_DEVICE_PLANNERS:
         kept = replace(settings, planner="alpa", memory_budget_bytes=NO_LIMIT_BYTES, verify=None)
         plan = plan_one_device(make_plan(traced, out_shardings, kept), settings)
+        return replace(plan, planning_seconds=traced.seconds + time.monotonic() - started)
+    if settings.planner in FORMULATED_PLANNERS:
+        kept = replace(settings, planner="alpa", memory_budget_bytes=NO_LIMIT_BYTES)
+        plan = plan_formulated(traced, formulate(traced, out_shardings, kept), settings)
         return replace(plan, planning_seconds=traced.seconds + time.monotonic() - started)
     if planning is None:
         planning = formulate(traced, out_shardings, settings)

@@ -13,7 +13,7 @@ forward pass, z[i] = 1 where there is one; live[i] the last use. Bytes are scale
 
 **Variables.** `s[i, o]` in {0, 1}: the strategy. `m[i]` in {0, 1}: the result stays in memory
 through the forward pass. `h[i]`: when it is freed at last; `hz[i, j]` in {0, 1}: what attains the
-maximum that h is; `F-, F, F+[i, k]` in {0, 1}: h[i] < k, = k, > k. `U[k]`: memory while k runs.
+maximum that h is; `F-, F, F+[i, k]` in {0, 1}: h[i] < k, = k, > k.
 Products with s as in `kiwi.solver.formulations.products`.
 
 **Minimise** (2) the sum of (1 + z[i] (1 - m[i])) (c[i] s[i] + sum over inputs j of r[j, i] e).
@@ -24,8 +24,9 @@ Products with s as in `kiwi.solver.formulations.products`.
 - (b) m[j] = 0 implies m[i] = 1 for all inputs i (9, 31) [inputs].
 - (c) h[i] = max(live[i], H[j] (1 - m[j]) over readers j) (10, 24-28) [when].
 - (d) F[i, k] = 1 if and only if h[i] = k (11, 29, 30) [freed].
-- (e) U[k + 1] = U[k] + m s[k + 1] + recomputed for k + 1 - freed after k (3-7) [memory].
-- (f) U[k] and the workspaces of k and of what is recomputed for it need at most M (8) [budget].
+- (e) U[k + 1] = U[k] + m s[k + 1] + recomputed for k + 1 - freed after k (3-7): U is this sum,
+  not a variable, which solvers over the integers could not take.
+- (f) U[k] and the workspaces of k and of what is recomputed for it need at most M (8) [memory].
 
 Beyond the paper: workspaces (f); results of the step are not freed; an operator that the backward
 pass does not read, or that may not be computed again, has m = 1.
@@ -153,16 +154,14 @@ def _add_memory(built: ReducedModel) -> None:
     for k in graph.computing:
         repeated = [i for i in built.again if graph.first_late_use[i] == k]
         new = [dot(size[k], built.chosen[k]), *(dot(size[i], built.again[i]) for i in repeated)]
-        used = model.add_variable(lb=0.0, ub=MEMORY_UNITS, name=f"U[{k}]")
-        row = used == held + mathopt.fast_sum(new)
-        model.add_linear_constraint(row, name=f"memory[{k}]")
+        used = held + mathopt.fast_sum(new)
         work = [dot([scale * w for w in graph.operators[k].workspace_bytes], built.chosen[k])]
         work += [
             dot([scale * w for w in graph.operators[i].workspace_bytes], built.again[i])
             for i in repeated
         ]
         row = used + mathopt.fast_sum(work) <= MEMORY_UNITS
-        model.add_linear_constraint(row, name=f"budget[{k}]")
+        model.add_linear_constraint(row, name=f"memory[{k}]")
         held = used - _freed_after(built, k, size)
 
 

@@ -24,10 +24,11 @@ from kiwi.solver.solve import solve
 
 FAMILIES = {
     "memory": "the memory held while some operator runs",
-    "budget": "the memory held while some operator runs",
 }
 """Families of rows that a limit alone can violate, in words. All others hold without one."""
 DEFAULT_SOLVER = "highs"
+PROGRAM_SOLVERS = (*SOLVER_TYPES, "gurobi")
+"""Solvers that take the integer programs."""
 
 
 def solve_formulation(
@@ -49,8 +50,8 @@ def solve_formulation(
 
     **Raises:** `UnknownSolverError`, `InvalidProblemError`.
     """
-    if solver not in (*SOLVER_TYPES, "gurobi"):
-        known = ", ".join(repr(s) for s in (*SOLVER_TYPES, "gurobi"))
+    if solver not in PROGRAM_SOLVERS:
+        known = ", ".join(repr(s) for s in PROGRAM_SOLVERS)
         raise UnknownSolverError(f"There is no solver {solver!r}.", suggestion=f"One of {known}.")
     if formulation not in FORMULATIONS:
         known = ", ".join(repr(f) for f in FORMULATIONS)
