@@ -5,10 +5,11 @@
    result from then on.
 3. Any other result of the function is held throughout: XLA allocates it before the step
    starts, and puts nothing else there.
-4. Any other value is held from its computation through its last reader; where that reader
-   runs next and only maps elements, it writes its result over the value, which then ends just
-   before (`kiwi.hlo.units.overwritable`). (A later reader finds the value behind a barrier, see `kiwi.plan.fences`; XLA does
-   not write over such operands: 10 models of `benchmarks/fidelity`, CPU and GPU.)
+4. Any other value is held from its computation through its last reader. Where that reader runs
+   next and only maps elements (`kiwi.hlo.units.overwritable`), it writes its result over the
+   value, which then ends just before. A later reader finds the value behind a barrier, see
+   `kiwi.plan.fences`; XLA does not write over such operands (10 models of `benchmarks/fidelity`,
+   CPU and GPU).
 5. While a unit runs it also holds its workspace.
 """
 
