@@ -75,10 +75,10 @@ def _repeat_times(graph: ShardedGraph, chains: bool) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = [()] * len(own)
     for i in reversed(range(len(own))):
         if graph.may_repeat(i):
-            times = {t for j in graph.readers[i] for t in found[j]} | {own[i]}
-            found[i] = tuple(
-                sorted(t for t in times if t is not None and (own[i] is None or t <= own[i]))
-            )
+            latest, times = own[i], {t for j in graph.readers[i] for t in found[j]}
+            if latest is not None:
+                times = {t for t in times if t < latest} | {latest}
+            found[i] = tuple(sorted(times))
     return found
 
 

@@ -20,6 +20,7 @@ from kiwi.solver.gurobi import solve_with_gurobi
 from kiwi.solver.mathopt_run import SOLVER_TYPES, solve_with_mathopt
 from kiwi.solver.remat.quiet import quiet_stdout
 from kiwi.solver.result import SolveStatus, relative_gap
+from kiwi.solver.schedule import Schedule
 from kiwi.solver.solve import solve
 
 FAMILIES = {
@@ -127,7 +128,17 @@ def _read(
     return _answer(built.graph, built.limit_bytes, found, bound, solver, started, gap, message)
 
 
-def _answer(graph, limit_bytes, found, bound, solver, started, gap, message) -> Answer:
+def _answer(
+    graph: ShardedGraph,
+    limit_bytes: int,
+    found: tuple[Schedule, tuple[int, ...]] | None,
+    bound: float,
+    solver: str,
+    started: float,
+    gap: float,
+    message: str,
+) -> Answer:
+    """The answer, priced by simulation."""
     seconds = time.monotonic() - started
     if found is None:
         proven = bound == math.inf
@@ -141,7 +152,7 @@ def _answer(graph, limit_bytes, found, bound, solver, started, gap, message) -> 
         )
     closed = relative_gap(priced.seconds, bound) <= max(gap, 1e-6)
     status = SolveStatus.OPTIMAL if closed else SolveStatus.FEASIBLE
-    return Answer(status, *found, priced, bound, solver, seconds, message)
+    return Answer(status, found[0], found[1], priced, bound, solver, seconds, message)
 
 
 def violated_families(built: StagedModel | ReducedModel) -> str:
