@@ -8,15 +8,18 @@ solution ──▶ Plan ── emit ──▶ jax.jit ── compile ──▶ m
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.mesh import DeviceMesh, Hardware, hardware
+from kiwi.mesh import DeviceMesh, Hardware, ProfileTable, hardware
 from kiwi.plan.budget import parse_size
 from kiwi.plan.plan import Plan, place_leaves
 from kiwi.plan.planner import Settings, Traced, make_plan, trace_call
+from kiwi.plan.recording import Progress as RecordingProgress
+from kiwi.plan.recording import record
 from kiwi.plan.signature import Call, JitOptions, bind
 from kiwi.solver.outcome import OnProgress
 
@@ -31,7 +34,7 @@ class Options:
     mesh_shape: Sequence[int] | None = None
     mesh: "jax.sharding.Mesh | jax.sharding.AbstractMesh | DeviceMesh | None" = None
     memory_budget: int | str | None = None
-    profile: str | Hardware = DEFAULT_PROFILE
+    profile: str | Path | Hardware | ProfileTable = DEFAULT_PROFILE
     axis_names: Sequence[str] | None = None
     planner: str = "joint"
     solver: str = "auto"
@@ -55,7 +58,7 @@ def plan(
     mesh_shape: Sequence[int] | None = None,
     mesh: "jax.sharding.Mesh | jax.sharding.AbstractMesh | DeviceMesh | None" = None,
     memory_budget: int | str | None = None,
-    profile: str | Hardware = DEFAULT_PROFILE,
+    profile: str | Path | Hardware | ProfileTable = DEFAULT_PROFILE,
     axis_names: Sequence[str] | None = None,
     planner: str = "joint",
     solver: str = "auto",
@@ -86,7 +89,8 @@ def plan(
     - `memory_budget`: per device, in bytes or as "16GiB" or "40GB"; by default the profile's
       device memory.
     - `profile`: the hardware to price for, a name of the catalogue (`kiwi.mesh.CATALOGUE`) or
-      a `kiwi.mesh.Hardware`.
+      a `kiwi.mesh.Hardware`; or what was measured, a `kiwi.mesh.ProfileTable` or the path of a
+      saved one (any text that ends with ".json").
     - `planner`: "joint" decides sharding and recomputation together, "alpa" sharding alone;
       "alpa+dots", "alpa+megatron" and "two-pass" recompute by a rule and decide sharding then;
       "xla" nothing: values are sharded as XLA does by itself from the shardings given. On a
@@ -153,6 +157,38 @@ def jit(fun: Callable[..., Any] | None = None, **options: Any) -> Any:
     return PlannedFunction(_unwrapped(fun), Options(**options))
 
 
+def record_profile(
+    fun: "Callable[..., Any] | PlannedFunction",
+    *args: Any,
+    mesh_shape: Sequence[int],
+    path: str | Path | None = None,
+    repetitions: int = 9,
+    on_progress: Callable[[RecordingProgress], None] = lambda _: None,
+    **kwargs: Any,
+) -> ProfileTable:
+    """Measures on the attached devices what planning `fun(*args, **kwargs)` needs to know.
+
+    These are its matmuls and convolutions in the local shapes of all sharding strategies, memory
+    bandwidth and launch overhead, and collectives over each set of mesh axes. The table is good
+    for `kiwi.plan(..., profile=table)` without these devices.
+
+    **Arguments:**
+
+    - `args`, `kwargs`: arrays or `jax.ShapeDtypeStruct`s; `fun` is traced and not run.
+    - `mesh_shape`: no more devices than are attached. (1,) measures no collectives.
+    - `path`: saves the table while it grows. If the file exists, what it has is not measured
+      again, so that an interrupted recording is resumed.
+    - `repetitions`: timings of each program, of which the median is kept.
+    - `on_progress`: called before each measurement.
+
+    **Raises:** `NotEnoughDevicesError`, `InvalidMeshError`; `ProfileFileError` if `path` cannot be
+    written, or was recorded on another device or by another jax; the errors of tracing.
+    """
+    planned = PlannedFunction(_unwrapped(fun), Options(mesh_shape=mesh_shape, verify=None))
+    units = planned.traced(*args, **kwargs).units
+    return record(units, mesh_shape, path=path, repetitions=repetitions, on_progress=on_progress)
+
+
 def _unwrapped(fun: Any) -> Callable[..., Any]:
     if not callable(fun):
         raise InvalidArgumentError(
@@ -178,7 +214,8 @@ class PlannedFunction:
         functools.update_wrapper(self, fun)
         self.options = options
         self.function = fun
-        self._hardware = _hardware(options)
+        self._table = _profile_table(options)
+        self._hardware = self._table.hardware
         self._budget = None if options.memory_budget is None else parse_size(options.memory_budget)
         self._jit_options = JitOptions.of(
             fun,
@@ -218,7 +255,7 @@ class PlannedFunction:
     def _settings(self) -> Settings:
         o = self.options
         return Settings(
-            mesh=_device_mesh(o.mesh_shape, o.mesh, o.axis_names, self._hardware),
+            mesh=_device_mesh(o.mesh_shape, o.mesh, o.axis_names, self._table),
             memory_budget_bytes=self._budget or self._hardware.memory_bytes,
             planner=o.planner,
             time_limit_seconds=float(o.time_limit_seconds),
@@ -268,18 +305,23 @@ class PlannedFunction:
         return self._settings.mesh.jax_mesh(devices)
 
 
-def _hardware(options: Options) -> Hardware:
-    if isinstance(options.mesh, DeviceMesh):
-        return options.mesh.hardware
+def _profile_table(options: Options) -> ProfileTable:
+    """The profile, as a table without measurements where it is from documents."""
     profile = options.profile
-    return hardware(profile) if isinstance(profile, str) else profile
+    if isinstance(options.mesh, DeviceMesh):
+        return options.mesh.table or ProfileTable(options.mesh.hardware)
+    if isinstance(profile, ProfileTable):
+        return profile
+    if isinstance(profile, Path) or (isinstance(profile, str) and profile.endswith(".json")):
+        return ProfileTable.load(profile)
+    return ProfileTable(hardware(profile) if isinstance(profile, str) else profile)
 
 
 def _device_mesh(
     mesh_shape: Sequence[int] | None,
     mesh: "jax.sharding.Mesh | jax.sharding.AbstractMesh | DeviceMesh | None",
     axis_names: Sequence[str] | None,
-    profile: Hardware,
+    profile: ProfileTable,
 ) -> DeviceMesh:
     if mesh is not None:
         if mesh_shape is not None or axis_names is not None:
@@ -289,6 +331,8 @@ def _device_mesh(
             )
         if isinstance(mesh, DeviceMesh):
             return mesh
-        return DeviceMesh.from_jax(mesh, profile)
-    shape = (jax.device_count(),) if mesh_shape is None else mesh_shape
-    return DeviceMesh.create(shape, profile, axis_names)
+        found = DeviceMesh.from_jax(mesh, profile.hardware)
+    else:
+        shape = (jax.device_count(),) if mesh_shape is None else mesh_shape
+        found = DeviceMesh.create(shape, profile.hardware, axis_names)
+    return found if profile.environment is None else replace(found, table=profile)

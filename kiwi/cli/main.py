@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from kiwi.cli import commands
 from kiwi.cli.cluster import cluster
 from kiwi.cli.output import Output
+from kiwi.cli.profile import profile
 from kiwi.errors import InfeasibleError, KiwiError
 from kiwi.version import VERSION
 
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_verify(commands_, common)
     _add_hardware(commands_, common)
     _add_cluster(commands_, common)
+    _add_profile(commands_, common)
     return parser
 
 
@@ -89,7 +91,7 @@ def _add_function(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser, *, verify: str) -> None:
-    parser.add_argument("--profile", help="hardware, see `kiwi hardware` (h100-sxm)")
+    parser.add_argument("--profile", help="hardware, see `kiwi hardware` (h100-sxm); or TABLE.json")
     parser.add_argument("--axis-names", type=_names, help="names of the mesh axes, e.g. data,model")
     parser.add_argument("--planner", help="joint (default), or alpa: sharding alone")
     parser.add_argument("--solver", help="a backend of kiwi.solver (auto)")
@@ -159,6 +161,22 @@ def _add_cluster(group: "argparse._SubParsersAction", common: argparse.ArgumentP
     parser.add_argument("--mesh", type=_mesh, help="assign to this mesh, e.g. 2,4 (the best)")
     parser.add_argument("--out", metavar="CLUSTER.json", help="save the measurements")
     parser.set_defaults(run=cluster)
+
+
+def _add_profile(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
+    parser = group.add_parser(
+        "profile", parents=[common], help="measure what planning a function needs to know"
+    )
+    _add_function(parser)
+    parser.add_argument("--mesh", type=_mesh, required=True, help="attached devices, e.g. 2,4")
+    parser.add_argument(
+        "--out", metavar="TABLE.json", required=True, help="the table; resumed where it exists"
+    )
+    parser.add_argument("--repetitions", type=int, default=9, help="timings of each program (9)")
+    parser.add_argument(
+        "--cpu-devices", type=int, metavar="N", help="measure N virtual CPU devices"
+    )
+    parser.set_defaults(run=profile)
 
 
 def _mesh(text: str) -> tuple[int, ...]:

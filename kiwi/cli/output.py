@@ -76,3 +76,7 @@ class Bar:
     def advance(self) -> None:
         """One of the total is done."""
         self._progress.advance(self._task)
+
+    def set(self, done: int, total: int) -> None:
+        """How much is done of how much."""
+        self._progress.update(self._task, completed=done, total=total)

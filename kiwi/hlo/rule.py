@@ -75,6 +75,7 @@ class ComposedRule:
       twice.
     - `results`: `Dims` per requested result.
     - `operator_factors[k]`: the factors that the `k`-th operator's iteration space has.
+    - `operator_operands[k]`, `operator_results[k]`: `Dims` of its own tensors, by key.
     """
 
     factor_sizes: tuple[int, ...]
@@ -83,6 +84,8 @@ class ComposedRule:
     reduction: frozenset[int]
     blocked: frozenset[int]
     operator_factors: tuple[frozenset[int], ...]
+    operator_operands: tuple[tuple[tuple[Any, Dims], ...], ...] = ()
+    operator_results: tuple[tuple[tuple[Any, Dims], ...], ...] = ()
 
     @property
     def shardable(self) -> tuple[int, ...]:
@@ -179,6 +182,8 @@ class RuleComposer:
         self._dims: dict[Hashable, list[list[_Factor]]] = {}
         self._reads: list[tuple[Hashable, list[list[_Factor]]]] = []
         self._operators: list[list[_Factor]] = []
+        self._operands: list[list[tuple[Hashable, list[list[_Factor]]]]] = []
+        self._results: list[list[tuple[Hashable, list[list[_Factor]]]]] = []
 
     def add(
         self, rule: ShardingRule, operands: Sequence[Hashable], results: Sequence[Hashable]
@@ -192,12 +197,21 @@ class RuleComposer:
             for f, size in enumerate(rule.factor_sizes)
         ]
         self._operators.append(factors)
-        for key, dims in zip(operands, rule.operands, strict=True):
-            if key is not None:
-                self._read(key, [[factors[f] for f in fs] for fs in dims])
-        for key, dims in zip(results, rule.results, strict=True):
-            if key is not None:
-                self._dims[key] = [[factors[f] for f in fs] for fs in dims]
+
+        def tensors(
+            keys: Sequence[Hashable], found: Sequence[Dims]
+        ) -> list[tuple[Hashable, list[list[_Factor]]]]:
+            return [
+                (key, [[factors[f] for f in fs] for fs in dims])
+                for key, dims in zip(keys, found, strict=True)
+                if key is not None
+            ]
+
+        self._operands.append(tensors(operands, rule.operands))
+        self._results.append(tensors(results, rule.results))
+        for key, dims in self._operands[-1]:
+            self._read(key, dims)
+        self._dims.update(self._results[-1])
 
     def _read(self, key: Hashable, dims: list[list[_Factor]]) -> None:
         if key not in self._dims:
@@ -222,6 +236,10 @@ class RuleComposer:
             frozenset(index.setdefault(leaf, len(index)) for leaf in _expand(factors))
             for factors in self._operators
         )
+        operands, yielded = (
+            tuple(tuple((key, number(dims)) for key, dims in tensors) for tensors in side)
+            for side in (self._operands, self._results)
+        )
         leaves = list(index)
         tensors = [dims for _, dims in reads] + list(out)
         return ComposedRule(
@@ -231,6 +249,8 @@ class RuleComposer:
             frozenset(index[leaf] for leaf in leaves if leaf.reduction),
             frozenset(index[leaf] for leaf in leaves if leaf.blocked) | _repeated(tensors),
             per_operator,
+            operands,
+            yielded,
         )
 
 

@@ -20,14 +20,13 @@ from kiwi.mesh.greedy import greedy_path
 from kiwi.mesh.hardware import CATALOGUE, Hardware, Link, hardware
 from kiwi.mesh.moves import SLICE
 from kiwi.mesh.partitioner import can_scatter, moved_itemsize, reduction_collectives
+from kiwi.mesh.price import Price, Provenance
 from kiwi.mesh.probe import measure_cluster
 from kiwi.mesh.profile_table import (
     CollectiveEntry,
     Environment,
     OperatorEntry,
-    Price,
     ProfileTable,
-    Provenance,
 )
 from kiwi.mesh.reduction import reduction_path
 from kiwi.mesh.resharding import ReshardingTable, Step

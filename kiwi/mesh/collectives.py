@@ -26,6 +26,9 @@ all-to-all and collective-permute.
 
 A collective-permute takes one hop over the slowest link. Axes of size 1 cost nothing.
 
+**Measured.** Where the mesh has a profile table that knows the kind over as many devices as the
+axes have together, its time goes before the formula's.
+
 Not modelled: contention between collectives that run at the same time, trees and in-network
 reduction, the choice of protocol by size, overlap with computation.
 """
@@ -37,6 +40,7 @@ from math import prod
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.device_mesh import DeviceMesh
+from kiwi.mesh.price import Provenance
 
 ALL_GATHER = "all-gather"
 ALL_REDUCE = "all-reduce"
@@ -47,6 +51,10 @@ KINDS = (ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL, COLLECTIVE_PERMUTE)
 """The collectives, by their HLO opcodes."""
 
 
+RECORDED_DTYPE = "float32"
+"""Collectives are measured on it; those of other dtypes are priced by their bytes."""
+
+
 @dataclass(frozen=True)
 class Collective:
     """One collective and its predicted time.
@@ -54,13 +62,14 @@ class Collective:
     - `kind`: an HLO opcode, one of `KINDS`.
     - `axes`: the mesh axes that it runs over, increasing, without those of size 1.
     - `bytes`: the larger buffer of one device (see the module's text).
-    - `seconds`: predicted time; 0 if no axis is left.
+    - `seconds`: predicted time; 0 if no axis is left. `provenance`: where it comes from.
     """
 
     kind: str
     axes: tuple[int, ...]
     bytes: int
     seconds: float
+    provenance: Provenance = Provenance.ANALYTIC
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,11 @@ def collective(kind: str, mesh: DeviceMesh, axes: Iterable[int], size_bytes: int
         raise InvalidArgumentError(f"A collective cannot move {size_bytes} bytes.")
     moving = _moving_axes(mesh, tuple(axes))
     seconds = min(cost.seconds(size_bytes) for cost in linear_costs(kind, mesh, moving))
-    return Collective(kind, moving, size_bytes, seconds)
+    if mesh.table is None or not moving:
+        return Collective(kind, moving, size_bytes, seconds)
+    devices = prod(mesh.shape[axis] for axis in moving)
+    price = mesh.table.collective(kind, devices, RECORDED_DTYPE, size_bytes, seconds)
+    return Collective(kind, moving, size_bytes, price.seconds, price.provenance)
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
 """The grid of devices that a step runs on, and the link along each of its axes."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
@@ -13,6 +13,8 @@ from kiwi.mesh.sharding import TensorSharding
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+    from kiwi.mesh.profile_table import ProfileTable
 
 _DEFAULT_NAMES = ("x", "y", "z")
 # Layouts of a tensor grow with the factorial of the axes; three already give 481 at rank 6.
@@ -32,6 +34,7 @@ class DeviceMesh:
     - `hardware`: the kind of device.
     - `device_order`: for each position, row-major, the index of its device in the list of
       devices that the mesh is laid over; None means 0, 1, ... See `kiwi.mesh.assignment`.
+    - `table`: what was measured on such devices, priced before `hardware` and `links`; or None.
 
     At most three axes may be larger than 1; axes of size 1 are free and are never planned with.
 
@@ -43,6 +46,8 @@ class DeviceMesh:
     links: tuple[Link, ...]
     hardware: Hardware
     device_order: tuple[int, ...] | None = None
+    # Not hashed, since meshes are keys of caches and tables are long; still compared.
+    table: "ProfileTable | None" = field(default=None, hash=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_shape(self.shape)

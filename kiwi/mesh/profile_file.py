@@ -35,13 +35,27 @@ def save_table(table: ProfileTable, path: str | Path) -> None:
     draft = target.with_name(target.name + ".part")
     content = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(table)}
     try:
-        draft.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        draft.write_text(_text(content), encoding="utf-8")
         draft.replace(target)
     except OSError as error:
         raise ProfileFileError(
             f"The profile cannot be written to {path}: {error.strerror}.",
             suggestion="A path in a folder that exists and may be written to.",
         ) from error
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    """JSON with a line for each entry of a list, so that tables can be read and compared."""
+    parts = []
+    for key, value in content.items():
+        text = json.dumps(value, allow_nan=False)
+        if isinstance(value, list | tuple) and value:
+            rows = ",\n  ".join(json.dumps(entry, allow_nan=False) for entry in value)
+            text = f"[\n  {rows}\n ]"
+        elif isinstance(value, Mapping):
+            text = json.dumps(value, indent=1, allow_nan=False).replace("\n", "\n ")
+        parts.append(f' "{key}": {text}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def load_table(path: str | Path) -> ProfileTable:

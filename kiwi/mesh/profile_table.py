@@ -11,7 +11,6 @@ A look-up takes the first of these that applies, and says which:
    collectives, by axis length and bytes, with the alpha-beta model for the roofline.
 """
 
-import enum
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,26 +20,10 @@ from pathlib import Path
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.collectives import COLLECTIVE_PERMUTE, KINDS
 from kiwi.mesh.hardware import Hardware
+from kiwi.mesh.price import Price, Provenance
 
 Shapes = tuple[tuple[int, ...], ...]
 """The local shapes of an operator's operands."""
-
-
-class Provenance(enum.Enum):
-    """Where a price comes from; see the module's text."""
-
-    MEASURED = "measured"
-    INTERPOLATED = "interpolated"
-    EXTRAPOLATED = "extrapolated"
-    ANALYTIC = "analytic"
-
-
-@dataclass(frozen=True)
-class Price:
-    """Predicted seconds, and where they come from."""
-
-    seconds: float
-    provenance: Provenance
 
 
 @dataclass(frozen=True)
@@ -168,19 +151,8 @@ class ProfileTable:
 
         `roofline_seconds` is what it takes by the device's rates, see `roofline`.
         """
-        known = self._operators.get((opcode, variant, dtype), ())
-        point = tuple(size for shape in shapes for size in shape)
-        ranks = tuple(map(len, shapes))
-        samples = [
-            _Sample(
-                tuple(size for shape in e.shapes for size in shape),
-                e.seconds,
-                self.roofline(e.dtype, e.flops, e.bytes),
-            )
-            for e in known
-            if tuple(map(len, e.shapes)) == ranks
-        ]
-        return _price(samples, point, roofline_seconds)
+        key = (opcode, variant, dtype, tuple(map(len, shapes)))
+        return _price(self._operators.get(key, ()), _sizes(shapes), roofline_seconds)
 
     def collective(
         self, kind: str, devices: int, dtype: str, size_bytes: int, alpha_beta_seconds: float
@@ -189,10 +161,7 @@ class ProfileTable:
 
         An axis length that was not measured gives `alpha_beta_seconds`, as analytic.
         """
-        samples = [
-            _Sample((e.bytes,), e.seconds, self._ring_seconds(kind, devices, e.bytes))
-            for e in self._collectives.get((kind, devices, dtype), ())
-        ]
+        samples = self._collectives.get((kind, devices, dtype), ())
         size_bytes = max(1, size_bytes)
         ring_seconds = self._ring_seconds(kind, devices, size_bytes)
         found = _price(samples, (size_bytes,), ring_seconds)
@@ -214,17 +183,22 @@ class ProfileTable:
         return hops * link.latency_seconds + part * size_bytes / link.sustained_bytes_per_second
 
     @cached_property
-    def _operators(self) -> dict[tuple[str, str, str], list[OperatorEntry]]:
-        found: dict[tuple[str, str, str], list[OperatorEntry]] = {}
-        for entry in self.operators:
-            found.setdefault((entry.opcode, entry.variant, entry.dtype), []).append(entry)
+    def _operators(self) -> dict[tuple[str, str, str, tuple[int, ...]], list["_Sample"]]:
+        """By opcode, variant, dtype and ranks of the operands."""
+        found: dict[tuple[str, str, str, tuple[int, ...]], list[_Sample]] = {}
+        for e in self.operators:
+            key = (e.opcode, e.variant, e.dtype, tuple(map(len, e.shapes)))
+            roofline = self.roofline(e.dtype, e.flops, e.bytes)
+            found.setdefault(key, []).append(_Sample(_sizes(e.shapes), e.seconds, roofline))
         return found
 
     @cached_property
-    def _collectives(self) -> dict[tuple[str, int, str], list[CollectiveEntry]]:
-        found: dict[tuple[str, int, str], list[CollectiveEntry]] = {}
-        for entry in self.collectives:
-            found.setdefault((entry.kind, entry.devices, entry.dtype), []).append(entry)
+    def _collectives(self) -> dict[tuple[str, int, str], list["_Sample"]]:
+        found: dict[tuple[str, int, str], list[_Sample]] = {}
+        for e in self.collectives:
+            ring = self._ring_seconds(e.kind, e.devices, e.bytes)
+            sample = _Sample((e.bytes,), e.seconds, ring)
+            found.setdefault((e.kind, e.devices, e.dtype), []).append(sample)
         return found
 
 
@@ -235,6 +209,10 @@ class _Sample:
     point: tuple[int, ...]
     seconds: float
     roofline_seconds: float
+
+
+def _sizes(shapes: Shapes) -> tuple[int, ...]:
+    return tuple(size for shape in shapes for size in shape)
 
 
 def _price(samples: Sequence[_Sample], point: tuple[int, ...], roofline_seconds: float) -> Price:

@@ -87,6 +87,7 @@ def _options(plan: "Plan") -> Document:
         "planner": plan.planner,
         "memory_budget_bytes": plan.memory_budget_bytes,
         "profile": plan.profile,
+        "recorded": plan.mesh.table is not None,
     }
     if plan.origin is not None:
         settings = plan.origin.settings

@@ -1,12 +1,13 @@
 """The predicted figures of a plan, all from the independent evaluator."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kiwi.hlo.units import UnitGraph
 from kiwi.plan.collectives import AxisUse, CollectiveUse, by_kind
 from kiwi.plan.packing import packed_bytes
 from kiwi.plan.predicted_collectives import predicted_uses
+from kiwi.plan.provenance import time_shares
 from kiwi.solver import evaluate
 from kiwi.solver.problem import Interval
 from kiwi.strategy.build import PlanningProblem
@@ -37,7 +38,8 @@ class Estimate:
     resharding between operators, and everything done a second time. `memory_bytes[t]` is what
     is alive while unit t runs, largest at `peak_unit`, and `held` what it consists of;
     `peak_bytes` is what XLA's heap needs for it (`kiwi.plan.packing`), a little more.
-    `collective_uses` by kind and mesh axes, as in `CompiledProgram`.
+    `collective_uses` by kind and mesh axes, as in `CompiledProgram`. `time_shares`: which share of
+    the time was measured, and so on, see `kiwi.plan.provenance`; empty where it is not known.
     """
 
     step_seconds: float
@@ -50,6 +52,7 @@ class Estimate:
     memory_bytes: tuple[int, ...]
     collective_uses: tuple[AxisUse, ...]
     held: tuple[Held, ...]
+    time_shares: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:
@@ -74,6 +77,7 @@ def estimate_solution(planning: PlanningProblem, solution: Sequence[int]) -> Est
         tuple(int(b) for b in evaluation.usage_bytes),
         predicted_uses(planning, solution),
         held,
+        time_shares(planning, solution),
     )
 
 

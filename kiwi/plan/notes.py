@@ -15,6 +15,7 @@ def notes(plan: "Plan") -> tuple[str, ...]:
     """What the reader should know, one sentence each."""
     return (
         *_undivided(plan),
+        *_unmeasured(plan),
         *_regions(plan),
         *_solver(plan),
         *_difference(plan),
@@ -36,6 +37,21 @@ def _undivided(plan: "Plan") -> list[str]:
     return [
         f"No mesh axis (sizes {', '.join(map(str, sizes))}) divides a dimension of {shown}: "
         "replicated on every device."
+    ]
+
+
+def _unmeasured(plan: "Plan") -> list[str]:
+    """Axes whose collectives the profile table does not know."""
+    table = plan.mesh.table
+    if table is None:
+        return []
+    known = {entry.devices for entry in table.collectives}
+    sizes = sorted({plan.mesh.shape[a] for a in plan.mesh.nontrivial_axes} - known)
+    if not sizes:
+        return []
+    return [
+        f"The profile has no collectives over {', '.join(map(str, sizes))} devices: priced by the "
+        "alpha-beta model."
     ]
 
 

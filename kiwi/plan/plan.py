@@ -116,6 +116,12 @@ class Plan:
         return (self.compiled or self.estimate).peak_bytes
 
     @property
+    def time_shares(self) -> Mapping[str, float]:
+        """Which share of the predicted time is "measured", "interpolated", "extrapolated" from
+        measurements, or "analytic"; they sum to 1. Empty in plans saved before it was kept."""
+        return self.estimate.time_shares
+
+    @property
     def unforeseen_collectives(self) -> tuple[AxisUse, ...]:
         """What the compiled program communicates beyond the plan, by kind and mesh axes.
 

@@ -23,16 +23,22 @@ def predicted_uses(
     """
     names = planning.mesh.axis_names
     found: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
-    layouts = dict(planning.source_shardings(solution))
-    for kind, axes, size, times in (
-        *_of_units(planning, solution, layouts, once_per_layout),
-        *_of_results(planning, layouts),
-    ):
+    moves = predicted_moves(planning, solution, once_per_layout=once_per_layout)
+    for kind, axes, size, times in moves:
         if kind in KINDS and axes:
             key = (kind, tuple(names[a] for a in sorted(axes)))
             use = CollectiveUse(times, size * times)
             found[key] = found.get(key, CollectiveUse(0, 0)) + use
     return axis_uses(found)
+
+
+def predicted_moves(
+    planning: PlanningProblem, solution: Sequence[int], *, once_per_layout: bool = False
+) -> Iterator[_Found]:
+    """Kind, axes, bytes and times of all that is moved, local slices included."""
+    layouts = dict(planning.source_shardings(solution))
+    yield from _of_units(planning, solution, layouts, once_per_layout)
+    yield from _of_results(planning, layouts)
 
 
 def _of_units(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kiwi.plan.budget import format_bytes, format_seconds
 from kiwi.plan.collectives import COLLECTIVE_KINDS
 from kiwi.plan.decision import Decision
+from kiwi.plan.provenance import describe
 
 if TYPE_CHECKING:
     from kiwi.plan.plan import Plan
@@ -44,7 +45,9 @@ def _time(plan: "Plan") -> str:
         ("recompute", e.recompute_seconds),
     ]
     text = ", ".join(f"{name} {format_seconds(s)}" for name, s in parts)
-    return f"Step time, estimated  {format_seconds(e.step_seconds)}\n  {text}"
+    shares = describe(e.time_shares)
+    origin = f"\n  {shares}" if shares else ""
+    return f"Step time, estimated  {format_seconds(e.step_seconds)}\n  {text}{origin}"
 
 
 def _memory(plan: "Plan") -> str:

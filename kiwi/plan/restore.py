@@ -49,7 +49,9 @@ def restore(saved: Document, traced: Traced, *, strict: bool = True) -> Plan:
     mesh = mesh_of(saved)
     units, regrouped = _units(saved, traced)
     ledger = ledger_of(saved, units, mesh)
-    origin = None if regrouped else _origin(saved, traced, mesh)
+    # The table that it was priced from is not saved: it cannot be priced again.
+    lost = regrouped or saved["options"].get("recorded", False)
+    origin = None if lost else _origin(saved, traced, mesh)
     return Plan(
         mesh=mesh,
         profile=saved["options"]["profile"],

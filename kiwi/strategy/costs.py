@@ -1,15 +1,20 @@
 """Seconds that a unit computes on one device: a roofline over its fused kernel.
 
 seconds = launch + max(work / rate, bytes read and written / memory bandwidth)
+
+Where the mesh has a profile table, a matmul or convolution takes what was recorded of it, see
+`kiwi.mesh.profile_table`; what is fused with it adds the larger of its own work and of the bytes
+that the unit moves beyond the recorded call.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
 from kiwi.hlo.fusion import LIBRARY_OPCODES, opcodes
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.mesh import Hardware
+from kiwi.mesh import DeviceMesh, Hardware, Price, ProfileTable, Provenance
+from kiwi.strategy.library import LibraryCall, library_calls
 
 _PARTIAL_READERS = frozenset({"gather", "dynamic_slice", "slice"})
 """Operators that read no more of their first operand than they yield."""
@@ -23,6 +28,7 @@ class UnitWork:
     - `factors_of_equation[k]`: factors whose sharding divides it.
     - `read_bytes[k]`: bytes of the k-th read.
     - `read_once`: only as many bytes of a read as the result has are touched.
+    - `calls[k]`: the k-th equation if it is looked up in `table`.
     """
 
     seconds_of_equation: tuple[float, ...]
@@ -31,10 +37,13 @@ class UnitWork:
     read_once: bool
     launch_seconds: float
     bytes_per_second: float
+    calls: tuple[LibraryCall | None, ...] = ()
+    table: ProfileTable | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, units: UnitGraph, unit: Unit, hardware: Hardware) -> "UnitWork":
-        """The work of `unit` on `hardware`."""
+    def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
+        """The work of `unit` on a device of `mesh`."""
+        hardware, table = mesh.hardware, mesh.table
         graph = units.graph
         values = graph.program.values
         return cls(
@@ -44,12 +53,14 @@ class UnitWork:
             bool(opcodes(graph, unit.root) & _PARTIAL_READERS),
             hardware.kernel_launch_seconds,
             hardware.sustained_memory_bytes_per_second,
+            library_calls(units, unit) if table is not None and table.operators else (),
+            table,
         )
 
-    def seconds(
+    def price(
         self, shards: Mapping[int, int], read_shards: Sequence[int], result_bytes: int
-    ) -> float:
-        """Seconds on one device.
+    ) -> Price:
+        """Seconds on one device, and the weakest provenance of what they are made of.
 
         **Arguments:**
 
@@ -57,17 +68,45 @@ class UnitWork:
         - `read_shards`: into how many pieces each read is cut.
         - `result_bytes`: local bytes written.
         """
-        work = sum(
-            seconds / prod(shards.get(f, 1) for f in factors)
-            for seconds, factors in zip(
-                self.seconds_of_equation, self.factors_of_equation, strict=True
-            )
-        )
         read = [b // n for b, n in zip(self.read_bytes, read_shards, strict=True)]
         if self.read_once:
             read = [min(b, result_bytes) for b in read]
-        moved = (sum(read) + result_bytes) / self.bytes_per_second
-        return self.launch_seconds + max(work, moved)
+        moved_bytes = sum(read) + result_bytes
+        if any(self.calls):
+            return self._recorded(shards, moved_bytes)
+        work = self._work(shards, range(len(self.seconds_of_equation)))
+        moved = moved_bytes / self.bytes_per_second
+        return Price(self.launch_seconds + max(work, moved), self._by_bytes)
+
+    @property
+    def _by_bytes(self) -> Provenance:
+        """Of fused elementwise work: the bandwidth was measured, or is the catalogue's."""
+        measured = self.table is not None and not self.table.hardware.analytic
+        return Provenance.EXTRAPOLATED if measured else Provenance.ANALYTIC
+
+    def _work(self, shards: Mapping[int, int], positions: Iterable[int]) -> float:
+        return sum(
+            self.seconds_of_equation[k]
+            / prod(shards.get(f, 1) for f in self.factors_of_equation[k])
+            for k in positions
+        )
+
+    def _recorded(self, shards: Mapping[int, int], moved_bytes: int) -> Price:
+        """Library calls by table, and what is fused with them."""
+        assert self.table is not None
+        prices, call_bytes = [], 0
+        for call in self.calls:
+            if call is not None:
+                size, flops = call.local_bytes(shards), call.local_flops(shards)
+                roofline = self.table.roofline(call.dtype, flops, size)
+                known = (call.opcode, call.variant, call.dtype, call.local_shapes(shards))
+                prices.append(self.table.operator(*known, roofline))
+                call_bytes += size
+        rest = [k for k, call in enumerate(self.calls) if call is None]
+        beyond = max(0, moved_bytes - call_bytes) / self.bytes_per_second
+        seconds = sum(p.seconds for p in prices) + max(self._work(shards, rest), beyond)
+        order = list(Provenance)
+        return Price(seconds, max((p.provenance for p in prices), key=order.index))
 
 
 def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:

@@ -17,6 +17,8 @@ from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import (
     Collective,
     DeviceMesh,
+    Price,
+    Provenance,
     TensorSharding,
     can_scatter,
     reduction_collectives,
@@ -38,6 +40,7 @@ class ShardingStrategy:
     - `workspace_bytes`: local bytes held beyond operands and results while it runs: partial
       sums that are larger than the scattered result.
     - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and cuts.
+    - `compute_provenance`: where `compute_seconds` come from.
     """
 
     reads: tuple[TensorSharding, ...]
@@ -47,6 +50,7 @@ class ShardingStrategy:
     result_bytes: int
     workspace_bytes: int
     cuts_sums: bool = False
+    compute_provenance: Provenance = Provenance.ANALYTIC
 
     @property
     def communication_seconds(self) -> float:
@@ -80,7 +84,7 @@ def enumerate_strategies(
     units: UnitGraph, unit: Unit, mesh: DeviceMesh
 ) -> tuple[ShardingStrategy, ...]:
     """All strategies that divide evenly, the cheaper of any two with the same layouts."""
-    work = UnitWork.of(units, unit, mesh.hardware)
+    work = UnitWork.of(units, unit, mesh)
     best: dict[tuple[object, ...], ShardingStrategy] = {}
     for assignment in _assignments(unit.rule, mesh):
         computation = _computation(units, unit, mesh, work, assignment)
@@ -94,6 +98,12 @@ def enumerate_strategies(
             if key not in best or _seconds(strategy) < _seconds(best[key]):
                 best[key] = strategy
     return tuple(best.values())
+
+
+def shards_of_strategies(unit: Unit, mesh: DeviceMesh) -> Iterator[dict[int, int]]:
+    """Into how many pieces each assignment of mesh axes cuts the factors of a unit."""
+    for assignment in _assignments(unit.rule, mesh):
+        yield {f: prod(mesh.shape[a] for a in axes) for f, axes in assignment.items()}
 
 
 def _seconds(strategy: ShardingStrategy) -> float:
@@ -162,7 +172,7 @@ class _Computation:
     results: tuple[TensorSharding, ...]
     partial: tuple[int, ...]
     partial_bytes: int
-    compute_seconds: float
+    compute: Price
 
 
 def _computation(
@@ -188,7 +198,7 @@ def _computation(
         tuple(results),
         tuple(sorted(a for f, axes in assignment.items() if f not in kept for a in axes)),
         partial_bytes,
-        work.seconds(shards, read_shards, partial_bytes),
+        work.price(shards, read_shards, partial_bytes),
     )
 
 
@@ -216,11 +226,12 @@ def _strategy(
     return ShardingStrategy(
         found.reads,
         results,
-        found.compute_seconds,
+        found.compute.seconds,
         collectives,
         result_bytes,
         found.partial_bytes - result_bytes,
         bool(scatter) and not can_scatter(found.results[0], found.partial, dims),
+        found.compute.provenance,
     )
 
 

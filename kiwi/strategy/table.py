@@ -48,4 +48,4 @@ class StrategyTable:
         )
         rule = unit.rule
         factors = (rule.factor_sizes, rule.results, rule.reduction, rule.blocked)
-        return reads, outputs, factors, UnitWork.of(self._units, unit, self._mesh.hardware)
+        return reads, outputs, factors, UnitWork.of(self._units, unit, self._mesh)

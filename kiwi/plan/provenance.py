@@ -1,0 +1,37 @@
+"""Which share of a plan's predicted time was measured, and which follows from what."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kiwi.mesh import KINDS, Provenance, collective
+from kiwi.plan.predicted_collectives import predicted_moves
+from kiwi.strategy.build import PlanningProblem
+
+
+def time_shares(planning: PlanningProblem, solution: Sequence[int]) -> Mapping[str, float]:
+    """The share of computing and communication seconds by `Provenance` value; they sum to 1.
+
+    Local slices of resharding are not counted.
+    """
+    seconds = dict.fromkeys((p.value for p in Provenance), 0.0)
+    for provenance, amount in _amounts(planning, solution):
+        seconds[provenance.value] += amount
+    total = sum(seconds.values())
+    return {name: amount / total for name, amount in seconds.items() if amount > 0}
+
+
+def describe(shares: Mapping[str, float]) -> str:
+    """A line such as "81% measured, 19% analytic"; empty without shares."""
+    order = (p.value for p in Provenance)
+    return ", ".join(f"{shares[name]:.0%} {name}" for name in order if shares.get(name))
+
+
+def _amounts(
+    planning: PlanningProblem, solution: Sequence[int]
+) -> Iterator[tuple[Provenance, float]]:
+    for strategy, residency in planning.unit_choices(solution):
+        times = 2 if residency.recomputes else 1
+        yield strategy.compute_provenance, times * strategy.compute_seconds
+    for kind, axes, size_bytes, times in predicted_moves(planning, solution):
+        if kind in KINDS and axes:
+            found = collective(kind, planning.mesh, axes, size_bytes)
+            yield found.provenance, times * found.seconds

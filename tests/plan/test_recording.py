@@ -1,0 +1,210 @@
+"""Plans priced from recorded tables, and recording itself."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import kiwi
+from examples import gpt
+from kiwi.errors import NotEnoughDevicesError, ProfileFileError, UnknownProfileError
+from kiwi.mesh import CATALOGUE, DeviceMesh, ProfileTable, Provenance, collective
+from kiwi.mesh.measure import CollectivePoint, Timing, collective_points
+from kiwi.plan import recording
+from kiwi.plan.restore import estimate_of
+from kiwi.strategy.library import library_calls
+
+# Recorded by `kiwi profile` with --mesh 2,4 --cpu-devices 8 --repetitions 5.
+GPT_TABLE = Path(__file__).parent / "tables" / "gpt_cpu.json"
+GPT = gpt.GptConfig(layers=1, width=128, heads=8, batch=8, sequence=64)
+GPT_ARGUMENTS = gpt.abstract_state(GPT), gpt.abstract_batch(GPT)
+
+
+def plan_gpt(profile, mesh_shape=(2, 4)):
+    step = gpt.make_train_step(GPT)
+    return kiwi.plan(step, *GPT_ARGUMENTS, mesh_shape=mesh_shape, profile=profile, verify=None)
+
+
+@pytest.fixture(scope="module")
+def gpt_plan():
+    return plan_gpt(GPT_TABLE)
+
+
+def test_gpt_is_planned_for_eight_devices_from_a_file(gpt_plan):
+    shares = gpt_plan.time_shares
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["measured"] > 0.3
+    assert "% measured" in str(gpt_plan)
+    assert gpt_plan.profile == "recorded-cpu"
+
+
+def test_a_plan_takes_the_recorded_times(gpt_plan):
+    """Every matmul recorded ten times as slow makes the plan slower by nine times their share."""
+    table = ProfileTable.load(GPT_TABLE)
+    slow = tuple(replace(e, seconds=10 * e.seconds) for e in table.operators)
+    slowed = plan_gpt(replace(table, operators=slow)).estimate.compute_seconds
+    assert 3 < slowed / gpt_plan.estimate.compute_seconds < 10
+
+
+def test_saved_plans_keep_their_shares_and_load(gpt_plan, tmp_path):
+    gpt_plan.save(tmp_path / "plan.json")
+    step = gpt.make_train_step(GPT)
+    saved = kiwi.load_plan(tmp_path / "plan.json")
+    found = saved.apply(step).plan(*GPT_ARGUMENTS)
+    assert found.time_shares == gpt_plan.time_shares
+    assert found.estimate.step_seconds == gpt_plan.estimate.step_seconds
+    old = dict(saved.document)
+    old["estimate"] = {k: v for k, v in old["estimate"].items() if k != "time_shares"}
+    assert estimate_of(old) == replace(found.estimate, held=(), time_shares={})
+
+
+def test_an_axis_length_that_was_not_measured_is_analytic_and_noted():
+    table = ProfileTable.load(GPT_TABLE)
+    table = replace(table, collectives=tuple(e for e in table.collectives if e.devices == 4))
+    mesh = replace(DeviceMesh.create((2, 4), table.hardware), table=table)
+    alone = collective("all-reduce", DeviceMesh.create((2, 4), table.hardware), (0,), 2**20)
+    assert collective("all-reduce", mesh, (0,), 2**20) == alone
+    measured = collective("all-reduce", mesh, (1,), 2**20)
+    assert measured.provenance is Provenance.INTERPOLATED and measured.seconds > 0
+    assert any("no collectives over 2 devices" in n for n in plan_gpt(table).notes)
+
+
+def test_a_catalogue_entry_and_its_table_give_the_same_plan():
+    entry = CATALOGUE["h100-sxm"]
+    plans = [plan_gpt(p) for p in ("h100-sxm", entry, ProfileTable(entry))]
+    assert len({p.estimate.step_seconds for p in plans}) == 1
+    assert plans[0].time_shares == {"analytic": 1.0}
+
+
+def test_profiles_that_are_not_there():
+    with pytest.raises(ProfileFileError, match="cannot be read"):
+        kiwi.jit(jnp.sin, mesh_shape=(2,), profile="missing.json")
+    with pytest.raises(UnknownProfileError):
+        kiwi.jit(jnp.sin, mesh_shape=(2,), profile="missing")
+
+
+def test_replay_runs_no_measuring_code():
+    code = (
+        "import kiwi, jax; from kiwi.mesh import measure; from kiwi.plan import recording\n"
+        "def fail(*a, **k): raise AssertionError('measured')\n"
+        "measure.measure = recording.measure = recording.record = fail\n"
+        "s = jax.ShapeDtypeStruct((64, 64), 'float32')\n"
+        f"p = kiwi.plan(lambda x: (x @ x).sum(), s, mesh_shape=(2, 4), verify=None, "
+        f"profile={str(GPT_TABLE)!r})\n"
+        "print(p.time_shares)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "extrapolated" in done.stdout or "interpolated" in done.stdout
+
+
+# Recording
+
+WEIGHTS = jax.ShapeDtypeStruct((32, 64), "float32")
+BATCH = jax.ShapeDtypeStruct((16, 32), "float32")
+
+
+def layer(w, x):
+    return jnp.tanh(x @ w).sum()
+
+
+def units_of_layer():
+    return kiwi.jit(layer, mesh_shape=(2,)).traced(WEIGHTS, BATCH).units
+
+
+def test_local_shapes_are_those_of_all_strategies_once():
+    found = recording.local_operators(units_of_layer(), DeviceMesh.create((2,), "cpu"))
+    # Whole, and cut in half along rows, columns or what is summed over.
+    assert sorted(o.shapes for o in found) == [
+        ((8, 32), (32, 64)),
+        ((16, 16), (16, 64)),
+        ((16, 32), (32, 32)),
+        ((16, 32), (32, 64)),
+    ]
+    assert {o.flops for o in found} == {2 * 16 * 32 * 64, 16 * 32 * 64}
+    whole = next(o for o in found if o.shapes == ((16, 32), (32, 64)))
+    assert whole.bytes == 4 * (16 * 32 + 32 * 64 + 16 * 64)
+
+
+def test_the_gradients_operands_keep_their_factors():
+    units = kiwi.jit(jax.grad(layer), mesh_shape=(2,)).traced(WEIGHTS, BATCH).units
+    calls = [c for u in units.units for c in library_calls(units, u) if c is not None]
+    for call in calls:
+        flat = [f for dims in call.dims for factors in dims for f in factors]
+        summed = [f for f in set(flat) if flat.count(f) == 2]
+        assert len(calls) == 2 and len(summed) == 1
+        shapes = call.local_shapes({summed[0]: 2})
+        assert sum(a != b for a, b in zip(shapes, call.shapes, strict=True)) == 2
+        assert call.local_flops({summed[0]: 2}) == call.flops / 2
+
+
+def test_collectives_run_over_every_number_of_devices_once():
+    points = list(collective_points((2, 1, 2), (1024,)))
+    assert {(p.devices, p.axes) for p in points} == {(2, (0,)), (4, (0, 2))}
+    assert len(points) == 10
+    assert {p.bytes for p in collective_points((2,), (10,))} == {8}
+
+
+def test_a_layer_is_recorded_saved_and_replayed(tmp_path):
+    path = tmp_path / "table.json"
+    steps = []
+    table = kiwi.record_profile(
+        layer, WEIGHTS, BATCH, mesh_shape=(2,), path=path, repetitions=2, on_progress=steps.append
+    )
+    assert ProfileTable.load(path) == table
+    assert len(table.operators) == 4 and not table.skipped
+    assert {e.devices for e in table.collectives} == {2}
+    assert len({e.kind for e in table.collectives}) == 5
+    assert not table.hardware.analytic and table.environment.jax == jax.__version__
+    assert len(steps) == steps[0].total == len(table.operators) + len(table.collectives)
+    plan = kiwi.plan(layer, WEIGHTS, BATCH, mesh_shape=(2,), profile=table, verify=None)
+    assert plan.time_shares["measured"] > 0
+
+
+def test_an_interrupted_recording_is_resumed(tmp_path, monkeypatch):
+    path, timed = tmp_path / "table.json", []
+
+    def interrupted(item, *_):
+        if len(timed) == 3:
+            raise KeyboardInterrupt
+        timed.append(item)
+        return Timing(1e-3, 0.1)
+
+    monkeypatch.setattr(recording, "_time", interrupted)
+    units = units_of_layer()
+    with pytest.raises(KeyboardInterrupt):
+        recording.record(units, (2,), path=path, repetitions=2, collective_bytes=(1024,))
+    assert len(ProfileTable.load(path).operators) == 3
+    monkeypatch.setattr(recording, "_time", lambda *_: Timing(2e-3, 0.1))
+    table = recording.record(units, (2,), path=path, repetitions=2, collective_bytes=(1024,))
+    assert [e.seconds for e in table.operators] == [1e-3] * 3 + [2e-3]
+    assert len(table.collectives) == 5
+
+
+def test_what_does_not_fit_or_run_is_skipped_and_noted(tmp_path, monkeypatch):
+    def fails(item, *_):
+        if isinstance(item, CollectivePoint) and item.kind == "all-to-all":
+            raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nmore")
+        return Timing(1e-3, 0.1)
+
+    monkeypatch.setattr(recording, "_time", fails)
+    units = units_of_layer()
+    table = recording.record(units, (2,), repetitions=2, collective_bytes=(1024, 2**40))
+    assert "all-to-all of 1024 bytes over 2 devices: RESOURCE_EXHAUSTED: out of memory" in (
+        table.skipped
+    )
+    assert sum("do not fit" in note for note in table.skipped) == 5
+    assert len(table.collectives) == 4
+
+
+def test_tables_of_other_machines_are_not_continued(tmp_path):
+    path = tmp_path / "table.json"
+    table = ProfileTable.load(GPT_TABLE)
+    replace(table, environment=replace(table.environment, device="another")).save(path)
+    with pytest.raises(ProfileFileError, match="recorded elsewhere"):
+        recording.record(units_of_layer(), (2,), path=path)
+    with pytest.raises(NotEnoughDevicesError):
+        recording.record(units_of_layer(), (1024,))
