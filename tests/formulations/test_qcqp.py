@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from kiwi.solver.formulations import price
+from kiwi.solver.formulations import price, solve_qcqp
 from kiwi.solver.formulations.brute_force import full_seconds
-from kiwi.solver.formulations.qcqp import solve_qcqp
 from kiwi.solver.result import SolveStatus
 from tests.formulations.random_graphs import random_graph, random_limit
 

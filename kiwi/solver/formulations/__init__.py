@@ -8,6 +8,7 @@ All take a `ShardedGraph`; what they return is priced by simulating its schedule
 """
 
 from kiwi.solver.formulations.answer import Answer, Priced, price
+from kiwi.solver.formulations.qcqp import solve_qcqp
 from kiwi.solver.formulations.sharded_graph import Operator, Read, ShardedGraph, Tie
 from kiwi.solver.formulations.solve import FORMULATIONS, solve_formulation
 
@@ -21,4 +22,5 @@ __all__ = [
     "Tie",
     "price",
     "solve_formulation",
+    "solve_qcqp",
 ]

@@ -32,7 +32,7 @@ alone allow e = 0; workspaces; results are there at the end [results] and are no
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kiwi.errors import SolverUnavailableError
@@ -69,20 +69,7 @@ def solve_qcqp(
         )
         message = f"{error.what} The linear model stood in, solved by {stood_in.solver}."
         message = " ".join(filter(None, (message, stood_in.message)))
-        return _with_message(stood_in, message)
-
-
-def _with_message(answer: Answer, message: str) -> Answer:
-    return Answer(
-        answer.status,
-        answer.schedule,
-        answer.strategies,
-        answer.priced,
-        answer.bound_seconds,
-        answer.solver,
-        answer.solve_seconds,
-        message,
-    )
+        return replace(stood_in, message=message)
 
 
 def _solve(
