@@ -94,7 +94,7 @@ def _solve_program(
 ) -> Answer:
     build = FORMULATIONS[formulation]
     assert build is not None
-    built, hint, message = build(graph, limit_bytes), None, ""
+    built, known, hint, message = build(graph, limit_bytes), None, None, ""
     if isinstance(built, StagedModel):
         known = _solve_joint(graph, limit_bytes, started, min(seconds / 4, 5.0), seed, 1e-3)
         if known.schedule is not None:
@@ -110,18 +110,24 @@ def _solve_program(
     if answer is None:
         with quiet_stdout():
             answer = solve_with_mathopt(built.model, solver=solver, **options)
-    return _read(built, answer, solver, started, gap, message)
+    return _read(built, answer, known, solver, started, gap, message)
 
 
 def _read(
     built: StagedModel | ReducedModel,
     answer: MilpAnswer,
+    known: Answer | None,
     solver: str,
     started: float,
     gap: float,
     message: str,
 ) -> Answer:
+    """The answer; a search that ran out of time may end behind the solution it began with."""
     found = None if answer.values is None else built.read_answer(answer.values)
+    if known is not None and known.schedule is not None and known.strategies is not None:
+        start = known.schedule, known.strategies
+        is_faster = found is None or known.seconds < price(built.graph, *found).seconds
+        found = start if is_faster else found
     bound = answer.bound * built.scale_seconds if math.isfinite(answer.bound) else answer.bound
     if bound == math.inf:
         message = " ".join(filter(None, (message, violated_families(built))))
