@@ -7,7 +7,7 @@ import jax
 from benchmarks.resharding.compiled import Target, Uses, agree
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.lowering import lower
-from kiwi.hlo.program import trace
+from kiwi.hlo.tracing import trace
 from kiwi.hlo.units import build_units
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.collectives import CollectiveUse, by_kind

@@ -134,7 +134,7 @@ def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
     """Plans `layers` layers; a budget of 0 means no limit, and the row's `budget_bytes` is then
     the peak of the plan that was found."""
     from kiwi.hlo.lowering import lower
-    from kiwi.hlo.program import trace
+    from kiwi.hlo.tracing import trace
     from kiwi.hlo.units import build_units
     from kiwi.mesh import DeviceMesh, hardware
     from kiwi.solver import evaluate, solve, warm_up

@@ -5,7 +5,8 @@
 
 Calls (`jit`, `custom_jvp_call`, `checkpoint`, ...) are inlined; equal pure equations are
 merged; equations that nothing reads are dropped. What is left is either a first-order
-primitive or an opaque region (`scan`, `while`, `cond`, `shard_map`, ...).
+primitive or an opaque region (`while`, `cond`, `shard_map`, ...). A `scan` is such a region, or
+is opened: its body stands in the program once, see `kiwi.hlo.loops`.
 """
 
 import contextlib
@@ -16,27 +17,10 @@ from math import prod
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.extend import core as jex
 
-from kiwi.hlo import jax_internals
-from kiwi.hlo.collection import without_collection
-
-INLINED_CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-    "checkpoint": "jaxpr",
-    "remat": "jaxpr",
-    "remat2": "jaxpr",
-}
-"""Call primitives that are inlined, and the parameter that holds what they call."""
-
-_CHECKPOINT_CALLS = frozenset({"checkpoint", "remat", "remat2"})
+from kiwi.hlo import jax_internals, loops
+from kiwi.hlo.loops import LOOP_PRIMITIVES, Carry, Loop
 
 
 @dataclass(frozen=True)
@@ -78,7 +62,8 @@ class Equation:
 
     `inputs` holds a value index or a `Literal` per operand, `outputs` the value indices of
     the results that something reads. `jaxpr_eqn` is the traced equation itself and `scope`
-    the name scope of the calls around it, which inlining took away.
+    the name scope of the calls around it, which inlining took away. `loop` is the innermost
+    opened loop whose body it is part of.
     """
 
     index: int
@@ -86,11 +71,17 @@ class Equation:
     scope: str
     inputs: tuple[int | Literal, ...]
     outputs: tuple[int, ...]
+    loop: int | None = None
 
     @property
     def name(self) -> str:
         """The primitive's name."""
         return self.jaxpr_eqn.primitive.name
+
+    @property
+    def is_border(self) -> bool:
+        """Whether it stands at the border of an opened loop, and computes nothing."""
+        return self.name in LOOP_PRIMITIVES
 
     @property
     def has_effects(self) -> bool:
@@ -100,7 +91,7 @@ class Equation:
     @property
     def name_stack(self) -> str:
         """The JAX name stack, e.g. `transpose(jvp())/layer`."""
-        return _join(self.scope, str(self.jaxpr_eqn.source_info.name_stack))
+        return join_scopes(self.scope, str(self.jaxpr_eqn.source_info.name_stack))
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -128,7 +119,7 @@ class Equation:
     @functools.cached_property
     def _function(self) -> Callable[..., list[Any]]:
         eqn = self.jaxpr_eqn
-        variables, outputs = _distinct_variables(eqn.invars), _kept_outputs(eqn)
+        variables, outputs = _distinct_variables(eqn.invars), kept_outputs(eqn)
         names = tuple("" for _ in variables), tuple("" for _ in outputs)
         debug_info = jex.DebugInfo("kiwi", eqn.primitive.name, *names)
         jaxpr = jex.Jaxpr((), variables, outputs, (eqn,), eqn.effects, debug_info)
@@ -152,7 +143,8 @@ def _distinct_variables(atoms: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(a for a in atoms if not isinstance(a, jex.Literal)))
 
 
-def _kept_outputs(eqn: Any) -> tuple[Any, ...]:
+def kept_outputs(eqn: Any) -> tuple[Any, ...]:
+    """The results of a traced equation that something reads."""
     return tuple(v for v in eqn.outvars if not isinstance(v, jex.DropVar))
 
 
@@ -162,6 +154,7 @@ class Program:
 
     `arguments` are value indices in the order of the flattened arguments, `constants` map
     captured arrays' value indices to the arrays, `results` follow the flattened results.
+    `loops` are the opened ones, by their index.
     """
 
     values: tuple[Value, ...]
@@ -169,6 +162,41 @@ class Program:
     arguments: tuple[int, ...]
     constants: dict[int, Any]
     results: tuple[int | Literal, ...]
+    loops: tuple[Loop, ...] = ()
+
+    @functools.cached_property
+    def nesting(self) -> tuple[tuple[int, ...], ...]:
+        """For each loop the loops that it is in, outermost first, itself last."""
+        found: list[tuple[int, ...]] = []
+        for loop in self.loops:
+            outer = () if loop.parent is None else found[loop.parent]
+            found.append((*outer, loop.index))
+        return tuple(found)
+
+    def loops_around(self, loop: int | None) -> tuple[int, ...]:
+        """A loop and those around it, outermost first; none for None."""
+        return () if loop is None else self.nesting[loop]
+
+    def trips(self, loop: int | None) -> int:
+        """How often the body of a loop runs in a step; once for None."""
+        return prod(self.loops[k].length for k in self.loops_around(loop))
+
+    def loop_of(self, value: int) -> int | None:
+        """The loop whose iterations each have a value of their own of this kind."""
+        producer = self.values[value].producer
+        if producer is None:
+            return None
+        equation = self.equations[producer]
+        if equation.name == loops.STACK:
+            assert equation.loop is not None
+            return self.loops[equation.loop].parent
+        return equation.loop
+
+    @functools.cached_property
+    def next_values(self) -> dict[int, Carry]:
+        """The values that an iteration hands to the next one, with what they become."""
+        carries = (c for loop in self.loops for c in loop.carries)
+        return {c.next: c for c in carries if isinstance(c.next, int)}
 
     @functools.cached_property
     def result_values(self) -> frozenset[int]:
@@ -185,7 +213,8 @@ class Program:
         return tuple(tuple(f) for f in found)
 
     def evaluate(self, arguments: Sequence[Any]) -> dict[int, Any]:
-        """Evaluates every equation; returns all values by index."""
+        """Evaluates every equation of a program without opened loops; all values by index."""
+        assert not self.loops
         env: dict[int, Any] = dict(zip(self.arguments, arguments, strict=True))
         env.update(self.constants)
         for equation in self.equations:
@@ -193,190 +222,6 @@ class Program:
         return env
 
 
-@without_collection
-def trace(
-    flat_function: Callable[..., Sequence[Any]],
-    arguments: Sequence[Any],
-    *,
-    keep_checkpoints: bool = False,
-) -> Program:
-    """Traces a function of flat arguments to a `Program`.
-
-    **Arguments:**
-
-    - `flat_function`: takes arrays, returns a flat sequence of arrays.
-    - `arguments`: arrays or `jax.ShapeDtypeStruct`s.
-    - `keep_checkpoints`: keeps the recomputation that the user's own `jax.checkpoint` asks
-      for as separate equations. By default it is merged with the first computation, and
-      what is recomputed is planned anew.
-    """
-    closed = jax.make_jaxpr(flat_function)(*arguments)
-    return _Builder(keep_checkpoints).build(closed)
-
-
-class _Builder:
-    """Inlines, merges equal equations and drops unread ones, in one pass each."""
-
-    def __init__(self, keep_checkpoints: bool) -> None:
-        self._keep_checkpoints = keep_checkpoints
-        self._values: list[Value] = []
-        self._equations: list[Equation] = []
-        self._constants: dict[int, Any] = {}
-        self._constant_of_array: dict[int, int] = {}
-        self._known: dict[Any, tuple[int, ...]] = {}
-
-    def build(self, closed: Any) -> Program:
-        jaxpr = closed.jaxpr
-        arguments = [self._new_value(v.aval, None) for v in jaxpr.invars]
-        env = dict(zip(jaxpr.invars, arguments, strict=True))
-        self._bind_constants(env, jaxpr.constvars, closed.consts)
-        self._inline(jaxpr, env, scope="")
-        results = tuple(self._read(env, v) for v in jaxpr.outvars)
-        return _without_dead_code(
-            Program(
-                tuple(self._values),
-                tuple(self._equations),
-                tuple(arguments),
-                self._constants,
-                results,
-            )
-        )
-
-    def _new_value(self, aval: Any, producer: int | None) -> int:
-        index = len(self._values)
-        extended = jnp.issubdtype(aval.dtype, jax.dtypes.extended)
-        # A PRNG key of the default implementation is two 32-bit words.
-        itemsize = 8 if extended else aval.dtype.itemsize
-        self._values.append(
-            Value(index, tuple(aval.shape), aval.dtype, itemsize, extended, producer)
-        )
-        return index
-
-    def _bind_constants(self, env: dict[Any, Any], variables: Any, arrays: Any) -> None:
-        for variable, array in zip(variables, arrays, strict=True):
-            if id(array) not in self._constant_of_array:
-                index = self._new_value(variable.aval, None)
-                self._constant_of_array[id(array)] = index
-                self._constants[index] = array
-            env[variable] = self._constant_of_array[id(array)]
-
-    def _read(self, env: dict[Any, Any], atom: Any) -> int | Literal:
-        return Literal(atom.val) if isinstance(atom, jex.Literal) else env[atom]
-
-    def _inline(self, jaxpr: Any, env: dict[Any, Any], scope: str) -> None:
-        for eqn in jaxpr.eqns:
-            inputs = tuple(self._read(env, v) for v in eqn.invars)
-            if eqn.primitive.name in INLINED_CALLS:
-                stack = _join(scope, str(eqn.source_info.name_stack))
-                env.update(zip(eqn.outvars, self._inline_call(eqn, inputs, stack), strict=True))
-            else:
-                outputs = self._emit(eqn, inputs, scope)
-                env.update(zip(_kept_outputs(eqn), outputs, strict=True))
-
-    def _inline_call(
-        self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str
-    ) -> list[int | Literal]:
-        called = eqn.params[INLINED_CALLS[eqn.primitive.name]]
-        closed = called if isinstance(called, jex.ClosedJaxpr) else jex.ClosedJaxpr(called, ())
-        if self._keep_checkpoints and _is_recomputation(eqn):
-            inputs = tuple(self._barrier(i, eqn, scope) for i in inputs)
-        env: dict[Any, Any] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
-        self._bind_constants(env, closed.jaxpr.constvars, closed.consts)
-        self._inline(closed.jaxpr, env, scope)
-        return [self._read(env, v) for v in closed.jaxpr.outvars]
-
-    def _barrier(self, value: int | Literal, eqn: Any, scope: str) -> int | Literal:
-        """A separate barrier for each input keeps the recomputation apart from the original."""
-        if isinstance(value, Literal):
-            return value
-        aval = self._values[value].shape_dtype
-        barrier = jax.make_jaxpr(jax.lax.optimization_barrier)(aval).eqns[0]
-        barrier = barrier.replace(source_info=eqn.source_info)
-        return self._append(barrier, scope, (value,))[0]
-
-    def _emit(self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str) -> tuple[int, ...]:
-        key = None if eqn.effects else _identity(eqn, inputs)
-        if key is None:
-            return self._append(eqn, scope, inputs)
-        if key not in self._known:
-            self._known[key] = self._append(eqn, scope, inputs)
-        return self._known[key]
-
-    def _append(self, eqn: Any, scope: str, inputs: tuple[int | Literal, ...]) -> tuple[int, ...]:
-        index = len(self._equations)
-        outputs = tuple(self._new_value(v.aval, index) for v in _kept_outputs(eqn))
-        self._equations.append(Equation(index, eqn, scope, inputs, outputs))
-        return outputs
-
-
-def _join(outer: str, inner: str) -> str:
+def join_scopes(outer: str, inner: str) -> str:
+    """The name scope within a name scope."""
     return f"{outer}/{inner}" if outer and inner else outer or inner
-
-
-def _is_recomputation(eqn: Any) -> bool:
-    return eqn.primitive.name in _CHECKPOINT_CALLS and bool(eqn.params.get("differentiated"))
-
-
-def _identity(eqn: Any, inputs: tuple[int | Literal, ...]) -> Any:
-    """A key equal for equations that compute the same; None if that cannot be told."""
-    atoms = tuple(i if isinstance(i, int) else _literal_identity(i.value) for i in inputs)
-    avals = tuple(
-        (
-            v.aval.shape,
-            str(v.aval.dtype),
-            getattr(v.aval, "weak_type", False),
-            isinstance(v, jex.DropVar),
-        )
-        for v in eqn.outvars
-    )
-    key = (eqn.primitive.name, atoms, avals, tuple(sorted(eqn.params.items(), key=_first)))
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
-
-
-def _first(pair: tuple[str, Any]) -> str:
-    return pair[0]
-
-
-def _literal_identity(value: Any) -> tuple[str, ...]:
-    return (type(value).__name__, str(getattr(value, "dtype", "")), repr(value))
-
-
-def _without_dead_code(program: Program) -> Program:
-    """Drops equations whose outputs nothing reads, and renumbers what is left."""
-    live = {r for r in program.results if isinstance(r, int)}
-    kept: list[Equation] = []
-    for equation in reversed(program.equations):
-        if equation.has_effects or any(o in live for o in equation.outputs):
-            kept.append(equation)
-            live.update(equation.reads)
-    kept.reverse()
-    return _renumbered(program, kept)
-
-
-def _renumbered(program: Program, kept: list[Equation]) -> Program:
-    values: list[Value] = []
-    new_index: dict[int, int] = {}
-
-    def add(old: int, producer: int | None) -> int:
-        new_index[old] = len(values)
-        v = program.values[old]
-        values.append(Value(len(values), v.shape, v.dtype, v.itemsize, v.is_extended, producer))
-        return new_index[old]
-
-    def move(atom: int | Literal) -> int | Literal:
-        return new_index[atom] if isinstance(atom, int) else atom
-
-    arguments = tuple(add(a, None) for a in program.arguments)
-    used = {i for e in kept for i in e.reads} | {r for r in program.results if isinstance(r, int)}
-    constants = {add(c, None): array for c, array in program.constants.items() if c in used}
-    equations = []
-    for index, e in enumerate(kept):
-        inputs = tuple(move(i) for i in e.inputs)
-        outputs = tuple(add(o, index) for o in e.outputs)
-        equations.append(Equation(index, e.jaxpr_eqn, e.scope, inputs, outputs))
-    results = tuple(move(r) for r in program.results)
-    return Program(tuple(values), tuple(equations), arguments, constants, results)

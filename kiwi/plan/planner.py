@@ -13,7 +13,8 @@ from kiwi.errors import (
     UnknownSolverError,
 )
 from kiwi.hlo.lowering import lower
-from kiwi.hlo.program import Program, trace
+from kiwi.hlo.program import Program
+from kiwi.hlo.tracing import trace
 from kiwi.hlo.units import UnitGraph, build_units
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.baselines import RULES

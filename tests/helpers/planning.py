@@ -8,7 +8,8 @@ import numpy as np
 
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.lowering import lower
-from kiwi.hlo.program import Program, trace
+from kiwi.hlo.program import Program
+from kiwi.hlo.tracing import trace
 from kiwi.hlo.units import Unit, UnitGraph, build_units
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.strategy.build import Fixed, PlanningProblem, build_problem

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from examples import convnet, encoder, gpt, mlp
-from kiwi.hlo.program import INLINED_CALLS, Literal
+from kiwi.hlo.program import Literal
+from kiwi.hlo.tracing import INLINED_CALLS
 from tests.helpers.planning import array, flat, primitives, random_arrays, trace_flat
 
 X = array(4, 8)

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 import kiwi
 from examples import gpt, mlp
 from examples.baselines import Baseline, compile_baseline, estimate_baseline
-from kiwi.hlo.program import trace
+from kiwi.hlo.tracing import trace
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.propagated import propagated_specs
 

@@ -1,0 +1,143 @@
+"""Loops that a program is opened into: a scan's body stands in the program once.
+
+    loop      ::= carry* slice* equation* stack* result*
+    carry     ::= current = loop_carry(initial)        what an iteration starts from
+    slice     ::= x = loop_slice(stacked)              element i of a stacked operand
+    stack     ::= stacked = loop_stack(y)              y of every iteration, stacked
+    result    ::= final = loop_result(next)            what the last iteration carries on
+
+An equation of the body stands for one computation per iteration. A value of the body is a family,
+one member per iteration: what another loop reads of it is the member of the same number. So a
+residual that JAX stacks in the forward scan and slices in the backward one is, in the program, a
+forward value that the backward body reads, to be kept (stacked) or computed again like any other.
+
+Loops of one length in one place share an index *space*: member i of one may be read at iteration
+i of another.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core as jex
+from jax.interpreters import mlir
+
+from kiwi.hlo import jax_internals
+
+CARRY, SLICE, STACK, RESULT = "loop_carry", "loop_slice", "loop_stack", "loop_result"
+LOOP_PRIMITIVES = frozenset({CARRY, SLICE, STACK, RESULT})
+"""What stands at the borders of an opened loop; none of them computes anything."""
+
+
+@dataclass(frozen=True)
+class Carry:
+    """What one iteration hands to the next: value indices of the body; `next` may be a literal."""
+
+    current: int
+    next: Any
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One opened scan.
+
+    - `parent`: the loop that it is in, if any; `space`: its index space.
+    - `length`: iterations; `reverse`: from the last to the first; `unroll`: as in `jax.lax.scan`.
+    """
+
+    index: int
+    parent: int | None
+    space: int
+    length: int
+    reverse: bool
+    unroll: int | bool
+    carries: tuple[Carry, ...]
+
+
+@dataclass(frozen=True)
+class ScanOperands:
+    """A scan's operands and body, in the order constants, carries, stacked."""
+
+    constants: int
+    carries: int
+    body: Any
+    length: int
+    reverse: bool
+    unroll: int | bool
+
+
+def may_open(eqn: Any) -> bool:
+    """Whether an equation is a scan whose body can be planned by itself."""
+    return eqn.primitive.name == "scan" and not eqn.effects and eqn.params["length"] > 0
+
+
+def scan_operands(eqn: Any) -> ScanOperands:
+    """Reads a scan's equation; jax 0.10 and 0.11 describe its operands differently."""
+    body = eqn.params["jaxpr"]
+    carries = sum(not stacked for stacked in jax_internals.stacked_results(eqn))
+    stacked = sum(v.aval.ndim > a.ndim for v, a in zip(eqn.invars, body.in_avals, strict=True))
+    return ScanOperands(
+        len(eqn.invars) - carries - stacked,
+        carries,
+        body,
+        eqn.params["length"],
+        eqn.params["reverse"],
+        eqn.params["unroll"],
+    )
+
+
+def border_equation(name: str, aval: Any, source_info: Any, **params: int) -> Any:
+    """The equation of one of `LOOP_PRIMITIVES` for an operand of the given type.
+
+    `params`: `loop` or `space`, and for `STACK` the `length`.
+    """
+    primitive = _PRIMITIVES[name]
+    traced = jax.make_jaxpr(lambda x: primitive.bind(x, **params))(aval)
+    return traced.eqns[0].replace(source_info=source_info)
+
+
+def border_dims(name: str, rank: int) -> tuple[Sequence[int], Sequence[int]]:
+    """For an operand or result of `rank` without the stacked dimension: the factors of the
+    operand's and of the result's dimensions; factor 0 is the stacked dimension."""
+    inner = tuple(range(1, rank + 1))
+    whole = (0, *inner)
+    if name == SLICE:
+        return whole, inner
+    return (inner, whole) if name == STACK else (inner, inner)
+
+
+def _identity(x: Any, **_: Any) -> Any:
+    return jnp.asarray(x)
+
+
+def _first(x: Any, **_: Any) -> Any:
+    return lax.index_in_dim(x, 0, keepdims=False)
+
+
+def _repeated(x: Any, *, length: int, **_: Any) -> Any:
+    x = jnp.asarray(x)
+    return jnp.broadcast_to(x[None], (length, *x.shape))
+
+
+def _primitive(name: str, meaning: Any) -> Any:
+    """A primitive that, outside a loop, stands for one iteration."""
+    primitive = jex.Primitive(name)
+
+    def result_type(x: Any, **params: Any) -> Any:
+        return jax.eval_shape(lambda y: meaning(y, **params), x)
+
+    primitive.def_impl(meaning)
+    primitive.def_abstract_eval(lambda x, **params: x.update(shape=result_type(x, **params).shape))
+    mlir.register_lowering(primitive, mlir.lower_fun(meaning, multiple_results=False))
+    return primitive
+
+
+_PRIMITIVES = {
+    CARRY: _primitive(CARRY, _identity),
+    SLICE: _primitive(SLICE, _first),
+    STACK: _primitive(STACK, _repeated),
+    RESULT: _primitive(RESULT, _identity),
+}
