@@ -4,9 +4,16 @@ from collections.abc import Hashable
 
 from kiwi.hlo.costs import region_flops
 from kiwi.hlo.graph import EquationInfo, Operator
+from kiwi.hlo.loops import border_dims
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Equation, Program
-from kiwi.hlo.rule import ComposedRule, RuleComposer, elementwise_rule, independent_rule
+from kiwi.hlo.rule import (
+    ComposedRule,
+    RuleComposer,
+    ShardingRule,
+    elementwise_rule,
+    independent_rule,
+)
 
 REGION_PRIMITIVES = frozenset({"scan", "while", "cond", "shard_map", "custom_partitioning"})
 """Primitives that run a region; planned whole and replicated."""
@@ -67,6 +74,8 @@ def _rule(
         return _disconnected_rule(program, equation, results_blocked=False)
     if equation.name in REGION_PRIMITIVES or any(program.values[v].is_extended for v in values):
         return _disconnected_rule(program, equation, results_blocked=True)
+    if equation.is_border:
+        return _border_rule(program, equation)
     return _joined_rule(program, equation, members, ssa_of_value)
 
 
@@ -80,6 +89,26 @@ def _disconnected_rule(
     composer.add(independent_rule(inputs, (), blocked=True), equation.reads, ())
     results = independent_rule((), outputs, blocked=results_blocked)
     composer.add(results, (), equation.outputs)
+    return composer.compose(equation.outputs)
+
+
+def _border_rule(program: Program, equation: Equation) -> ComposedRule:
+    """Operand and result alike; the dimension of the iterations stays whole."""
+    (result,) = equation.outputs
+    shapes = [program.values[v].shape for v in (*equation.reads, result)]
+    shape = min(shapes, key=len)
+    stacked = max(shapes, key=len)
+    length = stacked[0] if len(stacked) > len(shape) else 1
+    operand, yielded = border_dims(equation.name, len(shape))
+    operands = tuple(tuple((f,) for f in operand) for _ in equation.reads)
+    rule = ShardingRule(
+        (length, *shape),
+        operands,
+        (tuple((f,) for f in yielded),),
+        blocked=frozenset({0}),
+    )
+    composer = RuleComposer()
+    composer.add(rule, equation.reads, equation.outputs)
     return composer.compose(equation.outputs)
 
 

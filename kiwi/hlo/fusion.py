@@ -10,7 +10,9 @@ it starts from occupy memory. An equation is *materialised* if one of these hold
    something materialised;
 4. several equations read it, and computing it twice would cost more than reading it back:
    a transcendental function, or an addition (residual streams, gradient sums);
-5. the chain in front of it has grown to `MAX_CHAIN` equations or `MAX_READS` inputs.
+5. the chain in front of it has grown to `MAX_CHAIN` equations or `MAX_READS` inputs;
+6. an opened loop's border: it stands there, the next iteration starts from it, or a loop reads it
+   that it is not part of.
 
 Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
 convolution or reduction whose only reader is a materialised map over the same elements is
@@ -23,6 +25,7 @@ epilogues and multi-output fusions are not told apart.
 from math import prod
 
 from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.program import Program
 
 MAX_CHAIN = 48
 MAX_READS = 10
@@ -86,7 +89,7 @@ _LAYOUT = frozenset(
 
 def materialised(graph: HloGraph) -> tuple[bool, ...]:
     """For each equation, whether its results occupy memory of their own."""
-    results = graph.program.result_values
+    results = graph.program.result_values | graph.program.next_values.keys()
     found: list[bool] = []
     chains = _Chains(graph, found)
     for equation in graph.program.equations:
@@ -108,6 +111,8 @@ def _has_epilogue(
     readers = program.readers[outputs[0]]
     if len(readers) != 1 or not is_materialised[readers[0]] or not is_map(graph, readers[0]):
         return False
+    if program.equations[readers[0]].loop != program.equations[index].loop:
+        return False
     (result,) = program.equations[readers[0]].outputs
     return prod(program.values[result].shape) == prod(program.values[outputs[0]].shape)
 
@@ -116,6 +121,8 @@ def is_map(graph: HloGraph, index: int) -> bool:
     """Whether an equation only maps elements, and yields one result."""
     equation = graph.program.equations[index]
     if graph.equations[index].is_region or equation.has_effects or len(equation.outputs) != 1:
+        return False
+    if equation.is_border:
         return False
     return not opcodes(graph, index) & _NOT_ELEMENTWISE
 
@@ -141,9 +148,17 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int]) -> bool:
     if info.is_constant:
         return False
     readers = graph.program.readers[equation.outputs[0]]
+    if any(_enters_loop(graph.program, equation.loop, r) for r in readers):
+        return True
     if any(opcodes(graph, r) & LIBRARY_OPCODES for r in readers):
         return not is_layout_change(graph, index)
     return len(readers) > 1 and bool(found & _WORTH_KEEPING)
+
+
+def _enters_loop(program: Program, loop: int | None, reader: int) -> bool:
+    """Whether a reader runs in iterations of which the value at hand knows nothing."""
+    inner = program.equations[reader].loop
+    return len(program.loops_around(inner)) > len(program.loops_around(loop))
 
 
 class _Chains:

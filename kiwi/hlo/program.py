@@ -20,7 +20,7 @@ import jax
 from jax.extend import core as jex
 
 from kiwi.hlo import jax_internals, loops
-from kiwi.hlo.loops import LOOP_PRIMITIVES, Carry, Loop
+from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop
 
 
 @dataclass(frozen=True)
@@ -193,10 +193,14 @@ class Program:
         return equation.loop
 
     @functools.cached_property
-    def next_values(self) -> dict[int, Carry]:
-        """The values that an iteration hands to the next one, with what they become."""
-        carries = (c for loop in self.loops for c in loop.carries)
-        return {c.next: c for c in carries if isinstance(c.next, int)}
+    def next_values(self) -> dict[int, tuple[int, ...]]:
+        """The values that an iteration hands to the next one, with the loops in which it does."""
+        found: dict[int, tuple[int, ...]] = {}
+        for loop in self.loops:
+            for carry in loop.carries:
+                if isinstance(carry.next, int):
+                    found[carry.next] = (*found.get(carry.next, ()), loop.index)
+        return found
 
     @functools.cached_property
     def result_values(self) -> frozenset[int]:

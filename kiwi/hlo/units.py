@@ -9,12 +9,13 @@ belongs to every unit that reads it.
 import functools
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.hlo.collection import without_collection
 from kiwi.hlo.fusion import LIBRARY_OPCODES, is_map, materialised, opcodes
 from kiwi.hlo.graph import HloGraph, Phase
+from kiwi.hlo.loops import CARRY, RESULT
 from kiwi.hlo.rule import ComposedRule, RuleComposer
 
 
@@ -27,6 +28,7 @@ class Unit:
     - `outputs`: value indices yielded.
     - `rule`: joint sharding rule; `rule.reads` are keyed by value index, `rule.results`
       follow `outputs`, `rule.operator_factors` follow `equations`.
+    - `loop`: the innermost opened loop whose body it is part of.
     """
 
     index: int
@@ -36,11 +38,26 @@ class Unit:
     rule: ComposedRule
     phase: Phase
     may_recompute: bool
+    loop: int | None = None
 
     @property
     def root(self) -> int:
         """The materialised equation."""
         return self.equations[-1]
+
+
+@dataclass(frozen=True)
+class Use:
+    """A reading of a unit's results.
+
+    - `time`: of the reader, or of the end of an iteration.
+    - `is_late`: whether that is behind the forward pass.
+    - `reader`: the unit that reads, None where the next iteration does.
+    """
+
+    time: int
+    is_late: bool
+    reader: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +85,61 @@ class UnitGraph:
     def producer(self) -> dict[int, int]:
         """For each materialised value the index of its unit."""
         return {output: unit.index for unit in self.units for output in unit.outputs}
+
+    @functools.cached_property
+    def uses(self) -> tuple[tuple["Use", ...], ...]:
+        """For each unit when its results are read, in order.
+
+        What an iteration hands to the next one is read as it ends, and after the last iteration
+        it lies where the loop left it.
+        """
+        return tuple(
+            tuple(sorted(set(self._uses_of(unit)), key=lambda use: use.time)) for unit in self.units
+        )
+
+    def _uses_of(self, unit: Unit) -> Iterator["Use"]:
+        for output in unit.outputs:
+            for reader in self.readers.get(output, ()):
+                if self.border(self.units[reader]) != RESULT:
+                    is_late = self.units[reader].phase is not Phase.FORWARD
+                    yield Use(reader, is_late, reader)
+            for loop in self.graph.program.next_values.get(output, ()):
+                if loop in self.spans:
+                    yield Use(self.spans[loop][1] - 1, loop != unit.loop)
+
+    def entry(self, loop: int | None, time: int) -> int:
+        """The latest time, not behind `time`, at which a unit of `loop` can run.
+
+        That is before the inner loops, seen from `loop`, in which the unit at `time` runs.
+        """
+        around = self.graph.program.loops_around
+        chain, depth = around(self.units[time].loop), len(around(loop))
+        return time if len(chain) <= depth else self.spans[chain[depth]][0]
+
+    @functools.cached_property
+    def spans(self) -> dict[int, tuple[int, int]]:
+        """For each opened loop the half-open range of its units, those of inner loops included."""
+        found: dict[int, tuple[int, int]] = {}
+        for unit in self.units:
+            for loop in self.graph.program.loops_around(unit.loop):
+                start, _ = found.get(loop, (unit.index, 0))
+                found[loop] = (start, unit.index + 1)
+        return found
+
+    def border(self, unit: Unit) -> str | None:
+        """The name of the loop's border that a unit stands at, if any."""
+        equation = self.graph.program.equations[unit.root]
+        return equation.name if equation.is_border else None
+
+    def trips(self, unit: Unit) -> int:
+        """How often a unit is computed in a step (once more if it is recomputed).
+
+        What a loop starts from is brought there once for all its iterations.
+        """
+        program = self.graph.program
+        if self.border(unit) == CARRY and unit.loop is not None:
+            return program.trips(program.loops[unit.loop].parent)
+        return program.trips(unit.loop)
 
 
 @without_collection
@@ -121,7 +193,11 @@ def _draft(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
         outputs,
         composer.compose(outputs),
         phase,
-        phase is Phase.FORWARD and not effects and bool(outputs),
+        phase is Phase.FORWARD
+        and not effects
+        and bool(outputs)
+        and not graph.program.equations[root].is_border,
+        graph.program.equations[root].loop,
     )
 
 
@@ -162,43 +238,103 @@ def _aliased_results(graph: HloGraph, donated: frozenset[int]) -> dict[int, int]
 
 
 def _execution_order(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]) -> list[Unit]:
-    """Program order, except that updates run as soon as they can.
+    """Program order, except that updates run as soon as they can; each loop's units together.
 
     XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all
     of them at the end. Before any update goes what may write over the result just computed:
     behind another unit it could not (`kiwi.strategy.lifetimes`, rule 4).
     """
     waits = _dependencies(drafts, aliased)
-    waiting = [len(w) for w in waits]
-    followers: list[list[int]] = [[] for _ in drafts]
-    for follower, leaders in enumerate(waits):
-        for leader in leaders:
-            followers[leader].append(follower)
+    return [drafts[d] for d in _Ordering(graph, drafts, waits).of(None)]
 
-    def priority(draft: int) -> tuple[bool, int]:
-        return drafts[draft].phase is not Phase.UPDATE, draft
 
-    ready = [priority(d) for d, count in enumerate(waiting) if count == 0]
-    heapq.heapify(ready)
-    unread = Counter(value for draft in drafts for value in draft.reads)
-    ordered: list[Unit] = []
-    done: set[int] = set()
-    following: int | None = None
-    while ready:
-        draft = heapq.heappop(ready)[1] if following is None else following
-        following = None
-        if draft in done:
-            continue
-        done.add(draft)
-        ordered.append(drafts[draft])
-        unread.subtract(drafts[draft].reads)
-        for follower in followers[draft]:
-            waiting[follower] -= 1
-            if waiting[follower] == 0:
-                heapq.heappush(ready, priority(follower))
-                if _continues(graph, drafts[draft], drafts[follower], unread):
-                    following = follower
-    return ordered
+class _Ordering:
+    """The order of the drafts of one loop's body, or of the step: inner loops count as one."""
+
+    def __init__(self, graph: HloGraph, drafts: list[Unit], waits: list[set[int]]) -> None:
+        self._graph = graph
+        self._drafts = drafts
+        self._waits = waits
+        self._unread = Counter(value for draft in drafts for value in draft.reads)
+
+    def of(self, loop: int | None) -> list[int]:
+        """Draft numbers in execution order."""
+        members = self._members(loop)
+        item_of = {draft: item for item, inside in members.items() for draft in inside}
+        waiting = {
+            item: {item_of[w] for d in inside for w in self._waits[d] if w in item_of} - {item}
+            for item, inside in members.items()
+        }
+        followers: dict[int, list[int]] = {item: [] for item in members}
+        for item, leaders in waiting.items():
+            for leader in leaders:
+                followers[leader].append(item)
+        return self._sorted(members, waiting, followers, loop)
+
+    def _members(self, loop: int | None) -> dict[int, list[int]]:
+        """First draft → drafts: one item for each draft of the body, and for each inner loop."""
+        around = self._graph.program.loops_around
+        depth = len(around(loop))
+        items: dict[int | None, int] = {}
+        found: dict[int, list[int]] = {}
+        for number, draft in enumerate(self._drafts):
+            chain = around(draft.loop)
+            if chain[:depth] != around(loop):
+                continue
+            item = number if len(chain) == depth else items.setdefault(chain[depth], number)
+            found.setdefault(item, []).append(number)
+        return found
+
+    def _sorted(
+        self,
+        members: dict[int, list[int]],
+        waiting: dict[int, set[int]],
+        followers: dict[int, list[int]],
+        loop: int | None,
+    ) -> list[int]:
+        ready = [self._priority(members, item) for item, leaders in waiting.items() if not leaders]
+        heapq.heapify(ready)
+        ordered: list[int] = []
+        done: set[int] = set()
+        following: int | None = None
+        while ready:
+            item = heapq.heappop(ready)[1] if following is None else following
+            following = None
+            if item in done:
+                continue
+            done.add(item)
+            self._run(members[item], loop, ordered)
+            for follower in followers[item]:
+                waiting[follower].discard(item)
+                if not waiting[follower]:
+                    heapq.heappush(ready, self._priority(members, follower))
+                    if self._continues(members, item, follower):
+                        following = follower
+        return ordered
+
+    def _run(self, inside: list[int], loop: int | None, ordered: list[int]) -> None:
+        """Appends a draft, or all of an inner loop in its own order."""
+        if self._is_loop(inside, loop):
+            depth = len(self._graph.program.loops_around(loop))
+            ordered += self.of(
+                self._graph.program.loops_around(self._drafts[inside[0]].loop)[depth]
+            )
+            return
+        ordered += inside
+        self._unread.subtract(self._drafts[inside[0]].reads)
+
+    def _is_loop(self, inside: list[int], loop: int | None) -> bool:
+        return self._drafts[inside[0]].loop != loop
+
+    def _priority(self, members: dict[int, list[int]], item: int) -> tuple[bool, int]:
+        phases = {self._drafts[d].phase for d in members[item]}
+        return phases != {Phase.UPDATE}, item
+
+    def _continues(self, members: dict[int, list[int]], item: int, follower: int) -> bool:
+        if len(members[item]) > 1 or len(members[follower]) > 1:
+            return False
+        drafts = self._drafts
+        return _continues(self._graph, drafts[item], drafts[follower], self._unread)
 
 
 def _continues(graph: HloGraph, unit: Unit, reader: Unit, unread: Mapping[int, int]) -> bool:

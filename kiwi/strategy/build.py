@@ -12,7 +12,8 @@ Edges:
     reader is recomputed at a time at which the value is not there.
 (b) from producer and reader to the copy between them: which options go together.
 (c) from an argument to the unit whose result replaces it in the next step (a donated buffer,
-    or state in and state out): resharding from the result's layout to the argument's.
+    or state in and state out), and from what an iteration of a loop starts from to what it hands
+    on: resharding from the result's layout to the argument's.
 """
 
 import math
@@ -264,7 +265,8 @@ class _Builder:
                     yield copy
 
     def _node_of_copy(self, copy: CopyNode) -> Node:
-        usage = copy.usage(self._values[copy.value].size_bytes, self._mesh.shape)
+        size = self._values[copy.value].size_bytes
+        usage = copy.usage(size, self._mesh.shape, self.lifetimes.operands_held(copy.unit))
         zero = np.zeros(len(usage))
         return Node(f"copy {copy.unit}.{copy.read}", zero, usage, {"resharding": zero})
 
@@ -349,7 +351,9 @@ class _Builder:
             for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
                 tail, stored = self._producer(value)
                 head, wanted = self._reader(node, read)
-                edge = self._matrices.read_edge(tail, head, stored, wanted, self._table(value))
+                trips = self._units.trips(self._units.units[node.unit])
+                table = self._table(value)
+                edge = self._matrices.read_edge(tail, head, stored, wanted, table, trips)
                 if edge is not None:
                     yield edge
 
@@ -362,16 +366,24 @@ class _Builder:
             yield self._matrices.edge_into_copy(tail, index, stored, copy)
             yield self._matrices.edge_from_copy(index, head, copy, wanted)
 
-    def _carried_edges(self) -> list[Edge]:
+    def _carried_edges(self) -> Iterator[Edge]:
         """Edges (c)."""
-        found = []
-        for position, argument in self._fixed.carried.items():
-            value = self._units.graph.program.results[position]
-            if not isinstance(value, int) or value not in self._units.producer:
+        program = self._units.graph.program
+        carried = [(a, program.results[p], 1) for p, a in self._fixed.carried.items()]
+        carried += [
+            (carry.current, carry.next, program.trips(loop.index))
+            for loop in program.loops
+            for carry in loop.carries
+        ]
+        for argument, value, trips in carried:
+            if not isinstance(value, int) or not self._is_known(value):
                 continue
             head, yielded = self._producer(value)
             tail, kept = self._producer(argument)
-            edge = self._matrices.carried_edge(tail, head, kept, yielded, self._table(value))
+            table = self._table(value)
+            edge = self._matrices.carried_edge(tail, head, kept, yielded, table, trips)
             if edge is not None:
-                found.append(edge)
-        return found
+                yield edge
+
+    def _is_known(self, value: int) -> bool:
+        return value in self._units.producer or value in self._source_index

@@ -43,18 +43,27 @@ class CopyNode:
     value: int
     options: tuple[CopyOption, ...]
 
-    def usage(self, size_bytes: int, mesh_shape: Sequence[int]) -> tuple[tuple[Interval, ...], ...]:
-        """Memory of each option; `size_bytes` of the whole value."""
+    def usage(
+        self, size_bytes: int, mesh_shape: Sequence[int], span: tuple[int, int]
+    ) -> tuple[tuple[Interval, ...], ...]:
+        """Memory of each option; `size_bytes` of the whole value.
+
+        `span` is the time for which a reader that is not recomputed holds its operands.
+        """
         targets = {option.target for option in self.options if option.is_copy}
         held = {target: size_bytes // target.shard_count(mesh_shape) for target in targets}
         return tuple(
-            self._intervals(option, held[option.target]) if option.is_copy else ()
+            self._intervals(option, held[option.target], span) if option.is_copy else ()
             for option in self.options
         )
 
-    def _intervals(self, option: CopyOption, held_bytes: int) -> tuple[Interval, ...]:
-        times = [self.unit] if option.again_at is None else [self.unit, option.again_at]
-        return tuple(Interval(t, t + 1, held_bytes) for t in times)
+    def _intervals(
+        self, option: CopyOption, held_bytes: int, span: tuple[int, int]
+    ) -> tuple[Interval, ...]:
+        spans = [span]
+        if option.again_at is not None:
+            spans.append((option.again_at, option.again_at + 1))
+        return tuple(Interval(*each, held_bytes) for each in spans)
 
     def allowed_after(self, layouts: Sequence[TensorSharding]) -> np.ndarray:
         """Boolean [layouts, options]: which options agree with the stored layout."""

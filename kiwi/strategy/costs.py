@@ -5,6 +5,8 @@ seconds = launch + max(work / rate, bytes read and written / memory bandwidth)
 Where the mesh has a profile table, a matmul or convolution takes what was recorded of it, see
 `kiwi.mesh.profile_table`; what is fused with it adds the larger of its own work and of the bytes
 that the unit moves beyond the recorded call.
+
+A unit in the body of a loop takes its seconds once per iteration.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +14,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from kiwi.hlo.fusion import LIBRARY_OPCODES, opcodes
+from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, ProfileTable, Provenance
 from kiwi.strategy.library import LibraryCall, library_calls
@@ -29,6 +32,10 @@ class UnitWork:
     - `read_bytes[k]`: bytes of the k-th read.
     - `read_once`: only as many bytes of a read as the result has are touched.
     - `calls[k]`: the k-th equation if it is looked up in `table`.
+    - `trips`: how often the unit runs in a step.
+    - `border`: the border of a loop that it stands at, if any. What an iteration starts from or
+      ends with lies in place; of what is stacked an iteration writes one element.
+    - `stacked`: how many elements a stacked result has, 1 if it is none.
     """
 
     seconds_of_equation: tuple[float, ...]
@@ -39,6 +46,9 @@ class UnitWork:
     bytes_per_second: float
     calls: tuple[LibraryCall | None, ...] = ()
     table: ProfileTable | None = field(default=None, compare=False, repr=False)
+    trips: int = 1
+    border: str | None = None
+    stacked: int = 1
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
@@ -55,6 +65,9 @@ class UnitWork:
             hardware.sustained_memory_bytes_per_second,
             library_calls(units, unit) if table is not None and table.operators else (),
             table,
+            units.trips(unit),
+            units.border(unit),
+            _stacked(units, unit),
         )
 
     def price(
@@ -66,10 +79,19 @@ class UnitWork:
 
         - `shards`: into how many pieces each sharded factor is cut.
         - `read_shards`: into how many pieces each read is cut.
-        - `result_bytes`: local bytes written.
+        - `result_bytes`: local bytes of the results.
         """
+        if self.border in (CARRY, RESULT):
+            return Price(0.0, Provenance.ANALYTIC)
+        once = self._once(shards, read_shards, result_bytes // self.stacked)
+        return Price(self.trips * once.seconds, once.provenance)
+
+    def _once(
+        self, shards: Mapping[int, int], read_shards: Sequence[int], result_bytes: int
+    ) -> Price:
+        """The price of one computation that writes `result_bytes`."""
         read = [b // n for b, n in zip(self.read_bytes, read_shards, strict=True)]
-        if self.read_once:
+        if self.read_once or self.border == SLICE:
             read = [min(b, result_bytes) for b in read]
         moved_bytes = sum(read) + result_bytes
         if any(self.calls):
@@ -107,6 +129,12 @@ class UnitWork:
         seconds = sum(p.seconds for p in prices) + max(self._work(shards, rest), beyond)
         order = list(Provenance)
         return Price(seconds, max((p.provenance for p in prices), key=order.index))
+
+
+def _stacked(units: UnitGraph, unit: Unit) -> int:
+    if units.border(unit) != STACK:
+        return 1
+    return units.graph.program.values[unit.outputs[0]].shape[0]
 
 
 def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:

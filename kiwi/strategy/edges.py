@@ -68,11 +68,12 @@ class EdgeMatrices:
         stored: Side,
         wanted: Side,
         table: ReshardingTable,
+        trips: int,
     ) -> Edge | None:
         """From a producer to a reader; None where it would be all zero.
 
-        Resharding is paid once, and again where the reader is recomputed. A pair of
-        residencies in which the recomputed reader finds nothing to read is forbidden.
+        Resharding is paid `trips` times, and as often again where the reader is recomputed. A
+        pair of residencies in which the recomputed reader finds nothing to read is forbidden.
         """
         here = _availability(stored.residencies, wanted.residencies)
         again = np.array([float(r.recomputes) for r in wanted.residencies])
@@ -80,10 +81,11 @@ class EdgeMatrices:
         tails, first_tails = _classes(here)
         heads, first_heads = _classes(np.column_stack([here.T, again]))
         here, again = here[np.ix_(first_tails, first_heads)], again[first_heads]
-        layouts = (table.shape, table.itemsize, stored.layouts, wanted.layouts)
+        layouts = (table.shape, table.itemsize, trips, stored.layouts, wanted.layouts)
         key = (*layouts, here.tobytes(), again.tobytes())
         if key not in self._known:
-            self._known[key] = self._read_matrices(stored, wanted, here, again, table)
+            seconds = trips * table.seconds_matrix(stored.layouts, wanted.layouts)
+            self._known[key] = self._read_matrices(stored, wanted, here, again, seconds)
         matrices = self._known[key]
         if matrices is None:
             return None
@@ -95,10 +97,9 @@ class EdgeMatrices:
         wanted: Side,
         here: np.ndarray,
         again: np.ndarray,
-        table: ReshardingTable,
+        seconds: np.ndarray,
     ) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
         """Resharding and that of a recomputed reader together, and the parts if asked for."""
-        seconds = table.seconds_matrix(stored.layouts, wanted.layouts)
         if not seconds.any() and here.all():
             return None
         penalty = np.where(here, 0.0, np.inf)
@@ -135,14 +136,15 @@ class EdgeMatrices:
         kept: Side,
         yielded: Side,
         table: ReshardingTable,
+        trips: int,
     ) -> Edge | None:
         """From an argument to the unit whose result replaces it; None if all zero."""
-        seconds = table.seconds_matrix(yielded.layouts, kept.layouts).T
+        seconds = trips * table.seconds_matrix(yielded.layouts, kept.layouts).T
         if not seconds.any():
             return None
         parts = {"resharding": seconds} if self._with_parts else {}
-        lines = yielded.lines([0] * len(yielded.residencies))
-        return Edge(tail, head, seconds, parts, kept.lines(), lines)
+        tails, heads = (side.lines([0] * len(side.residencies)) for side in (kept, yielded))
+        return Edge(tail, head, seconds, parts, tails, heads)
 
 
 def _availability(producer: Sequence[Residency], reader: Sequence[Residency]) -> np.ndarray:

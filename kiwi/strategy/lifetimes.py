@@ -11,11 +11,23 @@
    `kiwi.plan.fences`; XLA does not write over such operands (10 models of `benchmarks/fidelity`,
    CPU and GPU).
 5. While a unit runs it also holds its workspace.
+
+In the body of an opened loop (`kiwi.hlo.loops`) the same holds within one iteration, and
+
+6. What a loop reads from outside is held until its last iteration ends.
+7. What is read outside of the loop that it was computed in, by another one or as a result, is
+   stacked: that takes its bytes times the iterations, from before the first iteration.
+8. What an iteration starts from is held in one place for the whole loop. What it hands on is
+   written there, unless the iteration still reads the former value when it is computed.
+9. An element of what is stacked is copied for each reader, while that runs.
 """
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
+from kiwi.hlo.loops import CARRY, SLICE, STACK
 from kiwi.hlo.units import Unit, UnitGraph, overwritable
 from kiwi.solver.problem import Interval
 from kiwi.strategy.residency import Residency, UnitResidency
@@ -25,11 +37,13 @@ from kiwi.strategy.residency import Residency, UnitResidency
 class Lifetimes:
     """Precomputed facts of a unit graph that lifetimes depend on.
 
-    `overwritten` are the units whose result their last reader may overwrite.
+    `overwritten` are the units whose result their last reader may overwrite, `handed_on` those
+    that write theirs where an iteration keeps what the next one starts from.
     """
 
     units: UnitGraph
     overwritten: frozenset[int]
+    handed_on: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, units: UnitGraph) -> "Lifetimes":
@@ -39,7 +53,7 @@ class Lifetimes:
             victim = _overwrites(units, unit)
             if victim is not None:
                 found.add(victim)
-        return cls(units, frozenset(found))
+        return cls(units, frozenset(found), frozenset(_handed_on(units)))
 
     @property
     def horizon(self) -> int:
@@ -57,6 +71,14 @@ class Lifetimes:
         producer = self.units.producer
         return {source: producer[r] for r, source in self.units.aliased_results.items()}
 
+    def operands_held(self, unit: int) -> tuple[int, int]:
+        """For how long a unit holds its operands: while it runs, or, where it only takes elements
+        of them, until the last iteration ends."""
+        found = self.units.units[unit]
+        if self.units.border(found) == SLICE and found.loop is not None:
+            return self.units.spans[found.loop]
+        return (unit, unit + 1)
+
     def of_unit(
         self,
         unit: Unit,
@@ -70,7 +92,9 @@ class Lifetimes:
         if option.recompute_at is not None:
             starts.append(option.recompute_at)
         intervals = [
-            Interval(start, end, local_bytes) for start, end in self._lives(unit, residency, option)
+            Interval(start, end, count * local_bytes)
+            for start, end, count in self._lives(unit, residency, option)
+            if end > start
         ]
         if workspace_bytes:
             intervals += [Interval(t, t + 1, workspace_bytes) for t in starts]
@@ -78,21 +102,80 @@ class Lifetimes:
 
     def _lives(
         self, unit: Unit, residency: UnitResidency, option: Residency
-    ) -> list[tuple[int, int]]:
-        """Half-open intervals in which the unit's results exist."""
+    ) -> list[tuple[int, int, int]]:
+        """When the unit's results exist, half-open, and how many elements of them."""
         if self._is_fresh_result(unit):
-            return [(0, self.horizon)]
+            return [(0, self.horizon, 1)]
+        border = self.units.border(unit)
+        if border == SLICE:
+            return [(u.time, u.time + 1, 1) for u in self.units.uses[unit.index]]
+        if border == STACK:
+            assert unit.loop is not None
+            outer = self.units.graph.program.loops[unit.loop].parent
+            start, _ = self.units.spans[unit.loop]
+            return [(start, self._held(outer, max(option.end, unit.index)) + 1, 1)]
         in_place = unit.index in self.overwritten and option.end == residency.last_use
-        end = max(option.end + (0 if in_place else 1), unit.index + 1)
         if option.recompute_at is None:
-            return [(unit.index, end)]
-        first_end = max(residency.last_forward_use, unit.index) + 1
-        return [(unit.index, first_end), (option.recompute_at, end)]
+            return list(self._life(unit, unit.index, option.end, in_place))
+        first_end = max(residency.last_forward_use, unit.index)
+        return [
+            *self._life(unit, unit.index, first_end, False),
+            *self._life(unit, option.recompute_at, option.end, in_place),
+        ]
+
+    def _life(
+        self, unit: Unit, start: int, end: int, in_place: bool
+    ) -> Iterator[tuple[int, int, int]]:
+        """One computation's result, from `start` until the reader at `end`; cases 4, 6, 7, 8."""
+        program = self.units.graph.program
+        depth = len(program.loops_around(unit.loop))
+        around = program.loops_around(self.units.units[start].loop)[:depth]
+        home = around[-1] if around else None
+        first, behind = self.units.spans[home] if home is not None else (0, self.horizon)
+        left = [k for k in around if not self._contains(k, end)]
+        last = end if not left else max(self._uses_within(unit, start, behind), default=start)
+        if unit.index in self.handed_on and start == unit.index:
+            pass  # The place is that of the carry.
+        elif self.units.border(unit) == CARRY:
+            yield first, behind, 1
+        else:
+            yield start, max(self._held(home, last) + (0 if in_place else 1), start + 1), 1
+        if left:
+            count = prod(program.loops[k].length for k in left)
+            outer = program.loops[left[0]].parent
+            yield self.units.spans[left[0]][0], self._held(outer, end) + 1, count
+
+    def _contains(self, loop: int, time: int) -> bool:
+        start, end = self.units.spans[loop]
+        return start <= time < end
+
+    def _uses_within(self, unit: Unit, start: int, end: int) -> list[int]:
+        return [u.time for u in self.units.uses[unit.index] if start <= u.time < end]
+
+    def _held(self, loop: int | None, time: int) -> int:
+        """Case 6: until when a value of `loop` is held for a reader at `time`."""
+        around = self.units.graph.program.loops_around
+        chain, depth = around(self.units.units[time].loop), len(around(loop))
+        return time if len(chain) <= depth else self.units.spans[chain[depth]][1] - 1
 
     def _is_fresh_result(self, unit: Unit) -> bool:
         """Case 3; a unit with several results counts if any of them is one."""
         results = self.units.graph.program.result_values
         return any(o in results and o not in self.units.aliased_results for o in unit.outputs)
+
+
+def _handed_on(units: UnitGraph) -> Iterator[int]:
+    """Case 8: the units whose result takes the place of what the iteration started from."""
+    for loop in units.graph.program.loops:
+        for carry in loop.carries:
+            start, producer = units.producer.get(carry.current), units.producer.get(carry.next)
+            if start is None or producer is None or units.units[producer].loop != loop.index:
+                continue
+            own = units.units[producer]
+            _, behind = units.spans[loop.index]
+            reads = [u.time for u in units.uses[start] if u.time < behind]
+            if own.outputs == (carry.next,) and max(reads, default=-1) <= producer:
+                yield producer
 
 
 def _overwrites(units: UnitGraph, unit: Unit) -> int | None:
@@ -110,5 +193,6 @@ def _dies_at(units: UnitGraph, value: int, time: int) -> bool:
     producer = units.producer.get(value)
     if producer is None or value in units.graph.program.result_values:
         return False
-    outputs = units.units[producer].outputs
-    return len(outputs) == 1 and units.readers[value][-1] == time
+    unit = units.units[producer]
+    is_inside = unit.loop == units.units[time].loop and units.border(unit) is None
+    return is_inside and len(unit.outputs) == 1 and units.uses[producer][-1].time == time

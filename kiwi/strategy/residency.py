@@ -9,13 +9,14 @@ Times are unit indices. A *late* reader is one behind the forward pass. A forwar
    reader (KIWI, Eq. 5), or that of a consumer recomputed with it: the chains that KIWI's
    Eq. 9 forbids.
 
-All other units have the only option keep(last reader).
+All other units have the only option keep(last reader). A unit outside of a loop that runs again
+for a reader in the loop runs before it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kiwi.hlo.graph import Phase
+from kiwi.hlo.loops import SLICE
 from kiwi.hlo.units import Unit, UnitGraph
 
 MAX_TIMES = 4
@@ -57,34 +58,24 @@ class UnitResidency:
 
 def residencies(units: UnitGraph, *, recompute: bool = True) -> tuple[UnitResidency, ...]:
     """The options of every unit, in order. Without `recompute`, only *keep*."""
-    readers = [_readers(units, unit) for unit in units.units]
     may = [recompute and unit.may_recompute and not _is_result(units, unit) for unit in units.units]
-    own = [min(_late(units, mine), default=None) for mine in readers]
-    times = [_times(index, may, own, readers) for index in range(len(may))]
-    return tuple(_unit_residency(units, unit, readers[unit.index], times) for unit in units.units)
+    own = [_first_late(units, unit) for unit in units.units]
+    times = [_times(units, index, may, own) for index in range(len(may))]
+    return tuple(_unit_residency(units, unit, times) for unit in units.units)
 
 
 def _is_result(units: UnitGraph, unit: Unit) -> bool:
     return any(output in units.graph.program.result_values for output in unit.outputs)
 
 
-def _readers(units: UnitGraph, unit: Unit) -> tuple[int, ...]:
-    return tuple(sorted({r for o in unit.outputs for r in units.readers.get(o, ())}))
-
-
-def _is_late(unit: Unit) -> bool:
-    return unit.phase is not Phase.FORWARD
-
-
-def _late(units: UnitGraph, readers: Sequence[int]) -> list[int]:
-    return [r for r in readers if _is_late(units.units[r])]
+def _first_late(units: UnitGraph, unit: Unit) -> int | None:
+    """When a unit that was dropped has to run again for its own readers."""
+    late = (u.time for u in units.uses[unit.index] if u.is_late)
+    return min((units.entry(unit.loop, time) for time in late), default=None)
 
 
 def _times(
-    unit: int,
-    may_recompute: Sequence[bool],
-    own: Sequence[int | None],
-    readers: Sequence[tuple[int, ...]],
+    units: UnitGraph, unit: int, may_recompute: Sequence[bool], own: Sequence[int | None]
 ) -> tuple[int, ...]:
     """The times at which a unit may be recomputed: its own, then its nearest consumers'."""
     if not may_recompute[unit]:
@@ -95,30 +86,32 @@ def _times(
     while wave and len(found) < MAX_TIMES:
         wave = [
             r
-            for r in dict.fromkeys(r for index in wave for r in readers[index])
-            if r not in seen and may_recompute[r]
+            for r in dict.fromkeys(u.reader for index in wave for u in units.uses[index])
+            if r is not None and r not in seen and may_recompute[r]
         ]
         seen.update(wave)
-        times = [own[r] for r in wave]
-        found.update((t, None) for t in times if t is not None and (latest is None or t < latest))
+        times = (own[r] for r in wave)
+        entries = (units.entry(units.units[unit].loop, t) for t in times if t is not None)
+        found.update((t, None) for t in entries if latest is None or t < latest)
     return tuple(list(found)[:MAX_TIMES])
 
 
 def _unit_residency(
-    units: UnitGraph, unit: Unit, readers: Sequence[int], times: Sequence[tuple[int, ...]]
+    units: UnitGraph, unit: Unit, times: Sequence[tuple[int, ...]]
 ) -> UnitResidency:
-    if _is_result(units, unit):
-        last = len(units.units) - 1
-        return UnitResidency(last, last, (Residency(None, last),))
-    late = _late(units, readers)
-    last = max(readers, default=unit.index)
-    consumer_times = sorted({t for r in readers for t in times[r]})
+    step_end = len(units.units) - 1
+    if _is_result(units, unit) or units.border(unit) == SLICE:
+        # An element of what is stacked is there for as long as that is.
+        return UnitResidency(step_end, step_end, (Residency(None, step_end),))
+    uses = units.uses[unit.index]
+    late = [u.time for u in uses if u.is_late]
+    last = max((u.time for u in uses), default=unit.index)
+    consumer_times = sorted({t for u in uses if u.reader is not None for t in times[u.reader]})
     options = [Residency(None, last)]
     options += [Residency(None, end) for end in consumer_times if end > last]
     if late or consumer_times:
         for at in times[unit.index]:
             base = last if late else at
             options += [Residency(at, end) for end in (base, *consumer_times) if end >= base]
-    forward = [r for r in readers if not _is_late(units.units[r])]
-    last_forward = max(forward, default=unit.index)
+    last_forward = max((u.time for u in uses if not u.is_late), default=unit.index)
     return UnitResidency(last_forward, last, tuple(dict.fromkeys(options)))

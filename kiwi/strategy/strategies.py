@@ -8,7 +8,7 @@ out, what it computes per device and what it communicates.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeGuard
 
@@ -35,7 +35,8 @@ class ShardingStrategy:
 
     - `reads`: the sharding expected of each entry of `rule.reads`.
     - `results`: the sharding of each result.
-    - `compute_seconds`: per device; `communication_seconds`: of `collectives`.
+    - `compute_seconds`: per device; `communication_seconds`: of `collectives`. In the body of a
+      loop both, and the seconds of each collective, are those of all iterations.
     - `result_bytes`: local bytes of all results together.
     - `workspace_bytes`: local bytes held beyond operands and results while it runs: partial
       sums that are larger than the scattered result.
@@ -221,7 +222,11 @@ def _strategy(
     if found.partial:
         source = found.results[0]
         sums = (found.partial, dims, found.partial_bytes)
-        collectives = reduction_collectives(mesh, source, *sums)
+        trips = units.trips(unit)
+        collectives = tuple(
+            replace(c, seconds=trips * c.seconds)
+            for c in reduction_collectives(mesh, source, *sums)
+        )
     result_bytes = _local_bytes(units, unit, mesh, results)
     return ShardingStrategy(
         found.reads,
