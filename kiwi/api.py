@@ -17,7 +17,7 @@ from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import DeviceMesh, Hardware, ProfileTable, hardware
 from kiwi.plan.budget import parse_size
 from kiwi.plan.plan import Plan, place_leaves
-from kiwi.plan.planner import Settings, Traced, make_plan, trace_call
+from kiwi.plan.planner import OPENING_PLANNERS, Settings, Traced, make_plan, trace_call
 from kiwi.plan.recording import Progress as RecordingProgress
 from kiwi.plan.recording import record
 from kiwi.plan.signature import Call, JitOptions, bind
@@ -43,6 +43,7 @@ class Options:
     seed: int = 0
     gap: float = DEFAULT_GAP
     respect_user_checkpoint: bool = False
+    open_loops: bool = True
     on_progress: OnProgress | None = None
     static_argnums: int | Sequence[int] | None = None
     static_argnames: str | Sequence[str] | None = None
@@ -67,6 +68,7 @@ def plan(
     seed: int = 0,
     gap: float = DEFAULT_GAP,
     respect_user_checkpoint: bool = False,
+    open_loops: bool = True,
     on_progress: OnProgress | None = None,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Sequence[str] | None = None,
@@ -108,6 +110,9 @@ def plan(
       relative to its step time.
     - `respect_user_checkpoint`: by default, what `jax.checkpoint` in `fun` recomputes is
       planned anew; True keeps it as it is.
+    - `open_loops`: plans the body of a `jax.lax.scan` operator by operator, once for all its
+      iterations. False plans each scan as one operator that is not sharded, as planners other
+      than "joint" and "alpa" do.
     - `on_progress`: called with a `kiwi.solver.Progress` as the solver improves.
     - the rest: as `jax.jit`. Shardings that are given are respected; None leaves one open.
 
@@ -129,6 +134,7 @@ def plan(
         seed=seed,
         gap=gap,
         respect_user_checkpoint=respect_user_checkpoint,
+        open_loops=open_loops,
         on_progress=on_progress,
         static_argnums=static_argnums,
         static_argnames=static_argnames,
@@ -280,10 +286,11 @@ class PlannedFunction:
         return self._plans[call.key]
 
     def _trace_of(self, call: Call) -> Traced:
-        key = (call.key, self.options.respect_user_checkpoint)
+        keep = self.options.respect_user_checkpoint
+        opened = self.options.open_loops and self.options.planner in OPENING_PLANNERS
+        key = (call.key, keep, opened)
         if key not in self._traced:
-            keep = self.options.respect_user_checkpoint
-            self._traced[key] = trace_call(call, keep_checkpoints=keep)
+            self._traced[key] = trace_call(call, keep_checkpoints=keep, open_loops=opened)
         return self._traced[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -81,6 +81,7 @@ class AppliedPlan(PlannedFunction):
                 planner=options["planner"],
                 verify=options.get("verify"),
                 respect_user_checkpoint=options.get("respect_user_checkpoint", False),
+                open_loops=options.get("open_loops", False),
                 **saved.document["function"]["binding"],
             ),
         )

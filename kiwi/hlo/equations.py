@@ -53,7 +53,11 @@ def _constants(program: Program) -> list[bool]:
     constant_value = [False] * len(program.values)
     found = []
     for equation in program.equations:
-        is_constant = not equation.has_effects and all(constant_value[v] for v in equation.reads)
+        is_constant = (
+            not equation.has_effects
+            and not equation.is_border  # differs from one iteration to the next
+            and all(constant_value[v] for v in equation.reads)
+        )
         found.append(is_constant)
         for output in equation.outputs:
             constant_value[output] = is_constant

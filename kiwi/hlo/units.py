@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from kiwi.hlo.collection import without_collection
 from kiwi.hlo.fusion import LIBRARY_OPCODES, is_map, materialised, opcodes
 from kiwi.hlo.graph import HloGraph, Phase
-from kiwi.hlo.loops import CARRY, RESULT
+from kiwi.hlo.loops import CARRY, RESULT, SLICE
 from kiwi.hlo.rule import ComposedRule, RuleComposer
 
 
@@ -91,7 +91,7 @@ class UnitGraph:
         """For each unit when its results are read, in order.
 
         What an iteration hands to the next one is read as it ends, and after the last iteration
-        it lies where the loop left it.
+        it lies where the loop left it. Who reads an element reads what is stacked.
         """
         return tuple(
             tuple(sorted(set(self._uses_of(unit)), key=lambda use: use.time)) for unit in self.units
@@ -100,7 +100,10 @@ class UnitGraph:
     def _uses_of(self, unit: Unit) -> Iterator["Use"]:
         for output in unit.outputs:
             for reader in self.readers.get(output, ()):
-                if self.border(self.units[reader]) != RESULT:
+                border = self.border(self.units[reader])
+                if border == SLICE:
+                    yield from self._uses_of(self.units[reader])
+                if border != RESULT:
                     is_late = self.units[reader].phase is not Phase.FORWARD
                     yield Use(reader, is_late, reader)
             for loop in self.graph.program.next_values.get(output, ()):
@@ -115,6 +118,11 @@ class UnitGraph:
         around = self.graph.program.loops_around
         chain, depth = around(self.units[time].loop), len(around(loop))
         return time if len(chain) <= depth else self.spans[chain[depth]][0]
+
+    def is_sliced(self, unit: Unit) -> bool:
+        """Whether loops take elements of what a unit yields."""
+        readers = (r for o in unit.outputs for r in self.readers.get(o, ()))
+        return any(self.border(self.units[r]) == SLICE for r in readers)
 
     @functools.cached_property
     def spans(self) -> dict[int, tuple[int, int]]:
@@ -184,7 +192,7 @@ def _draft(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
     for index in equations:
         equation, rule = graph.program.equations[index], graph.equations[index].rule
         composer.add(rule.as_rule(), [key for key, _ in rule.reads], equation.outputs)
-    effects = any(graph.program.equations[i].has_effects for i in equations)
+    repeatable = all(graph.program.equations[i].may_repeat for i in equations)
     phase = graph.phase_of(root)
     return Unit(
         root,
@@ -194,7 +202,7 @@ def _draft(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
         composer.compose(outputs),
         phase,
         phase is Phase.FORWARD
-        and not effects
+        and repeatable
         and bool(outputs)
         and not graph.program.equations[root].is_border,
         graph.program.equations[root].loop,
@@ -244,7 +252,7 @@ def _execution_order(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int
     of them at the end. Before any update goes what may write over the result just computed:
     behind another unit it could not (`kiwi.strategy.lifetimes`, rule 4).
     """
-    waits = _dependencies(drafts, aliased)
+    waits = _dependencies(graph, drafts, aliased)
     return [drafts[d] for d in _Ordering(graph, drafts, waits).of(None)]
 
 
@@ -372,11 +380,11 @@ def _feeds_library(graph: HloGraph, unit: Unit) -> bool:
     return any(opcodes(graph, reader) & LIBRARY_OPCODES for reader in readers)
 
 
-def _dependencies(drafts: list[Unit], aliased: dict[int, int]) -> list[set[int]]:
+def _dependencies(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]) -> list[set[int]]:
     """For each draft the earlier ones that it must follow.
 
-    These are the producers of what it reads and, where it overwrites a donated argument,
-    that argument's earlier readers.
+    These are the producers of what it reads; where it overwrites a donated argument, that
+    argument's earlier readers; and where it has effects, the one before it that has.
     """
     producer = {output: k for k, draft in enumerate(drafts) for output in draft.outputs}
     readers: dict[int, list[int]] = {}
@@ -384,9 +392,13 @@ def _dependencies(drafts: list[Unit], aliased: dict[int, int]) -> list[set[int]]
         for value in draft.reads:
             readers.setdefault(value, []).append(k)
     waits = []
+    effects: list[int] = []
     for k, draft in enumerate(drafts):
         leaders = {producer[v] for v in draft.reads if v in producer}
         overwritten = [aliased[o] for o in draft.outputs if o in aliased]
         leaders.update(r for a in overwritten for r in readers.get(a, ()) if r < k)
+        if graph.program.equations[draft.root].has_effects:
+            leaders.update(effects[-1:])
+            effects.append(k)
         waits.append(leaders)
     return waits

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kiwi.plan.computations import lines_with_runs
+
 COLLECTIVE_KINDS = (
     "all-gather",
     "all-reduce",
@@ -82,12 +84,12 @@ def read_axis_uses(
 ) -> tuple[AxisUse, ...]:
     """The collectives of an optimised HLO module, largest first.
 
-    One inside a loop counts once, an asynchronous one at its start, and one over groups of a
-    single device not at all.
+    One inside a loop counts once for each iteration that XLA knows of (`kiwi.plan.computations`),
+    an asynchronous one at its start, and one over groups of a single device not at all.
     """
     axes_of = _AxesOfGroups(tuple(mesh_shape), tuple(axis_names))
     found: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
-    for line in hlo_text.splitlines():
+    for line, runs in lines_with_runs(hlo_text):
         match = _COLLECTIVE.search(line)
         if match is None:
             continue
@@ -95,7 +97,8 @@ def read_axis_uses(
         if axes == ():
             continue
         size = _buffer_bytes(kind, match["type"], bool(match["start"]), line, axes_of.device_count)
-        found[kind, axes] = found.get((kind, axes), CollectiveUse(0, 0)) + CollectiveUse(1, size)
+        use = CollectiveUse(runs, runs * size)
+        found[kind, axes] = found.get((kind, axes), CollectiveUse(0, 0)) + use
     return axis_uses(found)
 
 

@@ -88,6 +88,7 @@ def _options(plan: "Plan") -> Document:
         "memory_budget_bytes": plan.memory_budget_bytes,
         "profile": plan.profile,
         "recorded": plan.mesh.table is not None,
+        "open_loops": bool(plan.execution.units.graph.program.loops),
     }
     if plan.origin is not None:
         settings = plan.origin.settings

@@ -49,7 +49,7 @@ def build_execution(planning: PlanningProblem, solution: Sequence[int]) -> Execu
     return Execution(
         units,
         planning.mesh,
-        recomputation_schedule(len(units.units), recompute_at),
+        recomputation_schedule(_depths(units), recompute_at),
         tuple(layouts[a] for a in units.graph.program.arguments),
         _result_shardings(planning, layouts),
         layouts,
@@ -57,12 +57,20 @@ def build_execution(planning: PlanningProblem, solution: Sequence[int]) -> Execu
     )
 
 
-def recomputation_schedule(unit_count: int, recompute_at: dict[int, int]) -> Schedule:
-    """Units in order; before unit t, those recomputed at t, in their original order."""
-    again: list[list[int]] = [[] for _ in range(unit_count)]
-    for unit in sorted(recompute_at):
+def _depths(units: UnitGraph) -> list[int]:
+    return [len(units.graph.program.loops_around(unit.loop)) for unit in units.units]
+
+
+def recomputation_schedule(depths: Sequence[int], recompute_at: dict[int, int]) -> Schedule:
+    """Units in order; before unit t, those recomputed at t, in their original order.
+
+    `depths[u]` counts the loops around unit u: in front of a loop, what runs outside of it comes
+    first.
+    """
+    again: list[list[int]] = [[] for _ in depths]
+    for unit in sorted(recompute_at, key=lambda u: (depths[u], u)):
         again[recompute_at[unit]].append(unit)
-    return Schedule(tuple(u for t in range(unit_count) for u in (*again[t], t)))
+    return Schedule(tuple(u for t in range(len(depths)) for u in (*again[t], t)))
 
 
 def _result_shardings(

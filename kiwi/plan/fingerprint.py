@@ -63,6 +63,8 @@ def fingerprint(program: Program) -> Fingerprint:
         structure.update(value_type(program, value).encode() + b"\n")
     for line in lines:
         structure.update(line.structure.encode() + b"\n")
+    for loop in program.loops:
+        structure.update(f"{loop}\n".encode())
     for result in program.results:
         structure.update(_operand(program, result).encode() + b"\n")
     values = hashlib.sha256(structure.digest())

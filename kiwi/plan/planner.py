@@ -41,6 +41,10 @@ The others recompute by a rule, then decide sharding, see `kiwi.plan.baselines`.
 models of their own: `kiwi.plan.formulated` (the paper's), `kiwi.plan.one_device`."""
 
 
+OPENING_PLANNERS = frozenset({"joint", "alpa"})
+"""The planners that plan the bodies of scans, see `kiwi.hlo.loops`."""
+
+
 @dataclass(frozen=True, eq=False)
 class Settings:
     """What a plan is made for.
@@ -150,7 +154,7 @@ def make_plan(
     )
 
 
-def trace_call(call: Call, *, keep_checkpoints: bool = False) -> Traced:
+def trace_call(call: Call, *, keep_checkpoints: bool = False, open_loops: bool = False) -> Traced:
     """Traces and lowers a call."""
     started = time.monotonic()
     out_tree: list[Any] = []
@@ -160,7 +164,7 @@ def trace_call(call: Call, *, keep_checkpoints: bool = False) -> Traced:
         out_tree.append(tree)
         return found
 
-    program = trace(flat, call.shapes, keep_checkpoints=keep_checkpoints)
+    program = trace(flat, call.shapes, keep_checkpoints=keep_checkpoints, open_loops=open_loops)
     donated = frozenset(program.arguments[k] for k in call.donated)
     units = build_units(lower(program), donated)
     return Traced(call, out_tree[0], units, time.monotonic() - started)

@@ -49,7 +49,7 @@ def _of_units(
     for unit, (strategy, residency) in zip(
         planning.units.units, planning.unit_choices(solution), strict=True
     ):
-        times = 2 if residency.recomputes else 1
+        times = planning.units.trips(unit) * (2 if residency.recomputes else 1)
         for collective in strategy.collectives:
             yield collective.kind, collective.axes, collective.bytes, times
         for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
@@ -60,14 +60,22 @@ def _of_units(
 
 
 def _of_results(planning: PlanningProblem, layouts: _Layouts) -> Iterator[_Found]:
-    """To the layouts that the caller fixed, or those of the arguments that results replace."""
+    """To the layouts that the caller fixed, or those of the arguments that results replace; and
+    of what iterations hand on to those of what they start from."""
     wanted = dict(planning.fixed.results)
     carried = planning.fixed.carried
     wanted.update((position, layouts[argument]) for position, argument in carried.items())
+    program = planning.units.graph.program
     for position, layout in wanted.items():
-        value = planning.units.graph.program.results[position]
+        value = program.results[position]
         if isinstance(value, int) and value in layouts:
             yield from _resharding(planning, value, layouts[value], layout, 1)
+    for loop in program.loops:
+        trips = program.trips(loop.index)
+        for carry in loop.carries:
+            if carry.next in layouts:
+                source, target = layouts[carry.next], layouts[carry.current]
+                yield from _resharding(planning, carry.next, source, target, trips)
 
 
 def _resharding(

@@ -107,6 +107,9 @@ def _unit_residency(
     late = [u.time for u in uses if u.is_late]
     last = max((u.time for u in uses), default=unit.index)
     consumer_times = sorted({t for u in uses if u.reader is not None for t in times[u.reader]})
+    if units.is_sliced(unit):  # No edge leads from it to who reads its elements.
+        end = max([last, *consumer_times])
+        return UnitResidency(end, end, (Residency(None, end),))
     options = [Residency(None, last)]
     options += [Residency(None, end) for end in consumer_times if end > last]
     if late or consumer_times:

@@ -179,7 +179,7 @@ def test_without_recomputation_the_forward_pass_is_emitted_once():
 
 
 def test_recomputed_units_run_just_before_the_time_they_are_recomputed_at():
-    schedule = recomputation_schedule(6, {0: 4, 1: 4, 2: 5})
+    schedule = recomputation_schedule([0] * 6, {0: 4, 1: 4, 2: 5})
     assert schedule.steps == (0, 1, 2, 3, 0, 1, 4, 2, 5)
 
 

@@ -36,23 +36,23 @@ def result_of(execution, step):
 
 
 def test_the_first_steps_have_no_fence(chained):
-    assert fences(chained)[: 1 + SLACK] == (Fence((), ()),) * (1 + SLACK)
+    assert fences(chained).steps[: 1 + SLACK] == (Fence((), ()),) * (1 + SLACK)
 
 
 def test_what_a_neighbour_yields_is_read_as_it_is(chained):
-    for step, fence in enumerate(fences(chained)[2:5], start=2):
+    for step, fence in enumerate(fences(chained).steps[2:5], start=2):
         assert result_of(chained, step - 1) not in fence.values
 
 
 def test_arguments_and_older_values_are_read_behind_the_barrier(chained):
     weights = chained.units.graph.program.arguments[0]
-    assert weights in fences(chained)[3].values
-    assert result_of(chained, 0) in fences(chained)[5].values
+    assert weights in fences(chained).steps[3].values
+    assert result_of(chained, 0) in fences(chained).steps[5].values
 
 
 def test_a_trigger_is_still_to_be_read(chained):
     steps = chained.schedule.steps
-    for step, fence in enumerate(fences(chained)):
+    for step, fence in enumerate(fences(chained).steps):
         later = {v for s in steps[step:] for v in chained.units.units[s].reads}
         assert set(fence.triggers) <= later
         assert not set(fence.triggers) & set(fence.values)
@@ -60,7 +60,7 @@ def test_a_trigger_is_still_to_be_read(chained):
 
 def test_a_step_without_anything_older_to_wait_for_has_no_barrier():
     two = execution_of(lambda x: (x @ x) @ x, array(8, 8))
-    assert all(not fence.values for fence in fences(two))
+    assert all(not fence.values for fence in fences(two).steps)
 
 
 def test_an_update_waits_for_its_neighbour_that_reads_the_argument():
