@@ -26,7 +26,9 @@ def lower(program: Program) -> HloGraph:
     jax_internals.populate_sharding_rules(module)
     reader = _Reader(module)
     reader.read_main()
-    ssa_of_value = dict(zip(range(len(program.values)), reader.returned, strict=True))
+    # Tokens, one for each kind of ordered effect, are returned in front of the values.
+    returned = reader.returned[len(reader.returned) - len(program.values) :]
+    ssa_of_value = dict(zip(range(len(program.values)), returned, strict=True))
     owners = _owners(program, reader, ssa_of_value)
     operators = tuple(
         Operator(k, r.opcode, r.operands, r.results, r.rule, owners[i], _flops(reader, r))

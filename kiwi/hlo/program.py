@@ -88,6 +88,11 @@ class Equation:
         """Whether it does more than compute its results."""
         return bool(self.jaxpr_eqn.effects)
 
+    @functools.cached_property
+    def may_repeat(self) -> bool:
+        """Whether computing it twice is as good as once: not what has effects or calls Python."""
+        return not self.has_effects and not _calls_python(self.jaxpr_eqn)
+
     @property
     def name_stack(self) -> str:
         """The JAX name stack, e.g. `transpose(jvp())/layer`."""
@@ -137,6 +142,14 @@ class Equation:
         }
         with jax.named_scope(self.scope) if self.scope else contextlib.nullcontext():
             return list(self._function(*arguments.values()))
+
+
+def _calls_python(eqn: Any) -> bool:
+    """Whether a traced equation, or one of a region that it runs, is a callback."""
+    if eqn.primitive.name == "pure_callback":
+        return True
+    regions = (getattr(region, "jaxpr", region) for region in jex.jaxprs_in_params(eqn.params))
+    return any(_calls_python(inner) for region in regions for inner in region.eqns)
 
 
 def _distinct_variables(atoms: Sequence[Any]) -> tuple[Any, ...]:

@@ -184,7 +184,7 @@ def _draft(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
     for index in equations:
         equation, rule = graph.program.equations[index], graph.equations[index].rule
         composer.add(rule.as_rule(), [key for key, _ in rule.reads], equation.outputs)
-    effects = any(graph.program.equations[i].has_effects for i in equations)
+    repeatable = all(graph.program.equations[i].may_repeat for i in equations)
     phase = graph.phase_of(root)
     return Unit(
         root,
@@ -194,7 +194,7 @@ def _draft(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
         composer.compose(outputs),
         phase,
         phase is Phase.FORWARD
-        and not effects
+        and repeatable
         and bool(outputs)
         and not graph.program.equations[root].is_border,
         graph.program.equations[root].loop,
@@ -244,7 +244,7 @@ def _execution_order(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int
     of them at the end. Before any update goes what may write over the result just computed:
     behind another unit it could not (`kiwi.strategy.lifetimes`, rule 4).
     """
-    waits = _dependencies(drafts, aliased)
+    waits = _dependencies(graph, drafts, aliased)
     return [drafts[d] for d in _Ordering(graph, drafts, waits).of(None)]
 
 
@@ -372,11 +372,11 @@ def _feeds_library(graph: HloGraph, unit: Unit) -> bool:
     return any(opcodes(graph, reader) & LIBRARY_OPCODES for reader in readers)
 
 
-def _dependencies(drafts: list[Unit], aliased: dict[int, int]) -> list[set[int]]:
+def _dependencies(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]) -> list[set[int]]:
     """For each draft the earlier ones that it must follow.
 
-    These are the producers of what it reads and, where it overwrites a donated argument,
-    that argument's earlier readers.
+    These are the producers of what it reads; where it overwrites a donated argument, that
+    argument's earlier readers; and where it has effects, the one before it that has.
     """
     producer = {output: k for k, draft in enumerate(drafts) for output in draft.outputs}
     readers: dict[int, list[int]] = {}
@@ -384,9 +384,13 @@ def _dependencies(drafts: list[Unit], aliased: dict[int, int]) -> list[set[int]]
         for value in draft.reads:
             readers.setdefault(value, []).append(k)
     waits = []
+    effects: list[int] = []
     for k, draft in enumerate(drafts):
         leaders = {producer[v] for v in draft.reads if v in producer}
         overwritten = [aliased[o] for o in draft.outputs if o in aliased]
         leaders.update(r for a in overwritten for r in readers.get(a, ()) if r < k)
+        if graph.program.equations[draft.root].has_effects:
+            leaders.update(effects[-1:])
+            effects.append(k)
         waits.append(leaders)
     return waits
