@@ -1,0 +1,138 @@
+"""Plans random programs, compares them with the original, and writes what became of them.
+
+python -m benchmarks.programs                         # 300 programs without loops, 300 with
+python -m benchmarks.programs --cases=50 --seed=3 --out=/tmp/results
+
+A program that goes wrong is printed as its recipe; `make test-slow` finds the smallest such one.
+"""
+
+import collections
+import datetime
+import json
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import app, flags
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+import kiwi
+from benchmarks.programs.check import Outcome, check, forget
+from benchmarks.programs.recipes import Recipe, recipes
+from benchmarks.programs.report import report
+from benchmarks.programs.steps import Step
+
+_CASES = flags.DEFINE_integer("cases", 300, "Programs without, and programs with loops.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of the programs.")
+_OUT = flags.DEFINE_string("out", "benchmarks/programs/results", "Folder of the results.")
+
+_FORGET_EVERY = 25
+
+
+@dataclass
+class _Tally:
+    """What became of the programs of one kind."""
+
+    outcomes: list[Outcome]
+    failures: list[dict[str, str]]
+    operations: collections.Counter[str]
+    settings: collections.Counter[str]
+    seconds: float = 0.0
+
+
+def main(_: list[str]) -> None:
+    """Checks both kinds of programs and writes `programs.json` and `programs.md`."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 8)
+    tallies = {
+        name: _run(loops, _CASES.value, _SEED.value)
+        for name, loops in (("without loops", False), ("with loops", True))
+    }
+    results = {
+        "environment": _environment(),
+        **{name: _summary(tally) for name, tally in tallies.items()},
+    }
+    out = Path(_OUT.value)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "programs.json").write_text(json.dumps(results, indent=1) + "\n")
+    text = report(results)
+    (out / "programs.md").write_text(text)
+    print(text)
+    sys.exit(any(tally.failures for tally in tallies.values()))
+
+
+def _run(loops: bool, cases: int, first: int) -> _Tally:
+    tally = _Tally([], [], collections.Counter(), collections.Counter())
+    started = time.monotonic()
+
+    @seed(first)
+    @settings(
+        max_examples=cases,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(recipes(loops=loops))
+    def every(recipe: Recipe) -> None:
+        _try(recipe, tally)
+
+    every()
+    tally.seconds = time.monotonic() - started
+    return tally
+
+
+def _try(recipe: Recipe, tally: _Tally) -> None:
+    tally.operations.update(step.name for step in _all_steps(recipe.steps))
+    mesh = "x".join(map(str, recipe.mesh_shape))
+    tally.settings.update((recipe.mode, recipe.dtype, recipe.planner, f"mesh {mesh}"))
+    try:
+        tally.outcomes.append(check(recipe))
+    except Exception as error:
+        text = "".join(traceback.format_exception(error))
+        tally.failures.append({"recipe": repr(recipe), "error": text})
+        print(f"{recipe}\n{text}", file=sys.stderr, flush=True)
+    if (len(tally.outcomes) + len(tally.failures)) % _FORGET_EVERY == 0:
+        forget()
+
+
+def _all_steps(steps: tuple[Step, ...]) -> Iterator[Step]:
+    for step in steps:
+        yield step
+        yield from _all_steps(step.body)
+
+
+def _summary(tally: _Tally) -> dict[str, Any]:
+    planned = [o for o in tally.outcomes if o.kind == "equal"]
+    return {
+        "programs": len(tally.outcomes) + len(tally.failures),
+        "failures": tally.failures,
+        "outcomes": dict(collections.Counter(o.kind for o in tally.outcomes).most_common()),
+        "recomputing": sum(o.recomputed > 0 for o in planned),
+        "communicating": sum(o.collectives > 0 for o in planned),
+        "operators": sum(o.operators for o in planned),
+        "largest_difference": max((o.difference for o in planned), default=0.0),
+        "operations": dict(sorted(tally.operations.items())),
+        "settings": dict(sorted(tally.settings.items())),
+        "seconds": round(tally.seconds),
+    }
+
+
+def _environment() -> dict[str, Any]:
+    return {
+        "date": datetime.date.today().isoformat(),
+        "command": f"python -m benchmarks.programs --cases={_CASES.value} --seed={_SEED.value}",
+        "kiwi": kiwi.__version__,
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+    }
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,119 @@
+"""Plans a recipe, runs it with and without the plan, and compares."""
+
+import gc
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+import kiwi
+from benchmarks.programs.build import arguments, program
+from benchmarks.programs.recipes import Recipe
+from kiwi.errors import InfeasibleBudgetError, KiwiError
+
+TOLERANCE = {"float32": 2e-4, "bfloat16": 6e-2}
+"""Largest difference of a result, relative to its largest element and 1e-2."""
+
+TIME_LIMIT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a recipe that is planned right.
+
+    - `kind`: "equal", or the name of the typed error that its budget ended in.
+    - `recomputed`, `collectives`: how many operators run twice, and how often devices communicate.
+    - `difference`: the largest one, relative to the tolerance.
+    """
+
+    kind: str
+    operators: int = 0
+    recomputed: int = 0
+    collectives: int = 0
+    difference: float = 0.0
+
+
+class WrongResult(AssertionError):
+    """A planned function that computes something else."""
+
+
+def check(recipe: Recipe) -> Outcome:
+    """**Raises:** `WrongResult`, or whatever planning raises that is no budget error."""
+    function, args = program(recipe), arguments(recipe)
+    expected = jax.tree.map(_numpy, jax.jit(function)(*args))
+    donated = 0 if recipe.donate and recipe.mode == "train" else ()
+    planned = kiwi.jit(
+        function,
+        mesh_shape=recipe.mesh_shape,
+        donate_argnums=donated,
+        planner=recipe.planner,
+        verify="cpu" if recipe.verify else None,
+        time_limit_seconds=TIME_LIMIT_SECONDS,
+        gap=0.05,
+        respect_user_checkpoint=recipe.respect_user_checkpoint,
+    )
+    plan = planned.plan(*args)
+    if recipe.budget_share is not None:
+        budget = max(1, int(recipe.budget_share * plan.peak_bytes))
+        planned = planned.with_options(memory_budget=budget)
+        try:
+            plan = planned.plan(*args)
+        except InfeasibleBudgetError as error:
+            return Outcome(_of_budget(error, budget))
+        if recipe.verify and not plan.fits:
+            raise WrongResult(f"peak {plan.peak_bytes} over the budget {budget}")
+    results = jax.tree.map(_numpy, planned(*args))
+    difference = _difference(results, expected, recipe.dtype)
+    if difference > 1:
+        raise WrongResult(f"{difference} times the tolerance")
+    counts = plan.residency_counts()
+    return Outcome(
+        "equal",
+        len(plan.decisions),
+        counts["recompute"],
+        len(plan.estimate.collectives),
+        difference,
+    )
+
+
+def _of_budget(error: KiwiError, budget: int) -> str:
+    """The error's name; the least budget that it names must be larger."""
+    least = getattr(error, "least_peak_bytes", None)
+    if least is not None and least <= budget:
+        raise WrongResult(f"{type(error).__name__} at {budget} though {least} is said to do")
+    return type(error).__name__
+
+
+def _numpy(x: Any) -> np.ndarray:
+    if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    return np.asarray(x.astype("float32") if x.dtype == jax.numpy.bfloat16 else x)
+
+
+def _difference(results: Any, expected: Any, dtype: str) -> float:
+    """The largest difference of any result, relative to what is tolerated."""
+    if jax.tree.structure(results) != jax.tree.structure(expected):
+        raise WrongResult(f"{jax.tree.structure(results)}, not {jax.tree.structure(expected)}")
+    pairs = zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True)
+    return max((_distance(r, e) / TOLERANCE[dtype] for r, e in pairs), default=0.0)
+
+
+def _distance(result: np.ndarray, expected: np.ndarray) -> float:
+    if (result.shape, result.dtype) != (expected.shape, expected.dtype):
+        raise WrongResult(f"{result.dtype}{result.shape}, not {expected.dtype}{expected.shape}")
+    if result.dtype.kind != "f":
+        return 0.0 if np.array_equal(result, expected) else np.inf
+    if not np.array_equal(np.isfinite(result), np.isfinite(expected)):
+        return np.inf
+    finite = np.isfinite(expected)
+    if not finite.any():
+        return 0.0
+    scale = max(1e-2, float(np.abs(expected[finite]).max()))
+    return float(np.abs(result[finite] - expected[finite]).max()) / scale
+
+
+def forget() -> None:
+    """Frees the programs that jax keeps for each function it has compiled."""
+    jax.clear_caches()
+    gc.collect()

@@ -1,0 +1,37 @@
+"""The results of `benchmarks.programs` as text."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def report(results: Mapping[str, Any]) -> str:
+    """A page of Markdown."""
+    environment = results["environment"]
+    lines = [
+        "# Random programs, planned and run",
+        "",
+        f"`{environment['command']}`, {environment['date']}, kiwi {environment['kiwi']}, "
+        f"jax {environment['jax']}, Python {environment['python']}, eight virtual CPU devices.",
+    ]
+    for name, found in results.items():
+        if name != "environment":
+            lines += ["", f"## Programs {name}", "", *_section(found)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(found: Mapping[str, Any]) -> list[str]:
+    outcomes = ", ".join(f"{kind}: {count}" for kind, count in found["outcomes"].items())
+    return [
+        f"{found['programs']} programs in {found['seconds']} s; {outcomes}; "
+        f"wrong or crashed: {len(found['failures'])}.",
+        "",
+        f"Of those that ran, {found['recomputing']} recompute and {found['communicating']} "
+        f"communicate; {found['operators']} operators were planned. The largest difference of a "
+        f"result is {found['largest_difference']:.2f} of the tolerance.",
+        "",
+        "| | drawn |",
+        "| --- | ---: |",
+        *(f"| {name} | {count} |" for name, count in found["settings"].items()),
+        *(f"| {name} | {count} |" for name, count in found["operations"].items()),
+        *(f"\n`{failure['recipe']}`" for failure in found["failures"]),
+    ]

@@ -1,0 +1,42 @@
+"""Random programs compute under a plan what they compute without one, or raise a typed error."""
+
+import hypothesis
+import pytest
+
+from benchmarks.programs.check import check, forget
+from benchmarks.programs.operations import OPERATIONS
+from benchmarks.programs.recipes import Recipe, recipes
+from benchmarks.programs.regions import REGIONS
+
+QUICK = hypothesis.settings(max_examples=10, suppress_health_check=list(hypothesis.HealthCheck))
+MANY = hypothesis.settings(QUICK, max_examples=300)
+
+
+@pytest.fixture(autouse=True)
+def free_programs():
+    yield
+    forget()
+
+
+@QUICK
+@hypothesis.given(recipes(loops=False, verify=False))
+def test_planned_programs_compute_the_same(recipe: Recipe):
+    check(recipe)
+
+
+@QUICK
+@hypothesis.given(recipes(verify=False))
+def test_planned_loops_compute_the_same(recipe: Recipe):
+    check(recipe)
+
+
+@pytest.mark.slow
+@MANY
+@hypothesis.given(recipes())
+def test_many_planned_programs_compute_the_same(recipe: Recipe):
+    check(recipe)
+
+
+def test_there_is_much_to_draw_from():
+    assert len(OPERATIONS) >= 25
+    assert len(REGIONS) >= 12

@@ -1,0 +1,104 @@
+"""What is recomputed sees the same keys: dropout masks of both passes are the same numbers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kiwi
+from kiwi.plan.emit import emit
+from kiwi.plan.execution import Execution, build_execution
+from tests.helpers.planning import array, flat, problem_of, units_of
+from tests.plan.test_emission import random_solution
+
+WIDTH, BATCH, LAYERS = 16, 8, 3
+KEYS = {"typed": jax.random.key, "raw": jax.random.PRNGKey}
+
+
+def dropout(key: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x / 0.5, 0)
+
+
+def loss(w: jax.Array, x: jax.Array, key: jax.Array) -> jax.Array:
+    for layer_key in jax.random.split(key, LAYERS):
+        x = x + dropout(layer_key, jnp.tanh(dropout(layer_key, x) @ w) @ w)
+    return jnp.mean(x**2)
+
+
+STEP = jax.value_and_grad(loss)
+
+
+def arguments(kind: str) -> list[Any]:
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 4
+    x = rng.standard_normal((BATCH, WIDTH)).astype(np.float32)
+    return [w, x, KEYS[kind](5)]
+
+
+def recomputing(kind: str, mesh_shape: tuple[int, ...]) -> Execution:
+    """An execution that computes everything twice that may be, its random bits among it."""
+    shapes = [array(*np.shape(a), dtype=a.dtype) for a in arguments(kind)]
+    planning = problem_of(units_of(STEP, *shapes), mesh_shape)
+    solution = random_solution(planning, np.random.default_rng(0), remat=1.0)
+    return build_execution(planning, solution)
+
+
+def random_bits(execution: Execution) -> list[int]:
+    """The recomputed units that draw random numbers."""
+    program = execution.units.graph.program
+    return [
+        u
+        for u in execution.recomputed
+        if any(
+            program.equations[e].name == "random_bits" for e in execution.units.units[u].equations
+        )
+    ]
+
+
+def largest_difference(function: Callable[..., Any], kind: str) -> float:
+    """Of the gradient, relative to its largest element."""
+    expected = flat(jax.jit(STEP))(*arguments(kind))[1]
+    found = jax.jit(function)(*arguments(kind))[1]
+    return float(jnp.abs(found - expected).max() / jnp.abs(expected).max())
+
+
+@pytest.mark.parametrize("mesh_shape", [(1, 1), (2, 4)])
+@pytest.mark.parametrize("kind", KEYS)
+def test_recomputed_dropout_has_the_same_mask(kind, mesh_shape):
+    execution = recomputing(kind, mesh_shape)
+    assert random_bits(execution)
+    assert largest_difference(emit(execution), kind) < 1e-5
+
+
+def test_another_key_for_the_recomputation_would_be_noticed(monkeypatch):
+    """What the test above would say if second computations drew numbers of their own."""
+    from kiwi.hlo.program import Equation
+
+    execution = recomputing("typed", (1, 1))
+    apply, drawn = Equation.apply, set()
+
+    def with_another_key(self, read):
+        key = self.inputs[0] if self.name == "random_bits" else None
+        if key is None or self.index not in drawn:
+            drawn.add(self.index)
+            return apply(self, read)
+        return apply(self, lambda v: jax.random.fold_in(read(v), 1) if v == key else read(v))
+
+    monkeypatch.setattr(Equation, "apply", with_another_key)
+    assert largest_difference(emit(execution), "typed") > 1e-2
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_plans_with_little_memory_recompute_dropout(kind):
+    planned = kiwi.jit(STEP, mesh_shape=(2,), verify=None, memory_budget="1GB")
+    free = planned.plan(*arguments(kind))
+    tight = planned.with_options(memory_budget=int(0.8 * free.peak_bytes))
+    plan = tight.plan(*arguments(kind))
+    assert plan.execution.recomputed
+    for found, wanted in zip(
+        jax.tree.leaves(tight(*arguments(kind))), flat(STEP)(*arguments(kind)), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
