@@ -148,7 +148,9 @@ class _Builder:
     def _emit(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, loop: int | None
     ) -> tuple[int, ...]:
-        key = None if eqn.effects else _identity(eqn, inputs)
+        # What starts alike may go on differently.
+        is_unique = bool(eqn.effects) or eqn.primitive.name == loops.CARRY
+        key = None if is_unique else _identity(eqn, inputs)
         if key is None:
             return self._append(eqn, scope, inputs, loop)
         key = (key, self._place(eqn, inputs, loop))
