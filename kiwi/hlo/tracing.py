@@ -62,6 +62,7 @@ class _Builder:
         self._loops: list[Loop] = []
         self._spaces: dict[tuple[int, int], int] = {}
         self._loop_of_value: list[int | None] = []
+        self._constant: set[int] = set()
         self._stacked: dict[int, tuple[int | Literal, int]] = {}
         self._values: list[Value] = []
         self._equations: list[Equation] = []
@@ -148,6 +149,8 @@ class _Builder:
     def _emit(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, loop: int | None
     ) -> tuple[int, ...]:
+        if self._is_constant(eqn, inputs):
+            loop = None
         # What starts alike may go on differently.
         is_unique = bool(eqn.effects) or eqn.primitive.name == loops.CARRY
         key = None if is_unique else _identity(eqn, inputs)
@@ -157,6 +160,11 @@ class _Builder:
         if key not in self._known:
             self._known[key] = self._append(eqn, scope, inputs, loop)
         return self._known[key]
+
+    def _is_constant(self, eqn: Any, inputs: tuple[int | Literal, ...]) -> bool:
+        """Whether an equation depends on nothing, so that no loop need run it."""
+        is_plain = not eqn.effects and eqn.primitive.name not in loops.LOOP_PRIMITIVES
+        return is_plain and all(isinstance(i, Literal) or i in self._constant for i in inputs)
 
     def _place(self, eqn: Any, inputs: tuple[int | Literal, ...], loop: int | None) -> Any:
         """Equal for equations of which one may stand for the other.
@@ -187,6 +195,8 @@ class _Builder:
             owner = self._loops[loop].parent
         outputs = tuple(self._new_value(v.aval, index, owner) for v in kept_outputs(eqn))
         self._equations.append(Equation(index, eqn, scope, inputs, outputs, loop))
+        if self._is_constant(eqn, inputs):
+            self._constant.update(outputs)
         return outputs
 
     def _open(
