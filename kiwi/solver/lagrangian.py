@@ -13,7 +13,7 @@ import numpy as np
 
 from kiwi.solver.engine import Engine
 from kiwi.solver.evaluate import evaluate
-from kiwi.solver.least_peak import least_peak
+from kiwi.solver.least_peak import LeastPeak, least_peak
 from kiwi.solver.network import build_network
 from kiwi.solver.order import time_order
 from kiwi.solver.outcome import OnProgress, conclude
@@ -57,6 +57,7 @@ class Search:
     out_of_time: bool = field(init=False, default=False)
     clock_ended: bool = field(init=False, default=False)
     least_peak_bytes: int | None = field(init=False, default=None)
+    _least: LeastPeak | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._started = time.monotonic()
@@ -87,7 +88,22 @@ class Search:
         self.bound = max(self.bound, min(bound, self.objective))
 
     def run(self) -> None:
-        """All stages, until settled or late."""
+        """All stages, until settled or late; once more from an assignment that fits, whatever it
+        costs, where the prices lead to none."""
+        self._run_stages()
+        if self.solution is None and not self.settled and not self.out_of_time:
+            self._find_fitting()
+            if self.solution is not None:
+                self._run_stages()
+
+    def _find_fitting(self) -> None:
+        net = self.left.net
+        half = time.monotonic() + (self.deadline - time.monotonic()) / 2
+        self._least = least_peak(net, self.seed, half, self.least_peak_bytes, net.limit_bytes)
+        if self._least.choice is not None:
+            self.offer(tuple(self.left.lift(self._least.choice).tolist()))
+
+    def _run_stages(self) -> None:
         for rounds, idle_rounds, force in _STAGES:
             most_rounds = min(self._patience() * rounds, self._rounds_left)
             if self.settled or self.out_of_time or most_rounds <= 0:
@@ -108,8 +124,8 @@ class Search:
     def result(self, message: str = "") -> SolveResult:
         """The outcome, priced by the referee once more; without a solution, with the least memory
         that some assignment was found to need."""
-        least = None
-        if self.solution is None and not self.left.infeasible:
+        least = self._least if self.solution is None else None
+        if self.solution is None and least is None and not self.left.infeasible:
             until = min(self.deadline + _GRACE_SECONDS, time.monotonic() + _LEAST_PEAK_SECONDS)
             least = least_peak(self.left.net, self.seed, until, self.least_peak_bytes)
         return conclude(
@@ -148,8 +164,9 @@ class Search:
         self.raise_bound(math.inf if engine.infeasible else engine.bound)
         self.rounds += engine.rounds
         self.out_of_time = self.out_of_time or engine.out_of_time
-        peak = engine.primal.least_peak_bytes
-        if peak is not None:
+        smallest = engine.primal.smallest
+        if smallest is not None:
+            peak = smallest.peak_bytes
             self.least_peak_bytes = min(peak, self.least_peak_bytes or peak)
 
     def _shrink(self, engine: Engine) -> bool:

@@ -22,16 +22,20 @@ _PRECISION = 1e-3
 @dataclass(frozen=True)
 class LeastPeak:
     """`found_bytes`: the least peak of any assignment found, or None; `bound_bytes`: proven, no
-    assignment peaks lower."""
+    assignment peaks lower; `choice`: the assignment of least peak that a probe found, if any."""
 
     found_bytes: int | None
     bound_bytes: int
+    choice: np.ndarray | None = None
 
 
-def least_peak(net: Network, seed: int, deadline: float, known_bytes: int | None) -> LeastPeak:
+def least_peak(
+    net: Network, seed: int, deadline: float, known_bytes: int | None, enough_bytes: int = -1
+) -> LeastPeak:
     """Bisection down from `known_bytes`, the peak of some assignment, if any is known.
 
-    Exact only above `net.limit_bytes`: times that cannot exceed that were dropped.
+    Stops at an assignment that peaks at `enough_bytes` or less. Exact only above
+    `net.limit_bytes`: times that cannot exceed that were dropped.
     """
     free = net._replace(
         cost=np.where(np.isfinite(net.cost), 0.0, np.inf),
@@ -39,6 +43,7 @@ def least_peak(net: Network, seed: int, deadline: float, known_bytes: int | None
     )
     bound = int(_sum_of_least(net).max(initial=0))
     found = known_bytes
+    choice = None
     failed = bound - 1  # the largest limit that no assignment was found for
     for _ in range(_PROBES):
         probe = _next_probe(failed, found, net)
@@ -47,15 +52,19 @@ def least_peak(net: Network, seed: int, deadline: float, known_bytes: int | None
         engine = Engine(free._replace(limit_bytes=probe), seed, 0.0, deadline)
         engine.run(_ROUNDS, _ROUNDS, force=False)
         if engine.incumbent is not None:
-            found = engine.incumbent.peak_bytes
+            found, choice = engine.incumbent.peak_bytes, engine.incumbent.choice
+            if found <= enough_bytes:
+                break
             continue
         failed = probe
         if engine.infeasible:
             bound = max(bound, probe + 1)
-        seen = engine.primal.least_peak_bytes
-        if seen is not None:
-            found = seen if found is None else min(found, seen)
-    return LeastPeak(found, bound if found is None else min(bound, found))
+        seen = engine.primal.smallest
+        if seen is not None and (found is None or seen.peak_bytes < found):
+            found, choice = seen.peak_bytes, seen.choice
+            if found <= enough_bytes:
+                break
+    return LeastPeak(found, bound if found is None else min(bound, found), choice)
 
 
 def _next_probe(failed: int, found: int | None, net: Network) -> int | None:

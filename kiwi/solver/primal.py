@@ -39,7 +39,7 @@ class Primal:
     """The best assignment so far, and ways to a better one.
 
     `table` and `unary` are the network's costs with a large finite one for forbidden.
-    `least_peak_bytes`: the smallest peak of any assignment met without forbidden pairs.
+    `smallest`: of all assignments met without forbidden pairs, the one that peaks lowest.
     """
 
     net: Network
@@ -47,7 +47,7 @@ class Primal:
     unary: np.ndarray
     deadline: float
     incumbent: Incumbent | None = field(init=False, default=None)
-    least_peak_bytes: int | None = field(init=False, default=None)
+    smallest: Incumbent | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._work = new_workspace(self.net)
@@ -63,8 +63,8 @@ class Primal:
         if not math.isfinite(cost):
             return False
         peak = int(usage_of(self.net, choice).max(initial=0))
-        least = self.least_peak_bytes
-        self.least_peak_bytes = peak if least is None else min(least, peak)
+        if self.smallest is None or peak < self.smallest.peak_bytes:
+            self.smallest = Incumbent(choice.copy(), cost, peak)
         if peak > self.net.limit_bytes:
             return False
         if self.incumbent is not None and cost >= self.incumbent.cost:
