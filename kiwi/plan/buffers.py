@@ -21,7 +21,15 @@ from kiwi.plan.xla_protos import parse_buffer_assignment, parse_module
 _FORWARDS = frozenset({"tuple", "get-tuple-element", "opt-barrier", "bitcast", "while"})
 """Instructions whose results are their operands, under another name."""
 
+_CARRIES = _FORWARDS | {"copy", "copy-start", "copy-done"}
+_MOST_HOPS = 16
+"""Through instructions without metadata of their own."""
+
 _RUNS_COMPUTATIONS = frozenset({"while", "call", "conditional", "async-start"})
+
+
+_Place = tuple[int, tuple[int, ...]]
+"""An instruction, and the element of its result."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,27 @@ class _Program:
                 found[origin] = position
         return found
 
+    def op_name(self, identity: int, index: tuple[int, ...]) -> str:
+        """What made element `index` of an instruction's result: its metadata, or, where XLA gave
+        it none of a unit's, that of what it copies or carries from one iteration to the next."""
+        own = self.instructions[identity].metadata.op_name
+        for _ in range(_MOST_HOPS):
+            instruction = self.instructions[identity]
+            if scope_of(instruction.metadata.op_name) is not None:
+                return instruction.metadata.op_name
+            if instruction.opcode not in _CARRIES or not instruction.operand_ids:
+                break
+            operand = 0
+            if instruction.opcode == "tuple":
+                operand, index = (index[0], index[1:]) if index else (0, ())
+            elif instruction.opcode == "get-tuple-element":
+                index = (instruction.tuple_index, *index)
+            identity = instruction.operand_ids[operand]
+        return own
+
+    def is_parameter(self, identity: int) -> bool:
+        return self.instructions[identity].opcode == "parameter"
+
     def unit_at(self, position: int) -> int:
         """The unit of the instruction at a position, -1 if it has none."""
         scope = scope_of(self.instructions[self.order[position]].metadata.op_name)
@@ -146,7 +175,10 @@ class _Program:
 def _places(program: _Program, assignment: Any) -> tuple[list[LiveBuffer], list[LiveBuffer]]:
     """Temporaries with their lives, and what the whole step holds: arguments and results."""
     lives = _lives(program, assignment)
-    defined = {b.id: b.defined_at.instruction_id for b in assignment.logical_buffers}
+    defined = {
+        b.id: (b.defined_at.instruction_id, tuple(b.defined_at.shape_index))
+        for b in assignment.logical_buffers
+    }
     temporaries, always = [], []
     for allocation in assignment.buffer_allocations:
         if allocation.is_thread_local or allocation.is_constant:
@@ -194,7 +226,7 @@ def _lives(program: _Program, assignment: Any) -> dict[int, tuple[int, int]]:
 def _temporaries(
     program: _Program,
     allocation: Any,
-    defined: Mapping[int, int],
+    defined: Mapping[int, _Place],
     lives: Mapping[int, tuple[int, int]],
 ) -> list[LiveBuffer]:
     """The buffers of one allocation; those that share a place at one time are one."""
@@ -207,8 +239,7 @@ def _temporaries(
     found = []
     for members in by_offset.values():
         for start, end, size, identity in _merged(sorted(members)):
-            instruction = program.instructions[defined[identity]]
-            found.append(_buffer(instruction, size, "temporary", (start, end)))
+            found.append(_buffer(program, defined[identity], size, "temporary", (start, end)))
     return found
 
 
@@ -228,21 +259,28 @@ def _merged(members: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int
     return cut
 
 
-def _held_throughout(program: _Program, allocation: Any, defined: Mapping[int, int]) -> LiveBuffer:
+def _held_throughout(
+    program: _Program, allocation: Any, defined: Mapping[int, _Place]
+) -> LiveBuffer:
     is_argument = allocation.is_entry_computation_parameter
-    identities = [defined[a.logical_buffer_id] for a in allocation.assigned]
-    instructions = [program.instructions[i] for i in identities if i in program.instructions]
-    wanted = [i for i in instructions if (i.opcode == "parameter") == is_argument]
+    places = [defined[a.logical_buffer_id] for a in allocation.assigned]
+    places = [place for place in places if place[0] in program.instructions]
+    wanted = [p for p in places if program.is_parameter(p[0]) == is_argument]
     kind = "argument" if is_argument else "output"
-    instruction = (wanted or instructions)[0 if is_argument else -1]
+    place = (wanted or places)[0 if is_argument else -1]
     argument = allocation.parameter_number if is_argument else None
-    return _buffer(instruction, allocation.size, kind, (0, len(program.order)), argument)
+    return _buffer(program, place, allocation.size, kind, (0, len(program.order)), argument)
 
 
 def _buffer(
-    instruction: Any, size: int, kind: str, life: tuple[int, int], argument: int | None = None
+    program: _Program,
+    place: _Place,
+    size: int,
+    kind: str,
+    life: tuple[int, int],
+    argument: int | None = None,
 ) -> LiveBuffer:
-    op_name = instruction.metadata.op_name
+    instruction, op_name = program.instructions[place[0]], program.op_name(*place)
     return LiveBuffer(size, kind, instruction.name, instruction.opcode, op_name, *life, argument)
 
 

@@ -155,12 +155,8 @@ class Frame:
             frame.env.update(zip((c.current for c in carries), state[0], strict=True))
             frame.run()
             buffers = [
-                lax.dynamic_update_index_in_dim(buffer, frame.element(value), index, 0)
-                for buffer, value in zip(state[1], buffered, strict=True)
-            ]
-            buffers = [
-                self._constrain_stacked(value, buffer, len(self._indices))
-                for value, buffer in zip(buffered, buffers, strict=True)
+                self._with_element(value, buffer, frame.element(value), index)
+                for value, buffer in zip(buffered, state[1], strict=True)
             ]
             following = [frame.handed_on(carry) for carry in carries]
             return (following, buffers), [frame.element(value) for value in listed]
@@ -208,9 +204,20 @@ class Frame:
             # A stacked result has its iterations in its shape.
             is_result = self._depth_of(value) == len(self._indices)
             shape = info.shape if is_result else (*self._lengths_of(value), *info.shape)
-            buffer = lax.broadcast(zero, shape)
-            found.append(self._constrain_stacked(value, buffer, len(self._indices)))
+            with self._scope_of(value):
+                buffer = lax.broadcast(zero, shape)
+                found.append(self._constrain_stacked(value, buffer, len(self._indices)))
         return found
+
+    def _with_element(self, value: int, buffer: Any, element: Any, index: Any) -> Any:
+        """A loop's buffer after one iteration."""
+        with self._scope_of(value):
+            updated = lax.dynamic_update_index_in_dim(buffer, element, index, 0)
+            return self._constrain_stacked(value, updated, len(self._indices))
+
+    def _scope_of(self, value: int) -> Any:
+        """The scope of the unit that yields a value: what it takes is counted there."""
+        return jax.named_scope(scope_name(self._graph.producer[value]))
 
     def _lengths_of(self, value: int) -> list[int]:
         """The lengths of the loops that a value belongs to and this frame is not in."""

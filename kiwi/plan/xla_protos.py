@@ -22,7 +22,7 @@ _SCALARS = {
 _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
     # Its parts stay serialised: they are parsed where they are needed.
     "Hlo": (("hlo_module", 1, "bytes"), ("buffer_assignment", 3, "bytes")),
-    "Location": (("instruction_id", 4, "int64"),),
+    "Location": (("shape_index", 3, "int64*"), ("instruction_id", 4, "int64")),
     "LogicalBuffer": (("id", 1, "int64"), ("size", 2, "int64"), ("defined_at", 3, "Location")),
     "BufferAlias": (("source_buffer_id", 1, "int64"), ("location", 2, "Location")),
     "Assigned": (("logical_buffer_id", 1, "int64"), ("offset", 2, "int64"), ("size", 3, "int64")),

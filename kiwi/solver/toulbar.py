@@ -56,6 +56,7 @@ def solve_toulbar(
             relaxation.primal.offer(lowered)
     rounds = relaxation.run(gap)
     best = relaxation.primal.incumbent
+    smallest = relaxation.primal.smallest
     infeasible = best is None and relaxation.bound > relaxation.forbidden
     return conclude(
         problem,
@@ -64,7 +65,7 @@ def solve_toulbar(
         solver="toulbar2",
         iterations=rounds,
         deterministic=not relaxation.primal.late,
-        least_peak_bytes=relaxation.primal.least_peak_bytes,
+        least_peak_bytes=None if smallest is None else smallest.peak_bytes,
     )
 
 

@@ -1,0 +1,147 @@
+"""Opened scans: their bodies in the program, residuals forwarded, order and uses of their units."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from kiwi.hlo.fusion import materialised
+from kiwi.hlo.loops import CARRY, LOOP_PRIMITIVES, RESULT, SLICE, STACK
+from kiwi.hlo.lowering import lower
+from kiwi.hlo.program import Program
+from kiwi.hlo.units import build_units
+from tests.helpers.loops import LOOPS, Loop, layers
+from tests.helpers.planning import array, primitives, trace_flat
+
+
+def program_of(loop: Loop) -> Program:
+    leaves, tree = jax.tree.flatten(loop.args)
+    return trace_flat(
+        lambda *flat: loop.step(*jax.tree.unflatten(tree, flat)), *leaves, open_loops=True
+    )
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_every_scan_is_opened(name):
+    loop = LOOPS[name]()
+    program = program_of(loop)
+    assert len(program.loops) == loop.loops
+    assert "scan" not in primitives(program)
+
+
+def test_a_scan_stays_whole_unless_it_is_asked_for():
+    loop = layers()
+    leaves, tree = jax.tree.flatten(loop.args)
+    program = trace_flat(lambda *flat: loop.step(*jax.tree.unflatten(tree, flat)), *leaves)
+    assert not program.loops
+    assert primitives(program).count("scan") == 2
+
+
+def test_the_backward_body_reads_what_the_forward_body_computed():
+    """No residual is stacked: the only stacks are the gradients of both stacked parameters."""
+    program = program_of(layers())
+    forward, backward = program.loops
+    assert (forward.reverse, backward.reverse) == (False, True)
+    assert forward.space == backward.space
+    assert primitives(program).count(STACK) == 2
+    assert primitives(program).count(SLICE) == 2
+    crossing = {
+        v
+        for e in program.equations
+        if e.loop == backward.index
+        for v in e.reads
+        if program.loop_of(v) == forward.index
+    }
+    assert crossing
+
+
+def test_what_a_user_recomputes_is_the_same_program():
+    """Second computations in the backward body merge with the first ones, all but their order."""
+    plain, again = program_of(layers()), program_of(layers(checkpoint=True))
+    assert sorted(primitives(plain)) == sorted(primitives(again))
+
+
+def test_carries_that_start_alike_stay_apart():
+    def f(x):
+        return jax.lax.scan(lambda c, x: ((c[0] + x, c[1] * x), None), (0.0, 0.0), x)[0]
+
+    program = trace_flat(f, array(4), open_loops=True)
+    assert primitives(program).count(CARRY) == 2
+
+
+def test_constants_leave_the_loop_and_operands_of_it_stay():
+    def f(x, w):
+        mask = lambda: jnp.tri(4)  # noqa: E731
+        return jax.lax.scan(lambda c, _: (c + mask() * jnp.sin(w), None), x, None, length=3)[0]
+
+    program = trace_flat(f, array(4, 4), array(4, 4), open_loops=True)
+    inside = {e.name for e in program.equations if e.loop is not None}
+    assert "iota" in primitives(program) and "iota" not in inside
+    assert "sin" in inside
+
+
+def test_a_carry_that_never_changes_is_read_from_outside():
+    def f(x, w):
+        return jax.lax.scan(lambda c, _: ((c[0] @ c[1], c[1]), None), (x, w), None, length=3)[0]
+
+    program = trace_flat(f, array(4, 4), array(4, 4), open_loops=True)
+    assert primitives(program).count(CARRY) == 1
+    assert program.results[1] == program.arguments[1]
+
+
+def test_an_effect_keeps_a_scan_whole():
+    def f(x):
+        def body(c, x):
+            jax.debug.print("{x}", x=x)
+            return c + x, None
+
+        return jax.lax.scan(body, 0.0, x)[0]
+
+    program = trace_flat(f, array(4), open_loops=True)
+    assert not program.loops and "scan" in primitives(program)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_units_of_a_loop_lie_together_and_border_units_stand_alone(name):
+    graph = lower(program_of(LOOPS[name]()))
+    units = build_units(graph)
+    for loop, (start, end) in units.spans.items():
+        inside = [loop in graph.program.loops_around(u.loop) for u in units.units]
+        assert all(inside[start:end]) and sum(inside) == end - start
+    is_root = materialised(graph)
+    for equation in graph.program.equations:
+        if equation.name in LOOP_PRIMITIVES:
+            assert is_root[equation.index]
+    for k, unit in enumerate(units.units):
+        assert unit.index == k
+        for value in unit.reads:
+            producer = units.producer.get(value)
+            assert producer is None or producer < k
+
+
+def test_trips_and_uses():
+    """Two loops of four: the forward body's values are read late in the backward body."""
+    units = build_units(lower(program_of(layers())))
+    program = units.graph.program
+    forward, backward = units.spans[0], units.spans[1]
+    for unit in units.units:
+        border = units.border(unit)
+        expected = 4 if unit.loop is not None and border != CARRY else 1
+        assert units.trips(unit) == expected
+    dots = [
+        u for u in units.units if u.loop == 0 and units.graph.opcode_of(u.root) == "dot_general"
+    ]
+    for unit in dots:
+        uses = units.uses[unit.index]
+        assert any(forward[0] <= u.time < forward[1] or u.is_late for u in uses)
+        assert all(u.time < backward[1] for u in uses)
+    (result,) = (u for u in units.units if units.border(u) == RESULT)
+    assert result.index >= forward[1] and program.loop_of(result.outputs[0]) is None
+
+
+def test_what_runs_before_a_loop_is_there_when_the_loop_starts():
+    """`entry`: seen from outside, anything in the loop is needed before its first unit."""
+    units = build_units(lower(program_of(layers())))
+    start, end = units.spans[1]
+    for time in range(start, end):
+        assert units.entry(None, time) == start
+        assert units.entry(0, time) == time
