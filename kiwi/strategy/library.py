@@ -73,7 +73,7 @@ class LibraryCall:
     - `opcode`, `variant`, `dtype`: what a table knows it by; `result_dtype`: of what it yields.
     - `shapes`, `dims`: of its operands, shape and factors per dimension.
     - `result_shape`, `result_dims`: of its result. `factors`: all that divide its work.
-    - `is_matmul`: whether it is a matmul or convolution, which work bounds and not memory.
+    - `hlo`: the opcodes of `RECORDED_OPCODES` that it is made of.
     - `operand_bytes`, `result_bytes`: per tensor. `flops`: work.
     """
 
@@ -88,7 +88,22 @@ class LibraryCall:
     operand_bytes: tuple[int, ...]
     result_bytes: int
     flops: float
-    is_matmul: bool
+    hlo: frozenset[str]
+
+    @property
+    def is_matmul(self) -> bool:
+        """Whether it is a matmul or convolution, which work bounds and not memory."""
+        return bool(self.hlo & LIBRARY_OPCODES)
+
+    @property
+    def is_reduction(self) -> bool:
+        """Whether it sums up what is fused with it."""
+        return "reduce" in self.hlo
+
+    @property
+    def is_transpose(self) -> bool:
+        """Whether it only changes the layout, within the kernel that reads it."""
+        return self.hlo == {"transpose"}
 
     @property
     def known(self) -> tuple[str, str, str]:
@@ -157,7 +172,7 @@ def _call(units: UnitGraph, unit: Unit, position: int) -> LibraryCall | None:
         tuple(value.size_bytes for value in values),
         result.size_bytes,
         info.flops,
-        bool(known & LIBRARY_OPCODES),
+        known,
     )
 
 

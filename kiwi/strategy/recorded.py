@@ -4,7 +4,8 @@
     + its memory traffic
     + what its elementwise functions add to that,
 
-all as recorded. Bytes of the calls are no traffic of their own. A unit without calls is one kernel,
+all as recorded. What is fused with a reduction runs in its loop, which takes longer by the bytes
+that it reads. Other calls' bytes are no traffic of their own. A unit without calls is one kernel,
 whose launch counts as well; recorded calls contain theirs.
 """
 
@@ -55,8 +56,12 @@ class RecordedWork:
         - `moved_bytes`: what the unit reads and writes on one device.
         """
         calls = [self._call(call, shards) for call in self.calls]
-        beyond = moved_bytes - sum(call.local_bytes(shards) for call in self.calls)
-        prices = [*calls, *self._fused(shards, max(0, beyond))]
+        called_bytes = sum(call.local_bytes(shards) for call in self.calls)
+        beyond = max(0, moved_bytes - called_bytes)
+        if any(call.is_reduction for call in self.calls):
+            longer = (called_bytes + beyond) / called_bytes
+            calls, beyond = [Price(longer * p.seconds, p.provenance) for p in calls], 0
+        prices = [*calls, *self._fused(shards, beyond)]
         launch = 0.0 if calls else self.table.hardware.kernel_launch_seconds
         return Price(launch + sum(p.seconds for p in prices), _weakest(prices))
 

@@ -72,6 +72,9 @@ def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Op
 
     if not _yields(run, shapes, dtypes, call.local_result_shape(shards)):
         return None
+    if call.is_transpose:
+        # Alone it is a copy of another kind than the strided reads of a fused kernel.
+        transposed, run = run, lambda x: transposed(x) + transposed(x)
     flops, size = call.local_flops(shards), call.local_bytes(shards)
     return OperatorPoint(call.opcode, call.variant, call.dtype, shapes, flops, size, dtypes, run)
 
