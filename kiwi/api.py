@@ -19,7 +19,9 @@ from kiwi.mesh.survey import Needs, use_survey
 from kiwi.plan.budget import parse_size
 from kiwi.plan.compiler_options import compiler_options
 from kiwi.plan.plan import Plan, place_leaves
-from kiwi.plan.planner import OPENING_PLANNERS, Settings, Traced, make_plan, trace_call
+from kiwi.plan.processes import check_same_plan
+from kiwi.plan.planner import Settings, Traced, make_plan, trace_call
+from kiwi.plan.planners import planner_named
 from kiwi.plan.signature import Call, JitOptions, bind
 from kiwi.solver.outcome import OnProgress
 
@@ -276,7 +278,7 @@ class PlannedFunction:
 
     def _trace_of(self, call: Call) -> Traced:
         keep = self.options.respect_user_checkpoint
-        opened = self.options.open_loops and self.options.planner in OPENING_PLANNERS
+        opened = self.options.open_loops and planner_named(self.options.planner).opens_loops
         key = (call.key, keep, opened)
         if key not in self._traced:
             self._traced[key] = trace_call(call, keep_checkpoints=keep, open_loops=opened)
@@ -288,6 +290,7 @@ class PlannedFunction:
         if call.key not in self._compiled:
             jax_mesh = self._concrete_mesh()
             found = self._plan_of(call)
+            check_same_plan(found, jax_mesh)
             shardings = found.leaf_shardings(jax_mesh)
             self._compiled[call.key] = _Compiled(found, shardings, found.jit(jax_mesh))
         compiled = self._compiled[call.key]
