@@ -39,6 +39,7 @@ class OperatorPoint:
 
     - `opcode`, `variant`, `dtype`, `shapes`, `flops`, `bytes`: as in `OperatorEntry`.
     - `dtypes`: of each operand. `run`: takes arrays of these shapes.
+    - `beside`: what else `run` reads, which a step reads with it in the same kernel.
     """
 
     opcode: str
@@ -49,6 +50,7 @@ class OperatorPoint:
     bytes: int
     dtypes: tuple[Any, ...]
     run: Callable[..., Any]
+    beside: tuple[Any, ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -63,7 +65,7 @@ class OperatorPoint:
 
     def measure(self, bench: Bench) -> Timing:
         """Times it; raises as `Bench.time`."""
-        return bench.time(self.run, _operands(self.shapes, self.dtypes))
+        return bench.time(self.run, [*_operands(self.shapes, self.dtypes), *self.beside])
 
     def added_to(self, table: ProfileTable, timing: Timing) -> ProfileTable:
         """The table with this as a further entry."""

@@ -63,20 +63,21 @@ def _repeatable(equation: Any) -> Callable[[Any], Any]:
 
 def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> OperatorPoint | None:
     """None if the equation's parameters name sizes that differ from device to device."""
-    shapes = call.local_shapes(shards)
+    shapes, found = call.local_shapes(shards), call.local_result_shape(shards)
     dtypes = tuple(v.aval.dtype for v in equation.invars)
 
     def run(*operands: Any) -> Any:
-        found = equation.primitive.bind(*operands, **equation.params)
-        return found[0] if equation.primitive.multiple_results else found
+        results = equation.primitive.bind(*operands, **equation.params)
+        return results[0] if equation.primitive.multiple_results else results
 
-    if not _yields(run, shapes, dtypes, call.local_result_shape(shards)):
+    if not _yields(run, shapes, dtypes, found):
         return None
-    if call.is_transpose:
-        # Alone it is a copy of another kind than the strided reads of a fused kernel.
-        transposed, run = run, lambda x: transposed(x) + transposed(x)
-    flops, size = call.local_flops(shards), call.local_bytes(shards)
-    return OperatorPoint(call.opcode, call.variant, call.dtype, shapes, flops, size, dtypes, run)
+    figures = (shapes, call.local_flops(shards), call.local_bytes(shards), dtypes)
+    if not call.is_transpose:
+        return OperatorPoint(*call.known, *figures, run)
+    # Alone it is a copy, which is tiled; a kernel that computes reads with strides.
+    beside = (jax.ShapeDtypeStruct(found, dtypes[0]),)
+    return OperatorPoint(*call.known, *figures, lambda x, y: run(x) * run(x) + y * y, beside)
 
 
 def _yields(
