@@ -32,6 +32,8 @@ EXAMPLES = (
 SHARES = (1.0, 0.8, 0.6)
 MESH_SHAPE = (2, 4)
 TIME_LIMIT_SECONDS = 10.0
+TOLERANCE = 1e-3
+"""Largest relative difference of a loss: Adam makes much of rounding where a gradient is nothing."""
 
 
 @dataclass(frozen=True)

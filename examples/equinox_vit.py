@@ -37,8 +37,8 @@ class Config:
 
 
 SIZES = {
-    "tiny": Config(layers=2, width=32, heads=4, batch=8, image=16, patch=4),
-    "small": Config(layers=4, width=128, heads=8, batch=16, image=64, patch=8),
+    "tiny": Config(layers=1, width=32, heads=4, batch=8, image=16, patch=4),
+    "small": Config(layers=3, width=64, heads=4, batch=16, image=32, patch=4),
 }
 
 

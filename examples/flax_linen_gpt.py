@@ -36,7 +36,7 @@ class Config:
 
 SIZES = {
     "tiny": Config(layers=2, width=32, heads=4, batch=8, sequence=16, vocabulary=64),
-    "small": Config(layers=4, width=128, heads=8, batch=16, sequence=64, vocabulary=512),
+    "small": Config(layers=3, width=64, heads=4, batch=16, sequence=32, vocabulary=128),
 }
 
 

@@ -26,9 +26,9 @@ class Config:
 
 
 SIZES = {
-    "tiny": Config(gpt.GptConfig(2, 32, 4, batch=8, sequence=16, vocabulary=64, dtype="bfloat16")),
+    "tiny": Config(gpt.GptConfig(1, 32, 4, batch=8, sequence=16, vocabulary=64, dtype="bfloat16")),
     "small": Config(
-        gpt.GptConfig(4, 128, 8, batch=16, sequence=64, vocabulary=512, dtype="bfloat16")
+        gpt.GptConfig(3, 64, 4, batch=16, sequence=32, vocabulary=128, dtype="bfloat16")
     ),
 }
 

@@ -39,7 +39,7 @@ class Config:
 
 SIZES = {
     "tiny": Config(width=32, experts=4, batch=8, sequence=16, vocabulary=64),
-    "small": Config(width=128, experts=8, batch=32, sequence=64, vocabulary=512),
+    "small": Config(width=64, experts=8, batch=16, sequence=32, vocabulary=128),
 }
 
 
