@@ -6,7 +6,7 @@ solution ──▶ Plan ── emit ──▶ jax.jit ── compile ──▶ m
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ import jax
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import DeviceMesh, Hardware, ProfileTable, hardware
+from kiwi.mesh.survey import Needs, use_survey
 from kiwi.plan.budget import parse_size
+from kiwi.plan.compiler_options import compiler_options
 from kiwi.plan.plan import Plan, place_leaves
-from kiwi.plan.planner import OPENING_PLANNERS, Settings, Traced, make_plan, trace_call
-from kiwi.plan.recording import Progress as RecordingProgress
-from kiwi.plan.recording import record
+from kiwi.plan.processes import check_same_plan
+from kiwi.plan.planner import Settings, Traced, make_plan, trace_call
+from kiwi.plan.planners import planner_named
 from kiwi.plan.signature import Call, JitOptions, bind
 from kiwi.solver.outcome import OnProgress
 
@@ -164,36 +166,25 @@ def jit(fun: Callable[..., Any] | None = None, **options: Any) -> Any:
     return PlannedFunction(_unwrapped(fun), Options(**options))
 
 
-def record_profile(
+def _survey(
     fun: "Callable[..., Any] | PlannedFunction",
-    *args: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
     mesh_shape: Sequence[int],
-    path: str | Path | None = None,
-    repetitions: int = 9,
-    on_progress: Callable[[RecordingProgress], None] = lambda _: None,
-    **kwargs: Any,
-) -> ProfileTable:
-    """Measures on the attached devices what planning `fun(*args, **kwargs)` needs to know.
+) -> Needs:
+    """What planning a call needs to know of devices; for `kiwi.mesh.record_profile`."""
+    # Replaying a table needs no recording code.
+    from kiwi.strategy.survey import elementwise_points, operator_points
 
-    These are its matmuls and convolutions in the local shapes of all sharding strategies, memory
-    bandwidth and launch overhead, and collectives over each set of mesh axes. The table is good
-    for `kiwi.plan(..., profile=table)` without these devices.
+    function = fun
+    if not isinstance(fun, PlannedFunction):
+        function = PlannedFunction(_unwrapped(fun), Options(mesh_shape=mesh_shape, verify=None))
+    units = function.traced(*args, **kwargs).units
+    mesh = DeviceMesh.create(mesh_shape, hardware("cpu"))
+    return Needs([*elementwise_points(units), *operator_points(units, mesh)], compiler_options)
 
-    **Arguments:**
 
-    - `args`, `kwargs`: arrays or `jax.ShapeDtypeStruct`s; `fun` is traced and not run.
-    - `mesh_shape`: no more devices than are attached. (1,) measures no collectives.
-    - `path`: saves the table while it grows. If the file exists, what it has is not measured
-      again, so that an interrupted recording is resumed.
-    - `repetitions`: timings of each program, of which the median is kept.
-    - `on_progress`: called before each measurement.
-
-    **Raises:** `NotEnoughDevicesError`, `InvalidMeshError`; `ProfileFileError` if `path` cannot be
-    written, or was recorded on another device or by another jax; the errors of tracing.
-    """
-    planned = PlannedFunction(_unwrapped(fun), Options(mesh_shape=mesh_shape, verify=None))
-    units = planned.traced(*args, **kwargs).units
-    return record(units, mesh_shape, path=path, repetitions=repetitions, on_progress=on_progress)
+use_survey(_survey)
 
 
 def _unwrapped(fun: Any) -> Callable[..., Any]:
@@ -287,7 +278,7 @@ class PlannedFunction:
 
     def _trace_of(self, call: Call) -> Traced:
         keep = self.options.respect_user_checkpoint
-        opened = self.options.open_loops and self.options.planner in OPENING_PLANNERS
+        opened = self.options.open_loops and planner_named(self.options.planner).opens_loops
         key = (call.key, keep, opened)
         if key not in self._traced:
             self._traced[key] = trace_call(call, keep_checkpoints=keep, open_loops=opened)
@@ -299,6 +290,7 @@ class PlannedFunction:
         if call.key not in self._compiled:
             jax_mesh = self._concrete_mesh()
             found = self._plan_of(call)
+            check_same_plan(found, jax_mesh)
             shardings = found.leaf_shardings(jax_mesh)
             self._compiled[call.key] = _Compiled(found, shardings, found.jit(jax_mesh))
         compiled = self._compiled[call.key]

@@ -15,7 +15,7 @@ from kiwi.errors import InfeasibleBudgetError, KiwiError
 TOLERANCE = {"float32": 2e-4, "bfloat16": 6e-2}
 """Largest difference of a result, relative to its largest element and 1e-2."""
 
-TIME_LIMIT_SECONDS = 5.0
+TIME_LIMIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from kiwi.cli.cluster import cluster
 from kiwi.cli.output import Output
 from kiwi.cli.profile import profile
 from kiwi.errors import InfeasibleError, KiwiError
+from kiwi.plan.planners import DEFAULT_PLANNER, described
 from kiwi.version import VERSION
 
 DONE, NO, USAGE, INFEASIBLE, FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
@@ -93,7 +94,7 @@ def _add_function(parser: argparse.ArgumentParser) -> None:
 def _add_settings(parser: argparse.ArgumentParser, *, verify: str) -> None:
     parser.add_argument("--profile", help="hardware, see `kiwi hardware` (h100-sxm); or TABLE.json")
     parser.add_argument("--axis-names", type=_names, help="names of the mesh axes, e.g. data,model")
-    parser.add_argument("--planner", help="joint (default), or alpa: sharding alone")
+    parser.add_argument("--planner", help=f"{DEFAULT_PLANNER} by default. {described()}")
     parser.add_argument("--solver", help="a backend of kiwi.solver (auto)")
     parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="for each plan (60)")
     parser.add_argument("--gap", type=float, help="stop once proven this close (0.01)")

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from kiwi.api import PlannedFunction
 from kiwi.cli.output import Bar, Output
 from kiwi.loading import load, use_cpu_devices
+from kiwi.mesh import record_profile
+from kiwi.mesh.recording import Progress
 from kiwi.plan.budget import format_seconds
-from kiwi.plan.recording import Progress, record
 
 
 def profile(arguments: argparse.Namespace, output: Output) -> bool:
@@ -18,13 +19,14 @@ def profile(arguments: argparse.Namespace, output: Output) -> bool:
     user = load(arguments.function, arguments.args)
     with output.progress(total=1) as bar:
         bar.say("tracing")
-        traced = PlannedFunction(user.function, user.options).traced(*user.args, **user.kwargs)
-        table = record(
-            traced.units,
-            arguments.mesh,
+        table = record_profile(
+            PlannedFunction(user.function, user.options),
+            *user.args,
+            mesh_shape=arguments.mesh,
             path=arguments.out,
             repetitions=arguments.repetitions,
             on_progress=_reporter(bar),
+            **user.kwargs,
         )
     data = {
         "path": arguments.out,

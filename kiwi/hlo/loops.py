@@ -92,7 +92,7 @@ def scan_operands(eqn: Any) -> ScanOperands:
 def border_equation(name: str, aval: Any, source_info: Any, **params: int) -> Any:
     """The equation of one of `LOOP_PRIMITIVES` for an operand of the given type.
 
-    `params`: `loop` or `space`, and for `STACK` the `length`.
+    `params`: `loop` or `space`, for `STACK` the `length`, for `CARRY` its `position`.
     """
     primitive = _PRIMITIVES[name]
     traced = jax.make_jaxpr(lambda x: primitive.bind(x, **params))(aval)

@@ -213,7 +213,7 @@ class _Builder:
         unchanged = _unchanged_carries(operands)
         for k in range(first, behind):
             same = variables[k] in unchanged
-            env[variables[k]] = inputs[k] if same else border.carry(inputs[k])
+            env[variables[k]] = inputs[k] if same else border.carry(inputs[k], k)
         for k in range(behind, len(inputs)):
             env[variables[k]] = border.slice(inputs[k])
         inner = join_scopes(scope, str(eqn.source_info.name_stack))
@@ -255,8 +255,10 @@ class _Border:
         self._scope = scope
         self._loop = builder._loops[loop]
 
-    def carry(self, initial: int | Literal) -> int:
-        return self._emit(loops.CARRY, initial, self._loop.index, loop=self._loop.index)
+    def carry(self, initial: int | Literal, position: int) -> int:
+        """Carries that start from one value go different ways: their position tells them apart."""
+        index = self._loop.index
+        return self._emit(loops.CARRY, initial, index, loop=index, position=position)
 
     def result(self, following: int | Literal) -> int | Literal:
         """What lies outside of the loop is the same in the last iteration."""

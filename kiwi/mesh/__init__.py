@@ -31,6 +31,7 @@ from kiwi.mesh.profile_table import (
 from kiwi.mesh.reduction import reduction_path
 from kiwi.mesh.resharding import ReshardingTable, Step
 from kiwi.mesh.sharding import TensorSharding
+from kiwi.mesh.survey import record_profile
 from kiwi.mesh.target_config import target_config
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "linear_costs",
     "measure_cluster",
     "moved_itemsize",
+    "record_profile",
     "reduce_scatter",
     "reduction_collectives",
     "reduction_path",

@@ -26,8 +26,8 @@ all-to-all and collective-permute.
 
 A collective-permute takes one hop over the slowest link. Axes of size 1 cost nothing.
 
-**Measured.** Where the mesh has a profile table that knows the kind over as many devices as the
-axes have together, its time goes before the formula's.
+**Measured.** Where the mesh has a profile table that knows the kind along these axes, or over as
+many devices, its time goes before the formula's.
 
 Not modelled: contention between collectives that run at the same time, trees and in-network
 reduction, the choice of protocol by size, overlap with computation.
@@ -123,8 +123,7 @@ def collective(kind: str, mesh: DeviceMesh, axes: Iterable[int], size_bytes: int
     seconds = min(cost.seconds(size_bytes) for cost in linear_costs(kind, mesh, moving))
     if mesh.table is None or not moving:
         return Collective(kind, moving, size_bytes, seconds)
-    devices = prod(mesh.shape[axis] for axis in moving)
-    price = mesh.table.collective(kind, devices, RECORDED_DTYPE, size_bytes, seconds)
+    price = mesh.table.collective(kind, moving, mesh.shape, size_bytes, seconds)
     return Collective(kind, moving, size_bytes, price.seconds, price.provenance)
 
 

@@ -1,29 +1,24 @@
-"""Times programs on attached devices: kernels, memory, launches and collectives.
+"""Times programs on the devices of a mesh, all of them at once, as a step runs.
 
-Every figure is the median of repetitions after a warm-up; its spread is half the interquartile
-range over the median.
+Devices that share cores, memory or links slow each other down, so that a program measured on one
+of them alone would seem faster than it is in a step. Every device has buffers of its own.
+
+A figure is the median of repetitions after a warm-up; its spread is half the interquartile range
+over the median. What it costs to call a program is taken off: on GPUs by calling again before
+the device is done, elsewhere by timing a program that does next to nothing.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from math import prod
+from functools import cached_property
 from statistics import median, quantiles
 from typing import Any
 
-from kiwi.mesh.collectives import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    COLLECTIVE_PERMUTE,
-    KINDS,
-    REDUCE_SCATTER,
-)
-
 WARM_UP = 2
-_ITEM_BYTES = 4  # of float32, which collectives are measured on
-_BANDWIDTH_BYTES = 2**26
+_CHAIN, _CHAIN_SIZE = 256, 1024
+_LEAST_PART = 0.05
+"""What is left at least of a call's time when the cost of calling is taken off."""
 
 
 @dataclass(frozen=True)
@@ -34,121 +29,142 @@ class Timing:
     spread: float
 
 
-def measure(run: Callable[[], Any], repetitions: int) -> Timing:
+def measure(run: Callable[[], Any], repetitions: int, *, in_turn: bool = True) -> Timing:
     """Times a call whose result jax can wait for; short ones are repeated more often.
 
     At most `repetitions` timings of about a millisecond or more are taken, each of as many calls
-    as it takes.
+    as it takes; `in_turn` waits for each of these before the next.
     """
     import jax
 
-    started = time.perf_counter()
+    once = 0.0
     for _ in range(WARM_UP):
+        started = time.perf_counter()
         jax.block_until_ready(run())
-        started, once = time.perf_counter(), time.perf_counter() - started
+        once = time.perf_counter() - started
     calls = max(1, min(100, int(1e-3 / max(once, 1e-9))))
     found = []
     for _ in range(repetitions):
         started = time.perf_counter()
         for _ in range(calls):
-            jax.block_until_ready(run())
+            result = run()
+            if in_turn:
+                jax.block_until_ready(result)
+        jax.block_until_ready(result)
         found.append((time.perf_counter() - started) / calls)
     middle = median(found)
     low, _, high = quantiles(found, n=4) if len(found) > 1 else (middle,) * 3
     return Timing(middle, (high - low) / 2 / middle)
 
 
-def launch_seconds(device: Any, repetitions: int) -> Timing:
-    """The time of a program that adds one number to another."""
-    import jax
-    import jax.numpy as jnp
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """The devices that programs are timed on, and how.
 
-    one = jax.device_put(jnp.float32(1), device)
-    add = jax.jit(lambda x: x + 1)
-    return measure(lambda: add(one), repetitions)
-
-
-def memory_bytes_per_second(device: Any, repetitions: int) -> float:
-    """The rate at which an elementwise program reads plus writes."""
-    import jax
-    import jax.numpy as jnp
-
-    count = _BANDWIDTH_BYTES // _ITEM_BYTES
-    buffer = jax.device_put(jnp.ones(count, jnp.float32), device)
-    double = jax.jit(lambda x: x * 2)
-    return 2 * _BANDWIDTH_BYTES / measure(lambda: double(buffer), repetitions).seconds
-
-
-def matmul_flops_per_second(device: Any, dtype: str, size: int, repetitions: int) -> float:
-    """The rate of a square matmul of `size`."""
-    import jax
-    import jax.numpy as jnp
-
-    side = jax.device_put(jnp.ones((size, size), dtype), device)
-    run = jax.jit(lambda x: x @ x)
-    return 2.0 * size**3 / measure(lambda: run(side), repetitions).seconds
-
-
-@dataclass(frozen=True)
-class CollectivePoint:
-    """What to measure of one collective: kind, mesh axes, and bytes as in `CollectiveEntry`."""
-
-    kind: str
-    axes: tuple[int, ...]
-    devices: int
-    bytes: int
-
-
-def collective_points(
-    mesh_shape: Sequence[int], sizes_bytes: Sequence[int]
-) -> Iterator[CollectivePoint]:
-    """Every kind over every set of mesh axes, one set for each number of devices.
-
-    Of sets with as many devices the first is taken, which has the most major axes: where links
-    differ, those of major axes are the slower.
+    - `mesh`: a jax mesh; `repetitions`: timings of each program, of which the median is kept.
+    - `compiler_options`: those that steps are compiled with.
     """
-    axes_of: dict[int, tuple[int, ...]] = {}
-    large = [axis for axis, size in enumerate(mesh_shape) if size > 1]
-    for count in range(1, len(large) + 1):
-        for axes in combinations(large, count):
-            axes_of.setdefault(prod(mesh_shape[a] for a in axes), axes)
-    for devices, axes in axes_of.items():
-        for kind in KINDS:
-            for size in sizes_bytes:
-                # Buffers are cut into equal parts of whole items.
-                part = devices * _ITEM_BYTES
-                yield CollectivePoint(kind, axes, devices, max(1, size // part) * part)
 
+    mesh: Any
+    repetitions: int
+    compiler_options: Mapping[str, Any] | None = None
 
-def collective_seconds(mesh: Any, point: CollectivePoint, repetitions: int) -> Timing:
-    """Times one collective over axes of a jax mesh, in all groups of devices at once."""
-    import jax
-    import numpy as np
-    from jax.sharding import NamedSharding, PartitionSpec
+    @property
+    def platform(self) -> str:
+        """As jax calls it, for example "cpu"."""
+        return self.mesh.devices.flat[0].platform
 
-    names = tuple(mesh.axis_names[a] for a in point.axes)
-    count = point.bytes // _ITEM_BYTES
-    if point.kind == ALL_GATHER:
-        count //= point.devices
-    # Every device has a buffer of its own: the first dimension is cut over all axes.
-    spec = PartitionSpec(tuple(mesh.axis_names))
-    total = np.ones(mesh.devices.size * count, np.float32)
-    buffer = jax.device_put(total, NamedSharding(mesh, spec))
-    body = _body(point.kind, names, point.devices)
-    mapped = jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    run = jax.jit(mapped)
-    return measure(lambda: run(buffer), repetitions)
+    def time(self, body: Callable[..., Any], operands: Sequence[Any], result: Any = None) -> Timing:
+        """The time of `body` on each device, as one kernel of a step.
 
+        `operands` are `jax.ShapeDtypeStruct`s of what one device reads; `body` takes arrays of
+        these shapes and returns one, a `result` where that takes the other devices to find out.
+        It goes over a buffer that is there already: fresh memory is slow to touch first, and a
+        step allocates once.
 
-def _body(kind: str, names: tuple[str, ...], devices: int) -> Callable[[Any], Any]:
-    from jax import lax
+        **Raises:** what jax raises if it does not compile or does not fit.
+        """
+        raw = self._call(body, operands, result)
+        net = max(raw.seconds - self._calling_seconds, _LEAST_PART * raw.seconds)
+        seconds = net + self.launch_seconds
+        return Timing(seconds, raw.spread * raw.seconds / seconds)
 
-    ring = [(k, (k + 1) % devices) for k in range(devices)]
-    bodies: dict[str, Callable[[Any], Any]] = {
-        ALL_GATHER: lambda x: lax.all_gather(x, names, tiled=True),
-        ALL_REDUCE: lambda x: lax.psum(x, names),
-        REDUCE_SCATTER: lambda x: lax.psum_scatter(x, names, tiled=True),
-        ALL_TO_ALL: lambda x: lax.all_to_all(x, names, 0, 0, tiled=True),
-        COLLECTIVE_PERMUTE: lambda x: lax.ppermute(x, names, ring),
-    }
-    return bodies[kind]
+    @cached_property
+    def launch_seconds(self) -> float:
+        """What one more kernel costs a program: by how much a chain of trivial ones is longer."""
+        import jax
+        from jax import numpy as jnp
+
+        def chain(count: int) -> Callable[[Any], Any]:
+            def body(x: Any) -> Any:
+                for _ in range(count):
+                    # Fused they would be one kernel.
+                    x = jax.lax.optimization_barrier(x + 1)
+                return x
+
+            return body
+
+        one = [jax.ShapeDtypeStruct((_CHAIN_SIZE,), jnp.float32)]
+        short, long = (self._call(chain(n), one).seconds for n in (1, 1 + _CHAIN))
+        return max((long - short) / _CHAIN, _LEAST_PART * long / _CHAIN)
+
+    @cached_property
+    def _calling_seconds(self) -> float:
+        """Of a program with one trivial kernel; nothing where calls are queued."""
+        import jax
+        from jax import numpy as jnp
+
+        if not self._in_turn:
+            return 0.0
+        return self._call(lambda x: x + 1, [jax.ShapeDtypeStruct((1,), jnp.float32)]).seconds
+
+    @property
+    def _in_turn(self) -> bool:
+        # The next program of a CPU device may start while the last one runs, beside it.
+        return self.platform == "cpu"
+
+    def _call(
+        self, body: Callable[..., Any], operands: Sequence[Any], result: Any = None
+    ) -> Timing:
+        import jax
+
+        result = result or jax.eval_shape(body, *operands)
+        run = self._jitted(body, [result, *operands], result)
+        over, *buffers = (self._buffer(s) for s in [result, *operands])
+
+        def call() -> Any:
+            nonlocal over
+            over = run(over, *buffers)
+            return over
+
+        return measure(call, self.repetitions, in_turn=self._in_turn)
+
+    def _jitted(self, body: Callable[..., Any], operands: Sequence[Any], result: Any) -> Any:
+        import jax
+
+        mapped = jax.shard_map(
+            lambda _, *local: body(*local),
+            mesh=self.mesh,
+            in_specs=tuple(self._spec(s) for s in operands),
+            out_specs=self._spec(result),
+            check_vma=False,
+        )
+        options = None if self.compiler_options is None else dict(self.compiler_options)
+        return jax.jit(mapped, donate_argnums=0, keep_unused=True, compiler_options=options)
+
+    def _spec(self, local: Any) -> Any:
+        """Every device has its own part of the first dimension; scalars are alike on all."""
+        from jax.sharding import PartitionSpec
+
+        return PartitionSpec(tuple(self.mesh.axis_names)) if local.shape else PartitionSpec()
+
+    def _buffer(self, local: Any) -> Any:
+        import jax
+        from jax import numpy as jnp
+        from jax.sharding import NamedSharding
+
+        shape = local.shape
+        if shape:
+            shape = (shape[0] * self.mesh.devices.size, *shape[1:])
+        sharding = NamedSharding(self.mesh, self._spec(local))
+        return jax.jit(lambda: jnp.ones(shape, local.dtype), out_shardings=sharding)()

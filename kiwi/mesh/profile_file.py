@@ -1,7 +1,7 @@
 """Profile tables as files: readable JSON with a version, checked whole when read.
 
-    {"format": "kiwi-profile", "version": 1,
-     "hardware": {...}, "environment": {...} or null,
+    {"format": "kiwi-profile", "version": 2,
+     "hardware": {...}, "environment": {...} or null, "mesh_shape": [...],
      "operators": [{...}, ...], "collectives": [{...}, ...], "skipped": ["...", ...]}
 
 The keys of each part are the fields of `Hardware`, `Environment`, `OperatorEntry` and
@@ -20,10 +20,19 @@ from kiwi.mesh.hardware import Hardware, Link
 from kiwi.mesh.profile_table import CollectiveEntry, Environment, OperatorEntry, ProfileTable
 
 FORMAT = "kiwi-profile"
-VERSION = 1
+VERSION = 2
 
 _AGAIN = "Write the table again with ProfileTable.save."
-_KEYS = {"format", "version", "hardware", "environment", "operators", "collectives", "skipped"}
+_KEYS = {
+    "format",
+    "version",
+    "hardware",
+    "environment",
+    "operators",
+    "collectives",
+    "skipped",
+    "mesh_shape",
+}
 
 
 def save_table(table: ProfileTable, path: str | Path) -> None:
@@ -81,7 +90,7 @@ def load_table(path: str | Path) -> ProfileTable:
         ) from error
     _check_header(content, str(path))
     try:
-        return _table(content)
+        return _table(_from_version_1(content) if content["version"] == 1 else content)
     except InvalidArgumentError as error:
         raise _invalid(str(path), error.what) from error
 
@@ -113,9 +122,10 @@ def _table(content: Mapping[str, Any]) -> ProfileTable:
     return ProfileTable(
         _hardware(content["hardware"]),
         tuple(_operator(e, f"operators[{k}]") for k, e in operators),
-        tuple(_build(CollectiveEntry, e, f"collectives[{k}]") for k, e in collectives),
+        tuple(_collective(e, f"collectives[{k}]") for k, e in collectives),
         None if environment is None else _build(Environment, environment, "environment"),
         tuple(_sentence(s, k) for k, s in _rows(content, "skipped")),
+        _sizes(content["mesh_shape"], "mesh_shape"),
     )
 
 
@@ -123,6 +133,26 @@ def _rows(content: Mapping[str, Any], section: str) -> list[tuple[int, Any]]:
     if not isinstance(content[section], list):
         raise InvalidArgumentError(f"{section} is not a list.")
     return list(enumerate(content[section]))
+
+
+def _from_version_1(content: dict[str, Any]) -> dict[str, Any]:
+    """Collectives then were of any axes of a length."""
+    entries = content.get("collectives")
+    if isinstance(entries, list):
+        entries = [e | {"axes": []} if isinstance(e, dict) else e for e in entries]
+    return {**content, "collectives": entries, "mesh_shape": [], "version": 2}
+
+
+def _collective(found: Any, where: str) -> CollectiveEntry:
+    if isinstance(found, dict) and "axes" in found:
+        found = {**found, "axes": _sizes(found["axes"], f"{where}.axes")}
+    return _build(CollectiveEntry, found, where)
+
+
+def _sizes(found: Any, where: str) -> tuple[int, ...]:
+    if not _is_shape(found):
+        raise InvalidArgumentError(f"{where} is {found!r}, not a list of whole numbers.")
+    return tuple(found)
 
 
 def _sentence(found: Any, position: int) -> str:

@@ -9,21 +9,36 @@ A look-up takes the first of these that applies, and says which:
    operator and dtype took over its own roofline;
 4. *analytic*: the roofline alone, where the table has no such operator. The same holds of
    collectives, by axis length and bytes, with the alpha-beta model for the roofline.
+
+Beside matmuls, convolutions and reductions, operators are *streams* (memory traffic by bytes: what
+fits into caches is faster) and *elementwise* functions (what a kernel takes longer for applying one
+once more).
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.collectives import COLLECTIVE_PERMUTE, KINDS
 from kiwi.mesh.hardware import Hardware
+from kiwi.mesh.interpolation import Sample, price_from
 from kiwi.mesh.price import Price, Provenance
 
 Shapes = tuple[tuple[int, ...], ...]
 """The local shapes of an operator's operands."""
+
+ELEMENTWISE = "elementwise"
+"""The variant of entries that say what it costs a kernel to apply a function once more."""
+
+ARITHMETIC = "mul"
+"""The elementwise opcode that stands for all that a vector unit does in a cycle or two."""
+
+STREAM, STREAM_DTYPE = "stream", "uint8"
+"""The opcode of memory traffic; its one shape is the number of bytes read plus written."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,7 @@ class CollectiveEntry:
     """A collective along one axis, as measured.
 
     - `kind`: one of `kiwi.mesh.KINDS`; `devices`: the axis length; `dtype`: of what is moved.
+    - `axes`: those of the table's mesh that it ran along; empty where that is not known.
     - `bytes`: the larger buffer of one device, as in `kiwi.mesh.collectives`.
     - `seconds`, `spread`: as of `OperatorEntry`.
 
@@ -75,6 +91,7 @@ class CollectiveEntry:
     bytes: int
     seconds: float
     spread: float
+    axes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _check_time(f"{self.kind} of {self.bytes} bytes", self.seconds, self.spread)
@@ -105,6 +122,7 @@ class ProfileTable:
     - `operators`, `collectives`: distinct entries; none of both in a table from data sheets.
     - `environment`: None for a table from data sheets.
     - `skipped`: what could not be measured, one sentence each.
+    - `mesh_shape`: of the mesh that collectives ran on.
 
     **Raises:** `InvalidArgumentError` if entries contradict each other, or were measured
     nowhere.
@@ -115,10 +133,11 @@ class ProfileTable:
     collectives: tuple[CollectiveEntry, ...] = ()
     environment: Environment | None = None
     skipped: tuple[str, ...] = field(default=())
+    mesh_shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _check_distinct((e.opcode, e.variant, e.dtype, e.shapes) for e in self.operators)
-        _check_distinct((e.kind, e.devices, e.dtype, e.bytes) for e in self.collectives)
+        _check_distinct((e.kind, e.devices, e.dtype, e.bytes, e.axes) for e in self.collectives)
         if self.environment is None and (self.operators or self.collectives):
             raise InvalidArgumentError(
                 f"The table of {self.hardware.name!r} has measurements, but no environment."
@@ -144,6 +163,14 @@ class ProfileTable:
 
         return load_table(path)
 
+    def with_operator(self, entry: OperatorEntry) -> "ProfileTable":
+        """The table with one more entry."""
+        return replace(self, operators=(*self.operators, entry))
+
+    def with_collective(self, entry: CollectiveEntry) -> "ProfileTable":
+        """The table with one more entry."""
+        return replace(self, collectives=(*self.collectives, entry))
+
     def operator(
         self, opcode: str, variant: str, dtype: str, shapes: Shapes, roofline_seconds: float
     ) -> Price:
@@ -152,22 +179,73 @@ class ProfileTable:
         `roofline_seconds` is what it takes by the device's rates, see `roofline`.
         """
         key = (opcode, variant, dtype, tuple(map(len, shapes)))
-        return _price(self._operators.get(key, ()), _sizes(shapes), roofline_seconds)
+        return price_from(self._operators.get(key, ()), _sizes(shapes), roofline_seconds)
+
+    def has(self, opcode: str, variant: str, dtype: str) -> bool:
+        """Whether an operator was measured in any shapes."""
+        return (opcode, variant, dtype) in self._names
+
+    @cached_property
+    def _names(self) -> frozenset[tuple[str, str, str]]:
+        return frozenset((e.opcode, e.variant, e.dtype) for e in self.operators)
+
+    def elementwise(self, opcode: str, dtype: str, size: int) -> Price | None:
+        """What a kernel takes longer for a function of `size` elements.
+
+        A function without entries of its own is `ARITHMETIC`, and other dtypes are float32; None
+        if neither was measured.
+        """
+        for known in ((opcode, dtype), (ARITHMETIC, dtype), (ARITHMETIC, "float32")):
+            samples = self._elementwise.get(known)
+            if samples:
+                return self._remembered((*known, size), samples, size, float(size))
+        return None
+
+    def traffic(self, moved_bytes: float) -> Price:
+        """The time of a kernel that does nothing but read and write so many bytes."""
+        size, roofline = max(1, int(moved_bytes)), self.roofline("float32", 0.0, moved_bytes)
+        samples = self._operators.get((STREAM, "", STREAM_DTYPE, (1,)), ())
+        if not samples:
+            # Tables of version 1 have the bandwidth alone.
+            measured = not self.hardware.analytic
+            return Price(roofline, Provenance.EXTRAPOLATED if measured else Provenance.ANALYTIC)
+        return self._remembered((STREAM, size), samples, size, roofline)
+
+    def _remembered(
+        self, key: tuple[object, ...], samples: list[Sample], size: int, roofline: float
+    ) -> Price:
+        # Thousands of options of a problem ask for the same few sizes.
+        if key not in self._memory:
+            self._memory[key] = price_from(samples, (size,), roofline)
+        return self._memory[key]
+
+    @cached_property
+    def _memory(self) -> dict[tuple[object, ...], Price]:
+        return {}
 
     def collective(
-        self, kind: str, devices: int, dtype: str, size_bytes: int, alpha_beta_seconds: float
+        self,
+        kind: str,
+        axes: tuple[int, ...],
+        mesh_shape: tuple[int, ...],
+        size_bytes: int,
+        alpha_beta_seconds: float,
     ) -> Price:
-        """The time of a collective along an axis of `devices`.
+        """The time of a collective along axes of a mesh.
 
-        An axis length that was not measured gives `alpha_beta_seconds`, as analytic.
+        If the table is of a mesh of that shape, what was measured along these axes counts; else
+        what was measured over as many devices, the slowest axes if there are several. An axis
+        length that was not measured gives `alpha_beta_seconds`, as analytic.
         """
-        samples = self._collectives.get((kind, devices, dtype), ())
-        size_bytes = max(1, size_bytes)
-        ring_seconds = self._ring_seconds(kind, devices, size_bytes)
-        found = _price(samples, (size_bytes,), ring_seconds)
-        if found.provenance is Provenance.ANALYTIC:
+        devices = prod(mesh_shape[axis] for axis in axes)
+        samples: list[Sample] = []
+        if mesh_shape == self.mesh_shape:
+            samples = self._along_axes.get((kind, axes), [])
+        samples = samples or self._collectives.get((kind, devices), [])
+        if not samples:
             return Price(alpha_beta_seconds, Provenance.ANALYTIC)
-        return found
+        size_bytes = max(1, size_bytes)
+        return price_from(samples, (size_bytes,), self._ring_seconds(kind, devices, size_bytes))
 
     def roofline(self, dtype: str, flops: float, moved_bytes: float) -> float:
         """Launch overhead and the larger of work over rate and bytes over bandwidth."""
@@ -183,73 +261,52 @@ class ProfileTable:
         return hops * link.latency_seconds + part * size_bytes / link.sustained_bytes_per_second
 
     @cached_property
-    def _operators(self) -> dict[tuple[str, str, str, tuple[int, ...]], list["_Sample"]]:
+    def _operators(self) -> dict[tuple[str, str, str, tuple[int, ...]], list["Sample"]]:
         """By opcode, variant, dtype and ranks of the operands."""
-        found: dict[tuple[str, str, str, tuple[int, ...]], list[_Sample]] = {}
+        found: dict[tuple[str, str, str, tuple[int, ...]], list[Sample]] = {}
         for e in self.operators:
             key = (e.opcode, e.variant, e.dtype, tuple(map(len, e.shapes)))
             roofline = self.roofline(e.dtype, e.flops, e.bytes)
-            found.setdefault(key, []).append(_Sample(_sizes(e.shapes), e.seconds, roofline))
+            found.setdefault(key, []).append(Sample(_sizes(e.shapes), e.seconds, roofline))
         return found
 
     @cached_property
-    def _collectives(self) -> dict[tuple[str, int, str], list["_Sample"]]:
-        found: dict[tuple[str, int, str], list[_Sample]] = {}
-        for e in self.collectives:
-            ring = self._ring_seconds(e.kind, e.devices, e.bytes)
-            sample = _Sample((e.bytes,), e.seconds, ring)
-            found.setdefault((e.kind, e.devices, e.dtype), []).append(sample)
+    def _elementwise(self) -> dict[tuple[str, str], list[Sample]]:
+        """By opcode and dtype; extrapolated by the number of elements."""
+        found: dict[tuple[str, str], list[Sample]] = {}
+        for e in self.operators:
+            if e.variant == ELEMENTWISE:
+                (size,) = _sizes(e.shapes)
+                sample = Sample((size,), e.seconds, float(size))
+                found.setdefault((e.opcode, e.dtype), []).append(sample)
         return found
 
+    @cached_property
+    def _along_axes(self) -> dict[tuple[str, tuple[int, ...]], list[Sample]]:
+        found: dict[tuple[str, tuple[int, ...]], list[Sample]] = {}
+        for e in self.collectives:
+            found.setdefault((e.kind, e.axes), []).append(self._sample(e))
+        return found
 
-@dataclass(frozen=True)
-class _Sample:
-    """Sizes, the seconds measured for them, and those of the roofline."""
+    @cached_property
+    def _collectives(self) -> dict[tuple[str, int], list[Sample]]:
+        """Over each number of devices, of each size the slowest."""
+        slowest: dict[tuple[str, int, int], CollectiveEntry] = {}
+        for e in self.collectives:
+            key = (e.kind, e.devices, e.bytes)
+            if key not in slowest or e.seconds > slowest[key].seconds:
+                slowest[key] = e
+        found: dict[tuple[str, int], list[Sample]] = {}
+        for (kind, devices, _), e in slowest.items():
+            found.setdefault((kind, devices), []).append(self._sample(e))
+        return found
 
-    point: tuple[int, ...]
-    seconds: float
-    roofline_seconds: float
+    def _sample(self, e: CollectiveEntry) -> Sample:
+        return Sample((e.bytes,), e.seconds, self._ring_seconds(e.kind, e.devices, e.bytes))
 
 
 def _sizes(shapes: Shapes) -> tuple[int, ...]:
     return tuple(size for shape in shapes for size in shape)
-
-
-def _price(samples: Sequence[_Sample], point: tuple[int, ...], roofline_seconds: float) -> Price:
-    if not samples:
-        return Price(roofline_seconds, Provenance.ANALYTIC)
-    for sample in samples:
-        if sample.point == point:
-            return Price(sample.seconds, Provenance.MEASURED)
-    for dim in range(len(point)):
-        line = [s for s in samples if _agree_but(dim, s.point, point)]
-        below = max((s for s in line if s.point[dim] < point[dim]), key=_size(dim), default=None)
-        above = min((s for s in line if s.point[dim] > point[dim]), key=_size(dim), default=None)
-        if below is not None and above is not None:
-            seconds = _between(below, above, dim, point[dim])
-            return Price(seconds, Provenance.INTERPOLATED)
-    nearest = min(samples, key=lambda s: (_distance(s.point, point), s.point))
-    scale = nearest.seconds / nearest.roofline_seconds
-    return Price(roofline_seconds * scale, Provenance.EXTRAPOLATED)
-
-
-def _agree_but(dim: int, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    return a[:dim] == b[:dim] and a[dim + 1 :] == b[dim + 1 :]
-
-
-def _size(dim: int) -> Callable[[_Sample], int]:
-    return lambda sample: sample.point[dim]
-
-
-def _between(below: _Sample, above: _Sample, dim: int, size: int) -> float:
-    """Linear in the logarithms of size and seconds."""
-    span = math.log(above.point[dim] / below.point[dim])
-    part = math.log(size / below.point[dim]) / span
-    return below.seconds ** (1 - part) * above.seconds**part
-
-
-def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:
-    return sum(math.log(x / y) ** 2 for x, y in zip(a, b, strict=True))
 
 
 def _check_time(what: str, seconds: float, spread: float) -> None:

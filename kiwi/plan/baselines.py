@@ -96,14 +96,6 @@ def rematerialised_first(units: UnitGraph, settings: "Settings") -> frozenset[in
     return frozenset(u for u, n in runs.items() if n > 1)
 
 
-RULES: dict[str, Rule] = {
-    "alpa+dots": all_but_matmuls,
-    "alpa+megatron": attention_core,
-    "two-pass": rematerialised_first,
-}
-"""Baselines by planner name, and what they recompute."""
-
-
 def _unsharded_graph(units: UnitGraph, mesh: DeviceMesh) -> RematGraph:
     one = DeviceMesh.create((1,), mesh.hardware)
     return remat_graph(units, one_device_strategies(units, one))

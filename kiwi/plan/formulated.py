@@ -18,6 +18,7 @@ from kiwi.plan.loop import plan_of
 from kiwi.plan.notes import notes
 from kiwi.plan.one_device import bytes_by_unit
 from kiwi.plan.plan import Plan
+from kiwi.plan.planners import planner_named
 from kiwi.plan.rounds import Round
 from kiwi.plan.targets import compile_for
 from kiwi.plan.translate import copies_that_follow
@@ -31,8 +32,6 @@ from kiwi.strategy.sharded_graph import sharded_graph
 if TYPE_CHECKING:
     from kiwi.plan.planner import Settings, Traced
 
-FORMULATED_PLANNERS = {"kiwi-full": "full", "kiwi-reduced": "reduced"}
-"""Planner names, and the formulation that each solves."""
 MOST_ROUNDS = 4
 """How many schedules are compiled at most."""
 
@@ -72,7 +71,7 @@ def _answer(graph: ShardedGraph, limit_bytes: int, settings: "Settings") -> Answ
     answer = solve_formulation(
         graph,
         limit_bytes,
-        FORMULATED_PLANNERS[settings.planner],
+        planner_named(settings.planner).model,
         solver=settings.solver if settings.solver in PROGRAM_SOLVERS else DEFAULT_SOLVER,
         time_limit_seconds=settings.time_limit_seconds / MOST_ROUNDS,
         seed=settings.seed,

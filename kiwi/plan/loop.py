@@ -12,6 +12,7 @@ After `MOST_ROUNDS` compilations, or if no plan is left, the budget is refused, 
 one for which the compiled program is known to fit.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ MOST_ROUNDS = 5
 NEAR_BUDGET = 0.95
 """The part of the budget from which compiled memory corrects the prediction."""
 
-MOST_SOLVES = 3
+MOST_SOLVES = 6
 """How often is solved without a check, lowering the limit by what the heap wastes."""
 
 
@@ -111,7 +112,7 @@ class ClosedLoop:
         limit = max(0, self._settings.memory_budget_bytes - self._model.waste_bytes)
         plan = self._solved(limit, warm_start)
         if self._settings.verify is None:
-            plan = self._packed(plan, limit)
+            plan = self._no_worse(self._packed(plan, limit), warm_start)
         return self._compiled(plan, limit, self._solved_seconds - before)
 
     def _packed(self, plan: Plan, limit_bytes: int) -> Plan:
@@ -126,6 +127,24 @@ class ClosedLoop:
             except (InfeasibleBudgetError, NoPlanFoundError):
                 break
         return plan
+
+    def _no_worse(self, plan: Plan, warm_start: Sequence[int] | None) -> Plan:
+        """The plan, or what was begun with where that is faster: its heap may have fitted when
+        those of the solver's first solutions did not."""
+        if warm_start is None:
+            return plan
+        begun = evaluate(self._planning.problem, warm_start)
+        is_slower = begun.cost >= plan.estimate.step_seconds
+        if not math.isfinite(begun.cost) or (plan.fits and is_slower):
+            return plan
+        result = replace(
+            plan.solve_result,
+            solution=tuple(warm_start),
+            objective=begun.cost,
+            peak_bytes=begun.peak_bytes,
+        )
+        start = plan_of(self._traced, self._planning, result, self._settings)
+        return start if start.fits else plan
 
     def _solved(self, limit_bytes: int, warm_start: Sequence[int] | None) -> Plan:
         total = self._settings.time_limit_seconds

@@ -11,22 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, InvalidMeshError
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
 from kiwi.plan.budget import format_bytes
 from kiwi.plan.estimate import Estimate
 from kiwi.plan.notes import notes
 from kiwi.plan.plan import Plan
+from kiwi.plan.planners import planner_named
 from kiwi.plan.rounds import Round
 from kiwi.plan.targets import compile_for
 from kiwi.solver import SolveResult
-from kiwi.solver.remat import PLANNERS, RematGraph, RematResult, simulate, solve
+from kiwi.solver.remat import RematGraph, RematResult, simulate, solve
 from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
 
 if TYPE_CHECKING:
     from kiwi.plan.planner import Settings
 
-ONE_DEVICE_PLANNERS = tuple(sorted(PLANNERS))
-"""Names of planners that take a mesh of one device alone."""
 NO_LIMIT_BYTES = 2**60
 MOST_ROUNDS = 4
 """How many schedules are compiled at most."""
@@ -48,7 +47,7 @@ def plan_one_device(base: Plan, settings: "Settings") -> Plan:
     budget known to be feasible and a proven bound, `BudgetNotMetError` if no schedule fits as
     compiled, `InvalidProblemError` where the planner cannot take the graph.
     """
-    check_mesh(settings)
+    planner_named(settings.planner).check(settings.mesh)
     units = base.execution.units
     question = _Question(
         base, remat_graph(units, one_device_strategies(units, base.mesh)), settings
@@ -71,16 +70,6 @@ def plan_one_device(base: Plan, settings: "Settings") -> Plan:
             break
     assert nearest is not None
     raise _not_met(nearest, settings)
-
-
-def check_mesh(settings: "Settings") -> None:
-    """Raises `InvalidMeshError` unless the mesh is one device."""
-    if settings.mesh.size != 1:
-        raise InvalidMeshError(
-            f"The planner {settings.planner!r} plans for one device, the mesh has "
-            f"{settings.mesh.size}.",
-            suggestion='mesh_shape=(1,), or planner="joint", which shards too.',
-        )
 
 
 def _round(question: _Question, limit_bytes: int, before: tuple[Round, ...]) -> Plan:

@@ -7,24 +7,20 @@ from typing import Any
 
 import jax
 
-from kiwi.errors import (
-    InvalidArgumentError,
-    UnknownPlannerError,
-    UnknownSolverError,
-)
+from kiwi.errors import InvalidArgumentError, UnknownSolverError
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.program import Program
 from kiwi.hlo.tracing import trace
 from kiwi.hlo.units import UnitGraph, build_units
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.baselines import RULES
 from kiwi.plan.carried import carried_results
-from kiwi.plan.formulated import FORMULATED_PLANNERS, plan_formulated
+from kiwi.plan.formulated import plan_formulated
 from kiwi.plan.ledger import build_ledger
 from kiwi.plan.loop import ClosedLoop
-from kiwi.plan.one_device import NO_LIMIT_BYTES, ONE_DEVICE_PLANNERS, check_mesh, plan_one_device
+from kiwi.plan.one_device import NO_LIMIT_BYTES, plan_one_device
 from kiwi.plan.origin import Origin
 from kiwi.plan.plan import ArgumentTrees, Plan
+from kiwi.plan.planners import Way, planner_named
 from kiwi.plan.progress import ProgressLog
 from kiwi.plan.propagated import propagated
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
@@ -32,17 +28,7 @@ from kiwi.plan.targets import TARGETS, memory_model
 from kiwi.solver import SOLVERS
 from kiwi.solver.outcome import OnProgress
 from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
-
-PLANNERS = {"joint": True, "alpa": False, "xla": False, **dict.fromkeys(RULES, False)}
-"""Planner names, and whether they choose what to recompute. "joint" decides sharding and
-recomputation together; "alpa" decides sharding alone under the same memory limit (Zheng et al.,
-2022). "xla" decides nothing: values are sharded as XLA does by itself from what the caller gives.
-The others recompute by a rule, then decide sharding, see `kiwi.plan.baselines`. Planners with
-models of their own: `kiwi.plan.formulated` (the paper's), `kiwi.plan.one_device`."""
-
-
-OPENING_PLANNERS = frozenset({"joint", "alpa"})
-"""The planners that plan the bodies of scans, see `kiwi.hlo.loops`."""
+from kiwi.strategy.residency import Residency
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +55,7 @@ class Settings:
 
     def check(self) -> None:
         """Raises `UnknownPlannerError`, `UnknownSolverError` or `InvalidArgumentError`."""
-        known = (*PLANNERS, *FORMULATED_PLANNERS, *ONE_DEVICE_PLANNERS)
-        if self.planner not in known:
-            raise UnknownPlannerError(
-                f"There is no planner {self.planner!r}.",
-                suggestion="One of " + ", ".join(repr(p) for p in known) + ".",
-            )
-        if self.planner in ONE_DEVICE_PLANNERS:
-            check_mesh(self)
+        planner_named(self.planner).check(self.mesh)
         if self.verify is not None and self.verify not in TARGETS:
             raise InvalidArgumentError(
                 f"verify={self.verify!r} is not a target of the compile check.",
@@ -131,11 +110,12 @@ def make_plan(
     """
     started = time.monotonic()
     settings.check()
-    if settings.planner in ONE_DEVICE_PLANNERS:
+    way = planner_named(settings.planner).way
+    if way is Way.SCHEDULE:
         kept = replace(settings, planner="alpa", memory_budget_bytes=NO_LIMIT_BYTES, verify=None)
         plan = plan_one_device(make_plan(traced, out_shardings, kept), settings)
         return replace(plan, planning_seconds=traced.seconds + time.monotonic() - started)
-    if settings.planner in FORMULATED_PLANNERS:
+    if way is Way.MODEL:
         kept = replace(settings, planner="alpa", memory_budget_bytes=NO_LIMIT_BYTES)
         plan = plan_formulated(traced, formulate(traced, out_shardings, kept), settings)
         return replace(plan, planning_seconds=traced.seconds + time.monotonic() - started)
@@ -170,8 +150,14 @@ def trace_call(call: Call, *, keep_checkpoints: bool = False, open_loops: bool =
     return Traced(call, out_tree[0], units, time.monotonic() - started)
 
 
-def formulate(traced: Traced, out_shardings: Any, settings: Settings) -> PlanningProblem:
-    """The problem of a traced call."""
+def formulate(
+    traced: Traced,
+    out_shardings: Any,
+    settings: Settings,
+    *,
+    offered: tuple[tuple[Residency, ...], ...] = (),
+) -> PlanningProblem:
+    """The problem of a traced call; `offered` as in `kiwi.strategy.build.Fixed`."""
     program = traced.units.graph.program
     mesh = settings.mesh
     arguments = {
@@ -183,10 +169,16 @@ def formulate(traced: Traced, out_shardings: Any, settings: Settings) -> Plannin
     results = _given_results(traced, program, out_shardings, mesh)
     replaced = carried_results(traced.call, traced.out_tree, traced.units)
     carried = {p: argument for p, argument in replaced.items() if p not in results}
-    recompute, target = PLANNERS[settings.planner], memory_model(settings.verify)
-    rule = RULES.get(settings.planner)
-    rewrite = None if rule is None else rule(traced.units, settings)
-    fixed = Fixed(arguments, results, carried, recompute, target=target, rewrite=rewrite)
+    planner = planner_named(settings.planner)
+    fixed = Fixed(
+        arguments,
+        results,
+        carried,
+        planner.recomputes,
+        target=memory_model(settings.verify),
+        rewrite=None if planner.rule is None else planner.rule(traced.units, settings),
+        offered=offered,
+    )
     if settings.planner == "xla":
         fixed = replace(fixed, values=propagated(program, mesh, fixed))
     return build_problem(traced.units, mesh, fixed, settings.memory_budget_bytes)

@@ -18,7 +18,8 @@ from kiwi.plan.compiled import CompiledProgram, read_compiled
 from kiwi.plan.worker import Request, compile_elsewhere, specs_elsewhere
 
 CPU_COMPILER_OPTIONS = {
-    "xla_disable_hlo_passes": "cse_barrier_expander,cpu-all-reduce-combiner,dot-library-rewriter"
+    "xla_disable_hlo_passes": "cse_barrier_expander,cpu-all-reduce-combiner,"
+    "dot-library-rewriter,small-while-loop-hoisting"
 }
 """Passes of XLA:CPU without which it treats memory as accelerators do.
 
@@ -27,6 +28,8 @@ CPU_COMPILER_OPTIONS = {
 - `cpu-all-reduce-combiner` merges all gradients' all-reduces, which keeps every gradient.
 - `dot-library-rewriter` hands matmuls and reductions to a library for CPUs, whose kernels do
   not take the elementwise chain in front of a reduction: it is materialised instead.
+- `small-while-loop-hoisting` makes one kernel of a loop on little data, in which XLA:CPU cannot
+  emit the barriers that the first pass would have removed (it fails, or ends the process).
 """
 
 SHARDINGS_COMPILER_OPTIONS = {

@@ -30,7 +30,7 @@ from kiwi.strategy.copies import NEGLIGIBLE, CopyNode, copy_node
 from kiwi.strategy.edges import EdgeMatrices, Side, resharding_table
 from kiwi.strategy.hoisted import hoisted
 from kiwi.strategy.lifetimes import Lifetimes
-from kiwi.strategy.residency import Residency, UnitResidency, residencies
+from kiwi.strategy.residency import Residency, UnitResidency, residencies, with_offered
 from kiwi.strategy.rewrite import rewritten
 from kiwi.strategy.strategies import ShardingStrategy
 from kiwi.strategy.table import StrategyTable
@@ -49,6 +49,8 @@ class Fixed:
       that yields it so.
     - `target`: the compiler whose memory is predicted, see `kiwi.strategy.hoisted`.
     - `rewrite`: the units that are recomputed, and no others; None leaves that to the solver.
+    - `offered`: for each unit, residencies to offer beside its own: those of other plans of the
+      same step, which are then solutions of this problem, too.
     """
 
     arguments: Mapping[int, TensorSharding]
@@ -58,6 +60,7 @@ class Fixed:
     values: Mapping[int, TensorSharding] = field(default_factory=dict)
     target: str = "cpu"
     rewrite: frozenset[int] | None = None
+    offered: tuple[tuple[Residency, ...], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +146,7 @@ def build_problem(
         lifetimes = residencies(units, recompute=fixed.recompute)
     else:
         lifetimes = rewritten(units, fixed.rewrite)
+    lifetimes = with_offered(lifetimes, fixed.offered)
     table = StrategyTable(units, mesh)
     unit_nodes = tuple(
         UnitNode(unit.index, _strategies(units, table, unit, fixed), lifetimes[unit.index])

@@ -2,22 +2,20 @@
 
 seconds = launch + max(work / rate, bytes read and written / memory bandwidth)
 
-Where the mesh has a profile table, a matmul or convolution takes what was recorded of it, see
-`kiwi.mesh.profile_table`; what is fused with it adds the larger of its own work and of the bytes
-that the unit moves beyond the recorded call.
+Where the mesh has a profile table, its figures go before these, see `kiwi.strategy.recorded`.
 
 A unit in the body of a loop takes its seconds once per iteration.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from kiwi.hlo.fusion import LIBRARY_OPCODES, opcodes
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.mesh import DeviceMesh, Hardware, Price, ProfileTable, Provenance
-from kiwi.strategy.library import LibraryCall, library_calls
+from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
+from kiwi.strategy.recorded import RecordedWork
 
 _PARTIAL_READERS = frozenset({"gather", "dynamic_slice", "slice"})
 """Operators that read no more of their first operand than they yield."""
@@ -31,7 +29,7 @@ class UnitWork:
     - `factors_of_equation[k]`: factors whose sharding divides it.
     - `read_bytes[k]`: bytes of the k-th read.
     - `read_once`: only as many bytes of a read as the result has are touched.
-    - `calls[k]`: the k-th equation if it is looked up in `table`.
+    - `recorded`: its work as the mesh's profile table knows it, None without one.
     - `trips`: how often the unit runs in a step.
     - `border`: the border of a loop that it stands at, if any. What an iteration starts from or
       ends with lies in place; of what is stacked an iteration writes one element.
@@ -44,8 +42,7 @@ class UnitWork:
     read_once: bool
     launch_seconds: float
     bytes_per_second: float
-    calls: tuple[LibraryCall | None, ...] = ()
-    table: ProfileTable | None = field(default=None, compare=False, repr=False)
+    recorded: RecordedWork | None = None
     trips: int = 1
     border: str | None = None
     stacked: int = 1
@@ -63,8 +60,7 @@ class UnitWork:
             bool(opcodes(graph, unit.root) & _PARTIAL_READERS),
             hardware.kernel_launch_seconds,
             hardware.sustained_memory_bytes_per_second,
-            library_calls(units, unit) if table is not None and table.operators else (),
-            table,
+            None if table is None else RecordedWork.of(units, unit, table),
             units.trips(unit),
             units.border(unit),
             _stacked(units, unit),
@@ -94,41 +90,16 @@ class UnitWork:
         if self.read_once or self.border == SLICE:
             read = [min(b, result_bytes) for b in read]
         moved_bytes = sum(read) + result_bytes
-        if any(self.calls):
-            return self._recorded(shards, moved_bytes)
-        work = self._work(shards, range(len(self.seconds_of_equation)))
-        moved = moved_bytes / self.bytes_per_second
-        return Price(self.launch_seconds + max(work, moved), self._by_bytes)
-
-    @property
-    def _by_bytes(self) -> Provenance:
-        """Of fused elementwise work: the bandwidth was measured, or is the catalogue's."""
-        measured = self.table is not None and not self.table.hardware.analytic
-        return Provenance.EXTRAPOLATED if measured else Provenance.ANALYTIC
-
-    def _work(self, shards: Mapping[int, int], positions: Iterable[int]) -> float:
-        return sum(
-            self.seconds_of_equation[k]
-            / prod(shards.get(f, 1) for f in self.factors_of_equation[k])
-            for k in positions
+        if self.recorded is not None:
+            return self.recorded.price(shards, moved_bytes)
+        work = sum(
+            seconds / prod(shards.get(f, 1) for f in factors)
+            for seconds, factors in zip(
+                self.seconds_of_equation, self.factors_of_equation, strict=True
+            )
         )
-
-    def _recorded(self, shards: Mapping[int, int], moved_bytes: int) -> Price:
-        """Library calls by table, and what is fused with them."""
-        assert self.table is not None
-        prices, call_bytes = [], 0
-        for call in self.calls:
-            if call is not None:
-                size, flops = call.local_bytes(shards), call.local_flops(shards)
-                roofline = self.table.roofline(call.dtype, flops, size)
-                known = (call.opcode, call.variant, call.dtype, call.local_shapes(shards))
-                prices.append(self.table.operator(*known, roofline))
-                call_bytes += size
-        rest = [k for k, call in enumerate(self.calls) if call is None]
-        beyond = max(0, moved_bytes - call_bytes) / self.bytes_per_second
-        seconds = sum(p.seconds for p in prices) + max(self._work(shards, rest), beyond)
-        order = list(Provenance)
-        return Price(seconds, max((p.provenance for p in prices), key=order.index))
+        moved = moved_bytes / self.bytes_per_second
+        return Price(self.launch_seconds + max(work, moved), Provenance.ANALYTIC)
 
 
 def _stacked(units: UnitGraph, unit: Unit) -> int:

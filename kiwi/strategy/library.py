@@ -1,10 +1,11 @@
-"""Library calls of a unit (matmuls, convolutions) as profile tables know them.
+"""Calls of a unit that are kernels of their own (matmuls, convolutions, reductions, scatters), as
+profile tables know them.
 
 A call is known by its opcode, by what its primitive was traced with beside shapes (the
 *variant*), and by the shapes of its operands on one device.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,17 +15,65 @@ from kiwi.hlo.rule import Dims
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh.profile_table import Shapes
 
+RECORDED_OPCODES = LIBRARY_OPCODES | {
+    "reduce",
+    "reduce_window",
+    "scatter",
+    "select_and_scatter",
+    "sort",
+    "transpose",
+}
+"""Calls whose time is not that of their bytes: on CPUs how a reduction runs depends on which
+dimensions are summed over."""
+
+FUNCTIONS = frozenset(
+    {
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "cos",
+        "cosh",
+        "digamma",
+        "div",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "lgamma",
+        "log",
+        "log1p",
+        "logistic",
+        "pow",
+        "rem",
+        "rsqrt",
+        "sin",
+        "sinh",
+        "sqrt",
+        "tan",
+        "tanh",
+    }
+)
+"""Elementwise primitives that take a device longer than arithmetic."""
+
 _NOT_IN_VARIANT = frozenset({"out_sharding", "lhs_shape", "rhs_shape"})
 """Parameters of primitives that do not change what is computed on one device."""
 
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """One matmul or convolution, unsharded.
+    """One call, unsharded.
 
     - `opcode`, `variant`, `dtype`: what a table knows it by; `result_dtype`: of what it yields.
     - `shapes`, `dims`: of its operands, shape and factors per dimension.
     - `result_shape`, `result_dims`: of its result. `factors`: all that divide its work.
+    - `hlo`: the opcodes of `RECORDED_OPCODES` that it is made of.
     - `operand_bytes`, `result_bytes`: per tensor. `flops`: work.
     """
 
@@ -39,11 +88,36 @@ class LibraryCall:
     operand_bytes: tuple[int, ...]
     result_bytes: int
     flops: float
+    hlo: frozenset[str]
+
+    @property
+    def is_matmul(self) -> bool:
+        """Whether it is a matmul or convolution, which work bounds and not memory."""
+        return bool(self.hlo & LIBRARY_OPCODES)
+
+    @property
+    def is_reduction(self) -> bool:
+        """Whether it sums up what is fused with it."""
+        return "reduce" in self.hlo
+
+    @property
+    def is_transpose(self) -> bool:
+        """Whether it only changes the layout, within the kernel that reads it."""
+        return self.hlo == {"transpose"}
+
+    @property
+    def known(self) -> tuple[str, str, str]:
+        """What a table knows it by, beside shapes."""
+        return self.opcode, self.variant, self.dtype
 
     def local_shapes(self, shards: Mapping[int, int]) -> Shapes:
         """The operands on one device, each factor cut into so many pieces."""
         pairs = zip(self.shapes, self.dims, strict=True)
         return tuple(_local(shape, dims, shards) for shape, dims in pairs)
+
+    def local_result_shape(self, shards: Mapping[int, int]) -> tuple[int, ...]:
+        """The result on one device."""
+        return _local(self.result_shape, self.result_dims, shards)
 
     def local_flops(self, shards: Mapping[int, int]) -> float:
         """The work of one device."""
@@ -74,9 +148,9 @@ def variant(equation: Any) -> str:
 def _call(units: UnitGraph, unit: Unit, position: int) -> LibraryCall | None:
     graph, rule = units.graph, unit.rule
     equation = graph.program.equations[unit.equations[position]]
-    known = opcodes(graph, equation.index) & LIBRARY_OPCODES
+    known = opcodes(graph, equation.index) & RECORDED_OPCODES
     inputs = [i for i in equation.inputs if isinstance(i, int)]
-    if not known or len(inputs) != 2 or len(equation.inputs) != 2 or len(equation.outputs) != 1:
+    if not known or len(inputs) != len(equation.inputs) or len(equation.outputs) != 1:
         return None
     info = graph.equations[equation.index]
     if info.is_region:
@@ -98,11 +172,12 @@ def _call(units: UnitGraph, unit: Unit, position: int) -> LibraryCall | None:
         tuple(value.size_bytes for value in values),
         result.size_bytes,
         info.flops,
+        known,
     )
 
 
 def _operand_dims(
-    operands: tuple[tuple[Any, Dims], ...], inputs: list[int]
+    operands: tuple[tuple[Any, Dims], ...], inputs: Sequence[int]
 ) -> tuple[Dims, ...] | None:
     """The factors of each input; an operand read twice alike is listed once."""
     found = []

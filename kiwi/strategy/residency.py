@@ -14,7 +14,7 @@ for a reader in the loop runs before it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kiwi.hlo.loops import SLICE
 from kiwi.hlo.units import Unit, UnitGraph
@@ -62,6 +62,18 @@ def residencies(units: UnitGraph, *, recompute: bool = True) -> tuple[UnitReside
     own = [_first_late(units, unit) for unit in units.units]
     times = [_times(units, index, may, own) for index in range(len(may))]
     return tuple(_unit_residency(units, unit, times) for unit in units.units)
+
+
+def with_offered(
+    lifetimes: Sequence[UnitResidency], offered: Sequence[Sequence[Residency]]
+) -> tuple[UnitResidency, ...]:
+    """The same with further options for each unit; `offered` is empty, or one list per unit."""
+    if not offered:
+        return tuple(lifetimes)
+    return tuple(
+        replace(own, options=tuple(dict.fromkeys((*own.options, *more))))
+        for own, more in zip(lifetimes, offered, strict=True)
+    )
 
 
 def _is_result(units: UnitGraph, unit: Unit) -> bool:

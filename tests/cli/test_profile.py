@@ -4,8 +4,7 @@ import json
 
 from kiwi.cli.main import main
 from kiwi.mesh import ProfileTable
-from kiwi.mesh.measure import Timing
-from kiwi.plan import recording
+from kiwi.mesh.measure import Bench, Timing
 
 FILE = """
 import jax
@@ -19,7 +18,7 @@ def make_args():
 
 
 def test_a_function_of_a_file_is_profiled_and_the_table_plans_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(recording, "_time", lambda *_: Timing(1e-4, 0.1))
+    monkeypatch.setattr(Bench, "time", lambda *_: Timing(1e-4, 0.1))
     (tmp_path / "model.py").write_text(FILE)
     function, out = f"{tmp_path / 'model.py'}:step", str(tmp_path / "table.json")
     assert main(["profile", function, "--mesh", "2", "--out", out, "--json"]) == 0

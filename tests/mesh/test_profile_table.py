@@ -42,7 +42,7 @@ def operator(m, k, n, roofline_seconds=1.0, variant=DOT[1]):
 
 
 def gather(size_bytes, devices=4):
-    return TABLE.collective("all-gather", devices, "float32", size_bytes, 7.0)
+    return TABLE.collective("all-gather", (0,), (devices,), size_bytes, 7.0)
 
 
 def test_what_was_measured_is_returned_as_it_is():
@@ -123,7 +123,7 @@ def test_impossible_entries_are_refused(tmp_path, section, key, value, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version 2 of the profile format; this Kiwi reads up to 1"),
+        ({"version": 3}, "version 3 of the profile format; this Kiwi reads up to 2"),
         ({"version": "1"}, "its version is '1'"),
         ({"format": "kiwi-plan"}, "not a profile of Kiwi"),
         ({"operators": {}}, "operators is not a list"),

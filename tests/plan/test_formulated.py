@@ -7,8 +7,9 @@ import pytest
 
 import kiwi
 from kiwi.errors import InfeasibleBudgetError
-from kiwi.plan.formulated import FORMULATED_PLANNERS
+from kiwi.plan.planners import PLANNERS, Way
 
+FORMULATED_PLANNERS = [n for n, p in PLANNERS.items() if p.way is Way.MODEL]
 WIDTH, BATCH = 64, 2048
 
 

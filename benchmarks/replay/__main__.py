@@ -1,0 +1,80 @@
+"""Runs the benchmark; see `benchmarks.replay`."""
+
+import datetime
+import json
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import app, flags
+
+import kiwi
+from benchmarks.replay.measure import replay
+from benchmarks.replay.models import MODELS
+from benchmarks.replay.report import markdown, plot
+from benchmarks.replay.summary import orders, rows
+
+_MODELS = flags.DEFINE_list("models", list(MODELS), "Models of benchmarks.replay.models.")
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "How often recording and running take turns.")
+_RUNS = flags.DEFINE_integer("runs", 4, "Steps of each plan, before and after each recording.")
+_REPETITIONS = flags.DEFINE_integer("repetitions", 3, "Of each recorded program, per round.")
+_CORES = flags.DEFINE_integer(
+    "cores", 1, "CPU cores to run on: on a busy machine threads of one program wait for each other."
+)
+_OUT = flags.DEFINE_string(
+    "out", "benchmarks/replay/results/replay.json", "Results; .md and .png lie beside."
+)
+
+ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+"""The C library keeps what is freed, as the allocators of accelerators do. Otherwise every step
+gets fresh pages, and touching one for the first time takes longer than a cache miss."""
+
+
+def main(arguments: list[str]) -> None:
+    """Measures model by model, and writes the results after each."""
+    if any(os.environ.get(name) != value for name, value in ALLOCATOR.items()):
+        command = [sys.executable, "-m", "benchmarks.replay", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, **ALLOCATOR})
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-_CORES.value :])
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 8)
+    out = Path(_OUT.value)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    found: list[dict[str, Any]] = []
+    for name in _MODELS.value:
+        model = MODELS[name]
+        outcome = replay(
+            model, rounds=_ROUNDS.value, runs=_RUNS.value, repetitions=_REPETITIONS.value
+        )
+        own = rows(name, model.mesh_shape, outcome)
+        for row in own:
+            print(f"{row['model']}, {row['plan']}: {row['ratio']:.2f}", flush=True)
+        found += own
+        results = {"environment": _environment(), "spearman": orders(found), "rows": found}
+        out.write_text(json.dumps(results, indent=1) + "\n")
+        out.with_suffix(".md").write_text(markdown(results))
+        plot(found, out.with_suffix(".png"))
+    print(f"order, predicted against measured (Spearman): {orders(found)}")
+
+
+def _environment() -> dict[str, Any]:
+    return {
+        "date": datetime.date.today().isoformat(),
+        "command": "python -m benchmarks.replay",
+        "kiwi": kiwi.__version__,
+        "jax": jax.__version__,
+        "jaxlib": metadata.version("jaxlib"),
+        "python": platform.python_version(),
+        "cores": _CORES.value,
+        "rounds": _ROUNDS.value,
+        "runs": _RUNS.value,
+        "repetitions": _REPETITIONS.value,
+    }
+
+
+if __name__ == "__main__":
+    app.run(main)

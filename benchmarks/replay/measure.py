@@ -1,0 +1,139 @@
+"""Plans of a model, measured in rounds with recordings between them."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import jax
+
+import kiwi
+from benchmarks.replay.models import Model
+from kiwi.mesh import ProfileTable
+from kiwi.mesh.merging import median_table
+from kiwi.plan.estimate import estimate_solution
+from kiwi.plan.plan import place_leaves
+from kiwi.plan.planner import formulate
+
+RECOMPUTES_ALL = "all recomputed"
+_PLANNING = {"verify": None, "time_limit_seconds": 10.0, "donate_argnums": 0}
+
+
+@dataclass(eq=False)
+class Candidate:
+    """A plan and its runs: `rounds[r]` are the seconds of the steps of round r."""
+
+    name: str
+    plan: kiwi.Plan
+    rounds: list[list[float]] = field(default_factory=list)
+
+    @property
+    def measured_seconds(self) -> float:
+        """The median of all runs."""
+        return median(s for round_ in self.rounds for s in round_)
+
+    def predicted_seconds(self, table: ProfileTable) -> float:
+        """The time of the plan as it is, by another table of the same mesh."""
+        origin, solution = self.plan.origin, self.plan.solve_result.solution
+        assert origin is not None and solution is not None
+        mesh = replace(self.plan.mesh, table=table, hardware=table.hardware)
+        settings = replace(origin.settings, mesh=mesh)
+        planning = formulate(origin.traced, origin.out_shardings, settings)
+        # Which options are worth listing may depend on times; their choice means the same only
+        # if there are as many.
+        options = [len(node.costs) for node in planning.problem.nodes]
+        assert options == [len(node.costs) for node in origin.planning.problem.nodes]
+        return estimate_solution(planning, solution).step_seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A model's plans, and a table from each round."""
+
+    candidates: tuple[Candidate, ...]
+    tables: tuple[ProfileTable, ...]
+
+    @property
+    def table(self) -> ProfileTable:
+        """The median of all rounds."""
+        return median_table(self.tables)
+
+
+def replay(model: Model, *, rounds: int, runs: int, repetitions: int) -> Outcome:
+    """Plans `model`, then records and runs it in turn.
+
+    **Arguments:**
+
+    - `runs`: steps of each plan before, and as many after, the recording of a round.
+    - `repetitions`: of each program that is recorded, per round.
+    """
+    state, batch = model.arguments()
+
+    def record() -> ProfileTable:
+        return kiwi.record_profile(
+            model.step(), state, batch, mesh_shape=model.mesh_shape, repetitions=repetitions
+        )
+
+    candidates = tuple(_candidates(model, record(), state, batch))
+    steps = [_step(c.plan, state, batch) for c in candidates]
+    tables = []
+    for _ in range(rounds):
+        for candidate in candidates:
+            candidate.rounds.append([])
+        _run(candidates, steps, runs)
+        tables.append(record())
+        _run(candidates, steps, runs)
+    return Outcome(candidates, tuple(tables))
+
+
+def _candidates(model: Model, table: ProfileTable, state: Any, batch: Any) -> Iterator[Candidate]:
+    options = {**_PLANNING, "mesh_shape": model.mesh_shape, "profile": table}
+    planned = kiwi.jit(model.step(), **options)
+    free = planned.plan(state, batch)
+    yield Candidate("no budget", free)
+    least_bytes = _least_bytes(planned, state, batch) if model.shares else 0
+    for share in model.shares:
+        budget = least_bytes + int(share * (free.estimate.peak_bytes - least_bytes))
+        plan = planned.with_options(memory_budget=budget).plan(state, batch)
+        yield Candidate(f"{budget / 2**20:.1f} MiB", plan)
+    if model.recomputes_all:
+        kept = kiwi.jit(model.step("full"), planner="alpa", respect_user_checkpoint=True, **options)
+        yield Candidate(RECOMPUTES_ALL, kept.plan(state, batch))
+
+
+def _least_bytes(planned: Any, state: Any, batch: Any) -> int:
+    """The smallest budget that a plan was found for."""
+    try:
+        planned.with_options(memory_budget=1).plan(state, batch)
+    except kiwi.errors.InfeasibleBudgetError as error:
+        assert error.least_peak_bytes is not None
+        return error.least_peak_bytes
+    raise AssertionError("A step in a single byte.")
+
+
+def _step(plan: kiwi.Plan, state: Any, batch: Any) -> Callable[[], float]:
+    """A function that runs one step and returns its seconds; the state goes from step to step."""
+    mesh = plan.mesh.jax_mesh()
+    run = plan.jit(mesh)
+    count = len(jax.tree.leaves(state))
+    given = [jax.numpy.array(leaf) for leaf in jax.tree.leaves((state, batch))]
+    leaves = place_leaves(given, plan.leaf_shardings(mesh))
+
+    def step() -> float:
+        nonlocal leaves
+        started = time.perf_counter()
+        results = jax.block_until_ready(run(*leaves))
+        seconds = time.perf_counter() - started
+        leaves = [*results[:count], *leaves[count:]]
+        return seconds
+
+    step()
+    return step
+
+
+def _run(candidates: tuple[Candidate, ...], steps: list[Callable[[], float]], runs: int) -> None:
+    """All plans in turn; the first step of a turn finds cold caches and does not count."""
+    for candidate, step in zip(candidates, steps, strict=True):
+        step()
+        candidate.rounds[-1] += [step() for _ in range(runs)]

@@ -1,0 +1,82 @@
+"""Gradient accumulation and clipping with Optax, around the GPT of `examples.gpt`.
+
+The batch comes in microbatches [M, B / M, S]. A scan over them sums the gradients, so that
+the activations of one microbatch are alive at a time; then the gradients are clipped by their
+norm and AdamW takes one step.
+
+    python -m examples.accumulation
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from examples import gpt
+from examples._common import Batch, Metrics, TrainState
+
+
+@dataclass(frozen=True)
+class Config:
+    """`model.batch` sequences a step, in so many microbatches; gradients are clipped to `norm`."""
+
+    model: gpt.GptConfig
+    microbatches: int = 2
+    norm: float = 1.0
+
+
+SIZES = {
+    "tiny": Config(gpt.GptConfig(1, 32, 4, batch=16, sequence=16, vocabulary=64)),
+    "small": Config(gpt.GptConfig(2, 64, 4, batch=32, sequence=32, vocabulary=128), 4),
+}
+
+
+def make_state(config: Config, seed: int = 0) -> TrainState:
+    """Parameters, state of clipping and AdamW, and the number of steps."""
+    params = gpt.init_params(config.model, jax.random.key(seed))
+    return TrainState(params, _optimizer(config).init(params), jnp.zeros((), jnp.int32))
+
+
+def make_batch(config: Config, seed: int = 0) -> Batch:
+    """The GPT's batch, cut into microbatches."""
+    count = config.microbatches
+    whole = gpt.make_batch(config.model, seed)
+    return jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), whole)
+
+
+def make_train_step(config: Config) -> Any:
+    """`train_step(state, batch) -> (state, {"loss", "norm"})`; the norm is that before clipping."""
+
+    def loss(params: Any, batch: Batch) -> jax.Array:
+        return gpt.loss(config.model, None, params, batch)
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        def accumulate(sums: Any, microbatch: Batch) -> tuple[Any, None]:
+            found = jax.value_and_grad(loss)(state.params, microbatch)
+            return jax.tree.map(jnp.add, sums, found), None
+
+        zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, state.params))
+        sums, _ = jax.lax.scan(accumulate, zeros, batch)
+        value, gradients = jax.tree.map(lambda x: x / config.microbatches, sums)
+        norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in jax.tree.leaves(gradients)))
+        updates, opt_state = _optimizer(config).update(gradients, state.opt_state, state.params)
+        params: Any = optax.apply_updates(state.params, updates)
+        return TrainState(params, opt_state, state.step + 1), {"loss": value, "norm": norm}
+
+    return train_step
+
+
+def _optimizer(config: Config) -> optax.GradientTransformation:
+    model = config.model
+    return optax.chain(
+        optax.clip_by_global_norm(config.norm),
+        optax.adamw(model.learning_rate, weight_decay=model.weight_decay),
+    )
+
+
+if __name__ == "__main__":
+    from examples._compare import main
+
+    main("accumulation")
