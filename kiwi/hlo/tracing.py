@@ -151,9 +151,7 @@ class _Builder:
     ) -> tuple[int, ...]:
         if self._is_constant(eqn, inputs):
             loop = None
-        # What starts alike may go on differently.
-        is_unique = bool(eqn.effects) or eqn.primitive.name == loops.CARRY
-        key = None if is_unique else _identity(eqn, inputs)
+        key = None if eqn.effects else _identity(eqn, inputs)
         if key is None:
             return self._append(eqn, scope, inputs, loop)
         key = (key, self._place(eqn, inputs, loop))
