@@ -50,11 +50,12 @@ def with_masters(inner: optax.GradientTransformation) -> optax.GradientTransform
         masters = _cast(params, jnp.float32)
         return MasterState(masters, inner.init(masters))
 
-    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, MasterState]:
-        steps, following = inner.update(_cast(gradients, jnp.float32), state.inner, state.masters)
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, MasterState]:
+        wide = _cast(updates, jnp.float32)
+        steps, following = inner.update(wide, state.inner, state.masters)
         masters = optax.apply_updates(state.masters, steps)
-        updates = jax.tree.map(lambda m, p: m.astype(p.dtype) - p, masters, params)
-        return updates, MasterState(masters, following)
+        rounded = jax.tree.map(lambda m, p: m.astype(p.dtype) - p, masters, params)
+        return rounded, MasterState(masters, following)
 
     return optax.GradientTransformation(init, update)
 

@@ -15,13 +15,14 @@ import jax
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import DeviceMesh, Hardware, ProfileTable, hardware
+from kiwi.mesh.shipped import find_table
 from kiwi.mesh.survey import Needs, use_survey
 from kiwi.plan.budget import parse_size
 from kiwi.plan.compiler_options import compiler_options
 from kiwi.plan.plan import Plan, place_leaves
-from kiwi.plan.processes import check_same_plan
 from kiwi.plan.planner import Settings, Traced, make_plan, trace_call
 from kiwi.plan.planners import planner_named
+from kiwi.plan.processes import check_same_plan
 from kiwi.plan.signature import Call, JitOptions, bind
 from kiwi.solver.outcome import OnProgress
 
@@ -93,8 +94,8 @@ def plan(
     - `memory_budget`: per device, in bytes or as "16GiB" or "40GB"; by default the profile's
       device memory.
     - `profile`: the hardware to price for, a name of the catalogue (`kiwi.mesh.CATALOGUE`) or
-      a `kiwi.mesh.Hardware`; or what was measured, a `kiwi.mesh.ProfileTable` or the path of a
-      saved one (any text that ends with ".json").
+      a `kiwi.mesh.Hardware`; or what was measured, a `kiwi.mesh.ProfileTable`, the path of a
+      saved one (any text that ends with ".json"), or the name of one that comes with Kiwi.
     - `planner`: "joint" decides sharding and recomputation together, "alpa" sharding alone;
       "alpa+dots", "alpa+megatron" and "two-pass" recompute by a rule and decide sharding then;
       "kiwi-full" and "kiwi-reduced" are the paper's models, for small steps;
@@ -312,9 +313,7 @@ def _profile_table(options: Options) -> ProfileTable:
         return options.mesh.table or ProfileTable(options.mesh.hardware)
     if isinstance(profile, ProfileTable):
         return profile
-    if isinstance(profile, Path) or (isinstance(profile, str) and profile.endswith(".json")):
-        return ProfileTable.load(profile)
-    return ProfileTable(hardware(profile) if isinstance(profile, str) else profile)
+    return ProfileTable(profile) if isinstance(profile, Hardware) else find_table(profile)
 
 
 def _device_mesh(

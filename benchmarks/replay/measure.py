@@ -15,6 +15,7 @@ from kiwi.mesh.merging import median_table
 from kiwi.plan.estimate import estimate_solution
 from kiwi.plan.plan import place_leaves
 from kiwi.plan.planner import formulate
+from kiwi.plan.recover import recover_solution
 
 RECOMPUTES_ALL = "all recomputed"
 _PLANNING = {"verify": None, "time_limit_seconds": 10.0, "donate_argnums": 0}
@@ -34,16 +35,17 @@ class Candidate:
         return median(s for round_ in self.rounds for s in round_)
 
     def predicted_seconds(self, table: ProfileTable) -> float:
-        """The time of the plan as it is, by another table of the same mesh."""
-        origin, solution = self.plan.origin, self.plan.solve_result.solution
-        assert origin is not None and solution is not None
+        """The time of the plan as it is, by another table of the same mesh.
+
+        **Raises:** `PlanMismatchError` if by that table another option is better in all respects
+        than one of the plan's.
+        """
+        origin = self.plan.origin
+        assert origin is not None
         mesh = replace(self.plan.mesh, table=table, hardware=table.hardware)
         settings = replace(origin.settings, mesh=mesh)
         planning = formulate(origin.traced, origin.out_shardings, settings)
-        # Which options are worth listing may depend on times; their choice means the same only
-        # if there are as many.
-        options = [len(node.costs) for node in planning.problem.nodes]
-        assert options == [len(node.costs) for node in origin.planning.problem.nodes]
+        solution = recover_solution(planning, self.plan.ledger)
         return estimate_solution(planning, solution).step_seconds
 
 

@@ -3,43 +3,81 @@
 import argparse
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 from kiwi.api import PlannedFunction
 from kiwi.cli.output import Bar, Output
+from kiwi.errors import InvalidArgumentError, NotEnoughDevicesError
 from kiwi.loading import load, use_cpu_devices
-from kiwi.mesh import record_profile
+from kiwi.mesh import ProfileTable, record_profile
 from kiwi.mesh.recording import Progress
 from kiwi.plan.budget import format_seconds
 
 
 def profile(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi profile`."""
+    _check_path(arguments.out)
     if arguments.cpu_devices is not None:
         use_cpu_devices(arguments.cpu_devices)
     user = load(arguments.function, arguments.args)
-    with output.progress(total=1) as bar:
-        bar.say("tracing")
-        table = record_profile(
-            PlannedFunction(user.function, user.options),
-            *user.args,
-            mesh_shape=arguments.mesh,
-            path=arguments.out,
-            repetitions=arguments.repetitions,
-            on_progress=_reporter(bar),
-            **user.kwargs,
+    before = _entries(ProfileTable.load(arguments.out)) if Path(arguments.out).exists() else 0
+    try:
+        with output.progress(total=1) as bar:
+            bar.say("tracing")
+            table = record_profile(
+                PlannedFunction(user.function, user.options),
+                *user.args,
+                mesh_shape=arguments.mesh,
+                path=arguments.out,
+                repetitions=arguments.repetitions,
+                on_progress=_reporter(bar),
+                **user.kwargs,
+            )
+    except KeyboardInterrupt:
+        if Path(arguments.out).exists():
+            output.note(f"{arguments.out} has what was measured; the same command goes on.")
+        raise
+    except NotEnoughDevicesError as error:
+        size = math.prod(arguments.mesh)
+        raise NotEnoughDevicesError(
+            error.what,
+            cause="A table is recorded on the devices that it is for.",
+            suggestion=f"A smaller --mesh; or --cpu-devices {size} to measure virtual ones.",
+        ) from error
+    _report(arguments.out, table, before, output)
+    return True
+
+
+def _check_path(path: str) -> None:
+    """`--profile` takes other texts for names."""
+    if not path.endswith(".json"):
+        raise InvalidArgumentError(
+            f"--out {path} does not end with .json, as --profile wants it.",
+            suggestion=f"--out {path}.json",
         )
+
+
+def _entries(table: ProfileTable) -> int:
+    return len(table.operators) + len(table.collectives)
+
+
+def _report(path: str, table: ProfileTable, before: int, output: Output) -> None:
     data = {
-        "path": arguments.out,
+        "path": path,
         "operators": len(table.operators),
         "collectives": len(table.collectives),
+        "measured_before": before,
         "skipped": list(table.skipped),
     }
-    text = (
-        f"{len(table.operators)} operators and {len(table.collectives)} collectives measured: "
-        f"{arguments.out}"
-    )
-    output.result(data, "\n".join([text, *(f"skipped: {note}" for note in table.skipped)]))
-    return True
+    lines = [
+        f"{len(table.operators)} operators and {len(table.collectives)} collectives measured on "
+        f"{table.hardware.description.removeprefix('measured ').partition(';')[0]}"
+        + (f" ({before} of them before)" if before else "")
+        + f": {path}",
+        *(f"skipped: {note}" for note in table.skipped),
+        f"Plan with it: kiwi plan FILE.py:FUNCTION --mesh ... --profile {path}",
+    ]
+    output.result(data, "\n".join(lines))
 
 
 def _reporter(bar: Bar) -> Callable[[Progress], None]:

@@ -2,9 +2,6 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
-
-from jax.extend import core as jex
 
 from kiwi.hlo.rule import ShardingRule, factor_product
 
@@ -67,26 +64,3 @@ def _convolution_flops(
         if factors and result.issuperset(factors)
     )
     return 2.0 * prod(result_shape) * prod(kernel_shape) / max(1, features)
-
-
-def region_flops(eqn: Any) -> float:
-    """Work of an equation that runs regions; a `while` is taken to run once."""
-    if eqn.primitive.name == "scan":
-        return eqn.params["length"] * _jaxpr_flops(eqn.params["jaxpr"].jaxpr)
-    regions = [sub for sub in jex.jaxprs_in_params(eqn.params)]
-    return max((_jaxpr_flops(getattr(r, "jaxpr", r)) for r in regions), default=0.0)
-
-
-def _jaxpr_flops(jaxpr: Any) -> float:
-    return sum(_eqn_flops(eqn) for eqn in jaxpr.eqns)
-
-
-def _eqn_flops(eqn: Any) -> float:
-    if any(True for _ in jex.jaxprs_in_params(eqn.params)):
-        return region_flops(eqn)
-    out = float(sum(prod(v.aval.shape) for v in eqn.outvars if hasattr(v.aval, "shape")))
-    if eqn.primitive.name != "dot_general":
-        return out
-    (contracting, _), _ = eqn.params["dimension_numbers"]
-    shape = eqn.invars[0].aval.shape
-    return 2.0 * out * prod(shape[d] for d in contracting)

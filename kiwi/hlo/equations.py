@@ -2,11 +2,11 @@
 
 from collections.abc import Hashable
 
-from kiwi.hlo.costs import region_flops
 from kiwi.hlo.graph import EquationInfo, Operator
 from kiwi.hlo.loops import border_dims
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Equation, Program
+from kiwi.hlo.regions import region_flops
 from kiwi.hlo.rule import (
     ComposedRule,
     RuleComposer,
@@ -16,7 +16,8 @@ from kiwi.hlo.rule import (
 )
 
 REGION_PRIMITIVES = frozenset({"scan", "while", "cond", "shard_map", "custom_partitioning"})
-"""Primitives that run a region; planned whole and replicated."""
+"""Primitives that run a region; planned whole, see `kiwi.hlo.regions`. What `shard_map` reads and
+yields lies as it says, the rest is replicated."""
 
 _GENERATORS = frozenset({"random_bits"})
 """Equations that fill their result from a key: any dimension of it can be sharded, although

@@ -12,7 +12,8 @@ it starts from occupy memory. An equation is *materialised* if one of these hold
    a transcendental function, or an addition (residual streams, gradient sums);
 5. the chain in front of it has grown to `MAX_CHAIN` equations or `MAX_READS` inputs;
 6. an opened loop's border: it stands there, the next iteration starts from it, or a loop reads it
-   that it is not part of.
+   that it is not part of;
+7. a manual computation (`shard_map`) reads it: it has to lie as that says.
 
 Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
 convolution or reduction whose only reader is a materialised map over the same elements is
@@ -135,6 +136,11 @@ def opcodes(graph: HloGraph, equation: int) -> frozenset[str]:
     return graph.opcode_sets[equation]
 
 
+def is_opaque(graph: HloGraph, equation: int) -> bool:
+    """Whether an equation calls something that HLO only knows by name."""
+    return "custom_call" in opcodes(graph, equation)
+
+
 def is_layout_change(graph: HloGraph, equation: int) -> bool:
     """Whether an equation only rearranges what it reads."""
     return opcodes(graph, equation) <= _LAYOUT
@@ -149,6 +155,8 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int]) -> bool:
         return False
     readers = graph.program.readers[equation.outputs[0]]
     if any(_enters_loop(graph.program, equation.loop, r) for r in readers):
+        return True
+    if any(graph.program.equations[r].name == "shard_map" for r in readers):
         return True
     if any(opcodes(graph, r) & LIBRARY_OPCODES for r in readers):
         return not is_layout_change(graph, index)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.hlo.collection import without_collection
-from kiwi.hlo.fusion import LIBRARY_OPCODES, is_map, materialised, opcodes
+from kiwi.hlo.fusion import LIBRARY_OPCODES, is_map, is_opaque, materialised, opcodes
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.loops import CARRY, RESULT, SLICE
 from kiwi.hlo.rule import ComposedRule, RuleComposer
@@ -192,7 +192,9 @@ def _draft(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
     for index in equations:
         equation, rule = graph.program.equations[index], graph.equations[index].rule
         composer.add(rule.as_rule(), [key for key, _ in rule.reads], equation.outputs)
-    repeatable = all(graph.program.equations[i].may_repeat for i in equations)
+    repeatable = all(
+        graph.program.equations[i].may_repeat and not is_opaque(graph, i) for i in equations
+    )
     phase = graph.phase_of(root)
     return Unit(
         root,

@@ -33,6 +33,7 @@ import numpy as np
 from kiwi.mesh.collectives import ALL_GATHER, ALL_TO_ALL, COLLECTIVE_PERMUTE, collective
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.enumeration import DivisiblePattern, canonical_shardings
+from kiwi.mesh.price import Price, Provenance
 from kiwi.mesh.sharding import TensorSharding
 
 SLICE = "slice"
@@ -60,9 +61,9 @@ class Traffic:
         """The time on `mesh` for a tensor of `tensor_bytes` in all."""
         moved = tensor_bytes // self.shards
         if self.kind == SLICE:
-            return slice_seconds(mesh, moved)
+            return slice_price(mesh, moved).seconds
         seconds = collective(self.kind, mesh, self.axes, moved).seconds
-        return seconds + slice_seconds(mesh, moved) if self.cuts_first else seconds
+        return seconds + slice_price(mesh, moved).seconds if self.cuts_first else seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +98,13 @@ class MoveGraph:
         return min(self.moves(source, target), key=lambda t: t.seconds(mesh, tensor_bytes))
 
 
-def slice_seconds(mesh: DeviceMesh, local_bytes: int) -> float:
+def slice_price(mesh: DeviceMesh, local_bytes: int) -> Price:
     """The time to cut `local_bytes` out of a buffer: they are read and written once."""
+    if mesh.table is not None:
+        return mesh.table.traffic(2 * local_bytes)
     hardware = mesh.hardware
     moved = 2 * local_bytes / hardware.sustained_memory_bytes_per_second
-    return hardware.kernel_launch_seconds + moved
+    return Price(hardware.kernel_launch_seconds + moved, Provenance.ANALYTIC)
 
 
 @lru_cache(maxsize=1024)

@@ -9,6 +9,7 @@ The keys of each part are the fields of `Hardware`, `Environment`, `OperatorEntr
 """
 
 import dataclasses
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -42,15 +43,25 @@ def save_table(table: ProfileTable, path: str | Path) -> None:
     """
     target = Path(path)
     draft = target.with_name(target.name + ".part")
-    content = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(table)}
     try:
-        draft.write_text(_text(content), encoding="utf-8")
+        draft.write_text(_file(table), encoding="utf-8")
         draft.replace(target)
     except OSError as error:
         raise ProfileFileError(
             f"The profile cannot be written to {path}: {error.strerror}.",
             suggestion="A path in a folder that exists and may be written to.",
         ) from error
+
+
+def digest(table: ProfileTable) -> str:
+    """SHA-256 of what `save_table` writes."""
+    return hashlib.sha256(_file(table).encode()).hexdigest()
+
+
+def _file(table: ProfileTable) -> str:
+    content = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(table)}
+    del content["loaded_from"]
+    return _text(content)
 
 
 def _text(content: Mapping[str, Any]) -> str:
@@ -90,9 +101,10 @@ def load_table(path: str | Path) -> ProfileTable:
         ) from error
     _check_header(content, str(path))
     try:
-        return _table(_from_version_1(content) if content["version"] == 1 else content)
+        found = _table(_from_version_1(content) if content["version"] == 1 else content)
     except InvalidArgumentError as error:
         raise _invalid(str(path), error.what) from error
+    return dataclasses.replace(found, loaded_from=str(path))
 
 
 def _check_header(content: Any, name: str) -> None:

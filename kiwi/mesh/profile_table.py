@@ -123,6 +123,7 @@ class ProfileTable:
     - `environment`: None for a table from data sheets.
     - `skipped`: what could not be measured, one sentence each.
     - `mesh_shape`: of the mesh that collectives ran on.
+    - `loaded_from`: its file, or its name if it comes with Kiwi; not part of the file.
 
     **Raises:** `InvalidArgumentError` if entries contradict each other, or were measured
     nowhere.
@@ -134,6 +135,7 @@ class ProfileTable:
     environment: Environment | None = None
     skipped: tuple[str, ...] = field(default=())
     mesh_shape: tuple[int, ...] = ()
+    loaded_from: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         _check_distinct((e.opcode, e.variant, e.dtype, e.shapes) for e in self.operators)
@@ -162,6 +164,13 @@ class ProfileTable:
         from kiwi.mesh.profile_file import load_table
 
         return load_table(path)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the table's file."""
+        from kiwi.mesh.profile_file import digest
+
+        return digest(self)
 
     def with_operator(self, entry: OperatorEntry) -> "ProfileTable":
         """The table with one more entry."""

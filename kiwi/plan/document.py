@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from kiwi.mesh import TensorSharding
+from kiwi.mesh import ProfileTable, TensorSharding
 from kiwi.plan.alternatives import Alternative
 from kiwi.plan.fingerprint import Fingerprint, fingerprint, identities, value_type
 from kiwi.plan.ledger import OperatorEntry
@@ -88,6 +88,7 @@ def _options(plan: "Plan") -> Document:
         "memory_budget_bytes": plan.memory_budget_bytes,
         "profile": plan.profile,
         "recorded": plan.mesh.table is not None,
+        "table": _table(plan.mesh.table),
         "open_loops": bool(plan.execution.units.graph.program.loops),
     }
     if plan.origin is not None:
@@ -101,6 +102,13 @@ def _options(plan: "Plan") -> Document:
             "respect_user_checkpoint": settings.respect_user_checkpoint,
         }
     return found
+
+
+def _table(table: ProfileTable | None) -> Document | None:
+    """Where the table was, and its digest: tables are long, and stay in their own files."""
+    if table is None:
+        return None
+    return {"loaded_from": table.loaded_from, "digest": table.digest}
 
 
 def _arguments(plan: "Plan") -> Document:

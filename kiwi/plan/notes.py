@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from kiwi.hlo.fusion import is_opaque
 from kiwi.plan.budget import format_bytes
+from kiwi.strategy.mapped import given_layouts
 
 if TYPE_CHECKING:
     from kiwi.plan.plan import Plan
@@ -56,13 +58,24 @@ def _unmeasured(plan: "Plan") -> list[str]:
 
 
 def _regions(plan: "Plan") -> list[str]:
-    graph = plan.execution.units.graph
-    names = sorted(
-        {graph.program.equations[info.index].name for info in graph.equations if info.is_region}
+    """What is not looked into: regions, and calls of what has no sharding rule."""
+    units = plan.execution.units
+    equations = units.graph.program.equations
+    given, whole, opaque = set(), set(), set()
+    for unit in units.units:
+        name = equations[unit.root].name
+        if given_layouts(units, unit, plan.mesh) is not None:
+            given.add(name)
+        elif units.graph.equations[unit.root].is_region:
+            whole.add(name)
+        elif is_opaque(units.graph, unit.root):
+            opaque.add(name)
+    sentences = (
+        (whole, "Planned whole and replicated: {}."),
+        (given, "Left as written, between the layouts that it names: {}."),
+        (opaque, "Without a sharding rule, replicated and kept: {}."),
     )
-    if not names:
-        return []
-    return [f"Planned whole and replicated: {', '.join(names)}."]
+    return [text.format(", ".join(sorted(names))) for names, text in sentences if names]
 
 
 def _solver(plan: "Plan") -> list[str]:

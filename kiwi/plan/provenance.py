@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kiwi.mesh import KINDS, Provenance, collective
+from kiwi.mesh import KINDS, SLICE, Provenance, collective
+from kiwi.mesh.moves import slice_price
 from kiwi.plan.predicted_collectives import predicted_moves
 from kiwi.strategy.build import PlanningProblem
 
 
 def time_shares(planning: PlanningProblem, solution: Sequence[int]) -> Mapping[str, float]:
-    """The share of computing and communication seconds by `Provenance` value; they sum to 1.
-
-    Local slices of resharding are not counted.
-    """
+    """The share of computing, communication and resharding seconds by `Provenance` value; they
+    sum to 1."""
     seconds = dict.fromkeys((p.value for p in Provenance), 0.0)
     for provenance, amount in _amounts(planning, solution):
         seconds[provenance.value] += amount
@@ -35,3 +34,6 @@ def _amounts(
         if kind in KINDS and axes:
             found = collective(kind, planning.mesh, axes, size_bytes)
             yield found.provenance, times * found.seconds
+        elif kind == SLICE:
+            cut = slice_price(planning.mesh, size_bytes)
+            yield cut.provenance, times * cut.seconds

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from kiwi.errors import PlanMismatchError
+from kiwi.errors import PlanMismatchError, ProfileFileError, UnknownProfileError
 from kiwi.hlo.units import UnitGraph, regroup
-from kiwi.mesh import DeviceMesh, Hardware, Link, TensorSharding
+from kiwi.mesh import DeviceMesh, Hardware, Link, ProfileTable, TensorSharding
+from kiwi.mesh.shipped import find_table
 from kiwi.plan.alternatives import Alternative
 from kiwi.plan.collectives import AxisUse
 from kiwi.plan.compiled import CompiledProgram, compiled_from_json
@@ -49,9 +50,10 @@ def restore(saved: Document, traced: Traced, *, strict: bool = True) -> Plan:
     mesh = mesh_of(saved)
     units, regrouped = _units(saved, traced)
     ledger = ledger_of(saved, units, mesh)
-    # The table that it was priced from is not saved: it cannot be priced again.
-    lost = regrouped or saved["options"].get("recorded", False)
-    origin = None if lost else _origin(saved, traced, mesh)
+    table = _table(saved)
+    # Without the table that it was priced from it cannot be priced again.
+    lost = regrouped or (saved["options"].get("recorded", False) and table is None)
+    origin = None if lost else _origin(saved, traced, replace(mesh, table=table))
     return Plan(
         mesh=mesh,
         profile=saved["options"]["profile"],
@@ -144,6 +146,18 @@ def mesh_of(saved: Document) -> DeviceMesh:
     order = mesh.get("device_order")
     order = None if order is None else tuple(order)
     return DeviceMesh(tuple(mesh["shape"]), tuple(mesh["axis_names"]), links, hardware, order)
+
+
+def _table(saved: Document) -> ProfileTable | None:
+    """The table of the plan, if it still is where it was, and still is the same."""
+    reference = saved["options"].get("table")
+    if reference is None or reference["loaded_from"] is None:
+        return None
+    try:
+        found = find_table(reference["loaded_from"])
+    except (ProfileFileError, UnknownProfileError):
+        return None
+    return found if found.digest == reference["digest"] else None
 
 
 def _units(saved: Document, traced: Traced) -> tuple[UnitGraph, bool]:

@@ -40,7 +40,9 @@ def what_if(
 
     if plan.origin is None:
         raise InvalidArgumentError(
-            "This plan was made by another version of Kiwi; its problem cannot be formulated.",
+            "The problem that this plan solves cannot be formulated.",
+            cause="It was made by another version of Kiwi, or from a profile table that is not "
+            "where it was, or was changed.",
             suggestion="Plan again.",
         )
     if residency not in (None, "keep", "recompute"):

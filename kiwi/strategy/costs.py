@@ -13,6 +13,7 @@ from math import prod
 
 from kiwi.hlo.fusion import LIBRARY_OPCODES, opcodes
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK
+from kiwi.hlo.regions import region_workspace_bytes
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.strategy.recorded import RecordedWork
@@ -30,6 +31,7 @@ class UnitWork:
     - `read_bytes[k]`: bytes of the k-th read.
     - `read_once`: only as many bytes of a read as the result has are touched.
     - `recorded`: its work as the mesh's profile table knows it, None without one.
+    - `workspace_bytes`: what it holds while it runs, beyond operands and results.
     - `trips`: how often the unit runs in a step.
     - `border`: the border of a loop that it stands at, if any. What an iteration starts from or
       ends with lies in place; of what is stacked an iteration writes one element.
@@ -43,6 +45,7 @@ class UnitWork:
     launch_seconds: float
     bytes_per_second: float
     recorded: RecordedWork | None = None
+    workspace_bytes: int = 0
     trips: int = 1
     border: str | None = None
     stacked: int = 1
@@ -61,6 +64,7 @@ class UnitWork:
             hardware.kernel_launch_seconds,
             hardware.sustained_memory_bytes_per_second,
             None if table is None else RecordedWork.of(units, unit, table),
+            _workspace_bytes(units, unit),
             units.trips(unit),
             units.border(unit),
             _stacked(units, unit),
@@ -100,6 +104,12 @@ class UnitWork:
         )
         moved = moved_bytes / self.bytes_per_second
         return Price(self.launch_seconds + max(work, moved), Provenance.ANALYTIC)
+
+
+def _workspace_bytes(units: UnitGraph, unit: Unit) -> int:
+    if not units.graph.equations[unit.root].is_region:
+        return 0
+    return region_workspace_bytes(units.graph.program.equations[unit.root].jaxpr_eqn)
 
 
 def _stacked(units: UnitGraph, unit: Unit) -> int:

@@ -24,6 +24,7 @@ from kiwi.mesh import (
     reduction_collectives,
 )
 from kiwi.strategy.costs import UnitWork
+from kiwi.strategy.mapped import GivenLayouts, given_layouts
 
 Assignment = tuple[tuple[int, ...], ...]
 """Per factor the mesh axes that shard it, major to minor."""
@@ -39,7 +40,7 @@ class ShardingStrategy:
       loop both, and the seconds of each collective, are those of all iterations.
     - `result_bytes`: local bytes of all results together.
     - `workspace_bytes`: local bytes held beyond operands and results while it runs: partial
-      sums that are larger than the scattered result.
+      sums that are larger than the scattered result, and what is alive inside of a region.
     - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and cuts.
     - `compute_provenance`: where `compute_seconds` come from.
     """
@@ -86,6 +87,9 @@ def enumerate_strategies(
 ) -> tuple[ShardingStrategy, ...]:
     """All strategies that divide evenly, the cheaper of any two with the same layouts."""
     work = UnitWork.of(units, unit, mesh)
+    given = given_layouts(units, unit, mesh)
+    if given is not None:
+        return (_given_strategy(units, unit, mesh, work, given),)
     best: dict[tuple[object, ...], ShardingStrategy] = {}
     for assignment in _assignments(unit.rule, mesh):
         computation = _computation(units, unit, mesh, work, assignment)
@@ -95,10 +99,31 @@ def enumerate_strategies(
             strategy = _strategy(units, unit, mesh, computation, scatter)
             if strategy is None:
                 continue
+            if work.workspace_bytes:
+                held = strategy.workspace_bytes + work.workspace_bytes
+                strategy = replace(strategy, workspace_bytes=held)
             key = (strategy.reads, strategy.results)
             if key not in best or _seconds(strategy) < _seconds(best[key]):
                 best[key] = strategy
     return tuple(best.values())
+
+
+def _given_strategy(
+    units: UnitGraph, unit: Unit, mesh: DeviceMesh, work: UnitWork, given: GivenLayouts
+) -> ShardingStrategy:
+    """The only way to execute what says itself how everything lies; its work is one device's."""
+    result_bytes = _local_bytes(units, unit, mesh, given.results)
+    read_shards = [read.shard_count(mesh.shape) for read in given.reads]
+    compute = work.price({}, read_shards, result_bytes)
+    return ShardingStrategy(
+        given.reads,
+        given.results,
+        compute.seconds,
+        given.collectives,
+        result_bytes,
+        work.workspace_bytes,
+        compute_provenance=compute.provenance,
+    )
 
 
 def shards_of_strategies(unit: Unit, mesh: DeviceMesh) -> Iterator[dict[int, int]]:

@@ -9,6 +9,7 @@ from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh
 from kiwi.strategy.costs import UnitWork
 from kiwi.strategy.dominance import undominated
+from kiwi.strategy.mapped import given_layouts
 from kiwi.strategy.strategies import ShardingStrategy, enumerate_strategies
 
 
@@ -48,4 +49,5 @@ class StrategyTable:
         )
         rule = unit.rule
         factors = (rule.factor_sizes, rule.results, rule.reduction, rule.blocked)
-        return reads, outputs, factors, UnitWork.of(self._units, unit, self._mesh)
+        given = given_layouts(self._units, unit, self._mesh)
+        return reads, outputs, factors, given, UnitWork.of(self._units, unit, self._mesh)

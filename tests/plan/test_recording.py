@@ -174,7 +174,8 @@ def test_collectives_run_along_every_set_of_axes():
     assert {p.bytes for p in collective_points((2,), (10,))} == {8}
 
 
-def test_a_layer_is_recorded_saved_and_replayed(tmp_path):
+def test_a_layer_is_recorded_saved_and_replayed(tmp_path, monkeypatch):
+    monkeypatch.setattr("kiwi.mesh.recording.STREAM_BYTES", (2**14, 2**18))
     path = tmp_path / "table.json"
     steps = []
     table = kiwi.record_profile(
@@ -255,3 +256,39 @@ def test_tables_of_other_machines_and_meshes_are_not_continued(tmp_path, monkeyp
         record([], (2,), repetitions=0)
     with pytest.raises(ProfileFileError, match="cannot be written"):
         record([], (2,), path=tmp_path / "no folder" / "table.json")
+
+
+# Saved plans and their tables
+
+
+def small(x):
+    return jnp.tanh(x @ x).sum()
+
+
+def saved_from(table, folder):
+    x = jax.ShapeDtypeStruct((64, 64), "float32")
+    path = folder / "plan.json"
+    kiwi.plan(small, x, mesh_shape=(2, 4), profile=table, verify=None).save(path)
+    return lambda: kiwi.load_plan(path).apply(small).plan(x)
+
+
+def test_a_loaded_plan_is_explained_with_the_table_where_it_was(tmp_path):
+    table = ProfileTable.load(GPT_TABLE)
+    table.save(tmp_path / "table.json")
+    load = saved_from(tmp_path / "table.json", tmp_path)
+    plan = load()
+    assert plan.origin is not None
+    assert plan.origin.planning.mesh.table == table
+    assert plan.explain("dot_general", forced=1).forced
+    # Another table in its place is not what the plan was priced from.
+    replace(table, skipped=("changed",)).save(tmp_path / "table.json")
+    assert load().origin is None
+    with pytest.raises(InvalidArgumentError, match="cannot be formulated"):
+        load().what_if("dot_general", residency="keep")
+    (tmp_path / "table.json").unlink()
+    assert load().origin is None
+
+
+def test_a_table_without_a_file_is_not_found_again(tmp_path):
+    table = replace(ProfileTable.load(GPT_TABLE), loaded_from=None)
+    assert saved_from(table, tmp_path)().origin is None

@@ -1,0 +1,177 @@
+"""Work and memory of what an equation runs inside: loops, branches, manual computations.
+
+A region that is planned whole is priced from its jaxpr. Under `shard_map` shapes are those of one
+device already, elsewhere of the whole.
+
+*Work*: of a `scan` its body times its length, of a `cond` its costliest branch, of a `while` its
+body times its trip count: known where it counts from one literal to another by ones, as
+`fori_loop` does, else `ASSUMED_TRIPS`.
+
+*Memory* (`region_workspace_bytes`): the largest sum of what is alive at one point inside, beyond
+the region's operands and results. An iteration's memory is free again before the next one. As in
+`kiwi.hlo.fusion`, what only maps elements is held by nobody if one equation reads it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+from jax.extend import core as jex
+
+ASSUMED_TRIPS = 10
+"""How often the body of a `while` is taken to run where nobody knows."""
+
+_FREE = frozenset(
+    {
+        "bitcast_convert_type",
+        "broadcast_in_dim",
+        "concatenate",
+        "convert_element_type",
+        "copy",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "expand_dims",
+        "gather",
+        "iota",
+        "name",
+        "optimization_barrier",
+        "pad",
+        "pvary",
+        "reshape",
+        "rev",
+        "slice",
+        "squeeze",
+        "transpose",
+    }
+)
+"""Primitives that move data and compute nothing."""
+
+_NOT_ABSORBED = frozenset({"cumsum", "cumprod", "cummax", "cumlogsumexp", "rev", "cholesky"})
+"""Primitives with operands and results of one shape that yet do more than map elements."""
+
+_LAYOUT = frozenset(
+    {"broadcast_in_dim", "expand_dims", "iota", "reshape", "slice", "squeeze", "transpose"}
+)
+
+
+def inner_jaxprs(eqn: Any) -> list[Any]:
+    """The jaxprs that an equation runs."""
+    return [getattr(region, "jaxpr", region) for region in jex.jaxprs_in_params(eqn.params)]
+
+
+def trips(eqn: Any) -> int:
+    """How often an equation runs what is inside of it, as far as it can be told."""
+    if eqn.primitive.name == "scan":
+        return eqn.params["length"]
+    if eqn.primitive.name != "while":
+        return 1
+    known = _counted_trips(eqn)
+    return ASSUMED_TRIPS if known is None else known
+
+
+def region_flops(eqn: Any) -> float:
+    """Work of an equation that runs regions."""
+    if eqn.primitive.name == "while":
+        return trips(eqn) * sum(_jaxpr_flops(region) for region in inner_jaxprs(eqn))
+    return trips(eqn) * max((_jaxpr_flops(r) for r in inner_jaxprs(eqn)), default=0.0)
+
+
+def region_workspace_bytes(eqn: Any) -> int:
+    """The most bytes alive inside, beyond operands and results of the region."""
+    return max((_peak_bytes(region) for region in inner_jaxprs(eqn)), default=0)
+
+
+def _counted_trips(eqn: Any) -> int | None:
+    """The trips of a `while` that counts from a literal to a literal by ones."""
+    condition = eqn.params["cond_jaxpr"].jaxpr
+    if len(condition.eqns) != 1 or condition.eqns[0].primitive.name != "lt":
+        return None
+    count_of_cond, count_of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    own = (*eqn.invars[:count_of_cond], *eqn.invars[count_of_cond + count_of_body :])
+    starts = dict(zip(condition.invars, own, strict=True))
+    ends = [
+        starts.get(v, v) if not isinstance(v, jex.Literal) else v for v in condition.eqns[0].invars
+    ]
+    if not all(isinstance(v, jex.Literal) for v in ends):
+        return None
+    first, last = (int(v.val) for v in ends)
+    return max(0, last - first)
+
+
+def _jaxpr_flops(jaxpr: Any) -> float:
+    return sum(_eqn_flops(eqn) for eqn in jaxpr.eqns)
+
+
+def _eqn_flops(eqn: Any) -> float:
+    if inner_jaxprs(eqn):
+        return region_flops(eqn)
+    name = eqn.primitive.name
+    if name in _FREE:
+        return 0.0
+    out = float(sum(_elements(v) for v in eqn.outvars))
+    if name == "dot_general":
+        (contracting, _), _ = eqn.params["dimension_numbers"]
+        shape = eqn.invars[0].aval.shape
+        return 2.0 * out * prod(shape[d] for d in contracting)
+    if name == "conv_general_dilated":
+        features = eqn.params["dimension_numbers"].rhs_spec[0]
+        kernel = eqn.invars[1].aval.shape
+        return 2.0 * out * prod(kernel) / max(1, kernel[features])
+    return max(out, max((float(_elements(v)) for v in eqn.invars), default=0.0))
+
+
+def _elements(variable: Any) -> int:
+    return prod(getattr(variable.aval, "shape", ()))
+
+
+def _peak_bytes(jaxpr: Any) -> int:
+    """The peak over the equations, in order: what is alive, and what runs inside of them."""
+    last_read = _last_reads(jaxpr)
+    readers = _readers(jaxpr)
+    outside = {*jaxpr.invars, *jaxpr.constvars, *_variables(jaxpr.outvars)}
+    alive = peak = 0
+    dying: Counter[int] = Counter()
+    for place, eqn in enumerate(jaxpr.eqns):
+        for variable in eqn.outvars:
+            if variable in outside or _is_absorbed(eqn, variable, readers):
+                continue
+            size = _elements(variable) * _itemsize(variable)
+            alive += size
+            dying[last_read.get(variable, place)] += size
+        peak = max(peak, alive + region_workspace_bytes(eqn))
+        alive -= dying.pop(place, 0)
+    return peak
+
+
+def _last_reads(jaxpr: Any) -> dict[Any, int]:
+    return {v: place for place, eqn in enumerate(jaxpr.eqns) for v in _variables(eqn.invars)}
+
+
+def _readers(jaxpr: Any) -> dict[Any, list[str]]:
+    """For each variable the primitives that read it."""
+    found: dict[Any, list[str]] = {}
+    for eqn in jaxpr.eqns:
+        for variable in dict.fromkeys(_variables(eqn.invars)):
+            found.setdefault(variable, []).append(eqn.primitive.name)
+    return found
+
+
+def _variables(atoms: Any) -> Iterator[Any]:
+    return (a for a in atoms if not isinstance(a, jex.Literal))
+
+
+def _itemsize(variable: Any) -> int:
+    return getattr(getattr(variable.aval, "dtype", None), "itemsize", 0)
+
+
+def _is_absorbed(eqn: Any, variable: Any, readers: dict[Any, list[str]]) -> bool:
+    """Whether a result is computed inside its only reader."""
+    if inner_jaxprs(eqn) or eqn.primitive.name in _NOT_ABSORBED or len(eqn.outvars) > 1:
+        return False
+    if eqn.primitive.name in _LAYOUT:
+        return True
+    shapes = {getattr(a.aval, "shape", ()) for a in eqn.invars} - {()}
+    maps = shapes <= {variable.aval.shape}
+    own = readers.get(variable, [])
+    return maps and len(own) <= 1 and "dot_general" not in own

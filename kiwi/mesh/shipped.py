@@ -1,0 +1,73 @@
+"""Profile tables that come with Kiwi, by name.
+
+One file per GPU of the hardware catalogue, from data sheets and marked as analytic, and one
+that was recorded on a CPU. The analytic ones are written by
+
+    python -m kiwi.mesh.shipped
+
+the recorded one by the command in its `source`.
+"""
+
+from dataclasses import replace
+from difflib import get_close_matches
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from kiwi.errors import UnknownProfileError
+from kiwi.mesh.hardware import CATALOGUE
+from kiwi.mesh.profile_table import ProfileTable
+
+_FOLDER = "profiles"
+
+
+def shipped_names() -> list[str]:
+    """The names of all tables that come with Kiwi."""
+    return sorted(file.name.removesuffix(".json") for file in _folder().iterdir())
+
+
+def table_named(name: str) -> ProfileTable:
+    """The table that comes with Kiwi, or that of the catalogue's entry without measurements.
+
+    **Raises:** `UnknownProfileError` if there is neither.
+    """
+    if name in shipped_names():
+        with resources.as_file(_folder() / f"{name}.json") as path:
+            return replace(ProfileTable.load(path), loaded_from=name)
+    if name in CATALOGUE:
+        return ProfileTable(CATALOGUE[name])
+    known = list(dict.fromkeys([*CATALOGUE, *shipped_names()]))
+    close = get_close_matches(str(name).lower(), known, n=1, cutoff=0.4)
+    raise UnknownProfileError(
+        f"There is no hardware profile {name!r}. Known: {', '.join(known)}.",
+        suggestion=f"profile={close[0]!r}" if close else "One of the known names.",
+    )
+
+
+def find_table(name: str | Path) -> ProfileTable:
+    """A saved table by its path (a `Path`, or a text that ends with ".json"), or one by name.
+
+    **Raises:** `ProfileFileError`, `UnknownProfileError`.
+    """
+    if isinstance(name, Path) or str(name).endswith(".json"):
+        return ProfileTable.load(name)
+    return table_named(name)
+
+
+def write_analytic(folder: Path) -> None:
+    """Writes the tables of the catalogue's GPUs.
+
+    **Raises:** `ProfileFileError` if they cannot be written.
+    """
+    for name, entry in CATALOGUE.items():
+        if entry.platform == "gpu":
+            ProfileTable(entry).save(folder / f"{name}.json")
+
+
+def _folder() -> Traversable:
+    return resources.files("kiwi.mesh") / _FOLDER
+
+
+if __name__ == "__main__":
+    with resources.as_file(_folder()) as found:
+        write_analytic(found)
