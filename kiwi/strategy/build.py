@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kiwi.hlo.collection import without_collection
+from kiwi.hlo.loops import SLICE
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
 from kiwi.solver.problem import Edge, Interval, Node, Problem
@@ -355,9 +356,16 @@ class _Builder:
             for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
                 tail, stored = self._producer(value)
                 head, wanted = self._reader(node, read)
-                trips = self._units.trips(self._units.units[node.unit])
-                table = self._table(value)
-                edge = self._matrices.read_edge(tail, head, stored, wanted, table, trips)
+                unit = self._units.units[node.unit]
+                edge = self._matrices.read_edge(
+                    tail,
+                    head,
+                    stored,
+                    wanted,
+                    self._table(value),
+                    self._units.trips(unit),
+                    is_slice=self._units.border(unit) == SLICE,
+                )
                 if edge is not None:
                     yield edge
 

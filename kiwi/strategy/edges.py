@@ -69,13 +69,17 @@ class EdgeMatrices:
         wanted: Side,
         table: ReshardingTable,
         trips: int,
+        *,
+        is_slice: bool = False,
     ) -> Edge | None:
         """From a producer to a reader; None where it would be all zero.
 
         Resharding is paid `trips` times, and as often again where the reader is recomputed. A
         pair of residencies in which the recomputed reader finds nothing to read is forbidden.
+        Who takes elements (`is_slice`) needs the producer for as long as he offers them.
         """
-        here = _availability(stored.residencies, wanted.residencies)
+        available = _endurance if is_slice else _availability
+        here = available(stored.residencies, wanted.residencies)
         again = np.array([float(r.recomputes) for r in wanted.residencies])
         # Residencies that differ to third nodes only share a line.
         tails, first_tails = _classes(here)
@@ -153,6 +157,11 @@ def _availability(producer: Sequence[Residency], reader: Sequence[Residency]) ->
         [r.recompute_at is None or p.available_at(r.recompute_at) for r in reader] for p in producer
     ]
     return np.array(rows)
+
+
+def _endurance(producer: Sequence[Residency], reader: Sequence[Residency]) -> np.ndarray:
+    """For each pair of residencies whether the producer is kept for as long as the reader."""
+    return np.array([[p.end >= r.end for r in reader] for p in producer])
 
 
 def _classes(rows: np.ndarray) -> tuple[list[int], list[int]]:

@@ -16,7 +16,6 @@ for a reader in the loop runs before it.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kiwi.hlo.loops import SLICE
 from kiwi.hlo.units import Unit, UnitGraph
 
 MAX_TIMES = 4
@@ -58,7 +57,7 @@ class UnitResidency:
 
 def residencies(units: UnitGraph, *, recompute: bool = True) -> tuple[UnitResidency, ...]:
     """The options of every unit, in order. Without `recompute`, only *keep*."""
-    may = [recompute and unit.may_recompute and not _is_result(units, unit) for unit in units.units]
+    may = [recompute and _may_recompute(units, unit) for unit in units.units]
     own = [_first_late(units, unit) for unit in units.units]
     times = [_times(units, index, may, own) for index in range(len(may))]
     return tuple(_unit_residency(units, unit, times) for unit in units.units)
@@ -74,6 +73,11 @@ def with_offered(
         replace(own, options=tuple(dict.fromkeys((*own.options, *more))))
         for own, more in zip(lifetimes, offered, strict=True)
     )
+
+
+def _may_recompute(units: UnitGraph, unit: Unit) -> bool:
+    """Not what loops take elements of: these would have to be there at two times."""
+    return unit.may_recompute and not _is_result(units, unit) and not units.is_sliced(unit)
 
 
 def _is_result(units: UnitGraph, unit: Unit) -> bool:
@@ -112,16 +116,12 @@ def _unit_residency(
     units: UnitGraph, unit: Unit, times: Sequence[tuple[int, ...]]
 ) -> UnitResidency:
     step_end = len(units.units) - 1
-    if _is_result(units, unit) or units.border(unit) == SLICE:
-        # An element of what is stacked is there for as long as that is.
+    if _is_result(units, unit):
         return UnitResidency(step_end, step_end, (Residency(None, step_end),))
     uses = units.uses[unit.index]
     late = [u.time for u in uses if u.is_late]
     last = max((u.time for u in uses), default=unit.index)
     consumer_times = sorted({t for u in uses if u.reader is not None for t in times[u.reader]})
-    if units.is_sliced(unit):  # No edge leads from it to who reads its elements.
-        end = max([last, *consumer_times])
-        return UnitResidency(end, end, (Residency(None, end),))
     options = [Residency(None, last)]
     options += [Residency(None, end) for end in consumer_times if end > last]
     if late or consumer_times:
