@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from kiwi.hlo.fusion import is_opaque
 from kiwi.plan.budget import format_bytes
+from kiwi.strategy.library import library_calls
 from kiwi.strategy.mapped import given_layouts
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ def notes(plan: "Plan") -> tuple[str, ...]:
     return (
         *_undivided(plan),
         *_unmeasured(plan),
+        *_unmeasured_operators(plan),
         *_regions(plan),
         *_solver(plan),
         *_difference(plan),
@@ -54,6 +56,21 @@ def _unmeasured(plan: "Plan") -> list[str]:
     return [
         f"The profile has no collectives over {', '.join(map(str, sizes))} devices: priced by the "
         "alpha-beta model."
+    ]
+
+
+def _unmeasured_operators(plan: "Plan") -> list[str]:
+    """Matmuls and convolutions that the profile table does not know in any shape."""
+    table, units = plan.mesh.table, plan.execution.units
+    if table is None:
+        return []
+    calls = [call for unit in units.units for call in library_calls(units, unit)]
+    missing = {c.opcode for c in calls if c and c.is_matmul and not table.has(*c.known)}
+    if not missing:
+        return []
+    return [
+        f"The profile lacks some {' and '.join(sorted(missing))} of this step: priced by the "
+        "roofline."
     ]
 
 
