@@ -28,7 +28,11 @@ MET_FREE = {
 }
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+QUICK = ("flax_linen_gpt", "moe_all_to_all", "accumulation")
+ALL = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in EXAMPLES]
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_operators_of_the_examples_are_priced(name):
     training = Training.of(name)
     state = jax.eval_shape(training.make_state)
