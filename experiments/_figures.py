@@ -42,8 +42,14 @@ PLANNERS = ("alpa", *(n for n, p in planners.PLANNERS.items() if p.rule), "joint
 NO_LIMIT_BYTES = 2**50
 ABOVE_LEAST = 1.01
 """A budget beside the smallest peak that a search reached, relatively."""
-DESCENT = 0.96
-"""From one budget to the next while the smallest is looked for."""
+DESCENT, MOST_DESCENTS = 0.94, 4
+"""From one budget to the next while the smallest is looked for, and how often."""
+
+
+def count_processor_seconds() -> None:
+    """From now on time limits count the processor seconds of this process, not those in which
+    others have the machine: a search gets as far on a busy machine as on an idle one."""
+    time.monotonic = time.process_time
 
 
 class Results:
@@ -173,17 +179,20 @@ class MeshRun:
         # Every plan is a solution of the problem of "joint".
         all_peaks = [f.row["peak_bytes"] for f in self._found if planner in ("joint", f.planner)]
         budget = int(DESCENT * min(all_peaks))
-        while "error" not in self.row(planner, budget):
-            budget = int(DESCENT * min(budget, self.row(planner, budget)["peak_bytes"]))
+        for _ in range(MOST_DESCENTS):
+            row = self.row(planner, budget)
+            if "error" in row:
+                return
+            budget = int(DESCENT * min(budget, row["peak_bytes"]))
 
     def row(self, planner: str, budget_bytes: int) -> dict[str, Any]:
         """The figures of the plan found for a budget, or why there is none."""
         key = f"{self._what} {planner} {budget_bytes}"
         if key not in self._results.rows:
-            started = (time.monotonic(), time.process_time())
+            started = (time.perf_counter(), time.process_time())
             row = self._plan(key, planner, budget_bytes)
             row |= {
-                "planning_seconds": round(time.monotonic() - started[0], 2),
+                "planning_seconds": round(time.perf_counter() - started[0], 2),
                 "cpu_seconds": round(time.process_time() - started[1], 2),
             }
             self._results.add(key, row)
@@ -233,11 +242,22 @@ class MeshRun:
             self._problems[planner, more] = found
         return self._problems[planner, more]
 
-    def curve(self, planner: str, budgets: Sequence[int]) -> None:
-        """All of `budgets`, then the smallest; "joint" also at the smallest peaks of the others."""
+    def curve(self, planner: str, budgets: Sequence[int], *, least: bool = True) -> None:
+        """All of `budgets`, then the smallest; "joint" also at the peaks of the others."""
         more = [f.row["peak_bytes"] for f in self._least_found()] if planner == "joint" else []
         self.over(planner, [*budgets, *more])
-        self.least(planner)
+        if least:
+            self.least(planner)
+        if planner == "joint":
+            self._below_all()
+
+    def _below_all(self) -> None:
+        """Plans "joint" for the peak of every plan that is faster than what it has there."""
+        for found in sorted(self._found, key=lambda f: -f.row["peak_bytes"]):
+            peak = found.row["peak_bytes"]
+            best = self.fitting(peak, "joint")
+            if not best or best[0].row["step_seconds"] > found.row["step_seconds"]:
+                self.row("joint", peak)
 
     def _least_found(self) -> list[Found]:
         """Of each planner but "joint" the plan with the smallest peak."""

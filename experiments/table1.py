@@ -3,10 +3,12 @@
 Forward and backward, 7 products, 6 rectifiers and their gradients: 27 operators (the paper has
 26), on 8 V100s behind Ethernet, mesh (8, 1). Two sizes: heavy in weights, heavy in activations.
 Limits are shares of the peak of the fastest plan without a limit, times are relative to its time.
-Every time and peak is simulated.
+Every time and peak is simulated. Solver seconds are the processor's: the machine is shared.
 
     python -m experiments.table1
 """
+
+import time
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +16,13 @@ import matplotlib.pyplot as plt
 from absl import app, flags
 
 import kiwi
-from experiments._figures import Results
+from experiments._figures import Results, count_processor_seconds
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.planner import Settings, formulate
 from kiwi.solver.formulations import FORMULATIONS, Answer, ShardedGraph, solve_formulation
 from kiwi.strategy.sharded_graph import sharded_graph
 
-_SECONDS = flags.DEFINE_float("seconds", 60.0, "Time limit of the full model.")
+_SECONDS = flags.DEFINE_float("seconds", 60.0, "Processor seconds for the full model.")
 _OUT = flags.DEFINE_string("out", "experiments/results/table1.json", "Where results go.")
 
 LAYERS = 7
@@ -42,6 +44,7 @@ PAPER = {
 def main(_: list[str]) -> None:
     """Solves what is missing, then draws."""
     jax.config.update("jax_platforms", "cpu")
+    count_processor_seconds()
     results = Results(_OUT.value, "python -m experiments.table1")
     for size, (width, batch) in SIZES.items():
         wanted = [(r, f) for r in LIMITS for f in FORMULATIONS]
@@ -49,6 +52,7 @@ def main(_: list[str]) -> None:
             continue
         graph = mlp_graph(width, batch)
         free = solve_formulation(graph, NO_LIMIT_BYTES, "joint")
+        solve_formulation(graph, NO_LIMIT_BYTES, "full")  # Code is compiled off the clock.
         for share, formulation in wanted:
             key = f"{size} {share:.0%} {formulation}"
             if key not in results.rows:
@@ -85,6 +89,7 @@ def _row(graph: ShardedGraph, free: Answer, share: float, formulation: str) -> d
     assert free.priced is not None
     limit = int(share * free.priced.peak_bytes)
     joint = formulation == "joint"
+    wall = time.perf_counter()
     found = solve_formulation(
         graph,
         limit,
@@ -101,6 +106,7 @@ def _row(graph: ShardedGraph, free: Answer, share: float, formulation: str) -> d
         "normalised_bound": found.bound_seconds / free.seconds,
         "peak_bytes": None if priced is None else priced.peak_bytes,
         "solve_seconds": round(found.solve_seconds, 3),
+        "wall_seconds": round(time.perf_counter() - wall, 3),
         "solver": found.solver,
         "paper": PAPER[share].get(formulation),
     }
@@ -119,7 +125,7 @@ def _draw(results: Results) -> None:
         panels[1][column].set_xlabel("limit, % of the unlimited peak")
         panels[1][column].set_yscale("log")
     panels[0][0].set_ylabel("time / unlimited")
-    panels[1][0].set_ylabel("solver seconds")
+    panels[1][0].set_ylabel("solver seconds (processor)")
     panels[0][0].legend()
     figure.tight_layout()
     figure.savefig(results.path.with_suffix(".png"), dpi=130)

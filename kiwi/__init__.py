@@ -4,7 +4,9 @@ from kiwi import errors as errors
 from kiwi.api import PlannedFunction as PlannedFunction
 from kiwi.api import jit as jit
 from kiwi.api import plan as plan
+from kiwi.hlo.hints import hint as hint
 from kiwi.mesh import record_profile as record_profile
+from kiwi.plan.constraints import Constraints as Constraints
 from kiwi.plan.memory_report import MemoryReport as MemoryReport
 from kiwi.plan.memory_report import memory_report as memory_report
 from kiwi.plan.plan import Plan as Plan

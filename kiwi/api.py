@@ -19,6 +19,7 @@ from kiwi.mesh.shipped import find_table
 from kiwi.mesh.survey import Needs, use_survey
 from kiwi.plan.budget import parse_size
 from kiwi.plan.compiler_options import compiler_options
+from kiwi.plan.constraints import Constraints
 from kiwi.plan.plan import Plan, place_leaves
 from kiwi.plan.planner import Settings, Traced, make_plan, trace_call
 from kiwi.plan.planners import planner_named
@@ -54,6 +55,7 @@ class Options:
     donate_argnames: str | Sequence[str] | None = None
     in_shardings: Any = None
     out_shardings: Any = None
+    constraints: Constraints | None = None
 
 
 def plan(
@@ -79,6 +81,7 @@ def plan(
     donate_argnames: str | Sequence[str] | None = None,
     in_shardings: Any = None,
     out_shardings: Any = None,
+    constraints: Constraints | None = None,
     **kwargs: Any,
 ) -> Plan:
     """Plans `fun(*args, **kwargs)` for a mesh, without devices.
@@ -116,6 +119,8 @@ def plan(
     - `open_loops`: plans the body of a `jax.lax.scan` operator by operator, once for all its
       iterations. False plans each scan as one operator that is not sharded, as planners other
       than "joint" and "alpa" do.
+    - `constraints`: a `kiwi.Constraints`: shardings of arguments by path, and which arguments are
+      not replicated. `kiwi.hint` pins values inside of `fun`.
     - `on_progress`: called with a `kiwi.solver.Progress` as the solver improves.
     - the rest: as `jax.jit`. Shardings that are given are respected; None leaves one open.
 
@@ -145,6 +150,7 @@ def plan(
         donate_argnames=donate_argnames,
         in_shardings=in_shardings,
         out_shardings=out_shardings,
+        constraints=constraints,
     )
     return PlannedFunction(_unwrapped(fun), options).plan(*args, **kwargs)
 
@@ -160,7 +166,8 @@ def jit(fun: Callable[..., Any] | None = None, **options: Any) -> Any:
     Arguments that live elsewhere are moved to where the plan wants them.
 
     **Raises:** at once the errors about options, on the first call those of `kiwi.plan`, and
-    `NotEnoughDevicesError` if the mesh is larger than what is attached.
+    `NotEnoughDevicesError` if the mesh is larger than what is attached, `PlanMismatchError` if
+    processes that run one program have different plans.
     """
     if fun is None:
         return functools.partial(jit, **options)
@@ -264,6 +271,7 @@ class PlannedFunction:
             gap=o.gap,
             respect_user_checkpoint=o.respect_user_checkpoint,
             on_progress=o.on_progress,
+            constraints=o.constraints or Constraints(),
         )
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:

@@ -143,7 +143,7 @@ class PlanFileError(KiwiError, ValueError):
 
 
 class PlanMismatchError(KiwiError, ValueError):
-    """A saved plan for another function or other arguments.
+    """A saved plan for another function or other arguments; processes with different plans.
 
     **Attributes:**
 

@@ -50,21 +50,19 @@ def main(_: list[str]) -> None:
     """Checks both kinds of programs and writes `programs.json` and `programs.md`."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
-    tallies = {
-        name: _run(loops, _CASES.value, _SEED.value)
-        for name, loops in (("without loops", False), ("with loops", True))
-    }
-    results = {
-        "environment": _environment(),
-        **{name: _summary(tally) for name, tally in tallies.items()},
-    }
+    results: dict[str, Any] = {"environment": _environment()}
+    for name, loops in (("with loops", True), ("without loops", False)):
+        results[name] = _summary(_run(loops, _CASES.value, _SEED.value))
+        _write(results)
+    print(report(results))
+    sys.exit(any(found["failures"] for name, found in results.items() if name != "environment"))
+
+
+def _write(results: dict[str, Any]) -> None:
     out = Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
     (out / "programs.json").write_text(json.dumps(results, indent=1) + "\n")
-    text = report(results)
-    (out / "programs.md").write_text(text)
-    print(text)
-    sys.exit(any(tally.failures for tally in tallies.values()))
+    (out / "programs.md").write_text(report(results))
 
 
 def _run(loops: bool, cases: int, first: int) -> _Tally:

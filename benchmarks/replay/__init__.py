@@ -10,5 +10,5 @@ For each model of `benchmarks.replay.models`, on virtual CPU devices:
    take turns, because a machine that others use as well is faster at one time than at another.
 3. Each plan is priced by the median of the tables, and compared with the median of its runs.
 
-Results are JSON, a table and a plot.
+Results are JSON, a table and a plot. `--models=gpt` measures one model anew; rows of others stay.
 """

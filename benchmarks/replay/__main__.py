@@ -35,7 +35,7 @@ gets fresh pages, and touching one for the first time takes longer than a cache 
 
 
 def main(arguments: list[str]) -> None:
-    """Measures model by model, and writes the results after each."""
+    """Measures model by model, and writes the results after each, in the order of `MODELS`."""
     if any(os.environ.get(name) != value for name, value in ALLOCATOR.items()):
         command = [sys.executable, "-m", "benchmarks.replay", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, **ALLOCATOR})
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
     jax.config.update("jax_num_cpu_devices", 8)
     out = Path(_OUT.value)
     out.parent.mkdir(parents=True, exist_ok=True)
-    found: list[dict[str, Any]] = []
+    found = _others(out)
     for name in _MODELS.value:
         model = MODELS[name]
         outcome = replay(
@@ -53,12 +53,18 @@ def main(arguments: list[str]) -> None:
         own = rows(name, model.mesh_shape, outcome)
         for row in own:
             print(f"{row['model']}, {row['plan']}: {row['ratio']:.2f}", flush=True)
-        found += own
+        found = sorted(found + own, key=lambda row: list(MODELS).index(row["model"]))
         results = {"environment": _environment(), "spearman": orders(found), "rows": found}
         out.write_text(json.dumps(results, indent=1) + "\n")
         out.with_suffix(".md").write_text(markdown(results))
         plot(found, out.with_suffix(".png"))
     print(f"order, predicted against measured (Spearman): {orders(found)}")
+
+
+def _others(out: Path) -> list[dict[str, Any]]:
+    """Rows that are there already, of models that are not measured now."""
+    rows_ = json.loads(out.read_text())["rows"] if out.exists() else []
+    return [row for row in rows_ if row["model"] not in _MODELS.value]
 
 
 def _environment() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """One GPT block's training step, whose recording on a CPU comes with Kiwi.
 
-    kiwi profile benchmarks/replay/gpt_block.py:step --mesh 2,4 --cpu-devices 8 --out TABLE.json
+kiwi profile benchmarks/replay/gpt_block.py:step --mesh 2,4 --cpu-devices 8 --out TABLE.json
 """
 
 from typing import Any

@@ -11,9 +11,10 @@ from kiwi.api import PlannedFunction
 from kiwi.cli.output import Bar, Output
 from kiwi.errors import InvalidArgumentError
 from kiwi.loading import UserFunction, load, use_cpu_devices
-from kiwi.mesh.hardware import CATALOGUE, Hardware
-from kiwi.mesh.hardware import hardware as find_hardware
+from kiwi.mesh.hardware import Hardware
+from kiwi.mesh.shipped import table_named, table_names
 from kiwi.plan.budget import format_bytes, format_seconds
+from kiwi.plan.constraints import constraints_of_text
 from kiwi.plan.document import document
 from kiwi.plan.explain_text import document_summary, explanation_text, find_in_document
 from kiwi.plan.notes import notes
@@ -34,6 +35,9 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
     with output.progress() as bar:
         bar.say("tracing (the first plan on a machine also compiles the solver, a minute)")
         changes = {**overrides(arguments), "on_progress": _reporter(bar)}
+        if arguments.pin or arguments.forbid_replicated:
+            pins = constraints_of_text(arguments.pin, arguments.forbid_replicated)
+            changes["constraints"] = pins
         planned = _planned(user, changes)
         found = planned.plan(*user.args, **user.kwargs)
     _write(found, arguments, output)
@@ -231,7 +235,8 @@ def _sweep_rows(found: Sweep) -> list[tuple[str, ...]]:
 
 def hardware(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi hardware`."""
-    entries = [find_hardware(arguments.name)] if arguments.name else list(CATALOGUE.values())
+    names = [arguments.name] if arguments.name else table_names()
+    entries = [table_named(name).hardware for name in names]
     data = [dataclasses.asdict(entry) for entry in entries]
     if arguments.name:
         output.result(data[0], _hardware_text(entries[0]))

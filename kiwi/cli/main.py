@@ -76,6 +76,7 @@ def _add_plan(group: "argparse._SubParsersAction", common: argparse.ArgumentPars
     parser.add_argument("--mesh", type=_mesh, help="devices along each axis, e.g. 2,4")
     parser.add_argument("--budget", help="memory per device, e.g. 16GiB (default: the device's)")
     _add_settings(parser, verify="cpu")
+    _add_constraints(parser)
     parser.add_argument("--out", metavar="PLAN.json", help="save the plan")
     parser.add_argument("--report", metavar="PLAN.html", help="write the report")
     parser.set_defaults(run=commands.plan)
@@ -102,6 +103,24 @@ def _add_settings(parser: argparse.ArgumentParser, *, verify: str) -> None:
     parser.add_argument("--donate", type=_numbers, help="donated arguments by position, e.g. 0")
     parser.add_argument(
         "--verify", default=verify, help=f'compile check: cpu, or none (default "{verify}")'
+    )
+
+
+def _add_constraints(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--pin",
+        metavar="PATTERN=SHARDING",
+        action="append",
+        default=[],
+        help="how arguments lie, e.g. 'params/**=x,-'; entries are mesh axes joined by +, - for "
+        "none, ? for open",
+    )
+    parser.add_argument(
+        "--forbid-replicated",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="arguments of which every device holds a part only, e.g. 'params/**'",
     )
 
 

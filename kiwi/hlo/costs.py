@@ -5,7 +5,7 @@ from math import prod
 
 from kiwi.hlo.rule import ShardingRule, factor_product
 
-_FREE = frozenset(
+FREE_OPCODES = frozenset(
     {
         "broadcast_in_dim",
         "bitcast_convert",
@@ -39,7 +39,7 @@ def operator_flops(
     Elementwise functions count one per element, whatever they are: on accelerators they are
     bound by memory, which is priced apart.
     """
-    if opcode in _FREE:
+    if opcode in FREE_OPCODES:
         return 0.0
     if opcode in ("dot_general", "dot"):
         return 2.0 * factor_product(rule)

@@ -13,7 +13,8 @@ it starts from occupy memory. An equation is *materialised* if one of these hold
 5. the chain in front of it has grown to `MAX_CHAIN` equations or `MAX_READS` inputs;
 6. an opened loop's border: it stands there, the next iteration starts from it, or a loop reads it
    that it is not part of;
-7. a manual computation (`shard_map`) reads it: it has to lie as that says.
+7. a manual computation (`shard_map`) reads it: it has to lie as that says;
+8. the user's hint says how it lies, or whether it is kept.
 
 Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
 convolution or reduction whose only reader is a materialised map over the same elements is
@@ -90,7 +91,8 @@ _LAYOUT = frozenset(
 
 def materialised(graph: HloGraph) -> tuple[bool, ...]:
     """For each equation, whether its results occupy memory of their own."""
-    results = graph.program.result_values | graph.program.next_values.keys()
+    program = graph.program
+    results = program.result_values | program.next_values.keys() | program.pinned_values
     found: list[bool] = []
     chains = _Chains(graph, found)
     for equation in graph.program.equations:

@@ -11,8 +11,8 @@ is opened: its body stands in the program once, see `kiwi.hlo.loops`.
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -20,6 +20,7 @@ import jax
 from jax.extend import core as jex
 
 from kiwi.hlo import jax_internals, loops
+from kiwi.hlo.hints import PlacedHint
 from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop
 
 
@@ -167,7 +168,7 @@ class Program:
 
     `arguments` are value indices in the order of the flattened arguments, `constants` map
     captured arrays' value indices to the arrays, `results` follow the flattened results.
-    `loops` are the opened ones, by their index.
+    `loops` are the opened ones, by their index. `hints` are what the user says of values.
     """
 
     values: tuple[Value, ...]
@@ -176,6 +177,7 @@ class Program:
     constants: dict[int, Any]
     results: tuple[int | Literal, ...]
     loops: tuple[Loop, ...] = ()
+    hints: Mapping[int, tuple[PlacedHint, ...]] = field(default_factory=dict)
 
     @functools.cached_property
     def nesting(self) -> tuple[tuple[int, ...], ...]:
@@ -214,6 +216,11 @@ class Program:
                 if isinstance(carry.next, int):
                     found[carry.next] = (*found.get(carry.next, ()), loop.index)
         return found
+
+    @functools.cached_property
+    def pinned_values(self) -> frozenset[int]:
+        """The values that hints restrict."""
+        return frozenset(v for v, placed in self.hints.items() if any(p.hint.pins for p in placed))
 
     @functools.cached_property
     def result_values(self) -> frozenset[int]:

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jex
 
-from kiwi.hlo import loops
+from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.collection import without_collection
+from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
 from kiwi.hlo.loops import Carry, Loop, ScanOperands, border_equation
 from kiwi.hlo.program import Equation, Literal, Program, Value, join_scopes, kept_outputs
 
@@ -69,6 +70,7 @@ class _Builder:
         self._constants: dict[int, Any] = {}
         self._constant_of_array: dict[int, int] = {}
         self._known: dict[Any, tuple[int, ...]] = {}
+        self._hints: dict[int, tuple[PlacedHint, ...]] = {}
 
     def build(self, closed: Any) -> Program:
         jaxpr = closed.jaxpr
@@ -85,6 +87,7 @@ class _Builder:
                 self._constants,
                 results,
                 tuple(self._loops),
+                self._hints,
             )
         )
 
@@ -117,11 +120,23 @@ class _Builder:
             if eqn.primitive.name in INLINED_CALLS:
                 outputs = self._inline_call(eqn, inputs, stack, loop)
                 env.update(zip(eqn.outvars, outputs, strict=True))
+            elif eqn.primitive.name == HINT_PRIMITIVE:
+                self._note_hint(eqn, inputs[0])
+                env[eqn.outvars[0]] = inputs[0]
             elif self._open_loops and loops.may_open(eqn):
                 env.update(zip(eqn.outvars, self._open(eqn, inputs, scope, loop), strict=True))
             else:
                 outputs = self._emit(eqn, inputs, scope, loop)
                 env.update(zip(kept_outputs(eqn), outputs, strict=True))
+
+    def _note_hint(self, eqn: Any, value: int | Literal) -> None:
+        """Hints are no equations of the program: they stand at the value."""
+        if isinstance(value, Literal):
+            return
+        placed = PlacedHint(eqn.params["hint"], jax_internals.source_line(eqn.source_info))
+        known = self._hints.get(value, ())
+        if placed not in known:
+            self._hints[value] = (*known, placed)
 
     def _inline_call(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, loop: int | None
@@ -383,4 +398,5 @@ def _renumbered(program: Program, kept: list[Equation]) -> Program:
         )
         for loop in program.loops
     )
-    return Program(tuple(values), tuple(equations), arguments, constants, results, alive)
+    hints = {new_index[v]: placed for v, placed in program.hints.items() if v in new_index}
+    return Program(tuple(values), tuple(equations), arguments, constants, results, alive, hints)

@@ -19,8 +19,7 @@ from kiwi.mesh.hardware import CATALOGUE, Hardware
 from kiwi.mesh.measure import Bench, Timing
 from kiwi.mesh.points import STREAM_BYTES, StreamPoint, matmul_flops_per_second
 from kiwi.mesh.profile_table import Environment, ProfileTable
-from kiwi.mesh.recorded_device import attached_target_config
-from kiwi.mesh.target_config import target_config
+from kiwi.mesh.target_config import attached_target_config, target_config
 
 _SAVE_SECONDS = 5.0
 _MATMUL_SIZE = {"cpu": 1024, "gpu": 8192}

@@ -26,6 +26,11 @@ def shipped_names() -> list[str]:
     return sorted(file.name.removesuffix(".json") for file in _folder().iterdir())
 
 
+def table_names() -> list[str]:
+    """All names that profiles have: the catalogue's first, then those of other tables."""
+    return list(dict.fromkeys([*CATALOGUE, *shipped_names()]))
+
+
 def table_named(name: str) -> ProfileTable:
     """The table that comes with Kiwi, or that of the catalogue's entry without measurements.
 
@@ -36,7 +41,7 @@ def table_named(name: str) -> ProfileTable:
             return replace(ProfileTable.load(path), loaded_from=name)
     if name in CATALOGUE:
         return ProfileTable(CATALOGUE[name])
-    known = list(dict.fromkeys([*CATALOGUE, *shipped_names()]))
+    known = table_names()
     close = get_close_matches(str(name).lower(), known, n=1, cutoff=0.4)
     raise UnknownProfileError(
         f"There is no hardware profile {name!r}. Known: {', '.join(known)}.",

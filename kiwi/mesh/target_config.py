@@ -5,7 +5,10 @@ the public documents that the figures come from in its head.
 """
 
 import re
+import tempfile
 from importlib import resources
+from pathlib import Path
+from typing import Any
 
 from kiwi.errors import CompilerUnavailableError
 from kiwi.mesh.hardware import Hardware
@@ -32,6 +35,24 @@ def target_config(hardware: Hardware) -> str:
             suggestion=f"A profile that does: {', '.join(described())}; or verify='cpu'.",
         )
     return file.read_text(encoding="utf-8")
+
+
+def attached_target_config(device: Any) -> str | None:
+    """XLA's description of a GPU that is attached, or that programs can be compiled for.
+
+    jax has no call for it: XLA:GPU writes it beside the dump of a program that it compiles. None
+    where it does not, as on CPUs.
+    """
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    here = NamedSharding(Mesh(np.asarray([device], dtype=object), ("x",)), PartitionSpec())
+    with tempfile.TemporaryDirectory() as folder:
+        add = jax.jit(lambda x: x + 1, in_shardings=here, compiler_options={"xla_dump_to": folder})
+        add.lower(jax.ShapeDtypeStruct((1,), "float32")).compile()
+        dumped = sorted(Path(folder).glob("*gpu_target_config.pbtxt"))
+        return dumped[0].read_text(encoding="utf-8") if dumped else None
 
 
 def described() -> list[str]:

@@ -15,6 +15,7 @@ import jax
 
 from kiwi.mesh import ProfileTable, TensorSharding
 from kiwi.plan.alternatives import Alternative
+from kiwi.plan.constraints import Constraints
 from kiwi.plan.fingerprint import Fingerprint, fingerprint, identities, value_type
 from kiwi.plan.ledger import OperatorEntry
 from kiwi.plan.signature import JitOptions, flatten_prefix
@@ -100,8 +101,14 @@ def _options(plan: "Plan") -> Document:
             "seed": settings.seed,
             "verify": settings.verify,
             "respect_user_checkpoint": settings.respect_user_checkpoint,
+            **_constraints(settings.constraints),
         }
     return found
+
+
+def _constraints(constraints: Constraints) -> Document:
+    given = constraints.shardings or constraints.forbid_replicated
+    return {"constraints": constraints.to_json()} if given else {}
 
 
 def _table(table: ProfileTable | None) -> Document | None:

@@ -17,10 +17,14 @@ def exclusions(planning: PlanningProblem, unit: int) -> tuple[str, ...]:
     """The sentences for one unit."""
     found = planning.units.units[unit]
     return (
-        *_undivided(found.rule, planning.mesh),
-        *_blocked(found.rule),
+        *rule_exclusions(found.rule, planning.mesh),
         *_residency(planning, found),
     )
+
+
+def rule_exclusions(rule: ComposedRule, mesh: DeviceMesh) -> tuple[str, ...]:
+    """Cases 1 and 2: which shardings an operator's rule does not have."""
+    return (*_undivided(rule, mesh), *_blocked(rule))
 
 
 def _undivided(rule: ComposedRule, mesh: DeviceMesh) -> list[str]:

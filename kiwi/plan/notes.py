@@ -1,9 +1,15 @@
 """What the reader of a plan should know."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from jax.extend import core as jex
 
 from kiwi.hlo.fusion import is_opaque
+from kiwi.hlo.hints import HINT_PRIMITIVE
 from kiwi.plan.budget import format_bytes
+from kiwi.plan.pins import reads_hints
+from kiwi.plan.planners import planner_named
+from kiwi.strategy.library import library_calls
 from kiwi.strategy.mapped import given_layouts
 
 if TYPE_CHECKING:
@@ -18,7 +24,9 @@ def notes(plan: "Plan") -> tuple[str, ...]:
     return (
         *_undivided(plan),
         *_unmeasured(plan),
+        *_unmeasured_operators(plan),
         *_regions(plan),
+        *_unread_hints(plan),
         *_solver(plan),
         *_difference(plan),
         *_budget(plan),
@@ -57,6 +65,21 @@ def _unmeasured(plan: "Plan") -> list[str]:
     ]
 
 
+def _unmeasured_operators(plan: "Plan") -> list[str]:
+    """Matmuls and convolutions that the profile table does not know in any shape."""
+    table, units = plan.mesh.table, plan.execution.units
+    if table is None:
+        return []
+    calls = [call for unit in units.units for call in library_calls(units, unit)]
+    missing = {c.opcode for c in calls if c and c.is_matmul and not table.has(*c.known)}
+    if not missing:
+        return []
+    return [
+        f"The profile lacks some {' and '.join(sorted(missing))} of this step: priced by the "
+        "roofline."
+    ]
+
+
 def _regions(plan: "Plan") -> list[str]:
     """What is not looked into: regions, and calls of what has no sharding rule."""
     units = plan.execution.units
@@ -76,6 +99,28 @@ def _regions(plan: "Plan") -> list[str]:
         (opaque, "Without a sharding rule, replicated and kept: {}."),
     )
     return [text.format(", ".join(sorted(names))) for names, text in sentences if names]
+
+
+def _unread_hints(plan: "Plan") -> list[str]:
+    """Hints that the planner does not heed, or that are inside of what is planned whole."""
+    graph, planner = plan.execution.units.graph, planner_named(plan.planner)
+    placed = [p for hints in graph.program.hints.values() for p in hints if p.hint.pins]
+    found = []
+    if placed and not reads_hints(planner):
+        found.append(f"The planner {plan.planner!r} heeds no hints: {len(placed)} are not read.")
+    elif not planner.recomputes and any(p.hint.keep or p.hint.recompute for p in placed):
+        found.append(f"The planner {plan.planner!r} heeds no hints to keep or to recompute.")
+    inside = sum(_hints_inside(e.jaxpr_eqn) for e in graph.program.equations)
+    if inside:
+        found.append(f"{inside} hints inside of what is planned whole are not read.")
+    return found
+
+
+def _hints_inside(eqn: Any) -> int:
+    """How many hints the regions of a traced equation have."""
+    regions = (getattr(region, "jaxpr", region) for region in jex.jaxprs_in_params(eqn.params))
+    inner = [e for region in regions for e in region.eqns]
+    return sum((e.primitive.name == HINT_PRIMITIVE) + _hints_inside(e) for e in inner)
 
 
 def _solver(plan: "Plan") -> list[str]:

@@ -1,24 +1,33 @@
 """The way from a bound call to a `Plan`: trace, lower, enumerate, solve, emit, check."""
 
+import functools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 
-from kiwi.errors import InvalidArgumentError, UnknownSolverError
+from kiwi.errors import (
+    InfeasibleBudgetError,
+    InvalidArgumentError,
+    ShardingConflictError,
+    UnknownSolverError,
+)
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.program import Program
 from kiwi.hlo.tracing import trace
 from kiwi.hlo.units import UnitGraph, build_units
-from kiwi.mesh import DeviceMesh
+from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
+from kiwi.plan.blame import blamed
 from kiwi.plan.carried import carried_results
+from kiwi.plan.constraints import Constraints
 from kiwi.plan.formulated import plan_formulated
 from kiwi.plan.ledger import build_ledger
 from kiwi.plan.loop import ClosedLoop
 from kiwi.plan.one_device import NO_LIMIT_BYTES, plan_one_device
 from kiwi.plan.origin import Origin
+from kiwi.plan.pins import resolve_pins
 from kiwi.plan.plan import ArgumentTrees, Plan
 from kiwi.plan.planners import Way, planner_named
 from kiwi.plan.progress import ProgressLog
@@ -28,6 +37,7 @@ from kiwi.plan.targets import TARGETS, memory_model
 from kiwi.solver import SOLVERS
 from kiwi.solver.outcome import OnProgress
 from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
+from kiwi.strategy.pinned import Pins
 from kiwi.strategy.residency import Residency
 
 
@@ -40,6 +50,8 @@ class Settings:
     - `respect_user_checkpoint`: keeps the recomputation that `jax.checkpoint` in the function
       asks for, instead of planning it anew.
     - `on_progress`: called by the solver whenever solution or bound improve.
+    - `constraints`: what the caller pins of arguments; `dropped_pins`: labels of pins, of these
+      and of hints, that are not heeded.
     """
 
     mesh: DeviceMesh
@@ -52,6 +64,8 @@ class Settings:
     gap: float
     respect_user_checkpoint: bool
     on_progress: OnProgress | None = None
+    constraints: Constraints = field(default_factory=Constraints)
+    dropped_pins: frozenset[str] = frozenset()
 
     def check(self) -> None:
         """Raises `UnknownPlannerError`, `UnknownSolverError` or `InvalidArgumentError`."""
@@ -123,7 +137,14 @@ def make_plan(
         planning = formulate(traced, out_shardings, settings)
     log = ProgressLog(settings.on_progress)
     loop = ClosedLoop(traced, planning, replace(settings, on_progress=log))
-    plan = loop.run(warm_start)
+    try:
+        plan = loop.run(warm_start)
+    except InfeasibleBudgetError as error:
+        pins = planning.fixed.pins
+        if settings.dropped_pins or not pins.labels:
+            raise
+        other = functools.partial(make_plan, traced, out_shardings)
+        raise blamed(error, pins, settings, other) from error
     assert plan.solve_result.solution is not None
     return replace(
         plan,
@@ -166,10 +187,12 @@ def formulate(
         )
         for k, given in traced.call.given_shardings.items()
     }
+    planner = planner_named(settings.planner)
+    pins = resolve_pins(traced, settings.constraints, mesh, planner, settings.dropped_pins)
+    arguments |= _pinned_arguments(program, pins, arguments, mesh)
     results = _given_results(traced, program, out_shardings, mesh)
     replaced = carried_results(traced.call, traced.out_tree, traced.units)
     carried = {p: argument for p, argument in replaced.items() if p not in results}
-    planner = planner_named(settings.planner)
     fixed = Fixed(
         arguments,
         results,
@@ -178,10 +201,34 @@ def formulate(
         target=memory_model(settings.verify),
         rewrite=None if planner.rule is None else planner.rule(traced.units, settings),
         offered=offered,
+        pins=pins,
     )
     if settings.planner == "xla":
         fixed = replace(fixed, values=propagated(program, mesh, fixed))
     return build_problem(traced.units, mesh, fixed, settings.memory_budget_bytes)
+
+
+def _pinned_arguments(
+    program: Program, pins: Pins, given: dict[int, TensorSharding], mesh: DeviceMesh
+) -> dict[int, TensorSharding]:
+    """The arguments whose shardings pins leave no choice.
+
+    **Raises:** `ShardingConflictError` if `in_shardings` says otherwise.
+    """
+    found = {}
+    for value in set(pins.values) & set(program.arguments):
+        shape = program.values[value].shape
+        options = [given[value]] if value in given else enumerate_shardings(shape, mesh)
+        allowed = pins.of_source(value, options)
+        if not allowed:
+            labels = " and ".join(pin.label for pin in pins.values[value])
+            raise ShardingConflictError(
+                f"in_shardings gives {mesh.describe(given[value])}, which contradicts {labels}.",
+                suggestion="Drop one of them.",
+            )
+        if len(allowed) == 1:
+            found[value] = allowed[0]
+    return found
 
 
 def _given_results(

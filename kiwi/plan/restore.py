@@ -18,6 +18,7 @@ from kiwi.mesh.shipped import find_table
 from kiwi.plan.alternatives import Alternative
 from kiwi.plan.collectives import AxisUse
 from kiwi.plan.compiled import CompiledProgram, compiled_from_json
+from kiwi.plan.constraints import Constraints
 from kiwi.plan.decision import Decision
 from kiwi.plan.document import Document
 from kiwi.plan.estimate import Estimate, Held
@@ -308,6 +309,10 @@ def _spec_entry(axes: Sequence[str]) -> Any:
     return axes[0] if len(axes) == 1 else tuple(axes)
 
 
+_NO_CONSTRAINTS: Document = {"shardings": {}, "forbid_replicated": []}
+"""Of plan files without any."""
+
+
 def _origin(saved: Document, traced: Traced, mesh: DeviceMesh) -> Origin | None:
     """What the plan was made from, with the shardings that its caller had fixed."""
     options = saved["options"]
@@ -333,6 +338,7 @@ def _origin(saved: Document, traced: Traced, mesh: DeviceMesh) -> Origin | None:
         seed=options["seed"],
         gap=options["gap"],
         respect_user_checkpoint=options["respect_user_checkpoint"],
+        constraints=Constraints.from_json(options.get("constraints", _NO_CONSTRAINTS)),
     )
     call = replace(traced.call, given_shardings=given)
     return Origin(replace(traced, call=call), out, settings)

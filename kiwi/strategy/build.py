@@ -31,6 +31,7 @@ from kiwi.strategy.copies import NEGLIGIBLE, CopyNode, copy_node
 from kiwi.strategy.edges import EdgeMatrices, Side, resharding_table
 from kiwi.strategy.hoisted import hoisted
 from kiwi.strategy.lifetimes import Lifetimes
+from kiwi.strategy.pinned import Pins
 from kiwi.strategy.residency import Residency, UnitResidency, residencies, with_offered
 from kiwi.strategy.rewrite import rewritten
 from kiwi.strategy.strategies import ShardingStrategy
@@ -52,6 +53,7 @@ class Fixed:
     - `rewrite`: the units that are recomputed, and no others; None leaves that to the solver.
     - `offered`: for each unit, residencies to offer beside its own: those of other plans of the
       same step, which are then solutions of this problem, too.
+    - `pins`: the user's, see `kiwi.strategy.pinned`. They have options left.
     """
 
     arguments: Mapping[int, TensorSharding]
@@ -62,6 +64,7 @@ class Fixed:
     target: str = "cpu"
     rewrite: frozenset[int] | None = None
     offered: tuple[tuple[Residency, ...], ...] = ()
+    pins: Pins = field(default_factory=Pins)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,14 +153,18 @@ def build_problem(
     lifetimes = with_offered(lifetimes, fixed.offered)
     table = StrategyTable(units, mesh)
     unit_nodes = tuple(
-        UnitNode(unit.index, _strategies(units, table, unit, fixed), lifetimes[unit.index])
+        UnitNode(
+            unit.index,
+            _strategies(units, mesh, table, unit, fixed),
+            fixed.pins.residency(unit, lifetimes[unit.index]),
+        )
         for unit in units.units
     )
     return _assemble(units, mesh, fixed, sources, unit_nodes, limit_bytes, with_parts=False)
 
 
 def _strategies(
-    units: UnitGraph, table: StrategyTable, unit: Unit, fixed: Fixed
+    units: UnitGraph, mesh: DeviceMesh, table: StrategyTable, unit: Unit, fixed: Fixed
 ) -> tuple[ShardingStrategy, ...]:
     """Those that yield what is fixed, and of these those that move the fewest bytes.
 
@@ -166,7 +173,7 @@ def _strategies(
     """
     wanted = [fixed.values.get(output) for output in unit.outputs]
     if all(sharding is None for sharding in wanted):
-        return table.of(unit)
+        return fixed.pins.strategies(units, mesh, table, unit)
     found = [
         s
         for s in table.all_of(unit)
@@ -219,7 +226,7 @@ def _source_node(units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, value: int) -
         return SourceNode(value, (fixed.arguments[value],))
     if value in units.graph.program.constants or info.is_extended:
         return SourceNode(value, (whole,))
-    return SourceNode(value, tuple(enumerate_shardings(info.shape, mesh)))
+    return SourceNode(value, fixed.pins.of_source(value, enumerate_shardings(info.shape, mesh)))
 
 
 class _Builder:

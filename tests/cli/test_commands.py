@@ -63,6 +63,15 @@ def test_plan_prints_json_for_machines(run):
     assert found["mesh"]["axis_names"] == ["data", "model"]
 
 
+def test_arguments_are_pinned(run):
+    code, out, _ = run(*PLAN, "--pin", "w/0=-,x", "--json")
+    assert code == 0
+    assert json.loads(out)["arguments"]["w[0]"]["sharding"] == [[], ["x"]]
+    code, _, err = run(*PLAN, "--pin", "w/0=-,-", "--forbid-replicated", "w/**")
+    assert code == 4
+    assert "shardings['w/0'] and forbid_replicated['w/**']" in err
+
+
 def test_arguments_may_be_named(run):
     code, out, _ = run(*PLAN, "--args", "by_name", "--json")
     assert code == 0 and list(json.loads(out)["arguments"]) == ["w[0]", "w[1]", "x"]

@@ -4,8 +4,11 @@ import pytest
 
 from examples._compare import EXAMPLES, TOLERANCE, Training
 
+QUICK = ("moe_all_to_all",)
+ALL = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in EXAMPLES]
 
-@pytest.mark.parametrize("name", EXAMPLES)
+
+@pytest.mark.parametrize("name", ALL)
 def test_examples_train_alike_within_a_budget(name):
     (row,) = Training.of(name).rows([0.8], steps=2)
     assert row.peak_bytes <= row.budget_bytes

@@ -6,6 +6,7 @@ import pytest
 
 from kiwi.solver.formulations import ShardedGraph, price, solve_formulation
 from kiwi.solver.formulations.brute_force import full_seconds, joint_seconds
+from kiwi.solver.formulations.relaxation import solve_relaxation
 from kiwi.solver.result import SolveStatus
 from tests.formulations.random_graphs import random_graph, random_limit
 
@@ -33,8 +34,28 @@ def test_each_agrees_with_its_definition_and_freedom_costs_no_more(first: int) -
     assert 0 < solved < CHUNK  # some limits can be met, some cannot
 
 
-def _check(graph: ShardedGraph, limit: int, formulation: str, expected: float) -> None:
-    answer = solve_formulation(graph, limit, formulation)
+@pytest.mark.parametrize("first", range(0, PROBLEMS, CHUNK))
+def test_stages_alone_agree_and_the_relaxation_bounds_them(first: int) -> None:
+    """What `solve_formulation` seldom gets to is tested as well as what it begins with."""
+    attained = 0
+    for seed in range(first, first + CHUNK):
+        graph, limit = random_graph(seed), random_limit(random_graph(seed), seed)
+        expected = full_seconds(graph, limit)
+        _check(graph, limit, "full", expected, relax_first=False)
+        relaxed = solve_relaxation(graph, limit, 20.0, 0)
+        assert relaxed.bound_seconds <= expected * (1 + 1e-6), seed
+        if relaxed.found is not None:
+            priced = price(graph, *relaxed.found)
+            assert priced.peak_bytes <= limit
+            assert priced.seconds >= expected * (1 - 1e-9), seed
+            attained += priced.seconds == pytest.approx(expected)
+    assert attained  # it is tight on some, or it would not be worth asking
+
+
+def _check(
+    graph: ShardedGraph, limit: int, formulation: str, expected: float, **options: bool
+) -> None:
+    answer = solve_formulation(graph, limit, formulation, **options)
     assert answer.seconds == pytest.approx(expected, rel=1e-6)
     if math.isinf(expected):
         assert answer.status is SolveStatus.INFEASIBLE
@@ -53,6 +74,6 @@ def test_solvers_agree(formulation: str, solver: str) -> None:
     for seed in range(8):
         graph, limit = random_graph(seed), random_limit(random_graph(seed), seed)
         expected = ORACLES[formulation](graph, limit)
-        answer = solve_formulation(graph, limit, formulation, solver=solver)
+        answer = solve_formulation(graph, limit, formulation, solver=solver, relax_first=False)
         assert answer.seconds == pytest.approx(expected, rel=1e-6), seed
         assert answer.solver == solver, answer.message

@@ -87,16 +87,41 @@ def test_price_is_the_simulation():
 
 @pytest.mark.parametrize("formulation", ["full", "reduced"])
 def test_infeasible_says_which_rows(formulation):
+    """No two values fit; one does, so that holding none of them would do."""
     answer = solve_formulation(chain(4), 15, formulation)
     assert answer.status is SolveStatus.INFEASIBLE
     assert "memory held while" in answer.message and "15 bytes" in answer.message
+
+
+def test_a_lone_operator_that_does_not_fit_is_a_matter_of_memory_alone():
+    answer = solve_formulation(chain(4), 5, "full")
+    assert "without one demand alone: the memory held" in answer.message
+
+
+def test_what_would_have_to_give_way_is_told_beside_memory():
+    """Two values fit, a third would be held for a user; chains would do for the reduced model."""
+    held = solve_formulation(chain(4), 15, "full").message
+    assert "any one of" in held and "a value is held until" in held
+    graph = chain(6)
+    limits = [
+        limit
+        for limit in range(21, 82, 10)
+        if solve_formulation(graph, limit, "reduced").priced is None
+        and solve_formulation(graph, limit, "joint").priced is not None
+    ]
+    assert limits
+    eq_9 = "no input of a recomputed operator is recomputed (Eq. 9)"
+    assert eq_9 in solve_formulation(graph, max(limits), "reduced").message
+    assert eq_9 not in solve_formulation(graph, 5, "reduced").message
 
 
 def test_gurobi_beyond_its_licence_falls_back():
     pytest.importorskip("gurobipy")
     graph = chain(7, strategies=3)
     limit = 101
-    answer = solve_formulation(graph, limit, "full", solver="gurobi", time_limit_seconds=20)
+    answer = solve_formulation(
+        graph, limit, "full", solver="gurobi", time_limit_seconds=20, relax_first=False
+    )
     if answer.solver == "gurobi":
         pytest.skip("a licence without a limit")
     assert answer.solver == "highs" and "HiGHS stood in." in answer.message

@@ -1,13 +1,18 @@
 """Descriptions of GPUs for XLA:GPU agree with the hardware catalogue."""
 
+import importlib.util
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
+import jax
 import pytest
 
 from kiwi.errors import CompilerUnavailableError
 from kiwi.mesh import CATALOGUE, hardware, target_config
-from kiwi.mesh.target_config import compute_capability, described
+from kiwi.mesh.target_config import attached_target_config, compute_capability, described
 
 CAPABILITIES = {"v100-sxm2": (7, 0), "a100-sxm": (8, 0), "h100-sxm": (9, 0), "h200-sxm": (9, 0)}
 
@@ -16,6 +21,31 @@ def figure(config: str, field: str) -> float:
     found = re.search(rf"^\s*{field}: ([\d.]+)$", config, re.MULTILINE)
     assert found is not None, f"{field} is missing"
     return float(found[1])
+
+
+def test_processors_have_none():
+    assert attached_target_config(jax.devices()[0]) is None
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax_plugins.xla_cuda12") is None, reason="no plugin")
+def test_the_compiler_tells_what_its_device_is():
+    """In a process of its own, for which the compiler without a GPU will do."""
+    code = (
+        "from kiwi.mesh import hardware, target_config\n"
+        "from kiwi.mesh.target_config import attached_target_config\n"
+        "from kiwi.plan.cuda import compile_only_devices\n"
+        "(device,) = compile_only_devices(target_config(hardware('a100-sxm')), 1)\n"
+        "print(attached_target_config(device))\n"
+    )
+    environment = {**os.environ, "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "JAX_PLATFORMS": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found, known = done.stdout, target_config(hardware("a100-sxm"))
+    assert compute_capability(found) == (8, 0)
+    for field in ("core_count", "device_memory_size", "memory_bandwidth"):
+        assert figure(found, field) == figure(known, field)
 
 
 def test_every_gpu_of_the_catalogue_is_described():

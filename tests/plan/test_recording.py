@@ -80,6 +80,23 @@ def test_an_axis_length_that_was_not_measured_is_analytic_and_noted():
     assert any("no collectives over 2 devices" in n for n in plan_gpt(table).notes)
 
 
+def test_a_missing_operator_takes_the_roofline_and_says_so(gpt_plan):
+    """Without any matmul in the table their time is analytic, never zero."""
+    table = ProfileTable.load(GPT_TABLE)
+    rest = tuple(e for e in table.operators if e.opcode != "dot_general")
+    plan = plan_gpt(replace(table, operators=rest))
+    assert plan.time_shares["analytic"] > gpt_plan.time_shares.get("analytic", 0.0) + 0.1
+    assert "% analytic" in str(plan)
+    assert any("lacks some dot_general" in note for note in plan.notes)
+    assert not any("lacks some" in note for note in gpt_plan.notes)
+    matmuls = [
+        entry.seconds["compute"]
+        for entry, decision in zip(plan.ledger.operators, plan.decisions, strict=True)
+        if decision.opcode == "dot_general"
+    ]
+    assert matmuls and min(matmuls) > table.hardware.kernel_launch_seconds
+
+
 def test_a_catalogue_entry_and_its_table_give_the_same_plan():
     entry = CATALOGUE["h100-sxm"]
     plans = [plan_gpt(p) for p in ("h100-sxm", entry, ProfileTable(entry))]

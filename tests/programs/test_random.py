@@ -8,7 +8,7 @@ from benchmarks.programs.operations import OPERATIONS
 from benchmarks.programs.recipes import Recipe, recipes
 from benchmarks.programs.regions import REGIONS
 
-QUICK = hypothesis.settings(max_examples=10, suppress_health_check=list(hypothesis.HealthCheck))
+QUICK = hypothesis.settings(max_examples=6, suppress_health_check=list(hypothesis.HealthCheck))
 MANY = hypothesis.settings(QUICK, max_examples=300)
 
 

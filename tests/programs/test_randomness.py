@@ -65,8 +65,7 @@ def largest_difference(function: Callable[..., Any], kind: str) -> float:
     return float(jnp.abs(found - expected).max() / jnp.abs(expected).max())
 
 
-@pytest.mark.parametrize("mesh_shape", [(1, 1), (2, 4)])
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize(("kind", "mesh_shape"), [("typed", (2, 4)), ("raw", (1, 1))])
 def test_recomputed_dropout_has_the_same_mask(kind, mesh_shape):
     execution = recomputing(kind, mesh_shape)
     assert random_bits(execution)
@@ -91,7 +90,7 @@ def test_another_key_for_the_recomputation_would_be_noticed(monkeypatch):
     assert largest_difference(emit(execution), "typed") > 1e-2
 
 
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", ["typed"])
 def test_plans_with_little_memory_recompute_dropout(kind):
     planned = kiwi.jit(STEP, mesh_shape=(2,), verify=None, memory_budget="1GB")
     free = planned.plan(*arguments(kind))

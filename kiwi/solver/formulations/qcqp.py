@@ -65,7 +65,13 @@ def solve_qcqp(
         return _solve(graph, limit_bytes, started, time_limit_seconds, seed, gap)
     except SolverUnavailableError as error:
         stood_in = solve_formulation(
-            graph, limit_bytes, "full", time_limit_seconds=time_limit_seconds, seed=seed, gap=gap
+            graph,
+            limit_bytes,
+            "full",
+            time_limit_seconds=time_limit_seconds,
+            seed=seed,
+            gap=gap,
+            relax_first=False,
         )
         message = f"{error.what} The linear model stood in, solved by {stood_in.solver}."
         message = " ".join(filter(None, (message, stood_in.message)))

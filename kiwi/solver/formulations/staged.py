@@ -27,6 +27,7 @@ choices (`kiwi.solver.formulations.products`).
 - (h) Parameters are resident (15): they are in every row of (g).
 - (i) A[t, i] <= sum of A[t, j] over users + B[t + 1, i]: nothing runs for nothing [needed].
 - (j) Results are there at the end [results].
+- (k) The cost is at least that of a relaxation without stages [bound].
 
 Equations 17 to 20 define U by a recurrence over F, which frees. (f) and (g) say the same with H,
 that holds, in place of 1 - F: no chain of equations, and products that relax to convex hulls
@@ -78,6 +79,13 @@ class StagedModel:
         )
         runs = [cell for cell in sorted(self.computed) if values[self.computed[cell]] > 0.5]
         return Schedule(tuple(i for _, i in runs)), strategies
+
+    def add_bound(self, seconds: float) -> None:
+        """(k): what every schedule takes at least (`kiwi.solver.formulations.relaxation`), less
+        the solver's tolerance."""
+        least = seconds / self.scale_seconds * (1.0 - 1e-9)
+        objective = self.model.objective.as_linear_expression()
+        self.model.add_linear_constraint(objective >= least, name="bound")
 
     def hint(self, schedule: Schedule, strategies) -> dict[mathopt.Variable, float]:
         """A known solution, for solvers that begin with one."""

@@ -1,0 +1,140 @@
+"""`kiwi.hint`: what the user says about a value, in the function itself.
+
+A hint is an identity with a primitive of its own, so that it stands in the traced program. It
+lowers to nothing: a program compiles to the same instructions with and without its hints.
+
+1. Derivatives pass through it unhinted: the cotangent of a hinted value is not pinned. (A hint on
+   the gradient itself pins that.)
+2. Under `jax.vmap` the new dimension is open, the others stay as hinted.
+3. Tracing takes it out of the program and notes it at the value (`Program.hints`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend import core as jex
+from jax.extend import source_info_util
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import PartitionSpec
+
+from kiwi.errors import InvalidArgumentError
+
+HINT_PRIMITIVE = "kiwi_hint"
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What is said of one value; see `hint`."""
+
+    sharding: PartitionSpec | None = None
+    keep: bool = False
+    recompute: bool = False
+    name: str | None = None
+
+    @property
+    def pins(self) -> bool:
+        """Whether it restricts a plan; a name alone does not."""
+        return self.sharding is not None or self.keep or self.recompute
+
+
+@dataclass(frozen=True)
+class PlacedHint:
+    """A hint and the line of the user's code that it stands in."""
+
+    hint: Hint
+    source_line: str
+
+    @property
+    def label(self) -> str:
+        """How notes and errors call it."""
+        name = f" {self.hint.name!r}" if self.hint.name else ""
+        line = f" at {self.source_line}" if self.source_line else ""
+        return f"hint{name}{line}"
+
+
+def hint(
+    x: Any,
+    *,
+    sharding: PartitionSpec | None = None,
+    keep: bool = False,
+    recompute: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Returns `x`, and tells Kiwi how a plan has to treat it.
+
+    Works with and without Kiwi, under `jax.jit`, `jax.grad`, `jax.vmap` and `jax.lax.scan`; costs
+    nothing in the compiled program.
+
+    **Arguments:**
+
+    - `x`: an array or a pytree of arrays, each of which is hinted.
+    - `sharding`: how it lies on the mesh. `PartitionSpec.UNCONSTRAINED` leaves a dimension open.
+    - `keep`: it is not computed again for the backward pass.
+    - `recompute`: it is dropped after the forward pass, and computed again.
+    - `name`: how errors call the hint.
+
+    **Raises:** `InvalidArgumentError` if `sharding` is no `PartitionSpec` or has more entries than
+    an array has dimensions, or if both `keep` and `recompute` are asked for.
+    """
+    if keep and recompute:
+        raise InvalidArgumentError(
+            f"The hint {name or ''!r} asks to keep a value and to recompute it.",
+            suggestion="One of them, or neither to leave that to the plan.",
+        )
+    if sharding is not None and not isinstance(sharding, PartitionSpec):
+        raise InvalidArgumentError(
+            f"The sharding {sharding!r} of a hint is no PartitionSpec.",
+            suggestion='For example jax.sharding.PartitionSpec("x", None).',
+        )
+    given = Hint(sharding, keep, recompute, name)
+    return jax.tree.map(lambda leaf: _hinted(leaf, given), x)
+
+
+def _hinted(leaf: Any, given: Hint) -> Any:
+    rank = jax.typeof(leaf).ndim
+    if given.sharding is not None and len(given.sharding) > rank:
+        raise InvalidArgumentError(
+            f"The hint's sharding {given.sharding} has {len(given.sharding)} entries, the array "
+            f"has {rank} dimensions.",
+            suggestion=f"Give at most {rank} entries.",
+        )
+    return _hint_primitive.bind(leaf, hint=given)
+
+
+def _batched(operands: Sequence[Any], dims: Sequence[Any], *, hint: Hint) -> tuple[Any, Any]:
+    (operand,), (dim,) = operands, dims
+    return _hint_primitive.bind(operand, hint=_with_open_dimension(hint, dim)), dim
+
+
+def _with_open_dimension(given: Hint, dim: int) -> Hint:
+    if given.sharding is None:
+        return given
+    entries = [*given.sharding]
+    entries += [None] * (dim - len(entries))
+    entries.insert(dim, PartitionSpec.UNCONSTRAINED)
+    return Hint(PartitionSpec(*entries), given.keep, given.recompute, given.name)
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, hint: Hint) -> tuple[Any, Any]:
+    return _hint_primitive.bind(primals[0], hint=hint), tangents[0]
+
+
+def _identity(x: Any, *, hint: Hint) -> Any:
+    return x
+
+
+def _lowered(ctx: Any, x: Any, *, hint: Hint) -> list[Any]:
+    return [x]
+
+
+# The line of a hint is the user's, not one of this file.
+source_info_util.register_exclusion(__file__)
+
+_hint_primitive = jex.Primitive(HINT_PRIMITIVE)
+_hint_primitive.def_impl(_identity)
+_hint_primitive.def_abstract_eval(_identity)
+ad.primitive_jvps[_hint_primitive] = _jvp
+batching.primitive_batchers[_hint_primitive] = _batched
+mlir.register_lowering(_hint_primitive, _lowered)

@@ -1,0 +1,100 @@
+"""Why a model has no solution: its families of rows, in words.
+
+A family is in conflict if the model has a solution once that family alone is left out. Each
+relaxation is solved for feasibility, without the objective. Rows that only define what a variable
+means (products, one-hot choices) belong to no family.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ortools.math_opt.python import mathopt
+
+from kiwi.errors import SolverUnavailableError
+from kiwi.solver.mathopt_run import solve_with_mathopt
+from kiwi.solver.remat.quiet import quiet_stdout
+
+SECONDS = 10.0
+"""For all relaxations of a model together."""
+
+
+class Program(Protocol):
+    """What is asked of a formulation's model."""
+
+    model: mathopt.Model
+
+
+@dataclass(frozen=True)
+class Family:
+    """Rows by the beginnings of their names, and what they demand."""
+
+    words: str
+    rows: tuple[str, ...]
+
+
+FULL_FAMILIES = (
+    Family("the memory held while some operator runs is within the limit", ("memory",)),
+    Family("the inputs of an operator are there when it runs (Eq. 12)", ("inputs",)),
+    Family("only what is there can be kept (Eq. 13)", ("kept",)),
+    Family("a value is held until its users in a stage have run (Eq. 17-20)", ("hold",)),
+    Family("the results are there at the end", ("results",)),
+)
+REDUCED_FAMILIES = (
+    Family("the memory held while some operator runs is within the limit (Eq. 8)", ("memory",)),
+    Family("no input of a recomputed operator is recomputed (Eq. 9)", ("inputs",)),
+    Family("a value is held until the recomputations that read it (Eq. 10, 11)", ("when", "freed")),
+)
+FAMILIES = {"full": FULL_FAMILIES, "reduced": REDUCED_FAMILIES}
+"""Families of rows by formulation."""
+
+
+def conflict(build: Callable[[], Program], families: tuple[Family, ...], seconds: float) -> str:
+    """Which families of an infeasible model stand in the way, in words.
+
+    **Arguments:**
+
+    - `build`: the model, anew each time.
+    """
+    deadline = time.monotonic() + seconds
+    found, open_ = [], []
+    for left, family in zip(range(len(families), 0, -1), families, strict=True):
+        share = max(0.2, (deadline - time.monotonic()) / left)
+        feasible = _is_feasible_without(build().model, family, share)
+        if feasible is None:
+            open_.append(family.words)
+        elif feasible:
+            found.append(family.words)
+    return _told(found, open_)
+
+
+def _is_feasible_without(model: mathopt.Model, family: Family, seconds: float) -> bool | None:
+    """Whether the model has a solution without the rows of a family; None where not decided."""
+    for row in list(model.linear_constraints()):
+        if row.name.split("[")[0] in family.rows:
+            model.delete_linear_constraint(row)
+    model.minimize(0.0)
+    try:
+        with quiet_stdout():
+            answer = solve_with_mathopt(
+                model, solver="highs", time_limit_seconds=seconds, seed=0, gap=0.0, hint=None
+            )
+    except SolverUnavailableError:
+        return None
+    if answer.values is not None:
+        return True
+    return False if answer.bound == math.inf else None
+
+
+def _told(found: list[str], open_: list[str]) -> str:
+    """Several families are told apart from one; none means that two at least must give way."""
+    if not found:
+        text = "No single family of constraints is to blame"
+    elif len(found) == 1:
+        text = f"It would be feasible without one demand alone: {found[0]}"
+    else:
+        text = "It would be feasible without any one of these demands: " + "; ".join(found)
+    undecided = f" Not decided in time: {'; '.join(open_)}." if open_ else ""
+    return f"{text}.{undecided}"
