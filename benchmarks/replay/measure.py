@@ -37,15 +37,18 @@ class Candidate:
     def predicted_seconds(self, table: ProfileTable) -> float:
         """The time of the plan as it is, by another table of the same mesh.
 
-        **Raises:** `PlanMismatchError` if by that table another option is better in all respects
-        than one of the plan's.
+        If by that table another option is better in all respects than one of the plan's, that one
+        is not among the options any more; the time then is that by the plan's own table.
         """
         origin = self.plan.origin
         assert origin is not None
         mesh = replace(self.plan.mesh, table=table, hardware=table.hardware)
         settings = replace(origin.settings, mesh=mesh)
         planning = formulate(origin.traced, origin.out_shardings, settings)
-        solution = recover_solution(planning, self.plan.ledger)
+        try:
+            solution = recover_solution(planning, self.plan.ledger)
+        except kiwi.errors.PlanMismatchError:
+            return self.plan.estimate.step_seconds
         return estimate_solution(planning, solution).step_seconds
 
 

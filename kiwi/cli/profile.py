@@ -11,7 +11,6 @@ from kiwi.errors import InvalidArgumentError, NotEnoughDevicesError
 from kiwi.loading import load, use_cpu_devices
 from kiwi.mesh import ProfileTable, record_profile
 from kiwi.mesh.recording import Progress
-from kiwi.plan.budget import format_seconds
 
 
 def profile(arguments: argparse.Namespace, output: Output) -> bool:
@@ -82,10 +81,14 @@ def _report(path: str, table: ProfileTable, before: int, output: Output) -> None
 
 def _reporter(bar: Bar) -> Callable[[Progress], None]:
     def report(progress: Progress) -> None:
-        left = ""
-        if math.isfinite(progress.seconds_left):
-            left = f", {format_seconds(progress.seconds_left)} left"
+        left = _left(progress.seconds_left)
         bar.say(f"{progress.done} of {progress.total}{left}: {progress.what[:60]}")
         bar.set(progress.done, progress.total)
 
     return report
+
+
+def _left(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return ""
+    return f", {seconds / 60:.0f} min left" if seconds > 90 else f", {seconds:.0f} s left"

@@ -91,10 +91,11 @@ def record(
     jax_mesh = mesh.jax_mesh()
     options = compiler_options(jax_mesh.devices.flat[0].platform)
     bench = Bench(jax_mesh, repetitions, options)
-    draft = _Draft(_begin(path, bench, mesh.shape), path)
-    known = set(_keys(draft.table))
     traffic = [StreamPoint(size) for size in STREAM_BYTES]
     everything = [*traffic, *points, *collective_points(mesh.shape, collective_bytes)]
+    on_progress(Progress(0, len(everything), float("nan"), "launches, matmuls and memory"))
+    draft = _Draft(_begin(path, bench, mesh.shape), path)
+    known = set(_keys(draft.table))
     missing = [point for point in everything if point.key not in known]
     try:
         for step in _steps(missing):
