@@ -172,8 +172,9 @@ class MeshRun:
 
     def least(self, planner: str) -> None:
         """Looks for the smallest budget: what the search for one that none meets comes to, where
-        it comes to any; then down from the smallest peak of all plans until none is found."""
-        known = self.row(planner, 1).get("least_peak_bytes")
+        it comes to any; then down from the smallest peak until none is found. "joint" begins at
+        the smallest peak of all plans."""
+        known = None if planner == "joint" else self.row(planner, 1).get("least_peak_bytes")
         if known:
             self.row(planner, int(ABOVE_LEAST * known))
         # Every plan is a solution of the problem of "joint".
@@ -340,6 +341,8 @@ def draw_panel(panel: Any, results: Results, what: str) -> None:
         return
     for planner in PLANNERS:
         found = points(results, what, planner)
+        if not found:
+            continue
         colour, marker = STYLES[planner]
         panel.plot(
             [budget / 1e9 for budget, _ in found],

@@ -66,11 +66,16 @@ def _plan(results: Results, run: MeshRun, slowdown: float) -> None:
     free = run.row("alpa", NO_LIMIT_BYTES)
     if "error" in free:
         raise RuntimeError(free["what"])
-    fast = results.rows[f"{_name(1.0)} alpa {NO_LIMIT_BYTES}"]["peak_bytes"]
+    fast = _fast_peak(results)
     for planner in _PLANNERS.value:
         budgets = [int(share * fast) for share in map(float, _SHARES.value)]
         run.curve(planner, budgets, least=_LEAST.value)
     results.add(f"{_name(slowdown)} done", _summary(results, slowdown))
+
+
+def _fast_peak(results: Results) -> int:
+    """The peak of alpa without a limit under links as they are."""
+    return results.rows[f"{_name(1.0)} alpa {NO_LIMIT_BYTES}"]["peak_bytes"]
 
 
 def _name(slowdown: float) -> str:
@@ -94,7 +99,7 @@ def _plans(results: Results, what: str) -> list[tuple[int, dict[str, Any]]]:
     """For each budget asked for, the row of the fastest plan of "joint" that fits."""
     rows = [r for key, r in results.rows.items() if key.startswith(f"{what} ") and "planner" in r]
     own = [r for r in rows if r["planner"] == "joint" and "step_seconds" in r]
-    fast = results.rows[f"{_name(1.0)} alpa {NO_LIMIT_BYTES}"]["peak_bytes"]
+    fast = _fast_peak(results)
     budgets = sorted(int(share * fast) for share in map(float, _SHARES.value))
     found = []
     for budget in budgets:
@@ -111,7 +116,7 @@ def _draw(results: Results) -> None:
     for panel, slowdown in zip(panels, slowdowns, strict=False):
         draw_panel(panel, results, _name(slowdown))
         panel.set_title("links as they are" if slowdown == 1 else f"links at 1/{slowdown:g}")
-        panel.set_xlabel("budget per device (GB)")
+        panel.set(xlabel="budget per device (GB)", xlim=(None, 1.05 * _fast_peak(results) / 1e9))
     panels[0].set_ylabel("estimated time, relative to\nalpa without a limit")
     for slowdown in slowdowns:
         rows = _plans(results, _name(slowdown))
