@@ -33,6 +33,8 @@ from kiwi.solver import Progress, SolveResult
 if TYPE_CHECKING:
     from kiwi.plan.explain import Explanation
     from kiwi.plan.origin import Origin
+    from kiwi.plan.policy import CheckpointPolicy
+    from kiwi.plan.specs import LogicalRules, PartitionSpecs
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,6 +247,30 @@ class Plan:
             time_limit_seconds=time_limit_seconds,
             verify=verify,
         )
+
+    def partition_specs(self) -> "PartitionSpecs":
+        """The shardings for hand-written code; see `kiwi.plan.specs.partition_specs`."""
+        from kiwi.plan.specs import partition_specs
+
+        return partition_specs(self)
+
+    def logical_rules(self, logical_axes: Any = None) -> "LogicalRules":
+        """The shardings as rules of logical axes; see `kiwi.plan.specs.logical_rules`."""
+        from kiwi.plan.specs import logical_rules
+
+        return logical_rules(self, logical_axes)
+
+    def checkpoint_policy(
+        self,
+        loss: Callable[..., Any],
+        *args: Any,
+        argnums: int | Sequence[int] = 0,
+        has_aux: bool = False,
+    ) -> "CheckpointPolicy":
+        """What is kept, for hand-written code; see `kiwi.plan.policy.checkpoint_policy`."""
+        from kiwi.plan.policy import checkpoint_policy
+
+        return checkpoint_policy(self, loss, *args, argnums=argnums, has_aux=has_aux)
 
     def __str__(self) -> str:
         return summary(self)
