@@ -33,7 +33,7 @@ SHARES = (1.0, 0.8, 0.6)
 MESH_SHAPE = (2, 4)
 TIME_LIMIT_SECONDS = 5.0
 TOLERANCE = 1e-3
-"""Largest relative difference of a loss: Adam makes much of rounding where a gradient is nothing."""
+"""Largest relative difference of losses: Adam makes much of rounding where gradients vanish."""
 
 
 @dataclass(frozen=True)
