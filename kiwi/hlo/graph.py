@@ -98,6 +98,6 @@ class HloGraph:
     def opcode_of(self, equation: int) -> str:
         """The opcode that says best what an equation does: that of its costliest operator."""
         members = self.equations[equation].operators
-        if not members:
+        if not members or self.program.equations[equation].is_border:
             return self.program.equations[equation].name
         return max((self.operators[i] for i in members), key=lambda op: (op.flops, op.index)).opcode

@@ -16,8 +16,9 @@ class Decision:
     - `phase`: "forward", "backward" or "update".
     - `sharding`: layout of its first result, None if it has none. None if it has no result.
     - `residency`: "keep" or "recompute".
-    - `seconds`: predicted time on one device, collectives included, once.
-    - `bytes`: local bytes of its results.
+    - `seconds`: predicted time on one device, collectives included, without recomputation.
+    - `bytes`: local bytes of its results, in a loop those of one iteration.
+    - `trips`: how often it is computed in a step, without recomputation.
     """
 
     opcode: str
@@ -30,6 +31,7 @@ class Decision:
     residency: str
     seconds: float
     bytes: int
+    trips: int = 1
 
 
 def decisions(planning: PlanningProblem, solution: Sequence[int]) -> tuple[Decision, ...]:
@@ -54,6 +56,7 @@ def decisions(planning: PlanningProblem, solution: Sequence[int]) -> tuple[Decis
                 residency="recompute" if residency.recomputes else "keep",
                 seconds=strategy.compute_seconds + strategy.communication_seconds,
                 bytes=strategy.result_bytes,
+                trips=planning.units.trips(unit),
             )
         )
     return tuple(found)

@@ -194,6 +194,7 @@ def _operator(plan: "Plan", entry: OperatorEntry) -> Document:
         "recompute_at": entry.recompute_at,
         "end": entry.end,
         "bytes": decision.bytes,
+        "trips": decision.trips,
         "seconds": dict(entry.seconds),
         "held": intervals(entry.held),
         "copies": intervals(entry.copies),

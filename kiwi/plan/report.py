@@ -122,7 +122,7 @@ def _recomputed(plan: "Plan") -> str:
     found = [d for d in plan.decisions if d.residency == "recompute"]
     if not found:
         return f"All {len(plan.decisions)} operators are kept; nothing is recomputed."
-    size = sum(d.bytes for d in found)
+    size = sum(d.trips * d.bytes for d in found)
     seconds = format_seconds(plan.estimate.recompute_seconds)
     head = (
         f"Recomputed: {len(found)} of {len(plan.decisions)} operators, {format_bytes(size)} "
@@ -132,7 +132,12 @@ def _recomputed(plan: "Plan") -> str:
     for decision in found:
         groups.setdefault((decision.opcode, decision.source_line), []).append(decision)
     rows = [
-        (str(len(g)), opcode, line.rsplit("/", 1)[-1], format_bytes(sum(d.bytes for d in g)))
+        (
+            str(sum(d.trips for d in g)),
+            opcode,
+            line.rsplit("/", 1)[-1],
+            format_bytes(sum(d.trips * d.bytes for d in g)),
+        )
         for (opcode, line), g in groups.items()
     ]
     body = table(("times", "opcode", "source", "bytes"), rows[:_MOST_ROWS])

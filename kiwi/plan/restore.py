@@ -300,6 +300,7 @@ def _decision(operator: Document) -> Decision:
         residency=operator["residency"],
         seconds=seconds["compute"] + seconds["communication"],
         bytes=operator["bytes"],
+        trips=operator.get("trips", 1),
     )
 
 
