@@ -7,6 +7,7 @@ in: an element of it is taken by the numbers of the iterations that the frame st
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import jax
@@ -53,8 +54,8 @@ class Context:
             value
             for position, reads in enumerate(self.flow.source)
             if position not in inside and not self._takes_final(position)
-            for value, source in reads.items()
-            if source in inside and units.border(inside[source]) not in (SLICE, STACK)
+            for value, source in starmap(self._origin, reads.items())
+            if source in inside and units.border(inside[source]) != SLICE
         }
         results = {
             unit.outputs[0]
@@ -62,6 +63,17 @@ class Context:
             if unit.loop == block.loop and units.border(unit) == STACK
         }
         return tuple(sorted(read | results))
+
+    def _origin(self, value: int, source: int) -> tuple[int, int]:
+        """What is read, and the step that computed it; an element is read from what is stacked."""
+        units, steps = self.execution.units, self.execution.schedule.steps
+        while source >= 0 and units.border(units.units[steps[source]]) == SLICE:
+            reads = units.units[steps[source]].reads
+            if len(reads) != 1:
+                break  # it is taken from what is computed in front of the loop
+            (value,) = reads
+            source = self.flow.source[source][value]
+        return value, source
 
     def _takes_final(self, position: int) -> bool:
         units = self.execution.units

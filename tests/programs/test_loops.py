@@ -5,6 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import kiwi
+from benchmarks.programs.check import check
+from benchmarks.programs.recipes import Recipe
+from benchmarks.programs.steps import Step
 
 
 def agree(function, *args, mesh_shape=(2,), **options):
@@ -33,3 +36,33 @@ def test_loops_on_little_data_compile():
         return jnp.mean(jax.lax.scan(layer, x, w)[0] ** 2)
 
     agree(jax.value_and_grad(loss), jnp.full((3, 8, 8), 0.1), jnp.ones((4, 8)))
+
+
+def nested(between):
+    """Loops in a loop; what one of them yields goes to `between`, and on."""
+
+    def inner(total, row):
+        total = jnp.tanh(total + row)
+        return total, total
+
+    def outer(total, row):
+        _, seen = jax.lax.scan(inner, jnp.zeros(()), row)
+        return total + between(seen, row), jnp.sum(seen)
+
+    def loss(w, x):
+        last, sums = jax.lax.scan(outer, jnp.zeros(x.shape[1]), x * w)
+        return jnp.mean(last**2) + jnp.mean(sums**2)
+
+    return jax.value_and_grad(loss)
+
+
+def test_what_an_inner_loop_stacks_is_kept_for_the_backward_pass():
+    function = nested(lambda seen, row: seen * seen * row)
+    agree(function, jnp.float32(0.7), jnp.arange(24.0).reshape(4, 6) / 24)
+
+
+def test_elements_of_a_value_of_the_outer_body_are_there_in_the_backward_pass():
+    """The second inner loop reads elements of what the first one led to."""
+    sine, sums = Step("elementwise"), Step("binary", 2)
+    body = Step("accumulate", 382, (sine,)), Step("accumulate", 382, (sums,))
+    assert check(Recipe((Step("accumulate", 382, body),), shape=(8, 8))).kind == "equal"
