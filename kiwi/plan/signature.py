@@ -226,6 +226,7 @@ def to_tensor_sharding(
             suggestion="A PartitionSpec or a NamedSharding, or None to leave it to the planner.",
         )
     if isinstance(given, jax.sharding.NamedSharding):
+        _check_memory_kind(given, what)
         sizes = {name: given.mesh.shape[name] for name in given.mesh.axis_names}
         planned = dict(zip(mesh.axis_names, mesh.shape, strict=True))
         if sizes != planned:
@@ -243,6 +244,19 @@ def to_tensor_sharding(
             suggestion=error.suggestion,
         ) from error
     return sharding.without_trivial_axes(mesh.shape)
+
+
+def _check_memory_kind(given: jax.sharding.NamedSharding, what: str) -> None:
+    """Plans keep all arguments and results in the devices' own memory."""
+    kinds = {None, "device"}
+    if isinstance(given.mesh, jax.sharding.Mesh):
+        kinds.add(given.mesh.devices.flat[0].default_memory().kind)
+    if given.memory_kind not in kinds:
+        raise ShardingConflictError(
+            f"The sharding given for {what} is in the memory {given.memory_kind!r}.",
+            cause="Arguments and results are planned in device memory.",
+            suggestion="The same sharding without memory_kind.",
+        )
 
 
 def _key(

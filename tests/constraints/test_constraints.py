@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import kiwi
@@ -181,6 +182,13 @@ def test_in_shardings_and_pins_that_contradict_are_named():
             in_shardings=(P("x", None),),
             constraints=Constraints({"x": P(None, "x")}),
         )
+
+
+def test_other_memory_than_the_devices_is_refused(make_mesh):
+    sharding = NamedSharding(make_mesh(4), P("x"), memory_kind="pinned_host")
+    for options in ({"in_shardings": (sharding,)}, {"constraints": Constraints({"x": sharding})}):
+        with pytest.raises(ShardingConflictError, match="in the memory 'pinned_host'"):
+            kiwi.plan(lambda x: x * 2.0, array(8), mesh_shape=(4,), verify=None, **options)
 
 
 def test_an_infeasible_budget_names_the_pins_that_make_it_so():
