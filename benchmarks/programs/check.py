@@ -1,7 +1,7 @@
 """Plans a recipe, runs it with and without the plan, and compares."""
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,11 +11,23 @@ import kiwi
 from benchmarks.programs.build import arguments, program
 from benchmarks.programs.recipes import Recipe
 from kiwi.errors import InfeasibleBudgetError, KiwiError
+from kiwi.mesh import hardware
+from kiwi.mesh.hardware import Link
 
 TOLERANCE = {"float32": 2e-4, "bfloat16": 6e-2}
 """Largest difference of a result, relative to its largest element and 1e-2."""
 
 TIME_LIMIT_SECONDS = 2.0
+
+_LINK = Link(1e12, 1e-12)
+SHARING = replace(
+    hardware("h100-sxm"),
+    intra_link=_LINK,
+    inter_link=_LINK,
+    kernel_launch_seconds=1e-12,
+    memory_bandwidth_bytes_per_second=1e9,
+)
+"""Devices on which even little work is worth sharing, so that plans of small programs do."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,7 @@ def check(recipe: Recipe) -> Outcome:
         mesh_shape=recipe.mesh_shape,
         donate_argnums=donated,
         planner=recipe.planner,
+        profile=SHARING,
         verify="cpu" if recipe.verify else None,
         time_limit_seconds=TIME_LIMIT_SECONDS,
         gap=0.05,
