@@ -20,7 +20,10 @@ MOST_TRIED = 12
 """How many pins are dropped one at a time; with more, all are named."""
 
 TRIAL_SECONDS = 10.0
-"""Time limit of each trial: whether there is a plan is known long before the best one."""
+"""Time limit of each trial."""
+
+ANY_PLAN = 1.0
+"""The gap at which a trial ends: whether there is a plan is known long before the best one."""
 
 
 def blamed(
@@ -38,7 +41,9 @@ def blamed(
     # A budget that only compiled programs break is only met, or not, by compiled programs.
     verify = settings.verify if isinstance(error, BudgetNotMetError) else None
     seconds = min(settings.time_limit_seconds, TRIAL_SECONDS)
-    trial = replace(settings, verify=verify, time_limit_seconds=seconds, on_progress=None)
+    trial = replace(
+        settings, verify=verify, time_limit_seconds=seconds, gap=ANY_PLAN, on_progress=None
+    )
 
     def is_possible_without(labels: frozenset[str]) -> bool:
         return _is_possible(planned, replace(trial, dropped_pins=labels))

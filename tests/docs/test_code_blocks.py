@@ -35,6 +35,8 @@ WITH_CODE = [page for page in PAGES if blocks(page)]
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in written(page):  # another test's file of the same name
+        monkeypatch.delitem(sys.modules, name, raising=False)
     before = set(sys.modules)
     namespace: dict[str, object] = {"__name__": "__page__"}
     try:
@@ -44,6 +46,12 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
         for name in set(sys.modules) - before:
             if getattr(sys.modules[name], "__file__", None) in own_files(tmp_path):
                 del sys.modules[name]
+
+
+def written(page: Path) -> list[str]:
+    """The names of the modules that a page writes."""
+    titles = (TITLE.search(info) for info, _ in blocks(page))
+    return [Path(title["name"]).stem for title in titles if title is not None]
 
 
 def own_files(folder: Path) -> set[str]:

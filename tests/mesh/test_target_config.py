@@ -27,7 +27,13 @@ def test_processors_have_none():
     assert attached_target_config(jax.devices()[0]) is None
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jax_plugins.xla_cuda12") is None, reason="no plugin")
+def has_plugin() -> bool:
+    """Whether the GPU compiler's wheels are installed."""
+    found = importlib.util.find_spec("jax_plugins")
+    return found is not None and importlib.util.find_spec("jax_plugins.xla_cuda12") is not None
+
+
+@pytest.mark.skipif(not has_plugin(), reason="no plugin")
 def test_the_compiler_tells_what_its_device_is():
     """In a process of its own, for which the compiler without a GPU will do."""
     code = (
