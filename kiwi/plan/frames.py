@@ -277,13 +277,8 @@ class Frame:
         # An element of something stacked, first taken by a loop that is over.
         unit = self._graph.units[self._graph.producer[value]]
         assert self._graph.border(unit) == SLICE
-        (stack,) = unit.reads
-        found = self._lookup(stack)
-        (wanted,) = self._execution.reads[unit.index]
-        if wanted == self._layouts[stack]:
-            return found
-        array = self._reshard(stack, self._element_of(stack, found), self._layouts[stack], wanted)
-        return _Array(array, self._depth_of(stack))
+        operand = self._border_operand(unit, self._computed(unit, Fence((), ())))
+        return _Array(operand, self._depth_of(value) - 1)
 
     def _element_of(self, value: int, found: _Array) -> Any:
         """The element that belongs to this frame's iterations."""
