@@ -151,6 +151,7 @@ def _unify(first: Sequence[_Factor], second: Sequence[_Factor]) -> None:
     while True:
         pending = _differing_suffixes(first, second)
         if pending is None:
+            _block_rest(first, second)
             return
         a, b = pending
         if a[0].size == b[0].size:
@@ -163,6 +164,17 @@ def _unify(first: Sequence[_Factor], second: Sequence[_Factor]) -> None:
             for factor in (*a, *b):
                 factor.blocked = True
             return
+
+
+def _block_rest(first: Sequence[_Factor], second: Sequence[_Factor]) -> None:
+    """Blocks what one of two lists has beyond the other.
+
+    That is where an operator widens a dimension of one element (a pad): it has no factor for the
+    elements that it adds, and who reads them must not cut them either.
+    """
+    a, b = _expand(first), _expand(second)
+    for factor in (*a[len(b) :], *b[len(a) :]):
+        factor.blocked = True
 
 
 def _differing_suffixes(
