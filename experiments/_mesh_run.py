@@ -1,96 +1,40 @@
-"""What the experiments share: models, restartable results, plans of one mesh over budgets.
+"""Plans of one traced step on one mesh over budgets, by all planners.
 
-"joint" comes last at every budget. Its problem offers all residencies of the other planners' plans
-(`kiwi.strategy.build.Fixed.offered`), so that these are solutions of it, and it begins with the
-fastest of all plans that fit: it is never above a baseline. A plan for a budget is one for every
-larger budget, so that no curve rises with the budget. The other planners begin with the fastest
-strategies of any plan that fit under what they recompute.
+1. The baselines come first. They begin with the fastest strategies of any plan that fit under what
+   they recompute.
+2. "joint" then searches alone, over a grid of budgets; and further down, see `MeshRun.least`.
+3. Where a baseline is still faster within the same memory, "joint" begins with its plan: its
+   problem offers the residencies of all of them (`kiwi.strategy.build.Fixed.offered`), so that
+   they are solutions of it. It is never above a baseline.
+
+A plan for a budget is one for every larger budget, so that no curve rises with the budget.
 """
 
-import datetime
 import json
-import math
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import jax
-
-import kiwi
-from examples import encoder, gpt
-from experiments.styles import STYLES
-from kiwi.api import PlannedFunction
+from experiments._setup import Results
 from kiwi.errors import KiwiError
 from kiwi.mesh import DeviceMesh
-from kiwi.plan import planners
-from kiwi.plan.estimate import estimate_solution
 from kiwi.plan.loop import plan_of
 from kiwi.plan.plan import Plan
 from kiwi.plan.planner import Settings, Traced, formulate, make_plan
+from kiwi.plan.starts import BASELINES, fastest_start
 from kiwi.plan.translate import Choices, offered
-from kiwi.solver.evaluate import evaluate
 from kiwi.solver.outcome import conclude
 from kiwi.strategy.build import PlanningProblem
 from kiwi.strategy.residency import Residency
 
-MODELS = {"encoder": (encoder, "encoder-13b-4l"), "decoder": (gpt, "gpt-13b-4l")}
-"""Stacks of layers of GPT-3 13B's width, batch 16 on sequences of 1024, float32, AdamW."""
-PLANNERS = ("alpa", *(n for n, p in planners.PLANNERS.items() if p.rule), "joint")
-NO_LIMIT_BYTES = 2**50
+PLANNERS = (*BASELINES, "joint")
+GRID = 0.88
+"""From one budget of "joint" to the next."""
 ABOVE_LEAST = 1.01
 """A budget beside the smallest peak that a search reached, relatively."""
 DESCENT, MOST_DESCENTS = 0.94, 4
 """From one budget to the next while the smallest is looked for, and how often."""
-
-
-def count_processor_seconds() -> None:
-    """From now on time limits count the processor seconds of this process, not those in which
-    others have the machine: a search gets as far on a busy machine as on an idle one."""
-    time.monotonic = time.process_time
-
-
-class Results:
-    """A JSON file of rows by key, written after every row: a run goes on where it stopped."""
-
-    def __init__(self, path: str, command: str) -> None:
-        self.path = Path(path)
-        self._document: dict[str, Any] = {"environment": environment(command), "rows": {}}
-        if self.path.exists():
-            self._document = json.loads(self.path.read_text())
-
-    @property
-    def rows(self) -> dict[str, Any]:
-        """The rows that are there."""
-        return self._document["rows"]
-
-    def add(self, key: str, row: dict[str, Any]) -> None:
-        """Takes a row over, on disk as well."""
-        self.rows[key] = row
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self._document, indent=1) + "\n")
-        print(key, json.dumps(row), flush=True)
-
-
-def environment(command: str) -> dict[str, str]:
-    """What a figure depends on."""
-    return {
-        "command": command,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "jax": jax.__version__,
-        "kiwi": kiwi.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def planned_step(model: str, layers: int = 4) -> tuple[PlannedFunction, tuple[Any, Any]]:
-    """The training step of a model of `MODELS`, and its arguments as shapes."""
-    module, size = MODELS[model]
-    config = replace(module.SIZES[size], layers=layers)
-    step = kiwi.jit(module.make_train_step(config), mesh_shape=(1,), donate_argnums=0, verify=None)
-    return step, (module.abstract_state(config), module.abstract_batch(config))
 
 
 class Store:
@@ -159,7 +103,7 @@ class MeshRun:
             if choices is not None and key.startswith(f"{what} "):
                 self._found.append(Found(row["planner"], row, choices))
 
-    def over(self, planner: str, budgets: Sequence[int]) -> None:
+    def over(self, planner: str, budgets: Sequence[int], *, alone: bool = False) -> None:
         """Plans from the largest budget down to the first that is not met.
 
         A budget that a plan for a larger one meets already is passed over.
@@ -167,7 +111,7 @@ class MeshRun:
         for budget in sorted(set(budgets), reverse=True):
             if any(f.row["budget_bytes"] >= budget for f in self.fitting(budget, planner)):
                 continue
-            if "error" in self.row(planner, budget):
+            if "error" in self.row(planner, budget, alone=alone):
                 return
 
     def least(self, planner: str) -> None:
@@ -186,12 +130,15 @@ class MeshRun:
                 return
             budget = int(DESCENT * min(budget, row["peak_bytes"]))
 
-    def row(self, planner: str, budget_bytes: int) -> dict[str, Any]:
-        """The figures of the plan found for a budget, or why there is none."""
-        key = f"{self._what} {planner} {budget_bytes}"
+    def row(self, planner: str, budget_bytes: int, *, alone: bool = False) -> dict[str, Any]:
+        """The figures of the plan found for a budget, or why there is none.
+
+        `alone`: without another plan to begin with.
+        """
+        key = f"{self._what} {planner} {budget_bytes}{' alone' if alone else ''}"
         if key not in self._results.rows:
             started = (time.perf_counter(), time.process_time())
-            row = self._plan(key, planner, budget_bytes)
+            row = self._plan(key, planner, budget_bytes, alone=alone)
             row |= {
                 "planning_seconds": round(time.perf_counter() - started[0], 2),
                 "cpu_seconds": round(time.process_time() - started[1], 2),
@@ -199,12 +146,13 @@ class MeshRun:
             self._results.add(key, row)
         return self._results.rows[key]
 
-    def _plan(self, key: str, planner: str, budget_bytes: int) -> dict[str, Any]:
+    def _plan(self, key: str, planner: str, budget_bytes: int, *, alone: bool) -> dict[str, Any]:
         about = {"planner": planner, "budget_bytes": budget_bytes}
         settings = replace(self._settings, planner=planner, memory_budget_bytes=budget_bytes)
         try:
             planning = self.problem(planner, budget_bytes)
-            start = self._start(planner, planning, budget_bytes)
+            known = () if alone else [f.choices for f in self._found]
+            start = fastest_start(planning, known, budget_bytes)
             plan = make_plan(self._traced, None, settings, planning=planning, warm_start=start)
         except KiwiError as error:
             least = getattr(error, "least_peak_bytes", None)
@@ -243,14 +191,24 @@ class MeshRun:
             self._problems[planner, more] = found
         return self._problems[planner, more]
 
-    def curve(self, planner: str, budgets: Sequence[int], *, least: bool = True) -> None:
-        """All of `budgets`, then the smallest; "joint" also at the peaks of the others."""
-        more = [f.row["peak_bytes"] for f in self._least_found()] if planner == "joint" else []
-        self.over(planner, [*budgets, *more])
+    def baseline(self, planner: str, budgets: Sequence[int], *, least: bool = True) -> None:
+        """All of `budgets`, then the smallest."""
+        self.over(planner, budgets)
         if least:
             self.least(planner)
-        if planner == "joint":
-            self._below_all()
+
+    def joint(self, budgets: Sequence[int], *, least: bool = True) -> None:
+        """`budgets` and a grid between them, alone; then the smallest; then below the others.
+
+        Without `least`, the grid ends at the smallest of `budgets`.
+        """
+        grid, down_to = [max(budgets)], min(f.row["peak_bytes"] for f in self._found)
+        while grid[-1] > (down_to if least else min(budgets)):
+            grid.append(int(GRID * grid[-1]))
+        self.over("joint", [*budgets, *(g for g in grid if least or g > min(budgets))], alone=True)
+        if least:
+            self.least("joint")
+        self._below_all()
 
     def _below_all(self) -> None:
         """Plans "joint" for the peak of every plan that is faster than what it has there."""
@@ -259,31 +217,6 @@ class MeshRun:
             best = self.fitting(peak, "joint")
             if not best or best[0].row["step_seconds"] > found.row["step_seconds"]:
                 self.row("joint", peak)
-
-    def _least_found(self) -> list[Found]:
-        """Of each planner but "joint" the plan with the smallest peak."""
-        found: dict[str, Found] = {}
-        for f in sorted(self._found, key=lambda f: -f.row["peak_bytes"]):
-            found[f.planner] = f
-        found.pop("joint", None)
-        return list(found.values())
-
-    def _start(
-        self, planner: str, planning: PlanningProblem, budget_bytes: int
-    ) -> tuple[int, ...] | None:
-        """The fastest of all plans' choices, with the planner's own recomputation, that fits."""
-        problem, best = replace(planning.problem, limit_bytes=budget_bytes), None
-        least_seconds = math.inf
-        for found in self._found:
-            start = found.choices.solution_of(planning)
-            if start is None:
-                continue
-            priced = evaluate(problem, start)
-            if priced.feasible and priced.cost < least_seconds:
-                packed = estimate_solution(planning, start).peak_bytes
-                if packed <= budget_bytes:
-                    best, least_seconds = start, priced.cost
-        return best
 
     def plan_of(self, found: Found) -> Plan:
         """A found plan as one that can be compiled."""
@@ -310,48 +243,3 @@ def outcome(plan: Plan) -> dict[str, Any]:
         "peak_bytes": e.peak_bytes,
         "gap": plan.solve_result.gap,
     }
-
-
-def points(results: Results, what: str, planner: str) -> list[tuple[int, float]]:
-    """(budget bytes, step seconds) of one planner: the fastest plan of all that fit.
-
-    Budgets are those asked for and the peaks of all plans: the curve changes there alone.
-    """
-    rows = [
-        row for key, row in results.rows.items() if key.startswith(f"{what} ") and "planner" in row
-    ]
-    solved = [row for row in rows if "step_seconds" in row]
-    own = [row for row in solved if row["planner"] == planner]
-    budgets = {row["budget_bytes"] for row in rows} | {row["peak_bytes"] for row in solved}
-    budgets = {b for b in budgets if 1 < b < NO_LIMIT_BYTES}
-    found = []
-    for budget in sorted(budgets):
-        fits = [row["step_seconds"] for row in own if row["peak_bytes"] <= budget]
-        if fits:
-            found.append((budget, min(fits)))
-    return found
-
-
-def draw_panel(panel: Any, results: Results, what: str) -> None:
-    """Each planner's time over budgets, relative to "alpa" without a limit."""
-    panel.set_title(what)
-    free = results.rows.get(f"{what} alpa {NO_LIMIT_BYTES}")
-    if free is None:
-        panel.set_axis_off()
-        return
-    for planner in PLANNERS:
-        found = points(results, what, planner)
-        if not found:
-            continue
-        colour, marker = STYLES[planner]
-        panel.plot(
-            [budget / 1e9 for budget, _ in found],
-            [seconds / free["step_seconds"] for _, seconds in found],
-            label=planner,
-            color=colour,
-            marker=marker,
-            markersize=5 if planner == "joint" else 3,
-            drawstyle="steps-post",
-            linewidth=1.8 if planner == "joint" else 1.1,
-        )
-    panel.grid(alpha=0.3)
