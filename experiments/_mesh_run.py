@@ -3,9 +3,9 @@
 1. The baselines come first. They begin with the fastest strategies of any plan that fit under what
    they recompute.
 2. "joint" then searches alone, over a grid of budgets; and further down, see `MeshRun.least`.
-3. Where a baseline is still faster within the same memory, "joint" begins with its plan: its
-   problem offers the residencies of all of them (`kiwi.strategy.build.Fixed.offered`), so that
-   they are solutions of it. It is never above a baseline.
+3. Where a baseline is still faster within the same memory, "joint" begins with its plan, which is
+   a solution of a problem that offers what it recomputes (`kiwi.plan.starts`). So "joint" is never
+   above a baseline.
 
 A plan for a budget is one for every larger budget, so that no curve rises with the budget.
 """
@@ -22,7 +22,7 @@ from kiwi.mesh import DeviceMesh
 from kiwi.plan.loop import plan_of
 from kiwi.plan.plan import Plan
 from kiwi.plan.planner import Settings, Traced, formulate, make_plan
-from kiwi.plan.starts import BASELINES, fastest_start
+from kiwi.plan.starts import BASELINES, begin_with, fastest_start
 from kiwi.plan.translate import Choices, offered
 from kiwi.solver.outcome import conclude
 from kiwi.strategy.build import PlanningProblem
@@ -96,7 +96,7 @@ class MeshRun:
             gap=0.01,
             respect_user_checkpoint=False,
         )
-        self._problems: dict[object, PlanningProblem] = {}
+        self._problems: dict[str, PlanningProblem] = {}
         self._found: list[Found] = []
         for key, row in results.rows.items():
             choices = self._store[key]
@@ -150,9 +150,7 @@ class MeshRun:
         about = {"planner": planner, "budget_bytes": budget_bytes}
         settings = replace(self._settings, planner=planner, memory_budget_bytes=budget_bytes)
         try:
-            planning = self.problem(planner, budget_bytes)
-            known = () if alone else [f.choices for f in self._found]
-            start = fastest_start(planning, known, budget_bytes)
+            planning, start = self._begun(settings, alone=alone)
             plan = make_plan(self._traced, None, settings, planning=planning, warm_start=start)
         except KiwiError as error:
             least = getattr(error, "least_peak_bytes", None)
@@ -173,23 +171,35 @@ class MeshRun:
         ]
         return sorted(fits, key=lambda f: f.row["step_seconds"])
 
-    def problem(self, planner: str, budget_bytes: int) -> PlanningProblem:
+    def _begun(
+        self, settings: Settings, *, alone: bool
+    ) -> tuple[PlanningProblem, tuple[int, ...] | None]:
+        """The planner's problem, and a solution to begin with where there is one."""
+        budget = settings.memory_budget_bytes
+        if settings.planner == "joint":
+            known = [] if alone else [f.choices for f in self.fitting(budget)]
+            begun = begin_with(known, settings, self._formulated)
+            return begun or (self._formulated(settings), None)
+        planning = self._formulated(settings)
+        known = [] if alone else [f.choices for f in self._found]
+        return planning, fastest_start(planning, known, budget)
+
+    def _formulated(
+        self, settings: Settings, *, offered: tuple[tuple[Residency, ...], ...] = ()
+    ) -> PlanningProblem:
         """The planner's problem, with the copies of operands that the smallest budget needs.
 
-        What two passes recompute depends on the budget, so that each budget has its own; what
-        "joint" is offered depends on the plans found so far.
+        What two passes recompute depends on the budget, so that each budget has its own.
         """
-        settings = replace(self._settings, planner=planner)
-        if planner == "two-pass":
-            settings = replace(settings, memory_budget_bytes=budget_bytes)
+        if settings.planner == "two-pass":
             return formulate(self._traced, None, settings)
-        others = [f.choices for f in self._found if f.planner not in ("alpa", "joint")]
-        more = offered(others) if planner == "joint" and others else ()
-        if (planner, more) not in self._problems:
-            self._problems.pop((planner, ()), None)
-            found = formulate(self._traced, None, settings, offered=more)
-            self._problems[planner, more] = found
-        return self._problems[planner, more]
+        own = replace(self._settings, planner=settings.planner)
+        if offered:
+            return formulate(self._traced, None, own, offered=offered)
+        if settings.planner not in self._problems:
+            self._problems.clear()
+            self._problems[settings.planner] = formulate(self._traced, None, own)
+        return self._problems[settings.planner]
 
     def baseline(self, planner: str, budgets: Sequence[int], *, least: bool = True) -> None:
         """All of `budgets`, then the smallest."""
@@ -219,15 +229,15 @@ class MeshRun:
                 self.row("joint", peak)
 
     def plan_of(self, found: Found) -> Plan:
-        """A found plan as one that can be compiled."""
-        planning = self.problem(found.planner, found.row["budget_bytes"])
+        """A found plan as one that can be compiled: a solution of what "joint" plans."""
+        budget = found.row["budget_bytes"]
+        settings = replace(self._settings, planner="joint", memory_budget_bytes=budget)
+        planning = self._formulated(settings, offered=offered([found.choices]))
         solution = found.choices.solution_of(planning)
         assert solution is not None
-        budget = found.row["budget_bytes"]
-        settings = replace(self._settings, planner=found.planner, memory_budget_bytes=budget)
         unlimited = replace(planning.problem, limit_bytes=None)
         result = conclude(unlimited, solution, 0.0, solver="stored")
-        return plan_of(self._traced, planning, result, settings)
+        return plan_of(self._traced, planning, result, replace(settings, planner=found.planner))
 
 
 def outcome(plan: Plan) -> dict[str, Any]:

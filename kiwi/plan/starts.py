@@ -5,12 +5,13 @@ and there are many more of its options than of a baseline's. Close to the least 
 possible its search may end without a plan where one of theirs has one. Then
 
 1. the baselines plan the step for the same budget;
-2. what they recompute, and when, is offered to "joint" (`kiwi.strategy.build.Fixed.offered`), so
-   that their plans are solutions of its problem (`kiwi.plan.translate.Choices`);
-3. its search begins with the fastest of them, and never ends behind it.
+2. what the fastest of them recomputes, and when, is offered to "joint"
+   (`kiwi.strategy.build.Fixed.offered`), so that its plan is a solution of that problem
+   (`kiwi.plan.translate.Choices`); to offer what all of them do would only slow the search;
+3. the search begins with it, and never ends behind it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -61,15 +62,29 @@ def begun_by_baselines(
     None if no baseline has a plan within the budget. They share a quarter of the time limit, the
     search takes another half.
     """
-    found = list(_baseline_choices(traced, settings, formulate))
-    if not found:
+    begun = begin_with(_baseline_choices(traced, settings, formulate), settings, formulate)
+    if begun is None:
         return None
-    planning = formulate(settings, offered=offered(found))
-    start = fastest_start(planning, found, settings.memory_budget_bytes)
-    if start is None:
-        return None
+    planning, start = begun
     half = replace(settings, time_limit_seconds=settings.time_limit_seconds / 2)
     return planning, ClosedLoop(traced, planning, half).run(start)
+
+
+def begin_with(
+    choices: Sequence[Choices], settings: "Settings", formulate: Formulate
+) -> tuple[PlanningProblem, tuple[int, ...]] | None:
+    """The problem in which the first of some plans that fits is a solution, and that solution.
+
+    **Arguments:**
+
+    - `choices`: of plans, fastest first.
+    """
+    for each in choices:
+        planning = formulate(settings, offered=offered([each]))
+        start = fastest_start(planning, [each], settings.memory_budget_bytes)
+        if start is not None:
+            return planning, start
+    return None
 
 
 def fastest_start(
@@ -88,8 +103,10 @@ def fastest_start(
 
 def _baseline_choices(
     traced: "Traced", settings: "Settings", formulate: Formulate
-) -> Iterator[Choices]:
+) -> list[Choices]:
+    """Of the baselines that have a plan, fastest first."""
     seconds = settings.time_limit_seconds / (4 * len(BASELINES))
+    found = []
     for name in BASELINES:
         if traced.units.graph.program.loops and not PLANNERS[name].opens_loops:
             continue
@@ -100,4 +117,6 @@ def _baseline_choices(
         except KiwiError:  # it has no plan, or cannot take the step: another one may
             continue
         if plan.fits and plan.solve_result.solution is not None:
-            yield Choices.of(planning, plan.solve_result.solution)
+            choices = Choices.of(planning, plan.solve_result.solution)
+            found.append((plan.estimate.step_seconds, len(found), choices))
+    return [choices for _, _, choices in sorted(found)]
