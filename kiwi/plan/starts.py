@@ -59,7 +59,7 @@ def begun_by_baselines(
 ) -> tuple[PlanningProblem, Plan] | None:
     """The plan that a search finds from the baselines' plans, and the problem that it solves.
 
-    None if no baseline has a plan within the budget. They share a quarter of the time limit, the
+    None if no baseline has a plan within the budget. They share half of the time limit, the
     search takes another half.
     """
     begun = begin_with(_baseline_choices(traced, settings, formulate), settings, formulate)
@@ -105,7 +105,7 @@ def _baseline_choices(
     traced: "Traced", settings: "Settings", formulate: Formulate
 ) -> list[Choices]:
     """Of the baselines that have a plan, fastest first."""
-    seconds = settings.time_limit_seconds / (4 * len(BASELINES))
+    seconds = settings.time_limit_seconds / (2 * len(BASELINES))
     found = []
     for name in BASELINES:
         if traced.units.graph.program.loops and not PLANNERS[name].opens_loops:
