@@ -34,6 +34,7 @@ from kiwi.plan.progress import ProgressLog
 from kiwi.plan.propagated import propagated
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
 from kiwi.plan.targets import TARGETS, memory_model
+from kiwi.plan.two_stage import plan_two_stage
 from kiwi.solver import SOLVERS
 from kiwi.solver.outcome import OnProgress
 from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
@@ -135,6 +136,9 @@ def make_plan(
         return replace(plan, planning_seconds=traced.seconds + time.monotonic() - started)
     if planning is None:
         planning = formulate(traced, out_shardings, settings)
+    if way is Way.CHAIN:
+        plan = plan_two_stage(traced, planning, settings)
+        return replace(plan, planning_seconds=traced.seconds + time.monotonic() - started)
     log = ProgressLog(settings.on_progress)
     loop = ClosedLoop(traced, planning, replace(settings, on_progress=log))
     try:
