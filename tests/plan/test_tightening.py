@@ -1,0 +1,83 @@
+"""Schedules sought again under a lower limit, while the compiled program is over the budget."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import kiwi
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
+from kiwi.plan import tightening
+from kiwi.plan.origin import Origin
+
+BUDGET = 2**30
+WASTE = 10 * 2**20
+"""What the compiler of these tests holds beyond what anybody could know."""
+
+
+@pytest.fixture(scope="module")
+def base():
+    shapes = [jax.ShapeDtypeStruct((32, 32), jnp.float32)] * 3
+
+    def step(weights):
+        return jax.grad(lambda ws: jnp.sum(jnp.tanh(ws[0] @ ws[1]) @ ws[2]))(weights)
+
+    return kiwi.plan(step, shapes, mesh_shape=(1,), memory_budget=BUDGET, planner="alpa")
+
+
+@pytest.fixture
+def asked(base, monkeypatch):
+    """The limits asked for, and a search whose plans fill them; compiled, they need more."""
+    limits: list[int] = []
+
+    def plan_within(limit_bytes):
+        limits.append(limit_bytes)
+        if limit_bytes < 0.9 * BUDGET:
+            raise InfeasibleBudgetError("Nothing is so small.")
+        estimate = replace(base.estimate, peak_bytes=limit_bytes)
+        return replace(base, estimate=estimate, memory_budget_bytes=limits[0])
+
+    def compile_for(target, step):
+        assert target == "cpu"
+        return replace(base.compiled, peak_bytes=limits[-1] + WASTE)
+
+    monkeypatch.setattr(tightening, "compile_for", compile_for)
+    return limits, plan_within
+
+
+def _settings(base, **changes):
+    assert isinstance(base.origin, Origin)
+    return replace(base.origin.settings, **changes)
+
+
+def test_the_limit_falls_by_the_excess(base, asked):
+    limits, plan_within = asked
+    plan = tightening.tightened(plan_within, _settings(base, verify="cpu"), cause="")
+    assert limits == [BUDGET, BUDGET - WASTE]
+    assert plan.fits and plan.compiled.peak_bytes == BUDGET
+    assert [r.correction_bytes for r in plan.rounds] == [0, WASTE]
+    assert [r.compiled_peak_bytes for r in plan.rounds] == [BUDGET + WASTE, BUDGET]
+
+
+def test_without_a_check_the_first_plan_is_the_answer(base, asked):
+    limits, plan_within = asked
+    plan = tightening.tightened(plan_within, _settings(base, verify=None), cause="")
+    assert limits == [BUDGET] and plan.compiled is None and len(plan.rounds) == 1
+
+
+def test_the_nearest_plan_comes_with_the_error(base, asked):
+    _, plan_within = asked
+    budget = int(0.905 * BUDGET)
+    settings = _settings(base, verify="cpu", memory_budget_bytes=budget)
+    with pytest.raises(BudgetNotMetError, match="No schedule met") as caught:
+        tightening.tightened(plan_within, settings, cause="The compiler wastes.", instead=", or no")
+    error = caught.value
+    assert error.plan.peak_bytes == error.least_peak_bytes == budget + WASTE
+    assert error.cause == "The compiler wastes." and error.suggestion.endswith("meets, or no.")
+
+
+def test_a_budget_that_no_schedule_meets_is_the_searchs_own_error(base, asked):
+    with pytest.raises(InfeasibleBudgetError, match="so small"):
+        settings = _settings(base, memory_budget_bytes=BUDGET // 2)
+        tightening.tightened(asked[1], settings, cause="")
