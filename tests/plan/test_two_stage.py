@@ -30,7 +30,7 @@ def _arguments():
 
 
 def _planned(planner, budget, **options):
-    options = {"mesh_shape": (2, 4), "verify": None, "time_limit_seconds": 4.0, **options}
+    options = {"mesh_shape": (2, 4), "verify": None, "time_limit_seconds": 2.0, **options}
     return kiwi.jit(_step, planner=planner, memory_budget=budget, donate_argnums=0, **options)
 
 
@@ -53,9 +53,8 @@ def test_with_enough_memory_it_is_sharding_alone(free):
     assert "first stage" in plan.solve_result.message
 
 
-@pytest.mark.parametrize("share", [0.9, 0.75])
-def test_it_is_as_fast_as_sharding_alone_and_no_faster_than_joint_plans(free, share):
-    budget = int(share * free.estimate.peak_bytes)
+def test_it_is_as_fast_as_sharding_alone_and_no_faster_than_joint_plans(free):
+    budget = int(0.75 * free.estimate.peak_bytes)
     two_stage, alpa, joint = (
         _planned(planner, budget).plan(*_arguments()) for planner in ("two-stage", "alpa", "joint")
     )
