@@ -101,6 +101,7 @@ def plan(
       saved one (any text that ends with ".json"), or the name of one that comes with Kiwi.
     - `planner`: "joint" decides sharding and recomputation together, "alpa" sharding alone;
       "alpa+dots", "alpa+megatron" and "two-pass" recompute by a rule and decide sharding then;
+      "two-stage" decides sharding first, and recomputation of what was sharded then;
       "kiwi-full" and "kiwi-reduced" are the paper's models, for small steps;
       "xla" nothing: values are sharded as XLA does by itself from the shardings given. On a
       mesh of one device also a planner of `kiwi.solver.remat`, e.g. "remat".

@@ -36,6 +36,7 @@ from kiwi.plan.propagated import propagated
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
 from kiwi.plan.starts import begun_by_baselines, may_help
 from kiwi.plan.targets import TARGETS, memory_model
+from kiwi.plan.two_stage import plan_two_stage
 from kiwi.solver import SOLVERS
 from kiwi.solver.outcome import OnProgress
 from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
@@ -134,6 +135,10 @@ def make_plan(
     if way is Way.MODEL:
         kept = replace(settings, planner="alpa", memory_budget_bytes=NO_LIMIT_BYTES)
         plan = plan_formulated(traced, formulate(traced, out_shardings, kept), settings)
+        return replace(plan, planning_seconds=traced.seconds + time.monotonic() - started)
+    if way is Way.CHAIN:
+        whole = formulate(traced, out_shardings, settings) if planning is None else planning
+        plan = plan_two_stage(traced, whole, settings)
         return replace(plan, planning_seconds=traced.seconds + time.monotonic() - started)
     log = ProgressLog(settings.on_progress)
     planning, plan = _searched(

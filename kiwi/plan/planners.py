@@ -1,7 +1,7 @@
 """All planners by name: what each decides, how it is found, and on which meshes.
 
 The one table that settings, errors, the command line and the tests of the documentation read. A
-planner is found in one of three `Way`s; `kiwi.plan.planner` goes it.
+planner is found in one of four `Way`s; `kiwi.plan.planner` goes it.
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,13 @@ class Way(Enum):
 
     - `PROBLEM`: as a solution of the `Problem` of the step (`kiwi.plan.loop`).
     - `MODEL`: by one of the paper's models (`kiwi.plan.formulated`).
+    - `CHAIN`: sharding, then recomputation of the sharded chain (`kiwi.plan.two_stage`).
     - `SCHEDULE`: by a planner of `kiwi.solver.remat`, on one device (`kiwi.plan.one_device`).
     """
 
     PROBLEM = "problem"
     MODEL = "model"
+    CHAIN = "chain"
     SCHEDULE = "schedule"
 
 
@@ -88,6 +90,11 @@ _ALL = (
         "two-pass",
         "recomputation of unsharded values, then sharding",
         rule=rematerialised_first,
+    ),
+    Planner(
+        "two-stage",
+        "sharding for growing budgets, then recomputation by rotor (Liu et al., 2023)",
+        Way.CHAIN,
     ),
     Planner("kiwi-full", "the paper's full model, for small steps", Way.MODEL, model="full"),
     Planner("kiwi-reduced", "the paper's reduced model", Way.MODEL, model="reduced"),

@@ -7,32 +7,74 @@ takes over a donated argument's buffer needs no memory of its own. An update tha
 donated argument waits for all other readers of it, by values of no bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.mesh import DeviceMesh
-from kiwi.solver.remat import Operator, RematGraph, Value
+from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.solver.remat import (
+    Communication,
+    Operator,
+    RematGraph,
+    Value,
+    with_communication,
+)
+from kiwi.strategy.build import PlanningProblem
+from kiwi.strategy.edges import resharding_table
 from kiwi.strategy.strategies import ShardingStrategy
 from kiwi.strategy.table import StrategyTable
 
 
 def remat_graph(units: UnitGraph, strategies: Sequence[ShardingStrategy]) -> RematGraph:
-    """The graph in which unit u runs under `strategies[u]`.
+    """The graph of one device, on which unit u runs under `strategies[u]`.
 
-    Time is that of computation and of the strategies' own collectives, in seconds. Resharding
-    between units is left out: on one device there is none.
+    Time is that of computation, in seconds.
     """
-    builder = _Builder(units, strategies)
-    operators = builder.operators()
-    return RematGraph(
-        operators,
-        tuple(builder.values),
-        tuple(range(len(operators))),
-        frozenset(builder.number[value] for value in builder.kept_results),
-        _backward_of(units),
-    )
+    values = units.graph.program.values
+    return _Builder(units, strategies, lambda value: values[value].size_bytes).graph()
+
+
+def sharded_remat_graph(planning: PlanningProblem, solution: Sequence[int]) -> RematGraph:
+    """The graph of one device's part of a sharded step, without opened loops.
+
+    Time is that of computation and collectives. An operand that is expected in another layout
+    than the stored one is resharded by its reader, whenever that runs, and the copy held
+    meanwhile. Left out is what is communicated once whatever the schedule: the resharding of
+    results into the layouts that the caller wants.
+    """
+    units, values = planning.units, planning.units.graph.program.values
+    strategies = [strategy for strategy, _ in planning.unit_choices(solution)]
+    layouts = planning.source_shardings(solution)
+    for unit, strategy in zip(units.units, strategies, strict=True):
+        layouts.update(zip(unit.outputs, strategy.results, strict=True))
+
+    def local_bytes(value: int) -> int:
+        return values[value].size_bytes // layouts[value].shard_count(planning.mesh.shape)
+
+    graph = _Builder(units, strategies, local_bytes).graph()
+    resharded = {
+        unit.index: _resharded_operands(planning, unit, strategies[unit.index], layouts)
+        for unit in units.units
+    }
+    return with_communication(graph, resharded)
+
+
+def _resharded_operands(
+    planning: PlanningProblem,
+    unit: Unit,
+    strategy: ShardingStrategy,
+    layouts: dict[int, TensorSharding],
+) -> Communication:
+    """Time to reshard the unit's operands, and bytes of the copies."""
+    values = planning.units.graph.program.values
+    seconds, copied_bytes = 0.0, 0
+    for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
+        if layouts[value] != wanted:
+            table = resharding_table(planning.mesh, values[value])
+            seconds += table.seconds(layouts[value], wanted)
+            copied_bytes += values[value].size_bytes // wanted.shard_count(planning.mesh.shape)
+    return Communication(seconds, copied_bytes)
 
 
 def one_device_strategies(units: UnitGraph, mesh: DeviceMesh) -> tuple[ShardingStrategy, ...]:
@@ -47,22 +89,37 @@ def one_device_strategies(units: UnitGraph, mesh: DeviceMesh) -> tuple[ShardingS
 class _Builder:
     """Numbers values as they are met; `number` maps value indices of the program."""
 
-    def __init__(self, units: UnitGraph, strategies: Sequence[ShardingStrategy]) -> None:
-        self._units, self._strategies = units, strategies
-        self._info = units.graph.program.values
+    def __init__(
+        self,
+        units: UnitGraph,
+        strategies: Sequence[ShardingStrategy],
+        local_bytes: Callable[[int], int],
+    ) -> None:
+        self._units, self._strategies, self._local_bytes = units, strategies, local_bytes
         self.values: list[Value] = []
         self.number: dict[int, int] = {}
         results = {r for r in units.graph.program.results if isinstance(r, int)}
         self.kept_results = [r for r in sorted(results) if r in units.producer]
         for value in (*units.graph.program.arguments, *units.graph.program.constants):
-            self._add(value, self._info[value].size_bytes)
+            self._add(value, local_bytes(value))
         fresh = [r for r in self.kept_results if r not in units.aliased_results]
-        fresh_bytes = sum(self._info[value].size_bytes for value in fresh)
+        fresh_bytes = sum(local_bytes(value) for value in fresh)
         self.values.append(Value("results", fresh_bytes))
         for value in self.kept_results:
             self._add(value, 0)
 
-    def operators(self) -> tuple[Operator, ...]:
+    def graph(self) -> RematGraph:
+        """All pieces."""
+        operators = self._operators()
+        return RematGraph(
+            operators,
+            tuple(self.values),
+            tuple(range(len(operators))),
+            frozenset(self.number[value] for value in self.kept_results),
+            _backward_of(self._units),
+        )
+
+    def _operators(self) -> tuple[Operator, ...]:
         """One per unit, with the order of readings and overwritings as values of no bytes."""
         found = [self._operator(unit) for unit in self._units.units]
         for result, argument in self._units.aliased_results.items():
@@ -80,9 +137,7 @@ class _Builder:
     def _operator(self, unit: Unit) -> Operator:
         strategy = self._strategies[unit.index]
         for value in unit.outputs:
-            whole = sum(self._info[output].size_bytes for output in unit.outputs)
-            share = self._info[value].size_bytes / whole if whole else 0.0
-            self._add(value, round(share * strategy.result_bytes))
+            self._add(value, self._local_bytes(value))
         return Operator(
             f"{unit.index} {self._units.graph.opcode_of(unit.root)}",
             strategy.compute_seconds + strategy.communication_seconds,

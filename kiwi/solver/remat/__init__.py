@@ -3,6 +3,8 @@
 from kiwi.solver.remat.bounds import budget_from_share as budget_from_share
 from kiwi.solver.remat.bounds import largest_working_set as largest_working_set
 from kiwi.solver.remat.bounds import order_peak_bytes as order_peak_bytes
+from kiwi.solver.remat.communication import Communication as Communication
+from kiwi.solver.remat.communication import with_communication as with_communication
 from kiwi.solver.remat.graph import Operator as Operator
 from kiwi.solver.remat.graph import RematGraph as RematGraph
 from kiwi.solver.remat.graph import Value as Value

@@ -59,22 +59,60 @@ def rotor(task: Task) -> Finding:
 
 
 def solve_chain(task: Task, chain: Chain, most_units: int = MOST_UNITS) -> Finding:
-    """The best persistent schedule of `chain` (rk-rotor)."""
-    count = len(chain.stages)
+    """The best persistent schedule of `chain` (rk-rotor); the one of least peak if none fits."""
     budget = task.budget_bytes - chain.resident_bytes
-    if budget < 0:
-        return Finding(None, family_is_infeasible=True)
-    most = max(1, min(most_units, MOST_CELLS // (count * count)))
-    unit = max(1, -(-budget // most))
-    tables = _tables(chain, unit)
-    memory = budget // unit
-    least, choice = fill_table(tables, count, memory)
-    if not np.isfinite(least[0, count - 1, memory]):
+    unit = _unit_bytes(chain, budget, most_units)
+    filled = _filled(chain, unit, max(0, budget) // unit)
+    if budget >= 0 and np.isfinite(filled.least[0, -1, -1]):
+        return Finding(_schedule(chain, filled, filled.most), iterations=filled.least.size)
+    smallest = _feasible(chain, most_units)
+    feasible = np.flatnonzero(np.isfinite(smallest.least[0, -1]))
+    return Finding(
+        _schedule(chain, smallest, int(feasible[0])),
         # Rounding to units may hide a schedule: proven only where a unit is a byte.
-        return Finding(None, family_is_infeasible=unit == 1, iterations=least.size)
+        family_is_infeasible=budget < 0 or unit == 1,
+        iterations=filled.least.size + smallest.least.size,
+    )
+
+
+class _Filled(NamedTuple):
+    """The table of a chain, for all memory up to a budget in units."""
+
+    tables: ChainTables
+    least: npt.NDArray[np.float64]
+    choice: npt.NDArray[np.int32]
+
+    @property
+    def most(self) -> int:
+        return self.least.shape[2] - 1
+
+
+def _unit_bytes(chain: Chain, budget_bytes: int, most_units: int) -> int:
+    most = max(1, min(most_units, MOST_CELLS // len(chain.stages) ** 2))
+    return max(1, -(-budget_bytes // most))
+
+
+def _filled(chain: Chain, unit_bytes: int, memory: int) -> _Filled:
+    tables = _tables(chain, unit_bytes)
+    return _Filled(tables, *fill_table(tables, len(chain.stages), memory))
+
+
+def _feasible(chain: Chain, most_units: int) -> _Filled:
+    """The table up to what suffices to save all of every stage."""
+    saved = [max(o.saved_bytes for o in stage.options) for stage in chain.stages]
+    unit = _unit_bytes(chain, sum(saved), most_units)
+    tables = _tables(chain, unit)
+    peaks = max(int(tables.forward_peak.max()), int(tables.backward_peak.max()))
+    units = sum(-(-each // unit) for each in saved)
+    return _filled(chain, unit, units + int(tables.held.max()) + peaks)
+
+
+def _schedule(chain: Chain, filled: _Filled, memory: int) -> Schedule:
+    """The optimal schedule for so many units."""
     steps = list(chain.prologue)
-    _collect(chain, tables, choice, (0, count - 1, int(memory)), steps)
-    return Finding(Schedule(tuple(steps)), iterations=least.size)
+    cell = (0, len(chain.stages) - 1, memory)
+    _collect(chain, filled.tables, filled.choice, cell, steps)
+    return Schedule(tuple(steps))
 
 
 def _tables(chain: Chain, unit_bytes: int) -> ChainTables:
