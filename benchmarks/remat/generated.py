@@ -1,4 +1,4 @@
-"""Graphs in the spirit of the published ones, of any size: random layered, and training of convnets.
+"""Graphs in the spirit of the published ones, of any size: random layered, training of convnets.
 
     python -m benchmarks.remat.generated --graphs layered-500 resnet-8 --budgets 80 70 --out r.json
 
