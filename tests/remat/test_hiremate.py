@@ -162,7 +162,9 @@ def test_any_planner_below(lower):
         workers=0,
     )
     found = simulate(graph, hiremate(_task(graph, budget, 20), settings).schedule)
-    exact = hiremate(_task(graph, budget, 20), HiremateSettings(most_top=99, most_direct=0, workers=0))
+    exact = hiremate(
+        _task(graph, budget, 20), HiremateSettings(most_top=99, most_direct=0, workers=0)
+    )
     best = simulate(graph, exact.schedule).compute_seconds
     assert found.peak_bytes <= budget
     # Only H-ILP heeds save budgets: plain planners offer fewer different options.

@@ -64,9 +64,10 @@ def test_with_all_operators_free_the_result_is_that_of_moccasin(make):
         exact = moccasin(_task(graph, budget, 60), copies)
         if found.schedule is None:
             now = simulate(graph, start)
-            assert exact.schedule is None or now.compute_seconds <= simulate(
-                graph, exact.schedule
-            ).compute_seconds
+            assert (
+                exact.schedule is None
+                or now.compute_seconds <= simulate(graph, exact.schedule).compute_seconds
+            )
             continue
         mine, best = simulate(graph, found.schedule), simulate(graph, exact.schedule)
         assert found.complete

@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from kiwi.solver.remat.annealing.anneal import PRODUCT, STRICT
+from kiwi.solver.remat.annealing.anneal import PRODUCT, SHARP, STRICT
 from kiwi.solver.remat.candidate import Candidate, candidate
 from kiwi.solver.remat.fastsa import AnnealingSettings, fastsa, run_annealing
 from kiwi.solver.remat.improvement import WORKERS, improvement
@@ -49,9 +49,9 @@ class Round:
 
 ROUNDS = (
     Round(0.10, (Run(ORDER, 0.5), Run(FASTSA, 0.0))),
-    Round(0.40, (Run(ORDER, 2.0), Run(ORDER, 1.0))),
+    Round(0.40, (Run(ORDER, 2.0), Run(ORDER, 1.0, SHARP))),
     Round(0.08),
-    Round(0.15, (Run(BEST, 0.1), Run(BEST, 0.5))),
+    Round(0.15, (Run(BEST, 0.1, SHARP), Run(BEST, 0.5))),
     Round(0.07),
     Round(0.12, (Run(BEST, 0.1, STRICT), Run(BEST, 0.03))),
     Round(0.08),

@@ -23,8 +23,10 @@ SECONDS_PER_TRY = 0.1
 EFFORT = 0.02
 """Of one try, in CP-SAT's deterministic time."""
 WHOLE_EFFORT = 0.2
-MOST_PLACES = 20_000
-"""Free operators times frame steps: for more the programs take long to build."""
+MOST_PLACES = 150_000
+"""Free operators times steps: for more the programs take long to build."""
+MOST_PLACES_OF_ALL = 8_000
+"""The same where all operators are free: more are not searched completely in the time."""
 FIRST_SIZE = 12
 GROWTH = 1.25
 
@@ -53,7 +55,7 @@ def improvement(
     ends = time.monotonic() + wall_seconds
     best, tries = start, 0
     whole = [k for k, operator in enumerate(task.graph.operators) if operator.recomputable]
-    if _fits(whole, best):
+    if _fits(whole, best, MOST_PLACES_OF_ALL):
         found = _tried(task, best, [whole], WHOLE_EFFORT * min(1.0, seconds), ends)
         best, tries = min([best, *found.schedules], key=lambda c: c.rank), 1
         if found.complete:
@@ -70,8 +72,8 @@ def improvement(
     return Improved(best, tries, time.monotonic() < ends)
 
 
-def _fits(free: Sequence[int], best: Candidate) -> bool:
-    return 0 < len(free) * len(best.schedule.steps) <= MOST_PLACES
+def _fits(free: Sequence[int], best: Candidate, most_places: int = MOST_PLACES) -> bool:
+    return 0 < len(free) * len(best.schedule.steps) <= most_places
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """Large neighbourhoods: all recomputations of some operators are planned anew, by CP-SAT.
 
-The model is that of Moccasin (`kiwi.solver.remat.moccasin`) for a few *free* operators. What else is
-computed stays where it is: the schedule without the free operators' recomputations, its *frame*.
+The model is that of Moccasin (`kiwi.solver.remat.moccasin`) for a few *free* operators. What
+else is computed stays where it is: the schedule without the free operators' recomputations, its
+*frame*.
 
-**Sets.** Frame steps i, in order; free operators k with ranks 1 … m by first computation; *touched*
-values v: those that free operators read or write. Slot i (m + 1) is frame step i; the m slots before
-it are places for one recomputation of each free operator, by rank, so that a recomputation finds
-inputs that are recomputed in the same place.
+**Sets.** Frame steps i, in order; free operators k with ranks 1 … m by first computation;
+*touched* values v: those that free operators read or write. Slot i (m + 1) is frame step i; the m
+slots before it are places for one recomputation of each free operator, by rank, so that a
+recomputation finds inputs that are recomputed in the same place.
 
 **Variables.** `active[k, c]`, `start[k, c]` in the slots of k behind its first computation; per
 computation of a touched value the slot `end` until which it is retained.
@@ -73,7 +74,7 @@ class Found:
 
 @dataclass(frozen=True)
 class _Copy:
-    """A computation of a touched value: when it is computed, until when retained, whether at all."""
+    """A computation of a touched value: when, until when it is retained, and whether at all."""
 
     start: Amount
     end: cp_model.IntVar
@@ -204,9 +205,7 @@ class _Model:
         size = self.model.new_int_var(1, self.last + 1, "")
         if copy.active is None:
             return self.model.new_interval_var(copy.start, size, copy.end + 1, "")
-        return self.model.new_optional_interval_var(
-            copy.start, size, copy.end + 1, copy.active, ""
-        )
+        return self.model.new_optional_interval_var(copy.start, size, copy.end + 1, copy.active, "")
 
     def _held_by_frame(self) -> list[tuple[int, int]]:
         """Bytes of what is not touched, just before each frame step and while it runs."""
