@@ -2,39 +2,35 @@
 
 Times are estimates relative to "alpa" without a limit on the same mesh. Budgets are the peak of
 that plan times `--shares`, and for each planner the smallest peak that its search reaches; "joint"
-also plans for those of the others.
+also plans for a grid of budgets, and for the peaks of the others.
 
     python -m experiments.figure2
 """
 
-import sys
 from itertools import product
 from typing import Any
 
-import jax
 import matplotlib.pyplot as plt
 from absl import app, flags
 
-from experiments._figures import (
+from experiments._mesh_run import PLANNERS, MeshRun
+from experiments._panels import asked_budgets, draw_legend, draw_panel, points, rows_of
+from experiments._setup import (
     MODELS,
     NO_LIMIT_BYTES,
-    PLANNERS,
-    MeshRun,
     Results,
-    count_processor_seconds,
-    draw_panel,
+    begin,
+    define_flags,
     planned_step,
-    points,
+    shares,
 )
 from kiwi.mesh import DeviceMesh
+from kiwi.plan.starts import BASELINES
 
+define_flags("figure2", seconds=5.0, shares=("1", "0.75", "0.55", "0.4"))
 _MODELS = flags.DEFINE_list("models", list(MODELS), "Models.")
 _LAYERS = flags.DEFINE_integer("layers", 4, "Layers of the model.")
 _MESHES = flags.DEFINE_list("meshes", ["2x4", "4x2", "1x8", "8x1"], "Mesh shapes.")
-_SHARES = flags.DEFINE_list("shares", ["1", "0.75", "0.55", "0.4"], "Of alpa's peak.")
-_SECONDS = flags.DEFINE_float("time_limit_seconds", 5.0, "Processor seconds of a search.")
-_PROFILE = flags.DEFINE_string("profile", "v100-sxm2", "Hardware, of kiwi.mesh.CATALOGUE.")
-_OUT = flags.DEFINE_string("out", "experiments/results/figure2.json", "Where results go.")
 
 _LEAST_BYTES_PER_LAYER = 6 * 10**8
 """Copies of operands are modelled as for a budget of this size: below the smallest that is met."""
@@ -42,9 +38,7 @@ _LEAST_BYTES_PER_LAYER = 6 * 10**8
 
 def main(_: list[str]) -> None:
     """Plans all that is missing, then draws."""
-    jax.config.update("jax_platforms", "cpu")
-    count_processor_seconds()
-    results = Results(_OUT.value, " ".join(["python -m experiments.figure2", *sys.argv[1:]]))
+    results = begin("figure2")
     for mesh, model in product(_MESHES.value, _MODELS.value):
         if f"{model} {mesh} done" not in results.rows:
             _plan_mesh(results, model, mesh)
@@ -61,9 +55,10 @@ def _plan_mesh(results: Results, model: str, mesh: str) -> None:
     free = run.row("alpa", NO_LIMIT_BYTES)
     if "error" in free:
         raise RuntimeError(free["what"])
-    budgets = [int(share * free["peak_bytes"]) for share in map(float, _SHARES.value)]
-    for planner in PLANNERS:
-        run.curve(planner, budgets)
+    budgets = [int(share * free["peak_bytes"]) for share in shares()]
+    for planner in BASELINES:
+        run.baseline(planner, budgets)
+    run.joint(budgets)
     results.add(f"{model} {mesh} done", _summary(results, f"{model} {mesh}"))
 
 
@@ -71,34 +66,39 @@ def mesh_run(results: Results, model: str, mesh: str) -> MeshRun:
     """The plans of one panel."""
     step, arguments = planned_step(model, _LAYERS.value)
     shape = tuple(map(int, mesh.split("x")))
-    device_mesh = DeviceMesh.create(shape, _PROFILE.value)
-    least = _LEAST_BYTES_PER_LAYER * _LAYERS.value
+    device_mesh = DeviceMesh.create(shape, flags.FLAGS.profile)
+    least, seconds = _LEAST_BYTES_PER_LAYER * _LAYERS.value, flags.FLAGS.time_limit_seconds
     traced = step.traced(*arguments)
-    return MeshRun(traced, device_mesh, least, _SECONDS.value, results, f"{model} {mesh}")
+    return MeshRun(traced, device_mesh, least, seconds, results, f"{model} {mesh}")
 
 
 def _summary(results: Results, what: str) -> dict[str, Any]:
-    """Smallest feasible budgets, joint's largest speed-ups, and whether it ever loses."""
+    """Smallest feasible budgets, joint's largest speed-ups, and whether it ever loses.
+
+    Speed-ups over a planner are taken at the budgets that it was asked for and at the peaks of its
+    own plans: elsewhere its curve might be lower with another search.
+    """
     curves = {planner: dict(points(results, what, planner)) for planner in PLANNERS}
     joint = curves["joint"]
-    ratios = {
-        planner: [seconds / joint[b] for b, seconds in curve.items() if b in joint]
-        for planner, curve in curves.items()
-    }
+    faster = {planner: _speed_ups(results, what, planner, joint) for planner in BASELINES}
     return {
         "smallest_feasible_bytes": {p: min(c, default=None) for p, c in curves.items()},
-        "largest_speed_up": {p: max(r, default=None) for p, r in ratios.items()},
-        "largest_speed_up_at_bytes": {
-            planner: max((b for b in curve if b in joint), key=lambda b: curve[b] / joint[b])
-            for planner, curve in curves.items()
-            if curve
-        },
+        "largest_speed_up": {p: max(f.values(), default=None) for p, f in faster.items()},
+        "largest_speed_up_at_bytes": {p: max(f, key=f.__getitem__) for p, f in faster.items() if f},
         "joint_never_slower": all(
             b in joint and joint[b] <= seconds * (1 + 1e-9)
             for curve in curves.values()
             for b, seconds in curve.items()
         ),
     }
+
+
+def _speed_ups(
+    results: Results, what: str, planner: str, joint: dict[int, float]
+) -> dict[int, float]:
+    own = asked_budgets(rows_of(results, what, planner))
+    curve = dict(points(results, what, planner))
+    return {b: curve[b] / joint[b] for b in own if b in curve and b in joint}
 
 
 def draw(results: Results) -> None:
@@ -108,8 +108,7 @@ def draw(results: Results) -> None:
     figure, panels = plt.subplots(len(MODELS), len(meshes), figsize=size, squeeze=False)
     for (row, model), (column, mesh) in product(enumerate(MODELS), enumerate(meshes)):
         draw_panel(panels[row][column], results, f"{model} {mesh}")
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncols=len(PLANNERS), frameon=False)
+    draw_legend(figure, panels[0][0])
     figure.supxlabel("memory budget per device (GB)")
     figure.supylabel("estimated time, relative to alpa without a limit")
     figure.tight_layout(rect=(0, 0, 1, 0.94))

@@ -15,7 +15,8 @@ from typing import Any
 import jax
 from absl import app, flags
 
-from experiments._figures import MODELS, NO_LIMIT_BYTES, Found, MeshRun, Results
+from experiments._mesh_run import Found, MeshRun
+from experiments._setup import MODELS, NO_LIMIT_BYTES, Results
 from experiments.figure2 import mesh_run
 from kiwi.errors import KiwiError
 from kiwi.plan.targets import compile_for

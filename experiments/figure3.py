@@ -7,34 +7,21 @@ shares of alpa's peak under fast links, the same for all.
     python -m experiments.figure3
 """
 
-import sys
 from dataclasses import replace
 from typing import Any
 
-import jax
 import matplotlib.pyplot as plt
 from absl import app, flags
 
-from experiments._figures import (
-    NO_LIMIT_BYTES,
-    PLANNERS,
-    MeshRun,
-    Results,
-    count_processor_seconds,
-    draw_panel,
-    planned_step,
-    points,
-)
+from experiments._mesh_run import MeshRun
+from experiments._panels import draw_legend, draw_panel, points, rows_of
+from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags, planned_step, shares
 from kiwi.mesh import DeviceMesh, hardware
+from kiwi.plan.starts import BASELINES
 
+define_flags("figure3", seconds=5.0, shares=("1", "0.8", "0.6"))
 _SLOWDOWNS = flags.DEFINE_list("slowdowns", ["1", "10", "100"], "Of the links' bandwidth.")
-_SHARES = flags.DEFINE_list("shares", ["1", "0.8", "0.6"], "Of alpa's free peak.")
-_PLANNERS = flags.DEFINE_list("planners", list(PLANNERS), "Planners; joint has to be the last.")
-_LEAST = flags.DEFINE_bool("least", True, "Also look for each planner's smallest budget.")
-_SECONDS = flags.DEFINE_float("time_limit_seconds", 5.0, "Processor seconds of a search.")
-_PROFILE = flags.DEFINE_string("profile", "v100-sxm2", "Hardware, of kiwi.mesh.CATALOGUE.")
-_OUT = flags.DEFINE_string("out", "experiments/results/figure3.json", "Where results go.")
-
+_LEAST = flags.DEFINE_bool("least", False, "Also look for each planner's smallest budget.")
 
 _LEAST_BYTES = 24 * 10**8
 """Copies of operands are modelled as for a budget of this size."""
@@ -42,21 +29,20 @@ _LEAST_BYTES = 24 * 10**8
 
 def main(_: list[str]) -> None:
     """Plans all that is missing, then draws."""
-    jax.config.update("jax_platforms", "cpu")
-    count_processor_seconds()
-    results = Results(_OUT.value, " ".join(["python -m experiments.figure3", *sys.argv[1:]]))
+    results = begin("figure3")
     step, arguments = planned_step("decoder")
     for slowdown in map(float, _SLOWDOWNS.value):
         what = _name(slowdown)
         if f"{what} done" not in results.rows:
             mesh, traced = _mesh(slowdown), step.traced(*arguments)
-            run = MeshRun(traced, mesh, _LEAST_BYTES, _SECONDS.value, results, what)
+            seconds = flags.FLAGS.time_limit_seconds
+            run = MeshRun(traced, mesh, _LEAST_BYTES, seconds, results, what)
             _plan(results, run, slowdown)
     _draw(results)
 
 
 def _mesh(slowdown: float) -> DeviceMesh:
-    entry = hardware(_PROFILE.value)
+    entry = hardware(flags.FLAGS.profile)
     slower = entry.intra_link.bandwidth_bytes_per_second / slowdown
     link = replace(entry.intra_link, bandwidth_bytes_per_second=slower)
     return DeviceMesh.create((1, 4), replace(entry, intra_link=link))
@@ -66,10 +52,10 @@ def _plan(results: Results, run: MeshRun, slowdown: float) -> None:
     free = run.row("alpa", NO_LIMIT_BYTES)
     if "error" in free:
         raise RuntimeError(free["what"])
-    fast = _fast_peak(results)
-    for planner in _PLANNERS.value:
-        budgets = [int(share * fast) for share in map(float, _SHARES.value)]
-        run.curve(planner, budgets, least=_LEAST.value)
+    budgets = [int(share * _fast_peak(results)) for share in shares()]
+    for planner in BASELINES:
+        run.baseline(planner, budgets, least=_LEAST.value)
+    run.joint(budgets, least=_LEAST.value)
     results.add(f"{_name(slowdown)} done", _summary(results, slowdown))
 
 
@@ -97,10 +83,9 @@ def _summary(results: Results, slowdown: float) -> dict[str, Any]:
 
 def _plans(results: Results, what: str) -> list[tuple[int, dict[str, Any]]]:
     """For each budget asked for, the row of the fastest plan of "joint" that fits."""
-    rows = [r for key, r in results.rows.items() if key.startswith(f"{what} ") and "planner" in r]
-    own = [r for r in rows if r["planner"] == "joint" and "step_seconds" in r]
+    own = [row for row in rows_of(results, what, "joint") if "step_seconds" in row]
     fast = _fast_peak(results)
-    budgets = sorted(int(share * fast) for share in map(float, _SHARES.value))
+    budgets = sorted(int(share * fast) for share in shares())
     found = []
     for budget in budgets:
         fits = [r for r in own if r["peak_bytes"] <= budget]
@@ -126,8 +111,7 @@ def _draw(results: Results) -> None:
     panels[-1].set(title="joint: units recomputed", xlabel="budget per device (GB)")
     panels[-1].grid(alpha=0.3)
     panels[-1].legend(fontsize=8)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncols=len(PLANNERS), frameon=False)
+    draw_legend(figure, panels[0])
     figure.tight_layout(rect=(0, 0, 1, 0.92))
     figure.savefig(results.path.with_suffix(".png"), dpi=130)
     plt.close(figure)

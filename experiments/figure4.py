@@ -12,40 +12,35 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import jax
 import matplotlib.pyplot as plt
 from absl import app, flags
 
-from experiments._figures import NO_LIMIT_BYTES, Results, count_processor_seconds, planned_step
+from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags, planned_step, shares
 from experiments.styles import STYLES
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.planner import Settings, Traced, formulate
 from kiwi.solver import SolveResult, solve
 from kiwi.solver.warm_up import warm_up
 
+define_flags("figure4", seconds=60.0, shares=("1", "0.9"))
 _LAYERS = flags.DEFINE_list("layers", ["1", "4", "8", "12", "16", "20"], "Numbers of layers.")
-_SHARES = flags.DEFINE_list("shares", ["1", "0.9"], "Budgets, of alpa's free peak.")
 _MESH = flags.DEFINE_string("mesh", "2x4", "The mesh.")
 _GAP = flags.DEFINE_float("gap", 0.02, "Proven distance to the best plan at which to stop.")
-_SECONDS = flags.DEFINE_float("time_limit_seconds", 60.0, "Processor seconds of a search.")
-_OUT = flags.DEFINE_string("out", "experiments/results/figure4.json", "Where results go.")
 
 
 def main(_: list[str]) -> None:
     """Plans all that is missing, then draws."""
-    jax.config.update("jax_platforms", "cpu")
-    count_processor_seconds()
-    results = Results(_OUT.value, "python -m experiments.figure4")
+    results = begin("figure4")
     for layers in map(int, _LAYERS.value):
         step, arguments = planned_step("encoder", layers)
-        wanted = [f"{layers} {p} {float(s):g}" for p, s in _cases()]
+        wanted = [f"{layers} {p} {s:g}" for p, s in _cases()]
         if any(key not in results.rows for key in (f"{layers} free", *wanted)):
             _plan(results, layers, step.traced(*arguments))
     _draw(results)
 
 
-def _cases() -> list[tuple[str, str]]:
-    return list(product(("alpa", "joint"), _SHARES.value))
+def _cases() -> list[tuple[str, float]]:
+    return list(product(("alpa", "joint"), shares()))
 
 
 def _plan(results: Results, layers: int, traced: Traced) -> None:
@@ -55,19 +50,19 @@ def _plan(results: Results, layers: int, traced: Traced) -> None:
         results.add(key, _row(traced, "alpa", None))
     peak = results.rows[key]["peak_bytes"]
     for planner, share in _cases():
-        key = f"{layers} {planner} {float(share):g}"
+        key = f"{layers} {planner} {share:g}"
         if key not in results.rows:
-            results.add(key, _row(traced, planner, int(float(share) * peak)))
+            results.add(key, _row(traced, planner, int(share * peak)))
 
 
 def _row(traced: Traced, planner: str, limit_bytes: int | None) -> dict[str, Any]:
     """Formulates, solves, and reports on both."""
     shape = tuple(map(int, _MESH.value.split("x")))
     settings = Settings(
-        DeviceMesh.create(shape, "v100-sxm2"),
+        DeviceMesh.create(shape, flags.FLAGS.profile),
         limit_bytes or NO_LIMIT_BYTES,
         planner,
-        _SECONDS.value,
+        flags.FLAGS.time_limit_seconds,
         None,
         "auto",
         0,
@@ -79,7 +74,7 @@ def _row(traced: Traced, planner: str, limit_bytes: int | None) -> dict[str, Any
     formulated = time.process_time() - cpu, time.perf_counter() - wall
     problem = replace(planning.problem, limit_bytes=limit_bytes)
     wall, cpu = time.perf_counter(), time.process_time()
-    result = solve(problem, time_limit_seconds=_SECONDS.value, gap=_GAP.value)
+    result = solve(problem, time_limit_seconds=flags.FLAGS.time_limit_seconds, gap=_GAP.value)
     return {
         "nodes": len(problem.nodes),
         "solver_seconds": round(time.perf_counter() - wall, 3),
@@ -106,16 +101,16 @@ def _draw(results: Results) -> None:
             found = {
                 int(key.split()[0]): row[name]
                 for key, row in results.rows.items()
-                if key.endswith(f" {planner} {float(share):g}")
+                if key.endswith(f" {planner} {share:g}")
             }
             layers = sorted(found)
             panel.plot(
                 layers,
                 [found[n] for n in layers],
                 color=STYLES[planner][0],
-                linestyle="-" if float(share) == 1 else "--",
+                linestyle="-" if share == 1 else "--",
                 marker=STYLES[planner][1],
-                label=f"{planner}, budget {float(share):.0%}",
+                label=f"{planner}, budget {share:.0%}",
             )
         panel.set(xlabel="encoder layers", ylim=(0, None), xticks=list(map(int, _LAYERS.value)))
         panel.grid(alpha=0.3)

@@ -17,14 +17,13 @@ import matplotlib.pyplot as plt
 from absl import app, flags
 
 import kiwi
-from experiments._figures import Results, count_processor_seconds
+from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.planner import Settings, formulate
 from kiwi.solver.formulations import FORMULATIONS, Answer, ShardedGraph, solve_formulation
 from kiwi.strategy.sharded_graph import sharded_graph
 
-_SECONDS = flags.DEFINE_float("seconds", 60.0, "Processor seconds for the full model.")
-_OUT = flags.DEFINE_string("out", "experiments/results/table1.json", "Where results go.")
+define_flags("table1", seconds=60.0)
 
 LAYERS = 7
 SIZES = {"weights": (2048, 1024), "activations": (512, 8192)}
@@ -32,7 +31,6 @@ SIZES = {"weights": (2048, 1024), "activations": (512, 8192)}
 LIMITS = (0.2, 0.4, 0.6, 0.8)
 JOINT_SECONDS = 0.8
 JOINT_GAP = 0.01
-NO_LIMIT_BYTES = 2**50
 _LINES: dict[str, dict[str, Any]] = {
     "full": {"color": "#9ecae1", "marker": "o", "linewidth": 5, "markersize": 11},
     "reduced": {"color": "#ff7f0e", "marker": "s", "linewidth": 2.5, "markersize": 6},
@@ -50,9 +48,7 @@ PAPER = {
 
 def main(_: list[str]) -> None:
     """Solves what is missing, then draws."""
-    jax.config.update("jax_platforms", "cpu")
-    count_processor_seconds()
-    results = Results(_OUT.value, "python -m experiments.table1")
+    results = begin("table1")
     for size, (width, batch) in SIZES.items():
         wanted = [(r, f) for r in LIMITS for f in FORMULATIONS]
         if all(f"{size} {r:.0%} {f}" in results.rows for r, f in wanted):
@@ -73,7 +69,7 @@ def mlp_graph(width: int, batch: int) -> ShardedGraph:
     inputs = jax.ShapeDtypeStruct((batch, width), jnp.float32)
     step = kiwi.jit(jax.grad(_loss), mesh_shape=(1,), verify=None)
     settings = Settings(
-        mesh=DeviceMesh.create((8, 1), "v100-sxm2"),
+        mesh=DeviceMesh.create((8, 1), flags.FLAGS.profile),
         memory_budget_bytes=NO_LIMIT_BYTES,
         planner="joint",
         time_limit_seconds=60.0,
@@ -101,7 +97,7 @@ def _row(graph: ShardedGraph, free: Answer, share: float, formulation: str) -> d
         graph,
         limit,
         formulation,
-        time_limit_seconds=JOINT_SECONDS if joint else _SECONDS.value,
+        time_limit_seconds=JOINT_SECONDS if joint else flags.FLAGS.time_limit_seconds,
         gap=JOINT_GAP if joint else 1e-6,
     )
     priced = found.priced

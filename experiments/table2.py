@@ -6,22 +6,20 @@ operators that they lower to, and the units that are planned.
     python -m experiments.table2
 """
 
-import jax
 import matplotlib.pyplot as plt
 from absl import app, flags
 
-from experiments._figures import Results, planned_step
+from experiments._setup import Results, begin, define_flags, planned_step
 
+define_flags("table2")
 _LAYERS = flags.DEFINE_list("layers", ["1", "4", "8", "12", "16", "20"], "Numbers of layers.")
-_OUT = flags.DEFINE_string("out", "experiments/results/table2.json", "Where results go.")
 
 PAPER_OPERATORS = {1: 308, 4: 1192, 8: 2254, 12: 3366, 16: 4478, 20: 5590}
 
 
 def main(_: list[str]) -> None:
     """Counts what is missing, then draws."""
-    jax.config.update("jax_platforms", "cpu")
-    results = Results(_OUT.value, "python -m experiments.table2")
+    results = begin("table2")
     for layers in map(int, _LAYERS.value):
         if str(layers) not in results.rows:
             results.add(str(layers), _counts(layers))

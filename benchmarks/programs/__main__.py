@@ -1,7 +1,7 @@
 """Plans random programs, compares them with the original, and writes what became of them.
 
 python -m benchmarks.programs                         # 300 programs without loops, 300 with
-python -m benchmarks.programs --cases=50 --seed=3 --out=/tmp/results
+python -m benchmarks.programs --cases=50 --seed=3 --out=build/programs
 
 A program that goes wrong is printed as its recipe; `make test-slow` finds the smallest such one.
 """

@@ -23,6 +23,25 @@ PRIVATE_NAMES = (
 )
 """What this module reaches into, as dotted paths."""
 
+EXTENSION_NAMES = (
+    "jax.custom_derivatives.SymbolicZero",
+    "jax.extend.core.ClosedJaxpr",
+    "jax.extend.core.DebugInfo",
+    "jax.extend.core.DropVar",
+    "jax.extend.core.Jaxpr",
+    "jax.extend.core.Literal",
+    "jax.extend.core.Primitive",
+    "jax.extend.core.jaxpr_as_fun",
+    "jax.extend.core.jaxprs_in_params",
+    "jax.extend.source_info_util.register_exclusion",
+    "jax.interpreters.ad.primitive_jvps",
+    "jax.interpreters.batching.primitive_batchers",
+    "jax.interpreters.mlir.lower_fun",
+    "jax.interpreters.mlir.register_lowering",
+)
+"""What the whole package uses of the modules that jax has for extensions of itself: public, and
+without jax's promise to stay as they are."""
+
 _POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 
 FactorLists = tuple[tuple[tuple[int, ...], ...], ...]

@@ -27,13 +27,13 @@ from kiwi.plan.frames import Context, Frame
 def emit(execution: Execution) -> Callable[..., list[Any]]:
     """A function of the flat arguments that returns the flat results.
 
-    Its sharding constraints name the axes of an abstract mesh, so it can be traced without
-    devices.
+    Its sharding constraints name the axes of the mesh that the arguments' types name, or of an
+    abstract mesh, so it can be traced without devices.
     """
     program = execution.units.graph.program
 
     def planned_step(*arguments: Any) -> list[Any]:
-        context = Context.of(execution)
+        context = Context.of(execution, arguments)
         frame = Frame(context, context.root, None, ())
         frame.env.update(zip(program.arguments, arguments, strict=True))
         frame.env.update(program.constants)

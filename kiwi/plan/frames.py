@@ -18,7 +18,7 @@ from kiwi.hlo.fusion import is_map
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK, Carry, Loop
 from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit
-from kiwi.mesh import TensorSharding
+from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.plan.blocks import Block, Flow, Step, blocks, flow
 from kiwi.plan.execution import Execution
 from kiwi.plan.fences import Fence, Fences, fences
@@ -40,11 +40,11 @@ class Context:
     jax_mesh: Any
 
     @classmethod
-    def of(cls, execution: Execution) -> "Context":
-        """Of one evaluation."""
+    def of(cls, execution: Execution, arguments: Sequence[Any]) -> "Context":
+        """Of one evaluation of these flat arguments."""
         units, steps = execution.units, execution.schedule.steps
         found = blocks(units, steps), fences(execution), flow(units, steps)
-        return cls(execution, *found, execution.mesh.abstract_mesh())
+        return cls(execution, *found, _mesh_of(arguments, execution.mesh))
 
     def stacked(self, block: Block) -> tuple[int, ...]:
         """The values of a loop's iterations that are read elsewhere, or are stacked results."""
@@ -78,6 +78,21 @@ class Context:
     def _takes_final(self, position: int) -> bool:
         units = self.execution.units
         return units.border(units.units[self.execution.schedule.steps[position]]) == RESULT
+
+
+def _mesh_of(arguments: Sequence[Any], mesh: DeviceMesh) -> Any:
+    """The mesh that the arguments' types name, else one without devices.
+
+    An abstract mesh may know the kind of its devices and then differs from one that does not;
+    some operators of jax refuse operands over different meshes.
+    """
+    wanted = mesh.abstract_mesh()
+    for argument in arguments:
+        found = jax.typeof(argument).sharding.mesh
+        alike = found.axis_names == wanted.axis_names and found.axis_sizes == wanted.axis_sizes
+        if alike and found.axis_types == wanted.axis_types:
+            return found
+    return wanted
 
 
 class _Array(NamedTuple):

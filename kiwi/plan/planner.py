@@ -11,6 +11,7 @@ import jax
 from kiwi.errors import (
     InfeasibleBudgetError,
     InvalidArgumentError,
+    NoPlanFoundError,
     ShardingConflictError,
     UnknownSolverError,
 )
@@ -33,6 +34,7 @@ from kiwi.plan.planners import Way, planner_named
 from kiwi.plan.progress import ProgressLog
 from kiwi.plan.propagated import propagated
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
+from kiwi.plan.starts import begun_by_baselines, may_help
 from kiwi.plan.targets import TARGETS, memory_model
 from kiwi.plan.two_stage import plan_two_stage
 from kiwi.solver import SOLVERS
@@ -134,29 +136,49 @@ def make_plan(
         kept = replace(settings, planner="alpa", memory_budget_bytes=NO_LIMIT_BYTES)
         plan = plan_formulated(traced, formulate(traced, out_shardings, kept), settings)
         return replace(plan, planning_seconds=traced.seconds + time.monotonic() - started)
-    if planning is None:
-        planning = formulate(traced, out_shardings, settings)
     if way is Way.CHAIN:
-        plan = plan_two_stage(traced, planning, settings)
+        whole = formulate(traced, out_shardings, settings) if planning is None else planning
+        plan = plan_two_stage(traced, whole, settings)
         return replace(plan, planning_seconds=traced.seconds + time.monotonic() - started)
     log = ProgressLog(settings.on_progress)
-    loop = ClosedLoop(traced, planning, replace(settings, on_progress=log))
-    try:
-        plan = loop.run(warm_start)
-    except InfeasibleBudgetError as error:
-        pins = planning.fixed.pins
-        if settings.dropped_pins or not pins.labels:
-            raise
-        other = functools.partial(make_plan, traced, out_shardings)
-        raise blamed(error, pins, settings, other) from error
+    planning, plan = _searched(
+        traced, out_shardings, replace(settings, on_progress=log), planning, warm_start
+    )
     assert plan.solve_result.solution is not None
     return replace(
         plan,
         planning_seconds=traced.seconds + time.monotonic() - started,
-        origin=Origin(traced, out_shardings, settings),
+        origin=Origin(traced, out_shardings, settings, planning.fixed.offered),
         ledger=build_ledger(planning, plan.solve_result.solution),
         progress=log.entries,
     )
+
+
+def _searched(
+    traced: Traced,
+    out_shardings: Any,
+    settings: Settings,
+    planning: PlanningProblem | None,
+    warm_start: Sequence[int] | None,
+) -> tuple[PlanningProblem, Plan]:
+    """A plan of the problem, and that problem: the given one, or one that offers more where
+    nothing was given and nothing found (`kiwi.plan.starts`)."""
+    ask = functools.partial(formulate, traced, out_shardings)
+    own = ask(settings) if planning is None else planning
+    try:
+        return own, ClosedLoop(traced, own, settings).run(warm_start)
+    except (InfeasibleBudgetError, NoPlanFoundError) as error:
+        is_trial = planning is not None or bool(settings.dropped_pins)
+        begun = None
+        if not is_trial and may_help(error, settings):
+            begun = begun_by_baselines(traced, settings, ask)
+        if begun is not None:
+            return begun
+        pins = own.fixed.pins
+        if isinstance(error, NoPlanFoundError) or settings.dropped_pins or not pins.labels:
+            raise
+        other = functools.partial(make_plan, traced, out_shardings)
+        raise blamed(error, pins, settings, other) from error
 
 
 def trace_call(call: Call, *, keep_checkpoints: bool = False, open_loops: bool = False) -> Traced:

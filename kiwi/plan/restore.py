@@ -30,6 +30,7 @@ from kiwi.plan.plan import Plan
 from kiwi.plan.planner import Settings, Traced
 from kiwi.solver import Interval, SolveResult, SolveStatus
 from kiwi.solver.schedule import Schedule
+from kiwi.strategy.residency import Residency
 
 if TYPE_CHECKING:
     from kiwi.plan.signature import Call
@@ -54,7 +55,7 @@ def restore(saved: Document, traced: Traced, *, strict: bool = True) -> Plan:
     table = _table(saved)
     # Without the table that it was priced from it cannot be priced again.
     lost = regrouped or (saved["options"].get("recorded", False) and table is None)
-    origin = None if lost else _origin(saved, traced, replace(mesh, table=table))
+    origin = None if lost else _origin(saved, traced, replace(mesh, table=table), ledger)
     return Plan(
         mesh=mesh,
         profile=saved["options"]["profile"],
@@ -314,7 +315,7 @@ _NO_CONSTRAINTS: Document = {"shardings": {}, "forbid_replicated": []}
 """Of plan files without any."""
 
 
-def _origin(saved: Document, traced: Traced, mesh: DeviceMesh) -> Origin | None:
+def _origin(saved: Document, traced: Traced, mesh: DeviceMesh, ledger: Ledger) -> Origin | None:
     """What the plan was made from, with the shardings that its caller had fixed."""
     options = saved["options"]
     if "solver" not in options:
@@ -342,4 +343,5 @@ def _origin(saved: Document, traced: Traced, mesh: DeviceMesh) -> Origin | None:
         constraints=Constraints.from_json(options.get("constraints", _NO_CONSTRAINTS)),
     )
     call = replace(traced.call, given_shardings=given)
-    return Origin(replace(traced, call=call), out, settings)
+    own = tuple((Residency(entry.recompute_at, entry.end),) for entry in ledger.operators)
+    return Origin(replace(traced, call=call), out, settings, own)

@@ -68,10 +68,25 @@ def _check(
     assert answer.bound_seconds <= expected * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("solver", ["cp-sat", "scip", "gurobi"])
+SOLVERS = ("cp-sat", "scip", "gurobi")
+"""Of the integer programs, beside HiGHS, which the tests above ask."""
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("formulation", ["full", "reduced"])
 def test_solvers_agree(formulation: str, solver: str) -> None:
-    for seed in range(8):
+    _check_solver(formulation, solver, range(8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("formulation", ["full", "reduced"])
+def test_solvers_agree_on_hundreds(formulation: str, solver: str) -> None:
+    _check_solver(formulation, solver, range(8, PROBLEMS))
+
+
+def _check_solver(formulation: str, solver: str, seeds: range) -> None:
+    for seed in seeds:
         graph, limit = random_graph(seed), random_limit(random_graph(seed), seed)
         expected = ORACLES[formulation](graph, limit)
         answer = solve_formulation(graph, limit, formulation, solver=solver, relax_first=False)

@@ -39,11 +39,35 @@ def imported_modules(path: Path) -> set[str]:
     return found
 
 
+EXTENSION_MODULES = ("jax.extend", "jax.interpreters", "jax.custom_derivatives")
+
+
+def extension_uses(path: Path) -> set[str]:
+    """The dotted paths under `EXTENSION_MODULES` that a file uses, through whatever alias."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    aliases = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+        if f"{node.module}.".startswith(tuple(f"{m}." for m in EXTENSION_MODULES))
+    }
+    reached = {
+        f"{aliases[node.value.id]}.{node.attr}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in aliases
+    }
+    objects = {a for a in aliases.values() if not any(r.startswith(f"{a}.") for r in reached)}
+    return reached | objects
+
+
 def is_private(module: str) -> bool:
     return module.split(".")[0] == "jaxlib" or module.startswith("jax._src")
 
 
-@pytest.mark.parametrize("name", jax_internals.PRIVATE_NAMES)
+@pytest.mark.parametrize("name", jax_internals.PRIVATE_NAMES + jax_internals.EXTENSION_NAMES)
 def test_private_name_exists(name: str):
     assert resolve(name) is not None
 
@@ -63,6 +87,11 @@ def test_no_other_module_imports_private_names():
         and (private := {m for m in imported_modules(path) if is_private(m)})
     }
     assert offenders == {}
+
+
+def test_uses_of_modules_for_extensions_are_listed():
+    used = set[str]().union(*(extension_uses(path) for path in PACKAGE.rglob("*.py")))
+    assert sorted(used) == list(jax_internals.EXTENSION_NAMES)
 
 
 def test_source_line_names_the_users_code():

@@ -113,7 +113,7 @@ def test_joint_is_never_slower_by_more_than_its_gap(free):
     bases = [plan, *(_planned(model, p, verify=None)[0] for p in ("alpa+dots", "alpa+megatron"))]
     budget = max(base.estimate.peak_bytes for base in bases)
     bases.append(_planned(model, "two-pass", budget, verify=None)[0])
-    joint = _planned(model, "joint", budget, verify=None)[0]
+    joint = _planned(model, "joint", budget, verify=None, time_limit_seconds=10.0)[0]
     assert joint.estimate.peak_bytes <= budget
     slack = 1 + joint.solve_result.gap
     for base in bases:

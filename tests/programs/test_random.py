@@ -1,9 +1,14 @@
 """Random programs compute under a plan what they compute without one, or raise a typed error."""
 
+from collections.abc import Callable
+from typing import Any
+
 import hypothesis
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from benchmarks.programs.check import check, forget
+from benchmarks.programs.check import check, forget, spread
 from benchmarks.programs.operations import OPERATIONS
 from benchmarks.programs.recipes import Recipe, recipes
 from benchmarks.programs.regions import REGIONS
@@ -40,3 +45,15 @@ def test_many_planned_programs_compute_the_same(recipe: Recipe):
 def test_there_is_much_to_draw_from():
     assert len(OPERATIONS) >= 25
     assert len(REGIONS) >= 12
+
+
+@pytest.mark.parametrize(
+    ("function", "conditioned"), [(jnp.floor, False), (jnp.sin, True)], ids=["jump", "smooth"]
+)
+def test_programs_that_rounding_decides_are_told_from_wrong_ones(
+    function: Callable[..., Any], conditioned: bool
+):
+    args = (np.float32(1 - 1e-7), np.float32(1))
+    product = lambda p, x: function(p * x)  # noqa: E731
+    expected = np.asarray(product(*args))
+    assert (spread(product, args, expected, "float32") < 1) is conditioned

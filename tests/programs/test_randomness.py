@@ -101,3 +101,16 @@ def test_plans_with_little_memory_recompute_dropout(kind):
         jax.tree.leaves(tight(*arguments(kind))), flat(STEP)(*arguments(kind)), strict=True
     ):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_keys_on_devices_are_folded_with_planned_numbers():
+    """The types of arguments on devices name those; jax refuses operands over different meshes."""
+
+    def draw(keys: jax.Array, x: jax.Array) -> jax.Array:
+        folded = jax.vmap(jax.random.fold_in)(keys, (x @ x).astype(jnp.uint32)[0])
+        return jax.vmap(jax.random.normal)(folded)
+
+    keys, x = jax.random.split(jax.random.key(1), 8), jnp.eye(8)
+    planned = kiwi.jit(draw, mesh_shape=(8,), verify=None)
+    placed = planned.plan(keys, x).place(keys, x)
+    np.testing.assert_array_equal(planned(*placed), draw(keys, x))

@@ -40,6 +40,17 @@ def test_bound_below_optimum_below_objective(solver: str, integral: bool) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("solver", ["scip", "cp-sat", "gurobi"])
+def test_hundreds_of_problems(solver: str) -> None:
+    """Of those that take their time."""
+    for seed in range(1000, 1300):
+        problem = random_problem(seed, integral=seed % 2 == 0)
+        result = solve(problem, solver=solver, seed=seed)
+        assert result.solver == solver, result.message
+        _check(result, solve(problem, solver="brute-force"), gap=DEFAULT_GAP)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["auto", "lagrangian", "toulbar2", "highs"])
 def test_thousands_of_problems(solver: str) -> None:
     for seed in range(1000, 3000):

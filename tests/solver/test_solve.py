@@ -25,6 +25,7 @@ def test_worked_example(solver: str) -> None:
     result = solve(worked_problem(), solver=solver, gap=0.0)
     assert (result.solution, result.objective, result.peak_bytes) == ((1, 0), 7.5, 5)
     assert result.status is SolveStatus.OPTIMAL
+    assert result.solver == ("lagrangian" if solver == "auto" else solver), result.message
     assert result.bound == pytest.approx(7.5)
     assert result.gap == pytest.approx(0.0, abs=1e-6)
 
@@ -88,6 +89,19 @@ def test_gurobi_without_a_fitting_licence_falls_back_and_says_so(monkeypatch) ->
     result = solve(worked_problem(), solver="gurobi")
     assert result.status is SolveStatus.OPTIMAL and result.solver == "highs"
     assert "HiGHS stood in. Gurobi declined: Model too large" in result.message
+
+
+def test_gurobi_over_the_limit_of_its_own_licence_falls_back_in_a_line() -> None:
+    """The licence of the wheel takes 2000 variables."""
+    usage = tuple((Interval(0, 1, 2 - k),) for k in range(3))
+    nodes = tuple(Node(f"n{i}", np.arange(3.0), usage) for i in range(700))
+    result = solve(Problem(nodes, (), 700, 1), solver="gurobi")
+    if result.solver == "gurobi":
+        pytest.skip("a licence without a limit")
+    assert result.status is SolveStatus.OPTIMAL and result.solver == "highs"
+    assert result.objective == pytest.approx(700.0)
+    assert result.message.startswith("Gurobi could not be used, HiGHS stood in. Gurobi declined: ")
+    assert "\n" not in result.message
 
 
 @pytest.mark.parametrize("solver", ["auto", "lagrangian", "toulbar2"])
