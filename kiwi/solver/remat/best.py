@@ -25,6 +25,8 @@ from kiwi.solver.schedule import Schedule
 
 MOVES_PER_SECOND = 400_000
 """Planned moves per second and thread: about half of what one core does."""
+MOVES_PER_OPERATOR = 20_000
+"""More in one run gain nothing on small graphs."""
 AIMED_SHARES = (1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 ORDER, FASTSA, BEST = "order", "fastsa", "best"
 COOLING = 1e-3
@@ -106,8 +108,9 @@ def _round(task: Task, number: int, best: Candidate, wall_seconds: float) -> lis
 def _annealed(
     task: Task, run: Run, start: Schedule, seconds: float, wall_seconds: float
 ) -> Outcome:
-    heat = run.heat / max(1, len(task.graph.operators))
-    moves = max(1000, round(seconds * MOVES_PER_SECOND))
+    count = max(1, len(task.graph.operators))
+    heat = run.heat / count
+    moves = max(1000, min(MOVES_PER_OPERATOR * count, round(seconds * MOVES_PER_SECOND)))
     settings = AnnealingSettings(moves, run.objective, heat, heat * COOLING, AIMED_SHARES)
     found = run_annealing(task, task.graph, start, settings, wall_seconds)
     return Outcome(candidate(task, found.schedule), found.moves, found.completed)
