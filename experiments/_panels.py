@@ -5,6 +5,7 @@ from typing import Any
 from experiments._mesh_run import PLANNERS
 from experiments._setup import NO_LIMIT_BYTES, Results
 from experiments.styles import STYLES
+from kiwi.plan.starts import BASELINES
 
 
 def rows_of(results: Results, what: str, planner: str | None = None) -> list[dict[str, Any]]:
@@ -34,6 +35,35 @@ def points(results: Results, what: str, planner: str) -> list[tuple[int, float]]
         if fits:
             found.append((budget, min(fits)))
     return found
+
+
+def summary(results: Results, what: str) -> dict[str, Any]:
+    """Smallest feasible budgets, joint's largest speed-ups, and whether it ever loses.
+
+    Speed-ups over a planner are taken at the budgets that it was asked for and at the peaks of its
+    own plans: elsewhere its curve might be lower with another search.
+    """
+    curves = {planner: dict(points(results, what, planner)) for planner in PLANNERS}
+    joint = curves["joint"]
+    faster = {planner: _speed_ups(results, what, planner, joint) for planner in BASELINES}
+    return {
+        "smallest_feasible_bytes": {p: min(c, default=None) for p, c in curves.items()},
+        "largest_speed_up": {p: max(f.values(), default=None) for p, f in faster.items()},
+        "largest_speed_up_at_bytes": {p: max(f, key=f.__getitem__) for p, f in faster.items() if f},
+        "joint_never_slower": all(
+            b in joint and joint[b] <= seconds * (1 + 1e-9)
+            for curve in curves.values()
+            for b, seconds in curve.items()
+        ),
+    }
+
+
+def _speed_ups(
+    results: Results, what: str, planner: str, joint: dict[int, float]
+) -> dict[int, float]:
+    own = asked_budgets(rows_of(results, what, planner))
+    curve = dict(points(results, what, planner))
+    return {b: curve[b] / joint[b] for b in own if b in curve and b in joint}
 
 
 def draw_panel(panel: Any, results: Results, what: str) -> None:

@@ -8,13 +8,12 @@ also plans for a grid of budgets, and for the peaks of the others.
 """
 
 from itertools import product
-from typing import Any
 
 import matplotlib.pyplot as plt
 from absl import app, flags
 
-from experiments._mesh_run import PLANNERS, MeshRun
-from experiments._panels import asked_budgets, draw_legend, draw_panel, points, rows_of
+from experiments._mesh_run import MeshRun
+from experiments._panels import draw_legend, draw_panel, summary
 from experiments._setup import (
     MODELS,
     NO_LIMIT_BYTES,
@@ -46,7 +45,7 @@ def main(_: list[str]) -> None:
     for mesh, model in product(_MESHES.value, _MODELS.value):
         what = f"{model} {mesh}"
         if f"{what} done" in results.rows:
-            results.add(f"{what} done", _summary(results, what))
+            results.add(f"{what} done", summary(results, what))
     draw(results)
 
 
@@ -59,7 +58,7 @@ def _plan_mesh(results: Results, model: str, mesh: str) -> None:
     for planner in BASELINES:
         run.baseline(planner, budgets)
     run.joint(budgets)
-    results.add(f"{model} {mesh} done", _summary(results, f"{model} {mesh}"))
+    results.add(f"{model} {mesh} done", summary(results, f"{model} {mesh}"))
 
 
 def mesh_run(results: Results, model: str, mesh: str) -> MeshRun:
@@ -70,35 +69,6 @@ def mesh_run(results: Results, model: str, mesh: str) -> MeshRun:
     least, seconds = _LEAST_BYTES_PER_LAYER * _LAYERS.value, flags.FLAGS.time_limit_seconds
     traced = step.traced(*arguments)
     return MeshRun(traced, device_mesh, least, seconds, results, f"{model} {mesh}")
-
-
-def _summary(results: Results, what: str) -> dict[str, Any]:
-    """Smallest feasible budgets, joint's largest speed-ups, and whether it ever loses.
-
-    Speed-ups over a planner are taken at the budgets that it was asked for and at the peaks of its
-    own plans: elsewhere its curve might be lower with another search.
-    """
-    curves = {planner: dict(points(results, what, planner)) for planner in PLANNERS}
-    joint = curves["joint"]
-    faster = {planner: _speed_ups(results, what, planner, joint) for planner in BASELINES}
-    return {
-        "smallest_feasible_bytes": {p: min(c, default=None) for p, c in curves.items()},
-        "largest_speed_up": {p: max(f.values(), default=None) for p, f in faster.items()},
-        "largest_speed_up_at_bytes": {p: max(f, key=f.__getitem__) for p, f in faster.items() if f},
-        "joint_never_slower": all(
-            b in joint and joint[b] <= seconds * (1 + 1e-9)
-            for curve in curves.values()
-            for b, seconds in curve.items()
-        ),
-    }
-
-
-def _speed_ups(
-    results: Results, what: str, planner: str, joint: dict[int, float]
-) -> dict[int, float]:
-    own = asked_budgets(rows_of(results, what, planner))
-    curve = dict(points(results, what, planner))
-    return {b: curve[b] / joint[b] for b in own if b in curve and b in joint}
 
 
 def draw(results: Results) -> None:

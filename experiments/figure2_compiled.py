@@ -1,8 +1,8 @@
 """How much of figure 2 survives the compiler: its plans, compiled, beside their estimates.
 
 Of each panel that is planned (`python -m experiments.figure2`, with its plans beside the results):
-the plan of smallest peak of "alpa", "alpa+dots" and "joint", and of "joint" at the budget of the
-baselines' smallest. Nothing is executed. `--target=cuda` needs the compiler of
+the plan of smallest peak of "alpa", "alpa+dots", "two-pass" and "joint", and what "joint" plans in
+the memory of the first two. Nothing is executed. `--target=cuda` needs the compiler of
 `kiwi-planner[aot-cuda]`.
 
     python -m experiments.figure2_compiled
@@ -49,7 +49,7 @@ def _compile(run: MeshRun, what: str, compiled: Results) -> None:
 def _chosen(run: MeshRun) -> dict[str, Found]:
     """The plans to compile, by what they are."""
     least: dict[str, Found] = {}
-    for planner in ("alpa", "alpa+dots", "joint"):
+    for planner in ("alpa", "alpa+dots", "two-pass", "joint"):
         found = run.fitting(NO_LIMIT_BYTES, planner)
         if found:
             least[planner] = min(found, key=lambda f: f.row["peak_bytes"])
@@ -57,7 +57,7 @@ def _chosen(run: MeshRun) -> dict[str, Found]:
     for planner in ("alpa", "alpa+dots"):
         if planner in least:
             beside = run.fitting(least[planner].row["peak_bytes"], "joint")
-            if beside:
+            if beside and beside[0] not in chosen.values():
                 chosen[f"joint, beside {planner}"] = beside[0]
     return chosen
 

@@ -7,7 +7,7 @@ possible its search may end without a plan where one of theirs has one. Then
 1. the baselines plan the step for the same budget;
 2. what the fastest of them recomputes, and when, is offered to "joint"
    (`kiwi.strategy.build.Fixed.offered`), so that its plan is a solution of that problem
-   (`kiwi.plan.translate.Choices`); to offer what all of them do would only slow the search;
+   (`kiwi.plan.translate.Choices`); short searches end worse if offered what all of them do;
 3. the search begins with it, and never ends behind it.
 """
 
