@@ -131,8 +131,8 @@ def make_plan(
     _check_target(traced, settings)
     way = planner_named(settings.planner).way
     if way is Way.SCHEDULE:
-        kept = replace(settings, planner="alpa", memory_budget_bytes=NO_LIMIT_BYTES, verify=None)
-        plan = plan_one_device(make_plan(traced, out_shardings, kept), settings)
+        kept = replace(settings, planner="alpa", memory_budget_bytes=NO_LIMIT_BYTES)
+        plan = plan_one_device(traced, formulate(traced, out_shardings, kept), settings)
         return replace(plan, planning_seconds=traced.seconds + time.monotonic() - started)
     if way is Way.MODEL:
         kept = replace(settings, planner="alpa", memory_budget_bytes=NO_LIMIT_BYTES)
