@@ -311,15 +311,15 @@ class _Builder:
         """Memory of a unit's options. Strategies that hold equally much share their lists."""
         unit, residency = self._units.units[node.unit], node.residency
         known: dict[tuple[int, int], list[tuple[Interval, ...]]] = {}
-        for held in dict.fromkeys((s.result_bytes, s.workspace_bytes) for s in node.strategies):
-            early = hoisted(self._units, unit, held[0], self._fixed.target)
+        target = self._fixed.target
+        held_of = [(s.result_bytes, s.memory_while_running(target)) for s in node.strategies]
+        for held in dict.fromkeys(held_of):
+            early = hoisted(self._units, unit, held[0], target)
             known[held] = [
                 (*self.lifetimes.of_unit(unit, residency, r, *held), *early)
                 for r in residency.options
             ]
-        return tuple(
-            usage for s in node.strategies for usage in known[s.result_bytes, s.workspace_bytes]
-        )
+        return tuple(usage for held in held_of for usage in known[held])
 
     def _result_resharding(self, node: UnitNode) -> np.ndarray:
         """Seconds to bring results into the layouts that the caller fixed, per strategy."""

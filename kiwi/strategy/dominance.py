@@ -21,6 +21,7 @@ import numpy as np
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable
 from kiwi.strategy.edges import resharding_table
+from kiwi.strategy.hoisted import TARGETS
 from kiwi.strategy.strategies import ShardingStrategy
 
 
@@ -33,11 +34,13 @@ def undominated(
         return tuple(strategies)
     own = np.array([s.compute_seconds + s.communication_seconds for s in strategies])
     held = np.array([s.result_bytes for s in strategies])
-    workspace = np.array([s.workspace_bytes for s in strategies])
+    workspaces = [np.array([s.memory_while_running(t) for s in strategies]) for t in TARGETS]
     # detour[s, t]: seconds of doing t where s is wanted.
     detour = own[None, :] + _reads_seconds(units, unit, mesh, strategies)
     detour += _results_seconds(units, unit, mesh, strategies)
-    fits = (held[None, :] <= held[:, None]) & (workspace[None, :] <= workspace[:, None])
+    fits = held[None, :] <= held[:, None]
+    for workspace in workspaces:
+        fits &= workspace[None, :] <= workspace[:, None]
     better = fits & (detour < own[:, None])
     alive = np.ones(len(strategies), dtype=bool)
     # From the costliest on: a strategy may only be replaced by one that stays.

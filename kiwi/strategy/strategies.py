@@ -41,6 +41,8 @@ class ShardingStrategy:
     - `result_bytes`: local bytes of all results together.
     - `workspace_bytes`: local bytes held beyond operands and results while it runs: partial
       sums that are larger than the scattered result, and what is alive inside of a region.
+    - `sum_bytes`: more workspace where the compiler has sums in another place than the summands
+      (`memory_while_running`): what these take beyond the operands, which are read by then.
     - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and cuts.
     - `compute_provenance`: where `compute_seconds` come from.
     """
@@ -53,11 +55,20 @@ class ShardingStrategy:
     workspace_bytes: int
     cuts_sums: bool = False
     compute_provenance: Provenance = Provenance.ANALYTIC
+    sum_bytes: int = 0
 
     @property
     def communication_seconds(self) -> float:
         """Time of the strategy's own collectives."""
         return sum(c.seconds for c in self.collectives)
+
+    def memory_while_running(self, target: str) -> int:
+        """Its workspace in bytes as a compiler has it; `target` as in `kiwi.strategy.hoisted`.
+
+        XLA:GPU all-reduces in place, XLA:CPU does not (jax 0.10.2, a product whose operands are cut
+        along what is summed over; `tests/plan/test_memory.py`).
+        """
+        return self.workspace_bytes + (self.sum_bytes if target == "cpu" else 0)
 
 
 def tensor_sharding(
@@ -262,7 +273,22 @@ def _strategy(
         found.partial_bytes - result_bytes,
         bool(scatter) and not can_scatter(found.results[0], found.partial, dims),
         found.compute.provenance,
+        _sum_bytes(units, unit, mesh, found),
     )
+
+
+def _sum_bytes(units: UnitGraph, unit: Unit, mesh: DeviceMesh, found: _Computation) -> int:
+    """By how much the summands exceed the operands that may be free once they are computed: not the
+    arguments of the step."""
+    if not found.partial:
+        return 0
+    values = units.graph.program.values
+    read_bytes = sum(
+        values[value].size_bytes // layout.shard_count(mesh.shape)
+        for (value, _), layout in zip(unit.rule.reads, found.reads, strict=True)
+        if values[value].producer is not None
+    )
+    return max(0, found.partial_bytes - read_bytes)
 
 
 def _local_bytes(

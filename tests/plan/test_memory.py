@@ -10,6 +10,7 @@ from examples import gpt, mlp
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.compiled import read_compiled
 from kiwi.plan.verify import CPU_COMPILER_OPTIONS, compile_on_cpu_elsewhere, verify_on_cpu
+from tests.helpers.planning import array
 
 GPT = gpt.GptConfig(layers=4, width=256, heads=8, batch=8, sequence=256)
 CASES = [
@@ -77,3 +78,25 @@ def test_a_function_that_cannot_be_sent_says_what_to_do():
     with pytest.raises(kiwi.errors.CompileCheckError) as caught:
         kiwi.plan(with_callback, shape, mesh_shape=(4, 4))
     assert "verify=None" in caught.value.suggestion and caught.value.cause
+
+
+@pytest.mark.parametrize("depth", [64, 4096], ids=["small operands", "large operands"])
+def test_sums_over_devices_are_in_a_place_of_their_own_on_the_cpu(depth: int):
+    def function(x: jax.Array, w: jax.Array) -> Any:
+        y = x @ w
+        return (jax.numpy.sin(y) * y).sum(), y.sum(0)
+
+    spec = jax.sharding.PartitionSpec
+    found = kiwi.plan(
+        function,
+        array(512, depth),
+        array(depth, 512),
+        mesh_shape=(8,),
+        planner="xla",
+        in_shardings=(spec(None, "x"), spec("x", None)),
+        verify="cpu",
+    )
+    assert found.compiled is not None and "all-reduce" in found.compiled.collectives
+    product, arguments = 512 * 512 * 4, 2 * 512 * depth * 4 // 8
+    assert found.estimate.peak_bytes == pytest.approx(arguments + 2 * product, abs=4096)
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, abs=64)
