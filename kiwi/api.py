@@ -20,6 +20,7 @@ from kiwi.mesh.survey import Needs, use_survey
 from kiwi.plan.budget import parse_size
 from kiwi.plan.compiler_options import compiler_options
 from kiwi.plan.constraints import Constraints
+from kiwi.plan.host import OnHost, host_arguments
 from kiwi.plan.plan import Plan, place_leaves
 from kiwi.plan.planner import Settings, Traced, make_plan, trace_call
 from kiwi.plan.planners import planner_named
@@ -289,10 +290,19 @@ class PlannedFunction:
     def _trace_of(self, call: Call) -> Traced:
         keep = self.options.respect_user_checkpoint
         opened = self.options.open_loops and planner_named(self.options.planner).opens_loops
-        key = (call.key, keep, opened)
+        on_host = self._on_host(call)
+        key = (call.key, keep, opened, on_host)
         if key not in self._traced:
-            self._traced[key] = trace_call(call, keep_checkpoints=keep, open_loops=opened)
+            self._traced[key] = trace_call(
+                call,
+                keep_checkpoints=keep,
+                open_loops=opened,
+                on_host=on_host,
+            )
         return self._traced[key]
+
+    def _on_host(self, call: Call) -> OnHost:
+        return OnHost(host_arguments(call, self.options.constraints or Constraints()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the planned function; plans it first for arguments of a new signature."""

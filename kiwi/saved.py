@@ -12,6 +12,7 @@ from kiwi.plan.diff import diff as compare
 from kiwi.plan.document import Document, document
 from kiwi.plan.estimate import Estimate
 from kiwi.plan.file import malformed, read
+from kiwi.plan.host import OnHost
 from kiwi.plan.plan import Plan
 from kiwi.plan.restore import (
     check_arguments,
@@ -19,6 +20,7 @@ from kiwi.plan.restore import (
     decisions_of,
     estimate_of,
     mesh_of,
+    on_host_of,
     restore,
 )
 from kiwi.plan.signature import Call
@@ -87,6 +89,9 @@ class AppliedPlan(PlannedFunction):
         )
         self.saved = saved
         self._strict = strict
+
+    def _on_host(self, call: Call) -> OnHost:
+        return on_host_of(self.saved.document)
 
     def _plan_of(self, call: Call) -> Plan:
         if call.key not in self._plans:

@@ -9,8 +9,10 @@ the given order. Every schedule is simulated again from what the planner returne
 """
 
 import argparse
+import datetime
 import json
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
@@ -60,7 +62,11 @@ def main() -> None:
         for planner in options.planners
     ]
     if options.out is not None:
-        options.out.write_text(json.dumps([asdict(cell) for cell in cells], indent=1) + "\n")
+        head = {"command": "python -m benchmarks.remat.published --data FOLDER"}
+        head |= {"date": datetime.date.today().isoformat()}
+        head |= {package: version(package) for package in ("numba", "ortools")}
+        text = json.dumps({**head, "cells": [asdict(cell) for cell in cells]}, indent=1)
+        options.out.write_text(text + "\n")
         with options.out.with_suffix(".txt").open("w") as file:
             Console(file=file, width=110).print(_table(cells, options.planners))
     Console().print(_table(cells, options.planners))

@@ -35,9 +35,9 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
     with output.progress() as bar:
         bar.say("tracing (the first plan on a machine also compiles the solver, a minute)")
         changes = {**overrides(arguments), "on_progress": _reporter(bar)}
-        if arguments.pin or arguments.forbid_replicated:
-            pins = constraints_of_text(arguments.pin, arguments.forbid_replicated)
-            changes["constraints"] = pins
+        given = (arguments.pin, arguments.forbid_replicated, arguments.on_host)
+        if any(given):
+            changes["constraints"] = constraints_of_text(*given)
         planned = _planned(user, changes)
         found = planned.plan(*user.args, **user.kwargs)
     _write(found, arguments, output)

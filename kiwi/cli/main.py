@@ -122,6 +122,13 @@ def _add_constraints(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="arguments of which every device holds a part only, e.g. 'params/**'",
     )
+    parser.add_argument(
+        "--on-host",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="arguments in host memory, e.g. 'state/opt_state/**'; with --verify none",
+    )
 
 
 def _add_explain(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:

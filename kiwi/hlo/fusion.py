@@ -125,7 +125,7 @@ def is_map(graph: HloGraph, index: int) -> bool:
     equation = graph.program.equations[index]
     if graph.equations[index].is_region or equation.has_effects or len(equation.outputs) != 1:
         return False
-    if equation.is_border:
+    if equation.is_border or equation.is_transfer:
         return False
     return not opcodes(graph, index) & _NOT_ELEMENTWISE
 
@@ -159,6 +159,8 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int]) -> bool:
     if any(_enters_loop(graph.program, equation.loop, r) for r in readers):
         return True
     if any(graph.program.equations[r].name == "shard_map" for r in readers):
+        return True
+    if any(graph.program.equations[r].is_transfer for r in readers):
         return True
     if any(opcodes(graph, r) & LIBRARY_OPCODES for r in readers):
         return not is_layout_change(graph, index)

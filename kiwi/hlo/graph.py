@@ -97,7 +97,7 @@ class HloGraph:
 
     def opcode_of(self, equation: int) -> str:
         """The opcode that says best what an equation does: that of its costliest operator."""
-        members = self.equations[equation].operators
-        if not members or self.program.equations[equation].is_border:
-            return self.program.equations[equation].name
+        members, own = self.equations[equation].operators, self.program.equations[equation]
+        if not members or own.is_border or own.is_transfer:
+            return own.name
         return max((self.operators[i] for i in members), key=lambda op: (op.flops, op.index)).opcode

@@ -21,6 +21,7 @@ from jax.extend import core as jex
 
 from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.hints import PlacedHint
+from kiwi.hlo.host import FETCH, STORE, TRANSFERS
 from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop
 
 
@@ -83,6 +84,11 @@ class Equation:
     def is_border(self) -> bool:
         """Whether it stands at the border of an opened loop, and computes nothing."""
         return self.name in LOOP_PRIMITIVES
+
+    @property
+    def is_transfer(self) -> bool:
+        """Whether it copies between host and device memory."""
+        return self.name in TRANSFERS
 
     @property
     def has_effects(self) -> bool:
@@ -226,6 +232,13 @@ class Program:
     def result_values(self) -> frozenset[int]:
         """The values among the results."""
         return frozenset(r for r in self.results if isinstance(r, int))
+
+    @functools.cached_property
+    def host_values(self) -> frozenset[int]:
+        """The arguments and results that lie in host memory."""
+        fetched = [e.inputs[0] for e in self.equations if e.name == FETCH]
+        stored = [e.outputs[0] for e in self.equations if e.name == STORE]
+        return frozenset(v for v in (*fetched, *stored) if isinstance(v, int))
 
     @functools.cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:

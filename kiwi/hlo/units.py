@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from kiwi.hlo.collection import without_collection
 from kiwi.hlo.fusion import LIBRARY_OPCODES, is_map, is_opaque, materialised, opcodes
 from kiwi.hlo.graph import HloGraph, Phase
+from kiwi.hlo.host import FETCH
 from kiwi.hlo.loops import CARRY, RESULT, SLICE
 from kiwi.hlo.rule import ComposedRule, RuleComposer
 
@@ -240,7 +241,8 @@ def _aliased_results(graph: HloGraph, donated: frozenset[int]) -> dict[int, int]
             continue
         for argument in free:
             a, r = program.values[argument], program.values[result]
-            if (a.shape, a.dtype) == (r.shape, r.dtype):
+            on_host = {v in program.host_values for v in (argument, result)}
+            if (a.shape, a.dtype) == (r.shape, r.dtype) and len(on_host) == 1:
                 pairs[result] = argument
                 free.remove(argument)
                 break
@@ -252,7 +254,8 @@ def _execution_order(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int
 
     XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all
     of them at the end. Before any update goes what may write over the result just computed:
-    behind another unit it could not (`kiwi.strategy.lifetimes`, rule 4).
+    behind another unit it could not (`kiwi.strategy.lifetimes`, rule 4). What lies in host memory
+    is fetched for its first reader, not before.
     """
     waits = _dependencies(graph, drafts, aliased)
     return [drafts[d] for d in _Ordering(graph, drafts, waits).of(None)]
@@ -266,6 +269,13 @@ class _Ordering:
         self._drafts = drafts
         self._waits = waits
         self._unread = Counter(value for draft in drafts for value in draft.reads)
+        self._unfetched = {
+            output: number
+            for number, draft in enumerate(drafts)
+            if graph.program.equations[draft.root].name == FETCH
+            for output in draft.outputs
+        }
+        self._fetches = frozenset(self._unfetched.values())
 
     def of(self, loop: int | None) -> list[int]:
         """Draft numbers in execution order."""
@@ -289,7 +299,7 @@ class _Ordering:
         found: dict[int, list[int]] = {}
         for number, draft in enumerate(self._drafts):
             chain = around(draft.loop)
-            if chain[:depth] != around(loop):
+            if chain[:depth] != around(loop) or number in self._fetches:
                 continue
             item = number if len(chain) == depth else items.setdefault(chain[depth], number)
             found.setdefault(item, []).append(number)
@@ -323,7 +333,9 @@ class _Ordering:
         return ordered
 
     def _run(self, inside: list[int], loop: int | None, ordered: list[int]) -> None:
-        """Appends a draft, or all of an inner loop in its own order."""
+        """Appends a draft, or all of an inner loop in its own order, behind what it fetches."""
+        wanted = (value for number in inside for value in self._drafts[number].reads)
+        ordered += [self._unfetched.pop(v) for v in wanted if v in self._unfetched]
         if self._is_loop(inside, loop):
             depth = len(self._graph.program.loops_around(loop))
             ordered += self.of(

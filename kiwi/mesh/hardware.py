@@ -61,6 +61,7 @@ class Hardware:
     - `devices_per_node`: None means that the nodes are as the mesh says: its last axis lies
       inside a node, every other axis crosses nodes.
     - `kernel_launch_seconds`: overhead of one kernel.
+    - `host_bandwidth_bytes_per_second`: between one device's memory and the host's, one way.
     - `matmul_efficiency`, `bandwidth_efficiency`: the parts of the peak rates that large
       matmuls, and kernels bound by memory, reach.
     - `source`: the public documents that the figures come from.
@@ -89,6 +90,7 @@ class Hardware:
     bandwidth_efficiency: float = 0.85
     target_config: str | None = None
     platform: str = "gpu"
+    host_bandwidth_bytes_per_second: float = 16e9
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_second", dict(self.flops_per_second))
@@ -104,6 +106,7 @@ class Hardware:
             _check_positive(f"flops_per_second[{dtype!r}]", rate)
         _check_positive("memory_bandwidth_bytes_per_second", self.memory_bandwidth_bytes_per_second)
         _check_positive("memory_bytes", self.memory_bytes)
+        _check_positive("host_bandwidth_bytes_per_second", self.host_bandwidth_bytes_per_second)
         _check_fraction("matmul_efficiency", self.matmul_efficiency)
         _check_fraction("bandwidth_efficiency", self.bandwidth_efficiency)
         if self.devices_per_node is not None:
@@ -188,14 +191,16 @@ _ENTRIES = (
         flops_per_second={"float64": 7.8 * _TERA, "float32": 15.7 * _TERA, "float16": 125 * _TERA},
         memory_bandwidth_bytes_per_second=900 * _GIGA,
         memory_bytes=16 * 10**9,
+        host_bandwidth_bytes_per_second=16 * _GIGA,
         intra_link=Link(150 * _GIGA, _NVLINK_LATENCY_SECONDS, efficiency=0.85),
         inter_link=Link(32 * _GIGABIT, _ETHERNET_LATENCY_SECONDS, efficiency=0.85),
         inter_link_is_shared=True,
         devices_per_node=None,
         kernel_launch_seconds=_KERNEL_LAUNCH_SECONDS,
         matmul_efficiency=0.85,
-        source="NVIDIA Tesla V100 data sheet (rates, memory, NVLink 300 GB/s both directions "
-        "together); Google Compute Engine network bandwidth, N1 with 16 vCPUs at 2 Gbit/s each",
+        source="NVIDIA Tesla V100 data sheet (rates, memory, PCIe 3.0, NVLink 300 GB/s both "
+        "directions together); Google Compute Engine network bandwidth, N1 with 16 vCPUs at "
+        "2 Gbit/s each",
     ),
     Hardware(
         name="a100-sxm",
@@ -211,12 +216,13 @@ _ENTRIES = (
         },
         memory_bandwidth_bytes_per_second=2039 * _GIGA,
         memory_bytes=80 * 10**9,
+        host_bandwidth_bytes_per_second=32 * _GIGA,
         intra_link=Link(300 * _GIGA, _NVLINK_LATENCY_SECONDS, efficiency=0.8),
         inter_link=Link(200 * _GIGABIT, _NETWORK_LATENCY_SECONDS, efficiency=0.9),
         devices_per_node=8,
         kernel_launch_seconds=_KERNEL_LAUNCH_SECONDS,
-        source="NVIDIA A100 data sheet (dense rates, memory, NVLink 600 GB/s both directions "
-        "together); NVIDIA DGX A100 data sheet (8 InfiniBand HDR ports for 8 GPUs)",
+        source="NVIDIA A100 data sheet (dense rates, memory, PCIe 4.0, NVLink 600 GB/s both "
+        "directions together); NVIDIA DGX A100 data sheet (8 InfiniBand HDR ports for 8 GPUs)",
     ),
     Hardware(
         name="h100-sxm",
@@ -225,13 +231,15 @@ _ENTRIES = (
         flops_per_second=_HOPPER_FLOPS_PER_SECOND,
         memory_bandwidth_bytes_per_second=3350 * _GIGA,
         memory_bytes=80 * 10**9,
+        host_bandwidth_bytes_per_second=64 * _GIGA,
         intra_link=Link(450 * _GIGA, _NVLINK_LATENCY_SECONDS, efficiency=0.8),
         inter_link=Link(400 * _GIGABIT, _NETWORK_LATENCY_SECONDS, efficiency=0.9),
         devices_per_node=8,
         kernel_launch_seconds=_KERNEL_LAUNCH_SECONDS,
         matmul_efficiency=0.65,
-        source="NVIDIA H100 data sheet (half of the rates printed with sparsity; memory; NVLink "
-        "900 GB/s both directions together); NVIDIA DGX H100 data sheet (8 NDR ports for 8 GPUs)",
+        source="NVIDIA H100 data sheet (half of the rates printed with sparsity; memory; PCIe 5.0; "
+        "NVLink 900 GB/s both directions together); NVIDIA DGX H100 data sheet "
+        "(8 NDR ports for 8 GPUs)",
     ),
     Hardware(
         name="h200-sxm",
@@ -240,13 +248,15 @@ _ENTRIES = (
         flops_per_second=_HOPPER_FLOPS_PER_SECOND,
         memory_bandwidth_bytes_per_second=4800 * _GIGA,
         memory_bytes=141 * 10**9,
+        host_bandwidth_bytes_per_second=64 * _GIGA,
         intra_link=Link(450 * _GIGA, _NVLINK_LATENCY_SECONDS, efficiency=0.8),
         inter_link=Link(400 * _GIGABIT, _NETWORK_LATENCY_SECONDS, efficiency=0.9),
         devices_per_node=8,
         kernel_launch_seconds=_KERNEL_LAUNCH_SECONDS,
         matmul_efficiency=0.65,
-        source="NVIDIA H200 data sheet (half of the rates printed with sparsity; memory; NVLink "
-        "900 GB/s both directions together); NVIDIA DGX H200 data sheet (8 NDR ports for 8 GPUs)",
+        source="NVIDIA H200 data sheet (half of the rates printed with sparsity; memory; PCIe 5.0; "
+        "NVLink 900 GB/s both directions together); NVIDIA DGX H200 data sheet "
+        "(8 NDR ports for 8 GPUs)",
     ),
     Hardware(
         name="cpu",
@@ -254,6 +264,7 @@ _ENTRIES = (
         flops_per_second={"float64": 0.025 * _TERA, "float32": 0.05 * _TERA},
         memory_bandwidth_bytes_per_second=10 * _GIGA,
         memory_bytes=4 * 10**9,
+        host_bandwidth_bytes_per_second=10 * _GIGA,
         intra_link=Link(5 * _GIGA, 20 * _MICRO),
         inter_link=Link(5 * _GIGA, 20 * _MICRO),
         devices_per_node=2**16,  # One host, whatever the number of virtual devices.

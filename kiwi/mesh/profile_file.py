@@ -200,11 +200,15 @@ def _hardware(found: Any) -> Hardware:
 
 
 def _build(kind: type[Any], found: Any, where: str) -> Any:
-    """The dataclass from an object with just its fields, each of the right kind."""
+    """The dataclass from an object with just its fields, each of the right kind.
+
+    Only what has a default may be left out: files of an earlier version do not know it.
+    """
     if not isinstance(found, dict):
         raise InvalidArgumentError(f"{where} is {found!r}, not an object.")
     kinds = {f.name: str(getattr(f.type, "__name__", f.type)) for f in dataclasses.fields(kind)}
-    _check_keys(found, set(kinds), where)
+    defaults = {f.name for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
+    _check_keys(found, set(kinds) - (defaults - set(found)), where)
     for key, value in found.items():
         if not _fits(value, kinds[key]):
             raise InvalidArgumentError(f"{where}.{key} is {value!r}, not of kind {kinds[key]}.")

@@ -22,6 +22,9 @@ _FORWARDS = frozenset({"tuple", "get-tuple-element", "opt-barrier", "bitcast", "
 """Instructions whose results are their operands, under another name."""
 
 _CARRIES = _FORWARDS | {"copy", "copy-start", "copy-done"}
+_HOST_COLOR = 5
+"""Of the host's memory: `Layout::kHostMemorySpace` of `xla/layout.h`."""
+
 _MOST_HOPS = 16
 """Through instructions without metadata of their own."""
 
@@ -180,7 +183,7 @@ def _places(program: _Program, assignment: Any) -> tuple[list[LiveBuffer], list[
         for b in assignment.logical_buffers
     }
     temporaries, always = [], []
-    for allocation in assignment.buffer_allocations:
+    for allocation in _on_device(assignment):
         if allocation.is_thread_local or allocation.is_constant:
             continue
         if _is_temporary(allocation):
@@ -200,7 +203,12 @@ def _is_temporary(allocation: Any) -> bool:
 
 
 def _allocated_bytes(assignment: Any) -> int:
-    return sum(a.size for a in assignment.buffer_allocations if _is_temporary(a))
+    return sum(a.size for a in _on_device(assignment) if _is_temporary(a))
+
+
+def _on_device(assignment: Any) -> list[Any]:
+    """The allocations in device memory; XLA calls memory spaces colors."""
+    return [a for a in assignment.buffer_allocations if a.color != _HOST_COLOR]
 
 
 def _lives(program: _Program, assignment: Any) -> dict[int, tuple[int, int]]:

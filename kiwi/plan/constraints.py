@@ -14,6 +14,7 @@ from typing import Any
 from jax.sharding import NamedSharding, PartitionSpec
 
 from kiwi.errors import InvalidArgumentError
+from kiwi.hlo.host import HOST_MEMORY
 
 _PARTS = re.compile(r"\[['\"]?(.*?)['\"]?\]|([^.\[\]]+)")
 
@@ -26,12 +27,16 @@ class Constraints:
       counts; None leaves what it matches open, `PartitionSpec.UNCONSTRAINED` one dimension.
     - `forbid_replicated`: patterns of arguments of which every device holds a part only. What no
       mesh axis divides is left out, unless a pattern matches nothing else.
+    - `memory_kinds`: pattern → "pinned_host" for arguments that lie in host memory, and with them
+      the results that replace them, or "device". The first pattern that matches counts. The plan
+      copies them to the device where they are read (`kiwi.plan.host`).
 
-    **Raises:** `InvalidArgumentError` for a sharding that is none.
+    **Raises:** `InvalidArgumentError` for a sharding or a memory kind that is none.
     """
 
     shardings: Mapping[str, PartitionSpec | NamedSharding | None] = field(default_factory=dict)
     forbid_replicated: Sequence[str] = ()
+    memory_kinds: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.forbid_replicated, str):
@@ -42,11 +47,21 @@ class Constraints:
                     f"The sharding {sharding!r} pinned for {pattern!r} is not understood.",
                     suggestion="A PartitionSpec, a NamedSharding, or None to leave it open.",
                 )
+        for pattern, kind in self.memory_kinds.items():
+            if kind not in ("device", HOST_MEMORY):
+                raise InvalidArgumentError(
+                    f"The memory kind {kind!r} given for {pattern!r} is not known.",
+                    suggestion=f'"device" or "{HOST_MEMORY}".',
+                )
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, for plan files."""
         shardings = {p: None if s is None else _plain(s) for p, s in self.shardings.items()}
-        return {"shardings": shardings, "forbid_replicated": list(self.forbid_replicated)}
+        return {
+            "shardings": shardings,
+            "forbid_replicated": list(self.forbid_replicated),
+            "memory_kinds": dict(self.memory_kinds),
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Constraints":
@@ -55,7 +70,7 @@ class Constraints:
             pattern: None if entries is None else PartitionSpec(*map(_entry_of_plain, entries))
             for pattern, entries in data["shardings"].items()
         }
-        return cls(shardings, tuple(data["forbid_replicated"]))
+        return cls(shardings, tuple(data["forbid_replicated"]), data.get("memory_kinds", {}))
 
 
 def _plain(sharding: PartitionSpec | NamedSharding) -> list[Any]:
@@ -120,8 +135,11 @@ def _entry(part: str) -> Any:
     return names[0] if len(names) == 1 else tuple(names)
 
 
-def constraints_of_text(pins: Iterable[str], forbidden: Iterable[str]) -> Constraints:
-    """Constraints of the command line: `PATTERN=SHARDING` each, and patterns.
+def constraints_of_text(
+    pins: Iterable[str], forbidden: Iterable[str], on_host: Iterable[str] = ()
+) -> Constraints:
+    """Constraints of the command line: `PATTERN=SHARDING` each, and patterns of what is not
+    replicated, and of what lies in host memory.
 
     **Raises:** `InvalidArgumentError` for a pin without "=".
     """
@@ -134,4 +152,4 @@ def constraints_of_text(pins: Iterable[str], forbidden: Iterable[str]) -> Constr
                 suggestion="PATTERN=SHARDING, for example 'params/**=x,-'.",
             )
         shardings[pattern] = sharding_of_text(spec)
-    return Constraints(shardings, tuple(forbidden))
+    return Constraints(shardings, tuple(forbidden), dict.fromkeys(on_host, HOST_MEMORY))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from kiwi.hlo.host import HOST_MEMORY
+from kiwi.hlo.program import Literal, Program
 from kiwi.mesh import ProfileTable, TensorSharding
 from kiwi.plan.alternatives import Alternative
 from kiwi.plan.constraints import Constraints
@@ -107,7 +109,7 @@ def _options(plan: "Plan") -> Document:
 
 
 def _constraints(constraints: Constraints) -> Document:
-    given = constraints.shardings or constraints.forbid_replicated
+    given = constraints != Constraints()
     return {"constraints": constraints.to_json()} if given else {}
 
 
@@ -134,8 +136,14 @@ def _arguments(plan: "Plan") -> Document:
             "bytes": program.values[value].size_bytes,
             "sharding": axes(plan.execution.argument_shardings[position], plan.mesh.axis_names),
             "held": intervals(held.get(value, ())),
+            **_memory_kind(program, value),
         }
     return found
+
+
+def _memory_kind(program: Program, value: int | Literal) -> Document:
+    is_on_host = isinstance(value, int) and value in program.host_values
+    return {"memory_kind": HOST_MEMORY} if is_on_host else {}
 
 
 def _constants(plan: "Plan") -> list[Document]:
@@ -166,6 +174,7 @@ def _results(plan: "Plan") -> Document:
             "type": value_type(program, result) if isinstance(result, int) else "literal",
             "given": wanted is not None,
             "sharding": None if sharding is None else axes(sharding, plan.mesh.axis_names),
+            **_memory_kind(program, result),
         }
         for path, result, sharding, wanted in zip(
             paths, program.results, plan.execution.result_shardings, given, strict=True

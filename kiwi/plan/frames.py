@@ -5,6 +5,7 @@ computation, with a leading dimension for each loop that the value belongs to an
 in: an element of it is taken by the numbers of the iterations that the frame stands for.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import starmap
@@ -15,6 +16,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from kiwi.hlo.fusion import is_map
+from kiwi.hlo.host import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK, Carry, Loop
 from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit
@@ -45,6 +47,13 @@ class Context:
         units, steps = execution.units, execution.schedule.steps
         found = blocks(units, steps), fences(execution), flow(units, steps)
         return cls(execution, *found, _mesh_of(arguments, execution.mesh))
+
+    @functools.cached_property
+    def stored_layouts(self) -> dict[int, TensorSharding | None]:
+        """Of the results in host memory, the layouts that the caller gets."""
+        program = self.execution.units.graph.program
+        pairs = zip(program.results, self.execution.result_shardings, strict=True)
+        return {r: layout for r, layout in pairs if isinstance(r, int) and r in program.host_values}
 
     def stacked(self, block: Block) -> tuple[int, ...]:
         """The values of a loop's iterations that are read elsewhere, or are stacked results."""
@@ -146,7 +155,8 @@ class Frame:
         if isinstance(result, Literal):
             return result.value
         array = self.env[result]
-        if sharding is None or sharding == self._layouts[result]:
+        is_stored = result in self._program.host_values
+        if is_stored or sharding is None or sharding == self._layouts[result]:
             return array
         return self._reshard(result, array, self._layouts[result], sharding)
 
@@ -158,12 +168,46 @@ class Frame:
         if border == RESULT:
             self._take_final(unit)
             return
-        local = self._computed(unit, self._context.fences.steps[step.position])
+        fence = self._context.fences.steps[step.position]
+        if self._program.equations[unit.root].name == FETCH:
+            self._fetch(unit, fence)
+            return
+        local = self._computed(unit, fence)
+        if self._program.equations[unit.root].name == STORE:
+            self._store(unit, local)
+            return
         if border == STACK:
             self.elements[unit.outputs[0]] = self._border_operand(unit, local)
             return
         for output in unit.outputs:
             self.env[output] = self._constrain(output, local[output], self._layouts[output])
+
+    # Host memory.
+
+    def _fetch(self, unit: Unit, fence: Fence) -> None:
+        """Copies an argument to the device as it lies, and brings it into the layout wanted."""
+        fenced, _ = self._behind_barrier(fence, [])
+        (argument,), (output,) = unit.reads, unit.outputs
+        source, target = self._layouts[argument], self._layouts[output]
+        array = self._element_of(argument, fenced.get(argument) or self._lookup(argument))
+        array = self._constrain(output, self._moved(array, source, "device"), source)
+        self.env[output] = self._reshard(output, array, source, target)
+
+    def _store(self, unit: Unit, local: dict[int, Any]) -> None:
+        """Copies a result to the host in the layout that the caller gets."""
+        (operand,), (output,) = self._program.equations[unit.root].inputs, unit.outputs
+        layout = self._layouts[output]
+        target = self._context.stored_layouts.get(output) or layout
+        if isinstance(operand, Literal):
+            array = jnp.asarray(operand.value, self._program.values[output].dtype)
+        else:
+            array = self._reshard(operand, local[operand], layout, target)
+        self.env[output] = self._moved(array, target, HOST_MEMORY)
+
+    def _moved(self, array: Any, sharding: TensorSharding, memory_kind: str) -> Any:
+        spec = self._execution.mesh.partition_spec(sharding)
+        wanted = jax.sharding.NamedSharding(self._context.jax_mesh, spec, memory_kind=memory_kind)
+        return jax.device_put(array, wanted)
 
     # Loops.
 
@@ -399,6 +443,8 @@ class Frame:
         info = self._program.values[value]
         if info.is_extended or self._execution.mesh.size == 1 or not (info.shape or stacked):
             return array
+        if value in self._program.host_values:
+            return array  # A constraint would compute with it.
         spec = self._execution.mesh.partition_spec(sharding)
         spec = jax.sharding.PartitionSpec(*[None] * stacked, *spec)
         return jax.lax.with_sharding_constraint(

@@ -6,41 +6,54 @@
    is lowered by the excess, and planned again (`kiwi.plan.tightening`).
 """
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kiwi.plan.loop import plan_of
 from kiwi.plan.plan import Plan
 from kiwi.plan.planners import planner_named
 from kiwi.plan.tightening import MOST_ROUNDS, tightened, with_schedule
 from kiwi.solver import SolveResult
+from kiwi.solver.outcome import conclude
 from kiwi.solver.remat import RematGraph, RematResult, simulate, solve
+from kiwi.strategy.build import PlanningProblem
 from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
 
 if TYPE_CHECKING:
-    from kiwi.plan.planner import Settings
+    from kiwi.plan.planner import Settings, Traced
 
 NO_LIMIT_BYTES = 2**60
 
 
-def plan_one_device(base: Plan, settings: "Settings") -> Plan:
+def plan_one_device(traced: "Traced", planning: PlanningProblem, settings: "Settings") -> Plan:
     """The first schedule whose program, compiled for `settings.verify`, is within the budget.
 
     **Arguments:**
 
-    - `base`: the plan that keeps everything.
+    - `planning`: the step without recomputation and without a limit.
 
     **Raises:** `InvalidMeshError` for several devices, `InfeasibleBudgetError` with the smallest
     budget known to be feasible and a proven bound, `BudgetNotMetError` if no schedule fits as
     compiled, `InvalidProblemError` where the planner cannot take the graph.
     """
     planner_named(settings.planner).check(settings.mesh)
-    units = base.execution.units
-    graph = remat_graph(units, one_device_strategies(units, base.mesh))
+    base = _keeping_all(traced, planning, settings)
+    units = planning.units
+    graph = remat_graph(units, one_device_strategies(units, planning.mesh))
     return tightened(
         lambda limit: _plan(base, graph, limit, settings),
         settings,
         cause="XLA holds more than the schedule asks for.",
     )
+
+
+def _keeping_all(traced: "Traced", planning: PlanningProblem, settings: "Settings") -> Plan:
+    """The only solution: on one device every node has one option."""
+    assert all(len(node.costs) == 1 for node in planning.problem.nodes)
+    only = (0,) * len(planning.problem.nodes)
+    result = conclude(planning.problem, only, -math.inf, solver=settings.planner)
+    return plan_of(traced, planning, result, settings)
 
 
 def _plan(base: Plan, graph: RematGraph, limit_bytes: int, settings: "Settings") -> Plan:
@@ -51,14 +64,7 @@ def _plan(base: Plan, graph: RematGraph, limit_bytes: int, settings: "Settings")
         max(0.1, settings.time_limit_seconds / MOST_ROUNDS),
         settings.seed,
     )
-    plan = replace(
-        base,
-        planner=settings.planner,
-        memory_budget_bytes=settings.memory_budget_bytes,
-        solve_result=_solve_result(base.solve_result, result),
-        origin=None,
-        progress=(),
-    )
+    plan = replace(base, solve_result=_solve_result(base.solve_result, result))
     seconds = base.estimate.step_seconds + result.compute_seconds - graph.once_seconds
     memory = simulate(graph, result.schedule).memory_bytes
     return with_schedule(plan, result.schedule, seconds, result.peak_bytes, memory)

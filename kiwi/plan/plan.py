@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from kiwi.errors import InvalidArgumentError
+from kiwi.hlo.host import HOST_MEMORY
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.collectives import AxisUse
 from kiwi.plan.compiled import CompiledProgram
@@ -139,6 +140,20 @@ class Plan:
         return [self.mesh.partition_spec(s) for s in self.execution.argument_shardings]
 
     @functools.cached_property
+    def _host_arguments(self) -> frozenset[int]:
+        program = self.execution.units.graph.program
+        return frozenset(k for k, a in enumerate(program.arguments) if a in program.host_values)
+
+    @functools.cached_property
+    def _host_results(self) -> frozenset[int]:
+        program = self.execution.units.graph.program
+        return frozenset(
+            k
+            for k, r in enumerate(program.results)
+            if isinstance(r, int) and r in program.host_values
+        )
+
+    @functools.cached_property
     def _out_specs(self) -> list[Any]:
         whole = jax.sharding.PartitionSpec()
         return [
@@ -161,6 +176,8 @@ class Plan:
             self._in_specs,
             self._out_specs,
             self.trees.donated,
+            self._host_arguments,
+            self._host_results,
         )
 
     def place(self, *args: Any, mesh: jax.sharding.Mesh | None = None, **kwargs: Any) -> Any:
@@ -192,7 +209,12 @@ class Plan:
 
     def leaf_shardings(self, mesh: jax.sharding.Mesh) -> list[jax.sharding.NamedSharding]:
         """The sharding of each flat argument leaf on concrete devices."""
-        return [jax.sharding.NamedSharding(mesh, spec) for spec in self._in_specs]
+        return [
+            jax.sharding.NamedSharding(
+                mesh, spec, memory_kind=HOST_MEMORY if k in self._host_arguments else None
+            )
+            for k, spec in enumerate(self._in_specs)
+        ]
 
     def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:
         """The planned step over flat leaves, jitted for concrete devices."""

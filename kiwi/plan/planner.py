@@ -24,6 +24,7 @@ from kiwi.plan.blame import blamed
 from kiwi.plan.carried import carried_results
 from kiwi.plan.constraints import Constraints
 from kiwi.plan.formulated import plan_formulated
+from kiwi.plan.host import OnHost, host_results, moving
 from kiwi.plan.ledger import build_ledger
 from kiwi.plan.loop import ClosedLoop
 from kiwi.plan.one_device import NO_LIMIT_BYTES, plan_one_device
@@ -127,10 +128,11 @@ def make_plan(
     """
     started = time.monotonic()
     settings.check()
+    _check_target(traced, settings)
     way = planner_named(settings.planner).way
     if way is Way.SCHEDULE:
-        kept = replace(settings, planner="alpa", memory_budget_bytes=NO_LIMIT_BYTES, verify=None)
-        plan = plan_one_device(make_plan(traced, out_shardings, kept), settings)
+        kept = replace(settings, planner="alpa", memory_budget_bytes=NO_LIMIT_BYTES)
+        plan = plan_one_device(traced, formulate(traced, out_shardings, kept), settings)
         return replace(plan, planning_seconds=traced.seconds + time.monotonic() - started)
     if way is Way.MODEL:
         kept = replace(settings, planner="alpa", memory_budget_bytes=NO_LIMIT_BYTES)
@@ -152,6 +154,16 @@ def make_plan(
         ledger=build_ledger(planning, plan.solve_result.solution),
         progress=log.entries,
     )
+
+
+def _check_target(traced: Traced, settings: Settings) -> None:
+    """XLA:CPU knows one memory only, and cannot check what lies in the other one."""
+    if settings.verify == "cpu" and traced.units.graph.program.host_values:
+        raise InvalidArgumentError(
+            'verify="cpu" cannot check a plan with arguments or results in host memory.',
+            cause="XLA:CPU has one memory, and leaves copies between two of them out.",
+            suggestion='verify="cuda" or "device", or verify=None.',
+        )
 
 
 def _searched(
@@ -181,8 +193,33 @@ def _searched(
         raise blamed(error, pins, settings, other) from error
 
 
-def trace_call(call: Call, *, keep_checkpoints: bool = False, open_loops: bool = False) -> Traced:
-    """Traces and lowers a call."""
+def trace_call(
+    call: Call,
+    *,
+    keep_checkpoints: bool = False,
+    open_loops: bool = False,
+    on_host: OnHost | None = None,
+) -> Traced:
+    """Traces and lowers a call.
+
+    Which results lie in host memory is known from the program, which is then traced again.
+    """
+    on_host = on_host or OnHost()
+    traced = functools.partial(_traced, call, keep_checkpoints, open_loops)
+    if on_host.results is not None:
+        return traced(on_host.arguments, on_host.results)
+    found = traced(frozenset(), frozenset())
+    results = host_results(call, on_host.arguments, found.out_tree, found.units)
+    return traced(on_host.arguments, results) if on_host.arguments or results else found
+
+
+def _traced(
+    call: Call,
+    keep_checkpoints: bool,
+    open_loops: bool,
+    on_host: frozenset[int],
+    to_host: frozenset[int],
+) -> Traced:
     started = time.monotonic()
     out_tree: list[Any] = []
 
@@ -191,7 +228,8 @@ def trace_call(call: Call, *, keep_checkpoints: bool = False, open_loops: bool =
         out_tree.append(tree)
         return found
 
-    program = trace(flat, call.shapes, keep_checkpoints=keep_checkpoints, open_loops=open_loops)
+    moved = moving(flat, on_host, to_host)
+    program = trace(moved, call.shapes, keep_checkpoints=keep_checkpoints, open_loops=open_loops)
     donated = frozenset(program.arguments[k] for k in call.donated)
     units = build_units(lower(program), donated)
     return Traced(call, out_tree[0], units, time.monotonic() - started)

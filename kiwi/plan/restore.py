@@ -24,6 +24,7 @@ from kiwi.plan.document import Document
 from kiwi.plan.estimate import Estimate, Held
 from kiwi.plan.execution import Execution
 from kiwi.plan.fingerprint import EquationLine, differences, fingerprint
+from kiwi.plan.host import OnHost
 from kiwi.plan.ledger import Ledger, OperatorEntry, SourceEntry
 from kiwi.plan.origin import Origin
 from kiwi.plan.plan import Plan
@@ -93,6 +94,15 @@ def check_arguments(saved: Document, call: "Call") -> None:
     raise _mismatch(
         "The saved plan is for other arguments", sentences or ["their order differs"], saved
     )
+
+
+def on_host_of(saved: Document) -> OnHost:
+    """What lay in host memory."""
+    arguments, results = (
+        frozenset(k for k, entry in enumerate(saved[part].values()) if "memory_kind" in entry)
+        for part in ("arguments", "results")
+    )
+    return OnHost(arguments, results)
 
 
 def _type(shape: jax.ShapeDtypeStruct) -> str:

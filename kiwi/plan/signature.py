@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from kiwi.errors import InvalidArgumentError, InvalidFunctionError, ShardingConflictError
+from kiwi.hlo.host import HOST_MEMORY
 from kiwi.mesh import DeviceMesh, TensorSharding
 
 
@@ -247,15 +248,15 @@ def to_tensor_sharding(
 
 
 def _check_memory_kind(given: jax.sharding.NamedSharding, what: str) -> None:
-    """Plans keep all arguments and results in the devices' own memory."""
-    kinds = {None, "device"}
+    """Arguments and results lie in the devices' own memory, or in the host's pinned one."""
+    kinds = {None, "device", HOST_MEMORY}
     if isinstance(given.mesh, jax.sharding.Mesh):
         kinds.add(given.mesh.devices.flat[0].default_memory().kind)
     if given.memory_kind not in kinds:
         raise ShardingConflictError(
             f"The sharding given for {what} is in the memory {given.memory_kind!r}.",
-            cause="Arguments and results are planned in device memory.",
-            suggestion="The same sharding without memory_kind.",
+            cause="Devices do not read from there by themselves.",
+            suggestion=f"The same sharding without memory_kind, or with {HOST_MEMORY!r}.",
         )
 
 

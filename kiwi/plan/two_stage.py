@@ -10,6 +10,7 @@
 A sharding that fits as it is needs no second stage. α is left open in the text.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ from kiwi.plan.budget import format_bytes
 from kiwi.plan.loop import plan_of
 from kiwi.plan.plan import Plan
 from kiwi.plan.tightening import tightened, with_schedule
-from kiwi.solver import SolveResult, SolveStatus, remat, solve
-from kiwi.solver.remat import RematGraph
+from kiwi.solver import SolveResult, SolveStatus, solve
+from kiwi.solver.remat import RematGraph, simulate
+from kiwi.solver.remat.result import Task
+from kiwi.solver.remat.rotor import rotor
 from kiwi.solver.settle import settled
 from kiwi.strategy.build import PlanningProblem
 from kiwi.strategy.remat_graph import sharded_remat_graph
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
 BUDGETS = 10
 GROWTH = 0.3
 """α: the largest budget of the first stage is 1.3⁹ = 10.6 times the memory budget."""
-SECOND_STAGE = "rotor"
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,14 +149,8 @@ def _second_stage(sharded: Sharded, limit_bytes: int, settings: "Settings") -> P
     plan, started = sharded.plan, time.monotonic()
     message = "The first stage met the limit."
     if plan.estimate.peak_bytes > limit_bytes:
-        # A dynamic program: the time limit is not what ends it.
-        seconds = settings.time_limit_seconds
-        result = remat.solve(sharded.graph, limit_bytes, SECOND_STAGE, seconds, settings.seed)
-        again = result.compute_seconds - sharded.graph.once_seconds
-        total = plan.estimate.step_seconds + again
-        memory = remat.simulate(sharded.graph, result.schedule).memory_bytes
-        plan = with_schedule(plan, result.schedule, total, result.peak_bytes, memory)
-        message = f"Recomputation by {SECOND_STAGE}, of the sharding of a larger budget."
+        plan = _recomputing(sharded, limit_bytes)
+        message = "Recomputation by rotor, of the sharding of a larger budget."
     answer = replace(
         plan.solve_result,
         status=SolveStatus.FEASIBLE,
@@ -165,6 +161,22 @@ def _second_stage(sharded: Sharded, limit_bytes: int, settings: "Settings") -> P
         message=message,
     )
     return replace(plan, solve_result=answer)
+
+
+def _recomputing(sharded: Sharded, limit_bytes: int) -> Plan:
+    """Under the best schedule of the chain.
+
+    **Raises:** `InfeasibleBudgetError` with the smallest peak of the sharding.
+    """
+    graph, plan = sharded.graph, sharded.plan
+    # A dynamic program without random choices: no time limit ends it.
+    finding = rotor(Task(graph, limit_bytes, math.inf, math.inf, 0))
+    assert finding.schedule is not None
+    found = simulate(graph, finding.schedule)
+    if found.peak_bytes > limit_bytes:
+        raise _infeasible(limit_bytes, min(found.peak_bytes, plan.estimate.peak_bytes))
+    seconds = plan.estimate.step_seconds + found.compute_seconds - graph.once_seconds
+    return with_schedule(plan, finding.schedule, seconds, found.peak_bytes, found.memory_bytes)
 
 
 def _infeasible(limit_bytes: int, least_bytes: int | None) -> InfeasibleBudgetError:

@@ -4,7 +4,7 @@ In this process where it has enough CPU devices, else in a process of its own.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
 from kiwi.errors import CompileCheckError
+from kiwi.hlo.host import HOST_MEMORY
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.compiled import CompiledProgram, read_compiled
 from kiwi.plan.worker import Request, compile_elsewhere, specs_elsewhere
@@ -44,7 +45,7 @@ class Step:
     """A flat function ready to be compiled: what `jax.jit` needs to know.
 
     `in_specs` and `out_specs` are `PartitionSpec`s, None where XLA may choose; `donated` are
-    argument positions.
+    argument positions; `host_arguments` and `host_results` are those in host memory.
     """
 
     function: Callable[..., Any]
@@ -53,18 +54,27 @@ class Step:
     in_specs: Sequence[Any]
     out_specs: Sequence[Any]
     donated: tuple[int, ...]
+    host_arguments: frozenset[int] = frozenset()
+    host_results: frozenset[int] = frozenset()
 
     def jit(self, mesh: Any, compiler_options: dict[str, Any] | None = None) -> Any:
         """The jitted function over a concrete or abstract jax mesh."""
-        shard = lambda spec: None if spec is None else NamedSharding(mesh, spec)  # noqa: E731
         return jax.jit(
             self.function,
-            in_shardings=tuple(shard(s) for s in self.in_specs),
-            out_shardings=[shard(s) for s in self.out_specs],
+            in_shardings=tuple(_shardings(mesh, self.in_specs, self.host_arguments)),
+            out_shardings=_shardings(mesh, self.out_specs, self.host_results),
             donate_argnums=self.donated,
             keep_unused=True,
             compiler_options=compiler_options,
         )
+
+
+def _shardings(mesh: Any, specs: Sequence[Any], on_host: Collection[int]) -> list[Any]:
+    kinds = (HOST_MEMORY if k in on_host else None for k in range(len(specs)))
+    return [
+        None if spec is None else NamedSharding(mesh, spec, memory_kind=kind)
+        for spec, kind in zip(specs, kinds, strict=True)
+    ]
 
 
 def verify_on_cpu(step: Step) -> CompiledProgram:

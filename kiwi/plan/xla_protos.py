@@ -32,6 +32,7 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
         ("is_entry_computation_parameter", 5, "bool"),
         ("parameter_number", 6, "int64"),
         ("maybe_live_out", 7, "bool"),
+        ("color", 8, "int64"),
         ("assigned", 9, "Assigned*"),
         ("is_constant", 12, "bool"),
     ),

@@ -4,6 +4,8 @@ seconds = launch + max(work / rate, bytes read and written / memory bandwidth)
 
 Where the mesh has a profile table, its figures go before these, see `kiwi.strategy.recorded`.
 
+A copy between host and device memory takes its bytes over the bandwidth between them.
+
 A unit in the body of a loop takes its seconds once per iteration.
 """
 
@@ -36,6 +38,7 @@ class UnitWork:
     - `border`: the border of a loop that it stands at, if any. What an iteration starts from or
       ends with lies in place; of what is stacked an iteration writes one element.
     - `stacked`: how many elements a stacked result has, 1 if it is none.
+    - `is_transfer`: whether it copies between host and device memory.
     """
 
     seconds_of_equation: tuple[float, ...]
@@ -49,6 +52,7 @@ class UnitWork:
     trips: int = 1
     border: str | None = None
     stacked: int = 1
+    is_transfer: bool = False
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
@@ -56,18 +60,22 @@ class UnitWork:
         hardware, table = mesh.hardware, mesh.table
         graph = units.graph
         values = graph.program.values
+        is_transfer = graph.program.equations[unit.root].is_transfer
         return cls(
             tuple(_seconds(units, index, hardware) for index in unit.equations),
             unit.rule.operator_factors,
             tuple(values[key].size_bytes for key, _ in unit.rule.reads),
             bool(opcodes(graph, unit.root) & _PARTIAL_READERS),
             hardware.kernel_launch_seconds,
-            hardware.sustained_memory_bytes_per_second,
-            None if table is None else RecordedWork.of(units, unit, table),
+            hardware.sustained_memory_bytes_per_second
+            if not is_transfer
+            else hardware.host_bandwidth_bytes_per_second,
+            None if table is None or is_transfer else RecordedWork.of(units, unit, table),
             _workspace_bytes(units, unit),
             units.trips(unit),
             units.border(unit),
             _stacked(units, unit),
+            is_transfer,
         )
 
     def price(
@@ -93,7 +101,7 @@ class UnitWork:
         read = [b // n for b, n in zip(self.read_bytes, read_shards, strict=True)]
         if self.read_once or self.border == SLICE:
             read = [min(b, result_bytes) for b in read]
-        moved_bytes = sum(read) + result_bytes
+        moved_bytes = result_bytes if self.is_transfer else sum(read) + result_bytes
         if self.recorded is not None:
             return self.recorded.price(shards, moved_bytes)
         work = sum(

@@ -11,15 +11,16 @@
    `kiwi.plan.fences`; XLA does not write over such operands (10 models of `benchmarks/fidelity`,
    CPU and GPU).
 5. While a unit runs it also holds its workspace.
+6. What lies in host memory (`kiwi.hlo.host`) takes none; what is fetched from there is as in 4.
 
 In the body of an opened loop (`kiwi.hlo.loops`) the same holds within one iteration, and
 
-6. What a loop reads from outside is held until its last iteration ends.
-7. What is read outside of the loop that it was computed in, by another one or as a result, is
+7. What a loop reads from outside is held until its last iteration ends.
+8. What is read outside of the loop that it was computed in, by another one or as a result, is
    stacked: that takes its bytes times the iterations, from before the first iteration.
-8. What an iteration starts from is held in one place for the whole loop. What it hands on is
+9. What an iteration starts from is held in one place for the whole loop. What it hands on is
    written there, unless the iteration still reads the former value when it is computed.
-9. An element of what is stacked is copied for each reader, while that runs.
+10. An element of what is stacked is copied for each reader, while that runs.
 """
 
 import functools
@@ -61,7 +62,9 @@ class Lifetimes:
         return max(1, len(self.units.units))
 
     def of_argument(self, argument: int, local_bytes: int) -> tuple[Interval, ...]:
-        """Cases 1 and 2."""
+        """Cases 1, 2 and 6."""
+        if argument in self.units.graph.program.host_values:
+            return ()
         end = self._end_of_argument.get(argument, self.horizon)
         return (Interval(0, end, local_bytes),)
 
@@ -87,7 +90,7 @@ class Lifetimes:
         local_bytes: int,
         workspace_bytes: int,
     ) -> tuple[Interval, ...]:
-        """Cases 3 to 5 for one option of a unit."""
+        """Cases 3 to 6 for one option of a unit."""
         starts = [unit.index]
         if option.recompute_at is not None:
             starts.append(option.recompute_at)
@@ -104,6 +107,8 @@ class Lifetimes:
         self, unit: Unit, residency: UnitResidency, option: Residency
     ) -> list[tuple[int, int, int]]:
         """When the unit's results exist, half-open, and how many elements of them."""
+        if any(output in self.units.graph.program.host_values for output in unit.outputs):
+            return []
         if self._is_fresh_result(unit):
             return [(0, self.horizon, 1)]
         border = self.units.border(unit)
@@ -126,7 +131,7 @@ class Lifetimes:
     def _life(
         self, unit: Unit, start: int, end: int, in_place: bool
     ) -> Iterator[tuple[int, int, int]]:
-        """One computation's result, from `start` until the reader at `end`; cases 4, 6, 7, 8."""
+        """One computation's result, from `start` until the reader at `end`; cases 4, 7, 8, 9."""
         program = self.units.graph.program
         depth = len(program.loops_around(unit.loop))
         around = program.loops_around(self.units.units[start].loop)[:depth]
@@ -153,7 +158,7 @@ class Lifetimes:
         return [u.time for u in self.units.uses[unit.index] if start <= u.time < end]
 
     def _held(self, loop: int | None, time: int) -> int:
-        """Case 6: until when a value of `loop` is held for a reader at `time`."""
+        """Case 7: until when a value of `loop` is held for a reader at `time`."""
         around = self.units.graph.program.loops_around
         chain, depth = around(self.units.units[time].loop), len(around(loop))
         return time if len(chain) <= depth else self.units.spans[chain[depth]][1] - 1
@@ -165,7 +170,7 @@ class Lifetimes:
 
 
 def _handed_on(units: UnitGraph) -> Iterator[int]:
-    """Case 8: the units whose result takes the place of what the iteration started from."""
+    """Case 9: the units whose result takes the place of what the iteration started from."""
     for loop in units.graph.program.loops:
         for carry in loop.carries:
             start, producer = units.producer.get(carry.current), units.producer.get(carry.next)

@@ -95,15 +95,17 @@ class _Builder:
         strategies: Sequence[ShardingStrategy],
         local_bytes: Callable[[int], int],
     ) -> None:
-        self._units, self._strategies, self._local_bytes = units, strategies, local_bytes
+        self._units, self._strategies = units, strategies
+        on_host = units.graph.program.host_values
+        self._local_bytes = lambda value: 0 if value in on_host else local_bytes(value)
         self.values: list[Value] = []
         self.number: dict[int, int] = {}
         results = {r for r in units.graph.program.results if isinstance(r, int)}
         self.kept_results = [r for r in sorted(results) if r in units.producer]
         for value in (*units.graph.program.arguments, *units.graph.program.constants):
-            self._add(value, local_bytes(value))
+            self._add(value, self._local_bytes(value))
         fresh = [r for r in self.kept_results if r not in units.aliased_results]
-        fresh_bytes = sum(local_bytes(value) for value in fresh)
+        fresh_bytes = sum(self._local_bytes(value) for value in fresh)
         self.values.append(Value("results", fresh_bytes))
         for value in self.kept_results:
             self._add(value, 0)

@@ -186,10 +186,10 @@ def test_in_shardings_and_pins_that_contradict_are_named():
         )
 
 
-def test_other_memory_than_the_devices_is_refused(make_mesh):
-    sharding = NamedSharding(make_mesh(4), P("x"), memory_kind="pinned_host")
+def test_memory_that_devices_do_not_read_is_refused(make_mesh):
+    sharding = NamedSharding(make_mesh(4), P("x"), memory_kind="unpinned_host")
     for options in ({"in_shardings": (sharding,)}, {"constraints": Constraints({"x": sharding})}):
-        with pytest.raises(ShardingConflictError, match="in the memory 'pinned_host'"):
+        with pytest.raises(ShardingConflictError, match="in the memory 'unpinned_host'"):
             kiwi.plan(lambda x: x * 2.0, array(8), mesh_shape=(4,), verify=None, **options)
 
 

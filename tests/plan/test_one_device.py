@@ -7,6 +7,7 @@ import pytest
 
 import kiwi
 from kiwi.errors import InfeasibleBudgetError, InvalidMeshError, UnknownPlannerError
+from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
 
 LAYERS, WIDTH, BATCH = 6, 32, 512
 
@@ -58,6 +59,17 @@ def test_an_infeasible_budget_names_a_feasible_one_and_a_bound(kept):
     error = caught.value
     assert 100_000 < error.least_peak_bound_bytes <= error.least_peak_bytes
     assert _plan("remat", error.least_peak_bytes, verify=None).fits
+
+
+def test_arguments_in_host_memory_are_not_resident():
+    resident = []
+    for kinds in ({}, {"x": "pinned_host"}):
+        constraints = kiwi.Constraints(memory_kinds=kinds)
+        plan = _plan("keep-all", "1GiB", verify=None, constraints=constraints)
+        units = plan.execution.units
+        graph = remat_graph(units, one_device_strategies(units, plan.mesh))
+        resident.append(graph.resident_bytes)
+    assert resident[0] - resident[1] == 4 * BATCH * WIDTH
 
 
 def test_several_devices_and_unknown_names_are_refused():

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -33,8 +34,9 @@ def test_a_budget_below_the_bound_is_reported_with_bound_and_feasible_budget(pla
         solve(graph, bound - 1, planner, time_limit_seconds=1.0)
     error = caught.value
     assert error.least_peak_bound_bytes == bound
-    assert bound <= error.least_peak_bytes <= order_peak_bytes(graph)
+    assert bound <= error.least_peak_bytes < order_peak_bytes(graph)
     assert least_seconds(graph, error.least_peak_bytes) is not None
+    assert least_seconds(graph, error.least_peak_bytes - 1) is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,8 @@ def test_reported_numbers_are_those_of_the_simulator(make, seed):
     try:
         result = solve(graph, budget, "fastsa", time_limit_seconds=0.5)
     except InfeasibleBudgetError as error:
-        assert budget < error.least_peak_bytes <= order_peak_bytes(graph)
+        assert error.least_peak_bytes <= order_peak_bytes(graph)
+        assert error.least_peak_bytes > budget or "by remat" in str(error)
         return
     simulation = simulate(graph, result.schedule)
     assert result.peak_bytes == simulation.peak_bytes <= budget
@@ -78,7 +81,13 @@ def test_command_writes_a_schedule_of_node_ids(tmp_path):
     assert answer["bound"] == graph.once_seconds
 
 
-def test_command_reports_an_infeasible_budget(tmp_path, capsys):
-    write_node_link(training_chain(6), tmp_path / "graph.json")
-    assert main([str(tmp_path / "graph.json"), "--budget", "0.1", "--time-limit", "1"]) == 2
-    assert "smallest known to be feasible" in capsys.readouterr().err
+@pytest.mark.parametrize("planner", sorted(PLANNERS))
+def test_command_reports_an_infeasible_budget(tmp_path, capsys, planner):
+    graph = training_chain(6)
+    write_node_link(graph, tmp_path / "graph.json")
+    arguments = [str(tmp_path / "graph.json"), "--budget", "0.3", "--time-limit", "0.4"]
+    assert main([*arguments, "--planner", planner]) == 2
+    said = capsys.readouterr().err
+    assert f"{largest_working_set(graph).size_bytes} bytes at least" in said
+    least = int(re.search(r"a budget of (\d+) bytes, the smallest known", said)[1])
+    assert largest_working_set(graph).size_bytes <= least < order_peak_bytes(graph)

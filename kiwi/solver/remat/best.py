@@ -1,28 +1,32 @@
-"""Kiwi's own planner: many short annealing runs of different heat, start and objective.
+"""Kiwi's own planner: annealing with reordering, and improvement of large neighbourhoods.
 
-Rounds of runs, two at a time in threads (compiled code holds no lock). The first round starts
-from the given order and runs `fastsa`, later ones mostly start from the best schedule so far;
-runs alternate between equation 1 of FastSA and its strict form, and between temperatures in
-units of the mean time of an operator. The last rounds repeat the kind of run that gained most,
-and a cooler one. All kinds of moves are used, most of them aimed: chains are recomputed and
-dropped in one move.
+Rounds of two threads each (compiled code holds no lock). First a run of `fastsa`, and short and
+long annealing runs from the given order, at temperatures in units of the mean time of an operator
+and with equation 1 of FastSA as objective. All kinds of moves are used, most of them aimed: chains
+are recomputed and dropped in one move. Then in turn
+
+- the recomputations of many operators at once are planned anew by constraint programming
+  (`improvement`), of all operators where the graph is small: exact for the order found;
+- cooler annealing runs start from the best schedule, which may change the order, too.
 
 Stops early once no recomputation is left: then the schedule is optimal.
 """
 
-from collections.abc import Iterator
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from kiwi.solver.remat.annealing.anneal import PRODUCT, SHARP, STRICT
 from kiwi.solver.remat.candidate import Candidate, candidate
 from kiwi.solver.remat.fastsa import AnnealingSettings, fastsa, run_annealing
+from kiwi.solver.remat.improvement import WORKERS, improvement
 from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.schedule import Schedule
 
 MOVES_PER_SECOND = 400_000
 """Planned moves per second and thread: about half of what one core does."""
-WORKERS = 2
+MOVES_PER_OPERATOR = 20_000
+"""More in one run gain nothing on small graphs."""
 AIMED_SHARES = (1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 ORDER, FASTSA, BEST = "order", "fastsa", "best"
 COOLING = 1e-3
@@ -34,26 +38,34 @@ class Run:
 
     start: str
     heat: float
-    objective: int
+    objective: int = PRODUCT
 
 
-FIXED_ROUNDS: tuple[tuple[Run, ...], ...] = (
-    (Run(ORDER, 2.0, PRODUCT), Run(FASTSA, 0.0, SHARP)),
-    (Run(BEST, 0.5, PRODUCT), Run(BEST, 0.05, PRODUCT)),
-    (Run(BEST, 2.0, STRICT), Run(ORDER, 2.0, STRICT)),
-    (Run(BEST, 0.1, STRICT), Run(BEST, 2.0, PRODUCT)),
+@dataclass(frozen=True)
+class Round:
+    """A share of the time for parallel runs, or without any for improvement."""
+
+    share: float
+    runs: tuple[Run, ...] = ()
+
+
+ROUNDS = (
+    Round(0.10, (Run(ORDER, 0.5), Run(FASTSA, 0.0))),
+    Round(0.40, (Run(ORDER, 2.0), Run(ORDER, 1.0, SHARP))),
+    Round(0.08),
+    Round(0.15, (Run(BEST, 0.1, SHARP), Run(BEST, 0.5))),
+    Round(0.07),
+    Round(0.12, (Run(BEST, 0.1, STRICT), Run(BEST, 0.03))),
+    Round(0.08),
 )
-ADAPTED_ROUNDS = 4
-FASTSA_SHARE = 0.25
-"""Share of the time limit for the run of `fastsa`, which mostly ends much earlier."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run found; `completed` is False where the clock ended it."""
+    """What a run found; `completed` is False where the clock ended or shortened it."""
 
     candidate: Candidate
-    moves: int
+    iterations: int
     completed: bool
 
 
@@ -61,60 +73,51 @@ def remat(task: Task) -> Finding:
     """The best schedule of all rounds."""
     best = candidate(task, Schedule(task.graph.order))
     iterations, deterministic = 0, True
-    gains: list[tuple[float, int, Run]] = []
-    for number in range(len(FIXED_ROUNDS) + ADAPTED_ROUNDS):
+    for number, each in enumerate(ROUNDS):
         if best.is_least(task) or task.remaining_seconds() <= 0:
             break
-        adapted = number >= len(FIXED_ROUNDS)
-        runs = _adapted(gains, number) if adapted else FIXED_ROUNDS[number]
-        outcomes = list(_parallel(task, number, runs, best.schedule))
-        for run, outcome in zip(runs, outcomes, strict=True):
-            iterations += outcome.moves
+        left = sum(later.share for later in ROUNDS[number:])
+        wall_seconds = task.remaining_seconds() * each.share / left
+        for outcome in _round(task, number, best, wall_seconds):
+            iterations += outcome.iterations
             deterministic = deterministic and outcome.completed
-            if run.start == BEST:
-                gains.append((_gain(best, outcome.candidate), -number, run))
-        best = min([best, *(outcome.candidate for outcome in outcomes)], key=lambda c: c.rank)
+            best = min([best, outcome.candidate], key=lambda c: c.rank)
     return Finding(best.schedule, iterations=iterations, deterministic=deterministic)
 
 
-def _gain(before: Candidate, after: Candidate) -> float:
-    if after.rank >= before.rank:
-        return 0.0
-    if after.rank[0] < before.rank[0]:
-        return 1.0
-    return 1.0 - after.rank[1] / before.rank[1]
-
-
-def _adapted(gains: list[tuple[float, int, Run]], number: int) -> tuple[Run, ...]:
-    """The run that gained most (the earlier of equals), and a cooler or hotter one in turn."""
-    run = max(gains, key=lambda each: each[:2])[2]
-    factor = 0.3 if number % 2 else 3.0
-    other = PRODUCT if run.objective == STRICT else STRICT
-    return run, replace(run, heat=run.heat * factor, objective=other)
-
-
-def _parallel(task: Task, number: int, runs: tuple[Run, ...], best: Schedule) -> Iterator[Outcome]:
-    rounds = len(FIXED_ROUNDS) + ADAPTED_ROUNDS
-    share_seconds = task.time_limit_seconds / rounds
-    seeds = [task.seed * 1009 + number * WORKERS + place for place in range(len(runs))]
+def _round(task: Task, number: int, best: Candidate, wall_seconds: float) -> list[Outcome]:
+    """Takes `share` of the time limit on a fast machine, and at most `wall_seconds`."""
+    each = ROUNDS[number]
+    seconds = each.share * task.time_limit_seconds
+    seeds = [task.seed * 1009 + number * WORKERS + place for place in range(WORKERS)]
+    if not each.runs:
+        found = improvement(task, best, seconds, wall_seconds, seeds[0])
+        return [Outcome(found.candidate, found.tries, found.completed)]
 
     def work(run: Run, seed: int) -> Outcome:
         own = replace(task, seed=seed)
         if run.start == FASTSA:
-            return _fastsa(replace(own, time_limit_seconds=FASTSA_SHARE * task.time_limit_seconds))
-        start = best if run.start == BEST else Schedule(task.graph.order)
-        heat = run.heat / max(1, len(task.graph.operators))
-        moves = max(1000, round(share_seconds * MOVES_PER_SECOND))
-        settings = AnnealingSettings(moves, run.objective, heat, heat * COOLING, AIMED_SHARES)
-        outcome = run_annealing(own, task.graph, start, settings)
-        found = candidate(task, outcome.schedule)
-        return Outcome(found, outcome.moves, outcome.completed)
+            return _fastsa(own, seconds, wall_seconds)
+        start = best.schedule if run.start == BEST else Schedule(task.graph.order)
+        return _annealed(own, run, start, seconds, wall_seconds)
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        yield from pool.map(work, runs, seeds)
+        return list(pool.map(work, each.runs, seeds))
 
 
-def _fastsa(task: Task) -> Outcome:
-    finding = fastsa(task)
+def _annealed(
+    task: Task, run: Run, start: Schedule, seconds: float, wall_seconds: float
+) -> Outcome:
+    count = max(1, len(task.graph.operators))
+    heat = run.heat / count
+    moves = max(1000, min(MOVES_PER_OPERATOR * count, round(seconds * MOVES_PER_SECOND)))
+    settings = AnnealingSettings(moves, run.objective, heat, heat * COOLING, AIMED_SHARES)
+    found = run_annealing(task, task.graph, start, settings, wall_seconds)
+    return Outcome(candidate(task, found.schedule), found.moves, found.completed)
+
+
+def _fastsa(task: Task, seconds: float, wall_seconds: float) -> Outcome:
+    deadline = min(task.deadline, time.monotonic() + wall_seconds)
+    finding = fastsa(replace(task, time_limit_seconds=seconds, deadline=deadline))
     schedule = finding.schedule or Schedule(task.graph.order)
     return Outcome(candidate(task, schedule), finding.iterations, finding.deterministic)

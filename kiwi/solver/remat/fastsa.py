@@ -6,6 +6,8 @@ the smallest power of two that leaves at least `GAPS_PER_STEP` positions per ste
 of always 2**20, because a tree that fits the cache is several times faster.
 """
 
+import math
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -126,12 +128,18 @@ def _order_only(task: Task, settings: FastSASettings) -> Finding:
 
 
 def run_annealing(
-    task: Task, graph: RematGraph, start: Schedule, settings: AnnealingSettings
+    task: Task,
+    graph: RematGraph,
+    start: Schedule,
+    settings: AnnealingSettings,
+    seconds: float = math.inf,
 ) -> AnnealingOutcome:
     """One annealing run on `graph` (the task's own, or a grouping of it) from `start`.
 
-    The clock is looked at between chunks of moves; it ends a run early at the deadline.
+    The clock is looked at between chunks of moves: a run that would take longer than `seconds`
+    cools faster, with fewer moves. At the deadline it ends, however hot.
     """
+    started = time.monotonic()
     tables = make_tables(graph)
     positions = _positions(len(start.steps))
     largest_bytes = max((value.size_bytes for value in graph.values), default=1)
@@ -148,11 +156,12 @@ def run_annealing(
     cumulated = np.cumsum(settings.shares) / np.sum(settings.shares)
     cumulated[-1] = 1.0
     done, temperature = 0, settings.first_temperature
-    stopped = settings.stop_at_budget and best.score[0] > 0
-    while done < settings.moves and not stopped and task.remaining_seconds() > 0:
+    stopped, progress = settings.stop_at_budget and best.score[0] > 0, 0.0
+    while progress < 1.0 and not stopped and task.remaining_seconds() > 0:
         chunk = min(CHUNK_MOVES, settings.moves - done)
         done += chunk
-        next_temperature = _temperature(settings, done)
+        progress = max(done / settings.moves, (time.monotonic() - started) / seconds)
+        next_temperature = _temperature(settings, min(1.0, progress))
         hot, cold = temperature * unit, next_temperature * unit
         plan = Plan(budget, settings.objective, chunk, hot, cold, cumulated)
         value = anneal(tables, state, best, plan, value)
@@ -168,9 +177,9 @@ def run_annealing(
     )
 
 
-def _temperature(settings: AnnealingSettings, done: int) -> float:
+def _temperature(settings: AnnealingSettings, progress: float) -> float:
     fall = settings.last_temperature / settings.first_temperature
-    return settings.first_temperature * fall ** (done / settings.moves)
+    return settings.first_temperature * fall**progress
 
 
 def _positions(step_count: int) -> int:

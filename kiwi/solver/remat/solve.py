@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
 from kiwi.solver.remat.best import remat
-from kiwi.solver.remat.bounds import largest_working_set
+from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.checkmate import checkmate
 from kiwi.solver.remat.checkmate_lp import checkmate_lp
 from kiwi.solver.remat.compiled import compile_for
@@ -43,6 +44,8 @@ PLANNERS: dict[str, Planner] = {
     "rotor": rotor,
 }
 DEFAULT_PLANNER = "remat"
+LEAST_SHARE, LEAST_SECONDS = 0.1, 0.5
+"""For which a feasible budget is looked for after a planner failed: of the time limit, at least."""
 
 
 def solve(
@@ -61,8 +64,9 @@ def solve(
 
     - `kiwi.errors.UnknownPlannerError`, `kiwi.errors.InvalidArgumentError`.
     - `kiwi.errors.InfeasibleBudgetError` if no schedule was found. It names the smallest peak
-      that is known to be feasible (of the given order, or of what the planner found) and the
-      largest working set, below which none exists.
+      that is known to be feasible (of the given order, of what the planner found, or of a short
+      search by `remat` beyond the time limit) and the largest working set, below which none
+      exists.
     """
     _check_arguments(planner, budget_bytes, time_limit_seconds, seed)
     compile_for(planner)
@@ -74,7 +78,7 @@ def solve(
     finding = PLANNERS[planner](task)
     found = simulate(graph, finding.schedule) if finding.schedule is not None else None
     if finding.schedule is None or found is None or found.peak_bytes > budget_bytes:
-        raise _infeasible(graph, budget_bytes, planner, finding, found)
+        raise _infeasible(replace(task, budget_bytes=budget_bytes), planner, finding, found)
     bound = graph.once_seconds
     is_least = found.compute_seconds <= bound * (1 + 1e-12)
     return RematResult(
@@ -105,26 +109,41 @@ def _check_arguments(planner: str, budget_bytes: int, time_limit_seconds: float,
 
 
 def _infeasible(
-    graph: RematGraph,
-    budget_bytes: int,
-    planner: str,
-    finding: Finding,
-    found: Simulation | None,
+    task: Task, planner: str, finding: Finding, found: Simulation | None
 ) -> InfeasibleBudgetError:
-    kept_bytes = simulate(graph, Schedule(graph.order)).peak_bytes
-    least = kept_bytes if found is None else min(kept_bytes, found.peak_bytes)
-    bound = largest_working_set(graph)
-    name = graph.operators[bound.operator].name if bound.operator >= 0 else "the end of the step"
-    if budget_bytes < bound.size_bytes:
+    least_bytes, by = _least_known(task, planner, found)
+    bound = largest_working_set(task.graph)
+    operators = task.graph.operators
+    name = operators[bound.operator].name if bound.operator >= 0 else "the end of the step"
+    if task.budget_bytes < bound.size_bytes:
         cause = "the budget is below the largest working set"
     elif finding.family_is_infeasible:
         cause = f"proven for the schedules that {planner!r} can express; others may exist"
     else:
         cause = f"planner {planner!r} found none; that is no proof that there is none"
     return InfeasibleBudgetError(
-        f"no schedule within {budget_bytes} bytes",
+        f"no schedule within {task.budget_bytes} bytes",
         cause=f"{cause}. Every schedule needs {bound.size_bytes} bytes at least ({name})",
-        suggestion=f"a budget of {least} bytes, the smallest known to be feasible",
-        least_peak_bytes=least,
+        suggestion=f"a budget of {least_bytes} bytes, the smallest known to be feasible (by {by})",
+        least_peak_bytes=least_bytes,
         least_peak_bound_bytes=bound.size_bytes,
     )
+
+
+def _least_known(task: Task, planner: str, found: Simulation | None) -> tuple[int, str]:
+    """The smallest peak known, and who has it."""
+    graph = task.graph
+    known = [(order_peak_bytes(graph), "the given order")]
+    if found is not None:
+        known.append((found.peak_bytes, planner))
+    if planner != DEFAULT_PLANNER:
+        # Others end with a proof, or with nothing: a short search says what would be possible.
+        compile_for(DEFAULT_PLANNER)
+        seconds = max(LEAST_SECONDS, LEAST_SHARE * task.time_limit_seconds)
+        ends = time.monotonic() + seconds
+        bound_bytes = largest_working_set(graph).size_bytes
+        short = replace(task, budget_bytes=bound_bytes, deadline=ends, time_limit_seconds=seconds)
+        schedule = remat(short).schedule
+        if schedule is not None:
+            known.append((simulate(graph, schedule).peak_bytes, DEFAULT_PLANNER))
+    return min(known, key=lambda each: each[0])

@@ -2,11 +2,14 @@
 
 Clusters of equal height are independent: those that differ are solved in parallel processes,
 those that are equal once. The whole is solved for the budget of the task.
+
+A graph that is no larger than what a plain planner solves is a cluster of single operators itself:
+it is given to one first, and then divided all the same.
 """
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kiwi.solver.remat.candidate import Candidate, candidate
 from kiwi.solver.remat.hiremate.cluster import (
@@ -17,7 +20,7 @@ from kiwi.solver.remat.hiremate.cluster import (
     forward_graph,
     whole,
 )
-from kiwi.solver.remat.hiremate.part_solver import H_ILP, PartProblem, solve_once
+from kiwi.solver.remat.hiremate.part_solver import DIRECT, H_ILP, PartProblem, solve_once
 from kiwi.solver.remat.hiremate.partition import partition
 from kiwi.solver.remat.hiremate.workers import Pool, worker_pool
 from kiwi.solver.remat.result import Finding, Task
@@ -25,6 +28,8 @@ from kiwi.solver.schedule import Schedule
 
 ROUND_SHARE = 0.5
 """Share of the time left for a round that is not the last."""
+DIRECT_SHARE = 0.5
+"""Share of the time limit for a planner that takes the graph as it is."""
 SHORTEST_ROUND = 0.05
 """Share of the time limit below which no further round is begun."""
 
@@ -41,6 +46,8 @@ class HiremateSettings:
       operators: `h-ilp` or a name in `part_solver.DIRECT`.
     - `most_options`: of a cluster. `peak_budgets`, `save_budgets`: for which it is solved.
     - `parts_share`: share of the time limit for all clusters but the whole.
+    - `most_direct`: a graph of at most so many operators is first given to `direct`, a name in
+      `part_solver.DIRECT`, for `DIRECT_SHARE` of the time at most.
     - `workers`: parallel processes.
     """
 
@@ -55,6 +62,8 @@ class HiremateSettings:
     save_budgets: int = 3
     parts_share: float = 0.6
     workers: int = 2
+    direct: str = "moccasin"
+    most_direct: int = 150
 
 
 def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
@@ -65,8 +74,7 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
     settings = settings or HiremateSettings()
     roles = find_roles(task.graph)
     nodes = forward_graph(task.graph, roles)
-    best: Candidate | None = None
-    rounds = 0
+    best, rounds = _directly(task, settings), 0
     with worker_pool(settings.workers) as pool:
         levels = _Levels(task, settings, pool)
         for most_top in _sizes(settings, len(roles.forward)):
@@ -84,6 +92,16 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
     return Finding(
         best.schedule if best else None, iterations=rounds, deterministic=levels.complete
     )
+
+
+def _directly(task: Task, settings: HiremateSettings) -> Candidate | None:
+    """What a plain planner makes of a small graph."""
+    if len(task.graph.operators) > settings.most_direct:
+        return None
+    seconds = DIRECT_SHARE * task.remaining_seconds()
+    limited = replace(task, deadline=time.monotonic() + seconds, time_limit_seconds=seconds)
+    schedule = DIRECT[settings.direct](limited).schedule
+    return None if schedule is None else candidate(task, schedule)
 
 
 def _sizes(settings: HiremateSettings, count: int) -> list[int]:

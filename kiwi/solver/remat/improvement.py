@@ -1,0 +1,116 @@
+"""Large-neighbourhood improvement: recomputations of operators that lie together, planned anew.
+
+First of all operators at once, which small graphs allow: no schedule with the same order of first
+computations and as many copies is better then. Otherwise of growing or shrinking sets of
+operators around one that is recomputed, as large as can be searched completely.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from kiwi.solver.remat.candidate import Candidate, candidate
+from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.neighbourhood import Found, improve
+from kiwi.solver.remat.result import Task
+
+WORKERS = 2
+SECONDS_PER_TRY = 0.1
+"""By which tries are planned; the effort below takes about as long."""
+EFFORT = 0.02
+"""Of one try, in CP-SAT's deterministic time."""
+WHOLE_EFFORT = 0.2
+MOST_PLACES = 150_000
+"""Free operators times steps: for more the programs take long to build."""
+MOST_PLACES_OF_ALL = 8_000
+"""The same where all operators are free: more are not searched completely in the time."""
+FIRST_SIZE = 12
+GROWTH = 1.25
+
+
+@dataclass(frozen=True)
+class Improved:
+    """The best schedule; how many neighbourhoods were searched, and whether the clock ended it."""
+
+    candidate: Candidate
+    tries: int
+    completed: bool
+
+
+def improvement(
+    task: Task, start: Candidate, seconds: float, wall_seconds: float, seed: int
+) -> Improved:
+    """Improves a schedule within the budget; others are returned as they are.
+
+    **Arguments:**
+
+    - `seconds`: how long to search on a machine that is as fast as planned; `wall_seconds`: when
+      to end in any case.
+    """
+    if start.peak_bytes > task.budget_bytes:
+        return Improved(start, 0, True)
+    ends = time.monotonic() + wall_seconds
+    best, tries = start, 0
+    whole = [k for k, operator in enumerate(task.graph.operators) if operator.recomputable]
+    if _fits(whole, best, MOST_PLACES_OF_ALL):
+        found = _tried(task, best, [whole], WHOLE_EFFORT * min(1.0, seconds), ends)
+        best, tries = min([best, *found.schedules], key=lambda c: c.rank), 1
+        if found.complete:
+            return Improved(best, tries, True)
+    draw, size = random.Random(seed), FIRST_SIZE
+    for _ in range(max(1, round(seconds / SECONDS_PER_TRY))):
+        if best.is_least(task) or time.monotonic() >= ends:
+            break
+        around = [_around(task.graph, best, size, draw) for _ in range(WORKERS)]
+        found = _tried(task, best, [free for free in around if _fits(free, best)], EFFORT, ends)
+        tries += WORKERS
+        best = min([best, *found.schedules], key=lambda c: c.rank)
+        size = max(4, round(size * GROWTH if found.complete else size / GROWTH))
+    return Improved(best, tries, time.monotonic() < ends)
+
+
+def _fits(free: Sequence[int], best: Candidate, most_places: int = MOST_PLACES) -> bool:
+    return 0 < len(free) * len(best.schedule.steps) <= most_places
+
+
+@dataclass(frozen=True)
+class _Tries:
+    schedules: list[Candidate]
+    complete: bool
+
+
+def _tried(
+    task: Task, best: Candidate, sets: list[list[int]], effort: float, ends: float
+) -> _Tries:
+    """All neighbourhoods at once, each from the best."""
+
+    def work(free: list[int]) -> Found:
+        wall_seconds = max(0.01, ends - time.monotonic())
+        return improve(task.graph, best.schedule, free, task.budget_bytes, effort, wall_seconds)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        found = list(pool.map(work, sets))
+    schedules = [candidate(task, f.schedule) for f in found if f.schedule is not None]
+    return _Tries(schedules, bool(found) and all(f.complete for f in found))
+
+
+def _around(graph: RematGraph, best: Candidate, size: int, draw: random.Random) -> list[int]:
+    """Operators around one that is recomputed, as a walk along operands and readers finds them."""
+    counts = Counter(best.schedule.steps)
+    again = [k for k in sorted(counts) if counts[k] > 1]
+    if not again:
+        return []
+    free = [draw.choice(again)]
+    inside = set(free)
+    for k in free:
+        near = [*graph.predecessors(k)]
+        near += [reader for v in graph.operators[k].outputs for reader in graph.readers[v]]
+        draw.shuffle(near)
+        for other in near:
+            if other not in inside and graph.operators[other].recomputable and len(free) < size:
+                inside.add(other)
+                free.append(other)
+    return free

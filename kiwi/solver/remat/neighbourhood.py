@@ -1,0 +1,276 @@
+"""Large neighbourhoods: all recomputations of some operators are planned anew, by CP-SAT.
+
+The model is that of Moccasin (`kiwi.solver.remat.moccasin`) for a few *free* operators. What
+else is computed stays where it is: the schedule without the free operators' recomputations, its
+*frame*.
+
+**Sets.** Frame steps i, in order; free operators k with ranks 1 … m by first computation;
+*touched* values v: those that free operators read or write. Slot i (m + 1) is frame step i; the m
+slots before it are places for one recomputation of each free operator, by rank, so that a
+recomputation finds inputs that are recomputed in the same place.
+
+**Variables.** `active[k, c]`, `start[k, c]` in the slots of k behind its first computation; per
+computation of a touched value the slot `end` until which it is retained.
+
+**Minimise** the sum of time(k) active[k, c].
+
+**Constraints**
+
+- (a) Each reading of a touched value lies in the retention of some computation before it.
+- (b) Results are retained until the end.
+- (c) In every slot, retained touched values, what the frame holds of others, and temporary memory
+  are within the budget.
+- (d) Copies of an operator are used in turn.
+- (e) Less time than now.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ortools.sat.python import cp_model
+
+from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.moccasin import time_unit
+from kiwi.solver.remat.simulate import live_ranges
+from kiwi.solver.schedule import Schedule
+
+Amount = cp_model.IntVar | int
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A schedule without the recomputations of free operators.
+
+    `again[k]`: for each recomputation of free operator k, the frame step before which it was.
+    """
+
+    steps: tuple[int, ...]
+    again: dict[int, list[int]]
+
+    @classmethod
+    def of(cls, schedule: Schedule, free: Sequence[int]) -> "Frame":
+        """Takes the recomputations of `free` out."""
+        steps: list[int] = []
+        again: dict[int, list[int]] = {k: [] for k in free}
+        seen: set[int] = set()
+        for k in schedule.steps:
+            if k in again and k in seen:
+                again[k].append(len(steps))
+            else:
+                steps.append(k)
+            seen.add(k)
+        return cls(tuple(steps), again)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A better schedule, or None; `complete` if the neighbourhood has none (left)."""
+
+    schedule: Schedule | None
+    complete: bool
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A computation of a touched value: when, until when it is retained, and whether at all."""
+
+    start: Amount
+    end: cp_model.IntVar
+    active: cp_model.IntVar | None
+
+
+class _Model:
+    """The program under construction: one method per constraint family."""
+
+    def __init__(self, graph: RematGraph, frame: Frame, budget_bytes: int) -> None:
+        self.graph, self.frame = graph, frame
+        self.width = len(frame.again) + 1
+        self.last = len(frame.steps) * self.width
+        self.model = cp_model.CpModel()
+        self.first: dict[int, int] = {}
+        for place, k in enumerate(frame.steps):
+            self.first.setdefault(k, place)
+        by_first = sorted(frame.again, key=lambda k: self.first[k])
+        self.rank = {k: place + 1 for place, k in enumerate(by_first)}
+        operators = graph.operators
+        self.touched = {
+            v
+            for k in frame.again
+            for v in (*operators[k].inputs, *operators[k].outputs)
+            if graph.producer[v] >= 0
+        }
+        self.active: dict[tuple[int, int], cp_model.IntVar] = {}
+        self.start: dict[tuple[int, int], cp_model.IntVar] = {}
+        self.copies: dict[int, list[_Copy]] = {v: [] for v in self.touched}
+        self._add_frame_copies()
+        self._add_free_copies()
+        self._add_readings()
+        self._add_results()
+        self._add_budget(budget_bytes - graph.resident_bytes)
+
+    def _add_frame_copies(self) -> None:
+        for place, k in enumerate(self.frame.steps):
+            for v in self.graph.operators[k].outputs:
+                if v in self.touched:
+                    self._add_copy(v, place * self.width, None)
+
+    def _add_copy(self, v: int, start: Amount, active: cp_model.IntVar | None) -> None:
+        end = self.model.new_int_var(0, self.last, "")
+        self.model.add(end >= start)
+        self.copies[v].append(_Copy(start, end, active))
+
+    def _add_free_copies(self) -> None:
+        """(d), and hints that repeat the schedule as it is."""
+        for k, places in self.frame.again.items():
+            slots = [self._slot(k, p) for p in range(self.first[k] + 1, len(self.frame.steps))]
+            domain = cp_model.Domain.from_values(slots)
+            for c in range(max(1, len(places)) if slots else 0):
+                active = self.active[k, c] = self.model.new_bool_var("")
+                start = self.start[k, c] = self.model.new_int_var_from_domain(domain, "")
+                self.model.add_hint(active, c < len(places))
+                if c < len(places):
+                    self.model.add_hint(start, self._slot(k, places[c]))
+                if c:
+                    self.model.add_implication(active, self.active[k, c - 1])
+                    self.model.add(self.start[k, c - 1] < start).only_enforce_if(active)
+                for v in self.graph.operators[k].outputs:
+                    self._add_copy(v, start, active)
+
+    def _slot(self, k: int, place: int) -> int:
+        """The slot of free operator k before frame step `place`."""
+        return (place - 1) * self.width + self.rank[k]
+
+    def _add_readings(self) -> None:
+        """(a)"""
+        for place, k in enumerate(self.frame.steps):
+            self._add_reading(self.graph.operators[k].inputs, place * self.width, None)
+        for (k, c), active in self.active.items():
+            self._add_reading(self.graph.operators[k].inputs, self.start[k, c], active)
+
+    def _add_reading(
+        self, values: Iterable[int], time: Amount, active: cp_model.IntVar | None
+    ) -> None:
+        for v in self.touched.intersection(values):
+            choices = []
+            for copy in self.copies[v]:
+                if isinstance(copy.start, int) and isinstance(time, int) and copy.start >= time:
+                    continue
+                reads = self.model.new_bool_var("")
+                if copy.active is not None:
+                    self.model.add_implication(reads, copy.active)
+                self.model.add(copy.start < time).only_enforce_if(reads)
+                self.model.add(copy.end >= time).only_enforce_if(reads)
+                choices.append(reads)
+            self.model.add_bool_or(choices if active is None else [*choices, ~active])
+
+    def _add_results(self) -> None:
+        """(b)"""
+        for v in self.touched.intersection(self.graph.results):
+            choices = []
+            for copy in self.copies[v]:
+                kept = self.model.new_bool_var("")
+                if copy.active is not None:
+                    self.model.add_implication(kept, copy.active)
+                self.model.add(copy.end == self.last).only_enforce_if(kept)
+                choices.append(kept)
+            self.model.add_bool_or(choices)
+
+    def _add_budget(self, budget_bytes: int) -> None:
+        """(c)"""
+        intervals, demands = [], []
+        for v, copies in self.copies.items():
+            for copy in copies if self.graph.values[v].size_bytes else ():
+                intervals.append(self._interval(copy))
+                demands.append(self.graph.values[v].size_bytes)
+        for (k, c), active in self.active.items():
+            temporary = self.graph.operators[k].temporary_bytes
+            if temporary:
+                start = self.start[k, c]
+                intervals.append(
+                    self.model.new_optional_fixed_size_interval_var(start, 1, active, "")
+                )
+                demands.append(temporary)
+        for place, (before, during) in enumerate(self._held_by_frame()):
+            at = place * self.width
+            parts = ((at - self.width + 1, self.width - 1, before), (at, 1, during))
+            for start, length, held in parts:
+                if held and length and start >= 0:
+                    intervals.append(self.model.new_fixed_size_interval_var(start, length, ""))
+                    demands.append(held)
+        self.model.add_cumulative(intervals, demands, budget_bytes)
+
+    def _interval(self, copy: _Copy) -> cp_model.IntervalVar:
+        size = self.model.new_int_var(1, self.last + 1, "")
+        if copy.active is None:
+            return self.model.new_interval_var(copy.start, size, copy.end + 1, "")
+        return self.model.new_optional_interval_var(copy.start, size, copy.end + 1, copy.active, "")
+
+    def _held_by_frame(self) -> list[tuple[int, int]]:
+        """Bytes of what is not touched, just before each frame step and while it runs."""
+        count = len(self.frame.steps)
+        before, during = [0] * (count + 2), [0] * (count + 2)
+        for live in live_ranges(self.graph, Schedule(self.frame.steps)):
+            if live.value not in self.touched:
+                size = self.graph.values[live.value].size_bytes
+                before[live.first + 1] += size
+                before[live.last + 1] -= size
+                during[live.first] += size
+                during[live.last + 1] -= size
+        temporary = [self.graph.operators[k].temporary_bytes for k in self.frame.steps]
+        held = list(accumulate(during))[:count]
+        steps = [live + own for live, own in zip(held, temporary, strict=True)]
+        return list(zip(list(accumulate(before))[:count], steps, strict=True))
+
+    def minimise(self) -> None:
+        """The objective, and (e)."""
+        unit = time_unit(self.graph)
+        units = {k: round(self.graph.operators[k].compute_seconds / unit) for k in self.frame.again}
+        total = sum(units[k] * active for (k, _), active in self.active.items())
+        now = sum(units[k] * len(places) for k, places in self.frame.again.items())
+        self.model.add(total <= now - 1)
+        self.model.minimize(total)
+
+    def schedule(self, solver: cp_model.CpSolver) -> Schedule:
+        """The frame with the recomputations put back."""
+        slots = [(place * self.width, k) for place, k in enumerate(self.frame.steps)]
+        slots += [
+            (solver.value(self.start[key]), key[0])
+            for key, active in self.active.items()
+            if solver.boolean_value(active)
+        ]
+        return Schedule(tuple(k for _, k in sorted(slots)))
+
+
+def improve(
+    graph: RematGraph,
+    schedule: Schedule,
+    free: Sequence[int],
+    budget_bytes: int,
+    effort_seconds: float,
+    wall_seconds: float = math.inf,
+) -> Found:
+    """A schedule in less time that differs in when the operators `free` are recomputed.
+
+    **Arguments:**
+
+    - `schedule`: valid; its time is to be beaten, whether or not it is within the budget.
+    - `effort_seconds`: limit of the search in CP-SAT's deterministic time; `wall_seconds` of the
+      clock.
+    """
+    frame = Frame.of(schedule, free)
+    if not any(frame.again.values()):
+        return Found(None, complete=True)
+    built = _Model(graph, frame, budget_bytes)
+    built.minimise()
+    solver = cp_model.CpSolver()
+    solver.parameters.max_deterministic_time = max(0.01, effort_seconds)
+    if wall_seconds < math.inf:
+        solver.parameters.max_time_in_seconds = max(0.01, wall_seconds)
+    solver.parameters.num_workers = 1
+    status = solver.solve(built.model)
+    complete = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return Found(None, complete)
+    return Found(built.schedule(solver), complete)
