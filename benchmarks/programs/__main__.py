@@ -114,6 +114,8 @@ def _summary(tally: _Tally) -> dict[str, Any]:
         "outcomes": dict(collections.Counter(o.kind for o in tally.outcomes).most_common()),
         "recomputing": sum(o.recomputed > 0 for o in planned),
         "communicating": sum(o.collectives > 0 for o in planned),
+        "random_plans": sum(o.recomputed_anyhow > 0 for o in tally.outcomes),
+        "recomputed_by_random_plans": sum(o.recomputed_anyhow for o in tally.outcomes),
         "operators": sum(o.operators for o in planned),
         "largest_difference": max((o.difference for o in planned), default=0.0),
         "operations": dict(sorted(tally.operations.items())),

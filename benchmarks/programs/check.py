@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 import kiwi
+from benchmarks.programs.anyhow import run_anyhow
 from benchmarks.programs.build import arguments, program
 from benchmarks.programs.recipes import Recipe
 from kiwi.errors import InfeasibleBudgetError, KiwiError
@@ -44,6 +45,7 @@ class Outcome:
       from itself, evaluated otherwise.
     - `recomputed`, `collectives`: how many operators run twice, and how often devices communicate.
     - `difference`: the largest one, relative to the tolerance.
+    - `recomputed_anyhow`: how many operators run twice in the random plan of the same program.
     """
 
     kind: str
@@ -51,6 +53,7 @@ class Outcome:
     recomputed: int = 0
     collectives: int = 0
     difference: float = 0.0
+    recomputed_anyhow: int = 0
 
 
 class WrongResult(AssertionError):
@@ -77,22 +80,19 @@ def check(recipe: Recipe) -> Outcome:
         respect_user_checkpoint=recipe.respect_user_checkpoint,
     )
     plan = planned.plan(*args)
+    again = _check_anyhow(planned, args, expected, recipe)
     if recipe.budget_share is not None:
         budget = max(1, int(recipe.budget_share * plan.peak_bytes))
         planned = planned.with_options(memory_budget=budget)
         try:
             plan = planned.plan(*args)
         except InfeasibleBudgetError as error:
-            return Outcome(_of_budget(error, budget))
+            return Outcome(_of_budget(error, budget), recomputed_anyhow=again)
         if recipe.verify and not plan.fits:
             raise WrongResult(f"peak {plan.peak_bytes} over the budget {budget}")
-    results = jax.tree.map(_numpy, planned(*args))
-    difference = _difference(results, expected, recipe.dtype)
+    difference = _checked(planned(*args), args, expected, recipe)
     if difference > 1:
-        itself = spread(function, args, expected, recipe.dtype)
-        if difference <= _MOST_SPREADS * itself:
-            return Outcome("ill-conditioned")
-        raise WrongResult(f"{difference} times the tolerance; without a plan {itself}")
+        return Outcome("ill-conditioned", recomputed_anyhow=again)
     counts = plan.residency_counts()
     return Outcome(
         "equal",
@@ -100,7 +100,33 @@ def check(recipe: Recipe) -> Outcome:
         counts["recompute"],
         len(plan.estimate.collectives),
         difference,
+        again,
     )
+
+
+def _checked(results: Any, args: Any, expected: Any, recipe: Recipe) -> float:
+    """How far results are from the expected ones, relative to the tolerance.
+
+    **Raises:** `WrongResult` if further than the program is from itself.
+    """
+    difference = _difference(jax.tree.map(_numpy, results), expected, recipe.dtype)
+    if difference > 1:
+        itself = spread(program(recipe), args, expected, recipe.dtype)
+        if difference > _MOST_SPREADS * itself:
+            raise WrongResult(f"{difference} times the tolerance; without a plan {itself}")
+    return difference
+
+
+def _check_anyhow(planned: kiwi.PlannedFunction, args: Any, expected: Any, recipe: Recipe) -> int:
+    """Runs a random plan of the same problem; how many operators it computes twice.
+
+    **Raises:** `WrongResult` if it computes something else.
+    """
+    if planned.options.planner not in ("joint", "alpa"):
+        return 0  # Others decide by rules of their own.
+    results, execution = run_anyhow(planned, args, len(repr(recipe)))
+    _checked(results, args, expected, recipe)
+    return len(execution.recomputed)
 
 
 def _of_budget(error: KiwiError, budget: int) -> str:

@@ -27,7 +27,10 @@ def _section(found: Mapping[str, Any]) -> list[str]:
         "",
         f"Of those that ran, {found['recomputing']} recompute and {found['communicating']} "
         f"communicate; {found['operators']} operators were planned. The largest difference of a "
-        f"result is {found['largest_difference']:.2f} of the tolerance.",
+        f"result is {found['largest_difference']:.2f} of the tolerance. Beside its plan, a "
+        "program runs under random choices from the same options: "
+        f"{found['random_plans']} such plans recompute, "
+        f"{found['recomputed_by_random_plans']} operators in all.",
         "",
         "| | drawn |",
         "| --- | ---: |",

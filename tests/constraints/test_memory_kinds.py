@@ -15,7 +15,6 @@ from kiwi import Constraints
 from kiwi.errors import InvalidArgumentError, NoPlanFoundError
 from kiwi.mesh import hardware
 from kiwi.plan import cuda
-from kiwi.plan.host import OnHost
 from tests.helpers.planning import array
 
 WIDTH, BATCH = 64, 32
@@ -186,10 +185,18 @@ def test_unknown_kinds_and_keys_are_refused():
         )
 
 
-def test_without_patterns_nothing_is_traced_twice():
-    assert OnHost() == OnHost(frozenset(), None)
-    names = {d.opcode for d in plan().decisions}
-    assert not names & {"host_fetch", "host_store"}
+@pytest.mark.parametrize(("kinds", "times"), [({}, 1), ({"x": "pinned_host"}, 2)])
+def test_only_what_lies_on_the_host_is_traced_twice(kinds: dict[str, str], times: int):
+    traced = []
+
+    def counted(x: jax.Array) -> jax.Array:
+        traced.append(x)
+        return jnp.sum(x * 2.0)
+
+    constraints = Constraints(memory_kinds=kinds)
+    found = kiwi.plan(counted, array(8), mesh_shape=(1,), verify=None, constraints=constraints)
+    assert len(traced) == times
+    assert ("host_fetch" in {d.opcode for d in found.decisions}) is bool(kinds)
 
 
 @pytest.mark.skipif(not INSTALLED, reason="the extra aot-cuda is not installed")

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks.programs.anyhow import random_solution
 from examples import convnet, gpt, mlp
 from kiwi.hlo.program import Program
 from kiwi.plan.emit import emit
@@ -59,30 +60,6 @@ def expected_results(name: str) -> list[np.ndarray]:
         np.asarray(x)
         for x in jax.tree.leaves(jax.jit(module.make_train_step(config))(state, batch))
     ]
-
-
-def random_solution(planning: PlanningProblem, rng: np.random.Generator, remat: float) -> list[int]:
-    """A random choice of strategies and, from the last unit to the first, of residencies.
-
-    A unit may only take a residency that leaves its value there for readers that are recomputed.
-    Where recomputation is allowed it is taken with probability `remat`.
-    """
-    sources = [int(rng.integers(len(s.shardings))) for s in planning.sources]
-    choices = [0] * len(planning.unit_nodes)
-    wanted: dict[int, list[int]] = {}
-    for node in reversed(planning.unit_nodes):
-        unit = planning.units.units[node.unit]
-        times = [t for o in unit.outputs for t in wanted.get(o, ())]
-        options = node.residency.options
-        allowed = [k for k, r in enumerate(options) if all(r.available_at(t) for t in times)]
-        again = [k for k in allowed if options[k].recomputes]
-        residency = int(rng.choice(again if again and rng.random() < remat else allowed))
-        if options[residency].recompute_at is not None:
-            for value in unit.reads:
-                wanted.setdefault(value, []).append(options[residency].recompute_at)
-        strategy = int(rng.integers(len(node.strategies)))
-        choices[node.unit] = strategy * len(options) + residency
-    return sources + choices
 
 
 def jitted(planning: PlanningProblem, solution: list[int]) -> Any:

@@ -1,0 +1,57 @@
+"""Any plan, however bad: random strategies and residencies of a call's problem.
+
+Good plans of small programs recompute next to nothing. What a plan computes must not depend on how
+good it is, so a random choice among all options shows more of emission than any plan does.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+import kiwi
+from kiwi.plan.emit import emit
+from kiwi.plan.execution import Execution, build_execution
+from kiwi.plan.plan import place_leaves
+from kiwi.plan.planner import formulate
+from kiwi.plan.signature import JitOptions, bind
+from kiwi.strategy.build import PlanningProblem
+
+
+def random_solution(planning: PlanningProblem, rng: np.random.Generator, remat: float) -> list[int]:
+    """A random choice of strategies and, from the last unit to the first, of residencies.
+
+    A unit may only take a residency that leaves its value there for readers that are recomputed.
+    Where recomputation is allowed it is taken with probability `remat`.
+    """
+    sources = [int(rng.integers(len(s.shardings))) for s in planning.sources]
+    choices = [0] * len(planning.unit_nodes)
+    wanted: dict[int, list[int]] = {}
+    for node in reversed(planning.unit_nodes):
+        unit = planning.units.units[node.unit]
+        times = [t for o in unit.outputs for t in wanted.get(o, ())]
+        options = node.residency.options
+        allowed = [k for k, r in enumerate(options) if all(r.available_at(t) for t in times)]
+        again = [k for k in allowed if options[k].recomputes]
+        residency = int(rng.choice(again if again and rng.random() < remat else allowed))
+        if options[residency].recompute_at is not None:
+            for value in unit.reads:
+                wanted.setdefault(value, []).append(options[residency].recompute_at)
+        strategy = int(rng.integers(len(node.strategies)))
+        choices[node.unit] = strategy * len(options) + residency
+    return sources + choices
+
+
+def run_anyhow(planned: kiwi.PlannedFunction, args: Any, seed: int) -> tuple[Any, Execution]:
+    """The results of a call under a random plan, and that plan."""
+    traced = planned.traced(*args)
+    planning = formulate(traced, None, planned.settings)
+    execution = build_execution(
+        planning, random_solution(planning, np.random.default_rng(seed), remat=0.7)
+    )
+    mesh = planning.mesh.jax_mesh()
+    specs = [planning.mesh.partition_spec(s) for s in execution.argument_shardings]
+    shardings = [jax.sharding.NamedSharding(mesh, spec) for spec in specs]
+    leaves = place_leaves(bind(planned.function, JitOptions(), args, {}).leaves, shardings)
+    results = jax.jit(emit(execution), in_shardings=tuple(shardings))(*leaves)
+    return jax.tree.unflatten(traced.out_tree, results), execution
