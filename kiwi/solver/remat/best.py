@@ -1,7 +1,7 @@
 """Kiwi's own planner: annealing with reordering, and improvement of large neighbourhoods.
 
-Rounds of two threads each (compiled code holds no lock). First a run of `fastsa`, and short and
-long annealing runs from the given order, at temperatures in units of the mean time of an operator
+Rounds of two threads each (compiled code holds no lock). First short and long annealing runs from
+the given order and a run of `fastsa`, at temperatures in units of the mean time of an operator
 and with equation 1 of FastSA as objective. All kinds of moves are used, most of them aimed: chains
 are recomputed and dropped in one move. Then in turn
 
@@ -28,6 +28,8 @@ MOVES_PER_SECOND = 400_000
 MOVES_PER_OPERATOR = 20_000
 """More in one run gain nothing on small graphs."""
 AIMED_SHARES = (1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+FASTSA_SECONDS = 2.0
+"""Seconds that `fastsa` plans with for each second of its round: it mostly ends early."""
 ORDER, FASTSA, BEST = "order", "fastsa", "best"
 COOLING = 1e-3
 
@@ -43,15 +45,23 @@ class Run:
 
 @dataclass(frozen=True)
 class Round:
-    """A share of the time for parallel runs, or without any for improvement."""
+    """A share of the time for parallel runs, or without any for improvement.
+
+    `until_met`: the runs instead where the best schedule is over the budget, if they differ.
+    """
 
     share: float
     runs: tuple[Run, ...] = ()
+    until_met: tuple[Run, ...] = ()
 
 
 ROUNDS = (
-    Round(0.10, (Run(ORDER, 0.5), Run(FASTSA, 0.0))),
-    Round(0.40, (Run(ORDER, 2.0), Run(ORDER, 1.0, SHARP))),
+    Round(0.10, (Run(ORDER, 0.5), Run(ORDER, 1.0, SHARP))),
+    Round(
+        0.40,
+        (Run(ORDER, 2.0), Run(FASTSA, 0.0)),
+        until_met=(Run(ORDER, 2.0), Run(ORDER, 1.0, SHARP)),
+    ),
     Round(0.08),
     Round(0.15, (Run(BEST, 0.1, SHARP), Run(BEST, 0.5))),
     Round(0.07),
@@ -101,8 +111,10 @@ def _round(task: Task, number: int, best: Candidate, wall_seconds: float) -> lis
         start = best.schedule if run.start == BEST else Schedule(task.graph.order)
         return _annealed(own, run, start, seconds, wall_seconds)
 
+    is_met = best.peak_bytes <= task.budget_bytes
+    runs = each.runs if is_met else each.until_met or each.runs
     with ThreadPoolExecutor(WORKERS) as pool:
-        return list(pool.map(work, each.runs, seeds))
+        return list(pool.map(work, runs, seeds))
 
 
 def _annealed(
@@ -118,6 +130,6 @@ def _annealed(
 
 def _fastsa(task: Task, seconds: float, wall_seconds: float) -> Outcome:
     deadline = min(task.deadline, time.monotonic() + wall_seconds)
-    finding = fastsa(replace(task, time_limit_seconds=seconds, deadline=deadline))
+    finding = fastsa(replace(task, time_limit_seconds=FASTSA_SECONDS * seconds, deadline=deadline))
     schedule = finding.schedule or Schedule(task.graph.order)
     return Outcome(candidate(task, schedule), finding.iterations, finding.deterministic)

@@ -23,7 +23,7 @@ SECONDS_PER_TRY = 0.1
 EFFORT = 0.02
 """Of one try, in CP-SAT's deterministic time."""
 WHOLE_EFFORT = 0.2
-MOST_PLACES = 150_000
+MOST_PLACES = 50_000
 """Free operators times steps: for more the programs take long to build."""
 MOST_PLACES_OF_ALL = 8_000
 """The same where all operators are free: more are not searched completely in the time."""
@@ -50,7 +50,7 @@ def improvement(
     - `seconds`: how long to search on a machine that is as fast as planned; `wall_seconds`: when
       to end in any case.
     """
-    if start.peak_bytes > task.budget_bytes:
+    if start.peak_bytes > task.budget_bytes or not _fits(range(FIRST_SIZE), start):
         return Improved(start, 0, True)
     ends = time.monotonic() + wall_seconds
     best, tries = start, 0
