@@ -7,16 +7,14 @@ belongs to every unit that reads it.
 """
 
 import functools
-import heapq
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.hlo.collection import without_collection
-from kiwi.hlo.fusion import LIBRARY_OPCODES, is_map, is_opaque, materialised, opcodes
+from kiwi.hlo.fusion import is_opaque, materialised
 from kiwi.hlo.graph import HloGraph, Phase
-from kiwi.hlo.host import FETCH
 from kiwi.hlo.loops import CARRY, RESULT, SLICE
+from kiwi.hlo.ordering import execution_order
 from kiwi.hlo.rule import ComposedRule, RuleComposer
 
 
@@ -166,7 +164,7 @@ def build_units(graph: HloGraph, donated_arguments: frozenset[int] = frozenset()
         for index, is_root in enumerate(is_materialised)
         if is_root
     ]
-    ordered = _execution_order(graph, drafts, aliased)
+    ordered = execution_order(graph, drafts, aliased)
     units = tuple(replace(unit, index=index) for index, unit in enumerate(ordered))
     return UnitGraph(graph, units, donated_arguments, aliased)
 
@@ -247,172 +245,3 @@ def _aliased_results(graph: HloGraph, donated: frozenset[int]) -> dict[int, int]
                 free.remove(argument)
                 break
     return pairs
-
-
-def _execution_order(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]) -> list[Unit]:
-    """Program order, except that updates run as soon as they can; each loop's units together.
-
-    XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all
-    of them at the end. Before any update goes what may write over the result just computed:
-    behind another unit it could not (`kiwi.strategy.lifetimes`, rule 4). What lies in host memory
-    is fetched for its first reader, not before.
-    """
-    waits = _dependencies(graph, drafts, aliased)
-    return [drafts[d] for d in _Ordering(graph, drafts, waits).of(None)]
-
-
-class _Ordering:
-    """The order of the drafts of one loop's body, or of the step: inner loops count as one."""
-
-    def __init__(self, graph: HloGraph, drafts: list[Unit], waits: list[set[int]]) -> None:
-        self._graph = graph
-        self._drafts = drafts
-        self._waits = waits
-        self._unread = Counter(value for draft in drafts for value in draft.reads)
-        self._unfetched = {
-            output: number
-            for number, draft in enumerate(drafts)
-            if graph.program.equations[draft.root].name == FETCH
-            for output in draft.outputs
-        }
-        self._fetches = frozenset(self._unfetched.values())
-
-    def of(self, loop: int | None) -> list[int]:
-        """Draft numbers in execution order."""
-        members = self._members(loop)
-        item_of = {draft: item for item, inside in members.items() for draft in inside}
-        waiting = {
-            item: {item_of[w] for d in inside for w in self._waits[d] if w in item_of} - {item}
-            for item, inside in members.items()
-        }
-        followers: dict[int, list[int]] = {item: [] for item in members}
-        for item, leaders in waiting.items():
-            for leader in leaders:
-                followers[leader].append(item)
-        return self._sorted(members, waiting, followers, loop)
-
-    def _members(self, loop: int | None) -> dict[int, list[int]]:
-        """First draft → drafts: one item for each draft of the body, and for each inner loop."""
-        around = self._graph.program.loops_around
-        depth = len(around(loop))
-        items: dict[int | None, int] = {}
-        found: dict[int, list[int]] = {}
-        for number, draft in enumerate(self._drafts):
-            chain = around(draft.loop)
-            if chain[:depth] != around(loop) or number in self._fetches:
-                continue
-            item = number if len(chain) == depth else items.setdefault(chain[depth], number)
-            found.setdefault(item, []).append(number)
-        return found
-
-    def _sorted(
-        self,
-        members: dict[int, list[int]],
-        waiting: dict[int, set[int]],
-        followers: dict[int, list[int]],
-        loop: int | None,
-    ) -> list[int]:
-        ready = [self._priority(members, item) for item, leaders in waiting.items() if not leaders]
-        heapq.heapify(ready)
-        ordered: list[int] = []
-        done: set[int] = set()
-        following: int | None = None
-        while ready:
-            item = heapq.heappop(ready)[1] if following is None else following
-            following = None
-            if item in done:
-                continue
-            done.add(item)
-            self._run(members[item], loop, ordered)
-            for follower in followers[item]:
-                waiting[follower].discard(item)
-                if not waiting[follower]:
-                    heapq.heappush(ready, self._priority(members, follower))
-                    if self._continues(members, item, follower):
-                        following = follower
-        return ordered
-
-    def _run(self, inside: list[int], loop: int | None, ordered: list[int]) -> None:
-        """Appends a draft, or all of an inner loop in its own order, behind what it fetches."""
-        wanted = (value for number in inside for value in self._drafts[number].reads)
-        ordered += [self._unfetched.pop(v) for v in wanted if v in self._unfetched]
-        if self._is_loop(inside, loop):
-            depth = len(self._graph.program.loops_around(loop))
-            ordered += self.of(
-                self._graph.program.loops_around(self._drafts[inside[0]].loop)[depth]
-            )
-            return
-        ordered += inside
-        self._unread.subtract(self._drafts[inside[0]].reads)
-
-    def _is_loop(self, inside: list[int], loop: int | None) -> bool:
-        return self._drafts[inside[0]].loop != loop
-
-    def _priority(self, members: dict[int, list[int]], item: int) -> tuple[bool, int]:
-        phases = {self._drafts[d].phase for d in members[item]}
-        return phases != {Phase.UPDATE}, item
-
-    def _continues(self, members: dict[int, list[int]], item: int, follower: int) -> bool:
-        if len(members[item]) > 1 or len(members[follower]) > 1:
-            return False
-        drafts = self._drafts
-        return _continues(self._graph, drafts[item], drafts[follower], self._unread)
-
-
-def _continues(graph: HloGraph, unit: Unit, reader: Unit, unread: Mapping[int, int]) -> bool:
-    """Whether `reader` may write over the result of `unit`, which nothing else reads any more."""
-    results = graph.program.result_values
-    return (
-        len(unit.outputs) == 1
-        and unit.outputs[0] not in results
-        and unread[unit.outputs[0]] == 1
-        and unit.outputs[0] in overwritable(graph, reader)
-    )
-
-
-def overwritable(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
-    """Of what a unit reads, the values of its result's size, mapped element by element to it.
-
-    None where a matmul reads the result and has to merge dimensions of it: XLA has the unit write
-    it in that shape, and shares no buffer across a change of shape.
-    """
-    if len(unit.outputs) != 1 or not all(is_map(graph, e) for e in unit.equations):
-        return ()
-    if len(graph.program.values[unit.outputs[0]].shape) > 2 and _feeds_library(graph, unit):
-        return ()
-    values = graph.program.values
-    size = values[unit.outputs[0]].size_bytes
-    return tuple(
-        value
-        for value, dims in unit.rule.reads
-        if values[value].size_bytes == size and dims == unit.rule.results[0]
-    )
-
-
-def _feeds_library(graph: HloGraph, unit: Unit) -> bool:
-    readers = graph.program.readers[unit.outputs[0]]
-    return any(opcodes(graph, reader) & LIBRARY_OPCODES for reader in readers)
-
-
-def _dependencies(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]) -> list[set[int]]:
-    """For each draft the earlier ones that it must follow.
-
-    These are the producers of what it reads; where it overwrites a donated argument, that
-    argument's earlier readers; and where it has effects, the one before it that has.
-    """
-    producer = {output: k for k, draft in enumerate(drafts) for output in draft.outputs}
-    readers: dict[int, list[int]] = {}
-    for k, draft in enumerate(drafts):
-        for value in draft.reads:
-            readers.setdefault(value, []).append(k)
-    waits = []
-    effects: list[int] = []
-    for k, draft in enumerate(drafts):
-        leaders = {producer[v] for v in draft.reads if v in producer}
-        overwritten = [aliased[o] for o in draft.outputs if o in aliased]
-        leaders.update(r for a in overwritten for r in readers.get(a, ()) if r < k)
-        if graph.program.equations[draft.root].has_effects:
-            leaders.update(effects[-1:])
-            effects.append(k)
-        waits.append(leaders)
-    return waits

@@ -6,7 +6,7 @@
 3. Any other result of the function is held throughout: XLA allocates it before the step
    starts, and puts nothing else there.
 4. Any other value is held from its computation through its last reader. Where that reader runs
-   next and only maps elements (`kiwi.hlo.units.overwritable`), it writes its result over the
+   next and only maps elements (`kiwi.hlo.ordering.overwritable`), it writes its result over the
    value, which then ends just before. A later reader finds the value behind a barrier, see
    `kiwi.plan.fences`; XLA does not write over such operands (10 models of `benchmarks/fidelity`,
    CPU and GPU).
@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from math import prod
 
 from kiwi.hlo.loops import CARRY, SLICE, STACK
-from kiwi.hlo.units import Unit, UnitGraph, overwritable
+from kiwi.hlo.ordering import overwritable
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.solver.problem import Interval
 from kiwi.strategy.residency import Residency, UnitResidency
 
