@@ -170,7 +170,7 @@ def main() -> None:
     ]
     if options.out is not None:
         head = {
-            "command": "python -m benchmarks.remat.generated " + " ".join(sys.argv[1:]),
+            "command": _command(sys.argv[1:]),
             "date": datetime.date.today().isoformat(),
         }
         head |= {package: version(package) for package in ("numba", "ortools")}
@@ -179,6 +179,12 @@ def main() -> None:
         with options.out.with_suffix(".txt").open("w") as file:
             Console(file=file, width=110).print(_table(cells))
     Console(width=110).print(_table(cells))
+
+
+def _command(arguments: list[str]) -> str:
+    """The command without the path that it writes to."""
+    kept = arguments[: arguments.index("--out")] if "--out" in arguments else arguments
+    return " ".join(["python -m benchmarks.remat.generated", *kept])
 
 
 def run_cell(name: str, budget_percent: int, planner: str, limit: float, seed: int) -> Cell:

@@ -24,8 +24,7 @@ from kiwi.strategy.build import PlanningProblem
 from kiwi.strategy.sharded_graph import sharded_graph
 
 if TYPE_CHECKING:
-    from kiwi.plan.settings import Settings
-    from kiwi.plan.traced import Traced
+    from kiwi.plan.planner import Settings, Traced
 
 
 def plan_formulated(traced: "Traced", planning: PlanningProblem, settings: "Settings") -> Plan:

@@ -37,8 +37,7 @@ from kiwi.solver.settle import settled
 from kiwi.strategy.build import PlanningProblem
 
 if TYPE_CHECKING:
-    from kiwi.plan.settings import Settings
-    from kiwi.plan.traced import Traced
+    from kiwi.plan.planner import Settings, Traced
 
 MOST_ROUNDS = 5
 """How many plans are compiled at most."""

@@ -15,8 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from kiwi.errors import InvalidArgumentError, ShardingConflictError
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.hints import PlacedHint
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, enumerate_shardings
 from kiwi.plan.constraints import Constraints, matched, slash_path
 from kiwi.plan.exclusions import rule_exclusions
@@ -27,7 +26,7 @@ from kiwi.strategy.residency import residencies
 from kiwi.strategy.table import StrategyTable
 
 if TYPE_CHECKING:
-    from kiwi.plan.traced import Traced
+    from kiwi.plan.planner import Traced
 
 
 def reads_hints(planner: Planner) -> bool:

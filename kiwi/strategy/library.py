@@ -12,8 +12,7 @@ from typing import Any
 
 from kiwi.hlo.fusion import LIBRARY_OPCODES, opcodes
 from kiwi.hlo.rule import Dims
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh.profile_table import Shapes
 
 RECORDED_OPCODES = LIBRARY_OPCODES | {

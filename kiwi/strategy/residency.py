@@ -16,8 +16,7 @@ for a reader in the loop runs before it.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 
 MAX_TIMES = 4
 """How many recomputation times a unit is offered: its own, then those of its nearest

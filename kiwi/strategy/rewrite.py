@@ -12,8 +12,7 @@ at which u of R runs again,
 from collections.abc import Set
 
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.strategy.residency import Residency, UnitResidency
 
 
