@@ -21,8 +21,10 @@ from kiwi.errors import KiwiError
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.loop import plan_of
 from kiwi.plan.plan import Plan
-from kiwi.plan.planner import Settings, Traced, formulate, make_plan
+from kiwi.plan.planner import formulate, make_plan
+from kiwi.plan.settings import Settings
 from kiwi.plan.starts import BASELINES, begin_with, fastest_start
+from kiwi.plan.traced import Traced
 from kiwi.plan.translate import Choices, offered
 from kiwi.solver.outcome import conclude
 from kiwi.strategy.build import PlanningProblem

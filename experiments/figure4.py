@@ -18,7 +18,9 @@ from absl import app, flags
 from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags, planned_step, shares
 from experiments.styles import STYLES
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.planner import Settings, Traced, formulate
+from kiwi.plan.planner import formulate
+from kiwi.plan.settings import Settings
+from kiwi.plan.traced import Traced
 from kiwi.solver import SolveResult, solve
 from kiwi.solver.warm_up import warm_up
 

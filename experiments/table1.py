@@ -19,7 +19,8 @@ from absl import app, flags
 import kiwi
 from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.planner import Settings, formulate
+from kiwi.plan.planner import formulate
+from kiwi.plan.settings import Settings
 from kiwi.solver.formulations import FORMULATIONS, Answer, ShardedGraph, solve_formulation
 from kiwi.strategy.sharded_graph import sharded_graph
 

@@ -22,10 +22,12 @@ from kiwi.plan.compiler_options import compiler_options
 from kiwi.plan.constraints import Constraints
 from kiwi.plan.host import OnHost, host_arguments
 from kiwi.plan.plan import Plan, place_leaves
-from kiwi.plan.planner import Settings, Traced, make_plan, trace_call
+from kiwi.plan.planner import check_settings, make_plan, trace_call
 from kiwi.plan.planners import planner_named
 from kiwi.plan.processes import check_same_plan
+from kiwi.plan.settings import Settings
 from kiwi.plan.signature import Call, JitOptions, bind
+from kiwi.plan.traced import Traced
 from kiwi.solver.outcome import OnProgress
 
 DEFAULT_PROFILE = "h100-sxm"
@@ -238,7 +240,7 @@ class PlannedFunction:
         self._plans: dict[Any, Plan] = {}
         self._compiled: dict[Any, _Compiled] = {}
         if options.mesh_shape is not None or options.mesh is not None:
-            self._settings.check()
+            check_settings(self._settings)
 
     def with_options(self, **changes: Any) -> "PlannedFunction":
         """The same function under other options; it is not traced again for the same arguments.

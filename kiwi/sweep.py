@@ -26,7 +26,9 @@ from kiwi.errors import BudgetNotMetError, InvalidArgumentError, KiwiError
 from kiwi.plan.budget import parse_size
 from kiwi.plan.document import Document, document
 from kiwi.plan.plan import Plan
-from kiwi.plan.planner import Settings, Traced, formulate, make_plan
+from kiwi.plan.planner import formulate, make_plan
+from kiwi.plan.settings import Settings
+from kiwi.plan.traced import Traced
 from kiwi.solver.result import relative_gap
 from kiwi.strategy.build import PlanningProblem
 

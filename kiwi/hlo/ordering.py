@@ -3,17 +3,14 @@
 import heapq
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from kiwi.hlo.fusion import LIBRARY_OPCODES, is_map, opcodes
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.host import FETCH
-
-if TYPE_CHECKING:
-    from kiwi.hlo.units import Unit
+from kiwi.hlo.unit import Unit
 
 
-def execution_order(graph: HloGraph, drafts: list["Unit"], aliased: dict[int, int]) -> list["Unit"]:
+def execution_order(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]) -> list[Unit]:
     """Program order, except that updates run as soon as they can; each loop's units together.
 
     XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all
@@ -28,7 +25,7 @@ def execution_order(graph: HloGraph, drafts: list["Unit"], aliased: dict[int, in
 class _Ordering:
     """The order of the drafts of one loop's body, or of the step: inner loops count as one."""
 
-    def __init__(self, graph: HloGraph, drafts: list["Unit"], waits: list[set[int]]) -> None:
+    def __init__(self, graph: HloGraph, drafts: list[Unit], waits: list[set[int]]) -> None:
         self._graph = graph
         self._drafts = drafts
         self._waits = waits
@@ -123,7 +120,7 @@ class _Ordering:
         return _continues(self._graph, drafts[item], drafts[follower], self._unread)
 
 
-def _continues(graph: HloGraph, unit: "Unit", reader: "Unit", unread: Mapping[int, int]) -> bool:
+def _continues(graph: HloGraph, unit: Unit, reader: Unit, unread: Mapping[int, int]) -> bool:
     """Whether `reader` may write over the result of `unit`, which nothing else reads any more."""
     results = graph.program.result_values
     return (
@@ -134,7 +131,7 @@ def _continues(graph: HloGraph, unit: "Unit", reader: "Unit", unread: Mapping[in
     )
 
 
-def overwritable(graph: HloGraph, unit: "Unit") -> tuple[int, ...]:
+def overwritable(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
     """Of what a unit reads, the values of its result's size, mapped element by element to it.
 
     None where a matmul reads the result and has to merge dimensions of it: XLA has the unit write
@@ -153,12 +150,12 @@ def overwritable(graph: HloGraph, unit: "Unit") -> tuple[int, ...]:
     )
 
 
-def _feeds_library(graph: HloGraph, unit: "Unit") -> bool:
+def _feeds_library(graph: HloGraph, unit: Unit) -> bool:
     readers = graph.program.readers[unit.outputs[0]]
     return any(opcodes(graph, reader) & LIBRARY_OPCODES for reader in readers)
 
 
-def _dependencies(graph: HloGraph, drafts: list["Unit"], aliased: dict[int, int]) -> list[set[int]]:
+def _dependencies(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]) -> list[set[int]]:
     """For each draft the earlier ones that it must follow.
 
     These are the producers of what it reads; where it overwrites a donated argument, that

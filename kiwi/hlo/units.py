@@ -15,34 +15,8 @@ from kiwi.hlo.fusion import is_opaque, materialised
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.loops import CARRY, RESULT, SLICE
 from kiwi.hlo.ordering import execution_order
-from kiwi.hlo.rule import ComposedRule, RuleComposer
-
-
-@dataclass(frozen=True, eq=False)
-class Unit:
-    """A materialised equation with its absorbed chain.
-
-    - `equations`: the chain and, last, the materialised equation.
-    - `reads`: value indices read from outside, each once.
-    - `outputs`: value indices yielded.
-    - `rule`: joint sharding rule; `rule.reads` are keyed by value index, `rule.results`
-      follow `outputs`, `rule.operator_factors` follow `equations`.
-    - `loop`: the innermost opened loop whose body it is part of.
-    """
-
-    index: int
-    equations: tuple[int, ...]
-    reads: tuple[int, ...]
-    outputs: tuple[int, ...]
-    rule: ComposedRule
-    phase: Phase
-    may_recompute: bool
-    loop: int | None = None
-
-    @property
-    def root(self) -> int:
-        """The materialised equation."""
-        return self.equations[-1]
+from kiwi.hlo.rule import RuleComposer
+from kiwi.hlo.unit import Unit
 
 
 @dataclass(frozen=True)

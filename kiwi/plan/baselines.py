@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from kiwi.errors import InfeasibleBudgetError, InvalidFunctionError
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.budget import format_bytes
 from kiwi.solver.remat import RematGraph, solve
@@ -28,7 +29,7 @@ from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
 from kiwi.strategy.rewrite import may_be_recomputed
 
 if TYPE_CHECKING:
-    from kiwi.plan.planner import Settings
+    from kiwi.plan.settings import Settings
 
 Rule = Callable[[UnitGraph, "Settings"], frozenset[int]]
 """From the units of a step to the indices of those that are to be recomputed."""

@@ -14,7 +14,7 @@ from kiwi.strategy.pinned import Pins
 
 if TYPE_CHECKING:
     from kiwi.plan.plan import Plan
-    from kiwi.plan.planner import Settings
+    from kiwi.plan.settings import Settings
 
 MOST_TRIED = 12
 """How many pins are dropped one at a time; with more, all are named."""

@@ -8,7 +8,7 @@
 
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.rule import ComposedRule
-from kiwi.hlo.units import Unit
+from kiwi.hlo.unit import Unit
 from kiwi.mesh import DeviceMesh
 from kiwi.strategy.build import PlanningProblem
 

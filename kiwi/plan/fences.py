@@ -29,7 +29,7 @@ outside is older than any of them. The loop itself is one step of what runs it.
 from dataclasses import dataclass
 
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK
-from kiwi.hlo.units import Unit
+from kiwi.hlo.unit import Unit
 from kiwi.plan.blocks import Block, Step, blocks, flow
 from kiwi.plan.execution import Execution
 

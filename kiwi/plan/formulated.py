@@ -24,7 +24,8 @@ from kiwi.strategy.build import PlanningProblem
 from kiwi.strategy.sharded_graph import sharded_graph
 
 if TYPE_CHECKING:
-    from kiwi.plan.planner import Settings, Traced
+    from kiwi.plan.settings import Settings
+    from kiwi.plan.traced import Traced
 
 
 def plan_formulated(traced: "Traced", planning: PlanningProblem, settings: "Settings") -> Plan:

@@ -19,7 +19,7 @@ from kiwi.hlo.fusion import is_map
 from kiwi.hlo.host import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK, Carry, Loop
 from kiwi.hlo.program import Literal
-from kiwi.hlo.units import Unit
+from kiwi.hlo.unit import Unit
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.plan.blocks import Block, Flow, Step, blocks, flow
 from kiwi.plan.execution import Execution

@@ -37,7 +37,8 @@ from kiwi.solver.settle import settled
 from kiwi.strategy.build import PlanningProblem
 
 if TYPE_CHECKING:
-    from kiwi.plan.planner import Settings, Traced
+    from kiwi.plan.settings import Settings
+    from kiwi.plan.traced import Traced
 
 MOST_ROUNDS = 5
 """How many plans are compiled at most."""

@@ -21,7 +21,8 @@ from kiwi.strategy.build import PlanningProblem
 from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
 
 if TYPE_CHECKING:
-    from kiwi.plan.planner import Settings, Traced
+    from kiwi.plan.settings import Settings
+    from kiwi.plan.traced import Traced
 
 NO_LIMIT_BYTES = 2**60
 

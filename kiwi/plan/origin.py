@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kiwi.plan.planner import Settings, Traced
+    from kiwi.plan.settings import Settings
+    from kiwi.plan.traced import Traced
     from kiwi.strategy.build import PlanningProblem
     from kiwi.strategy.residency import Residency
 

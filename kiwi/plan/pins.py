@@ -15,7 +15,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from kiwi.errors import InvalidArgumentError, ShardingConflictError
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.hints import PlacedHint
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, enumerate_shardings
 from kiwi.plan.constraints import Constraints, matched, slash_path
 from kiwi.plan.exclusions import rule_exclusions
@@ -26,7 +27,7 @@ from kiwi.strategy.residency import residencies
 from kiwi.strategy.table import StrategyTable
 
 if TYPE_CHECKING:
-    from kiwi.plan.planner import Traced
+    from kiwi.plan.traced import Traced
 
 
 def reads_hints(planner: Planner) -> bool:

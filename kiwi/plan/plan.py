@@ -25,6 +25,7 @@ from kiwi.plan.predicted_collectives import unforeseen
 from kiwi.plan.report import summary
 from kiwi.plan.report_data import report_data
 from kiwi.plan.rounds import Round
+from kiwi.plan.traced import ArgumentTrees
 from kiwi.plan.verify import Step
 from kiwi.report import write_report
 from kiwi.report.notebook import fragment
@@ -36,21 +37,6 @@ if TYPE_CHECKING:
     from kiwi.plan.origin import Origin
     from kiwi.plan.policy import CheckpointPolicy
     from kiwi.plan.specs import LogicalRules, PartitionSpecs
-
-
-@dataclass(frozen=True, eq=False)
-class ArgumentTrees:
-    """Pytree structure of a planned function's arguments and result.
-
-    `paths` name the argument leaves; `out_tree` is the result's structure; `name` the function's.
-    """
-
-    in_tree: Any
-    out_tree: Any
-    paths: tuple[str, ...]
-    shapes: tuple[jax.ShapeDtypeStruct, ...]
-    donated: tuple[int, ...]
-    name: str = ""
 
 
 @dataclass(frozen=True, eq=False)

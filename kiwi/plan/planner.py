@@ -3,7 +3,7 @@
 import functools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,11 +18,10 @@ from kiwi.errors import (
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.program import Program
 from kiwi.hlo.tracing import trace
-from kiwi.hlo.units import UnitGraph, build_units
+from kiwi.hlo.units import build_units
 from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
 from kiwi.plan.blame import blamed
 from kiwi.plan.carried import carried_results
-from kiwi.plan.constraints import Constraints
 from kiwi.plan.formulated import plan_formulated
 from kiwi.plan.host import OnHost, host_results, moving
 from kiwi.plan.ledger import build_ledger
@@ -30,83 +29,39 @@ from kiwi.plan.loop import ClosedLoop
 from kiwi.plan.one_device import NO_LIMIT_BYTES, plan_one_device
 from kiwi.plan.origin import Origin
 from kiwi.plan.pins import resolve_pins
-from kiwi.plan.plan import ArgumentTrees, Plan
+from kiwi.plan.plan import Plan
 from kiwi.plan.planners import Way, planner_named
 from kiwi.plan.progress import ProgressLog
 from kiwi.plan.propagated import propagated
+from kiwi.plan.settings import Settings
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
 from kiwi.plan.starts import begun_by_baselines, may_help
 from kiwi.plan.targets import TARGETS, memory_model
+from kiwi.plan.traced import Traced
 from kiwi.plan.two_stage import plan_two_stage
 from kiwi.solver import SOLVERS
-from kiwi.solver.outcome import OnProgress
 from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
 from kiwi.strategy.pinned import Pins
 from kiwi.strategy.residency import Residency
 
 
-@dataclass(frozen=True, eq=False)
-class Settings:
-    """What a plan is made for.
-
-    - `verify`: one of `kiwi.plan.targets.TARGETS` to compile each plan for, None does not.
-    - `gap`: the solver may stop once this close to its bound, relatively.
-    - `respect_user_checkpoint`: keeps the recomputation that `jax.checkpoint` in the function
-      asks for, instead of planning it anew.
-    - `on_progress`: called by the solver whenever solution or bound improve.
-    - `constraints`: what the caller pins of arguments; `dropped_pins`: labels of pins, of these
-      and of hints, that are not heeded.
-    """
-
-    mesh: DeviceMesh
-    memory_budget_bytes: int
-    planner: str
-    time_limit_seconds: float
-    verify: str | None
-    solver: str
-    seed: int
-    gap: float
-    respect_user_checkpoint: bool
-    on_progress: OnProgress | None = None
-    constraints: Constraints = field(default_factory=Constraints)
-    dropped_pins: frozenset[str] = frozenset()
-
-    def check(self) -> None:
-        """Raises `UnknownPlannerError`, `UnknownSolverError` or `InvalidArgumentError`."""
-        planner_named(self.planner).check(self.mesh)
-        if self.verify is not None and self.verify not in TARGETS:
-            raise InvalidArgumentError(
-                f"verify={self.verify!r} is not a target of the compile check.",
-                suggestion="One of " + ", ".join(repr(t) for t in TARGETS) + ", or None.",
-            )
-        if self.solver not in SOLVERS:
-            raise UnknownSolverError(
-                f"There is no solver {self.solver!r}.",
-                suggestion="One of " + ", ".join(repr(s) for s in SOLVERS) + ".",
-            )
-        if not self.time_limit_seconds > 0:
-            raise InvalidArgumentError(
-                f"time_limit_seconds={self.time_limit_seconds} is not positive."
-            )
-
-
-@dataclass(frozen=True, eq=False)
-class Traced:
-    """A call, traced, with its result's structure and the units of its program.
-
-    `seconds` is the time that tracing and lowering took.
-    """
-
-    call: Call
-    out_tree: Any
-    units: UnitGraph
-    seconds: float
-
-    @property
-    def trees(self) -> ArgumentTrees:
-        """Structure of arguments and result, for the plan."""
-        c = self.call
-        return ArgumentTrees(c.tree, self.out_tree, c.paths, c.shapes, c.donated, c.name)
+def check_settings(settings: Settings) -> None:
+    """Raises `UnknownPlannerError`, `UnknownSolverError` or `InvalidArgumentError`."""
+    planner_named(settings.planner).check(settings.mesh)
+    if settings.verify is not None and settings.verify not in TARGETS:
+        raise InvalidArgumentError(
+            f"verify={settings.verify!r} is not a target of the compile check.",
+            suggestion="One of " + ", ".join(repr(t) for t in TARGETS) + ", or None.",
+        )
+    if settings.solver not in SOLVERS:
+        raise UnknownSolverError(
+            f"There is no solver {settings.solver!r}.",
+            suggestion="One of " + ", ".join(repr(s) for s in SOLVERS) + ".",
+        )
+    if not settings.time_limit_seconds > 0:
+        raise InvalidArgumentError(
+            f"time_limit_seconds={settings.time_limit_seconds} is not positive."
+        )
 
 
 def make_plan(
@@ -127,7 +82,7 @@ def make_plan(
     **Raises:** the errors of its steps; see `kiwi.plan`.
     """
     started = time.monotonic()
-    settings.check()
+    check_settings(settings)
     _check_target(traced, settings)
     way = planner_named(settings.planner).way
     if way is Way.SCHEDULE:

@@ -28,7 +28,8 @@ from kiwi.plan.host import OnHost
 from kiwi.plan.ledger import Ledger, OperatorEntry, SourceEntry
 from kiwi.plan.origin import Origin
 from kiwi.plan.plan import Plan
-from kiwi.plan.planner import Settings, Traced
+from kiwi.plan.settings import Settings
+from kiwi.plan.traced import Traced
 from kiwi.solver import Interval, SolveResult, SolveStatus
 from kiwi.solver.schedule import Schedule
 from kiwi.strategy.residency import Residency

@@ -26,7 +26,8 @@ from kiwi.strategy.build import PlanningProblem
 from kiwi.strategy.residency import Residency
 
 if TYPE_CHECKING:
-    from kiwi.plan.planner import Settings, Traced
+    from kiwi.plan.settings import Settings
+    from kiwi.plan.traced import Traced
 
 BASELINES = ("alpa", *(name for name, planner in PLANNERS.items() if planner.rule))
 """Whose plans "joint" may begin with."""

@@ -18,7 +18,7 @@ from kiwi.plan.targets import compile_for
 from kiwi.solver.schedule import Schedule
 
 if TYPE_CHECKING:
-    from kiwi.plan.planner import Settings
+    from kiwi.plan.settings import Settings
 
 MOST_ROUNDS = 4
 """How many schedules are compiled at most; they share the time limit."""

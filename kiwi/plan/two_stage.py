@@ -30,7 +30,8 @@ from kiwi.strategy.build import PlanningProblem
 from kiwi.strategy.remat_graph import sharded_remat_graph
 
 if TYPE_CHECKING:
-    from kiwi.plan.planner import Settings, Traced
+    from kiwi.plan.settings import Settings
+    from kiwi.plan.traced import Traced
 
 BUDGETS = 10
 GROWTH = 0.3

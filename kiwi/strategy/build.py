@@ -24,7 +24,8 @@ import numpy as np
 
 from kiwi.hlo.collection import without_collection
 from kiwi.hlo.loops import SLICE
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.strategy.copies import NEGLIGIBLE, CopyNode, copy_node

@@ -16,7 +16,8 @@ from math import prod
 from kiwi.hlo.fusion import LIBRARY_OPCODES, opcodes
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.strategy.recorded import RecordedWork
 

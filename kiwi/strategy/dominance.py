@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable
 from kiwi.strategy.edges import resharding_table
 from kiwi.strategy.hoisted import TARGETS

@@ -12,7 +12,8 @@ cannot reach them (`kiwi.plan.fences`). Counted in copies of the unit's result, 
 
 from collections.abc import Mapping
 
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 from kiwi.solver.problem import Interval
 
 TARGETS = ("cpu", "cuda")

@@ -12,7 +12,8 @@ from typing import Any
 
 from kiwi.hlo.fusion import LIBRARY_OPCODES, opcodes
 from kiwi.hlo.rule import Dims
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 from kiwi.mesh.profile_table import Shapes
 
 RECORDED_OPCODES = LIBRARY_OPCODES | {

@@ -30,7 +30,8 @@ from math import prod
 
 from kiwi.hlo.loops import CARRY, SLICE, STACK
 from kiwi.hlo.ordering import overwritable
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 from kiwi.solver.problem import Interval
 from kiwi.strategy.residency import Residency, UnitResidency
 

@@ -7,7 +7,8 @@ adds none; whether any are left is for `kiwi.plan.pins` to see before.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.strategy.dominance import undominated
 from kiwi.strategy.residency import UnitResidency

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.solver.remat import (
     Communication,

@@ -16,7 +16,8 @@ for a reader in the loop runs before it.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 
 MAX_TIMES = 4
 """How many recomputation times a unit is offered: its own, then those of its nearest

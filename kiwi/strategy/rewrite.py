@@ -12,7 +12,8 @@ at which u of R runs again,
 from collections.abc import Set
 
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 from kiwi.strategy.residency import Residency, UnitResidency
 
 

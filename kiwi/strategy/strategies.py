@@ -13,7 +13,8 @@ from math import prod
 from typing import TypeGuard
 
 from kiwi.hlo.rule import ComposedRule, Dims
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import (
     Collective,
     DeviceMesh,

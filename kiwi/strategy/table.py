@@ -5,7 +5,8 @@ A transformer's layers consist of the same units, so that enumerating one layer 
 
 from collections.abc import Hashable
 
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh
 from kiwi.strategy.costs import UnitWork
 from kiwi.strategy.dominance import undominated

@@ -10,7 +10,8 @@ from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.program import Program
 from kiwi.hlo.tracing import trace
-from kiwi.hlo.units import Unit, UnitGraph, build_units
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph, build_units
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
 
