@@ -7,7 +7,7 @@ meets it as compiled, the least budget that one is known to meet takes its place
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,6 +164,12 @@ def main(name: str, steps: int = 5) -> None:
     console.print(table)
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         console.print(note)
+
+
+def row_of(data: Mapping[str, Any]) -> Row:
+    """The inverse of `as_json`."""
+    names = [field.name for field in dataclasses.fields(Row)]
+    return Row(**{n: tuple(data[n]) if isinstance(data[n], list) else data[n] for n in names})
 
 
 def as_json(row: Row) -> dict[str, Any]:

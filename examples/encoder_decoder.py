@@ -66,6 +66,9 @@ SIZES: dict[str, EncoderDecoderConfig] = {
     "tiny": EncoderDecoderConfig(
         layers=1, width=64, heads=4, batch=8, sequence=32, vocabulary=128, learning_rate=3e-3
     ),
+    "small": EncoderDecoderConfig(
+        layers=2, width=128, heads=8, batch=16, sequence=64, vocabulary=512, learning_rate=3e-3
+    ),
     # "big" of Vaswani et al. 2017, with a vocabulary rounded so that mesh axes divide it.
     "transformer-big": EncoderDecoderConfig(
         layers=6, width=1024, heads=16, batch=32, sequence=512, vocabulary=37120
