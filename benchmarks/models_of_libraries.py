@@ -3,7 +3,7 @@
 python -m benchmarks.models_of_libraries                       # at size "small", 5 steps
 python -m benchmarks.models_of_libraries --size=tiny --examples=accumulation
 
-Writes `models_of_libraries.json` and `.md`, in which rows of other examples stay; fails if a peak as
+Writes `models_of_libraries.json` and `.md`, in which other examples' rows stay; fails if a peak as
 compiled is over its budget, or a loss differs.
 """
 
