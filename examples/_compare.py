@@ -168,8 +168,9 @@ def main(name: str, steps: int = 5) -> None:
 
 def row_of(data: Mapping[str, Any]) -> Row:
     """The inverse of `as_json`."""
-    names = [field.name for field in dataclasses.fields(Row)]
-    return Row(**{n: tuple(data[n]) if isinstance(data[n], list) else data[n] for n in names})
+    found: dict[str, Any] = {field.name: data[field.name] for field in dataclasses.fields(Row)}
+    lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
+    return Row(**{**found, **lists})
 
 
 def as_json(row: Row) -> dict[str, Any]:
