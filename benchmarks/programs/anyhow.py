@@ -14,7 +14,6 @@ from kiwi.plan.emit import emit
 from kiwi.plan.execution import Execution, build_execution
 from kiwi.plan.plan import place_leaves
 from kiwi.plan.planner import formulate
-from kiwi.plan.signature import JitOptions, bind
 from kiwi.strategy.build import PlanningProblem
 
 
@@ -52,6 +51,5 @@ def run_anyhow(planned: kiwi.PlannedFunction, args: Any, seed: int) -> tuple[Any
     mesh = planning.mesh.jax_mesh()
     specs = [planning.mesh.partition_spec(s) for s in execution.argument_shardings]
     shardings = [jax.sharding.NamedSharding(mesh, spec) for spec in specs]
-    leaves = place_leaves(bind(planned.function, JitOptions(), args, {}).leaves, shardings)
-    results = jax.jit(emit(execution), in_shardings=tuple(shardings))(*leaves)
+    results = jax.jit(emit(execution))(*place_leaves(jax.tree.leaves(args), shardings))
     return jax.tree.unflatten(traced.out_tree, results), execution

@@ -158,9 +158,8 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int]) -> bool:
     readers = graph.program.readers[equation.outputs[0]]
     if any(_enters_loop(graph.program, equation.loop, r) for r in readers):
         return True
-    if any(graph.program.equations[r].name == "shard_map" for r in readers):
-        return True
-    if any(graph.program.equations[r].is_transfer for r in readers):
+    reading = [graph.program.equations[r] for r in readers]
+    if any(reader.name == "shard_map" or reader.is_transfer for reader in reading):
         return True
     if any(opcodes(graph, r) & LIBRARY_OPCODES for r in readers):
         return not is_layout_change(graph, index)

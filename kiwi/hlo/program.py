@@ -240,6 +240,10 @@ class Program:
         stored = [e.outputs[0] for e in self.equations if e.name == STORE]
         return frozenset(v for v in (*fetched, *stored) if isinstance(v, int))
 
+    def is_on_host(self, value: int | Literal) -> bool:
+        """Whether an argument or a result lies in host memory."""
+        return isinstance(value, int) and value in self.host_values
+
     @functools.cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """For each value the equations that read it, in program order."""

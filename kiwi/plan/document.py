@@ -142,8 +142,7 @@ def _arguments(plan: "Plan") -> Document:
 
 
 def _memory_kind(program: Program, value: int | Literal) -> Document:
-    is_on_host = isinstance(value, int) and value in program.host_values
-    return {"memory_kind": HOST_MEMORY} if is_on_host else {}
+    return {"memory_kind": HOST_MEMORY} if program.is_on_host(value) else {}
 
 
 def _constants(plan: "Plan") -> list[Document]:

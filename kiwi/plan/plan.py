@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.hlo.host import HOST_MEMORY
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.collectives import AxisUse
 from kiwi.plan.compiled import CompiledProgram
@@ -128,16 +127,12 @@ class Plan:
     @functools.cached_property
     def _host_arguments(self) -> frozenset[int]:
         program = self.execution.units.graph.program
-        return frozenset(k for k, a in enumerate(program.arguments) if a in program.host_values)
+        return frozenset(k for k, a in enumerate(program.arguments) if program.is_on_host(a))
 
     @functools.cached_property
     def _host_results(self) -> frozenset[int]:
         program = self.execution.units.graph.program
-        return frozenset(
-            k
-            for k, r in enumerate(program.results)
-            if isinstance(r, int) and r in program.host_values
-        )
+        return frozenset(k for k, r in enumerate(program.results) if program.is_on_host(r))
 
     @functools.cached_property
     def _out_specs(self) -> list[Any]:
@@ -195,12 +190,7 @@ class Plan:
 
     def leaf_shardings(self, mesh: jax.sharding.Mesh) -> list[jax.sharding.NamedSharding]:
         """The sharding of each flat argument leaf on concrete devices."""
-        return [
-            jax.sharding.NamedSharding(
-                mesh, spec, memory_kind=HOST_MEMORY if k in self._host_arguments else None
-            )
-            for k, spec in enumerate(self._in_specs)
-        ]
+        return self.step.argument_shardings(mesh)
 
     def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:
         """The planned step over flat leaves, jitted for concrete devices."""

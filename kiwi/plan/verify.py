@@ -61,12 +61,16 @@ class Step:
         """The jitted function over a concrete or abstract jax mesh."""
         return jax.jit(
             self.function,
-            in_shardings=tuple(_shardings(mesh, self.in_specs, self.host_arguments)),
+            in_shardings=tuple(self.argument_shardings(mesh)),
             out_shardings=_shardings(mesh, self.out_specs, self.host_results),
             donate_argnums=self.donated,
             keep_unused=True,
             compiler_options=compiler_options,
         )
+
+    def argument_shardings(self, mesh: Any) -> list[Any]:
+        """The sharding of each argument over a concrete or abstract jax mesh."""
+        return _shardings(mesh, self.in_specs, self.host_arguments)
 
 
 def _shardings(mesh: Any, specs: Sequence[Any], on_host: Collection[int]) -> list[Any]:
