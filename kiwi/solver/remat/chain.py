@@ -225,22 +225,34 @@ def segment_bytes(
     Values in `hidden`, and values that no step writes and that are not live before, do not count.
     A value that is computed again is dropped after its last reading before that.
     """
-    last: list[dict[int, bool]] = []
-    needed = dict.fromkeys(after, True)
-    for k in reversed(steps):
-        operator = graph.operators[k]
-        last.append(dict(needed))
-        for value in operator.outputs:
-            needed.pop(value, None)
-        needed.update(dict.fromkeys(operator.inputs, True))
     live = set(before) - hidden
+    held = _bytes(graph, live)
     memory = []
-    for k, needed_after in zip(steps, reversed(last), strict=True):
+    for k, dying in zip(steps, _last_readings(graph, steps, before, after), strict=True):
         operator = graph.operators[k]
-        live.update(value for value in operator.outputs if value not in hidden)
-        memory.append(_bytes(graph, live) + operator.temporary_bytes)
-        live = {value for value in live if value in needed_after}
+        born = [value for value in operator.outputs if value not in hidden and value not in live]
+        live.update(born)
+        held += _bytes(graph, born)
+        memory.append(held + operator.temporary_bytes)
+        held -= _bytes(graph, [value for value in dying if value in live])
+        live.difference_update(dying)
     return memory
+
+
+def _last_readings(
+    graph: RematGraph, steps: tuple[int, ...], before: Set[int], after: Set[int]
+) -> list[list[int]]:
+    """For each step the values that nothing needs behind it, of those that it may drop."""
+    needed = set(after)
+    dying: list[list[int]] = []
+    for place in reversed(range(len(steps))):
+        operator = graph.operators[steps[place]]
+        droppable = {*operator.inputs, *operator.outputs, *(() if place else before)}
+        dying.append([value for value in droppable if value not in needed])
+        needed.difference_update(operator.outputs)
+        needed.update(operator.inputs)
+    dying.reverse()
+    return dying
 
 
 def _bytes(graph: RematGraph, values: Iterable[int]) -> int:

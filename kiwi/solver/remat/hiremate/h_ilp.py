@@ -34,7 +34,8 @@ writer each, and stages in which a forward node could only run in vain are left 
 """
 
 import datetime
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +47,8 @@ from kiwi.solver.remat.quiet import quiet_stdout
 
 GAP = 1e-3
 """Parts are priced by options that are themselves approximate: no need for more."""
+CELLS_PER_SECOND = 10_000
+"""Terms that are written down in a second, roughly."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +128,25 @@ class _Program:
 
 
 def solve_h_ilp(
-    graph: HGraph, budget_bytes: int, save_bytes: int | None, seconds: float, seed: int
+    graph: HGraph,
+    budget_bytes: int,
+    save_bytes: int | None,
+    seconds: float,
+    seed: int,
+    known: Sequence[int] | None = None,
 ) -> HAnswer:
-    """The best order of runs within the budgets that HiGHS finds in the time."""
+    """The best order of runs within the budgets that HiGHS finds in the time.
+
+    `known`: an option for each part, all of which run once, to start from. A program that would
+    take the time to write down is not begun.
+    """
     program = _Program(graph, BUDGET_UNITS / max(1, budget_bytes))
     readers = {d: program.readers(d) for d in graph.writer}
-    _add_variables(program, readers)
+    latest = _latest_stages(graph, readers)
+    if _cells(graph, latest) > CELLS_PER_SECOND * seconds:
+        return HAnswer(None, False)
+    ends = time.monotonic() + seconds
+    _add_variables(program, readers, latest)
     _add_runs(program)
     _add_reads(program, readers)
     _add_presence(program)
@@ -143,7 +159,34 @@ def solve_h_ilp(
             graph.nodes[k].parts[o].seconds * each for (_, k, o), each in program.run.items()
         )
     )
-    return _solved(program, seconds, seed)
+    hint = None if known is None else _hint(program, readers, known)
+    return _solved(program, ends - time.monotonic(), seed, hint)
+
+
+def _cells(graph: HGraph, latest: Sequence[int]) -> int:
+    """About how many terms the program has."""
+    return sum(
+        (last - k + 1) * sum(5 + len(part.substeps) for part in graph.nodes[k].parts)
+        for k, last in enumerate(latest)
+    )
+
+
+def _hint(
+    program: _Program, readers: Mapping[int, dict[int, list[int]]], known: Sequence[int]
+) -> mathopt.SolutionHint:
+    """Each node runs in its own stage; what is read later stays."""
+    graph = program.graph
+    option = [
+        known[node.forward if node.forward >= 0 else k] if k != graph.loss else 0
+        for k, node in enumerate(graph.nodes)
+    ]
+    values = {x: float(t == k and o == option[k]) for (t, k, o), x in program.run.items()}
+    for (t, d), x in program.present.items():
+        last = max((k for k, options in readers[d].items() if option[k] in options), default=-1)
+        values[x] = float(t <= last or d in graph.results)
+    for (_, b, o), x in program.saved.items():
+        values[x] = float(o == option[b])
+    return mathopt.SolutionHint(variable_values=values)
 
 
 def _latest_stages(graph: HGraph, readers: Mapping[int, dict[int, list[int]]]) -> list[int]:
@@ -159,9 +202,10 @@ def _latest_stages(graph: HGraph, readers: Mapping[int, dict[int, list[int]]]) -
     return latest
 
 
-def _add_variables(program: _Program, readers: Mapping[int, dict[int, list[int]]]) -> None:
+def _add_variables(
+    program: _Program, readers: Mapping[int, dict[int, list[int]]], latest: Sequence[int]
+) -> None:
     graph, model = program.graph, program.model
-    latest = _latest_stages(graph, readers)
     for k, stage in enumerate(latest):
         for t in range(k, stage + 1):
             for o in program.options(k):
@@ -315,14 +359,19 @@ def _add_run_memory(
     return used - mathopt.fast_sum(gone)
 
 
-def _solved(program: _Program, seconds: float, seed: int) -> HAnswer:
+def _solved(
+    program: _Program, seconds: float, seed: int, hint: mathopt.SolutionHint | None
+) -> HAnswer:
+    hints = mathopt.ModelSolveParameters(solution_hints=[] if hint is None else [hint])
     parameters = mathopt.SolveParameters(
         time_limit=datetime.timedelta(seconds=max(0.01, seconds)),
         random_seed=seed % (1 << 30),
         relative_gap_tolerance=GAP,
     )
     with quiet_stdout():
-        result = mathopt.solve(program.model, mathopt.SolverType.HIGHS, params=parameters)
+        result = mathopt.solve(
+            program.model, mathopt.SolverType.HIGHS, params=parameters, model_params=hints
+        )
     complete = result.termination.reason in (
         mathopt.TerminationReason.OPTIMAL,
         mathopt.TerminationReason.INFEASIBLE,

@@ -20,7 +20,15 @@ from kiwi.solver.remat.hiremate.cluster import (
     forward_graph,
     whole,
 )
-from kiwi.solver.remat.hiremate.part_solver import DIRECT, H_ILP, PartProblem, solve_once
+from kiwi.solver.remat.hiremate.combination import Combinations
+from kiwi.solver.remat.hiremate.part_solver import (
+    DIRECT,
+    H_ILP,
+    PartProblem,
+    fewer_options,
+    part_options,
+    solve_once,
+)
 from kiwi.solver.remat.hiremate.partition import partition
 from kiwi.solver.remat.hiremate.workers import Pool, worker_pool
 from kiwi.solver.remat.result import Finding, Task
@@ -30,6 +38,8 @@ ROUND_SHARE = 0.5
 """Share of the time left for a round that is not the last."""
 DIRECT_SHARE = 0.5
 """Share of the time limit for a planner that takes the graph as it is."""
+FEWEST_TOP = 3
+"""Large parts of their own options: what checkpoints at few places can do, in no time."""
 SHORTEST_ROUND = 0.05
 """Share of the time limit below which no further round is begun."""
 
@@ -41,7 +51,8 @@ class HiremateSettings:
     **Attributes:**
 
     - `most_top`, `most_lower`: most parts of the whole graph and of a cluster (M^t, M^l).
-    - `most_at_all`: the whole is divided again into twice as many parts, up to so many.
+    - `most_at_all`: the whole is divided again into twice as many parts, up to so many; first into
+      fewer, down to `FEWEST_TOP`.
     - `top`, `lower`, `bottom`: the planner of the whole, of clusters, and of clusters of single
       operators: `h-ilp` or a name in `part_solver.DIRECT`.
     - `most_options`: of a cluster. `peak_budgets`, `save_budgets`: for which it is solved.
@@ -57,7 +68,7 @@ class HiremateSettings:
     top: str = H_ILP
     lower: str = H_ILP
     bottom: str = H_ILP
-    most_options: int = 5
+    most_options: int = 8
     peak_budgets: int = 2
     save_budgets: int = 3
     parts_share: float = 0.6
@@ -82,12 +93,10 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
             if rounds and seconds < SHORTEST_ROUND * task.time_limit_seconds:
                 break
             trees = partition(nodes, most_top, settings.most_lower)
-            schedule = levels.plan(whole(task.graph, roles, trees), seconds)
+            found = levels.plan(whole(task.graph, roles, trees), seconds)
+            best = found if best is None else min(best, found, key=lambda c: c.rank)
             rounds += 1
-            if schedule is not None:
-                found = candidate(task, schedule)
-                best = found if best is None else min(best, found, key=lambda c: c.rank)
-            if best is not None and best.is_least(task):
+            if best.is_least(task):
                 break
     return Finding(
         best.schedule if best else None, iterations=rounds, deterministic=levels.complete
@@ -107,6 +116,8 @@ def _directly(task: Task, settings: HiremateSettings) -> Candidate | None:
 def _sizes(settings: HiremateSettings, count: int) -> list[int]:
     """Most parts at the top, round by round, until the graph is not divided any more."""
     sizes = [settings.most_top]
+    while settings.most_top < count and sizes[0] >= 2 * FEWEST_TOP:
+        sizes.insert(0, sizes[0] // 2)
     while sizes[-1] < count and 2 * sizes[-1] <= settings.most_at_all:
         sizes.append(2 * sizes[-1])
     return sizes
@@ -153,17 +164,44 @@ class _Levels:
         self._solved: dict[PartProblem, tuple[StepPair, ...]] = {}
         self.complete = True
 
-    def plan(self, root: Hierarchy, seconds: float) -> Schedule | None:
-        """The schedule of the whole, None if none was found."""
+    def plan(self, root: Hierarchy, seconds: float) -> Candidate:
+        """The best schedule of the whole that was found."""
         ends = time.monotonic() + seconds
         parts = self._solve_parts(root, self._settings.parts_share * seconds)
         problem = _problem(root, parts, self._settings.top, self._settings, self._task.seed)
         budget_bytes = self._task.budget_bytes - self._task.graph.resident_bytes
-        pair = solve_once(problem, budget_bytes, None, ends - time.monotonic())
+        options = part_options(problem)
+        combined, _ = self._combined(root, Combinations(root.cluster, options))
+        pair = None
+        if not combined.is_least(self._task):
+            options = fewer_options(options, problem.most_options)
+            _, known = self._combined(root, Combinations(root.cluster, options))
+            pair = solve_once(problem, options, budget_bytes, None, ends - time.monotonic(), known)
         self.complete = self.complete and time.monotonic() < ends
-        if pair is None:
-            return None
-        return Schedule(tuple(root.operators[k] for k in (*pair[0], *pair[1])))
+        found = [combined] if pair is None else [combined, self._candidate(root, pair)]
+        return min(found, key=lambda c: c.rank)
+
+    def _combined(
+        self, root: Hierarchy, combinations: Combinations
+    ) -> tuple[Candidate, list[int] | None]:
+        """The fewest exchanges within the budget, by bisection, and the options chosen if any."""
+        low, high = -1, combinations.count
+        count, best = high, self._candidate(root, combinations.pair(high))
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = self._candidate(root, combinations.pair(middle))
+            if found.rank < best.rank:
+                count, best = middle, found
+            if found.peak_bytes <= self._task.budget_bytes:
+                high = middle
+            else:
+                low = middle
+        fits = best.peak_bytes <= self._task.budget_bytes
+        return best, combinations.chosen(count) if fits else None
+
+    def _candidate(self, root: Hierarchy, pair: StepPair) -> Candidate:
+        steps = tuple(root.operators[k] for k in (*pair[0], *pair[1]))
+        return candidate(self._task, Schedule(steps))
 
     def _solve_parts(self, root: Hierarchy, seconds: float) -> list[tuple[StepPair, ...]]:
         """The options of the root's parts."""

@@ -142,19 +142,27 @@ def _substeps(
     reads: frozenset[int],
     born: Set[int],
 ) -> tuple[Substep, ...]:
-    """Those that no other implies."""
-    freed: set[int] = set(reads)
-    unborn: set[int] = set()
-    listed = []
-    for k, held in zip(reversed(steps), reversed(memory), strict=True):
-        freed.difference_update(graph.operators[k].inputs)
-        listed.append(Substep(held - phantom_bytes, frozenset(freed), frozenset(unborn)))
-        unborn.update(v for v in graph.operators[k].outputs if v in born)
-    first_written: set[int] = set()
+    """Those that no other implies; values of no bytes make no difference."""
+    freed = frozenset(v for v in reads if graph.values[v].size_bytes)
+    born = frozenset(v for v in born if graph.values[v].size_bytes)
+    unborn: frozenset[int] = frozenset()
+    largest: dict[tuple[frozenset[int], frozenset[int]], int] = {}
+    first = {
+        v: place
+        for place, k in reversed(list(enumerate(steps)))
+        for v in graph.operators[k].outputs
+    }
+    for place in reversed(range(len(steps))):
+        operator = graph.operators[steps[place]]
+        if not freed.isdisjoint(operator.inputs):
+            freed -= frozenset(operator.inputs)
+        held = memory[place] - phantom_bytes
+        largest[freed, unborn] = max(held, largest.get((freed, unborn), held))
+        if not born.isdisjoint(operator.outputs):
+            unborn |= {v for v in operator.outputs if v in born and first[v] == place}
     kept: list[Substep] = []
-    for k, step in zip(steps, reversed(listed), strict=True):
-        step = Substep(step.own_bytes, step.freed, step.unborn - first_written)
-        first_written.update(graph.operators[k].outputs)
+    for (freed, unborn), held in reversed(largest.items()):
+        step = Substep(held, freed, unborn)
         if not any(other.implies(step) for other in kept):
             kept = [other for other in kept if not step.implies(other)] + [step]
     return tuple(kept)
@@ -179,10 +187,10 @@ def plain_options(cluster: Cluster) -> list[StepPair]:
 
 
 def select(options: list[Option], most: int) -> list[Option]:
-    """At most `most` options whose peaks are far apart (section 3.4.5), none dominated.
+    """At most `most` options that are far apart, none dominated.
 
-    First the one with the highest peak, then the lowest, then whichever is farthest from those
-    that were taken.
+    First the fastest, then whichever is farthest from those that were taken: in its peak as in
+    the text (section 3.4.5), and also in what it saves, which combinations exchange.
     """
     kept: list[Option] = []
     for option in sorted(options, key=lambda o: (o.seconds, o.saved_bytes, o.peak_bytes)):
@@ -190,10 +198,17 @@ def select(options: list[Option], most: int) -> list[Option]:
             kept.append(option)
     if len(kept) <= most:
         return kept
-    chosen = [max(kept, key=lambda o: (o.peak_bytes, -o.seconds))]
+    highest = max(1, max(option.peak_bytes for option in kept))
+    most_saved = max(1, max(option.saved_bytes for option in kept))
+
+    def apart(one: Option, other: Option) -> float:
+        saved = abs(one.saved_bytes - other.saved_bytes) / most_saved
+        return abs(one.peak_bytes - other.peak_bytes) / highest + saved
+
+    chosen = [min(kept, key=lambda o: (o.seconds, -o.peak_bytes))]
     while len(chosen) < most:
         left = [o for o in kept if o not in chosen]
-        distance = [min(abs(o.peak_bytes - c.peak_bytes) for c in chosen) for o in left]
+        distance = [min(apart(o, c) for c in chosen) for o in left]
         chosen.append(left[distance.index(max(distance))])
     return [option for option in kept if option in chosen]
 

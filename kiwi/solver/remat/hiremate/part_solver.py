@@ -1,13 +1,14 @@
 """Solving one cluster: by H-ILP over the options of its parts, or by a planner for plain graphs."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.fastsa import fastsa
 from kiwi.solver.remat.graph import Operator, RematGraph
 from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair, Steps
+from kiwi.solver.remat.hiremate.combination import Combinations
 from kiwi.solver.remat.hiremate.h_ilp import HGraph, HNode, solve_h_ilp
 from kiwi.solver.remat.hiremate.option import (
     Option,
@@ -45,33 +46,57 @@ class PartProblem:
 
 
 def solve_part(problem: PartProblem, seconds: float) -> tuple[StepPair, ...]:
-    """Options of a cluster for evenly spaced budgets, as far as the time goes."""
-    cluster = problem.cluster
+    """Options of a cluster: combinations of its parts', then for evenly spaced budgets.
+
+    The latter as far as the time goes; `seconds` may be 0.
+    """
+    cluster, deadline = problem.cluster, time.monotonic() + seconds
     pairs = plain_options(cluster)
     if cluster.children and cluster.backward:
-        deadline = time.monotonic() + seconds
+        options = part_options(problem)
+        pairs += combined_pairs(cluster, options, problem.most_options)
         budgets = _budgets(problem)
         for number, (peak_bytes, save_bytes) in enumerate(budgets):
             left = deadline - time.monotonic()
             if left <= 0:
                 break
             share = left / (len(budgets) - number)
-            found = solve_once(problem, peak_bytes, save_bytes, share)
+            found = solve_once(problem, options, peak_bytes, save_bytes, share)
             if found is not None:
                 pairs.append(found)
-    options = [
+    made = [
         make_option(cluster.graph, cluster.interface, cluster.outputs, pair)
         for pair in dict.fromkeys(pairs)
     ]
-    return tuple(option.pair for option in select(options, problem.most_options))
+    return tuple(option.pair for option in select(made, problem.most_options))
+
+
+def combined_pairs(
+    cluster: Cluster, options: Sequence[Sequence[Option]], most: int
+) -> list[StepPair]:
+    """At most `most` combinations of the parts' options, evenly spaced by exchanges."""
+    combinations = Combinations(cluster, options)
+    counts = sorted({0, *_evenly(0, combinations.count, most - 1)})
+    return [combinations.pair(count) for count in counts]
 
 
 def solve_once(
-    problem: PartProblem, peak_bytes: int, save_bytes: int | None, seconds: float
+    problem: PartProblem,
+    options: Sequence[Sequence[Option]],
+    peak_bytes: int,
+    save_bytes: int | None,
+    seconds: float,
+    known: Sequence[int] | None = None,
 ) -> StepPair | None:
-    """The best way found to run a cluster within the budgets; None for `save_bytes`: the whole."""
+    """The best way found to run a cluster within the budgets; None for `save_bytes`: the whole.
+
+    `known`: a combination (an option for each part) for H-ILP to start from.
+    """
     if problem.planner == H_ILP:
-        return _by_h_ilp(problem, peak_bytes, save_bytes, seconds)
+        options = fewer_options(options, problem.most_options)
+        graph = h_graph(problem.cluster, options, is_whole=save_bytes is None)
+        answer = solve_h_ilp(graph, peak_bytes, save_bytes, seconds, problem.seed, known)
+        return None if answer.runs is None else _pair_of(graph, answer.runs)
     return _by_planner(problem, peak_bytes, save_bytes is None, seconds)
 
 
@@ -126,16 +151,9 @@ def _by_planner(
     return forward, backward
 
 
-def _by_h_ilp(
-    problem: PartProblem, peak_bytes: int, save_bytes: int | None, seconds: float
-) -> StepPair | None:
-    options = part_options(problem)
-    graph = h_graph(problem.cluster, options, is_whole=save_bytes is None)
-    answer = solve_h_ilp(graph, peak_bytes, save_bytes, seconds, problem.seed)
-    if answer.runs is None:
-        return None
-    at = next(place for place, (node, _) in enumerate(answer.runs) if node == graph.loss)
-    steps = [graph.nodes[node].parts[option].steps for node, option in answer.runs]
+def _pair_of(graph: HGraph, runs: Sequence[tuple[int, int]]) -> StepPair:
+    at = next(place for place, (node, _) in enumerate(runs) if node == graph.loss)
+    steps = [graph.nodes[node].parts[option].steps for node, option in runs]
     return _joined(steps[:at]), _joined(steps[at + 1 :])
 
 
@@ -144,15 +162,20 @@ def _joined(steps: list[Steps]) -> Steps:
 
 
 def part_options(problem: PartProblem) -> list[list[Option]]:
-    """The options of each part that take part in H-ILP (section 3.4.5)."""
+    """The options of each part, with their prices within the cluster."""
     cluster = problem.cluster
     found = []
     for operators, pairs in zip(cluster.children, problem.parts, strict=True):
         interface = _interface(cluster, operators)
         outputs = {v for v in interface if cluster.is_forward(cluster.graph.producer[v])}
         found.append([make_option(cluster.graph, interface, outputs, pair) for pair in pairs])
-    most = shares([len(options) for options in found], problem.most_options * len(found) // 2)
-    return [select(options, count) for options, count in zip(found, most, strict=True)]
+    return found
+
+
+def fewer_options(options: Sequence[Sequence[Option]], most: int) -> list[list[Option]]:
+    """Those that take part in H-ILP: half of `most` on the average (section 3.4.5)."""
+    counts = shares([len(each) for each in options], most * len(options) // 2)
+    return [select(list(each), count) for each, count in zip(options, counts, strict=True)]
 
 
 def _interface(cluster: Cluster, operators: Steps) -> set[int]:
@@ -167,7 +190,7 @@ def _interface(cluster: Cluster, operators: Steps) -> set[int]:
     }
 
 
-def h_graph(cluster: Cluster, options: list[list[Option]], *, is_whole: bool) -> HGraph:
+def h_graph(cluster: Cluster, options: Sequence[Sequence[Option]], *, is_whole: bool) -> HGraph:
     """Parts forward, the loss, parts backward in reverse."""
     count = len(options)
     nodes = [

@@ -12,8 +12,9 @@ take it in whole; those that grow too large are dropped.
 Differs from the text in two points. Nodes without predecessors are left out when dominators
 are sought (but for the first): else a single operator that reads arguments alone makes the
 virtual root dominate all that follows. No way leads back into them, so that groups stay convex.
-And where no candidate is small enough, neighbours in topological order are packed: those are
-convex in any graph.
+And where few candidates are small enough (steps from JAX have no dominators within layers: sums of
+the residual stream are made by their readers), neighbours in topological order are joined, cheapest
+first: runs are convex in any graph, and the hierarchy stays as deep as the logarithm of the graph.
 """
 
 import heapq
@@ -23,6 +24,8 @@ from dataclasses import dataclass
 ALPHA = 0.5
 """Exponent of the number of operators in equation 3.1."""
 ROOT = -1
+LEAST_PROGRESS = 0.75
+"""A level that leaves more of its nodes than this share is divided into runs instead."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,8 @@ def partition(graph: ForwardGraph, most_top: int, most_lower: int) -> tuple[Tree
     while len(trees) > most_top:
         level = _Level(graph, trees, most_lower)
         groups = level.groups(most_top)
-        if len(groups) == len(trees):
-            groups = [trees_of[:] for trees_of in _packed(len(trees), most_lower)]
+        if len(groups) > LEAST_PROGRESS * len(trees):
+            groups = level.runs(most_top)
         trees = _ordered(graph, [_joined([trees[k] for k in group]) for group in groups])
     return tuple(trees)
 
@@ -63,10 +66,6 @@ def _joined(members: list[Tree]) -> Tree:
         return members[0]
     operators = sorted(k for member in members for k in member.operators)
     return Tree(tuple(operators), tuple(members))
-
-
-def _packed(count: int, most: int) -> list[list[int]]:
-    return [list(range(start, min(start + most, count))) for start in range(0, count, most)]
 
 
 def condensed(graph: ForwardGraph, trees: Sequence[Tree]) -> list[set[int]]:
@@ -126,6 +125,28 @@ class _Level:
             group_of.update(dict.fromkeys(chosen, chosen))
             self._grow_candidates(chosen)
         return [sorted(group) for group in dict.fromkeys(group_of.values())]
+
+    def runs(self, most_top: int) -> list[list[int]]:
+        """Neighbours in topological order, joined two by two, the cheapest first."""
+        count = len(self._trees)
+        end_of = {k: k + 1 for k in range(count)}
+        start_of = {end: start for start, end in end_of.items()}
+        heap = [self._pair(k, k + 1, k + 2) for k in range(count - 1)]
+        heapq.heapify(heap)
+        while heap and len(end_of) > most_top:
+            _, start, middle, end = heapq.heappop(heap)
+            if end_of.get(start) != middle or end_of.get(middle) != end:
+                continue
+            del end_of[middle], start_of[middle]
+            end_of[start], start_of[end] = end, start
+            if start in start_of and end - start_of[start] <= self._most:
+                heapq.heappush(heap, self._pair(start_of[start], start, end))
+            if end in end_of and end_of[end] - start <= self._most:
+                heapq.heappush(heap, self._pair(start, end, end_of[end]))
+        return [list(range(start, end)) for start, end in sorted(end_of.items())]
+
+    def _pair(self, start: int, middle: int, end: int) -> tuple[float, int, int, int]:
+        return self._score(frozenset(range(start, end))), start, middle, end
 
     def _grow_candidates(self, chosen: frozenset[int]) -> None:
         touched = {c for k in chosen for c in self._touching[k]}
