@@ -1,5 +1,6 @@
 """Runs what is missing of the benchmark; see `benchmarks.fidelity`."""
 
+import collections
 import datetime
 import json
 import platform
@@ -36,6 +37,7 @@ _SECONDS = flags.DEFINE_float("time_limit_seconds", 20.0, "For the solver, per p
 _OUT = flags.DEFINE_string(
     "out", "benchmarks/fidelity/results/fidelity.json", "Results; .md and .png lie beside."
 )
+_COMMIT = flags.DEFINE_string("commit", None, "What is measured; kept with every row.")
 _REDO = flags.DEFINE_bool("redo", False, "Whether to measure rows anew that are there already.")
 
 
@@ -51,7 +53,7 @@ def main(_: list[str]) -> None:
         key = Key(case.model, "x".join(map(str, case.mesh_shape)), variant.name, case.target)
         if str(key) in done:
             continue
-        rows[str(key)] = _measure(case, variant, key, rows)
+        rows[str(key)] = {**_measure(case, variant, key, rows), "commit": _COMMIT.value}
         _print(key, rows[str(key)])
         _write(out, rows)
     _write(out, rows)
@@ -92,7 +94,7 @@ def _print(key: Key, row: Row) -> None:
 
 
 def _write(out: Path, rows: dict[str, Row]) -> None:
-    results = {"environment": _environment(), "summary": summarise(rows), "rows": rows}
+    results = {"environment": _environment(rows), "summary": summarise(rows), "rows": rows}
     partial = out.with_suffix(".partial")
     partial.write_text(json.dumps(results, indent=1) + "\n")
     partial.replace(out)
@@ -105,7 +107,13 @@ def _write_reports(out: Path) -> None:
     scatter(rows, out.with_suffix(".png"))
 
 
-def _environment() -> dict[str, Any]:
+def _commits(rows: dict[str, Row]) -> str:
+    """Which commits the rows are of, and how many of each."""
+    counts = collections.Counter(str(row.get("commit")) for row in rows.values())
+    return ", ".join(f"{count} rows at {commit}" for commit, count in counts.most_common())
+
+
+def _environment(rows: dict[str, Row]) -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
         "command": "python -m benchmarks.fidelity",
@@ -114,6 +122,8 @@ def _environment() -> dict[str, Any]:
         "jaxlib": metadata.version("jaxlib"),
         "python": platform.python_version(),
         "profile": _PROFILE.value,
+        "commits": _commits(rows),
+        "time_limit_seconds": _SECONDS.value,
     }
 
 

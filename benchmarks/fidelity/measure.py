@@ -42,12 +42,19 @@ class Case:
 
 
 def planned_row(case: Case, variant: PlannedVariant, free_peak_bytes: int | None) -> Row:
-    """Plans under the variant's share of `free_peak_bytes`, and checks with the case's target."""
-    budget: int | str = UNLIMITED
-    if variant.share is not None:
-        assert free_peak_bytes is not None
-        budget = int(variant.share * free_peak_bytes)
-    return planned_under(case, budget)
+    """Plans under the variant's share of `free_peak_bytes`, and checks with the case's target.
+
+    Where no plan needs that little, the row is of the least budget that the error names, and
+    `asked_bytes` is what was asked for.
+    """
+    if variant.share is None:
+        return planned_under(case, UNLIMITED)
+    assert free_peak_bytes is not None
+    budget = int(variant.share * free_peak_bytes)
+    row = planned_under(case, budget)
+    if "error" not in row or row["least_peak_bytes"] is None:
+        return row
+    return {**planned_under(case, row["least_peak_bytes"]), "asked_bytes": budget}
 
 
 def planned_under(case: Case, budget: int | str) -> Row:
@@ -148,7 +155,8 @@ def _uses(collectives: Mapping[str, CollectiveUse]) -> dict[str, list[int]]:
 
 
 def _failure(error: kiwi.errors.KiwiError) -> Row:
-    return {"error": type(error).__name__, "what": error.what}
+    least = getattr(error, "least_peak_bytes", None)
+    return {"error": type(error).__name__, "what": error.what, "least_peak_bytes": least}
 
 
 def _since(started: float) -> float:

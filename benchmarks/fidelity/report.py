@@ -12,6 +12,7 @@ _MIB = 2**20
 _EXPLAINED = (
     "plans: Kiwi's own. by_hand: sharded by hand, `jax.checkpoint` as named, run by Kiwi as it is",
     '(`planner="xla"`). plain: the same step compiled without Kiwi, against `plan.as_written`.',
+    "Budgets: the one asked for in brackets, where no plan needs that little.",
 )
 
 
@@ -50,7 +51,7 @@ def _row_line(key: str, row: Row) -> str:
     worst = max(collective_errors(row, Key.parse(key).target), key=lambda p: p[1], default=None)
     cells = (
         key,
-        _mib(row.get("budget_bytes")),
+        _budget(row),
         _mib(row.get("predicted_peak_bytes")),
         _mib(row["compiled_peak_bytes"]),
         "" if error is None else f"{error:+.1%}",
@@ -67,6 +68,12 @@ def _plain(row: Row | None) -> tuple[str, str]:
     if row is None:
         return "", ""
     return _mib(row["compiled_peak_bytes"]), f"{peak_error(row):+.1%}"
+
+
+def _budget(row: Row) -> str:
+    """The budget; in brackets the one asked for, if no plan needs that little."""
+    asked = f" ({_mib(row['asked_bytes'])})" if "asked_bytes" in row else ""
+    return _mib(row.get("budget_bytes")) + asked
 
 
 def _rounds(row: Row) -> str:

@@ -64,7 +64,11 @@ def collective_errors(row: Row, target: str) -> Iterator[tuple[str, float]]:
 
 
 def summarise(rows: Mapping[str, Row]) -> dict[str, Any]:
-    """Per target: errors of the peak and of collectives, and the share of plans that fit."""
+    """Per target: errors of the peak and of collectives, and the share of plans that fit.
+
+    "below_the_least" are the rows whose budget no plan needs as little as, and for which the least
+    one was taken instead; "refused" those that ended without a plan that meets its budget.
+    """
     keyed = {Key.parse(key): row for key, row in rows.items()}
     targets = sorted({key.target for key in keyed})
     return {target: _of_target(keyed, target) for target in targets}
@@ -89,6 +93,7 @@ def _of_target(keyed: Mapping[Key, Row], target: str) -> dict[str, Any]:
         ),
         "budgets": len(checked),
         "budgets_met": sum(checked),
+        "below_the_least": sorted(str(key) for key, row in mine.items() if "asked_bytes" in row),
         "refused": sorted(
             f"{key}: {row.get('error', 'BudgetNotMetError')}"
             for key, row in mine.items()

@@ -7,7 +7,7 @@ it starts from occupy memory. An equation is *materialised* if one of these hold
    loop or another region, random bits, several results, side effects;
 2. one of its values is a result of the function;
 3. a library call (matmul, convolution) reads it, and it is more than a change of layout of
-   something materialised;
+   something materialised whole: such calls transpose, but take no slices;
 4. several equations read it, and computing it twice would cost more than reading it back:
    a transcendental function, or an addition (residual streams, gradient sums);
 5. the chain in front of it has grown to `MAX_CHAIN` equations or `MAX_READS` inputs;
@@ -96,8 +96,9 @@ def materialised(graph: HloGraph) -> tuple[bool, ...]:
     found: list[bool] = []
     chains = _Chains(graph, found)
     for equation in graph.program.equations:
-        decision = _decide(graph, equation.index, results) or chains.too_long(equation.index)
-        found.append(decision)
+        chains.add(equation.index)
+        decision = _decide(graph, equation.index, results, chains)
+        found.append(decision or chains.too_long(equation.index))
     for index, is_root in enumerate(found):
         if is_root and _has_epilogue(graph, index, found, results):
             found[index] = False
@@ -148,7 +149,7 @@ def is_layout_change(graph: HloGraph, equation: int) -> bool:
     return opcodes(graph, equation) <= _LAYOUT
 
 
-def _decide(graph: HloGraph, index: int, results: frozenset[int]) -> bool:
+def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chains") -> bool:
     equation, info = graph.program.equations[index], graph.equations[index]
     found = opcodes(graph, index)
     if not is_map(graph, index) or any(o in results for o in equation.outputs):
@@ -162,7 +163,7 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int]) -> bool:
     if any(reader.name == "shard_map" or reader.is_transfer for reader in reading):
         return True
     if any(opcodes(graph, r) & LIBRARY_OPCODES for r in readers):
-        return not is_layout_change(graph, index)
+        return not is_layout_change(graph, index) or chains.has_slice(index)
     return len(readers) > 1 and bool(found & _WORTH_KEEPING)
 
 
@@ -181,8 +182,8 @@ class _Chains:
         self._members: dict[int, frozenset[int]] = {}
         self._reads: dict[int, frozenset[int]] = {}
 
-    def too_long(self, index: int) -> bool:
-        """Whether case 5 holds; remembers the chain of `index`."""
+    def add(self, index: int) -> None:
+        """Notes the next equation, of whose producers it is known what is materialised."""
         program = self._graph.program
         members, reads = {index}, set()
         for value in program.equations[index].reads:
@@ -193,6 +194,13 @@ class _Chains:
                 members |= self._members[producer]
                 reads |= self._reads[producer]
         self._members[index], self._reads[index] = frozenset(members), frozenset(reads)
+
+    def has_slice(self, index: int) -> bool:
+        """Whether the chain takes a part of what it reads."""
+        return any("slice" in opcodes(self._graph, member) for member in self._members[index])
+
+    def too_long(self, index: int) -> bool:
+        """Whether case 5 holds."""
         if self._graph.equations[index].is_constant:
             return False
-        return len(members) > MAX_CHAIN or len(reads) > MAX_READS
+        return len(self._members[index]) > MAX_CHAIN or len(self._reads[index]) > MAX_READS

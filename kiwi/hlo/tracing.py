@@ -12,6 +12,7 @@ from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.collection import without_collection
 from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
 from kiwi.hlo.loops import Carry, Loop, ScanOperands, border_equation
+from kiwi.hlo.parts import parts
 from kiwi.hlo.program import Equation, Literal, Program, Value, join_scopes, kept_outputs
 
 INLINED_CALLS = {
@@ -125,6 +126,9 @@ class _Builder:
                 env[eqn.outvars[0]] = inputs[0]
             elif self._open_loops and loops.may_open(eqn):
                 env.update(zip(eqn.outvars, self._open(eqn, inputs, scope, loop), strict=True))
+            elif (taken_apart := parts(eqn)) is not None:
+                outputs = self._inline_closed(taken_apart, inputs, scope, loop)
+                env.update(zip(eqn.outvars, outputs, strict=True))
             else:
                 outputs = self._emit(eqn, inputs, scope, loop)
                 env.update(zip(kept_outputs(eqn), outputs, strict=True))
@@ -145,6 +149,11 @@ class _Builder:
         closed = called if isinstance(called, jex.ClosedJaxpr) else jex.ClosedJaxpr(called, ())
         if self._keep_checkpoints and _is_recomputation(eqn):
             inputs = tuple(self._barrier(i, eqn, scope, loop) for i in inputs)
+        return self._inline_closed(closed, inputs, scope, loop)
+
+    def _inline_closed(
+        self, closed: Any, inputs: Sequence[int | Literal], scope: str, loop: int | None
+    ) -> list[int | Literal]:
         env: dict[Any, Any] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
         self._bind_constants(env, closed.jaxpr.constvars, closed.consts)
         self._inline(closed.jaxpr, env, scope, loop)

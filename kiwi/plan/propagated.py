@@ -2,20 +2,25 @@
 
 XLA lays out what the caller leaves open by Shardy's propagation from what is given, on a program
 that it has simplified before. So XLA itself is asked: the program is compiled for virtual CPU
-devices with every value as a result, and the compiled program says how its results lie.
+devices, each equation in a name scope of its own, and XLA's text of it after Shardy says how its
+values lie. Asking for the values as results of the program would be simpler, but what else reads a
+value changes what Shardy propagates to it.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 from jax.sharding import PartitionSpec
 
-from kiwi.errors import ShardingConflictError
-from kiwi.hlo.lowering import all_values_function
 from kiwi.hlo.program import Program
 from kiwi.mesh import DeviceMesh, TensorSharding
-from kiwi.plan.verify import Step, result_specs_on_cpu
+from kiwi.plan.op_shardings import ShardedInstruction, entry_instructions, tensor_sharding
+from kiwi.plan.verify import Step, propagated_text_on_cpu
 from kiwi.strategy.build import Fixed
+
+_SCOPE = re.compile(r"kiwi_equation_(\d+)")
 
 
 def propagated(program: Program, mesh: DeviceMesh, fixed: Fixed) -> dict[int, TensorSharding]:
@@ -34,50 +39,67 @@ def propagated(program: Program, mesh: DeviceMesh, fixed: Fixed) -> dict[int, Te
             wanted = fixed.arguments.get(fixed.carried[position])
         if wanted is not None and isinstance(value, int) and value not in program.arguments:
             results.setdefault(value, mesh.partition_spec(wanted))
-    specs = propagated_specs(program, mesh, arguments, results)
-    found = {v: _sharding(spec, len(program.values[v].shape), mesh) for v, spec in specs.items()}
+    found = propagated_shardings(program, mesh, arguments, results)
     return {v: s for v, s in found.items() if s.divides(program.values[v].shape, mesh.shape)}
 
 
-def propagated_specs(
+def propagated_shardings(
     program: Program,
     mesh: DeviceMesh,
     arguments: Mapping[int, PartitionSpec],
     results: Mapping[int, PartitionSpec],
-) -> dict[int, PartitionSpec]:
+) -> dict[int, TensorSharding]:
     """By value index how the values of a program lie.
 
     `arguments` gives the shardings of arguments and constants by value index, those left out are
-    open; `results` those that are wanted of results, by value index as well. A value whose
-    sharding cannot be said in axes of the mesh is left out.
+    open; `results` those that are wanted of results, by value index as well. Left out are values
+    whose sharding cannot be said in axes of the mesh, those that XLA simplifies away, and results
+    of equations of several, which its text does not tell apart.
     """
-    inputs, every_value = all_values_function(program)
+    inputs = [*program.arguments, *program.constants]
+    outputs = sorted(program.result_values)
     step = Step(
-        every_value,
+        _scoped(program, inputs, outputs),
         [program.values[v].shape_dtype for v in inputs],
         mesh,
         [arguments.get(v) for v in inputs],
-        [results.get(v) for v in range(len(program.values))],
+        [results.get(v) for v in outputs],
         donated=(),
     )
-    found = result_specs_on_cpu(step)
-    return {v: spec for v, spec in enumerate(found) if spec is not None}
+    found: dict[int, TensorSharding] = {}
+    for instruction in entry_instructions(propagated_text_on_cpu(step)):
+        value = _value_of(program, inputs, instruction)
+        rank = len(instruction.shape)
+        lies = None if value is None else tensor_sharding(instruction.sharding, rank, mesh)
+        if value is not None and lies is not None:
+            found[value] = lies  # the last instruction of a scope yields the equation's result
+    return found
 
 
-def _sharding(spec: PartitionSpec, rank: int, mesh: DeviceMesh) -> TensorSharding:
-    """Axes of size 1 are dropped: they cut nothing."""
-    position = {name: k for k, name in enumerate(mesh.axis_names)}
-    names = [_names(entry) for entry in (*spec, *[None] * (rank - len(spec)))]
-    unknown = {n for dim in names for n in dim} - position.keys()
-    if unknown:
-        raise ShardingConflictError(f"Axes {sorted(unknown)} are not axes of the mesh.")
-    real = set(mesh.nontrivial_axes)
-    return TensorSharding(
-        tuple(tuple(position[n] for n in dim if position[n] in real) for dim in names)
-    )
+def _scoped(
+    program: Program, inputs: Sequence[int], outputs: Sequence[int]
+) -> Callable[..., list[Any]]:
+    """From a program's inputs to some of its values, each equation in its scope."""
+
+    def function(*arrays: Any) -> list[Any]:
+        env = dict(zip(inputs, arrays, strict=True))
+        for equation in program.equations:
+            with jax.named_scope(f"kiwi_equation_{equation.index}"):
+                env.update(zip(equation.outputs, equation.apply(env.__getitem__), strict=True))
+        return [env[v] for v in outputs]
+
+    return function
 
 
-def _names(entry: Any) -> tuple[str, ...]:
-    if entry is None:
-        return ()
-    return (entry,) if isinstance(entry, str) else tuple(entry)
+def _value_of(
+    program: Program, inputs: Sequence[int], instruction: ShardedInstruction
+) -> int | None:
+    """The value that an instruction yields, or a step on the way to it."""
+    if instruction.opcode == "parameter":
+        return None if instruction.position is None else inputs[instruction.position]
+    found = _SCOPE.search(instruction.op_name)
+    if found is None:
+        return None
+    outputs = program.equations[int(found[1])].outputs
+    is_it = len(outputs) == 1 and program.values[outputs[0]].shape == instruction.shape
+    return outputs[0] if is_it else None

@@ -3,20 +3,22 @@
 In this process where it has enough CPU devices, else in a process of its own.
 """
 
+import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 from jax import export
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from kiwi.errors import CompileCheckError
 from kiwi.hlo.host import HOST_MEMORY
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.compiled import CompiledProgram, read_compiled
-from kiwi.plan.worker import Request, compile_elsewhere, specs_elsewhere
+from kiwi.plan.worker import Request, compile_elsewhere, text_elsewhere
 
 CPU_COMPILER_OPTIONS = {
     "xla_disable_hlo_passes": "cse_barrier_expander,cpu-all-reduce-combiner,"
@@ -33,11 +35,8 @@ CPU_COMPILER_OPTIONS = {
   emit the barriers that the first pass would have removed (it fails, or ends the process).
 """
 
-SHARDINGS_COMPILER_OPTIONS = {
-    **CPU_COMPILER_OPTIONS,
-    "xla_backend_optimization_level": 0,
-}
-"""Where only the shardings of the results are wanted, no time goes into machine code."""
+_SHARDY = "shardy-xla"
+"""XLA's pass that propagates shardings."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +113,8 @@ def compile_on_cpu_elsewhere(step: Step) -> CompiledProgram:
     return compile_elsewhere(export_step(step, "cpu"), request, lambda printed: None)
 
 
-def result_specs_on_cpu(step: Step) -> list[PartitionSpec | None]:
-    """How the results lie that `out_specs` leaves open, as XLA:CPU chooses.
-
-    None for a result whose sharding is not one of the mesh's axes.
+def propagated_text_on_cpu(step: Step) -> str:
+    """XLA's text of a step after Shardy has laid out what `in_specs` and `out_specs` leave open.
 
     **Raises:** `CompileCheckError` if the compilation fails.
     """
@@ -125,15 +122,40 @@ def result_specs_on_cpu(step: Step) -> list[PartitionSpec | None]:
     if len(devices) < step.mesh.size:
         mesh = step.mesh
         request = Request("shardings", mesh.shape, mesh.axis_names, step.donated, {})
-        return specs_elsewhere(export_step(step, "cpu"), request)
-    jitted = step.jit(step.mesh.jax_mesh(devices), SHARDINGS_COMPILER_OPTIONS)
-    return read_result_specs(jitted.lower(*step.arguments).compile())
+        return text_elsewhere(export_step(step, "cpu"), request)
+    with tempfile.TemporaryDirectory(prefix="kiwi-") as folder:
+        options = propagation_options(folder)
+        step.jit(step.mesh.jax_mesh(devices), options).lower(*step.arguments).compile()
+        return read_propagated_text(folder)
 
 
-def read_result_specs(compiled: Any) -> list[PartitionSpec | None]:
-    """The shardings of a `jax.stages.Compiled`'s results, in order."""
-    leaves = jax.tree.leaves(compiled.output_shardings)
-    return [s.spec if isinstance(s, NamedSharding) else None for s in leaves]
+def propagation_options(folder: str) -> dict[str, Any]:
+    """Compiler options with which XLA writes its text before and after Shardy to a folder.
+
+    Only the text is wanted, so no time goes into machine code.
+    """
+    return {
+        **CPU_COMPILER_OPTIONS,
+        "xla_backend_optimization_level": 0,
+        "xla_dump_to": folder,
+        "xla_dump_hlo_as_text": True,
+        "xla_dump_hlo_pass_re": _SHARDY,
+    }
+
+
+def read_propagated_text(folder: str) -> str:
+    """The text after Shardy, from the folder that XLA wrote it to.
+
+    **Raises:** `CompileCheckError` if there is none.
+    """
+    found = sorted(Path(folder).glob(f"*.after_{_SHARDY}.*"))
+    if not found:
+        raise CompileCheckError(
+            "XLA did not write what Shardy propagates.",
+            cause="jax_use_shardy_partitioner is off, or a compilation cache answered.",
+            suggestion="Turn it on; or plan with another planner.",
+        )
+    return found[-1].read_text()
 
 
 def export_step(step: Step, platform: str) -> bytes:

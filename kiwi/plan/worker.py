@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jax.sharding import PartitionSpec
-
 from kiwi.errors import CompileCheckError, KiwiError
 from kiwi.plan.compiled import CompiledProgram, compiled_from_json
 
@@ -29,7 +27,7 @@ _WORKER = "kiwi.plan.worker_process"
 class Request:
     """What the process is told beside the function.
 
-    - `target`: "cpu" or "cuda"; "shardings" only asks how results lie.
+    - `target`: "cpu" or "cuda"; "shardings" only asks what Shardy propagates.
     - `shape`, `axis_names`: of the mesh; `donated`: argument positions.
     - `options`: what else the target needs, as JSON.
     """
@@ -53,18 +51,12 @@ def compile_elsewhere(
     return compiled_from_json(_answer(exported, request, explain))
 
 
-def specs_elsewhere(exported: bytes, request: Request) -> list[PartitionSpec | None]:
-    """How the results of a serialised `Exported` lie, compiled in a process of its own.
+def text_elsewhere(exported: bytes, request: Request) -> str:
+    """XLA's text of a serialised `Exported` after Shardy, compiled in a process of its own.
 
     **Raises:** `CompileCheckError` if the process fails.
     """
-    answer = _answer(exported, request, lambda printed: None)
-    return [spec if spec is None else _spec(spec) for spec in answer]
-
-
-def _spec(entries: Any) -> PartitionSpec:
-    """JSON knows no tuples."""
-    return PartitionSpec(*(tuple(e) if isinstance(e, list) else e for e in entries))
+    return _answer(exported, request, lambda printed: None)
 
 
 def _answer(exported: bytes, request: Request, explain: Callable[[str], KiwiError | None]) -> Any:

@@ -19,8 +19,8 @@ from kiwi.plan import cuda
 from kiwi.plan.compiled import CompiledProgram, read_compiled
 from kiwi.plan.verify import (
     CPU_COMPILER_OPTIONS,
-    SHARDINGS_COMPILER_OPTIONS,
-    read_result_specs,
+    propagation_options,
+    read_propagated_text,
 )
 from kiwi.plan.worker import EXPORTED, REQUEST, RESULT, Request
 
@@ -42,10 +42,10 @@ def _cpu_mesh(request: Request) -> DeviceMesh:
     return mesh
 
 
-def _shardings(exported: Any, request: Request, folder: str) -> list[list[Any] | None]:
+def _shardings(exported: Any, request: Request, folder: str) -> str:
     mesh = _cpu_mesh(request)
-    compiled = _compile(exported, request, mesh, jax.devices(), SHARDINGS_COMPILER_OPTIONS)
-    return [None if spec is None else list(spec) for spec in read_result_specs(compiled)]
+    _compile(exported, request, mesh, jax.devices(), propagation_options(folder))
+    return read_propagated_text(folder)
 
 
 def _for_cpu(exported: Any, request: Request, folder: str) -> CompiledProgram:

@@ -59,6 +59,28 @@ def test_case_3_layout_changes_in_front_of_library_calls_are_absorbed():
     assert "transpose" in names and "reshape" in names
 
 
+def test_case_3_slices_in_front_of_library_calls_are_materialised():
+    def function(x, w):
+        return (x[:, 4:].T @ w).sum()
+
+    x, w = array(8, 16), array(8, 8)
+    assert "transpose" in materialised_names(function, x, w)
+    assert "slice" in absorbed_names(function, x, w)
+
+
+def test_parts_of_a_split_are_absorbed_one_by_one():
+    def function(x):
+        left, right = jnp.split(x * 2, 2, axis=1)
+        return jnp.sin(left.sum(0)), right.T @ right
+
+    graph = graph_of(function, X)
+    assert [e.name for e in graph.program.equations].count("slice") == 2
+    assert "split" not in materialised_names(function, X) + absorbed_names(function, X)
+    kept = materialised(graph)
+    slices = [e.index for e in graph.program.equations if e.name == "slice"]
+    assert sorted(kept[s] for s in slices) == [False, True]  # a matmul reads the second
+
+
 def test_case_4_costly_values_with_several_readers_are_materialised():
     def function(x):
         y = jnp.exp(x * 2)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import kiwi
@@ -100,3 +101,15 @@ def test_sums_over_devices_are_in_a_place_of_their_own_on_the_cpu(depth: int):
     product, arguments = 512 * 512 * 4, 2 * 512 * depth * 4 // 8
     assert found.estimate.peak_bytes == pytest.approx(arguments + 2 * product, abs=4096)
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, abs=64)
+
+
+def halves_summed(x, w):
+    """Both halves of a matmul's result, reduced; as the gradient of a concatenation is."""
+    left, right = jnp.split(x @ w, 2, axis=1)
+    return left.reshape(512, -1, 8).sum(-1), jnp.tanh(right).sum(0)
+
+
+def test_parts_of_a_split_that_reductions_read_take_no_memory():
+    found = kiwi.plan(halves_summed, array(512, 64), array(64, 4096), mesh_shape=(1,))
+    assert found.compiled is not None
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, abs=256)

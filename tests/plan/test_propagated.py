@@ -12,7 +12,7 @@ from examples import gpt, mlp
 from examples.baselines import Baseline, compile_baseline, estimate_baseline
 from kiwi.hlo.tracing import trace
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.propagated import propagated_specs
+from kiwi.plan.propagated import propagated_shardings
 
 MESH = DeviceMesh.create((2, 4), "h100-sxm")
 
@@ -22,8 +22,8 @@ def specs_of_results(function: Any, specs: list[P], *shapes: tuple[int, ...]) ->
     program = trace(lambda *leaves: [function(*leaves)], arrays)
     given = dict(zip(program.arguments, specs, strict=True))
     results = [r for r in program.results if isinstance(r, int)]
-    found = propagated_specs(program, MESH, given, {})
-    return [found[r] for r in results]
+    found = propagated_shardings(program, MESH, given, {})
+    return [MESH.partition_spec(found[r]) for r in results]
 
 
 def test_shardings_propagate_as_in_xla():
@@ -71,7 +71,8 @@ def test_larger_meshes_are_asked_in_a_process_of_their_own():
     program = trace(lambda x, w: [jnp.tanh(x @ w)], arrays)
     given = dict(zip(program.arguments, [P(("x", "y"), None), P()], strict=True))
     asked = [r for r in program.results if isinstance(r, int)]
-    assert propagated_specs(program, mesh, given, {})[asked[0]] == P(("x", "y"))
+    found = propagated_shardings(program, mesh, given, {})[asked[0]]
+    assert mesh.partition_spec(found) == P(("x", "y"), None)
 
 
 def test_lookups_under_fsdp_follow_the_batch_as_in_xla():

@@ -1,0 +1,118 @@
+"""The shardings of a program's instructions, in XLA's text after Shardy has propagated them.
+
+    %add.7 = f32[64,256]{1,0} add(%a, %b), sharding={devices=[8,1]<=[8]}, metadata={op_name="…"}
+
+A tile assignment `devices=[t0,t1,…]<=[d0,d1,…]T(p0,p1,…)` cuts dimension k of the tensor into `tk`
+parts; which device gets which part is the iota of all devices, reshaped to `d`, transposed by `p`
+and reshaped to `t` (`xla/hlo/ir/tile_assignment.h`). Trailing tile dimensions replicate.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from kiwi.mesh import DeviceMesh, TensorSharding
+
+_INSTRUCTION = re.compile(
+    r"^\s+(?:ROOT )?%\S+ = \w+\[(?P<shape>[\d,]*)\]\S* (?P<opcode>[\w-]+)\((?P<operands>[^)]*)\)"
+    r"(?P<rest>.*)$"
+)
+_SHARDING = re.compile(r"sharding=\{(?P<sharding>[^{}]*(?:\{[^{}]*\}[^{}]*)*)\}")
+_INDEX = re.compile(r", index=(\d+)")
+_OP_NAME = re.compile(r'op_name="(?P<name>[^"]*)"')
+_TILES = re.compile(
+    r"devices=\[(?P<tiles>[\d,]+)\](?:<=\[(?P<dims>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?"
+    r"|(?P<devices>[\d,]+))"
+)
+
+
+@dataclass(frozen=True)
+class ShardedInstruction:
+    """An instruction with one array as its result.
+
+    `position` is the number of a parameter, or the element that is taken of a tuple.
+    """
+
+    opcode: str
+    shape: tuple[int, ...]
+    op_name: str
+    sharding: str
+    position: int | None
+
+
+def entry_instructions(text: str) -> Iterator[ShardedInstruction]:
+    """The instructions of a module's entry computation, in order; tuples are left out.
+
+    What Shardy leaves without a sharding is replicated.
+    """
+    _, _, entry = text.partition("\nENTRY ")
+    for line in entry.splitlines():
+        found = _INSTRUCTION.match(line)
+        if found is not None:
+            name, sharding = _OP_NAME.search(found["rest"]), _SHARDING.search(found["rest"])
+            yield ShardedInstruction(
+                found["opcode"],
+                _numbers(found["shape"]),
+                "" if name is None else name["name"],
+                "replicated" if sharding is None else sharding["sharding"],
+                _position(found),
+            )
+
+
+def _position(found: re.Match[str]) -> int | None:
+    if found["opcode"] == "parameter":
+        return int(found["operands"])
+    index = _INDEX.search(found["rest"]) if found["opcode"] == "get-tuple-element" else None
+    return None if index is None else int(index[1])
+
+
+def tensor_sharding(sharding: str, rank: int, mesh: DeviceMesh) -> TensorSharding | None:
+    """A sharding's text in axes of the mesh; None if it cannot be said in them."""
+    if sharding.startswith("replicated"):
+        return TensorSharding(((),) * rank)
+    found = _TILES.match(sharding)
+    if found is None:
+        return None
+    tiles = _numbers(found["tiles"])
+    parts = np.empty((mesh.size, len(tiles)), int)  # of each device, along each tile dimension
+    parts[_devices(found).ravel()] = np.indices(tiles).reshape(len(tiles), -1).T
+    parts = parts.reshape(*mesh.shape, len(tiles))
+    dims = [_axes_of(parts[..., k], tiles[k], mesh) for k in range(rank)]
+    known = tuple(axes for axes in dims if axes is not None)
+    return TensorSharding(known) if len(known) == rank else None
+
+
+def _devices(found: re.Match[str]) -> np.ndarray:
+    tiles = _numbers(found["tiles"])
+    if found["devices"] is not None:
+        return np.array(_numbers(found["devices"])).reshape(tiles)
+    dims = _numbers(found["dims"])
+    order = _numbers(found["order"]) if found["order"] is not None else tuple(range(len(dims)))
+    return np.arange(prod(dims)).reshape(dims).transpose(order).reshape(tiles)
+
+
+def _axes_of(part: np.ndarray, tiles: int, mesh: DeviceMesh) -> tuple[int, ...] | None:
+    """The mesh axes along which a dimension is cut, major first, from every device's part of it.
+
+    None where no sequence of whole axes cuts it so.
+    """
+    origin = (0,) * part.ndim
+    steps = {}
+    for axis in mesh.nontrivial_axes:
+        step = int(part[(*origin[:axis], 1, *origin[axis + 1 :])] - part[origin])
+        if step:
+            steps[axis] = step
+    axes = tuple(sorted(steps, key=lambda axis: -abs(steps[axis])))
+    expected = np.zeros_like(part)
+    for axis in axes:
+        shape = [-1 if k == axis else 1 for k in range(part.ndim)]
+        expected = expected * mesh.shape[axis] + np.arange(mesh.shape[axis]).reshape(shape)
+    is_exact = prod(mesh.shape[a] for a in axes) == tiles and np.array_equal(expected, part)
+    return axes if is_exact else None
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(",") if n)
