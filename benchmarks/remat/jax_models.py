@@ -3,38 +3,44 @@
     python -m benchmarks.remat.jax_models --models gpt-4 gpt-12 --planners remat rotor
 
 Each step is traced once. Budgets are shares of what the given order needs beyond arguments and
-results. The planned schedule is emitted and compiled by XLA:CPU; "compiled" is the peak that
-the compiler reports, beside the budget. Models are scaled down so that compiling is quick:
-their structure and number of layers are what planning depends on.
-
-Rows are written one by one to `--out`; those that are there already are not made again.
+results. Schedules are emitted and compiled by XLA:CPU; while the compiled peak is over the budget,
+it is planned again under a lower limit, as `kiwi.plan` does (`kiwi.plan.tightening`). The first
+figures of a row are those of the first schedule, the others those of the first schedule whose
+compiled peak is within the budget, or of the nearest one. Models are scaled down so that
+compiling is quick: their structure and number of layers are what planning depends on.
 """
 
 import argparse
-import datetime
-import json
-import platform
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from rich.console import Console
-from rich.table import Table
 
 import kiwi.api
+from benchmarks.remat.row import (
+    MEBIBYTE,
+    WIDTH,
+    ClosedLoop,
+    Results,
+    Row,
+    add_common_options,
+    command_of,
+    solved,
+    table,
+)
 from examples import convnet, encoder, encoder_decoder, gpt, unet, vit
-from kiwi.errors import InfeasibleBudgetError, KiwiError
+from kiwi.errors import BudgetNotMetError, KiwiError
+from kiwi.plan.one_device import scheduled
 from kiwi.plan.plan import Plan
-from kiwi.plan.verify import verify_on_cpu
-from kiwi.solver.remat import PLANNERS, RematGraph, RematResult, order_peak_bytes, solve
+from kiwi.plan.settings import Settings
+from kiwi.plan.tightening import tightened
+from kiwi.solver.remat import PLANNERS, RematGraph, order_peak_bytes
 from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
 
-MEBIBYTE = 1 << 20
 NO_LIMIT = "100TiB"
 RESULTS = Path(__file__).parent / "results" / "jax_models.json"
 MOST_OPERATORS = {"checkmate": 150, "checkmate-lp": 150, "rk-checkmate": 150, "moccasin": 600}
@@ -42,34 +48,9 @@ MOST_OPERATORS = {"checkmate": 150, "checkmate-lp": 150, "rk-checkmate": 150, "m
 
 
 @dataclass(frozen=True)
-class Row:
-    """One planner on one model under one budget; None where it found or compiled nothing.
-
-    `note`: why there is no schedule, or that the compiled peak is over the budget.
-    """
-
-    model: str
-    operators: int
-    budget_percent: int
-    planner: str
-    budget_mib: float
-    overhead_percent: float | None = None
-    predicted_mib: float | None = None
-    compiled_mib: float | None = None
-    planning_seconds: float | None = None
-    note: str = ""
-
-    @property
-    def key(self) -> tuple[str, int, str]:
-        """What a row is of."""
-        return self.model, self.budget_percent, self.planner
-
-
-@dataclass(frozen=True)
 class Traced:
     """A model's step: the plan that keeps everything, and its graph."""
 
-    name: str
     base: Plan
     graph: RematGraph
 
@@ -118,19 +99,34 @@ MODELS: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 
 def main() -> None:
-    """Makes the rows that are missing, each written at once, then the table."""
+    """Makes the rows that are missing, then prints the table."""
     options = _parser().parse_args()
-    rows = _read(options.out)
+    command = command_of("benchmarks.remat.jax_models")
+    results = Results(options.out, command, list(MODELS))
+    rows: list[Row] = []
     for name in options.models:
-        wanted = [(p, planner) for p in options.budgets for planner in options.planners]
-        missing = [(p, planner) for p, planner in wanted if (name, p, planner) not in rows]
-        if missing:
-            traced = trace_model(name)
-            for percent, planner in missing:
-                row = make_row(traced, planner, percent, options.time_limit, options.compilations)
-                rows[row.key] = row
-                _write(options, list(rows.values()))
-    Console(width=120).print(_table(_sorted(rows)))
+        wanted = [
+            Row(name, 0, percent, planner, options.time_limit, seed)
+            for percent in options.budgets
+            for planner in options.planners
+            for seed in options.seeds
+        ]
+        rows += results.make(wanted, _Maker(name, options.compiled).row)
+    Console(width=WIDTH).print(table(rows))
+
+
+class _Maker:
+    """Makes the rows of one model, which is traced when the first is made."""
+
+    def __init__(self, name: str, compiled: list[str]) -> None:
+        self._name, self._compiled = name, compiled
+        self._traced: Traced | None = None
+
+    def row(self, row: Row) -> Row:
+        """The row with all figures."""
+        if self._traced is None:
+            self._traced = trace_model(self._name)
+        return make_row(self._traced, row, row.planner in self._compiled)
 
 
 def trace_model(name: str) -> Traced:
@@ -147,127 +143,80 @@ def trace_model(name: str) -> Traced:
         donate_argnums=0,
     )
     units = base.execution.units
-    return Traced(name, base, remat_graph(units, one_device_strategies(units, base.mesh)))
+    return Traced(base, remat_graph(units, one_device_strategies(units, base.mesh)))
 
 
-def make_row(
-    traced: Traced, planner: str, percent: int, time_limit: float, compilations: int
-) -> Row:
+def make_row(traced: Traced, row: Row, is_compiled: bool) -> Row:
     """One planner under one budget."""
-    graph, count = traced.graph, len(traced.graph.operators)
+    graph = traced.graph
     beyond = order_peak_bytes(graph) - graph.resident_bytes
-    budget = graph.resident_bytes + beyond * percent // 100
-    row = Row(traced.name, count, percent, planner, budget / MEBIBYTE)
-    if count > MOST_OPERATORS.get(planner, count):
-        return replace(row, note=f"not for over {MOST_OPERATORS[planner]} operators")
-    last = row
-    for attempt in _attempts(traced, planner, budget, time_limit, max(1, compilations)):
-        last = replace(row, **attempt)
-        if not compilations:
-            break
-    if last.compiled_mib is not None and last.compiled_mib > last.budget_mib:
-        last = replace(last, note="over budget as compiled")
-    return last
+    budget_bytes = graph.resident_bytes + beyond * row.budget_percent // 100
+    count = len(graph.operators)
+    row = replace(row, operators=count, budget_mib=budget_bytes / MEBIBYTE)
+    if count > MOST_OPERATORS.get(row.planner, count):
+        return replace(row, note=f"not for over {MOST_OPERATORS[row.planner]} operators")
+    if is_compiled:
+        return _compiled_row(traced, row, budget_bytes)
+    return solved(row, graph, budget_bytes)[0]
 
 
-def _attempts(
-    traced: Traced, planner: str, budget: int, time_limit: float, compilations: int
-) -> Iterator[dict[str, Any]]:
-    """What is known after planning, and after each compilation.
+def _compiled_row(traced: Traced, row: Row, budget_bytes: int) -> Row:
+    """With what the closed loop makes of it."""
+    base = replace(traced.base, memory_budget_bytes=budget_bytes)
+    settings = Settings(
+        mesh=base.mesh,
+        memory_budget_bytes=budget_bytes,
+        planner=row.planner,
+        time_limit_seconds=row.time_limit_seconds,
+        verify="cpu",
+        solver="auto",
+        seed=row.seed,
+        gap=0.0,
+        respect_user_checkpoint=False,
+    )
+    made: list[Row] = []
 
-    While the compiled peak is over the budget, it is planned again under a lower limit.
-    """
-    limit, seconds = budget, 0.0
-    for number in range(compilations):
-        started = time.monotonic()
-        try:
-            result = solve(traced.graph, limit, planner, time_limit)
-        except InfeasibleBudgetError as error:
-            if number == 0:
-                least = (error.least_peak_bytes or 0) / MEBIBYTE
-                bound = (error.least_peak_bound_bytes or 0) / MEBIBYTE
-                note = f"none found: least known {least:.1f}, at least {bound:.1f} MiB"
-                yield {"planning_seconds": time.monotonic() - started, "note": note}
-            return
-        except KiwiError as error:
-            yield {"planning_seconds": time.monotonic() - started, "note": error.what}
-            return
-        seconds += result.seconds
-        found = _figures(traced, result, seconds)
-        yield found
-        peak = _compiled_peak_bytes(traced, result)
-        yield {**found, "compiled_mib": peak / MEBIBYTE}
-        limit -= peak - budget
-        if peak <= budget or limit <= 0:
-            return
+    def plan_within(limit_bytes: int) -> Plan:
+        found, result = solved(row, traced.graph, limit_bytes)
+        made.append(found)
+        if isinstance(result, KiwiError):
+            raise result
+        return scheduled(base, traced.graph, result)
 
-
-def _figures(traced: Traced, result: RematResult, seconds: float) -> dict[str, Any]:
-    return {
-        "overhead_percent": 100 * result.overhead,
-        "predicted_mib": result.peak_bytes / MEBIBYTE,
-        "planning_seconds": seconds,
-    }
+    try:
+        plan = tightened(plan_within, settings, cause="")
+    except BudgetNotMetError as error:
+        assert isinstance(error.plan, Plan)
+        plan = error.plan
+    except KiwiError:  # the first schedule was not found
+        return made[0]
+    return replace(made[0], closed_loop=_closed_loop(plan, made))
 
 
-def _compiled_peak_bytes(traced: Traced, result: RematResult) -> int:
-    execution = replace(traced.base.execution, schedule=result.schedule)
-    return verify_on_cpu(replace(traced.base, execution=execution).step).peak_bytes
-
-
-def _read(path: Path) -> dict[tuple[str, int, str], Row]:
-    if not path.exists():
-        return {}
-    rows = [Row(**each) for each in json.loads(path.read_text())["rows"]]
-    return {row.key: row for row in rows}
-
-
-def _write(options: argparse.Namespace, rows: list[Row]) -> None:
-    packages = ("jax", "jaxlib", "numpy", "ortools", "numba")
-    head = {
-        "command": "python -m benchmarks.remat.jax_models",
-        "date": datetime.date.today().isoformat(),
-        "python": platform.python_version(),
-        "versions": {package: version(package) for package in packages},
-        "time_limit_seconds": options.time_limit,
-    }
-    ordered = _sorted({row.key: row for row in rows})
-    text = json.dumps({**head, "rows": [asdict(row) for row in ordered]}, indent=1)
-    options.out.write_text(text + "\n")
-    with options.out.with_suffix(".txt").open("w") as file:
-        Console(file=file, width=120).print(_table(ordered))
-
-
-def _sorted(rows: dict[tuple[str, int, str], Row]) -> list[Row]:
-    names = list(MODELS)
-    return sorted(rows.values(), key=lambda r: (names.index(r.model), -r.budget_percent, r.planner))
-
-
-def _table(rows: list[Row]) -> Table:
-    columns = ("model", "operators", "budget %", "planner", "overhead %", "budget MiB")
-    table = Table(*columns, "predicted", "compiled", "planning s", "")
-    for row in rows:
-        shown = (row.predicted_mib, row.compiled_mib, row.planning_seconds)
-        table.add_row(
-            *(row.model, str(row.operators), str(row.budget_percent), row.planner),
-            "" if row.overhead_percent is None else f"{row.overhead_percent:.2f}",
-            f"{row.budget_mib:.2f}",
-            *("" if value is None else f"{value:.2f}" for value in shown),
-            row.note,
-        )
-    return table
+def _closed_loop(plan: Plan, made: list[Row]) -> ClosedLoop:
+    """What was reached; `made` are the schedules of all rounds."""
+    found = plan.solve_result
+    assert plan.compiled is not None and found.objective is not None
+    return ClosedLoop(
+        met=plan.fits,
+        rounds=sum(row.increase_percent is not None for row in made),
+        increase_percent=100 * (found.objective / found.bound - 1),
+        predicted_mib=plan.estimate.peak_bytes / MEBIBYTE,
+        compiled_mib=plan.compiled.peak_bytes / MEBIBYTE,
+        seconds=sum(row.seconds or 0.0 for row in made),
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    add_common_options(parser, sorted(PLANNERS))
+    parser.set_defaults(out=RESULTS)
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=["gpt-2", "gpt-4"])
-    parser.add_argument("--planners", nargs="+", choices=sorted(PLANNERS), default=sorted(PLANNERS))
     parser.add_argument("--budgets", nargs="+", type=int, default=[80, 60, 40], help="per cent")
-    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each plan")
+    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each schedule")
     parser.add_argument(
-        "--compilations", type=int, default=3, help="at most, for each row; 0: plan alone"
+        "--compiled", nargs="*", default=sorted(PLANNERS), help="planners that are also compiled"
     )
-    parser.add_argument("--out", type=Path, default=RESULTS)
     return parser
 
 

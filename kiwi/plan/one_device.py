@@ -42,8 +42,11 @@ def plan_one_device(traced: "Traced", planning: PlanningProblem, settings: "Sett
     base = _keeping_all(traced, planning, settings)
     units = planning.units
     graph = remat_graph(units, one_device_strategies(units, planning.mesh))
+    seconds = max(0.1, settings.time_limit_seconds / MOST_ROUNDS)
     return tightened(
-        lambda limit: _plan(base, graph, limit, settings),
+        lambda limit: scheduled(
+            base, graph, solve(graph, limit, settings.planner, seconds, settings.seed)
+        ),
         settings,
         cause="XLA holds more than the schedule asks for.",
     )
@@ -57,14 +60,9 @@ def _keeping_all(traced: "Traced", planning: PlanningProblem, settings: "Setting
     return plan_of(traced, planning, result, settings)
 
 
-def _plan(base: Plan, graph: RematGraph, limit_bytes: int, settings: "Settings") -> Plan:
-    result = solve(
-        graph,
-        limit_bytes,
-        settings.planner,
-        max(0.1, settings.time_limit_seconds / MOST_ROUNDS),
-        settings.seed,
-    )
+def scheduled(base: Plan, graph: RematGraph, result: RematResult) -> Plan:
+    """The plan `base`, which recomputes nothing, under the schedule found for the graph of its
+    units."""
     plan = replace(base, solve_result=_solve_result(base.solve_result, result))
     seconds = base.estimate.step_seconds + result.compute_seconds - graph.once_seconds
     memory = simulate(graph, result.schedule).memory_bytes

@@ -1,8 +1,9 @@
 """Schedules of a step, compiled under an ever lower limit until one is within the budget.
 
 What "kiwi-full", "kiwi-reduced" and the planners of one device share. They find a schedule of the
-step's units for a limit; what the compiled program holds beyond the budget is taken off the limit,
-and the schedule is sought again. ("joint" corrects its problem instead: `kiwi.plan.loop`.)
+step's units for a limit; what the compiled program holds beyond the budget is taken off what was
+predicted, and the schedule is sought again within that. ("joint" corrects its problem instead:
+`kiwi.plan.loop`.)
 """
 
 from collections.abc import Callable, Sequence
@@ -42,15 +43,23 @@ def tightened(
     for _ in range(MOST_ROUNDS):
         try:
             plan = _compiled(plan_within(limit_bytes), limit_bytes, rounds, settings)
-        except (InfeasibleBudgetError, NoPlanFoundError):
+        except (InfeasibleBudgetError, NoPlanFoundError) as error:
             if nearest is None:
                 raise
-            break
+            # A limit between this one and the last may do: the smallest that is known to.
+            least_bytes = getattr(error, "least_peak_bytes", None)
+            predicted_bytes = [each.predicted_peak_bytes for each in rounds]
+            if least_bytes is None or not limit_bytes < least_bytes < min(predicted_bytes):
+                break
+            limit_bytes = least_bytes
+            continue
         if settings.verify is None or plan.fits:
             return plan
         rounds = plan.rounds
         nearest = plan if nearest is None else min(nearest, plan, key=lambda p: p.peak_bytes)
-        limit_bytes -= plan.peak_bytes - settings.memory_budget_bytes
+        # What is predicted may lie below the limit: taken off that, the same plan would be found.
+        excess_bytes = plan.peak_bytes - settings.memory_budget_bytes
+        limit_bytes = min(limit_bytes, plan.estimate.peak_bytes) - excess_bytes
         if limit_bytes <= 0:
             break
     assert nearest is not None

@@ -28,8 +28,6 @@ MOVES_PER_SECOND = 400_000
 MOVES_PER_OPERATOR = 20_000
 """More in one run gain nothing on small graphs."""
 AIMED_SHARES = (1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
-FASTSA_SECONDS = 2.0
-"""Seconds that `fastsa` plans with for each second of its round: it mostly ends early."""
 ORDER, FASTSA, BEST = "order", "fastsa", "best"
 COOLING = 1e-3
 
@@ -56,14 +54,18 @@ class Round:
 
 
 ROUNDS = (
-    Round(0.10, (Run(ORDER, 0.5), Run(ORDER, 1.0, SHARP))),
+    Round(0.08, (Run(ORDER, 0.5), Run(ORDER, 1.0, SHARP))),
     Round(
-        0.40,
+        0.42,
         (Run(ORDER, 2.0), Run(FASTSA, 0.0)),
         until_met=(Run(ORDER, 2.0), Run(ORDER, 1.0, SHARP)),
     ),
     Round(0.08),
-    Round(0.15, (Run(BEST, 0.1, SHARP), Run(BEST, 0.5))),
+    Round(
+        0.15,
+        (Run(BEST, 0.1, SHARP), Run(BEST, 0.5)),
+        until_met=(Run(BEST, 0.1, SHARP), Run(FASTSA, 0.0)),
+    ),
     Round(0.07),
     Round(0.12, (Run(BEST, 0.1, STRICT), Run(BEST, 0.03))),
     Round(0.08),
@@ -105,9 +107,9 @@ def _round(task: Task, number: int, best: Candidate, wall_seconds: float) -> lis
         return [Outcome(found.candidate, found.tries, found.completed)]
 
     def work(run: Run, seed: int) -> Outcome:
-        own = replace(task, seed=seed)
         if run.start == FASTSA:
-            return _fastsa(own, seconds, wall_seconds)
+            return _fastsa(task, wall_seconds)
+        own = replace(task, seed=seed)
         start = best.schedule if run.start == BEST else Schedule(task.graph.order)
         return _annealed(own, run, start, seconds, wall_seconds)
 
@@ -128,8 +130,9 @@ def _annealed(
     return Outcome(candidate(task, found.schedule), found.moves, found.completed)
 
 
-def _fastsa(task: Task, seconds: float, wall_seconds: float) -> Outcome:
+def _fastsa(task: Task, wall_seconds: float) -> Outcome:
+    """As `fastsa` plans by itself in the whole time, most of which it mostly leaves."""
     deadline = min(task.deadline, time.monotonic() + wall_seconds)
-    finding = fastsa(replace(task, time_limit_seconds=FASTSA_SECONDS * seconds, deadline=deadline))
+    finding = fastsa(replace(task, deadline=deadline))
     schedule = finding.schedule or Schedule(task.graph.order)
     return Outcome(candidate(task, schedule), finding.iterations, finding.deterministic)

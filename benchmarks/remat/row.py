@@ -1,0 +1,240 @@
+"""One row for all benchmarks of planners: a planner on a graph under a budget.
+
+Rows are kept in a JSON file with a table beside it. Each is written when it is made, and those
+that are there already are not made again, so that a run can be stopped and taken up.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from kiwi.errors import InfeasibleBudgetError, KiwiError
+from kiwi.solver.remat import (
+    PLANNERS,
+    RematGraph,
+    RematResult,
+    order_peak_bytes,
+    simulate,
+    solve,
+)
+
+MEBIBYTE = 1 << 20
+WIDTH = 190
+"""Characters of tables."""
+PACKAGES = ("jax", "jaxlib", "numba", "numpy", "ortools")
+
+
+@dataclass(frozen=True)
+class ClosedLoop:
+    """What the compiler makes of schedules under ever lower limits (`kiwi.plan.tightening`).
+
+    - `met`: a compiled peak is within the budget. The other figures are of that schedule, or of the
+      nearest one.
+    - `rounds`: how many schedules were compiled; `seconds`: for planning all of them.
+    """
+
+    met: bool
+    rounds: int
+    increase_percent: float
+    predicted_mib: float
+    compiled_mib: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One planner on one graph under one budget; None where it found no schedule.
+
+    - `budget_percent`, `peak_percent`: of what the given order needs beyond what is always there.
+    - `increase_percent`: time beyond computing everything once; `seconds`: of planning.
+    - `is_proven`: the planner proved it the best of the schedules that it can express.
+    - `note`: why there is no schedule, with the smallest budget known and the bound.
+    - `budget_mib`, `closed_loop`: where schedules are compiled.
+    """
+
+    graph: str
+    operators: int
+    budget_percent: int
+    planner: str
+    time_limit_seconds: float
+    seed: int = 0
+    increase_percent: float | None = None
+    peak_percent: float | None = None
+    seconds: float | None = None
+    is_proven: bool = False
+    note: str = ""
+    budget_mib: float | None = None
+    closed_loop: ClosedLoop | None = None
+
+    @property
+    def key(self) -> tuple[str, int, str, int]:
+        """What a row is of."""
+        return self.graph, self.budget_percent, self.planner, self.seed
+
+
+def solved(row: Row, graph: RematGraph, budget_bytes: int) -> tuple[Row, RematResult | KiwiError]:
+    """The row with what its planner finds; figures are those of the schedule, simulated again."""
+    started = time.monotonic()
+    try:
+        result = solve(graph, budget_bytes, row.planner, row.time_limit_seconds, row.seed)
+    except KiwiError as error:
+        return replace(row, seconds=time.monotonic() - started, note=_reason(row, error)), error
+    found = simulate(graph, result.schedule)
+    assert found.peak_bytes <= budget_bytes
+    beyond = order_peak_bytes(graph) - graph.resident_bytes
+    bound = result.family_bound_seconds or result.bound_seconds
+    row = replace(
+        row,
+        increase_percent=100 * (found.compute_seconds / graph.once_seconds - 1),
+        peak_percent=100 * (found.peak_bytes - graph.resident_bytes) / beyond,
+        seconds=result.seconds,
+        is_proven=found.compute_seconds <= bound * (1 + 1e-6),
+    )
+    return row, result
+
+
+def _reason(row: Row, error: KiwiError) -> str:
+    if not isinstance(error, InfeasibleBudgetError):
+        return error.what
+    known = (error.least_peak_bytes or 0, error.least_peak_bound_bytes or 0)
+    if row.budget_mib is None:
+        return f"none: least known {known[0]}, bound {known[1]} bytes"
+    least, bound = (each / MEBIBYTE for each in known)
+    return f"none: least known {least:.2f}, bound {bound:.2f} MiB"
+
+
+class Results:
+    """Rows in a file, if there is one, by their keys; in the order of `graphs`."""
+
+    def __init__(self, path: Path | None, command: str, graphs: Sequence[str]) -> None:
+        self._path, self._graphs = path, list(graphs)
+        self._commands: list[str] = []
+        self._rows: dict[tuple[str, int, str, int], Row] = {}
+        if path is not None and path.exists():
+            content = json.loads(path.read_text())
+            self._commands = content["commands"]
+            self._rows = {row.key: row for row in map(_row, content["rows"])}
+        self._commands = [*dict.fromkeys([*self._commands, command])]
+
+    def make(self, wanted: Iterable[Row], run: Callable[[Row], Row]) -> list[Row]:
+        """The wanted rows; those that are missing are made."""
+        wanted = list(wanted)
+        for row in wanted:
+            if row.key not in self._rows:
+                self._rows[row.key] = run(row)
+                self._write()
+        return [self._rows[row.key] for row in wanted]
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        rows = sorted(self._rows.values(), key=self._place)
+        content = {
+            "commands": self._commands,
+            "date": datetime.date.today().isoformat(),
+            "python": platform.python_version(),
+            "versions": {package: version(package) for package in PACKAGES},
+            "rows": [asdict(row) for row in rows],
+        }
+        self._path.write_text(json.dumps(content, indent=1) + "\n")
+        with self._path.with_suffix(".txt").open("w") as file:
+            console = Console(file=file, width=WIDTH)
+            if any(row.budget_mib is not None for row in rows):
+                console.print(overview(rows))
+            console.print(table(rows))
+
+    def _place(self, row: Row) -> tuple[int, str, int, str, int]:
+        known = row.graph in self._graphs
+        place = self._graphs.index(row.graph) if known else len(self._graphs)
+        return place, row.graph, -row.budget_percent, row.planner, row.seed
+
+
+def command_of(module: str, **shown: str) -> str:
+    """The command that runs now, without `--out`; `shown` replaces values, such as paths."""
+    arguments, kept = sys.argv[1:], []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        if "--out" not in (before, argument):
+            kept.append(shown.get(before.removeprefix("--"), argument))
+    return " ".join([f"python -m {module}", *kept])
+
+
+def _row(each: Mapping[str, Any]) -> Row:
+    loop = each["closed_loop"]
+    return Row(**{**each, "closed_loop": None if loop is None else ClosedLoop(**loop)})
+
+
+def overview(rows: list[Row]) -> Table:
+    """Planner by model and budget, where schedules are compiled."""
+    planners = sorted({row.planner for row in rows})
+    title = "increase % / compiled peak in % of the budget (! over it) / planning s; - none found"
+    shown = Table("graph", "budget %", *planners, title=title)
+    cells = {(row.graph, row.budget_percent, row.planner): _overview_cell(row) for row in rows}
+    for graph, budget in dict.fromkeys((row.graph, row.budget_percent) for row in rows):
+        own = (cells.get((graph, budget, planner), "") for planner in planners)
+        shown.add_row(graph, str(budget), *own)
+    return shown
+
+
+def _overview_cell(row: Row) -> str:
+    loop = row.closed_loop
+    if row.increase_percent is None:
+        return "-"
+    if loop is None:
+        return f"{row.increase_percent:.1f} /  / {row.seconds:.0f}"
+    peak = f"{100 * loop.compiled_mib / (row.budget_mib or 1.0):.0f}{'' if loop.met else '!'}"
+    return f"{loop.increase_percent:.1f} / {peak} / {loop.seconds:.0f}"
+
+
+def table(rows: list[Row]) -> Table:
+    """All rows; columns of compiled schedules only where there are some."""
+    compiled = any(row.closed_loop is not None for row in rows)
+    shown = Table(
+        "graph", "operators", "budget %", "planner", "limit s", "increase %", "peak %", "s"
+    )
+    for name in ("budget MiB", "rounds", "increase %", "compiled MiB", "s") if compiled else ():
+        shown.add_column(name)
+    shown.add_column("")
+    for row in rows:
+        own = (row.graph, str(row.operators), str(row.budget_percent), row.planner)
+        figures = (row.increase_percent, row.peak_percent, row.seconds)
+        loop = _loop_cells(row) if compiled else ()
+        limit = f"{row.time_limit_seconds:g}"
+        shown.add_row(*own, limit, *map(_number, figures), *loop, _remark(row))
+    return shown
+
+
+def _loop_cells(row: Row) -> tuple[str, ...]:
+    loop = row.closed_loop
+    if loop is None:
+        return (_number(row.budget_mib), "", "", "", "")
+    figures = (loop.increase_percent, loop.compiled_mib, loop.seconds)
+    return (_number(row.budget_mib), str(loop.rounds), *map(_number, figures))
+
+
+def _remark(row: Row) -> str:
+    if row.closed_loop is not None and not row.closed_loop.met:
+        over = row.closed_loop.compiled_mib / (row.budget_mib or 1.0) - 1
+        return f"not met as compiled: nearest {100 * over:.1f} % over"
+    return row.note or ("proven" if row.is_proven else "")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def add_common_options(parser: argparse.ArgumentParser, planners: list[str]) -> None:
+    """Options that all benchmarks of planners have; `planners` by default."""
+    parser.add_argument("--planners", nargs="+", choices=sorted(PLANNERS), default=planners)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--out", type=Path, help="JSON; the table is written beside it")
