@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kiwi.errors import InfeasibleBudgetError
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
 from kiwi.plan.budget import format_bytes
 from kiwi.plan.loop import plan_of
 from kiwi.plan.plan import Plan
@@ -27,7 +27,7 @@ from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.rotor import rotor
 from kiwi.solver.settle import settled
 from kiwi.strategy.build import PlanningProblem
-from kiwi.strategy.remat_graph import sharded_remat_graph
+from kiwi.strategy.remat_graph import sharded_remat_graph, smallest_remat_graph
 
 if TYPE_CHECKING:
     from kiwi.plan.settings import Settings
@@ -53,9 +53,40 @@ def plan_two_stage(traced: "Traced", planning: PlanningProblem, settings: "Setti
 
     - `planning`: the step without recomputation, under the memory budget.
 
-    **Raises:** `InfeasibleBudgetError` with the smallest peak of all pairs, `BudgetNotMetError` if
-    none fits as compiled, `InvalidProblemError` if the step has no backward pass.
+    **Raises:** `InfeasibleBudgetError` with the smallest peak of all pairs and the largest working
+    set, `BudgetNotMetError` if none fits as compiled, `InvalidProblemError` if the step has no
+    backward pass.
     """
+    try:
+        return _planned(traced, planning, settings)
+    except BudgetNotMetError:
+        raise
+    except InfeasibleBudgetError as error:
+        bound_bytes = least_bound_bytes(planning)
+        least_bytes = error.least_peak_bytes
+        raise _infeasible(settings.memory_budget_bytes, least_bytes, bound_bytes) from error
+
+
+def least_bound_bytes(planning: PlanningProblem) -> int:
+    """No sharding peaks lower under any schedule: the largest working set, as sharded as can be.
+
+    Results may take the place of operands, so that only the larger of both counts.
+    """
+    graph = smallest_remat_graph(planning)
+
+    def computed_bytes(values: Sequence[int]) -> int:
+        return sum(graph.values[v].size_bytes for v in values if graph.producer[v] >= 0)
+
+    return graph.resident_bytes + max(
+        (
+            max(computed_bytes(each.inputs), computed_bytes(each.outputs)) + each.temporary_bytes
+            for each in graph.operators
+        ),
+        default=0,
+    )
+
+
+def _planned(traced: "Traced", planning: PlanningProblem, settings: "Settings") -> Plan:
     found = list(first_stage(planning, settings))
     shardings = [
         Sharded(plan_of(traced, planning, result, settings), _graph_of(planning, result))
@@ -180,13 +211,19 @@ def _recomputing(sharded: Sharded, limit_bytes: int) -> Plan:
     return with_schedule(plan, finding.schedule, seconds, found.peak_bytes, found.memory_bytes)
 
 
-def _infeasible(limit_bytes: int, least_bytes: int | None) -> InfeasibleBudgetError:
+def _infeasible(
+    limit_bytes: int, least_bytes: int | None, bound_bytes: int | None = None
+) -> InfeasibleBudgetError:
+    cause = "The first stage's shardings hold too much for any persistent schedule."
+    if bound_bytes is not None:
+        cause += f" Every plan needs {format_bytes(bound_bytes)} at least, the largest working set."
     suggestion = 'planner="joint", or a larger memory_budget.'
     if least_bytes is not None:
         suggestion = f"memory_budget={least_bytes}, which a pair meets, or {suggestion}"
     return InfeasibleBudgetError(
         f"No sharding with a schedule of its chain fits {format_bytes(limit_bytes)}.",
-        cause="The first stage's shardings hold too much for any persistent schedule.",
+        cause=cause,
         suggestion=suggestion,
         least_peak_bytes=least_bytes,
+        least_peak_bound_bytes=bound_bytes,
     )

@@ -61,6 +61,29 @@ def sharded_remat_graph(planning: PlanningProblem, solution: Sequence[int]) -> R
     return with_communication(graph, resharded)
 
 
+def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
+    """The graph with each value, and the workspace of each unit, as small as any sharding makes it.
+
+    No sharding of the step without opened loops has a smaller working set than this graph's.
+    """
+    units, values = planning.units, planning.units.graph.program.values
+    layouts = {source.value: set(source.shardings) for source in planning.sources}
+    for unit, node in zip(units.units, planning.unit_nodes, strict=True):
+        for place, value in enumerate(unit.outputs):
+            layouts[value] = {strategy.results[place] for strategy in node.strategies}
+    shards = {
+        value: max(layout.shard_count(planning.mesh.shape) for layout in each)
+        for value, each in layouts.items()
+    }
+    strategies = [
+        min(node.strategies, key=lambda strategy: strategy.workspace_bytes)
+        for node in planning.unit_nodes
+    ]
+    return _Builder(
+        units, strategies, lambda value: values[value].size_bytes // shards[value]
+    ).graph()
+
+
 def _resharded_operands(
     planning: PlanningProblem,
     unit: Unit,

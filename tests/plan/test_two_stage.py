@@ -7,7 +7,7 @@ import pytest
 
 import kiwi
 from kiwi.errors import InfeasibleBudgetError
-from kiwi.plan.two_stage import BUDGETS, growing_budgets
+from kiwi.plan.two_stage import BUDGETS, growing_budgets, least_bound_bytes
 
 LAYERS, WIDTH, BATCH = 6, 64, 512
 
@@ -46,6 +46,16 @@ def test_budgets_grow_from_the_memory_budget():
     assert budgets[-1] == 10604  # 1.3 to the ninth power
 
 
+def test_no_plan_peaks_below_the_bound(free):
+    bound = least_bound_bytes(free.origin.planning)
+    options = {"time_limit_seconds": 1.0}
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        _planned("joint", bound // 2, **options).plan(*_arguments())
+    least = caught.value.least_peak_bytes
+    plan = _planned("joint", least, **options).plan(*_arguments())
+    assert bound <= plan.estimate.peak_bytes <= least
+
+
 def test_with_enough_memory_it_is_sharding_alone(free):
     plan = _planned("two-stage", "1TiB").plan(*_arguments())
     assert not plan.execution.recomputed
@@ -81,12 +91,16 @@ def test_a_compiled_plan_that_recomputes_meets_the_budget_and_computes_the_same(
         np.testing.assert_allclose(expected, found, rtol=1e-4, atol=1e-5)
 
 
-def test_an_infeasible_budget_names_the_smallest_peak_of_a_pair():
+def test_an_infeasible_budget_names_the_smallest_peak_of_a_pair_and_a_bound():
     # 1.3⁹ times 200 kB suffices for the fastest sharding; no schedule of it does with 200 kB.
     with pytest.raises(InfeasibleBudgetError, match="persistent schedule") as caught:
         _planned("two-stage", 200_000).plan(*_arguments())
     least = caught.value.least_peak_bytes
     assert least > 200_000
     assert f"memory_budget={least}" in caught.value.suggestion
+    # Weights, and what one matmul of a layer writes, on one of eight devices.
+    bound = caught.value.least_peak_bound_bytes
+    assert (LAYERS * WIDTH * WIDTH + BATCH * WIDTH) * 4 // 8 <= bound <= least
+    assert "at least" in caught.value.cause
     again = _planned("two-stage", 2 * least).plan(*_arguments())
     assert again.estimate.peak_bytes <= 2 * least
