@@ -181,7 +181,7 @@ def _compiled_row(traced: Traced, row: Row, budget_bytes: int) -> Row:
         made.append(found)
         if isinstance(result, KiwiError):
             raise result
-        return scheduled(base, traced.graph, result)
+        return scheduled(base, traced.graph, result, limit_bytes)
 
     try:
         plan = tightened(plan_within, settings, cause="")

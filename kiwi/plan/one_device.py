@@ -2,7 +2,8 @@
 
 1. The step is planned without a limit and without recomputation: what is to be scheduled.
 2. A planner finds a schedule of its units within the budget.
-3. It is emitted and compiled as any plan. While the compiled peak is over the budget, the limit
+3. Steps change places where XLA's heap would waste much (`kiwi.plan.repacking`).
+4. It is emitted and compiled as any plan. While the compiled peak is over the budget, the limit
    is lowered by the excess, and planned again (`kiwi.plan.tightening`).
 """
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from kiwi.plan.loop import plan_of
 from kiwi.plan.plan import Plan
 from kiwi.plan.planners import planner_named
+from kiwi.plan.repacking import repacked
 from kiwi.plan.tightening import MOST_ROUNDS, tightened, with_schedule
 from kiwi.solver import SolveResult
 from kiwi.solver.outcome import conclude
@@ -45,7 +47,7 @@ def plan_one_device(traced: "Traced", planning: PlanningProblem, settings: "Sett
     seconds = max(0.1, settings.time_limit_seconds / MOST_ROUNDS)
     return tightened(
         lambda limit: scheduled(
-            base, graph, solve(graph, limit, settings.planner, seconds, settings.seed)
+            base, graph, solve(graph, limit, settings.planner, seconds, settings.seed), limit
         ),
         settings,
         cause="XLA holds more than the schedule asks for.",
@@ -60,13 +62,17 @@ def _keeping_all(traced: "Traced", planning: PlanningProblem, settings: "Setting
     return plan_of(traced, planning, result, settings)
 
 
-def scheduled(base: Plan, graph: RematGraph, result: RematResult) -> Plan:
-    """The plan `base`, which recomputes nothing, under the schedule found for the graph of its
-    units."""
-    plan = replace(base, solve_result=_solve_result(base.solve_result, result))
+def scheduled(base: Plan, graph: RematGraph, result: RematResult, limit_bytes: int) -> Plan:
+    """The plan `base`, which recomputes nothing, under a schedule that was found for its units.
+
+    Steps may change places, within the limit, where XLA's heap would exceed the plan's budget.
+    """
+    schedule = repacked(graph, result.schedule, limit_bytes, base.memory_budget_bytes)
+    found = simulate(graph, schedule)
+    answer = replace(_solve_result(base.solve_result, result), peak_bytes=found.peak_bytes)
     seconds = base.estimate.step_seconds + result.compute_seconds - graph.once_seconds
-    memory = simulate(graph, result.schedule).memory_bytes
-    return with_schedule(plan, result.schedule, seconds, result.peak_bytes, memory)
+    plan = replace(base, solve_result=answer)
+    return with_schedule(plan, schedule, seconds, found.peak_bytes, found.memory_bytes)
 
 
 def _solve_result(base: SolveResult, result: RematResult) -> SolveResult:

@@ -8,6 +8,7 @@ its whole life; it tries the order by size and that by length of life, and takes
 
 from collections.abc import Sequence
 
+import numba
 import numpy as np
 
 from kiwi.solver.problem import Interval
@@ -24,28 +25,37 @@ def packed_bytes(buffers: Sequence[Interval]) -> int:
         np.lexsort((start, -length, -size)),
         np.lexsort((start, -size, -length)),
     )
-    return min(_heap_bytes(fields[order]) for order in orders)
+    return min(int(_heap_bytes(fields[order])) for order in orders)
 
 
-def _heap_bytes(buffers: np.ndarray) -> int:
+@numba.njit(cache=True, nogil=True)
+def _heap_bytes(buffers):
     """Best fit in the given order; rows are start, end, bytes."""
-    start, end, size = (np.ascontiguousarray(column) for column in buffers.T)
-    offset = np.zeros_like(size)
-    for k in range(len(size)):
-        overlaps = np.flatnonzero((start[:k] < end[k]) & (start[k] < end[:k]))
-        order = overlaps[np.argsort(offset[overlaps], kind="stable")]
-        offset[k] = _best_gap(offset[order], offset[order] + size[order], size[k])
-    return int((offset + size).max())
+    count = len(buffers)
+    offset = np.zeros(count, np.int64)
+    by_offset = np.zeros(count, np.int64)  # the buffers that have their place, from the bottom
+    top = 0
+    for k in range(count):
+        offset[k] = _best_gap(buffers, offset, by_offset, k)
+        top = max(top, offset[k] + buffers[k, 2])
+        place = k
+        while place > 0 and offset[by_offset[place - 1]] > offset[k]:
+            by_offset[place] = by_offset[place - 1]
+            place -= 1
+        by_offset[place] = k
+    return top
 
 
-def _best_gap(low: np.ndarray, high: np.ndarray, size: int) -> int:
-    """The start of the smallest gap of at least `size` between the occupied [low, high)."""
-    if not len(low):
-        return 0
-    reached = np.maximum.accumulate(high)
-    starts = np.concatenate(([0], reached[:-1]))
-    gaps = low - starts
-    fits = np.flatnonzero(gaps >= size)
-    if not len(fits):
-        return int(reached[-1])
-    return int(starts[fits[np.argmin(gaps[fits])]])
+@numba.njit(cache=True, nogil=True)
+def _best_gap(buffers, offset, by_offset, k):
+    """The start of the smallest gap that buffer `k` fits into, between those that live with it."""
+    start, end, size = buffers[k]
+    reached, best, smallest = 0, -1, 0
+    for place in range(k):
+        other = by_offset[place]
+        if buffers[other, 0] < end and start < buffers[other, 1]:
+            gap = offset[other] - reached
+            if gap >= size and (best < 0 or gap < smallest):
+                best, smallest = reached, gap
+            reached = max(reached, offset[other] + buffers[other, 2])
+    return best if best >= 0 else reached

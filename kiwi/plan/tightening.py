@@ -46,12 +46,12 @@ def tightened(
         except (InfeasibleBudgetError, NoPlanFoundError) as error:
             if nearest is None:
                 raise
-            # A limit between this one and the last may do: the smallest that is known to.
+            # Between the smallest peak known and the last one there may be a schedule that fits.
             least_bytes = getattr(error, "least_peak_bytes", None)
-            predicted_bytes = [each.predicted_peak_bytes for each in rounds]
-            if least_bytes is None or not limit_bytes < least_bytes < min(predicted_bytes):
+            last_bytes = min(each.predicted_peak_bytes for each in rounds)
+            if least_bytes is None or least_bytes >= last_bytes:
                 break
-            limit_bytes = least_bytes
+            limit_bytes = (least_bytes + last_bytes) // 2
             continue
         if settings.verify is None or plan.fits:
             return plan

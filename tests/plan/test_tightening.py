@@ -60,23 +60,22 @@ def test_the_limit_falls_by_the_excess(base, asked):
     assert [r.compiled_peak_bytes for r in plan.rounds] == [BUDGET + WASTE, BUDGET]
 
 
-def test_a_limit_that_is_too_low_gives_way_to_the_least_known_one(base, asked):
+def test_a_limit_that_is_too_low_gives_way_to_one_between(base, asked):
     limits, plan_within = asked
     budget = BUDGET - 8 * WASTE
+    least = budget - WASTE // 2
 
     def refusing(limit_bytes):
-        least_bytes = budget - WASTE // 2
-        if limit_bytes < least_bytes:
+        if limit_bytes < least:
             limits.append(limit_bytes)
-            raise InfeasibleBudgetError("Too small.", least_peak_bytes=least_bytes)
+            raise InfeasibleBudgetError("Too small.", least_peak_bytes=least)
         return plan_within(limit_bytes)
 
+    settings = _settings(base, verify="cpu", memory_budget_bytes=budget)
     with pytest.raises(BudgetNotMetError) as caught:
-        tightening.tightened(
-            refusing, _settings(base, verify="cpu", memory_budget_bytes=budget), cause=""
-        )
-    assert limits[:3] == [budget, budget - WASTE, budget - WASTE // 2]
-    assert caught.value.plan.rounds[-1].limit_bytes == budget - WASTE // 2
+        tightening.tightened(refusing, settings, cause="")
+    assert limits[:3] == [budget, budget - WASTE, (least + budget) // 2]
+    assert caught.value.plan.rounds[-1].limit_bytes == limits[2]
 
 
 def test_without_a_check_the_first_plan_is_the_answer(base, asked):
