@@ -4,37 +4,44 @@ Where the limit does not bind, a search has no reason to prefer either, and may 
 longer than anything reads them.
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 
-from kiwi.solver.problem import Edge, Interval, Problem
+from kiwi.solver.problem import Edge, Interval, Node, Problem
 
 
 def settled(problem: Problem, solution: Sequence[int]) -> tuple[int, ...]:
     """A solution of the same cost in which no node alone could hold less memory.
 
     A node's option is replaced by another that costs no more with the neighbours' options and
-    holds no more memory at any time. Peak and cost can only fall.
+    holds no more memory at any time; of those that hold the same, by the first. Peak and cost can
+    only fall. Nodes are taken from the last to the first: what a node is held for is settled
+    before the node itself.
     """
     choice = list(solution)
     around: list[list[Edge]] = [[] for _ in problem.nodes]
     for edge in problem.edges:
         around[edge.tail].append(edge)
         around[edge.head].append(edge)
-    for index, node in enumerate(problem.nodes):
-        held = node.usage[choice[index]]
+    for index, node in reversed(list(enumerate(problem.nodes))):
+        held, rank = node.usage[choice[index]], _rank(node, choice[index])
         candidates = [
-            option
+            int(option)
             for option in np.flatnonzero(node.costs <= node.costs[choice[index]])
-            if _held(node.usage[option]) < _held(held) and _within(node.usage[option], held)
+            if _rank(node, int(option)) < rank and _within(node.usage[option], held)
         ]
         cost = _edge_cost(around[index], index, choice, choice[index])
-        for option in sorted(candidates, key=lambda o: (_held(node.usage[o]), o)):
-            if _edge_cost(around[index], index, choice, int(option)) <= cost:
-                choice[index] = int(option)
+        for option in sorted(candidates, key=functools.partial(_rank, node)):
+            if _edge_cost(around[index], index, choice, option) <= cost:
+                choice[index] = option
                 break
     return tuple(choice)
+
+
+def _rank(node: Node, option: int) -> tuple[int, int]:
+    return _held(node.usage[option]), option
 
 
 def _edge_cost(edges: Sequence[Edge], node: int, choice: Sequence[int], option: int) -> float:

@@ -19,6 +19,7 @@ from kiwi.hlo.regions import region_workspace_bytes
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
+from kiwi.strategy.copied_operands import NOTHING_COPIED, CopiedOperands
 from kiwi.strategy.recorded import RecordedWork
 
 _PARTIAL_READERS = frozenset({"gather", "dynamic_slice", "slice"})
@@ -40,6 +41,7 @@ class UnitWork:
       ends with lies in place; of what is stacked an iteration writes one element.
     - `stacked`: how many elements a stacked result has, 1 if it is none.
     - `is_transfer`: whether it copies between host and device memory.
+    - `copied`: the operands that XLA:CPU copies first.
     """
 
     seconds_of_equation: tuple[float, ...]
@@ -54,6 +56,7 @@ class UnitWork:
     border: str | None = None
     stacked: int = 1
     is_transfer: bool = False
+    copied: CopiedOperands = NOTHING_COPIED
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
@@ -77,6 +80,7 @@ class UnitWork:
             units.border(unit),
             _stacked(units, unit),
             is_transfer,
+            CopiedOperands.of(units, unit),
         )
 
     def price(

@@ -42,8 +42,9 @@ class ShardingStrategy:
     - `result_bytes`: local bytes of all results together.
     - `workspace_bytes`: local bytes held beyond operands and results while it runs: partial
       sums that are larger than the scattered result, and what is alive inside of a region.
-    - `sum_bytes`: more workspace where the compiler has sums in another place than the summands
-      (`memory_while_running`): what these take beyond the operands, which are read by then.
+    - `cpu_bytes`: more workspace in XLA:CPU (`memory_while_running`): operands that it copies, or,
+      where that is more, sums in another place than the summands, beyond the operands, which are
+      read by then.
     - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and cuts.
     - `compute_provenance`: where `compute_seconds` come from.
     """
@@ -56,7 +57,7 @@ class ShardingStrategy:
     workspace_bytes: int
     cuts_sums: bool = False
     compute_provenance: Provenance = Provenance.ANALYTIC
-    sum_bytes: int = 0
+    cpu_bytes: int = 0
 
     @property
     def communication_seconds(self) -> float:
@@ -67,9 +68,10 @@ class ShardingStrategy:
         """Its workspace in bytes as a compiler has it; `target` as in `kiwi.strategy.hoisted`.
 
         XLA:GPU all-reduces in place, XLA:CPU does not (jax 0.10.2, a product whose operands are cut
-        along what is summed over; `tests/plan/test_memory.py`).
+        along what is summed over; `tests/plan/test_memory.py`). For copies of operands see
+        `kiwi.strategy.copied_operands`.
         """
-        return self.workspace_bytes + (self.sum_bytes if target == "cpu" else 0)
+        return self.workspace_bytes + (self.cpu_bytes if target == "cpu" else 0)
 
 
 def tensor_sharding(
@@ -202,7 +204,7 @@ class _Computation:
 
     - `reads`, `results`: the layouts of operands and of results, partial sums included.
     - `partial`: the mesh axes that leave partial sums.
-    - `partial_bytes`: local bytes of all results.
+    - `partial_bytes`: local bytes of all results; `copied_bytes`: of operands that XLA:CPU copies.
     """
 
     assignment: dict[int, tuple[int, ...]]
@@ -210,6 +212,7 @@ class _Computation:
     results: tuple[TensorSharding, ...]
     partial: tuple[int, ...]
     partial_bytes: int
+    copied_bytes: int
     compute: Price
 
 
@@ -230,12 +233,14 @@ def _computation(
     shards = {f: prod(mesh.shape[a] for a in axes) for f, axes in assignment.items()}
     read_shards = [r.shard_count(mesh.shape) for r in reads]
     kept = _result_factors(rule)
+    read_bytes = [b // n for b, n in zip(work.read_bytes, read_shards, strict=True)]
     return _Computation(
         assignment,
         tuple(reads),
         tuple(results),
         tuple(sorted(a for f, axes in assignment.items() if f not in kept for a in axes)),
         partial_bytes,
+        work.copied.bytes(shards, read_bytes, partial_bytes),
         work.price(shards, read_shards, partial_bytes),
     )
 
@@ -274,7 +279,7 @@ def _strategy(
         found.partial_bytes - result_bytes,
         bool(scatter) and not can_scatter(found.results[0], found.partial, dims),
         found.compute.provenance,
-        _sum_bytes(units, unit, mesh, found),
+        max(found.copied_bytes, _sum_bytes(units, unit, mesh, found)),
     )
 
 

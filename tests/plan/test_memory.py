@@ -113,3 +113,27 @@ def test_parts_of_a_split_that_reductions_read_take_no_memory():
     found = kiwi.plan(halves_summed, array(512, 64), array(64, 4096), mesh_shape=(1,))
     assert found.compiled is not None
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, abs=256)
+
+
+def product_of_transposed(x, y):
+    """A weight gradient summed over two dimensions, of which `y` has the other one first."""
+    return jnp.einsum("bsd,sbh->dh", jnp.tanh(x), jnp.sin(y))
+
+
+def joined(x, y):
+    """Both operands of the concatenation are computed for it; its reader is a library call."""
+    z = jnp.concatenate([jnp.tanh(x), jnp.sin(y)], axis=1)
+    return z.T @ z
+
+
+COPIED = [
+    pytest.param(product_of_transposed, array(64, 32, 256), array(32, 64, 128), id="matmul"),
+    pytest.param(joined, array(4096, 64), array(4096, 192), id="concatenation"),
+]
+
+
+@pytest.mark.parametrize(("function", "x", "y"), COPIED)
+def test_operands_that_the_compiler_copies_take_memory(function, x, y):
+    found = kiwi.plan(function, x, y, mesh_shape=(1,))
+    assert found.compiled is not None
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.002)

@@ -44,3 +44,10 @@ def test_cost_and_peak_never_rise(seed):
     one, other = evaluate(problem, before), evaluate(problem, after)
     assert other.cost <= one.cost
     assert np.all(np.asarray(other.usage_bytes) <= np.asarray(one.usage_bytes))
+
+
+def test_what_a_node_is_held_for_is_settled_first():
+    """The second needs the first for long only in an option that is no better than another."""
+    edge = Edge(0, 1, np.array([[0.0, 0.0], [0.0, np.inf]]))
+    problem = Problem((node([1.0, 1.0], 5, 2), node([0.0, 0.0], 1, 1)), (edge,), None, 6)
+    assert settled(problem, [0, 1]) == (1, 0)

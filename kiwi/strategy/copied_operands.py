@@ -1,0 +1,140 @@
+"""Operands that XLA:CPU copies before an operator can read them.
+
+1. A matmul reads matrices (`DotDecomposer`): the left operand's dimensions in the order batch,
+   kept, summed, the right one's in the order batch, summed, kept, each group as the operator names
+   it. Where both groups behind the batch are one dimension at most, they may be swapped
+   (`TransposeFolding`). An operand that lies otherwise is transposed first, unless the map that
+   computes it runs just before and writes it so. XLA:GPU's matmuls read more orders.
+2. A concatenation copies what it joins, which is computed first. XLA:GPU fuses it.
+
+Observed with jax 0.10.2 in the compiled programs of `benchmarks/fidelity` (LSTM, GPT, U-Net);
+`tests/plan/test_memory.py` holds them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from kiwi.hlo.fusion import is_map, opcodes
+from kiwi.hlo.program import Equation
+from kiwi.hlo.rule import ComposedRule, Dims
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+
+
+@dataclass(frozen=True)
+class CopiedOperands:
+    """What a unit's operators may copy.
+
+    - `matrices`: what matmuls read.
+    - `joined`: the part of the result that is computed apart before it is joined.
+    """
+
+    matrices: tuple["_Matrix", ...] = ()
+    joined: float = 0.0
+
+    @classmethod
+    def of(cls, units: UnitGraph, unit: Unit) -> "CopiedOperands":
+        """Those of `unit`."""
+        return cls(tuple(_matrices(units, unit)), _joined(units, unit))
+
+    def bytes(self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int) -> int:
+        """Local bytes of all copies; `shards` per factor, `read_bytes` local ones per read."""
+        transposed = sum(read_bytes[m.read] for m in self.matrices if m.is_transposed(shards))
+        return transposed + int(self.joined * result_bytes)
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """Read number `read`: how its factors lie, from major to minor, and how a matmul names them.
+
+    `groups`: the dimensions of the batch, then the two groups of a matrix in canonical order.
+    """
+
+    read: int
+    sizes: tuple[int, ...]
+    stored: tuple[int, ...]
+    groups: tuple[Dims, Dims, Dims]
+
+    def is_transposed(self, shards: Mapping[int, int]) -> bool:
+        """Whether it is copied. Factors of which a device has one element lie in any order."""
+        batch, rows, columns = (self._longer(group, shards) for group in self.groups)
+        readable = [(*batch, *rows, *columns)]
+        if len(rows) <= 1 and len(columns) <= 1:
+            readable.append((*batch, *columns, *rows))
+        lies = tuple(chain.from_iterable(self._longer([self.stored], shards)))
+        return all(lies != tuple(chain.from_iterable(order)) for order in readable)
+
+    def _longer(
+        self, dims: Iterable[Sequence[int]], shards: Mapping[int, int]
+    ) -> list[tuple[int, ...]]:
+        """Dimensions of more than one element, as their factors of more than one."""
+        longer = (tuple(f for f in dim if self.sizes[f] > shards.get(f, 1)) for dim in dims)
+        return [dim for dim in longer if dim]
+
+
+def _matrices(units: UnitGraph, unit: Unit) -> Iterator[_Matrix]:
+    program, rule = units.graph.program, unit.rule
+    for position, index in enumerate(unit.equations):
+        equation = program.equations[index]
+        if equation.name != "dot_general":
+            continue
+        dims_of = dict(rule.operator_operands[position])
+        for operand, order in zip(equation.inputs, _canonical_orders(equation), strict=True):
+            source = _source(units, unit, operand)
+            if source is not None and not _is_written_so(units, unit, source):
+                batch, rows, columns = (tuple(dims_of[operand][d] for d in g) for g in order)
+                yield from _matrix(rule, source, (batch, rows, columns))
+
+
+def _matrix(rule: ComposedRule, source: int, groups: tuple[Dims, Dims, Dims]) -> Iterator[_Matrix]:
+    named = {factor for group in groups for dim in group for factor in dim}
+    for read, (value, dims) in enumerate(rule.reads):
+        stored = tuple(chain.from_iterable(dims))
+        if value == source and set(stored) == named:
+            yield _Matrix(read, rule.factor_sizes, stored, groups)
+
+
+def _canonical_orders(equation: Equation) -> Iterator[tuple[Sequence[int], ...]]:
+    """For each operand of a `dot_general` the dimensions of its groups, in canonical order."""
+    summed_of, batch_of = equation.jaxpr_eqn.params["dimension_numbers"]
+    for side, (summed, batch) in enumerate(zip(summed_of, batch_of, strict=True)):
+        rank = len(equation.jaxpr_eqn.invars[side].aval.shape)
+        kept = [d for d in range(rank) if d not in (*summed, *batch)]
+        yield (batch, kept, summed) if side == 0 else (batch, summed, kept)
+
+
+def _source(units: UnitGraph, unit: Unit, operand: object) -> int | None:
+    """The value that a unit reads for an operand, through changes of layout."""
+    program = units.graph.program
+    while isinstance(operand, int) and operand not in unit.reads:
+        producer = program.values[operand].producer
+        if producer is None or producer not in unit.equations:
+            return None
+        reads = program.equations[producer].reads
+        if opcodes(units.graph, producer) - {"transpose", "reshape"} or len(reads) != 1:
+            return None
+        (operand,) = reads
+    return operand if isinstance(operand, int) else None
+
+
+def _is_written_so(units: UnitGraph, unit: Unit, source: int) -> bool:
+    """Whether the map that computes a value runs just before, behind no barrier."""
+    producer = units.producer.get(source)
+    if producer is None or producer != unit.index - 1:
+        return False
+    return is_map(units.graph, units.units[producer].root)
+
+
+def _joined(units: UnitGraph, unit: Unit) -> float:
+    program = units.graph.program
+    root = program.equations[unit.root]
+    if opcodes(units.graph, unit.root) != {"concatenate"}:
+        return 0.0
+    computed = [v for v in root.inputs if isinstance(v, int) and v not in unit.reads]
+    (result,) = root.outputs
+    size = program.values[result].size_bytes
+    return sum(program.values[v].size_bytes for v in computed) / size if size else 0.0
+
+
+NOTHING_COPIED = CopiedOperands()

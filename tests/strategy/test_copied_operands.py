@@ -1,0 +1,51 @@
+"""What XLA:CPU copies before it reads it, for each rule and each way to shard it."""
+
+import jax.numpy as jnp
+import pytest
+
+from kiwi.strategy.copied_operands import CopiedOperands
+from tests.helpers.planning import array, units_of
+
+X, Y = array(8, 4, 16), array(4, 8, 32)
+
+
+def copied(function, *arguments):
+    units = units_of(function, *arguments)
+    (unit,) = [u for u in units.units if u.outputs[0] in units.graph.program.result_values]
+    sizes = [units.graph.program.values[v].size_bytes for v, _ in unit.rule.reads]
+    return CopiedOperands.of(units, unit), unit, sizes
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("sd,sh->dh", []),  # a matrix is read transposed
+        ("bsd,bsh->dh", [0]),  # two dimensions summed over, behind which there is one
+        ("bsd,sbh->dh", [0, 1]),  # in the order of the left one
+        ("bsd,bhs->bdh", []),  # a batch of matrices, one of them transposed
+        ("sbd,sbh->bdh", [0, 1]),  # the batch does not come first
+    ],
+)
+def test_matrices_that_lie_in_another_order_are_copied(pattern, expected):
+    shapes = {"b": 8, "s": 4, "d": 16, "h": 32}
+    one, other = pattern.split("->")[0].split(",")
+    arrays = [array(*(shapes[k] for k in one)), array(*(shapes[k] for k in other))]
+    found, _, sizes = copied(lambda x, y: jnp.einsum(pattern, x, y), *arrays)
+    assert found.bytes({}, sizes, 0) == sum(sizes[k] for k in expected)
+
+
+def test_a_factor_of_which_a_device_has_one_element_lies_in_any_order():
+    arrays = array(4, 8, 16), array(4, 8, 32)
+    found, unit, sizes = copied(lambda x, y: jnp.einsum("sbd,sbh->bdh", x, y), *arrays)
+    factors = unit.rule.reads[0][1]
+    ((batch,),) = [f for f in factors if unit.rule.factor_sizes[f[0]] == 8]
+    assert found.bytes({batch: 4}, sizes, 0) == sum(sizes)
+    assert found.bytes({batch: 8}, sizes, 0) == 0
+
+
+def test_what_is_computed_for_a_concatenation_is_copied():
+    x, y = array(8, 16), array(8, 48)
+    found, _, sizes = copied(lambda x, y: jnp.concatenate([x, y * 2], 1), x, y)
+    assert found.bytes({}, sizes, 8 * 64 * 4) == 8 * 48 * 4
+    found, _, sizes = copied(lambda x, y: jnp.concatenate([x, y], 1), x, y)
+    assert found.bytes({}, sizes, 8 * 64 * 4) == 0
