@@ -44,6 +44,8 @@ PLANNERS: dict[str, Planner] = {
     "rotor": rotor,
 }
 DEFAULT_PLANNER = "remat"
+CHAIN_PLANNER = "rotor"
+"""What finds small peaks of large graphs quickly, where a backward part is known."""
 LEAST_SHARE, LEAST_SECONDS = 0.1, 0.5
 """For which a feasible budget is looked for after a planner failed: of the time limit, at least."""
 
@@ -64,9 +66,9 @@ def solve(
 
     - `kiwi.errors.UnknownPlannerError`, `kiwi.errors.InvalidArgumentError`.
     - `kiwi.errors.InfeasibleBudgetError` if no schedule was found. It names the smallest peak
-      that is known to be feasible (of the given order, of what the planner found, or of a short
-      search by `remat` beyond the time limit) and the largest working set, below which none
-      exists.
+      that is known to be feasible (of the given order, of what the planner found, or of short
+      searches by `remat` and `rotor` beyond the time limit) and the largest working set, below
+      which none exists.
     """
     _check_arguments(planner, budget_bytes, time_limit_seconds, seed)
     compile_for(planner)
@@ -136,14 +138,20 @@ def _least_known(task: Task, planner: str, found: Simulation | None) -> tuple[in
     known = [(order_peak_bytes(graph), "the given order")]
     if found is not None:
         known.append((found.peak_bytes, planner))
+    # Others end with a proof, or with nothing: short searches say what would be possible.
     if planner != DEFAULT_PLANNER:
-        # Others end with a proof, or with nothing: a short search says what would be possible.
-        compile_for(DEFAULT_PLANNER)
-        seconds = max(LEAST_SECONDS, LEAST_SHARE * task.time_limit_seconds)
-        ends = time.monotonic() + seconds
-        bound_bytes = largest_working_set(graph).size_bytes
-        short = replace(task, budget_bytes=bound_bytes, deadline=ends, time_limit_seconds=seconds)
-        schedule = remat(short).schedule
-        if schedule is not None:
-            known.append((simulate(graph, schedule).peak_bytes, DEFAULT_PLANNER))
+        known.append((_least_found(task, DEFAULT_PLANNER), DEFAULT_PLANNER))
+    if planner != CHAIN_PLANNER and graph.backward_of:
+        known.append((_least_found(task, CHAIN_PLANNER), CHAIN_PLANNER))
     return min(known, key=lambda each: each[0])
+
+
+def _least_found(task: Task, planner: str) -> int:
+    """The smallest peak that a planner finds in a small part of the time limit."""
+    compile_for(planner)
+    seconds = max(LEAST_SECONDS, LEAST_SHARE * task.time_limit_seconds)
+    bound_bytes = largest_working_set(task.graph).size_bytes
+    ends = time.monotonic() + seconds
+    short = replace(task, budget_bytes=bound_bytes, deadline=ends, time_limit_seconds=seconds)
+    schedule = PLANNERS[planner](short).schedule
+    return simulate(task.graph, schedule or Schedule(task.graph.order)).peak_bytes

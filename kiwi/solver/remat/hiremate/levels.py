@@ -90,7 +90,8 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
         levels = _Levels(task, settings, pool)
         for most_top in _sizes(settings, len(roles.forward)):
             seconds = _round_seconds(task, most_top >= len(roles.forward))
-            if rounds and seconds < SHORTEST_ROUND * task.time_limit_seconds:
+            shortest = max(SHORTEST_ROUND * task.time_limit_seconds, levels.pricing_seconds)
+            if rounds and seconds < shortest:
                 break
             trees = partition(nodes, most_top, settings.most_lower)
             found = levels.plan(whole(task.graph, roles, trees), seconds)
@@ -163,15 +164,19 @@ class _Levels:
         self._options: dict[int, tuple[StepPair, ...]] = {}
         self._solved: dict[PartProblem, tuple[StepPair, ...]] = {}
         self.complete = True
+        self.pricing_seconds = 0.0
+        """What the last plan took beyond its searches; a finer one takes longer."""
 
     def plan(self, root: Hierarchy, seconds: float) -> Candidate:
         """The best schedule of the whole that was found."""
         ends = time.monotonic() + seconds
         parts = self._solve_parts(root, self._settings.parts_share * seconds)
+        started = time.monotonic()
         problem = _problem(root, parts, self._settings.top, self._settings, self._task.seed)
         budget_bytes = self._task.budget_bytes - self._task.graph.resident_bytes
         options = part_options(problem)
         combined, _ = self._combined(root, Combinations(root.cluster, options))
+        self.pricing_seconds = time.monotonic() - started
         pair = None
         if not combined.is_least(self._task):
             options = fewer_options(options, problem.most_options)
