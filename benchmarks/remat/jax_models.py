@@ -81,8 +81,8 @@ def _mlp(layers: int) -> tuple[Any, ...]:
     return step, weights, jax.ShapeDtypeStruct((2048, 64), jnp.float32)
 
 
-def _tiny(module: Any) -> tuple[Any, ...]:
-    config = module.SIZES["tiny"]
+def _sized(module: Any, size: str = "tiny") -> tuple[Any, ...]:
+    config = module.SIZES[size]
     state, batch = module.abstract_state(config), module.abstract_batch(config)
     return module.make_train_step(config), state, batch
 
@@ -90,12 +90,15 @@ def _tiny(module: Any) -> tuple[Any, ...]:
 MODELS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "mlp-12": lambda: _mlp(12),
     **{f"gpt-{n}": (lambda n=n: _gpt(n)) for n in (2, 4, 12, 24, 48, 96)},
-    "convnet": lambda: _tiny(convnet),
-    "encoder": lambda: _tiny(encoder),
-    "encoder-decoder": lambda: _tiny(encoder_decoder),
-    "unet": lambda: _tiny(unet),
-    "vit": lambda: _tiny(vit),
+    "convnet": lambda: _sized(convnet),
+    "encoder": lambda: _sized(encoder),
+    "encoder-decoder": lambda: _sized(encoder_decoder),
+    "unet": lambda: _sized(unet),
+    "vit": lambda: _sized(vit),
+    "convnet-cifar": lambda: _sized(convnet, "cifar"),
+    "unet-4s": lambda: _sized(unet, "unet-4s"),
 }
+"""The last two are of full size, for planning alone: costs as in training."""
 
 
 def main() -> None:
