@@ -19,6 +19,9 @@ from kiwi.solver.schedule import Schedule
 WORK = 500_000
 """Tries times steps: five seconds or less. Large graphs waste less, and get fewer tries."""
 MOST_TRIES = 2000
+AIM = 0.985
+"""Share of the budget at which a heap is small enough: compiled ones are up to 1.5 % larger than
+simulated, because neighbours may run in another order."""
 
 
 def heap_bytes(graph: RematGraph, schedule: Schedule) -> int:
@@ -38,7 +41,7 @@ def heap_bytes(graph: RematGraph, schedule: Schedule) -> int:
 def repacked(
     graph: RematGraph, schedule: Schedule, limit_bytes: int, budget_bytes: int, seed: int = 0
 ) -> Schedule:
-    """The same computations in an order whose heap is within the budget, or at least smaller.
+    """The same computations in an order whose heap is well within the budget, or at least smaller.
 
     **Arguments:**
 
@@ -47,7 +50,7 @@ def repacked(
     draw, best = random.Random(seed), schedule
     least_bytes = heap_bytes(graph, schedule)
     for _ in range(min(MOST_TRIES, WORK // max(1, len(schedule.steps)))):
-        if least_bytes <= budget_bytes:
+        if least_bytes <= AIM * budget_bytes:
             break
         other = _moved(graph, best.steps, draw)
         if other is None or simulate(graph, other).peak_bytes > limit_bytes:
