@@ -5,9 +5,15 @@ from collections import Counter
 
 import pytest
 
+from kiwi.plan import repacking
 from kiwi.plan.repacking import heap_bytes, repacked
 from kiwi.solver.remat import order_peak_bytes, simulate, single_output_graph
 from kiwi.solver.schedule import Schedule
+
+
+@pytest.fixture(autouse=True)
+def _few_tries(monkeypatch):
+    monkeypatch.setattr(repacking, "MOST_TRIES", 400)
 
 
 def _graph(seed, operators=40):

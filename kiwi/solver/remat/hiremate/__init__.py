@@ -1,6 +1,7 @@
 """HiRemate (Gusak et al. 2023; text in Zhao's thesis, chapter 3): plans of parts, recombined.
 
 `partition` groups the forward operators recursively (H-Partition), `cluster` takes the parts with
-their backward operators, `option` prices ways to run a part, `h_ilp` combines them (H-ILP),
-`levels` goes from the smallest parts to the whole, `workers` solves parts in parallel processes.
+their backward operators, `option` prices ways to run a part, `combination` joins them without a
+program, `h_ilp` with one (H-ILP), `levels` goes from the smallest parts to the whole, `workers`
+solves parts in parallel processes.
 """
