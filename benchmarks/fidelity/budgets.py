@@ -7,7 +7,9 @@ Budgets are spread evenly between the least that a plan met and the free peak, o
 budget to the next larger, a *drop* of the compiled peak, or a *rise* of the estimated step time,
 is a step against the order; the largest of each is reported. The same is then reported for a
 sweep (`kiwi.sweep`), in which budgets share their plans. Results are written after every plan;
-rounds and seconds of the closed loop are part of them.
+rounds and seconds of the closed loop are part of them: what planning `gpt-13b-4l` costs is
+
+    python -m benchmarks.fidelity.budgets --size=gpt-13b-4l --count=3 --lowest=0.5
 """
 
 import datetime
@@ -29,6 +31,7 @@ _MODEL = flags.DEFINE_string("model", "gpt", "Module of examples.")
 _SIZE = flags.DEFINE_string("size", "gpt-13b-1l", "One of its SIZES.")
 _MESH = flags.DEFINE_string("mesh", "2x4", "Mesh shape.")
 _PROFILE = flags.DEFINE_string("profile", "h100-sxm", "The hardware planned for.")
+_TARGET = flags.DEFINE_string("target", "cpu", 'Target of verify: "cpu", "cuda".')
 _COUNT = flags.DEFINE_integer("count", 20, "How many budgets.")
 _LOWEST = flags.DEFINE_float("lowest", 0.4, "The smallest budget, as a part of the free peak.")
 _RANDOM = flags.DEFINE_bool("random", False, "Whether to draw the budgets at random.")
@@ -76,6 +79,7 @@ def _with_options(planned: kiwi.PlannedFunction, **options: Any) -> kiwi.Planned
     return planned.with_options(
         mesh_shape=tuple(map(int, _MESH.value.split("x"))),
         profile=_PROFILE.value,
+        verify=_TARGET.value,
         time_limit_seconds=_SECONDS.value,
         **options,
     )
@@ -148,7 +152,8 @@ def _write(rows: list[Row], swept: list[Row]) -> None:
             "date": datetime.date.today().isoformat(),
             "command": "python -m benchmarks.fidelity.budgets "
             f"--model={_MODEL.value} --size={_SIZE.value} --mesh={_MESH.value} "
-            f"--profile={_PROFILE.value} --count={_COUNT.value} --random={_RANDOM.value}",
+            f"--profile={_PROFILE.value} --target={_TARGET.value} "
+            f"--count={_COUNT.value} --random={_RANDOM.value}",
             "jax": metadata.version("jax"),
             "kiwi": kiwi.__version__,
         },

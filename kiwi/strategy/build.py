@@ -311,9 +311,12 @@ class _Builder:
     def _usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
         """Memory of a unit's options. Strategies that hold equally much share their lists."""
         unit, residency = self._units.units[node.unit], node.residency
-        known: dict[tuple[int, int], list[tuple[Interval, ...]]] = {}
         target = self._fixed.target
-        held_of = [(s.result_bytes, s.memory_while_running(target)) for s in node.strategies]
+        held_of = [
+            (s.result_bytes, s.buffers_while_running(target), s.own_buffers)
+            for s in node.strategies
+        ]
+        known: dict[tuple[object, ...], list[tuple[Interval, ...]]] = {}
         for held in dict.fromkeys(held_of):
             early = hoisted(self._units, unit, held[0], target)
             known[held] = [

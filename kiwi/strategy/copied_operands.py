@@ -27,21 +27,24 @@ class CopiedOperands:
     """What a unit's operators may copy.
 
     - `matrices`: what matmuls read.
-    - `joined`: the part of the result that is computed apart before it is joined.
+    - `joined`: the parts of the result that are computed apart before they are joined.
     """
 
     matrices: tuple["_Matrix", ...] = ()
-    joined: float = 0.0
+    joined: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit) -> "CopiedOperands":
         """Those of `unit`."""
-        return cls(tuple(_matrices(units, unit)), _joined(units, unit))
+        return cls(tuple(_matrices(units, unit)), tuple(_joined(units, unit)))
 
-    def bytes(self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int) -> int:
-        """Local bytes of all copies; `shards` per factor, `read_bytes` local ones per read."""
-        transposed = sum(read_bytes[m.read] for m in self.matrices if m.is_transposed(shards))
-        return transposed + int(self.joined * result_bytes)
+    def buffers(
+        self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
+    ) -> tuple[int, ...]:
+        """Local bytes of each copy; `shards` per factor, `read_bytes` local ones per read."""
+        transposed = (read_bytes[m.read] for m in self.matrices if m.is_transposed(shards))
+        joined = (int(part * result_bytes) for part in self.joined)
+        return tuple(size for size in (*transposed, *joined) if size)
 
 
 @dataclass(frozen=True)
@@ -126,15 +129,14 @@ def _is_written_so(units: UnitGraph, unit: Unit, source: int) -> bool:
     return is_map(units.graph, units.units[producer].root)
 
 
-def _joined(units: UnitGraph, unit: Unit) -> float:
+def _joined(units: UnitGraph, unit: Unit) -> Iterator[float]:
     program = units.graph.program
     root = program.equations[unit.root]
-    if opcodes(units.graph, unit.root) != {"concatenate"}:
-        return 0.0
-    computed = [v for v in root.inputs if isinstance(v, int) and v not in unit.reads]
-    (result,) = root.outputs
-    size = program.values[result].size_bytes
-    return sum(program.values[v].size_bytes for v in computed) / size if size else 0.0
+    if opcodes(units.graph, unit.root) == {"concatenate"}:
+        size = program.values[root.outputs[0]].size_bytes
+        for operand in root.inputs:
+            if isinstance(operand, int) and operand not in unit.reads and size:
+                yield program.values[operand].size_bytes / size
 
 
 NOTHING_COPIED = CopiedOperands()

@@ -35,7 +35,7 @@ def undominated(
         return tuple(strategies)
     own = np.array([s.compute_seconds + s.communication_seconds for s in strategies])
     held = np.array([s.result_bytes for s in strategies])
-    workspaces = [np.array([s.memory_while_running(t) for s in strategies]) for t in TARGETS]
+    workspaces = [np.array([sum(s.buffers_while_running(t)) for s in strategies]) for t in TARGETS]
     # detour[s, t]: seconds of doing t where s is wanted.
     detour = own[None, :] + _reads_seconds(units, unit, mesh, strategies)
     detour += _results_seconds(units, unit, mesh, strategies)

@@ -10,7 +10,8 @@
    value, which then ends just before. A later reader finds the value behind a barrier, see
    `kiwi.plan.fences`; XLA does not write over such operands (10 models of `benchmarks/fidelity`,
    CPU and GPU).
-5. While a unit runs it also holds its workspace.
+5. While a unit runs it also holds its workspace. What is recomputed for one reader runs one after
+   the other, but at one point of time: copies of operands, which are many, are left out there.
 6. What lies in host memory (`kiwi.hlo.host`) takes none; what is fetched from there is as in 4.
 
 In the body of an opened loop (`kiwi.hlo.loops`) the same holds within one iteration, and
@@ -24,7 +25,7 @@ In the body of an opened loop (`kiwi.hlo.loops`) the same holds within one itera
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -90,9 +91,13 @@ class Lifetimes:
         residency: UnitResidency,
         option: Residency,
         local_bytes: int,
-        workspace_bytes: int,
+        workspace: Sequence[int],
+        workspace_again: Sequence[int],
     ) -> tuple[Interval, ...]:
-        """Cases 3 to 6 for one option of a unit."""
+        """Cases 3 to 6 for one option of a unit.
+
+        `workspace` are the bytes of each buffer, `workspace_again` where the unit is recomputed.
+        """
         starts = [unit.index]
         if option.recompute_at is not None:
             starts.append(option.recompute_at)
@@ -101,8 +106,8 @@ class Lifetimes:
             for start, end, count in self._lives(unit, residency, option)
             if end > start
         ]
-        if workspace_bytes:
-            intervals += [Interval(t, t + 1, workspace_bytes) for t in starts]
+        for t, sizes in zip(starts, (workspace, workspace_again), strict=False):
+            intervals += [Interval(t, t + 1, size) for size in sizes]
         return tuple(intervals)
 
     def _lives(

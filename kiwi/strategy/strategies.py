@@ -42,9 +42,9 @@ class ShardingStrategy:
     - `result_bytes`: local bytes of all results together.
     - `workspace_bytes`: local bytes held beyond operands and results while it runs: partial
       sums that are larger than the scattered result, and what is alive inside of a region.
-    - `cpu_bytes`: more workspace in XLA:CPU (`memory_while_running`): operands that it copies, or,
-      where that is more, sums in another place than the summands, beyond the operands, which are
-      read by then.
+    - `cpu_buffers`: bytes of more workspace in XLA:CPU (`buffers_while_running`): operands that it
+      copies, or, where that is more, sums in another place than the summands, beyond the operands,
+      which are read by then.
     - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and cuts.
     - `compute_provenance`: where `compute_seconds` come from.
     """
@@ -57,21 +57,26 @@ class ShardingStrategy:
     workspace_bytes: int
     cuts_sums: bool = False
     compute_provenance: Provenance = Provenance.ANALYTIC
-    cpu_bytes: int = 0
+    cpu_buffers: tuple[int, ...] = ()
 
     @property
     def communication_seconds(self) -> float:
         """Time of the strategy's own collectives."""
         return sum(c.seconds for c in self.collectives)
 
-    def memory_while_running(self, target: str) -> int:
-        """Its workspace in bytes as a compiler has it; `target` as in `kiwi.strategy.hoisted`.
+    def buffers_while_running(self, target: str) -> tuple[int, ...]:
+        """The bytes of each buffer of workspace that a compiler has.
 
-        XLA:GPU all-reduces in place, XLA:CPU does not (jax 0.10.2, a product whose operands are cut
-        along what is summed over; `tests/plan/test_memory.py`). For copies of operands see
-        `kiwi.strategy.copied_operands`.
+        `target` as in `kiwi.strategy.hoisted`. XLA:GPU all-reduces in place, XLA:CPU does not (jax
+        0.10.2, a product whose operands are cut along what is summed over;
+        `tests/plan/test_memory.py`). For copies of operands see `kiwi.strategy.copied_operands`.
         """
-        return self.workspace_bytes + (self.cpu_bytes if target == "cpu" else 0)
+        return self.own_buffers + (self.cpu_buffers if target == "cpu" else ())
+
+    @property
+    def own_buffers(self) -> tuple[int, ...]:
+        """Those that it has with every compiler."""
+        return (self.workspace_bytes,) if self.workspace_bytes else ()
 
 
 def tensor_sharding(
@@ -204,7 +209,7 @@ class _Computation:
 
     - `reads`, `results`: the layouts of operands and of results, partial sums included.
     - `partial`: the mesh axes that leave partial sums.
-    - `partial_bytes`: local bytes of all results; `copied_bytes`: of operands that XLA:CPU copies.
+    - `partial_bytes`: local bytes of all results; `copied`: of each operand that XLA:CPU copies.
     """
 
     assignment: dict[int, tuple[int, ...]]
@@ -212,7 +217,7 @@ class _Computation:
     results: tuple[TensorSharding, ...]
     partial: tuple[int, ...]
     partial_bytes: int
-    copied_bytes: int
+    copied: tuple[int, ...]
     compute: Price
 
 
@@ -240,7 +245,7 @@ def _computation(
         tuple(results),
         tuple(sorted(a for f, axes in assignment.items() if f not in kept for a in axes)),
         partial_bytes,
-        work.copied.bytes(shards, read_bytes, partial_bytes),
+        work.copied.buffers(shards, read_bytes, partial_bytes),
         work.price(shards, read_shards, partial_bytes),
     )
 
@@ -279,22 +284,25 @@ def _strategy(
         found.partial_bytes - result_bytes,
         bool(scatter) and not can_scatter(found.results[0], found.partial, dims),
         found.compute.provenance,
-        max(found.copied_bytes, _sum_bytes(units, unit, mesh, found)),
+        max(found.copied, _sum_buffers(units, unit, mesh, found), key=sum),
     )
 
 
-def _sum_bytes(units: UnitGraph, unit: Unit, mesh: DeviceMesh, found: _Computation) -> int:
+def _sum_buffers(
+    units: UnitGraph, unit: Unit, mesh: DeviceMesh, found: _Computation
+) -> tuple[int, ...]:
     """By how much the summands exceed the operands that may be free once they are computed: not the
     arguments of the step."""
     if not found.partial:
-        return 0
+        return ()
     values = units.graph.program.values
     read_bytes = sum(
         values[value].size_bytes // layout.shard_count(mesh.shape)
         for (value, _), layout in zip(unit.rule.reads, found.reads, strict=True)
         if values[value].producer is not None
     )
-    return max(0, found.partial_bytes - read_bytes)
+    more = found.partial_bytes - read_bytes
+    return (more,) if more > 0 else ()
 
 
 def _local_bytes(

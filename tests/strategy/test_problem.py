@@ -104,7 +104,7 @@ def test_case_2_a_donated_argument_is_held_until_it_is_overwritten():
     writer = units.producer[result]
     assert held(lifetimes.of_argument(argument, 7), 7, 99) == set(range(writer))
     options = residencies(units)[writer]
-    usage = lifetimes.of_unit(units.units[writer], options, options.options[0], 7, 0)
+    usage = lifetimes.of_unit(units.units[writer], options, options.options[0], 7, (), ())
     assert held(usage, 7, lifetimes.horizon) == set(range(writer, lifetimes.horizon))
 
 
@@ -112,7 +112,7 @@ def test_case_3_a_result_is_held_throughout(units):
     lifetimes, result = Lifetimes.of(units), units.graph.program.results[1]
     writer = units.units[units.producer[result]]
     options = residencies(units)[writer.index]
-    usage = lifetimes.of_unit(writer, options, options.options[0], 7, 0)
+    usage = lifetimes.of_unit(writer, options, options.options[0], 7, (), ())
     assert held(usage, 7, 99) == set(range(lifetimes.horizon))
 
 
@@ -120,7 +120,7 @@ def test_cases_4_and_5_a_recomputed_value_has_two_lives_with_workspace_each(unit
     lifetimes, (first, *_) = Lifetimes.of(units), forward_tanhs(units)
     residency = residencies(units)[first.index]
     option = next(r for r in residency.options if r.recomputes)
-    usage = lifetimes.of_unit(first, residency, option, 7, 3)
+    usage = lifetimes.of_unit(first, residency, option, 7, (3,), (3,))
     times = held(usage, 7, lifetimes.horizon)
     assert set(range(first.index, residency.last_forward_use + 1)) <= times
     gap = range(residency.last_forward_use + 1, option.recompute_at)
@@ -132,7 +132,7 @@ def test_cases_4_and_5_a_recomputed_value_has_two_lives_with_workspace_each(unit
 def test_keeping_a_value_holds_it_in_between(units):
     lifetimes, (first, *_) = Lifetimes.of(units), forward_tanhs(units)
     residency = residencies(units)[first.index]
-    usage = lifetimes.of_unit(first, residency, residency.options[0], 7, 0)
+    usage = lifetimes.of_unit(first, residency, residency.options[0], 7, (), ())
     times = held(usage, 7, lifetimes.horizon)
     assert times == set(range(min(times), max(times) + 1)) and max(times) >= residency.last_use - 1
 
