@@ -17,7 +17,8 @@ from jax.sharding import PartitionSpec
 from kiwi.hlo.program import Program
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.plan.op_shardings import ShardedInstruction, entry_instructions, tensor_sharding
-from kiwi.plan.verify import Step, propagated_text_on_cpu
+from kiwi.plan.shardy import propagated_text_on_cpu
+from kiwi.plan.verify import Step
 from kiwi.strategy.build import Fixed
 
 _SCOPE = re.compile(r"kiwi_equation_(\d+)")

@@ -3,11 +3,9 @@
 In this process where it has enough CPU devices, else in a process of its own.
 """
 
-import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +16,7 @@ from kiwi.errors import CompileCheckError
 from kiwi.hlo.host import HOST_MEMORY
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.compiled import CompiledProgram, read_compiled
-from kiwi.plan.worker import Request, compile_elsewhere, text_elsewhere
+from kiwi.plan.worker import Request, compile_elsewhere
 
 CPU_COMPILER_OPTIONS = {
     "xla_disable_hlo_passes": "cse_barrier_expander,cpu-all-reduce-combiner,"
@@ -34,9 +32,6 @@ CPU_COMPILER_OPTIONS = {
 - `small-while-loop-hoisting` makes one kernel of a loop on little data, in which XLA:CPU cannot
   emit the barriers that the first pass would have removed (it fails, or ends the process).
 """
-
-_SHARDY = "shardy-xla"
-"""XLA's pass that propagates shardings."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +80,14 @@ def verify_on_cpu(step: Step) -> CompiledProgram:
 
     **Raises:** `CompileCheckError` if the compilation fails.
     """
-    devices = _cpu_devices()
+    devices = cpu_devices()
     if len(devices) >= step.mesh.size:
         return compile_here(step, devices)
     return compile_on_cpu_elsewhere(step)
 
 
-def _cpu_devices() -> list[Any]:
+def cpu_devices() -> list[Any]:
+    """This process's CPU devices, if it has any."""
     try:
         return list(jax.devices("cpu"))
     except RuntimeError:
@@ -113,51 +109,6 @@ def compile_on_cpu_elsewhere(step: Step) -> CompiledProgram:
     return compile_elsewhere(export_step(step, "cpu"), request, lambda printed: None)
 
 
-def propagated_text_on_cpu(step: Step) -> str:
-    """XLA's text of a step after Shardy has laid out what `in_specs` and `out_specs` leave open.
-
-    **Raises:** `CompileCheckError` if the compilation fails.
-    """
-    devices = _cpu_devices()
-    if len(devices) < step.mesh.size:
-        mesh = step.mesh
-        request = Request("shardings", mesh.shape, mesh.axis_names, step.donated, {})
-        return text_elsewhere(export_step(step, "cpu"), request)
-    with tempfile.TemporaryDirectory(prefix="kiwi-") as folder:
-        options = propagation_options(folder)
-        step.jit(step.mesh.jax_mesh(devices), options).lower(*step.arguments).compile()
-        return read_propagated_text(folder)
-
-
-def propagation_options(folder: str) -> dict[str, Any]:
-    """Compiler options with which XLA writes its text before and after Shardy to a folder.
-
-    Only the text is wanted, so no time goes into machine code.
-    """
-    return {
-        **CPU_COMPILER_OPTIONS,
-        "xla_backend_optimization_level": 0,
-        "xla_dump_to": folder,
-        "xla_dump_hlo_as_text": True,
-        "xla_dump_hlo_pass_re": _SHARDY,
-    }
-
-
-def read_propagated_text(folder: str) -> str:
-    """The text after Shardy, from the folder that XLA wrote it to.
-
-    **Raises:** `CompileCheckError` if there is none.
-    """
-    found = sorted(Path(folder).glob(f"*.after_{_SHARDY}.*"))
-    if not found:
-        raise CompileCheckError(
-            "XLA did not write what Shardy propagates.",
-            cause="jax_use_shardy_partitioner is off, or a compilation cache answered.",
-            suggestion="Turn it on; or plan with another planner.",
-        )
-    return found[-1].read_text()
-
-
 def export_step(step: Step, platform: str) -> bytes:
     """The step as a serialised `jax.export.Exported` for "cpu" or "cuda".
 
@@ -171,5 +122,5 @@ def export_step(step: Step, platform: str) -> bytes:
             f"The planned function cannot be sent to a process of its own: {error}",
             cause="It calls something that jax.export cannot serialise, e.g. a callback.",
             suggestion=f"Start this process with {step.mesh.size} virtual CPU devices "
-            '(jax.config.update("jax_num_cpu_devices", ...)), or pass verify=None.',
+            '(jax.config.update("jax_numcpu_devices", ...)), or pass verify=None.',
         ) from error

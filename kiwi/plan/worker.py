@@ -72,6 +72,8 @@ def _run(folder: str, explain: Callable[[str], KiwiError | None]) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     # Also for GPUs: compiling for devices that are not there needs no other backend.
     environment["JAX_PLATFORMS"] = "cpu"
+    # A cache would answer without what XLA writes as it compiles.
+    environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     command = [sys.executable, "-m", _WORKER, folder]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == 0:

@@ -17,11 +17,8 @@ from jax import export
 from kiwi.mesh import DeviceMesh
 from kiwi.plan import cuda
 from kiwi.plan.compiled import CompiledProgram, read_compiled
-from kiwi.plan.verify import (
-    CPU_COMPILER_OPTIONS,
-    propagation_options,
-    read_propagated_text,
-)
+from kiwi.plan.shardy import propagation_options, read_propagated_text
+from kiwi.plan.verify import CPU_COMPILER_OPTIONS
 from kiwi.plan.worker import EXPORTED, REQUEST, RESULT, Request
 
 

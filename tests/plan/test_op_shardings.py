@@ -8,7 +8,8 @@ import pytest
 
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.plan.op_shardings import entry_instructions, tensor_sharding
-from kiwi.plan.verify import Step, propagated_text_on_cpu
+from kiwi.plan.shardy import propagated_text_on_cpu
+from kiwi.plan.verify import Step
 
 MESH = DeviceMesh.create((2, 1, 4), "h100-sxm")
 DIMS = [(), (0,), (2,), (0, 2), (2, 0)]

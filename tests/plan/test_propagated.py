@@ -1,5 +1,7 @@
 """The planner "xla" foresees what XLA makes of a program that is sharded by hand."""
 
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -85,3 +87,27 @@ def test_lookups_under_fsdp_follow_the_batch_as_in_xla():
     compiled = compile_baseline(hand, state, batch, **options)
     gathered = predicted.collectives["all-gather"].bytes
     assert gathered == pytest.approx(compiled.collectives["all-gather"].bytes, rel=0.1)
+
+
+CACHED = """
+import jax, jax.numpy as jnp, sys
+from jax.sharding import PartitionSpec as P
+from kiwi.hlo.tracing import trace
+from kiwi.mesh import DeviceMesh
+from kiwi.plan.propagated import propagated_shardings
+jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+program = trace(lambda x: [jnp.tanh(x)], [jax.ShapeDtypeStruct((4,), "float32")])
+mesh, given = DeviceMesh.create((2,), "cpu"), {program.arguments[0]: P("x")}
+print(*(str(propagated_shardings(program, mesh, given, {})) for _ in range(2)), sep="\\n")
+"""
+
+
+def test_a_compilation_cache_does_not_answer(tmp_path):
+    command = [sys.executable, "-c", CACHED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == second and "(0,)" in first
+    assert any(tmp_path.iterdir())
