@@ -25,7 +25,7 @@ from benchmarks.fidelity.models import MODELS
 from benchmarks.fidelity.summary import Key
 from benchmarks.fidelity.variants import HandVariant, hand_variants
 
-SHRINK, STEPS = 0.85, 2
+SHRINK, STEPS = 0.95, 4
 
 _MODELS = flags.DEFINE_list("models", list(MODELS), "Models of benchmarks.fidelity.models.")
 _MESHES = flags.DEFINE_list("meshes", ["2x4"], "Mesh shapes.")
