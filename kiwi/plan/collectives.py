@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kiwi.plan.computations import lines_with_runs
+from kiwi.plan.iota import IOTA, integers, iota
 
 COLLECTIVE_KINDS = (
     "all-gather",
@@ -38,14 +39,12 @@ _COLLECTIVE = re.compile(
 )
 _ARRAY = re.compile(r"(?P<dtype>[a-z]+\d*[a-z0-9]*)\[(?P<shape>[\d,]*)\]")
 _LIST = re.compile(r"replica_groups=\{(?P<groups>(?:\{[\d,]*\},?)*)\}")
-_IOTA = re.compile(
-    r"replica_groups=\[(?P<shape>[\d,]+)\]<=\[(?P<from>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?"
-)
+_IOTA = re.compile(r"replica_groups=\[(?P<shape>[\d,]+)\]<=" + IOTA)
 _MESH = re.compile(
     r"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\((?P<devices>[^{]*)\))?"
     r"\s*\{(?P<axes>[^}]*)\}"
 )
-_DEVICES = re.compile(r"\[(?P<from>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?")
+_DEVICES = re.compile(IOTA)
 _MESH_AXIS = re.compile(r"'(?P<name>[^']*)'=(?P<size>\d+)")
 _USED_AXIS = re.compile(r"'(?P<name>[^']*)'(?::\((?P<before>\d+)\)(?P<size>\d+))?")
 _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
@@ -138,19 +137,12 @@ def replica_groups(line: str, device_count: int) -> Groups:
 
 def _list_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
     for group in re.findall(r"\{([\d,]+)\}", match["groups"]):
-        yield frozenset(_integers(group))
+        yield frozenset(integers(group))
 
 
 def _iota_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
-    for group in _iota(match).reshape(_integers(match["shape"])):
+    for group in iota(match).reshape(integers(match["shape"])):
         yield frozenset(int(d) for d in np.ravel(group))
-
-
-def _iota(match: re.Match[str]) -> np.ndarray:
-    """0, 1, ... in the shape `from`, transposed by `order`."""
-    source = _integers(match["from"])
-    order = _integers(match["order"]) if match["order"] else range(len(source))
-    return np.arange(math.prod(source)).reshape(source).transpose(tuple(order))
 
 
 def _mesh_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
@@ -177,8 +169,8 @@ def _mesh_devices(text: str | None, count: int) -> np.ndarray:
     """The devices of a mesh in its row-major order: as an iota, as a list, or 0, 1, ..."""
     if text is None:
         return np.arange(count)
-    iota = _DEVICES.search(text)
-    return np.array(_integers(text)) if iota is None else _iota(iota).ravel()
+    found = _DEVICES.search(text)
+    return np.array(integers(text)) if found is None else iota(found).ravel()
 
 
 class _AxesOfGroups:
@@ -210,7 +202,7 @@ class _AxesOfGroups:
             return None
         moved: set[int] = set()
         for pair in re.findall(r"\{(\d+,\d+)\}", match["pairs"]):
-            source, target = (np.unravel_index(d, self._shape) for d in _integers(pair))
+            source, target = (np.unravel_index(d, self._shape) for d in integers(pair))
             moved |= {a for a, (s, t) in enumerate(zip(source, target, strict=True)) if s != t}
         return tuple(self._names[a] for a in sorted(moved))
 
@@ -237,11 +229,7 @@ def _start_bytes(kind: str, arrays: Sequence[int]) -> int:
 
 
 def _array_bytes(match: re.Match[str]) -> int:
-    return math.prod(_integers(match["shape"])) * _item_bits(match["dtype"]) // 8
-
-
-def _integers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",") if number]
+    return math.prod(integers(match["shape"])) * _item_bits(match["dtype"]) // 8
 
 
 def _item_bits(dtype: str) -> int:

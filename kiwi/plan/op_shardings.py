@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.plan.iota import IOTA, integers, iota
 
 _INSTRUCTION = re.compile(
     r"^\s+(?:ROOT )?%\S+ = \w+\[(?P<shape>[\d,]*)\]\S* (?P<opcode>[\w-]+)\((?P<operands>[^)]*)\)"
@@ -23,10 +24,7 @@ _INSTRUCTION = re.compile(
 _SHARDING = re.compile(r"sharding=\{(?P<sharding>[^{}]*(?:\{[^{}]*\}[^{}]*)*)\}")
 _INDEX = re.compile(r", index=(\d+)")
 _OP_NAME = re.compile(r'op_name="(?P<name>[^"]*)"')
-_TILES = re.compile(
-    r"devices=\[(?P<tiles>[\d,]+)\](?:<=\[(?P<dims>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?"
-    r"|(?P<devices>[\d,]+))"
-)
+_TILES = re.compile(r"devices=\[(?P<tiles>[\d,]+)\](?:<=" + IOTA + r"|(?P<devices>[\d,]+))")
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def entry_instructions(text: str) -> Iterator[ShardedInstruction]:
             name, sharding = _OP_NAME.search(found["rest"]), _SHARDING.search(found["rest"])
             yield ShardedInstruction(
                 found["opcode"],
-                _numbers(found["shape"]),
+                tuple(integers(found["shape"])),
                 "" if name is None else name["name"],
                 "replicated" if sharding is None else sharding["sharding"],
                 _position(found),
@@ -76,9 +74,9 @@ def tensor_sharding(sharding: str, rank: int, mesh: DeviceMesh) -> TensorShardin
     found = _TILES.match(sharding)
     if found is None:
         return None
-    tiles = _numbers(found["tiles"])
+    tiles = integers(found["tiles"])
     parts = np.empty((mesh.size, len(tiles)), int)  # of each device, along each tile dimension
-    parts[_devices(found).ravel()] = np.indices(tiles).reshape(len(tiles), -1).T
+    parts[_devices(found)] = np.indices(tiles).reshape(len(tiles), -1).T
     parts = parts.reshape(*mesh.shape, len(tiles))
     dims = [_axes_of(parts[..., k], tiles[k], mesh) for k in range(rank)]
     known = tuple(axes for axes in dims if axes is not None)
@@ -86,12 +84,9 @@ def tensor_sharding(sharding: str, rank: int, mesh: DeviceMesh) -> TensorShardin
 
 
 def _devices(found: re.Match[str]) -> np.ndarray:
-    tiles = _numbers(found["tiles"])
-    if found["devices"] is not None:
-        return np.array(_numbers(found["devices"])).reshape(tiles)
-    dims = _numbers(found["dims"])
-    order = _numbers(found["order"]) if found["order"] is not None else tuple(range(len(dims)))
-    return np.arange(prod(dims)).reshape(dims).transpose(order).reshape(tiles)
+    """The devices in row-major order of the tiles."""
+    written = found["devices"]
+    return iota(found).ravel() if written is None else np.array(integers(written))
 
 
 def _axes_of(part: np.ndarray, tiles: int, mesh: DeviceMesh) -> tuple[int, ...] | None:
@@ -112,7 +107,3 @@ def _axes_of(part: np.ndarray, tiles: int, mesh: DeviceMesh) -> tuple[int, ...] 
         expected = expected * mesh.shape[axis] + np.arange(mesh.shape[axis]).reshape(shape)
     is_exact = prod(mesh.shape[a] for a in axes) == tiles and np.array_equal(expected, part)
     return axes if is_exact else None
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in text.split(",") if n)
