@@ -40,16 +40,16 @@ def heap_bytes(graph: RematGraph, schedule: Schedule) -> int:
     return graph.resident_bytes + packed_bytes(buffers)
 
 
-def swapped_bytes(graph: RematGraph, schedule: Schedule) -> int:
-    """The most that is alive should any step run before its neighbour, whose result it does not
-    read; 0 if all steps read what the one in front of them writes."""
+def swapped_bytes(graph: RematGraph, schedule: Schedule) -> list[int]:
+    """The most that is alive should a step run before its neighbour, for each that does not read
+    the neighbour's result."""
     memory = simulate(graph, schedule).memory_bytes
     ending: dict[int, list[int]] = {}
     for live in live_ranges(graph, schedule):
-        if live.first < live.last - 1:
+        if live.first != live.last - 1:
             ending.setdefault(live.last, []).append(live.value)
     steps = [graph.operators[index] for index in schedule.steps]
-    most = 0
+    found = []
     for place, (former, latter) in enumerate(itertools.pairwise(steps)):
         if not set(latter.inputs).isdisjoint(former.outputs):
             continue
@@ -57,18 +57,20 @@ def swapped_bytes(graph: RematGraph, schedule: Schedule) -> int:
         before = memory[place] - others - former.temporary_bytes
         freed = _bytes(graph, (v for v in ending.get(place + 1, ()) if v not in former.inputs))
         behind = before + others + former.temporary_bytes - freed
-        most = max(most, before + own + latter.temporary_bytes, behind + own)
-    return most
+        found.append(own + max(before + latter.temporary_bytes, behind))
+    return found
 
 
 def _bytes(graph: RematGraph, values: Iterable[int]) -> int:
     return sum(graph.values[value].size_bytes for value in values)
 
 
-def _needed_bytes(graph: RematGraph, schedule: Schedule) -> tuple[int, int]:
-    """The heap in the worst case, then as scheduled: orders are compared by both."""
-    heap = heap_bytes(graph, schedule)
-    return max(heap, swapped_bytes(graph, schedule)), heap
+def _needed_bytes(graph: RematGraph, schedule: Schedule, aim_bytes: float) -> tuple[int, float]:
+    """The heap in the worst case, then how much all places are above the aim: one of several
+    equally bad places may be mended at a time."""
+    swapped = swapped_bytes(graph, schedule)
+    worst = max(heap_bytes(graph, schedule), *swapped, 0)
+    return worst, sum(each - aim_bytes for each in swapped if each > aim_bytes)
 
 
 def repacked(
@@ -81,14 +83,15 @@ def repacked(
     - `schedule`: valid; its peak is within `limit_bytes`, and so is that of the result.
     """
     draw, best = random.Random(seed), schedule
-    least = _needed_bytes(graph, schedule)
+    aim_bytes = AIM * budget_bytes
+    least = _needed_bytes(graph, schedule, aim_bytes)
     for _ in range(min(MOST_TRIES, WORK // max(1, len(schedule.steps)))):
-        if least[0] <= AIM * budget_bytes:
+        if least[0] <= aim_bytes:
             break
         other = _moved(graph, best.steps, draw)
         if other is None or simulate(graph, other).peak_bytes > limit_bytes:
             continue
-        found = _needed_bytes(graph, other)
+        found = _needed_bytes(graph, other, aim_bytes)
         if found <= least:
             best, least = other, found
     return best

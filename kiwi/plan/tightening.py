@@ -40,8 +40,8 @@ def tightened(
     - `plan_within`: finds a plan for a limit in bytes, not yet compiled.
     - `cause`, `instead`: of the error, should no plan fit: why, and what else to try.
     - `varies`: whether `plan_within` finds another plan when asked for the same limit again. That
-      is done where lower limits are not feasible: orders that need the same memory compile to
-      peaks some per cent apart.
+      is done where a lower limit is refused: orders that need the same memory compile to peaks
+      some per cent apart. Then a limit between the two follows.
 
     **Raises:** what `plan_within` raises for the budget itself; `BudgetNotMetError` if no plan
     fits as compiled, with the nearest.
@@ -55,15 +55,15 @@ def tightened(
             if nearest is None:
                 raise
             refused_bytes = max(refused_bytes, limit_bytes)
+            if varies:
+                limit_bytes = min(each.limit_bytes for each in rounds)
+                continue
             # Between the smallest peak known and the last one there may be a schedule that fits.
             least_bytes = getattr(error, "least_peak_bytes", None)
             last_bytes = min(each.predicted_peak_bytes for each in rounds)
-            if least_bytes is not None and least_bytes < last_bytes:
-                limit_bytes = (least_bytes + last_bytes) // 2
-            elif varies:
-                limit_bytes = min(each.limit_bytes for each in rounds)
-            else:
+            if least_bytes is None or least_bytes >= last_bytes:
                 break
+            limit_bytes = (least_bytes + last_bytes) // 2
             continue
         if settings.verify is None or plan.fits:
             return plan
@@ -73,7 +73,7 @@ def tightened(
         excess_bytes = plan.peak_bytes - settings.memory_budget_bytes
         limit_bytes = min(limit_bytes, plan.estimate.peak_bytes) - excess_bytes
         if varies and limit_bytes <= refused_bytes:
-            limit_bytes = min(each.limit_bytes for each in rounds)
+            limit_bytes = (refused_bytes + min(each.limit_bytes for each in rounds)) // 2
         if limit_bytes <= 0:
             break
     assert nearest is not None
