@@ -238,6 +238,8 @@ def _remark(row: Row) -> str:
     if row.closed_loop is not None and not row.closed_loop.met:
         over = row.closed_loop.compiled_mib / (row.budget_mib or 1.0) - 1
         return f"not met as compiled: nearest {100 * over:.1f} % over"
+    if row.budget_mib is not None and row.closed_loop is None and row.increase_percent is not None:
+        return "not compiled"
     return row.note or ("proven" if row.is_proven else "")
 
 
