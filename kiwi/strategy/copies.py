@@ -6,14 +6,19 @@ between producer and reader, whose options are
 
 - *direct(d)*: the value is stored in layout d, and read so; no memory;
 - *copy(d, t)*: it is stored otherwise; a copy in layout d is held while the reader runs, and
-  while it runs again at time t if it is recomputed there.
+  while it runs again at time t if it is recomputed there;
+- *kept(d)*: it is stored otherwise; the copy in layout d that an earlier reader of the value made,
+  or kept itself, is held on to and read. Parameters gathered for the forward pass stay gathered
+  until the backward pass has read them: FSDP without resharding in between.
 
-Exactly one option is allowed for any choice of producer and reader. The node's edges carry no
-cost: resharding is priced on the edge between producer and reader.
+For any choice of producer and reader either *direct* or *copy* is allowed, and *kept* beside *copy*
+where the earlier reader expects the same layout. Resharding is priced on the edge between producer
+and reader; the edge between producer and copy gives it back for *kept*.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 
@@ -22,44 +27,68 @@ from kiwi.solver.problem import Interval
 from kiwi.strategy.residency import Residency
 
 NEGLIGIBLE = 0.004
-"""Copies below this part of the memory limit are not modelled: they are too many."""
+"""Copies below this part of the memory limit count only while they are kept: they are too many."""
+
+
+class Reading(Enum):
+    """How a reader comes by its operand, see above."""
+
+    DIRECT = "direct"
+    COPY = "copy"
+    KEPT = "kept"
 
 
 @dataclass(frozen=True)
 class CopyOption:
-    """`is_copy` tells *copy* from *direct*; `again_at` is None where nothing is recomputed."""
+    """`target` is the layout read; `again_at` is None where nothing is recomputed."""
 
     target: TensorSharding
-    is_copy: bool
-    again_at: int | None
+    reading: Reading
+    again_at: int | None = None
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the value is stored in another layout."""
+        return self.reading is not Reading.DIRECT
 
 
 @dataclass(frozen=True, eq=False)
 class CopyNode:
-    """The node of read number `read` of unit `unit`."""
+    """The node of read number `read` of unit `unit`.
+
+    `earlier` is the number of the node, among all copies, whose copy *kept* holds on to. The memory
+    of a copy that `is_negligible` only counts while it is kept.
+    """
 
     unit: int
     read: int
     value: int
     options: tuple[CopyOption, ...]
+    earlier: int | None = None
+    is_negligible: bool = False
 
     def usage(
-        self, size_bytes: int, mesh_shape: Sequence[int], span: tuple[int, int]
+        self, size_bytes: int, mesh_shape: Sequence[int], span: tuple[int, int], since: int
     ) -> tuple[tuple[Interval, ...], ...]:
         """Memory of each option; `size_bytes` of the whole value.
 
-        `span` is the time for which a reader that is not recomputed holds its operands.
+        `span` is the time for which a reader that is not recomputed holds its operands, `since`
+        until when the earlier one does.
         """
         targets = {option.target for option in self.options if option.is_copy}
         held = {target: size_bytes // target.shard_count(mesh_shape) for target in targets}
         return tuple(
-            self._intervals(option, held[option.target], span) if option.is_copy else ()
+            self._intervals(option, held[option.target], span, since) if option.is_copy else ()
             for option in self.options
         )
 
     def _intervals(
-        self, option: CopyOption, held_bytes: int, span: tuple[int, int]
+        self, option: CopyOption, held_bytes: int, span: tuple[int, int], since: int
     ) -> tuple[Interval, ...]:
+        if option.reading is Reading.KEPT:
+            return (Interval(since, span[1], held_bytes),)
+        if self.is_negligible:
+            return ()
         spans = [span]
         if option.again_at is not None:
             spans.append((option.again_at, option.again_at + 1))
@@ -90,6 +119,19 @@ class CopyNode:
         allowed = same_target[:, :, None] & same_time[:, None, :]
         return allowed.reshape(len(self.options), -1)
 
+    def allowed_behind(self, earlier: "CopyNode") -> np.ndarray:
+        """Boolean [options of the earlier node, options]: whether what is kept is there."""
+        made = [o.target if o.is_copy else None for o in earlier.options]
+        kept = [o.target if o.reading is Reading.KEPT else None for o in self.options]
+        return np.array([[k is None or k == m for k in kept] for m in made])
+
+    def seconds_saved(self, seconds: np.ndarray, targets: Sequence[TensorSharding]) -> np.ndarray:
+        """[layouts, options] of resharding not done again, from those of [layouts, `targets`]."""
+        column = {target: k for k, target in enumerate(targets)}
+        columns = [column[option.target] for option in self.options]
+        kept = np.array([option.reading is Reading.KEPT for option in self.options])
+        return np.where(kept[None, :], seconds[:, columns], 0.0)
+
     def _target_numbers(self) -> tuple[dict[TensorSharding, int], np.ndarray]:
         """A number for each distinct target, and that of each option."""
         index: dict[TensorSharding, int] = {}
@@ -110,11 +152,25 @@ def copy_node(
     if len(targets) == 1 and stored == set(targets):
         return None
     times = list(dict.fromkeys(r.recompute_at for r in residencies))
-    options = [CopyOption(target, False, None) for target in targets if target in stored]
+    options = [CopyOption(target, Reading.DIRECT) for target in targets if target in stored]
     options += [
-        CopyOption(target, True, time)
+        CopyOption(target, Reading.COPY, time)
         for target in targets
         if len(stored) > 1 or target not in stored
         for time in times
     ]
     return CopyNode(unit, read, value, tuple(options))
+
+
+def that_keeps(node: CopyNode, number: int, earlier: CopyNode, *, always: bool) -> CopyNode:
+    """The node with the options *kept* of copies that `earlier`, copy `number`, can make.
+
+    A reader that is recomputed makes its copies itself. `always`: without the options to make one.
+    """
+    made = {option.target for option in earlier.options if option.is_copy}
+    once = [o for o in node.options if o.reading is Reading.COPY and o.again_at is None]
+    kept = [CopyOption(o.target, Reading.KEPT) for o in once if o.target in made]
+    if not kept:
+        return node
+    others = () if always else node.options
+    return replace(node, options=(*others, *kept), earlier=number)
