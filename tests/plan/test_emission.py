@@ -8,14 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.programs.anyhow import random_solution
+from benchmarks.programs.anyhow import random_kept_copies, random_solution
 from examples import convnet, gpt, mlp
 from kiwi.hlo.program import Program
 from kiwi.plan.emit import emit
 from kiwi.plan.execution import build_execution, recomputation_schedule
 from kiwi.plan.verify import CPU_COMPILER_OPTIONS, Step
 from kiwi.solver import evaluate
-from kiwi.strategy.build import PlanningProblem
+from kiwi.strategy.build import NONE_KEPT, KeptCopies, PlanningProblem
 from tests.helpers.planning import array, flat, problem_of, random_arrays, units_of
 
 MODELS = {
@@ -62,8 +62,8 @@ def expected_results(name: str) -> list[np.ndarray]:
     ]
 
 
-def jitted(planning: PlanningProblem, solution: list[int]) -> Any:
-    execution = build_execution(planning, solution)
+def jitted(planning: PlanningProblem, solution: list[int], kept: KeptCopies = NONE_KEPT) -> Any:
+    execution = build_execution(planning, solution, kept)
     program = planning.units.graph.program
     mesh = planning.mesh
     donated = planning.units.donated_arguments
@@ -91,9 +91,10 @@ CASES = [
 @pytest.mark.parametrize(("name", "mesh_shape", "seed", "donate"), CASES)
 def test_any_feasible_solution_computes_the_original(name, mesh_shape, seed, donate):
     planning = planning_of(name, mesh_shape, donate)
-    solution = random_solution(planning, np.random.default_rng(seed), remat=(seed % 4) / 3)
+    rng = np.random.default_rng(seed)
+    solution = random_solution(planning, rng, remat=(seed % 4) / 3)
     assert evaluate(planning.problem, solution).violations == ()
-    function, execution = jitted(planning, solution)
+    function, execution = jitted(planning, solution, random_kept_copies(planning, solution, rng))
     leaves = flat_arguments(name)[0]
     # Copies, since donated arguments do not survive the call.
     placed = [
