@@ -132,7 +132,9 @@ def _force(
         recompute_at=alternative.recompute_at,
     )
     result = solve_pinned(plan, planning, start, {unit: allowed}, time_limit_seconds)
-    seconds, peak_bytes = _with_copies_kept(planning, result, time_limit_seconds)
+    alone = follow(planning, start, {unit: allowed})
+    limit = SHARE_OF_TIME * time_limit_seconds
+    seconds, peak_bytes = _with_copies_kept(planning, result, alone, limit)
     return ForcedAlternative(
         alternative.reads,
         alternative.results,
@@ -146,16 +148,20 @@ def _force(
 
 
 def _with_copies_kept(
-    planning: PlanningProblem, result: SolveResult, time_limit_seconds: float
+    planning: PlanningProblem, result: SolveResult, alone: Sequence[int], seconds: float
 ) -> tuple[float | None, int | None]:
-    """Time and peak of a solution with the copies that a plan of it keeps."""
+    """Time and peak with the copies that plans keep: of what was found, or, where that is faster
+    then, of the plan with nothing else changed."""
     if result.solution is None:
         return result.objective, result.peak_bytes
-    seconds = SHARE_OF_TIME * time_limit_seconds
-    kept = kept_copies(planning, planning, result.solution, seconds)
-    restricted = planning.restricted(result.solution, kept).problem
-    priced = evaluate(restricted, [0] * len(restricted.nodes))
-    return priced.cost, priced.peak_bytes
+    found = []
+    for solution in (result.solution, alone):
+        kept = kept_copies(planning, planning, solution, seconds)
+        restricted = planning.restricted(solution, kept).problem
+        priced = evaluate(restricted, [0] * len(restricted.nodes))
+        if priced.feasible:
+            found.append((priced.cost, priced.peak_bytes))
+    return min(found, default=(result.objective, result.peak_bytes))
 
 
 def _reason(plan: "Plan", result: SolveResult) -> str:

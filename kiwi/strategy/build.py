@@ -11,7 +11,7 @@ Edges:
     to the one the strategy expects, twice where the reader is recomputed; forbidden where the
     reader is recomputed at a time at which the value is not there.
 (b) from producer and reader to the copy between them: which options go together, and what a copy
-    that is kept saves; from a copy to the next one of the same value: what can be kept.
+    that is kept saves.
 (c) from an argument to the unit whose result replaces it in the next step (a donated buffer,
     or state in and state out), and from what an iteration of a loop starts from to what it hands
     on: resharding from the result's layout to the argument's.
@@ -313,24 +313,24 @@ class _Builder:
                     yield replace(copy, is_negligible=is_negligible)
 
     def _with_kept(self, copies: Iterator[CopyNode]) -> Iterator[CopyNode]:
-        """Adds the options to keep what an earlier reader gathered.
-
-        Not where XLA's own shardings are fixed: `kiwi.plan.as_written` prices what XLA keeps.
-        """
-        latest: dict[int, tuple[int, CopyNode]] = {}
-        before: dict[int, tuple[int, CopyNode]] = {}
+        """Adds the options to keep what an earlier reader gathered, where that is asked for."""
+        latest: dict[tuple[int, TensorSharding], tuple[int, CopyNode]] = {}
         for number, copy in enumerate(copies):
-            if copy.value in latest and latest[copy.value][1].unit < copy.unit:
-                before[copy.value] = latest[copy.value]
-            if copy.value in before and self._may_keep(copy, before[copy.value][1]):
-                copy = that_keeps(copy, *before[copy.value], always=self._kept is not None)
-            latest[copy.value] = number, copy
+            key = (copy.value, copy.options[0].target)
+            before = latest.get(key)
+            if before is not None and self._may_keep(copy, before[1]):
+                copy = that_keeps(copy, before[0], always=self._kept is not None)
+            if before is None or before[1].unit < copy.unit:
+                latest[key] = number, copy
             yield copy
 
     def _may_keep(self, copy: CopyNode, earlier: CopyNode) -> bool:
-        """A copy is kept within one iteration, by units of the body that its value belongs to."""
+        """A copy is kept within one iteration, by units of the body that its value belongs to.
+
+        Not where XLA's own shardings are fixed: `kiwi.plan.as_written` prices what XLA keeps.
+        """
         is_chosen = self._kept is None or (copy.unit, copy.read) in self._kept
-        if self._fixed.values or not is_chosen:
+        if not is_chosen or self._fixed.values or earlier.unit == copy.unit:
             return False
         units = [self._units.units[each.unit] for each in (earlier, copy)]
         home = self._units.graph.program.loop_of(copy.value)
@@ -454,9 +454,6 @@ class _Builder:
             table = self._table(copy.value)
             yield self._matrices.edge_into_copy(tail, index, stored, copy, table, trips)
             yield self._matrices.edge_from_copy(index, head, copy, wanted)
-            if copy.earlier is not None:
-                earlier = self.copies[copy.earlier]
-                yield self._matrices.edge_between_copies(first + copy.earlier, index, earlier, copy)
 
     def _carried_edges(self) -> Iterator[Edge]:
         """Edges (c)."""

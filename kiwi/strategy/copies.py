@@ -11,9 +11,10 @@ between producer and reader, whose options are
   or kept itself, is held on to and read. Parameters gathered for the forward pass stay gathered
   until the backward pass has read them: FSDP without resharding in between.
 
-For any choice of producer and reader either *direct* or *copy* is allowed, and *kept* beside *copy*
-where the earlier reader expects the same layout. Resharding is priced on the edge between producer
-and reader; the edge between producer and copy gives it back for *kept*.
+For any choice of producer and reader either *direct* or *copy* is allowed. *Kept* is offered once
+all else is decided (`kiwi.plan.kept_copies`), where an earlier reader expects the same layout.
+Resharding is priced on the edge between producer and reader; the edge between producer and copy
+gives it back for *kept*.
 """
 
 from collections.abc import Sequence
@@ -119,18 +120,10 @@ class CopyNode:
         allowed = same_target[:, :, None] & same_time[:, None, :]
         return allowed.reshape(len(self.options), -1)
 
-    def allowed_behind(self, earlier: "CopyNode") -> np.ndarray:
-        """Boolean [options of the earlier node, options]: whether what is kept is there."""
-        made = [o.target if o.is_copy else None for o in earlier.options]
-        kept = [o.target if o.reading is Reading.KEPT else None for o in self.options]
-        return np.array([[k is None or k == m for k in kept] for m in made])
-
-    def seconds_saved(self, seconds: np.ndarray, targets: Sequence[TensorSharding]) -> np.ndarray:
-        """[layouts, options] of resharding not done again, from those of [layouts, `targets`]."""
-        column = {target: k for k, target in enumerate(targets)}
-        columns = [column[option.target] for option in self.options]
-        kept = np.array([option.reading is Reading.KEPT for option in self.options])
-        return np.where(kept[None, :], seconds[:, columns], 0.0)
+    @property
+    def is_kept(self) -> np.ndarray:
+        """Boolean [options]: which hold on to an earlier copy."""
+        return np.array([option.reading is Reading.KEPT for option in self.options])
 
     def _target_numbers(self) -> tuple[dict[TensorSharding, int], np.ndarray]:
         """A number for each distinct target, and that of each option."""
@@ -162,15 +155,13 @@ def copy_node(
     return CopyNode(unit, read, value, tuple(options))
 
 
-def that_keeps(node: CopyNode, number: int, earlier: CopyNode, *, always: bool) -> CopyNode:
-    """The node with the options *kept* of copies that `earlier`, copy `number`, can make.
+def that_keeps(node: CopyNode, earlier: int, *, always: bool) -> CopyNode:
+    """A node of one target with the option *kept*, of the copy that node `earlier` makes or keeps.
 
-    A reader that is recomputed makes its copies itself. `always`: without the options to make one.
+    A reader that is recomputed makes its copies itself. `always`: without the option to make one.
     """
-    made = {option.target for option in earlier.options if option.is_copy}
-    once = [o for o in node.options if o.reading is Reading.COPY and o.again_at is None]
-    kept = [CopyOption(o.target, Reading.KEPT) for o in once if o.target in made]
-    if not kept:
+    (made,) = node.options
+    if made.again_at is not None:
         return node
-    others = () if always else node.options
-    return replace(node, options=(*others, *kept), earlier=number)
+    kept = CopyOption(made.target, Reading.KEPT)
+    return replace(node, options=(kept,) if always else (made, kept), earlier=earlier)

@@ -136,17 +136,11 @@ class EdgeMatrices:
         lines = stored.lines([0] * len(stored.residencies))
         parts, saved = {}, np.zeros(allowed.shape)
         if copy.earlier is not None:
-            targets = list(dict.fromkeys(option.target for option in copy.options))
-            seconds = trips * table.seconds_matrix(stored.layouts, targets)
-            saved = copy.seconds_saved(seconds, targets)
+            seconds = trips * table.seconds_matrix(stored.layouts, [copy.options[0].target])
+            saved = np.where(copy.is_kept, seconds, 0.0)
             if self._with_parts:
                 parts = {"resharding": np.where(allowed, -saved, np.inf)}
         return Edge(tail, head, np.where(allowed, -saved, np.inf), parts, tail_class=lines)
-
-    def edge_between_copies(self, tail: int, head: int, earlier: CopyNode, copy: CopyNode) -> Edge:
-        """From a copy to the next one of the same value: whether what is kept is there."""
-        allowed = copy.allowed_behind(earlier)
-        return Edge(tail, head, np.where(allowed, 0.0, np.inf))
 
     def edge_from_copy(self, tail: int, head: int, copy: CopyNode, wanted: Side) -> Edge:
         """From the copy to its reader: which options agree with what the reader expects."""

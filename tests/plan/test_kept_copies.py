@@ -171,19 +171,14 @@ def test_where_no_memory_is_left_none_is_kept():
     assert kept_copies(planning, corrected, solution, seconds=1) == NONE_KEPT
 
 
-def test_what_is_kept_must_have_been_made():
-    """A copy that no earlier reader makes has an infinite price."""
+def test_what_is_kept_is_an_earlier_reader_s_copy_in_the_same_layout():
     planning, solution = alone(free_plan())
     opened = planning.restricted(solution, kept=None)
-    first = len(opened.sources) + len(opened.unit_nodes)
-    (number, copy), *_ = [(k, c) for k, c in enumerate(opened.copies) if len(c.options) > 1]
-    assert copy.earlier is not None
-    choice = [0] * len(opened.problem.nodes)
-    choice[first + number] = 1
-    assert evaluate(opened.problem, choice).feasible
-    earlier = opened.copies[copy.earlier]
-    other = replace(earlier.options[0], target=type(earlier.options[0].target).replicated(3))
-    assert not copy.allowed_behind(replace(earlier, options=(other,)))[0, 1]
+    for copy in opened.copies:
+        if copy.earlier is not None:
+            earlier = opened.copies[copy.earlier]
+            assert earlier.unit < copy.unit and earlier.value == copy.value
+            assert earlier.options[0].target == copy.options[0].target
 
 
 # Loops.
