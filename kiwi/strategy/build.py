@@ -242,8 +242,13 @@ def _assemble(
     with_parts: bool = False,
 ) -> PlanningProblem:
     """`kept`: the copies that are kept; None leaves that open."""
+    least = math.inf if limit_bytes is None else NEGLIGIBLE * limit_bytes
+    if with_parts and limit_bytes is not None:
+        # Of what is decided few are left: they count under any limit.
+        shards_bytes = sum(v.size_bytes for v in units.graph.program.values) // mesh.size
+        least = min(least, NEGLIGIBLE * shards_bytes)
     matrices = EdgeMatrices(with_parts=with_parts)
-    builder = _Builder(units, mesh, fixed, sources, unit_nodes, limit_bytes, kept, matrices)
+    builder = _Builder(units, mesh, fixed, sources, unit_nodes, least, kept, matrices)
     problem = Problem(builder.nodes(), builder.edges(), limit_bytes, builder.lifetimes.horizon)
     return PlanningProblem(units, mesh, fixed, sources, unit_nodes, builder.copies, problem)
 
@@ -273,7 +278,7 @@ class _Builder:
         fixed: Fixed,
         sources: tuple[SourceNode, ...],
         unit_nodes: tuple[UnitNode, ...],
-        limit_bytes: int | None,
+        least_copy_bytes: float,
         kept: KeptCopies | None,
         matrices: EdgeMatrices,
     ) -> None:
@@ -287,7 +292,7 @@ class _Builder:
         self._kept = kept
         self._matrices = matrices
         self.lifetimes = Lifetimes.of(units)
-        self.copies = tuple(self._with_kept(self._find_copies(limit_bytes)))
+        self.copies = tuple(self._with_kept(self._find_copies(least_copy_bytes)))
 
     def nodes(self) -> tuple[Node, ...]:
         return (
@@ -296,9 +301,11 @@ class _Builder:
             *(self._node_of_copy(copy) for copy in self.copies),
         )
 
-    def _find_copies(self, limit_bytes: int | None) -> Iterator[CopyNode]:
-        """One node per read that may be resharded, without negligible ones where none is kept."""
-        least = NEGLIGIBLE * limit_bytes if limit_bytes is not None else math.inf
+    def _find_copies(self, least: float) -> Iterator[CopyNode]:
+        """One node per read that may be resharded.
+
+        Copies of fewer bytes than `least` are negligible, and left out where none is kept.
+        """
         for node in self._unit_nodes:
             for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
                 wanted = [s.reads[read] for s in node.strategies]

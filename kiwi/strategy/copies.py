@@ -28,7 +28,8 @@ from kiwi.solver.problem import Interval
 from kiwi.strategy.residency import Residency
 
 NEGLIGIBLE = 0.004
-"""Copies below this part of the memory limit count only while they are kept: they are too many."""
+"""Copies below this part of the memory limit count only while they are kept: they are too many. In
+an estimate it is a part of what a device has of all values, where that is less."""
 
 
 class Reading(Enum):

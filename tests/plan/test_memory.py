@@ -126,9 +126,16 @@ def joined(x, y):
     return z.T @ z
 
 
+def pooled(x, y):
+    """The window slides over what is computed of both operands."""
+    z = jnp.tanh(x) * y
+    return jax.lax.reduce_window(z, -jnp.inf, jax.lax.max, (1, 2, 2), (1, 2, 2), "VALID")
+
+
 COPIED = [
     pytest.param(product_of_transposed, array(64, 32, 256), array(32, 64, 128), id="matmul"),
     pytest.param(joined, array(4096, 64), array(4096, 192), id="concatenation"),
+    pytest.param(pooled, array(16, 256, 256), array(16, 256, 256), id="reduce_window"),
 ]
 
 
