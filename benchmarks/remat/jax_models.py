@@ -2,12 +2,16 @@
 
     python -m benchmarks.remat.jax_models --models gpt-4 gpt-12 --planners remat rotor
 
-Each step is traced once. Budgets are shares of what the given order needs beyond arguments and
-results. Schedules are emitted and compiled by XLA:CPU; while the compiled peak is over the budget,
-it is planned again under a lower limit, as `kiwi.plan` does (`kiwi.plan.tightening`). The first
-figures of a row are those of the first schedule, the others those of the first schedule whose
-compiled peak is within the budget, or of the nearest one. Models are scaled down so that
-compiling is quick: their structure and number of layers are what planning depends on.
+Each step is traced once. Budgets are shares of what the given order needs beyond what is always
+there (arguments, results, what XLA holds from the start), but at least a quarter of the share of
+the way from the largest working set, below which there is no schedule, to the peak of the given
+order: 40 % is 10 % of that way at least.
+
+Schedules are emitted and compiled by XLA:CPU; while the compiled peak is over the budget, it is
+planned again under a lower limit, as `kiwi.plan` does (`kiwi.plan.tightening`). The first figures
+of a row are those of the first schedule, the others those of the first schedule whose compiled
+peak is within the budget, or of the nearest one. Models are scaled down so that compiling is
+quick: their structure and number of layers are what planning depends on.
 """
 
 import argparse
@@ -38,11 +42,12 @@ from kiwi.plan.one_device import scheduled
 from kiwi.plan.plan import Plan
 from kiwi.plan.settings import Settings
 from kiwi.plan.tightening import tightened
-from kiwi.solver.remat import PLANNERS, RematGraph, order_peak_bytes
+from kiwi.solver.remat import PLANNERS, RematGraph, largest_working_set, order_peak_bytes
 from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
 
 NO_LIMIT = "100TiB"
 RESULTS = Path(__file__).parent / "results" / "jax_models.json"
+FLOOR_DIVISOR = 4
 MOST_OPERATORS = {"checkmate": 150, "checkmate-lp": 150, "rk-checkmate": 150, "moccasin": 600}
 """Larger graphs are not given to these: building their programs alone takes minutes."""
 
@@ -146,21 +151,36 @@ def trace_model(name: str) -> Traced:
         donate_argnums=0,
     )
     units = base.execution.units
-    return Traced(base, remat_graph(units, one_device_strategies(units, base.mesh)))
+    return Traced(base, remat_graph(units, one_device_strategies(units, base.mesh), "cpu"))
 
 
 def make_row(traced: Traced, row: Row, is_compiled: bool) -> Row:
     """One planner under one budget."""
     graph = traced.graph
-    beyond = order_peak_bytes(graph) - graph.resident_bytes
-    budget_bytes = graph.resident_bytes + beyond * row.budget_percent // 100
+    budget_bytes, raised_percent = budget_of(graph, row.budget_percent)
     count = len(graph.operators)
-    row = replace(row, operators=count, budget_mib=budget_bytes / MEBIBYTE)
+    row = replace(
+        row,
+        operators=count,
+        budget_mib=budget_bytes / MEBIBYTE,
+        raised_percent=raised_percent,
+    )
     if count > MOST_OPERATORS.get(row.planner, count):
         return replace(row, note=f"not for over {MOST_OPERATORS[row.planner]} operators")
     if is_compiled:
         return _compiled_row(traced, row, budget_bytes)
     return solved(row, graph, budget_bytes)[0]
+
+
+def budget_of(graph: RematGraph, percent: int) -> tuple[int, float | None]:
+    """A budget in bytes, and the share that it is if it is more than `percent`."""
+    peak_bytes, least_bytes = order_peak_bytes(graph), largest_working_set(graph).size_bytes
+    beyond = peak_bytes - graph.resident_bytes
+    share_bytes = graph.resident_bytes + beyond * percent // 100
+    floor_bytes = least_bytes + (peak_bytes - least_bytes) * percent // (100 * FLOOR_DIVISOR)
+    if floor_bytes <= share_bytes:
+        return share_bytes, None
+    return floor_bytes, 100 * (floor_bytes - graph.resident_bytes) / beyond
 
 
 def _compiled_row(traced: Traced, row: Row, budget_bytes: int) -> Row:
@@ -180,14 +200,15 @@ def _compiled_row(traced: Traced, row: Row, budget_bytes: int) -> Row:
     made: list[Row] = []
 
     def plan_within(limit_bytes: int) -> Plan:
-        found, result = solved(row, traced.graph, limit_bytes)
-        made.append(found)
+        seed = row.seed + len(made)
+        found, result = solved(replace(row, seed=seed), traced.graph, limit_bytes)
+        made.append(replace(found, seed=row.seed))
         if isinstance(result, KiwiError):
             raise result
-        return scheduled(base, traced.graph, result, limit_bytes)
+        return scheduled(base, traced.graph, result, limit_bytes, seed)
 
     try:
-        plan = tightened(plan_within, settings, cause="")
+        plan = tightened(plan_within, settings, cause="", varies=True)
     except BudgetNotMetError as error:
         assert isinstance(error.plan, Plan)
         plan = error.plan

@@ -61,6 +61,7 @@ class Row:
     - `is_proven`: the planner proved it the best of the schedules that it can express.
     - `note`: why there is no schedule, with the smallest budget known and the bound.
     - `budget_mib`, `closed_loop`: where schedules are compiled.
+    - `raised_percent`: the budget as a share, where `budget_percent` is less than possible.
     """
 
     graph: str
@@ -76,6 +77,13 @@ class Row:
     note: str = ""
     budget_mib: float | None = None
     closed_loop: ClosedLoop | None = None
+    raised_percent: float | None = None
+
+    @property
+    def budget_label(self) -> str:
+        """The share, and what it was raised to."""
+        raised = "" if self.raised_percent is None else f" → {self.raised_percent:.0f}"
+        return f"{self.budget_percent}{raised}"
 
     @property
     def key(self) -> tuple[str, int, str, int]:
@@ -177,12 +185,16 @@ def _row(each: Mapping[str, Any]) -> Row:
 def overview(rows: list[Row]) -> Table:
     """Planner by model and budget, where schedules are compiled."""
     planners = sorted({row.planner for row in rows})
-    title = "increase % / compiled peak in % of the budget (! over it) / planning s; - none found"
+    title = (
+        "increase % / compiled peak in % of the budget (! over it) / planning s; - none found; "
+        "a → b: a % is below the largest working set, or hardly above, b % was taken"
+    )
     shown = Table("graph", "budget %", *planners, title=title)
     cells = {(row.graph, row.budget_percent, row.planner): _overview_cell(row) for row in rows}
-    for graph, budget in dict.fromkeys((row.graph, row.budget_percent) for row in rows):
+    labels = {(row.graph, row.budget_percent): row.budget_label for row in rows}
+    for (graph, budget), label in labels.items():
         own = (cells.get((graph, budget, planner), "") for planner in planners)
-        shown.add_row(graph, str(budget), *own)
+        shown.add_row(graph, label, *own)
     return shown
 
 
@@ -206,7 +218,7 @@ def table(rows: list[Row]) -> Table:
         shown.add_column(name)
     shown.add_column("")
     for row in rows:
-        own = (row.graph, str(row.operators), str(row.budget_percent), row.planner)
+        own = (row.graph, str(row.operators), row.budget_label, row.planner)
         figures = (row.increase_percent, row.peak_percent, row.seconds)
         loop = _loop_cells(row) if compiled else ()
         limit = f"{row.time_limit_seconds:g}"
@@ -226,6 +238,8 @@ def _remark(row: Row) -> str:
     if row.closed_loop is not None and not row.closed_loop.met:
         over = row.closed_loop.compiled_mib / (row.budget_mib or 1.0) - 1
         return f"not met as compiled: nearest {100 * over:.1f} % over"
+    if row.budget_mib is not None and row.closed_loop is None and row.increase_percent is not None:
+        return "not compiled"
     return row.note or ("proven" if row.is_proven else "")
 
 

@@ -23,6 +23,7 @@ from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh
 from kiwi.plan.budget import format_bytes
+from kiwi.plan.targets import memory_model
 from kiwi.solver.remat import RematGraph, solve
 from kiwi.solver.remat.solve import DEFAULT_PLANNER
 from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
@@ -78,7 +79,7 @@ def rematerialised_first(units: UnitGraph, settings: "Settings") -> frozenset[in
     devices = settings.mesh.size
     try:
         result = solve(
-            _unsharded_graph(units, settings.mesh),
+            _unsharded_graph(units, settings),
             devices * settings.memory_budget_bytes,
             DEFAULT_PLANNER,
             settings.time_limit_seconds / 2,
@@ -97,9 +98,9 @@ def rematerialised_first(units: UnitGraph, settings: "Settings") -> frozenset[in
     return frozenset(u for u, n in runs.items() if n > 1)
 
 
-def _unsharded_graph(units: UnitGraph, mesh: DeviceMesh) -> RematGraph:
-    one = DeviceMesh.create((1,), mesh.hardware)
-    return remat_graph(units, one_device_strategies(units, one))
+def _unsharded_graph(units: UnitGraph, settings: "Settings") -> RematGraph:
+    one = DeviceMesh.create((1,), settings.mesh.hardware)
+    return remat_graph(units, one_device_strategies(units, one), memory_model(settings.verify))
 
 
 def _primitives(units: UnitGraph, unit: Unit) -> set[str]:

@@ -4,9 +4,11 @@
 2. A planner finds a schedule of its units within the budget.
 3. Steps change places where XLA's heap would waste much (`kiwi.plan.repacking`).
 4. It is emitted and compiled as any plan. While the compiled peak is over the budget, the limit
-   is lowered by the excess, and planned again (`kiwi.plan.tightening`).
+   is lowered by the excess, and planned again (`kiwi.plan.tightening`), each time with another
+   seed: orders that need equally much compile to different peaks.
 """
 
+import itertools
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -43,15 +45,17 @@ def plan_one_device(traced: "Traced", planning: PlanningProblem, settings: "Sett
     planner_named(settings.planner).check(settings.mesh)
     base = _keeping_all(traced, planning, settings)
     units = planning.units
-    graph = remat_graph(units, one_device_strategies(units, planning.mesh))
+    graph = remat_graph(units, one_device_strategies(units, planning.mesh), planning.fixed.target)
     seconds = max(0.1, settings.time_limit_seconds / MOST_ROUNDS)
-    return tightened(
-        lambda limit: scheduled(
-            base, graph, solve(graph, limit, settings.planner, seconds, settings.seed), limit
-        ),
-        settings,
-        cause="XLA holds more than the schedule asks for.",
-    )
+    seeds = itertools.count(settings.seed)
+
+    def plan_within(limit_bytes: int) -> Plan:
+        seed = next(seeds)
+        result = solve(graph, limit_bytes, settings.planner, seconds, seed)
+        return scheduled(base, graph, result, limit_bytes, seed)
+
+    cause = "XLA holds more than the schedule asks for."
+    return tightened(plan_within, settings, cause=cause, varies=True)
 
 
 def _keeping_all(traced: "Traced", planning: PlanningProblem, settings: "Settings") -> Plan:
@@ -62,12 +66,15 @@ def _keeping_all(traced: "Traced", planning: PlanningProblem, settings: "Setting
     return plan_of(traced, planning, result, settings)
 
 
-def scheduled(base: Plan, graph: RematGraph, result: RematResult, limit_bytes: int) -> Plan:
+def scheduled(
+    base: Plan, graph: RematGraph, result: RematResult, limit_bytes: int, seed: int = 0
+) -> Plan:
     """The plan `base`, which recomputes nothing, under a schedule that was found for its units.
 
     Steps may change places, within the limit, where XLA's heap would exceed the plan's budget.
     """
-    schedule = repacked(graph, result.schedule, limit_bytes, base.memory_budget_bytes)
+    budget_bytes = base.memory_budget_bytes
+    schedule = repacked(graph, result.schedule, limit_bytes, budget_bytes, seed)
     found = simulate(graph, schedule)
     answer = replace(_solve_result(base.solve_result, result), peak_bytes=found.peak_bytes)
     seconds = base.estimate.step_seconds + result.compute_seconds - graph.once_seconds

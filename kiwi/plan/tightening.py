@@ -26,7 +26,12 @@ MOST_ROUNDS = 4
 
 
 def tightened(
-    plan_within: Callable[[int], Plan], settings: "Settings", *, cause: str, instead: str = ""
+    plan_within: Callable[[int], Plan],
+    settings: "Settings",
+    *,
+    cause: str,
+    instead: str = "",
+    varies: bool = False,
 ) -> Plan:
     """The first plan whose program, compiled for `settings.verify`, is within the budget.
 
@@ -34,11 +39,14 @@ def tightened(
 
     - `plan_within`: finds a plan for a limit in bytes, not yet compiled.
     - `cause`, `instead`: of the error, should no plan fit: why, and what else to try.
+    - `varies`: whether `plan_within` finds another plan when asked for the same limit again. That
+      is done where a lower limit is refused: orders that need the same memory compile to peaks
+      some per cent apart. Then a limit between the two follows.
 
     **Raises:** what `plan_within` raises for the budget itself; `BudgetNotMetError` if no plan
     fits as compiled, with the nearest.
     """
-    limit_bytes, nearest = settings.memory_budget_bytes, None
+    limit_bytes, nearest, refused_bytes = settings.memory_budget_bytes, None, 0
     rounds: tuple[Round, ...] = ()
     for _ in range(MOST_ROUNDS):
         try:
@@ -46,6 +54,10 @@ def tightened(
         except (InfeasibleBudgetError, NoPlanFoundError) as error:
             if nearest is None:
                 raise
+            refused_bytes = max(refused_bytes, limit_bytes)
+            if varies:
+                limit_bytes = min(each.limit_bytes for each in rounds)
+                continue
             # Between the smallest peak known and the last one there may be a schedule that fits.
             least_bytes = getattr(error, "least_peak_bytes", None)
             last_bytes = min(each.predicted_peak_bytes for each in rounds)
@@ -60,6 +72,8 @@ def tightened(
         # What is predicted may lie below the limit: taken off that, the same plan would be found.
         excess_bytes = plan.peak_bytes - settings.memory_budget_bytes
         limit_bytes = min(limit_bytes, plan.estimate.peak_bytes) - excess_bytes
+        if varies and limit_bytes <= refused_bytes:
+            limit_bytes = (refused_bytes + min(each.limit_bytes for each in rounds)) // 2
         if limit_bytes <= 0:
             break
     assert nearest is not None

@@ -5,11 +5,14 @@
    it. Where both groups behind the batch are one dimension at most, they may be swapped
    (`TransposeFolding`). An operand that lies otherwise is transposed first, unless the map that
    computes it runs just before and writes it so. XLA:GPU's matmuls read more orders.
-2. A concatenation copies what it joins, and a window slides over its operand (`reduce_window`),
+2. A convolution reads images in the order batch, space, features and kernels in the order space,
+   inputs, outputs (`CpuConvCanonicalization`), with the same exception. The gradient of a kernel
+   reads both of its operands otherwise, that of an image the kernel.
+3. A concatenation copies what it joins, and a window slides over its operand (`reduce_window`),
    each computed first. XLA:GPU fuses them.
 
-Observed with jax 0.10.2 in the compiled programs of `benchmarks/fidelity` (LSTM, GPT, U-Net);
-`tests/plan/test_memory.py` holds them.
+Observed with jax 0.10.2 in the compiled programs of `benchmarks/fidelity` (LSTM, GPT, U-Net) and of
+`benchmarks/remat` (U-Net, convnet); `tests/plan/test_memory.py` holds them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +30,7 @@ from kiwi.hlo.units import UnitGraph
 class CopiedOperands:
     """What a unit's operators may copy.
 
-    - `matrices`: what matmuls read.
+    - `matrices`: what matmuls and convolutions read.
     - `apart`: what is computed apart, as multiples of the result.
     """
 
@@ -50,9 +53,10 @@ class CopiedOperands:
 
 @dataclass(frozen=True)
 class _Matrix:
-    """Read number `read`: how its factors lie, from major to minor, and how a matmul names them.
+    """Read number `read`: how its factors lie, from major to minor, and how its reader names them.
 
-    `groups`: the dimensions of the batch, then the two groups of a matrix in canonical order.
+    `groups`: the dimensions of the batch, then the two groups of a matrix in canonical order. All
+    dimensions of what a convolution reads are of the first group.
     """
 
     read: int
@@ -81,10 +85,11 @@ def _matrices(units: UnitGraph, unit: Unit) -> Iterator[_Matrix]:
     program, rule = units.graph.program, unit.rule
     for position, index in enumerate(unit.equations):
         equation = program.equations[index]
-        if equation.name != "dot_general":
+        orders_of = _CANONICAL_ORDERS.get(equation.name)
+        if orders_of is None:
             continue
         dims_of = dict(rule.operator_operands[position])
-        for operand, order in zip(equation.inputs, _canonical_orders(equation), strict=True):
+        for operand, order in zip(equation.inputs, orders_of(equation), strict=True):
             source = _source(units, unit, operand)
             if source is not None and not _is_written_so(units, unit, source):
                 batch, rows, columns = (tuple(dims_of[operand][d] for d in g) for g in order)
@@ -99,13 +104,28 @@ def _matrix(rule: ComposedRule, source: int, groups: tuple[Dims, Dims, Dims]) ->
             yield _Matrix(read, rule.factor_sizes, stored, groups)
 
 
-def _canonical_orders(equation: Equation) -> Iterator[tuple[Sequence[int], ...]]:
+def _orders_of_matmul(equation: Equation) -> Iterator[tuple[Sequence[int], ...]]:
     """For each operand of a `dot_general` the dimensions of its groups, in canonical order."""
     summed_of, batch_of = equation.jaxpr_eqn.params["dimension_numbers"]
     for side, (summed, batch) in enumerate(zip(summed_of, batch_of, strict=True)):
         rank = len(equation.jaxpr_eqn.invars[side].aval.shape)
         kept = [d for d in range(rank) if d not in (*summed, *batch)]
         yield (batch, kept, summed) if side == 0 else (batch, summed, kept)
+
+
+def _orders_of_convolution(equation: Equation) -> Iterator[tuple[Sequence[int], ...]]:
+    """The same of a `conv_general_dilated`: its image's dimensions, then its kernel's."""
+    numbers = equation.jaxpr_eqn.params["dimension_numbers"]
+    batch, features, *space = numbers.lhs_spec
+    yield (batch, *space, features), (), ()
+    outputs, inputs, *space = numbers.rhs_spec
+    yield (*space, inputs, outputs), (), ()
+
+
+_CANONICAL_ORDERS = {
+    "conv_general_dilated": _orders_of_convolution,
+    "dot_general": _orders_of_matmul,
+}
 
 
 def _source(units: UnitGraph, unit: Unit, operand: object) -> int | None:

@@ -8,6 +8,8 @@ cannot reach them (`kiwi.plan.fences`). Counted in copies of the unit's result, 
 - `select_and_scatter` (the gradient of max pooling). CPU: one index array of 4-byte integers per
   dimension and the zeros that it adds to. GPU: the zeros twice.
 - `scan`: the stacked results, which the loop writes slice by slice over zeros.
+- `scatter_add` onto zeros (the gradient of an embedding). CPU: the zeros, whose place the result
+  takes. A result of the function has its place from the start anyway.
 """
 
 from collections.abc import Mapping
@@ -36,7 +38,20 @@ def hoisted(units: UnitGraph, unit: Unit, result_bytes: int, target: str) -> tup
     if name == "scan" and unit.index > 0:
         # The result takes the zeros' place.
         return (Interval(0, unit.index, _stacked_bytes(units, unit, result_bytes)),)
+    if name == "scatter-add" and target == "cpu" and _adds_to_constants(units, unit):
+        return (Interval(0, unit.index, result_bytes),)
     return ()
+
+
+def _adds_to_constants(units: UnitGraph, unit: Unit) -> bool:
+    """Whether a scatter outside of loops writes a temporary, and starts from a constant."""
+    program = units.graph.program
+    start = program.equations[unit.root].inputs[0]
+    producer = program.values[start].producer if isinstance(start, int) else None
+    if producer is None or producer not in unit.equations or program.equations[producer].reads:
+        return False
+    fresh = program.result_values - set(units.aliased_results)
+    return unit.loop is None and unit.index > 0 and fresh.isdisjoint(unit.outputs)
 
 
 def _of_max_pooling(units: UnitGraph, unit: Unit, result_bytes: int, target: str) -> int:

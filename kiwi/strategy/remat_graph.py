@@ -4,7 +4,9 @@ Operators are units, in execution order, so that a schedule of the graph is a sc
 units. Memory follows `kiwi.strategy.lifetimes`, except that results are not overwritten in
 place: arguments and fresh results of the function are resident throughout, and a result that
 takes over a donated argument's buffer needs no memory of its own. An update that overwrites a
-donated argument waits for all other readers of it, by values of no bytes.
+donated argument waits for all other readers of it, by values of no bytes. Temporary memory is what
+the compiler of `target` holds while a unit runs; what it holds from the start of the step on until
+a unit runs (`kiwi.strategy.hoisted`) is resident throughout, which is more than that.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ from kiwi.hlo.graph import Phase
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.solver.problem import Interval
 from kiwi.solver.remat import (
     Communication,
     Operator,
@@ -23,17 +26,20 @@ from kiwi.solver.remat import (
 )
 from kiwi.strategy.build import PlanningProblem
 from kiwi.strategy.edges import resharding_table
+from kiwi.strategy.hoisted import hoisted
 from kiwi.strategy.strategies import ShardingStrategy
 from kiwi.strategy.table import StrategyTable
 
 
-def remat_graph(units: UnitGraph, strategies: Sequence[ShardingStrategy]) -> RematGraph:
+def remat_graph(
+    units: UnitGraph, strategies: Sequence[ShardingStrategy], target: str
+) -> RematGraph:
     """The graph of one device, on which unit u runs under `strategies[u]`.
 
-    Time is that of computation, in seconds.
+    Time is that of computation, in seconds. `target` as in `kiwi.strategy.hoisted`.
     """
     values = units.graph.program.values
-    return _Builder(units, strategies, lambda value: values[value].size_bytes).graph()
+    return _Builder(units, strategies, lambda value: values[value].size_bytes, target).graph()
 
 
 def sharded_remat_graph(planning: PlanningProblem, solution: Sequence[int]) -> RematGraph:
@@ -53,7 +59,7 @@ def sharded_remat_graph(planning: PlanningProblem, solution: Sequence[int]) -> R
     def local_bytes(value: int) -> int:
         return values[value].size_bytes // layouts[value].shard_count(planning.mesh.shape)
 
-    graph = _Builder(units, strategies, local_bytes).graph()
+    graph = _Builder(units, strategies, local_bytes, planning.fixed.target).graph()
     resharded = {
         unit.index: _resharded_operands(planning, unit, strategies[unit.index], layouts)
         for unit in units.units
@@ -65,6 +71,7 @@ def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
     """The graph with each value, and the workspace of each unit, as small as any sharding makes it.
 
     No sharding of the step without opened loops has a smaller working set than this graph's.
+    What is hoisted is left out: it is not there for the whole step.
     """
     units, values = planning.units, planning.units.graph.program.values
     layouts = {source.value: set(source.shardings) for source in planning.sources}
@@ -75,13 +82,16 @@ def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
         value: max(layout.shard_count(planning.mesh.shape) for layout in each)
         for value, each in layouts.items()
     }
+    target = planning.fixed.target
     strategies = [
-        min(node.strategies, key=lambda strategy: strategy.workspace_bytes)
+        min(node.strategies, key=lambda strategy: sum(strategy.buffers_while_running(target)))
         for node in planning.unit_nodes
     ]
-    return _Builder(
-        units, strategies, lambda value: values[value].size_bytes // shards[value]
-    ).graph()
+
+    def local_bytes(value: int) -> int:
+        return values[value].size_bytes // shards[value]
+
+    return _Builder(units, strategies, local_bytes, target, with_hoisted=False).graph()
 
 
 def _resharded_operands(
@@ -118,8 +128,12 @@ class _Builder:
         units: UnitGraph,
         strategies: Sequence[ShardingStrategy],
         local_bytes: Callable[[int], int],
+        target: str,
+        *,
+        with_hoisted: bool = True,
     ) -> None:
-        self._units, self._strategies = units, strategies
+        self._units, self._strategies, self._target = units, strategies, target
+        self._with_hoisted = with_hoisted
         on_host = units.graph.program.host_values
         self._local_bytes = lambda value: 0 if value in on_host else local_bytes(value)
         self.values: list[Value] = []
@@ -161,17 +175,36 @@ class _Builder:
         return tuple(found)
 
     def _operator(self, unit: Unit) -> Operator:
-        strategy = self._strategies[unit.index]
+        strategy, held = self._strategies[unit.index], self._hoisted(unit)
+        # What is written over what was held before needs no memory of its own.
+        written_over = sum(each.bytes for each in held if each.end == unit.index)
+        is_there = 0 < self._result_bytes(unit) <= written_over
         for value in unit.outputs:
-            self._add(value, self._local_bytes(value))
+            self._add(value, 0 if is_there else self._local_bytes(value))
         return Operator(
             f"{unit.index} {self._units.graph.opcode_of(unit.root)}",
             strategy.compute_seconds + strategy.communication_seconds,
-            tuple(self.number[value] for value in unit.reads),
+            tuple(self.number[value] for value in unit.reads) + self._held(unit, held),
             tuple(self.number[value] for value in unit.outputs),
-            strategy.workspace_bytes,
+            sum(strategy.buffers_while_running(self._target)),
             unit.may_recompute,
         )
+
+    def _hoisted(self, unit: Unit) -> tuple[Interval, ...]:
+        """What is held for a unit from the start of the step on."""
+        if not self._with_hoisted:
+            return ()
+        return hoisted(self._units, unit, self._result_bytes(unit), self._target)
+
+    def _result_bytes(self, unit: Unit) -> int:
+        return sum(self._local_bytes(value) for value in unit.outputs)
+
+    def _held(self, unit: Unit, held: Sequence[Interval]) -> tuple[int, ...]:
+        """The value that stands for it, if there is any."""
+        if not held:
+            return ()
+        self.values.append(Value(f"hoisted {unit.index}", sum(each.bytes for each in held)))
+        return (len(self.values) - 1,)
 
     def _add(self, value: int, size_bytes: int) -> None:
         if value not in self.number:

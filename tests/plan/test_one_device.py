@@ -67,7 +67,7 @@ def test_arguments_in_host_memory_are_not_resident():
         constraints = kiwi.Constraints(memory_kinds=kinds)
         plan = _plan("keep-all", "1GiB", verify=None, constraints=constraints)
         units = plan.execution.units
-        graph = remat_graph(units, one_device_strategies(units, plan.mesh))
+        graph = remat_graph(units, one_device_strategies(units, plan.mesh), "cpu")
         resident.append(graph.resident_bytes)
     assert resident[0] - resident[1] == 4 * BATCH * WIDTH
 

@@ -78,6 +78,21 @@ def test_a_limit_that_is_too_low_gives_way_to_one_between(base, asked):
     assert caught.value.plan.rounds[-1].limit_bytes == limits[2]
 
 
+def test_where_no_lower_limit_is_feasible_other_plans_are_tried(base, asked, monkeypatch):
+    limits, plan_within = asked
+
+    def compile_for(target, step):
+        fourth = len(limits) == 4
+        return replace(base.compiled, peak_bytes=limits[-1] + (0 if fourth else WASTE))
+
+    monkeypatch.setattr(tightening, "compile_for", compile_for)
+    budget = int(0.905 * BUDGET)
+    settings = _settings(base, verify="cpu", memory_budget_bytes=budget)
+    plan = tightening.tightened(plan_within, settings, cause="", varies=True)
+    assert limits == [budget, budget - WASTE, budget, budget - WASTE // 2]
+    assert plan.fits and len(plan.rounds) == 3
+
+
 def test_without_a_check_the_first_plan_is_the_answer(base, asked):
     limits, plan_within = asked
     plan = tightening.tightened(plan_within, _settings(base, verify=None), cause="")

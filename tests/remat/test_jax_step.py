@@ -47,7 +47,7 @@ def base():
 @pytest.fixture(scope="module")
 def graph(base):
     units = base.execution.units
-    return remat_graph(units, one_device_strategies(units, base.mesh))
+    return remat_graph(units, one_device_strategies(units, base.mesh), "cpu")
 
 
 def test_graph_has_one_operator_per_unit_and_all_arguments_resident(base, graph):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from benchmarks.remat.jax_models import budget_of
 from benchmarks.remat.row import ClosedLoop, Results, Row, overview, solved, table
 from kiwi.errors import InfeasibleBudgetError
 from kiwi.solver.remat import largest_working_set, order_peak_bytes
@@ -53,3 +54,14 @@ def test_rows_that_are_there_are_not_made_again(tmp_path):
     assert "nearest 10.0 % over" in text and "1.0 / 110! / 3" in text
     assert text.index("│ b") < text.index("│ a")
     assert "increase %" in _text(overview(both))
+
+
+def test_budgets_are_shares_but_lie_above_the_largest_working_set():
+    peak, least = order_peak_bytes(GRAPH), largest_working_set(GRAPH).size_bytes
+    assert GRAPH.resident_bytes == 0
+    assert budget_of(GRAPH, 100) == (peak, None)
+    budget, raised = budget_of(GRAPH, 4)
+    assert budget == least + (peak - least) // 100 > peak // 25
+    assert raised == 100 * budget / peak
+    row = Row("chain", 8, 4, "remat", 1.0, budget_mib=1.0, raised_percent=raised)
+    assert f"4 → {raised:.0f}" in _text(table([row]))

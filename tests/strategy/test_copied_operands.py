@@ -35,6 +35,37 @@ def test_matrices_that_lie_in_another_order_are_copied(pattern, expected):
     assert found.buffers({}, sizes, 0) == tuple(sizes[k] for k in expected)
 
 
+def _convolved(x, w, order=("NHWC", "HWIO", "NHWC")):
+    return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=order)
+
+
+def _convolved_kernel_first(x, w):
+    return _convolved(x, w, ("NHWC", "OIHW", "NHWC"))
+
+
+def _kernel_gradient(x, g):
+    w = jax.ShapeDtypeStruct((3, 3, x.shape[-1], g.shape[-1]), x.dtype)
+    return jax.linear_transpose(lambda w: _convolved(x, w), w)(g)[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "expected"),
+    [
+        (_convolved, ((2, 8, 8, 4), (3, 3, 4, 16)), []),
+        (
+            lambda x, w: _convolved(x, w, ("NHWC", "OIHW", "NHWC")),
+            ((2, 8, 8, 4), (16, 4, 3, 3)),
+            [1],
+        ),
+        (_kernel_gradient, ((2, 8, 8, 4), (2, 8, 8, 16)), [0, 1]),
+    ],
+    ids=["in order", "another order of the kernel", "gradient of the kernel"],
+)
+def test_convolutions_copy_what_lies_in_another_order(function, shapes, expected):
+    found, _, sizes = copied(function, *(array(*shape) for shape in shapes))
+    assert found.buffers({}, sizes, 0) == tuple(sizes[k] for k in expected)
+
+
 def test_a_factor_of_which_a_device_has_one_element_lies_in_any_order():
     arrays = array(4, 8, 16), array(4, 8, 32)
     found, unit, sizes = copied(lambda x, y: jnp.einsum("sbd,sbh->bdh", x, y), *arrays)

@@ -15,15 +15,15 @@ from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.rotor import solve_chain
 from kiwi.solver.schedule import Schedule
 
-ANNEALERS = frozenset({"fastsa", "order-only", "remat"})
-CHAIN_PLANNERS = frozenset({"rockmate", "rotor"})
+ANNEALERS = frozenset({"fastsa", "hiremate", "order-only", "remat"})
+CHAIN_PLANNERS = frozenset({"hiremate", "rockmate", "rotor"})
 
 
 def compile_for(planner: str) -> None:
     """Makes the compiled code of `planner` ready, if it has any."""
     if planner in ANNEALERS:
         _compile_annealing()
-    elif planner in CHAIN_PLANNERS:
+    if planner in CHAIN_PLANNERS:
         _compile_chains()
 
 

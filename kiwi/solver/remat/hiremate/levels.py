@@ -8,10 +8,11 @@ it is given to one first, and then divided all the same.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.solver.remat.candidate import Candidate, candidate
+from kiwi.solver.remat.fastsa import fastsa
 from kiwi.solver.remat.hiremate.cluster import (
     Hierarchy,
     StepPair,
@@ -32,6 +33,7 @@ from kiwi.solver.remat.hiremate.part_solver import (
 from kiwi.solver.remat.hiremate.partition import partition
 from kiwi.solver.remat.hiremate.workers import Pool, worker_pool
 from kiwi.solver.remat.result import Finding, Task
+from kiwi.solver.remat.rotor import rotor
 from kiwi.solver.schedule import Schedule
 
 ROUND_SHARE = 0.5
@@ -40,6 +42,7 @@ DIRECT_SHARE = 0.5
 """Share of the time limit for a planner that takes the graph as it is."""
 FEWEST_TOP = 3
 """Large parts of their own options: what checkpoints at few places can do, in no time."""
+UNDIVIDED: Mapping[str, Callable[[Task], Finding]] = {"fastsa": fastsa, "rotor": rotor}
 SHORTEST_ROUND = 0.05
 """Share of the time limit below which no further round is begun."""
 
@@ -59,7 +62,10 @@ class HiremateSettings:
     - `parts_share`: share of the time limit for all clusters but the whole.
     - `most_direct`: a graph of at most so many operators is first given to `direct`, a name in
       `part_solver.DIRECT`, for `DIRECT_SHARE` of the time at most.
-    - `workers`: parallel processes.
+    - `workers`: parallel processes; `process_seconds`: starting them takes about that. Levels with
+      less than twice the time are solved in this process unless they run.
+    - `undivided`: names in `UNDIVIDED`; planners that take the graph as it is where the first
+      division has no combination within the budget, for `DIRECT_SHARE` of the time left.
     """
 
     most_top: int = 12
@@ -73,6 +79,8 @@ class HiremateSettings:
     save_budgets: int = 3
     parts_share: float = 0.6
     workers: int = 2
+    process_seconds: float = 2.0
+    undivided: tuple[str, ...] = ("rotor", "fastsa")
     direct: str = "moccasin"
     most_direct: int = 150
 
@@ -97,6 +105,8 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
             found = levels.plan(whole(task.graph, roles, trees), seconds)
             best = found if best is None else min(best, found, key=lambda c: c.rank)
             rounds += 1
+            if rounds == 1 and best.peak_bytes > task.budget_bytes:
+                best = min([best, *_undivided(task, settings)], key=lambda c: c.rank)
             if best.is_least(task):
                 break
     return Finding(
@@ -112,6 +122,17 @@ def _directly(task: Task, settings: HiremateSettings) -> Candidate | None:
     limited = replace(task, deadline=time.monotonic() + seconds, time_limit_seconds=seconds)
     schedule = DIRECT[settings.direct](limited).schedule
     return None if schedule is None else candidate(task, schedule)
+
+
+def _undivided(task: Task, settings: HiremateSettings) -> Iterator[Candidate]:
+    """Schedules of the whole by planners that see every operator of it."""
+    for name in settings.undivided:
+        seconds = DIRECT_SHARE * task.remaining_seconds()
+        if seconds > 0:
+            limited = replace(task, deadline=time.monotonic() + seconds, time_limit_seconds=seconds)
+            schedule = UNDIVIDED[name](limited).schedule
+            if schedule is not None:
+                yield candidate(task, schedule)
 
 
 def _sizes(settings: HiremateSettings, count: int) -> list[int]:
@@ -238,10 +259,12 @@ class _Levels:
             for each in members
         }
         fresh = [p for p in dict.fromkeys(problems.values()) if p not in self._solved]
-        parallel = max(1, min(settings.workers, len(fresh)))
         started = time.monotonic()
-        each_seconds = seconds * parallel / max(1, len(fresh))
-        solved = self._pool.solve(fresh, each_seconds)
+        starting = 0.0 if self._pool.runs else settings.process_seconds
+        parallel = min(settings.workers, len(fresh)) if seconds >= 2 * starting else 1
+        left = max(0.0, seconds - starting) if parallel > 1 else seconds
+        each_seconds = left * max(1, parallel) / max(1, len(fresh))
+        solved = self._pool.solve(fresh, each_seconds, parallel)
         self.complete = self.complete and time.monotonic() - started <= seconds
         self._solved.update(zip(fresh, solved, strict=True))
         self._options.update((key, self._solved[problem]) for key, problem in problems.items())

@@ -27,9 +27,17 @@ class Pool:
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def solve(self, problems: Sequence[PartProblem], seconds: float) -> list[Answer]:
-        """`solve_part` of each problem, in order; `seconds` for each."""
-        if not self._count or sum(bool(p.cluster.children) for p in problems) < 2:
+    @property
+    def runs(self) -> bool:
+        """Whether processes were started."""
+        return bool(self._started)
+
+    def solve(
+        self, problems: Sequence[PartProblem], seconds: float, parallel: int = 2
+    ) -> list[Answer]:
+        """`solve_part` of each problem, in order; `seconds` for each; here if not `parallel`."""
+        large = sum(bool(p.cluster.children) for p in problems)
+        if not self._count or parallel < 2 or large < 2:
             return [solve_part(problem, seconds) for problem in problems]
         while len(self._started) < min(self._count, len(problems)):
             worker = _start()
