@@ -1,4 +1,4 @@
-"""Any plan, however bad: random strategies and residencies of a call's problem.
+"""Any plan, however bad: random strategies, residencies and kept copies of a call's problem.
 
 Good plans of small programs recompute next to nothing. What a plan computes must not depend on how
 good it is, so a random choice among all options shows more of emission than any plan does.
@@ -14,7 +14,7 @@ from kiwi.plan.emit import emit
 from kiwi.plan.execution import Execution, build_execution
 from kiwi.plan.plan import place_leaves
 from kiwi.plan.planner import formulate
-from kiwi.strategy.build import PlanningProblem
+from kiwi.strategy.build import KeptCopies, PlanningProblem
 
 
 def random_solution(planning: PlanningProblem, rng: np.random.Generator, remat: float) -> list[int]:
@@ -41,13 +41,23 @@ def random_solution(planning: PlanningProblem, rng: np.random.Generator, remat: 
     return sources + choices
 
 
+def random_kept_copies(
+    planning: PlanningProblem, solution: list[int], rng: np.random.Generator
+) -> KeptCopies:
+    """Half of the copies of operands that a solution's plan may keep for later readers."""
+    opened = planning.restricted(solution, kept=None)
+    open_to_choice = [copy for copy in opened.copies if len(copy.options) > 1]
+    return frozenset((copy.unit, copy.read) for copy in open_to_choice if rng.random() < 0.5)
+
+
 def run_anyhow(planned: kiwi.PlannedFunction, args: Any, seed: int) -> tuple[Any, Execution]:
     """The results of a call under a random plan, and that plan."""
     traced = planned.traced(*args)
     planning = formulate(traced, None, planned.settings)
-    execution = build_execution(
-        planning, random_solution(planning, np.random.default_rng(seed), remat=0.7)
-    )
+    rng = np.random.default_rng(seed)
+    solution = random_solution(planning, rng, remat=0.7)
+    kept = random_kept_copies(planning, solution, rng)
+    execution = build_execution(planning, solution, kept)
     mesh = planning.mesh.jax_mesh()
     specs = [planning.mesh.partition_spec(s) for s in execution.argument_shardings]
     shardings = [jax.sharding.NamedSharding(mesh, spec) for spec in specs]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.hlo.collection import without_collection
-from kiwi.hlo.fusion import is_opaque, materialised
+from kiwi.hlo.fusion import is_map, is_opaque, materialised
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.loops import CARRY, RESULT, SLICE
 from kiwi.hlo.ordering import execution_order
@@ -111,6 +111,18 @@ class UnitGraph:
         """The name of the loop's border that a unit stands at, if any."""
         equation = self.graph.program.equations[unit.root]
         return equation.name if equation.is_border else None
+
+    def only_maps(self, unit: Unit, value: int) -> bool:
+        """Whether a unit maps the elements of what it reads one by one, up to its result."""
+        behind = {value}
+        for index in unit.equations:
+            equation = self.graph.program.equations[index]
+            if behind.isdisjoint(equation.reads):
+                continue
+            if not is_map(self.graph, index):
+                return False
+            behind.update(equation.outputs)
+        return True
 
     def trips(self, unit: Unit) -> int:
         """How often a unit is computed in a step (once more if it is recomputed).

@@ -190,13 +190,13 @@ def _permutes(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
     for coarse, fine in product(by_shards, repeat=2):
         if all(b % a == 0 for a, b in zip(coarse, fine, strict=True)):
             for source, target in product(by_shards[coarse], by_shards[fine]):
-                if not _refines(target, source):  # Nothing, or a slice, does it already.
+                if not refines(target, source):  # Nothing, or a slice, does it already.
                     axes = _displaced_axes(digits[source], digits[target])
                     traffic = Traffic(COLLECTIVE_PERMUTE, axes, prod(fine), coarse != fine)
                     yield source, target, traffic
 
 
-def _refines(fine: TensorSharding, coarse: TensorSharding) -> bool:
+def refines(fine: TensorSharding, coarse: TensorSharding) -> bool:
     """Whether `fine` appends axes to the dimensions of `coarse`, or is equal to it."""
     pairs = zip(fine.dims, coarse.dims, strict=True)
     return all(axes[: len(major)] == major for axes, major in pairs)

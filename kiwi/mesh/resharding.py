@@ -20,7 +20,7 @@ import numpy as np
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.enumeration import DivisiblePattern, divisible_pattern
-from kiwi.mesh.moves import MoveGraph, Traffic, move_graph
+from kiwi.mesh.moves import MoveGraph, Traffic, move_graph, refines
 from kiwi.mesh.sharding import TensorSharding
 
 # Relative difference below which two paths count as equally long.
@@ -111,6 +111,12 @@ class ReshardingTable:
         rows = np.fromiter(map(self._state, sources), dtype=np.intp, count=len(sources))
         columns = np.fromiter(map(self._state, targets), dtype=np.intp, count=len(targets))
         return self._paths.seconds[np.ix_(rows, columns)]
+
+    def is_cut(
+        self, sources: Sequence[TensorSharding], targets: Sequence[TensorSharding]
+    ) -> np.ndarray:
+        """For all pairs whether each device only cuts its part out of what it holds."""
+        return np.array([[refines(target, source) for target in targets] for source in sources])
 
     def path(self, source: TensorSharding, target: TensorSharding) -> tuple[Step, ...]:
         """The moves of the cheapest chain, empty if nothing is to be done.

@@ -1,12 +1,13 @@
 """What else could be done with one operator, if everything around it stayed as it is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kiwi.mesh import TensorSharding
-from kiwi.strategy.build import PlanningProblem
+from kiwi.strategy.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.strategy.copies import CopyNode
 
 MOST_ALTERNATIVES = 3
 
@@ -29,16 +30,22 @@ class Alternative:
 
 
 def local_alternatives(
-    planning: PlanningProblem, solution: Sequence[int], most: int = MOST_ALTERNATIVES
+    planning: PlanningProblem,
+    solution: Sequence[int],
+    kept: KeptCopies = NONE_KEPT,
+    most: int = MOST_ALTERNATIVES,
 ) -> list[tuple[Alternative, ...]]:
     """For each unit its cheapest other options; those that neighbours forbid are left out.
 
     Copies of operands follow from the choices of producer and reader and cost no time, so that
-    the nodes that stand for them are passed over.
+    the nodes that stand for them are passed over. An option that neither makes nor reads a copy of
+    `kept` any more loses what that saves.
     """
     first = len(planning.sources)
     peak_time = _peak_time(planning, solution)
     costs = local_costs(planning, solution)
+    for unit, lost in _lost_seconds(planning, solution, kept):
+        costs[first + unit] += lost
     return [
         _cheapest(planning, node.unit, costs[first + node.unit], solution, peak_time, most)
         for node in planning.unit_nodes
@@ -62,6 +69,37 @@ def local_costs(planning: PlanningProblem, solution: Sequence[int]) -> list[np.n
         costs[edge.tail] += edge.costs[rows, column]
         costs[edge.head] += edge.costs[row, columns]
     return costs
+
+
+def _lost_seconds(
+    planning: PlanningProblem, solution: Sequence[int], kept: KeptCopies
+) -> Iterator[tuple[int, np.ndarray]]:
+    """For the makers and readers of kept copies, what each of their options does not save."""
+    if not kept:
+        return
+    restricted = planning.restricted(solution, kept)
+    behind = len(restricted.sources) + len(restricted.unit_nodes)
+    for edge in restricted.problem.edges:
+        saved = -float(edge.costs[edge.cell(0, 0)])
+        if edge.head < behind or saved <= 0:
+            continue
+        copy = restricted.copies[edge.head - behind]
+        assert copy.earlier is not None
+        earlier = restricted.copies[copy.earlier]
+        yield copy.unit, np.where(_keeps(planning, copy, must_run_once=True), 0.0, saved)
+        if earlier.earlier is None:  # else there is another one, still
+            made = _keeps(planning, earlier, must_run_once=False)
+            yield earlier.unit, np.where(made, 0.0, saved)
+
+
+def _keeps(planning: PlanningProblem, copy: CopyNode, *, must_run_once: bool) -> list[bool]:
+    """For each option of a unit whether it has a copy in the layout that is kept."""
+    node, target = planning.unit_nodes[copy.unit], copy.options[0].target
+    return [
+        strategy.reads[copy.read] == target and not (must_run_once and residency.recomputes)
+        for strategy in node.strategies
+        for residency in node.residency.options
+    ]
 
 
 def _peak_time(planning: PlanningProblem, solution: Sequence[int]) -> int:

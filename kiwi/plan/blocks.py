@@ -4,7 +4,7 @@ A step that computes a unit a second time runs where the unit before which it st
 deeper in loops than the unit itself: what the iterations share is computed again before the loop.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from kiwi.hlo.units import UnitGraph
@@ -83,8 +83,8 @@ def _items(steps: Sequence[tuple[Step, tuple[int, ...]]], depth: int) -> Iterato
 class Flow:
     """Which computation of a value each step reads.
 
-    - `source[k][v]`: the position of the step that computed what step k reads of value v, -1 for
-      arguments and constants.
+    - `source[k][v]`: the position of the step that computed what step k reads of value v as it is
+      stored, -1 for arguments and constants.
     - `last_read[v, k]`: the last position that reads what step k computed of v; the number of
       steps for results of the function.
     """
@@ -93,14 +93,23 @@ class Flow:
     last_read: dict[tuple[int, int], int]
 
 
-def flow(units: UnitGraph, steps: Sequence[int]) -> Flow:
-    """Follows every value from its latest computation to its readers."""
+def flow(
+    units: UnitGraph, steps: Sequence[int], kept_copies: Set[tuple[int, int]] = frozenset()
+) -> Flow:
+    """Follows every value from its latest computation to its readers.
+
+    `kept_copies`: what is read of an earlier reader's copy instead, see `Execution`.
+    """
     computed: dict[int, int] = {}
-    source = []
+    source: list[dict[int, int]] = []
+    seen: set[int] = set()
     last: dict[tuple[int, int], int] = {}
     for position, index in enumerate(steps):
         unit = units.units[index]
-        reads = {v: computed.get(v, -1) for v in unit.reads}
+        kept = frozenset() if index in seen else kept_copies
+        seen.add(index)
+        pairs = enumerate(unit.rule.reads)
+        reads = {v: computed.get(v, -1) for read, (v, _) in pairs if (index, read) not in kept}
         source.append(reads)
         last.update(((v, k), position) for v, k in reads.items())
         computed.update(dict.fromkeys(unit.outputs, position))

@@ -115,14 +115,15 @@ def _operators(first: Document, second: Document) -> Iterator[Difference]:
 
 
 def _choice(operator: Document) -> object:
-    return operator["reads"], operator["results"], operator["recompute_at"]
+    return tuple(operator[key] for key in ("reads", "results", "recompute_at", "kept_reads"))
 
 
 def _operator_text(operator: Document) -> str:
     reads = " ".join(layout(d) for d in operator["reads"])
     results = " ".join(layout(d) for d in operator["results"])
     again = "" if operator["recompute_at"] is None else f", {residency_text(operator)}"
-    return f"{reads} -> {results}{again}"
+    kept = ", of a kept copy" if operator["kept_reads"] else ""
+    return f"{reads}{kept} -> {results}{again}"
 
 
 def _difference(

@@ -197,6 +197,7 @@ def _operator(plan: "Plan", entry: OperatorEntry) -> Document:
         "types": [value_type(program, output) for output in unit.outputs],
         "operands": _operands(plan, entry.unit),
         "reads": [axes(s, names) for s in entry.reads],
+        "kept_reads": list(entry.kept_reads),
         "results": [axes(s, names) for s in entry.results],
         "residency": decision.residency,
         "recompute_at": entry.recompute_at,

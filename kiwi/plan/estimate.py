@@ -10,7 +10,7 @@ from kiwi.plan.predicted_collectives import predicted_uses
 from kiwi.plan.provenance import time_shares
 from kiwi.solver import evaluate
 from kiwi.solver.problem import Interval
-from kiwi.strategy.build import PlanningProblem
+from kiwi.strategy.build import NONE_KEPT, KeptCopies, PlanningProblem
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Held:
     """What the model says is in memory, when: half-open intervals of unit times, with bytes.
 
     `kind` "argument": `index` is a value. "result": what unit `index` yields, and what it
-    needs while it runs. "copy": an operand of unit `index` in another layout.
+    needs while it runs. "copy": an operand of unit `index` in another layout, also while it is
+    kept for later units.
     """
 
     kind: str
@@ -60,9 +61,11 @@ class Estimate:
         return by_kind(self.collective_uses)
 
 
-def estimate_solution(planning: PlanningProblem, solution: Sequence[int]) -> Estimate:
-    """Prices a solution with `kiwi.solver.evaluate`."""
-    restricted = planning.restricted(solution)
+def estimate_solution(
+    planning: PlanningProblem, solution: Sequence[int], kept: KeptCopies = NONE_KEPT
+) -> Estimate:
+    """Prices a solution with `kiwi.solver.evaluate`; `kept`: copies of operands that are kept."""
+    restricted = planning.restricted(solution, kept)
     held = tuple(_held(restricted))
     evaluation = evaluate(restricted.problem, [0] * len(restricted.problem.nodes))
     parts = evaluation.parts
@@ -75,9 +78,9 @@ def estimate_solution(planning: PlanningProblem, solution: Sequence[int]) -> Est
         max(evaluation.peak_bytes, allocated_bytes(held, planning.units)),
         evaluation.peak_time,
         tuple(int(b) for b in evaluation.usage_bytes),
-        predicted_uses(planning, solution),
+        predicted_uses(planning, solution, kept),
         held,
-        time_shares(planning, solution),
+        time_shares(planning, solution, kept),
     )
 
 
@@ -104,7 +107,7 @@ def _held(restricted: PlanningProblem) -> Iterator[Held]:
     owners = [
         *(("argument", source.value) for source in restricted.sources),
         *(("result", node.unit) for node in restricted.unit_nodes),
-        *(("copy", copy.unit) for copy in restricted.copies),
+        *(("copy", maker) for maker in restricted.makers),
     ]
     for (kind, index), node in zip(owners, restricted.problem.nodes, strict=True):
         if node.usage[0]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.solver.schedule import Schedule
-from kiwi.strategy.build import PlanningProblem
+from kiwi.strategy.build import NONE_KEPT, KeptCopies, PlanningProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +18,8 @@ class Execution:
     - `result_shardings`: per flat result; None for a result that is a literal.
     - `layouts`: per value index the sharding in which it is stored.
     - `reads[u]`: for unit u, per entry of `rule.reads`, the sharding that it expects.
+    - `kept_copies`: the entries, as (unit, number), for which the unit's first run reads the copy
+      that the latest earlier reader of the value left.
     """
 
     units: UnitGraph
@@ -27,6 +29,7 @@ class Execution:
     result_shardings: tuple[TensorSharding | None, ...]
     layouts: dict[int, TensorSharding]
     reads: tuple[tuple[TensorSharding, ...], ...]
+    kept_copies: KeptCopies = NONE_KEPT
 
     @functools.cached_property
     def recomputed(self) -> frozenset[int]:
@@ -34,8 +37,10 @@ class Execution:
         return frozenset(u for u, count in self.schedule.computations().items() if count > 1)
 
 
-def build_execution(planning: PlanningProblem, solution: Sequence[int]) -> Execution:
-    """Turns a solution of the problem into an execution."""
+def build_execution(
+    planning: PlanningProblem, solution: Sequence[int], kept: KeptCopies = NONE_KEPT
+) -> Execution:
+    """Turns a solution of the problem into an execution; `kept`: copies of operands kept."""
     units = planning.units
     choices = planning.unit_choices(solution)
     layouts = dict(planning.source_shardings(solution))
@@ -54,6 +59,7 @@ def build_execution(planning: PlanningProblem, solution: Sequence[int]) -> Execu
         _result_shardings(planning, layouts),
         layouts,
         tuple(strategy.reads for strategy, _ in choices),
+        kept,
     )
 
 

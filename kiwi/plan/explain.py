@@ -14,10 +14,11 @@ import numpy as np
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import TensorSharding
 from kiwi.plan.alternatives import Alternative
+from kiwi.plan.kept_copies import SHARE_OF_TIME, kept_copies
 from kiwi.plan.ledger import OperatorEntry
 from kiwi.plan.recover import recover_solution
 from kiwi.plan.translate import follow
-from kiwi.solver import SolveResult, SolveStatus, solve
+from kiwi.solver import SolveResult, SolveStatus, evaluate, solve
 from kiwi.strategy.build import PlanningProblem
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class ForcedAlternative:
     - `alone_seconds`: change of the step time if nothing else changed.
     - `step_seconds`, `peak_bytes`: of the best plan found with the pin; None where there is
       none, and `reason` says why.
-    - `bound_seconds`: proven: no plan with the pin is faster.
+    - `bound_seconds`: proven: no plan with the pin is faster, but for copies of operands that it
+      keeps for later readers (`kiwi.plan.kept_copies`).
     """
 
     reads: tuple[TensorSharding, ...]
@@ -130,16 +132,36 @@ def _force(
         recompute_at=alternative.recompute_at,
     )
     result = solve_pinned(plan, planning, start, {unit: allowed}, time_limit_seconds)
+    alone = follow(planning, start, {unit: allowed})
+    limit = SHARE_OF_TIME * time_limit_seconds
+    seconds, peak_bytes = _with_copies_kept(planning, result, alone, limit)
     return ForcedAlternative(
         alternative.reads,
         alternative.results,
         alternative.recompute_at,
         alternative.change_seconds,
-        result.objective,
-        result.peak_bytes,
+        seconds,
+        peak_bytes,
         result.bound,
         _reason(plan, result),
     )
+
+
+def _with_copies_kept(
+    planning: PlanningProblem, result: SolveResult, alone: Sequence[int], seconds: float
+) -> tuple[float | None, int | None]:
+    """Time and peak with the copies that plans keep: of what was found, or, where that is faster
+    then, of the plan with nothing else changed."""
+    if result.solution is None:
+        return result.objective, result.peak_bytes
+    found = []
+    for solution in (result.solution, alone):
+        kept = kept_copies(planning, planning, solution, seconds)
+        restricted = planning.restricted(solution, kept).problem
+        priced = evaluate(restricted, [0] * len(restricted.nodes))
+        if priced.feasible:
+            found.append((priced.cost, priced.peak_bytes))
+    return min(found, default=(result.objective, result.peak_bytes))
 
 
 def _reason(plan: "Plan", result: SolveResult) -> str:

@@ -82,7 +82,8 @@ def _head(identity: str, operator: Document) -> str:
 def _operand_lines(document: Document, operator: Document) -> str:
     producers = [o for o in document["operators"].values()]
     rows = []
-    for name, wanted in zip(operator["operands"], operator["reads"], strict=True):
+    pairs = enumerate(zip(operator["operands"], operator["reads"], strict=True))
+    for read, (name, wanted) in pairs:
         what, stored = name, None
         if name.startswith("#"):
             producer = producers[int(name[1:])]
@@ -91,10 +92,21 @@ def _operand_lines(document: Document, operator: Document) -> str:
         elif name in document["arguments"]:
             stored = document["arguments"][name]["sharding"]
         moved = "" if stored is None or stored == wanted else f"resharded from {layout(stored)}"
+        if read in operator["kept_reads"]:
+            moved = f"kept by operator {_reader_before(producers, operator['unit'], name, wanted)}"
         rows.append(("reads", what, layout(wanted), moved))
     for kind, result in zip(operator["types"], operator["results"], strict=True):
         rows.append(("yields", kind, layout(result), residency_text(operator)))
     return table(("", "value", "layout", ""), rows)
+
+
+def _reader_before(operators: list[Document], unit: int, operand: str, wanted: Any) -> int:
+    """The latest operator before `unit` that reads an operand in a layout."""
+    return next(
+        o["unit"]
+        for o in reversed(operators[:unit])
+        if (operand, wanted) in zip(o["operands"], o["reads"], strict=True)
+    )
 
 
 def _costs(document: Document, operator: Document) -> str:

@@ -14,6 +14,9 @@ An update that overwrites a donated argument is tied to the steps next to it as 
 the argument: XLA knows only the order that data dependencies imply, and would copy the argument
 at the start of the step.
 
+A copy that an earlier step left for later ones (`Execution.kept_copies`) always passes the barrier
+of those, in place of the value.
+
 A trigger has to be read behind the barrier from then on: XLA drops the elements of a barrier that
 nothing reads, and the tie with them. So only what is still to be read can be one.
 
@@ -26,10 +29,11 @@ In the body of a loop only steps of the same body are neighbours and triggers; w
 outside is older than any of them. The loop itself is one step of what runs it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK
 from kiwi.hlo.unit import Unit
+from kiwi.mesh import TensorSharding
 from kiwi.plan.blocks import Block, Step, blocks, flow
 from kiwi.plan.execution import Execution
 
@@ -39,13 +43,15 @@ SLACK = 1
 
 @dataclass(frozen=True)
 class Fence:
-    """What passes the barrier in front of one step; no barrier without `values`.
+    """What passes the barrier in front of one step; no barrier without values or copies.
 
     `triggers` are read behind the barrier from then on; none if one of `values` ties the step.
+    `copies`: values with the layouts in which an earlier step left a copy.
     """
 
-    values: tuple[int, ...]
-    triggers: tuple[int, ...]
+    values: tuple[int, ...] = ()
+    triggers: tuple[int, ...] = ()
+    copies: tuple[tuple[int, TensorSharding], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,8 +78,9 @@ class _Fences:
         self._units = execution.units.units
         self._steps = execution.schedule.steps
         self._aliased = execution.units.aliased_results
-        self._flow = flow(execution.units, self._steps)
-        self._found = [Fence((), ()) for _ in self._steps]
+        self._execution = execution
+        self._flow = flow(execution.units, self._steps, execution.kept_copies)
+        self._found = [Fence() for _ in self._steps]
         self._loops: dict[int, tuple[int, ...]] = {}
 
     def build(self) -> Fences:
@@ -89,20 +96,32 @@ class _Fences:
                 self._loops[item.loop] = tuple(self._latest(first, before))
                 self._walk(item)
             else:
-                self._found[item.position] = self._fence(item, before)
+                self._found[item.position] = self._with_copies(item, self._fence(item, before))
                 before.append(item.position)
 
     def _fence(self, step: Step, before: list[int]) -> Fence:
         unit, position = self._units[step.unit], step.position
         if self._graph.border(unit) in (CARRY, SLICE, RESULT):
-            return Fence((), ())
+            return Fence()
         recent = set(before[-SLACK:]) if SLACK else set()
         source = self._flow.source[position]
-        values = {v for v in unit.reads if source[v] not in recent or position - source[v] > SLACK}
+        values = {v for v, k in source.items() if k not in recent or position - k > SLACK}
         triggers = self._neighbours(position, unit, before) | self._latest(position, before)
         if not triggers:
-            return Fence((), ())
+            return Fence()
         return Fence(tuple(sorted(values)), tuple(sorted(triggers - values)))
+
+    def _with_copies(self, step: Step, fence: Fence) -> Fence:
+        kept, reads = self._execution.kept_copies, self._execution.reads[step.unit]
+        if step.is_again or not kept:
+            return fence
+        pairs = zip(self._units[step.unit].rule.reads, reads, strict=True)
+        copies = {
+            (value, layout)
+            for read, ((value, _), layout) in enumerate(pairs)
+            if (step.unit, read) in kept
+        }
+        return replace(fence, copies=tuple(sorted(copies)))
 
     def _latest(self, position: int, before: list[int]) -> set[int]:
         """The latest result older than the slack that is still to be read."""

@@ -1,6 +1,6 @@
 """Plan files: a document with a header, as JSON.
 
-    {"format": "kiwi-plan", "version": 1, "digest": "...", "plan": {...}}
+    {"format": "kiwi-plan", "version": 2, "digest": "...", "plan": {...}}
 
 `digest` is the SHA-256 of the canonical text of `plan`: a file that was cut off or altered is
 refused. Reading a file parses JSON and nothing else; no part of it is ever executed.
@@ -16,9 +16,16 @@ from kiwi.errors import PlanFileError
 from kiwi.plan.document import Document
 
 FORMAT = "kiwi-plan"
-VERSION = 1
+VERSION = 2
 
-UPGRADES: dict[int, Callable[[Document], Document]] = {}
+
+def _without_kept_copies(document: Document) -> Document:
+    """From version 1, in which every reader made its own copies."""
+    operators = {k: {**o, "kept_reads": []} for k, o in document["operators"].items()}
+    return {**document, "operators": operators}
+
+
+UPGRADES: dict[int, Callable[[Document], Document]] = {1: _without_kept_copies}
 """By version, what turns a document of that version into one of the next."""
 
 _AGAIN = "Save the plan again with plan.save(path)."

@@ -45,7 +45,8 @@ class Context:
     def of(cls, execution: Execution, arguments: Sequence[Any]) -> "Context":
         """Of one evaluation of these flat arguments."""
         units, steps = execution.units, execution.schedule.steps
-        found = blocks(units, steps), fences(execution), flow(units, steps)
+        flows = flow(units, steps, execution.kept_copies)
+        found = blocks(units, steps), fences(execution), flows
         return cls(execution, *found, _mesh_of(arguments, execution.mesh))
 
     @functools.cached_property
@@ -118,12 +119,25 @@ class _Final(NamedTuple):
     layout: TensorSharding
 
 
+class _Fenced(NamedTuple):
+    """What lies behind a barrier: values and copies of a fence, and scalars."""
+
+    values: dict[int, _Array]
+    copies: dict["_Copied", Any]
+    scalars: Sequence[Any]
+
+
+_Copied = tuple[int, TensorSharding]
+"""A value, and the layout of a copy of it."""
+
+
 class Frame:
     """One evaluation of a block: of the step, or of one iteration of a loop.
 
     - `parent`: the frame that runs the loop; `indices`: numbers of the iterations, outermost first.
     - `env`: see above. `finals[loop, value]`: what the last iteration of a loop handed on.
     - `elements`: what an iteration adds to stacked results.
+    - `copies`: of the operands that first runs of units brought into another layout, the latest.
     """
 
     def __init__(
@@ -140,6 +154,7 @@ class Frame:
         self.env: dict[int, Any] = {}
         self.finals: dict[tuple[int, int], _Final] = {}
         self.elements: dict[int, Any] = {}
+        self.copies: dict[_Copied, Any] = {}
 
     def run(self) -> None:
         """Evaluates the block's steps and loops in order."""
@@ -172,7 +187,7 @@ class Frame:
         if self._program.equations[unit.root].name == FETCH:
             self._fetch(unit, fence)
             return
-        local = self._computed(unit, fence)
+        local = self._computed(unit, fence, is_again=step.is_again)
         if self._program.equations[unit.root].name == STORE:
             self._store(unit, local)
             return
@@ -186,7 +201,7 @@ class Frame:
 
     def _fetch(self, unit: Unit, fence: Fence) -> None:
         """Copies an argument to the device as it lies, and brings it into the layout wanted."""
-        fenced, _ = self._behind_barrier(fence, [])
+        fenced = self._behind_barrier(fence, []).values
         (argument,), (output,) = unit.reads, unit.outputs
         source, target = self._layouts[argument], self._layouts[output]
         array = self._element_of(argument, fenced.get(argument) or self._lookup(argument))
@@ -255,7 +270,7 @@ class Frame:
             if border not in (CARRY, SLICE) or item.is_again:
                 continue
             with jax.named_scope(scope_name(unit.index)):
-                operand = self._border_operand(unit, self._computed(unit, Fence((), ())))
+                operand = self._border_operand(unit, self._computed(unit, Fence()))
             if border == CARRY:
                 value = unit.outputs[0]
                 found[value] = self._constrain(value, operand, self._layouts[value])
@@ -269,7 +284,7 @@ class Frame:
         infos = [self._program.values[v] for v in values]
         zeros = [jnp.zeros((), info.dtype) for info in infos]
         triggers = self._context.fences.loops.get(block.loop, ())
-        _, tied = self._behind_barrier(Fence((), triggers), zeros)
+        tied = self._behind_barrier(Fence(triggers=triggers), zeros).scalars
         found = []
         for value, info, zero in zip(values, infos, tied, strict=True):
             # A stacked result has its iterations in its shape.
@@ -336,7 +351,7 @@ class Frame:
         # An element of something stacked, first taken by a loop that is over.
         unit = self._graph.units[self._graph.producer[value]]
         assert self._graph.border(unit) == SLICE
-        operand = self._border_operand(unit, self._computed(unit, Fence((), ())))
+        operand = self._border_operand(unit, self._computed(unit, Fence()))
         return _Array(operand, self._depth_of(value) - 1)
 
     def _element_of(self, value: int, found: _Array) -> Any:
@@ -348,12 +363,12 @@ class Frame:
             array = self._constrain(value, array, self._layouts[value])
         return array
 
-    def _computed(self, unit: Unit, fence: Fence) -> dict[int, Any]:
+    def _computed(self, unit: Unit, fence: Fence, *, is_again: bool = False) -> dict[int, Any]:
         """A unit's values, from what lies behind its fence; a border's own is left out."""
         fills = self._large_fills(unit) if fence.values else {}
-        fenced, scalars = self._behind_barrier(fence, list(fills.values()))
-        local = self._operands(unit, fenced)
-        scalar_of = dict(zip(fills, scalars, strict=True))
+        fenced = self._behind_barrier(fence, list(fills.values()))
+        local = self._operands(unit, fenced, is_again=is_again)
+        scalar_of = dict(zip(fills, fenced.scalars, strict=True))
         for index in unit.equations:
             equation = self._program.equations[index]
             if equation.is_border:
@@ -373,25 +388,29 @@ class Frame:
         dtype = self._program.values[unit.outputs[0]].dtype
         return jnp.asarray(operand.value, dtype)
 
-    def _behind_barrier(
-        self, fence: Fence, scalars: Sequence[Any]
-    ) -> tuple[dict[int, _Array], Sequence[Any]]:
-        """The fence's values, and scalars, behind one barrier with its triggers.
+    def _behind_barrier(self, fence: Fence, scalars: Sequence[Any]) -> _Fenced:
+        """The fence's values and copies, and scalars, behind one barrier with its triggers.
 
         Behind it each value is constrained to its layout, otherwise the partitioner moves the
         readers' resharding in front of it.
         """
         members = [*fence.values, *fence.triggers]
-        if not fence.triggers and not fence.values:
-            return {}, scalars
+        if not members and not fence.copies:
+            return _Fenced({}, {}, scalars)
         found = [self._lookup(v) for v in members]
-        arrays = lax.optimization_barrier((*(f.array for f in found), *scalars))
+        copies = [self.copies[key] for key in fence.copies]
+        arrays = lax.optimization_barrier((*(f.array for f in found), *copies, *scalars))
         fenced = {
             value: _Array(self._constrain_stacked(value, array, known.depth), known.depth)
             for value, array, known in zip(members, arrays, found, strict=False)
         }
         self.env.update((t, fenced.pop(t).array) for t in fence.triggers)
-        return fenced, arrays[len(members) :]
+        behind = zip(fence.copies, arrays[len(members) :], strict=False)
+        return _Fenced(
+            fenced,
+            {key: self._constrain(key[0], array, key[1]) for key, array in behind},
+            arrays[len(members) + len(copies) :],
+        )
 
     def _large_fills(self, unit: Unit) -> dict[int, Any]:
         """Equation → scalar, for large constants that the unit's last operator starts from.
@@ -409,16 +428,23 @@ class Frame:
                 found[index] = jnp.asarray(equation.filled_with, value.dtype)
         return found
 
-    def _operands(self, unit: Unit, fenced: dict[int, _Array]) -> dict[int, Any]:
+    def _operands(self, unit: Unit, fenced: _Fenced, *, is_again: bool) -> dict[int, Any]:
         """What a unit reads, in the layouts that it expects."""
-        arrays = {v: self._element_of(v, fenced.get(v) or self._lookup(v)) for v in unit.reads}
+        values = fenced.values
+        arrays = {v: self._element_of(v, values.get(v) or self._lookup(v)) for v in unit.reads}
         local = {}
         for (value, _), wanted in zip(
             unit.rule.reads, self._execution.reads[unit.index], strict=True
         ):
             if value in local and wanted == self._layouts[value]:
                 continue
-            local[value] = self._reshard(value, arrays[value], self._layouts[value], wanted)
+            if (value, wanted) in fenced.copies:
+                array = fenced.copies[value, wanted]
+            else:
+                array = self._reshard(value, arrays[value], self._layouts[value], wanted)
+            local[value] = array
+            if not is_again:
+                self.copies[value, wanted] = array
         return arrays | local
 
     def _reshard(

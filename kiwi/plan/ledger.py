@@ -11,7 +11,7 @@ from kiwi.mesh import TensorSharding
 from kiwi.plan.alternatives import Alternative, local_alternatives
 from kiwi.plan.exclusions import exclusions
 from kiwi.solver.problem import Interval
-from kiwi.strategy.build import PlanningProblem
+from kiwi.strategy.build import NONE_KEPT, KeptCopies, PlanningProblem
 
 PARTS = ("compute", "communication", "resharding", "recompute")
 """The kinds of time, as in `Estimate`."""
@@ -32,7 +32,9 @@ class OperatorEntry:
 
     - `seconds`: by kind (`PARTS`), per step: its own work, its collectives, the resharding of
       what it reads, and all that it does a second time.
-    - `held`: when its results exist; `copies`: when resharded copies of its operands do.
+    - `held`: when its results exist; `copies`: when resharded copies of its operands do, also
+      those that it makes and later units read.
+    - `kept_reads`: the numbers of the reads for which it reads an earlier unit's copy.
     - `recompute_at`: the unit before which it runs again, or None; `end`: its last reader, or
       the later time up to which its results are kept.
     - `reads`: the layout that it expects of each operand; `results`: of each result.
@@ -52,6 +54,7 @@ class OperatorEntry:
     option_count: int
     alternatives: tuple[Alternative, ...]
     excluded: tuple[str, ...]
+    kept_reads: tuple[int, ...] = ()
 
     @property
     def total_seconds(self) -> float:
@@ -76,9 +79,11 @@ class Ledger:
                 yield entry, size
 
 
-def build_ledger(planning: PlanningProblem, solution: Sequence[int]) -> Ledger:
-    """Splits what a solution costs and holds."""
-    restricted = planning.restricted(solution)
+def build_ledger(
+    planning: PlanningProblem, solution: Sequence[int], kept: KeptCopies = NONE_KEPT
+) -> Ledger:
+    """Splits what a solution costs and holds; `kept`: copies of operands that are kept."""
+    restricted = planning.restricted(solution, kept)
     nodes = restricted.problem.nodes
     first = len(restricted.sources)
     seconds = _seconds(restricted)
@@ -87,7 +92,10 @@ def build_ledger(planning: PlanningProblem, solution: Sequence[int]) -> Ledger:
         SourceEntry(source.value, source.shardings[0], nodes[k].usage[0])
         for k, source in enumerate(restricted.sources)
     )
-    nearby = local_alternatives(planning, solution)
+    nearby = local_alternatives(planning, solution, kept)
+    kept_reads: dict[int, list[int]] = {}
+    for unit, read in sorted(kept):
+        kept_reads.setdefault(unit, []).append(read)
     operators = []
     for node, original in zip(restricted.unit_nodes, planning.unit_nodes, strict=True):
         strategy, residency = node.choice(0)
@@ -104,28 +112,37 @@ def build_ledger(planning: PlanningProblem, solution: Sequence[int]) -> Ledger:
                 len(original.strategies) * len(original.residency.options),
                 nearby[node.unit],
                 exclusions(planning, node.unit),
+                tuple(kept_reads.get(node.unit, ())),
             )
         )
     return Ledger(sources, tuple(operators))
 
 
 def _seconds(restricted: PlanningProblem) -> list[dict[str, float]]:
-    """Per node its own parts, and those of the edges that lead into it."""
+    """Per node its own parts, and those of the edges that lead into it; a copy's are its reader's.
+
+    What a kept copy saves is the reader's resharding, which the edge from the producer prices.
+    """
     found = []
+    first = len(restricted.sources)
+    behind = first + len(restricted.unit_nodes)
     for node in restricted.problem.nodes:
         own: dict[str, float] = {kind: 0.0 for kind in PARTS}
         own.update((kind, float(part[0])) for kind, part in node.parts.items())
         found.append(own)
     for edge in restricted.problem.edges:
+        head = edge.head
+        if head >= behind:
+            head = first + restricted.copies[head - behind].unit
         for kind, part in edge.parts.items():
-            found[edge.head][kind] += float(part[edge.cell(0, 0)])
+            found[head][kind] += float(part[edge.cell(0, 0)])
     return found
 
 
 def _copies(restricted: PlanningProblem) -> dict[int, list[Interval]]:
-    """The intervals of resharded operands, by the unit that reads them."""
+    """The intervals of resharded operands, by the unit that makes them."""
     first = len(restricted.sources) + len(restricted.unit_nodes)
     found: dict[int, list[Interval]] = {}
-    for index, copy in enumerate(restricted.copies, start=first):
-        found.setdefault(copy.unit, []).extend(restricted.problem.nodes[index].usage[0])
+    for index, maker in enumerate(restricted.makers, start=first):
+        found.setdefault(maker, []).extend(restricted.problem.nodes[index].usage[0])
     return found

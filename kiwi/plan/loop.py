@@ -1,6 +1,7 @@
 """The closed loop: solve, emit, compile, and correct the model where the compiler disagrees.
 
-1. The problem is solved under the budget.
+1. The problem is solved under the budget; copies that fit beside the solution are kept
+   (`kiwi.plan.kept_copies`).
 2. The planned step is compiled. If its peak is within the budget, the plan is verified. (Without
    a target to compile for, the predicted size of XLA's heap, see `kiwi.plan.packing`, stands in:
    while it is over the budget, the limit is lowered by as much and the problem solved again.)
@@ -13,6 +14,7 @@ one for which the compiled program is known to fit.
 """
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -26,6 +28,7 @@ from kiwi.plan.corrections import as_intervals, excess
 from kiwi.plan.decision import decisions
 from kiwi.plan.estimate import estimate_solution
 from kiwi.plan.execution import build_execution
+from kiwi.plan.kept_copies import SHARE_OF_TIME, kept_copies
 from kiwi.plan.ledger import Ledger
 from kiwi.plan.notes import notes
 from kiwi.plan.plan import Plan
@@ -34,7 +37,7 @@ from kiwi.plan.targets import compile_for
 from kiwi.solver import SolveResult, SolveStatus, evaluate, solve
 from kiwi.solver.problem import Node
 from kiwi.solver.settle import settled
-from kiwi.strategy.build import PlanningProblem
+from kiwi.strategy.build import NONE_KEPT, KeptCopies, PlanningProblem
 
 if TYPE_CHECKING:
     from kiwi.plan.settings import Settings
@@ -159,7 +162,10 @@ class ClosedLoop:
         assert result.solution is not None
         own = result.solution[: len(result.solution) - extra]
         result = replace(result, solution=own)
-        return plan_of(self._traced, self._planning, result, self._settings)
+        started = time.monotonic()
+        kept = kept_copies(self._planning, planning, own, SHARE_OF_TIME * seconds)
+        self._solved_seconds += time.monotonic() - started
+        return plan_of(self._traced, self._planning, result, self._settings, kept)
 
     def _corrected(self, limit_bytes: int) -> PlanningProblem:
         """The problem with what was learnt as one more node, whose only option holds it."""
@@ -245,11 +251,15 @@ def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudget
 
 
 def plan_of(
-    traced: "Traced", planning: PlanningProblem, result: SolveResult, settings: "Settings"
+    traced: "Traced",
+    planning: PlanningProblem,
+    result: SolveResult,
+    settings: "Settings",
+    kept: KeptCopies = NONE_KEPT,
 ) -> Plan:
-    """The plan of a solution, not yet compiled."""
+    """The plan of a solution with some copies kept, not yet compiled."""
     assert result.solution is not None
-    estimate = estimate_solution(planning, result.solution)
+    estimate = estimate_solution(planning, result.solution, kept)
     as_is = planning.fixed.values
     return Plan(
         mesh=settings.mesh,
@@ -260,7 +270,7 @@ def plan_of(
         compiled=None,
         solve_result=result,
         decisions=decisions(planning, result.solution),
-        execution=build_execution(planning, result.solution),
+        execution=build_execution(planning, result.solution, kept),
         trees=traced.trees,
         notes=(),
         planning_seconds=0.0,

@@ -48,7 +48,8 @@ class Plan:
     - `memory_budget_bytes`: per device.
     - `estimate`: predicted times and memory.
     - `compiled`: figures of the compiled program, or None where it was not verified.
-    - `solve_result`: status, objective, bound, gap and seconds of the solver.
+    - `solve_result`: status, objective, bound, gap and seconds of the solver, before copies of
+      operands are kept (`kiwi.plan.kept_copies`).
     - `decisions`: one per materialised operator, in execution order.
     - `execution`: schedule and layouts, what is emitted.
     - `notes`: what the reader should know, one sentence each.

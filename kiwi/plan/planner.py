@@ -106,7 +106,7 @@ def make_plan(
         plan,
         planning_seconds=traced.seconds + time.monotonic() - started,
         origin=Origin(traced, out_shardings, settings, planning.fixed.offered),
-        ledger=build_ledger(planning, plan.solve_result.solution),
+        ledger=build_ledger(planning, plan.solve_result.solution, plan.execution.kept_copies),
         progress=log.entries,
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from kiwi.mesh import KINDS, TensorSharding
 from kiwi.plan.collectives import AxisUse, CollectiveUse, axis_uses
-from kiwi.strategy.build import PlanningProblem
+from kiwi.strategy.build import NONE_KEPT, KeptCopies, PlanningProblem
 from kiwi.strategy.edges import resharding_table
 
 SLACK = 0.01
@@ -15,15 +15,20 @@ _Found = tuple[str, tuple[int, ...], int, int]
 
 
 def predicted_uses(
-    planning: PlanningProblem, solution: Sequence[int], *, once_per_layout: bool = False
+    planning: PlanningProblem,
+    solution: Sequence[int],
+    kept: KeptCopies = NONE_KEPT,
+    *,
+    once_per_layout: bool = False,
 ) -> tuple[AxisUse, ...]:
     """Those of the strategies, of resharding between units, and of bringing results in place.
 
-    `once_per_layout`: a value is brought into another layout once for all who read it so.
+    `kept`: reads of a copy that an earlier reader made. `once_per_layout`: a value is brought into
+    another layout once for all who read it so.
     """
     names = planning.mesh.axis_names
     found: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
-    moves = predicted_moves(planning, solution, once_per_layout=once_per_layout)
+    moves = predicted_moves(planning, solution, kept, once_per_layout=once_per_layout)
     for kind, axes, size, times in moves:
         if kind in KINDS and axes:
             key = (kind, tuple(names[a] for a in sorted(axes)))
@@ -33,16 +38,24 @@ def predicted_uses(
 
 
 def predicted_moves(
-    planning: PlanningProblem, solution: Sequence[int], *, once_per_layout: bool = False
+    planning: PlanningProblem,
+    solution: Sequence[int],
+    kept: KeptCopies = NONE_KEPT,
+    *,
+    once_per_layout: bool = False,
 ) -> Iterator[_Found]:
     """Kind, axes, bytes and times of all that is moved, local slices included."""
     layouts = dict(planning.source_shardings(solution))
-    yield from _of_units(planning, solution, layouts, once_per_layout)
+    yield from _of_units(planning, solution, layouts, kept, once_per_layout)
     yield from _of_results(planning, layouts)
 
 
 def _of_units(
-    planning: PlanningProblem, solution: Sequence[int], layouts: _Layouts, once_per_layout: bool
+    planning: PlanningProblem,
+    solution: Sequence[int],
+    layouts: _Layouts,
+    kept: KeptCopies,
+    once_per_layout: bool,
 ) -> Iterator[_Found]:
     """Kind, axes, bytes, times; adds what units yield to `layouts`."""
     seen = set()
@@ -52,8 +65,10 @@ def _of_units(
         times = planning.units.trips(unit) * (2 if residency.recomputes else 1)
         for collective in strategy.collectives:
             yield collective.kind, collective.axes, collective.bytes, times
-        for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
-            if not (once_per_layout and (value, wanted) in seen):
+        pairs = zip(unit.rule.reads, strategy.reads, strict=True)
+        for read, ((value, _), wanted) in enumerate(pairs):
+            is_there = once_per_layout and (value, wanted) in seen
+            if not (is_there or (unit.index, read) in kept):
                 yield from _resharding(planning, value, layouts[value], wanted, times)
             seen.add((value, wanted))
         layouts.update(zip(unit.outputs, strategy.results, strict=True))

@@ -203,6 +203,7 @@ def _execution(saved: Document, units: UnitGraph, mesh: DeviceMesh, ledger: Ledg
         results,
         layouts,
         tuple(entry.reads for entry in ledger.operators),
+        frozenset((entry.unit, read) for entry in ledger.operators for read in entry.kept_reads),
     )
 
 
@@ -243,6 +244,7 @@ def _entry(operator: Document, mesh: DeviceMesh) -> OperatorEntry:
             for a in operator["alternatives"]
         ),
         excluded=tuple(operator["excluded"]),
+        kept_reads=tuple(operator["kept_reads"]),
     )
 
 

@@ -10,12 +10,14 @@ Edges:
 (a) from the node of a value to each unit that reads it: resharding from the producer's layout
     to the one the strategy expects, twice where the reader is recomputed; forbidden where the
     reader is recomputed at a time at which the value is not there.
-(b) from producer and reader to the copy between them: which options go together.
+(b) from producer and reader to the copy between them: which options go together, and what a copy
+    that is kept saves.
 (c) from an argument to the unit whose result replaces it in the next step (a donated buffer,
     or state in and state out), and from what an iteration of a loop starts from to what it hands
     on: resharding from the result's layout to the argument's.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +30,7 @@ from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
 from kiwi.solver.problem import Edge, Interval, Node, Problem
-from kiwi.strategy.copies import NEGLIGIBLE, CopyNode, copy_node
+from kiwi.strategy.copies import NEGLIGIBLE, CopyNode, Reading, copy_node, that_keeps
 from kiwi.strategy.edges import EdgeMatrices, Side, resharding_table
 from kiwi.strategy.hoisted import hoisted
 from kiwi.strategy.lifetimes import Lifetimes
@@ -90,6 +92,12 @@ class UnitNode:
         return self.strategies[strategy], self.residency.options[residency]
 
 
+KeptCopies = frozenset[tuple[int, int]]
+"""Reads, as (unit, number of the read), that go on with an earlier reader's copy."""
+
+NONE_KEPT: KeptCopies = frozenset()
+
+
 @dataclass(frozen=True, eq=False)
 class PlanningProblem:
     """A `Problem` together with what its nodes and options mean.
@@ -116,11 +124,32 @@ class PlanningProblem:
         chosen = zip(self.unit_nodes, solution[first : first + len(self.unit_nodes)], strict=True)
         return [node.choice(option) for node, option in chosen]
 
-    def restricted(self, solution: Sequence[int]) -> "PlanningProblem":
+    def kept_copies(self, solution: Sequence[int]) -> KeptCopies:
+        """The copies that a solution keeps, where that is offered."""
+        first = len(self.sources) + len(self.unit_nodes)
+        chosen = zip(self.copies, solution[first : first + len(self.copies)], strict=True)
+        return frozenset(
+            (copy.unit, copy.read)
+            for copy, option in chosen
+            if copy.options[option].reading is Reading.KEPT
+        )
+
+    @functools.cached_property
+    def makers(self) -> tuple[int, ...]:
+        """For each copy, where all have one option only, the unit that makes it."""
+        found: list[int] = []
+        for copy in self.copies:
+            found.append(copy.unit if copy.earlier is None else found[copy.earlier])
+        return tuple(found)
+
+    def restricted(
+        self, solution: Sequence[int], kept: KeptCopies | None = NONE_KEPT
+    ) -> "PlanningProblem":
         """The same with the chosen options only, edges split into parts.
 
-        Its only solution is all zeros. Splitting all edges of the whole problem would triple
-        its memory.
+        Its only solution is all zeros; with None for `kept`, the copies that may be kept are what
+        is left to choose, and the first options make them all. Splitting all edges of the whole
+        problem would triple its memory.
         """
         chosen = self.source_shardings(solution)
         sources = tuple(SourceNode(s.value, (chosen[s.value],)) for s in self.sources)
@@ -137,6 +166,7 @@ class PlanningProblem:
             sources,
             nodes,
             self.problem.limit_bytes,
+            kept,
             with_parts=True,
         )
 
@@ -161,7 +191,7 @@ def build_problem(
         )
         for unit in units.units
     )
-    return _assemble(units, mesh, fixed, sources, unit_nodes, limit_bytes, with_parts=False)
+    return _assemble(units, mesh, fixed, sources, unit_nodes, limit_bytes)
 
 
 def _strategies(
@@ -207,10 +237,18 @@ def _assemble(
     sources: tuple[SourceNode, ...],
     unit_nodes: tuple[UnitNode, ...],
     limit_bytes: int | None,
+    kept: KeptCopies | None = NONE_KEPT,
     *,
-    with_parts: bool,
+    with_parts: bool = False,
 ) -> PlanningProblem:
-    builder = _Builder(units, mesh, fixed, sources, unit_nodes, limit_bytes, with_parts=with_parts)
+    """`kept`: the copies that are kept; None leaves that open."""
+    least = math.inf if limit_bytes is None else NEGLIGIBLE * limit_bytes
+    if with_parts and limit_bytes is not None:
+        # Of what is decided few are left: they count under any limit.
+        shards_bytes = sum(v.size_bytes for v in units.graph.program.values) // mesh.size
+        least = min(least, NEGLIGIBLE * shards_bytes)
+    matrices = EdgeMatrices(with_parts=with_parts)
+    builder = _Builder(units, mesh, fixed, sources, unit_nodes, least, kept, matrices)
     problem = Problem(builder.nodes(), builder.edges(), limit_bytes, builder.lifetimes.horizon)
     return PlanningProblem(units, mesh, fixed, sources, unit_nodes, builder.copies, problem)
 
@@ -240,9 +278,9 @@ class _Builder:
         fixed: Fixed,
         sources: tuple[SourceNode, ...],
         unit_nodes: tuple[UnitNode, ...],
-        limit_bytes: int | None,
-        *,
-        with_parts: bool,
+        least_copy_bytes: float,
+        kept: KeptCopies | None,
+        matrices: EdgeMatrices,
     ) -> None:
         self._units = units
         self._mesh = mesh
@@ -251,9 +289,10 @@ class _Builder:
         self._unit_nodes = unit_nodes
         self._values = units.graph.program.values
         self._source_index = {source.value: k for k, source in enumerate(sources)}
-        self._matrices = EdgeMatrices(with_parts=with_parts)
+        self._kept = kept
+        self._matrices = matrices
         self.lifetimes = Lifetimes.of(units)
-        self.copies = tuple(self._find_copies(limit_bytes))
+        self.copies = tuple(self._with_kept(self._find_copies(least_copy_bytes)))
 
     def nodes(self) -> tuple[Node, ...]:
         return (
@@ -262,24 +301,55 @@ class _Builder:
             *(self._node_of_copy(copy) for copy in self.copies),
         )
 
-    def _find_copies(self, limit_bytes: int | None) -> Iterator[CopyNode]:
-        """One node per read that may be resharded and is not negligible."""
-        least = NEGLIGIBLE * limit_bytes if limit_bytes is not None else math.inf
+    def _find_copies(self, least: float) -> Iterator[CopyNode]:
+        """One node per read that may be resharded.
+
+        Copies of fewer bytes than `least` are negligible, and left out where none is kept.
+        """
         for node in self._unit_nodes:
             for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
                 wanted = [s.reads[read] for s in node.strategies]
                 shards = min(w.shard_count(self._mesh.shape) for w in set(wanted))
-                if self._values[value].size_bytes < least * shards:
+                is_negligible = self._values[value].size_bytes < least * shards
+                if is_negligible and self._kept == NONE_KEPT:
                     continue
                 layouts = self._producer(value)[1].layouts
                 residencies = node.residency.options
                 copy = copy_node(node.unit, read, value, layouts, wanted, residencies)
                 if copy is not None:
-                    yield copy
+                    yield replace(copy, is_negligible=is_negligible)
+
+    def _with_kept(self, copies: Iterator[CopyNode]) -> Iterator[CopyNode]:
+        """Adds the options to keep what an earlier reader gathered, where that is asked for."""
+        latest: dict[tuple[int, TensorSharding], tuple[int, CopyNode]] = {}
+        for number, copy in enumerate(copies):
+            key = (copy.value, copy.options[0].target)
+            before = latest.get(key)
+            if before is not None and self._may_keep(copy, before[1]):
+                copy = that_keeps(copy, before[0], always=self._kept is not None)
+            if before is None or before[1].unit < copy.unit:
+                latest[key] = number, copy
+            yield copy
+
+    def _may_keep(self, copy: CopyNode, earlier: CopyNode) -> bool:
+        """A copy is kept within one iteration, by units of the body that its value belongs to.
+
+        Not where XLA's own shardings are fixed: `kiwi.plan.as_written` prices what XLA keeps.
+        """
+        is_chosen = self._kept is None or (copy.unit, copy.read) in self._kept
+        if not is_chosen or self._fixed.values or earlier.unit == copy.unit:
+            return False
+        units = [self._units.units[each.unit] for each in (earlier, copy)]
+        home = self._units.graph.program.loop_of(copy.value)
+        return all(u.loop == home and self._units.border(u) is None for u in units)
 
     def _node_of_copy(self, copy: CopyNode) -> Node:
         size = self._values[copy.value].size_bytes
-        usage = copy.usage(size, self._mesh.shape, self.lifetimes.operands_held(copy.unit))
+        span = self.lifetimes.operands_held(copy.unit)
+        since = span[0]
+        if copy.earlier is not None:
+            since = self.lifetimes.operands_held(self.copies[copy.earlier].unit)[1]
+        usage = copy.usage(size, self._mesh.shape, span, since)
         zero = np.zeros(len(usage))
         return Node(f"copy {copy.unit}.{copy.read}", zero, usage, {"resharding": zero})
 
@@ -376,6 +446,7 @@ class _Builder:
                     self._table(value),
                     self._units.trips(unit),
                     is_slice=self._units.border(unit) == SLICE,
+                    is_map=self._units.only_maps(unit, value),
                 )
                 if edge is not None:
                     yield edge
@@ -386,7 +457,9 @@ class _Builder:
         for index, copy in enumerate(self.copies, start=first):
             tail, stored = self._producer(copy.value)
             head, wanted = self._reader(self._unit_nodes[copy.unit], copy.read)
-            yield self._matrices.edge_into_copy(tail, index, stored, copy)
+            trips = self._units.trips(self._units.units[copy.unit])
+            table = self._table(copy.value)
+            yield self._matrices.edge_into_copy(tail, index, stored, copy, table, trips)
             yield self._matrices.edge_from_copy(index, head, copy, wanted)
 
     def _carried_edges(self) -> Iterator[Edge]:

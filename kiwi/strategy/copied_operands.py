@@ -8,7 +8,8 @@
 2. A convolution reads images in the order batch, space, features and kernels in the order space,
    inputs, outputs (`CpuConvCanonicalization`), with the same exception. The gradient of a kernel
    reads both of its operands otherwise, that of an image the kernel.
-3. A concatenation copies what it joins, which is computed first. XLA:GPU fuses it.
+3. A concatenation copies what it joins, and a window slides over its operand (`reduce_window`),
+   each computed first. XLA:GPU fuses them.
 
 Observed with jax 0.10.2 in the compiled programs of `benchmarks/fidelity` (LSTM, GPT, U-Net) and of
 `benchmarks/remat` (U-Net, convnet); `tests/plan/test_memory.py` holds them.
@@ -30,24 +31,24 @@ class CopiedOperands:
     """What a unit's operators may copy.
 
     - `matrices`: what matmuls and convolutions read.
-    - `joined`: the parts of the result that are computed apart before they are joined.
+    - `apart`: what is computed apart, as multiples of the result.
     """
 
     matrices: tuple["_Matrix", ...] = ()
-    joined: tuple[float, ...] = ()
+    apart: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit) -> "CopiedOperands":
         """Those of `unit`."""
-        return cls(tuple(_matrices(units, unit)), tuple(_joined(units, unit)))
+        return cls(tuple(_matrices(units, unit)), tuple(_computed_apart(units, unit)))
 
     def buffers(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, ...]:
         """Local bytes of each copy; `shards` per factor, `read_bytes` local ones per read."""
         transposed = (read_bytes[m.read] for m in self.matrices if m.is_transposed(shards))
-        joined = (int(part * result_bytes) for part in self.joined)
-        return tuple(size for size in (*transposed, *joined) if size)
+        apart = (int(part * result_bytes) for part in self.apart)
+        return tuple(size for size in (*transposed, *apart) if size)
 
 
 @dataclass(frozen=True)
@@ -149,10 +150,10 @@ def _is_written_so(units: UnitGraph, unit: Unit, source: int) -> bool:
     return is_map(units.graph, units.units[producer].root)
 
 
-def _joined(units: UnitGraph, unit: Unit) -> Iterator[float]:
+def _computed_apart(units: UnitGraph, unit: Unit) -> Iterator[float]:
     program = units.graph.program
     root = program.equations[unit.root]
-    if opcodes(units.graph, unit.root) == {"concatenate"}:
+    if opcodes(units.graph, unit.root) & {"concatenate", "reduce_window"}:
         size = program.values[root.outputs[0]].size_bytes
         for operand in root.inputs:
             if isinstance(operand, int) and operand not in unit.reads and size:

@@ -6,14 +6,20 @@ between producer and reader, whose options are
 
 - *direct(d)*: the value is stored in layout d, and read so; no memory;
 - *copy(d, t)*: it is stored otherwise; a copy in layout d is held while the reader runs, and
-  while it runs again at time t if it is recomputed there.
+  while it runs again at time t if it is recomputed there;
+- *kept(d)*: it is stored otherwise; the copy in layout d that an earlier reader of the value made,
+  or kept itself, is held on to and read. Parameters gathered for the forward pass stay gathered
+  until the backward pass has read them: FSDP without resharding in between.
 
-Exactly one option is allowed for any choice of producer and reader. The node's edges carry no
-cost: resharding is priced on the edge between producer and reader.
+For any choice of producer and reader either *direct* or *copy* is allowed. *Kept* is offered once
+all else is decided (`kiwi.plan.kept_copies`), where an earlier reader expects the same layout.
+Resharding is priced on the edge between producer and reader; the edge between producer and copy
+gives it back for *kept*.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 
@@ -22,44 +28,69 @@ from kiwi.solver.problem import Interval
 from kiwi.strategy.residency import Residency
 
 NEGLIGIBLE = 0.004
-"""Copies below this part of the memory limit are not modelled: they are too many."""
+"""Copies below this part of the memory limit count only while they are kept: they are too many. In
+an estimate it is a part of what a device has of all values, where that is less."""
+
+
+class Reading(Enum):
+    """How a reader comes by its operand, see above."""
+
+    DIRECT = "direct"
+    COPY = "copy"
+    KEPT = "kept"
 
 
 @dataclass(frozen=True)
 class CopyOption:
-    """`is_copy` tells *copy* from *direct*; `again_at` is None where nothing is recomputed."""
+    """`target` is the layout read; `again_at` is None where nothing is recomputed."""
 
     target: TensorSharding
-    is_copy: bool
-    again_at: int | None
+    reading: Reading
+    again_at: int | None = None
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the value is stored in another layout."""
+        return self.reading is not Reading.DIRECT
 
 
 @dataclass(frozen=True, eq=False)
 class CopyNode:
-    """The node of read number `read` of unit `unit`."""
+    """The node of read number `read` of unit `unit`.
+
+    `earlier` is the number of the node, among all copies, whose copy *kept* holds on to. The memory
+    of a copy that `is_negligible` only counts while it is kept.
+    """
 
     unit: int
     read: int
     value: int
     options: tuple[CopyOption, ...]
+    earlier: int | None = None
+    is_negligible: bool = False
 
     def usage(
-        self, size_bytes: int, mesh_shape: Sequence[int], span: tuple[int, int]
+        self, size_bytes: int, mesh_shape: Sequence[int], span: tuple[int, int], since: int
     ) -> tuple[tuple[Interval, ...], ...]:
         """Memory of each option; `size_bytes` of the whole value.
 
-        `span` is the time for which a reader that is not recomputed holds its operands.
+        `span` is the time for which a reader that is not recomputed holds its operands, `since`
+        until when the earlier one does.
         """
         targets = {option.target for option in self.options if option.is_copy}
         held = {target: size_bytes // target.shard_count(mesh_shape) for target in targets}
         return tuple(
-            self._intervals(option, held[option.target], span) if option.is_copy else ()
+            self._intervals(option, held[option.target], span, since) if option.is_copy else ()
             for option in self.options
         )
 
     def _intervals(
-        self, option: CopyOption, held_bytes: int, span: tuple[int, int]
+        self, option: CopyOption, held_bytes: int, span: tuple[int, int], since: int
     ) -> tuple[Interval, ...]:
+        if option.reading is Reading.KEPT:
+            return (Interval(since, span[1], held_bytes),)
+        if self.is_negligible:
+            return ()
         spans = [span]
         if option.again_at is not None:
             spans.append((option.again_at, option.again_at + 1))
@@ -90,6 +121,11 @@ class CopyNode:
         allowed = same_target[:, :, None] & same_time[:, None, :]
         return allowed.reshape(len(self.options), -1)
 
+    @property
+    def is_kept(self) -> np.ndarray:
+        """Boolean [options]: which hold on to an earlier copy."""
+        return np.array([option.reading is Reading.KEPT for option in self.options])
+
     def _target_numbers(self) -> tuple[dict[TensorSharding, int], np.ndarray]:
         """A number for each distinct target, and that of each option."""
         index: dict[TensorSharding, int] = {}
@@ -110,11 +146,23 @@ def copy_node(
     if len(targets) == 1 and stored == set(targets):
         return None
     times = list(dict.fromkeys(r.recompute_at for r in residencies))
-    options = [CopyOption(target, False, None) for target in targets if target in stored]
+    options = [CopyOption(target, Reading.DIRECT) for target in targets if target in stored]
     options += [
-        CopyOption(target, True, time)
+        CopyOption(target, Reading.COPY, time)
         for target in targets
         if len(stored) > 1 or target not in stored
         for time in times
     ]
     return CopyNode(unit, read, value, tuple(options))
+
+
+def that_keeps(node: CopyNode, earlier: int, *, always: bool) -> CopyNode:
+    """A node of one target with the option *kept*, of the copy that node `earlier` makes or keeps.
+
+    A reader that is recomputed makes its copies itself. `always`: without the option to make one.
+    """
+    (made,) = node.options
+    if made.again_at is not None:
+        return node
+    kept = CopyOption(made.target, Reading.KEPT)
+    return replace(node, options=(kept,) if always else (made, kept), earlier=earlier)

@@ -71,12 +71,15 @@ class EdgeMatrices:
         trips: int,
         *,
         is_slice: bool = False,
+        is_map: bool = False,
     ) -> Edge | None:
         """From a producer to a reader; None where it would be all zero.
 
         Resharding is paid `trips` times, and as often again where the reader is recomputed. A
         pair of residencies in which the recomputed reader finds nothing to read is forbidden.
-        Who takes elements (`is_slice`) needs the producer for as long as he offers them.
+        Who takes elements (`is_slice`) needs the producer for as long as he offers them. Who only
+        maps elements (`is_map`) pays nothing to read a part of what a device holds: XLA fuses the
+        slice into the map (`tests/plan/test_emission.py`).
         """
         available = _endurance if is_slice else _availability
         here = available(stored.residencies, wanted.residencies)
@@ -85,10 +88,12 @@ class EdgeMatrices:
         tails, first_tails = _classes(here)
         heads, first_heads = _classes(np.column_stack([here.T, again]))
         here, again = here[np.ix_(first_tails, first_heads)], again[first_heads]
-        layouts = (table.shape, table.itemsize, trips, stored.layouts, wanted.layouts)
+        layouts = (table.shape, table.itemsize, trips, stored.layouts, wanted.layouts, is_map)
         key = (*layouts, here.tobytes(), again.tobytes())
         if key not in self._known:
             seconds = trips * table.seconds_matrix(stored.layouts, wanted.layouts)
+            if is_map:
+                seconds = np.where(table.is_cut(stored.layouts, wanted.layouts), 0.0, seconds)
             self._known[key] = self._read_matrices(stored, wanted, here, again, seconds)
         matrices = self._known[key]
         if matrices is None:
@@ -120,11 +125,22 @@ class EdgeMatrices:
             parts = {"resharding": once, "recompute": matrix(again, free)}
         return matrix(1 + again, penalty), parts
 
-    def edge_into_copy(self, tail: int, head: int, stored: Side, copy: CopyNode) -> Edge:
-        """From a producer to the copy: which options agree with the stored layout."""
+    def edge_into_copy(
+        self, tail: int, head: int, stored: Side, copy: CopyNode, table: ReshardingTable, trips: int
+    ) -> Edge:
+        """From a producer to the copy: which options agree with the stored layout.
+
+        A copy that is kept gives back what the reader pays for resharding.
+        """
         allowed = copy.allowed_after(stored.layouts)
         lines = stored.lines([0] * len(stored.residencies))
-        return Edge(tail, head, np.where(allowed, 0.0, np.inf), tail_class=lines)
+        parts, saved = {}, np.zeros(allowed.shape)
+        if copy.earlier is not None:
+            seconds = trips * table.seconds_matrix(stored.layouts, [copy.options[0].target])
+            saved = np.where(copy.is_kept, seconds, 0.0)
+            if self._with_parts:
+                parts = {"resharding": np.where(allowed, -saved, np.inf)}
+        return Edge(tail, head, np.where(allowed, -saved, np.inf), parts, tail_class=lines)
 
     def edge_from_copy(self, tail: int, head: int, copy: CopyNode, wanted: Side) -> Edge:
         """From the copy to its reader: which options agree with what the reader expects."""

@@ -7,15 +7,18 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
-from benchmarks.programs.anyhow import random_solution
+import kiwi
+from benchmarks.programs.anyhow import random_kept_copies, random_solution
 from examples import convnet, gpt, mlp
 from kiwi.hlo.program import Program
+from kiwi.mesh import TensorSharding
 from kiwi.plan.emit import emit
 from kiwi.plan.execution import build_execution, recomputation_schedule
 from kiwi.plan.verify import CPU_COMPILER_OPTIONS, Step
 from kiwi.solver import evaluate
-from kiwi.strategy.build import PlanningProblem
+from kiwi.strategy.build import NONE_KEPT, KeptCopies, PlanningProblem
 from tests.helpers.planning import array, flat, problem_of, random_arrays, units_of
 
 MODELS = {
@@ -62,8 +65,8 @@ def expected_results(name: str) -> list[np.ndarray]:
     ]
 
 
-def jitted(planning: PlanningProblem, solution: list[int]) -> Any:
-    execution = build_execution(planning, solution)
+def jitted(planning: PlanningProblem, solution: list[int], kept: KeptCopies = NONE_KEPT) -> Any:
+    execution = build_execution(planning, solution, kept)
     program = planning.units.graph.program
     mesh = planning.mesh
     donated = planning.units.donated_arguments
@@ -91,9 +94,10 @@ CASES = [
 @pytest.mark.parametrize(("name", "mesh_shape", "seed", "donate"), CASES)
 def test_any_feasible_solution_computes_the_original(name, mesh_shape, seed, donate):
     planning = planning_of(name, mesh_shape, donate)
-    solution = random_solution(planning, np.random.default_rng(seed), remat=(seed % 4) / 3)
+    rng = np.random.default_rng(seed)
+    solution = random_solution(planning, rng, remat=(seed % 4) / 3)
     assert evaluate(planning.problem, solution).violations == ()
-    function, execution = jitted(planning, solution)
+    function, execution = jitted(planning, solution, random_kept_copies(planning, solution, rng))
     leaves = flat_arguments(name)[0]
     # Copies, since donated arguments do not survive the call.
     placed = [
@@ -193,3 +197,44 @@ def test_recomputation_survives_compilation():
 
 def count_dots(text: str) -> int:
     return sum(" dot(" in line or "__onednn$matmul" in line for line in text.splitlines())
+
+
+def sliced_update(p, m, g):
+    """Of `p`, which every device holds, each updates a part."""
+    return 0.9 * m + p * g
+
+
+def test_a_part_of_an_operand_is_cut_within_the_map_that_reads_it():
+    """Which is why it costs nothing (`kiwi.strategy.edges`)."""
+    args = [array(64, 32)] * 3
+    whole, cut = P(), P("x")
+    plan = kiwi.plan(
+        sliced_update,
+        *args,
+        mesh_shape=(8,),
+        in_shardings=(whole, cut, cut),
+        out_shardings=cut,
+    )
+    (operator,) = plan.ledger.operators
+    assert operator.reads[0] != plan.execution.argument_shardings[0]
+    assert plan.estimate.resharding_seconds == 0
+    text = (
+        plan.step.jit(plan.mesh.jax_mesh(), CPU_COMPILER_OPTIONS).lower(*args).compile().as_text()
+    )
+    entry = text[text.index("ENTRY") :]
+    assert "dynamic-slice" in text and " dynamic-slice(" not in entry
+
+
+def test_a_part_of_an_operand_of_a_matmul_is_cut_before():
+    args = [array(64, 32), array(32, 16)]
+    plan = kiwi.plan(
+        jax.numpy.dot,
+        *args,
+        mesh_shape=(8,),
+        in_shardings=(P(), P()),
+        out_shardings=P("x"),
+        verify=None,
+    )
+    (operator,) = plan.ledger.operators
+    assert operator.reads[0] == TensorSharding(((0,), ()))
+    assert plan.estimate.resharding_seconds > 0

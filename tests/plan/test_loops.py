@@ -90,8 +90,11 @@ def test_collectives_of_a_loop_are_counted_for_every_iteration():
     plan = planned("layers", int(0.45 * free_peak("layers")))
     assert plan.compiled is not None
     assert plan.compiled.collectives
+    planned_bytes = {kind: use.bytes for kind, use in plan.estimate.collectives.items()}
+    scattered = planned_bytes.pop("reduce-scatter", 0)  # XLA:CPU all-reduces, and cuts
     for kind, use in plan.compiled.collectives.items():
-        assert use.bytes >= plan.estimate.collectives[kind].bytes
+        least = planned_bytes.get(kind, 0) + (scattered if kind == "all-reduce" else 0)
+        assert use.bytes >= least > 0
         assert use.count >= 4
 
 

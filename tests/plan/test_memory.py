@@ -126,6 +126,12 @@ def joined(x, y):
     return z.T @ z
 
 
+def pooled(x, y):
+    """The window slides over what is computed of both operands."""
+    z = jnp.tanh(x) * y
+    return jax.lax.reduce_window(z, -jnp.inf, jax.lax.max, (1, 2, 2), (1, 2, 2), "VALID")
+
+
 def kernel_gradient(x, g):
     """A convolution whose image has the batch where its features should be."""
     w = jax.ShapeDtypeStruct((3, 3, x.shape[-1], g.shape[-1]), x.dtype)
@@ -141,6 +147,7 @@ COPIED = [
     pytest.param(kernel_gradient, array(8, 16, 16, 16), array(8, 16, 16, 32), id="convolution"),
     pytest.param(product_of_transposed, array(64, 32, 256), array(32, 64, 128), id="matmul"),
     pytest.param(joined, array(4096, 64), array(4096, 192), id="concatenation"),
+    pytest.param(pooled, array(16, 256, 256), array(16, 256, 256), id="reduce_window"),
 ]
 
 

@@ -81,3 +81,11 @@ def test_what_is_computed_for_a_concatenation_is_copied():
     assert found.buffers({}, sizes, 8 * 64 * 4) == (8 * 48 * 4,)
     found, _, sizes = copied(lambda x, y: jnp.concatenate([x, y], 1), x, y)
     assert found.buffers({}, sizes, 8 * 64 * 4) == ()
+
+
+def test_what_is_computed_for_a_sliding_window_is_there_before():
+    def pooled(x):
+        return jax.lax.reduce_window(x * 2, 0.0, jax.lax.add, (2, 2), (2, 2), "VALID")
+
+    found, _, sizes = copied(pooled, array(8, 16))
+    assert found.buffers({}, sizes, 4 * 8 * 4) == (8 * 16 * 4,)
