@@ -54,16 +54,17 @@ def tightened(
         except (InfeasibleBudgetError, NoPlanFoundError) as error:
             if nearest is None:
                 raise
-            refused_bytes = max(refused_bytes, limit_bytes)
+            # Between the smallest peak known and the last one there may be a schedule that fits.
+            last_bytes = min(each.predicted_peak_bytes for each in rounds)
+            least_bytes = getattr(error, "least_peak_bytes", None) or last_bytes
+            lower_bytes = least_bytes if least_bytes < last_bytes else 0
+            refused_bytes = max(refused_bytes, limit_bytes, lower_bytes)
             if varies:
                 limit_bytes = min(each.limit_bytes for each in rounds)
-                continue
-            # Between the smallest peak known and the last one there may be a schedule that fits.
-            least_bytes = getattr(error, "least_peak_bytes", None)
-            last_bytes = min(each.predicted_peak_bytes for each in rounds)
-            if least_bytes is None or least_bytes >= last_bytes:
+            elif lower_bytes:
+                limit_bytes = (refused_bytes + last_bytes) // 2
+            else:
                 break
-            limit_bytes = (least_bytes + last_bytes) // 2
             continue
         if settings.verify is None or plan.fits:
             return plan
@@ -73,7 +74,7 @@ def tightened(
         excess_bytes = plan.peak_bytes - settings.memory_budget_bytes
         limit_bytes = min(limit_bytes, plan.estimate.peak_bytes) - excess_bytes
         if varies and limit_bytes <= refused_bytes:
-            limit_bytes = (refused_bytes + min(each.limit_bytes for each in rounds)) // 2
+            limit_bytes = (refused_bytes + plan.estimate.peak_bytes) // 2
         if limit_bytes <= 0:
             break
     assert nearest is not None
