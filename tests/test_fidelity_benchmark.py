@@ -1,13 +1,14 @@
 """The fidelity benchmark: its variants exist on every mesh, its summary counts as it says."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
 from jax.sharding import PartitionSpec
 
 from benchmarks.fidelity.against_checkpoint import front, ratios
-from benchmarks.fidelity.measure import Case, hand_row, planned_row
+from benchmarks.fidelity.measure import Case, hand_row, planned_row, unpredicted_seconds
 from benchmarks.fidelity.models import MODELS, Model
 from benchmarks.fidelity.report import markdown, scatter
 from benchmarks.fidelity.summary import Key, collective_errors, peak_error, summarise
@@ -19,6 +20,8 @@ from benchmarks.fidelity.variants import (
     planned_variants,
 )
 from examples import mlp
+from kiwi.mesh import DeviceMesh, collective
+from kiwi.plan.collectives import AxisUse
 
 MESHES = [(1, 1), (1, 4), (2, 4), (8, 1)]
 
@@ -60,6 +63,26 @@ def test_rows_are_measured(monkeypatch: pytest.MonkeyPatch):
     plain = hand["plain"]
     assert plain["predicted_collectives"] == plain["compiled_collectives"] != {}
     assert plain["compiled_peak_bytes"] > 0
+    assert plain["unpredicted_seconds"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_what_was_not_predicted_costs_time():
+    mesh = DeviceMesh.create((2, 4), "h100-sxm")
+    gather, reduce = AxisUse("all-gather", ("x",), 4, 2**20), AxisUse("all-reduce", ("y",), 2, 64)
+    scatter = AxisUse("reduce-scatter", ("y",), 2, 64)
+
+    def unpredicted(predicted: list[AxisUse], compiled: list[AxisUse], target: str) -> float:
+        return unpredicted_seconds(
+            SimpleNamespace(collective_uses=predicted),  # pyright: ignore[reportArgumentType]
+            SimpleNamespace(collective_uses=compiled, target=target),  # pyright: ignore[reportArgumentType]
+            mesh,
+        )
+
+    each = collective("all-gather", mesh, (0,), 2**18).seconds
+    assert unpredicted([reduce], [reduce, gather], "cuda") == pytest.approx(4 * each)
+    assert unpredicted([reduce, gather], [reduce], "cuda") == pytest.approx(-4 * each)
+    assert unpredicted([scatter], [reduce], "cpu") == 0.0
+    assert unpredicted([scatter], [reduce], "cuda") != 0.0
 
 
 def row(predicted: int, compiled: int, budget: int | None, **collectives: list[int]) -> dict:
