@@ -5,9 +5,10 @@
 All combinations of a hand-written sharding (data parallel, fully sharded, Megatron, both axes
 mixed) and a policy (nothing, full, dots, dots without batch) are compiled, and timed by the same
 cost model as plans are; collectives of the compiled programs that were not predicted, such as those
-that XLA puts into a scan's body, count on both sides. Those that no other one beats in both peak and time are the front; for the
-peak of each the step is planned. The smallest budget of all is then lowered, `STEPS` times by
-`SHRINK`, to see what plans reach that no combination does. Results are written after every case.
+that XLA puts into a scan's body, count on both sides. Those that no other one beats in both peak
+and time are the front; for the peak of each the step is planned. The smallest budget of all is then
+lowered, `STEPS` times by `SHRINK`, to see what plans reach that no combination does. Results are
+written after every case.
 """
 
 import datetime
