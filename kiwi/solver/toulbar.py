@@ -154,8 +154,13 @@ def solve_priced(
             solver.AddFunction(ends, _integers(dense.ravel(), dense.min(), scale))
         constant = float(shift.sum()) + _edge_minima(net, table)
         found = None
-        with contextlib.suppress(solver.Contradiction, solver.SolverOut):
-            found = solver.Solve(timeLimit=max(1, math.ceil(seconds)))
+        try:
+            with contextlib.suppress(solver.Contradiction, solver.SolverOut):
+                found = solver.Solve(timeLimit=max(1, math.ceil(seconds)))
+        finally:
+            # `Solve` leaves its timer running if it raises. The signal's handler allocates memory:
+            # sent to another solver's thread while that does, it never returns.
+            solver.CFN.timerStop()
         bound = solver.GetDDualBound() / scale + constant
     if found is None:
         return None, bound

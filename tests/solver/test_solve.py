@@ -9,7 +9,18 @@ import pytest
 
 from benchmarks.solver.layered import layered_problem, with_budget
 from kiwi.errors import InvalidArgumentError, SolverUnavailableError, UnknownSolverError
-from kiwi.solver import Edge, Interval, Node, Problem, Progress, SolveStatus, evaluate, solve
+from kiwi.solver import (
+    Edge,
+    Interval,
+    Node,
+    Problem,
+    Progress,
+    SolveStatus,
+    evaluate,
+    solve,
+    toulbar,
+)
+from kiwi.solver.network import build_network
 from tests.solver.test_problem import worked_problem
 
 EXACT = ["brute-force", "highs", "scip", "cp-sat", "gurobi", "auto"]
@@ -183,6 +194,22 @@ def test_ctrl_c_returns_the_best_so_far_when_asked() -> None:
     result = solve(two_layers(), on_progress=once, gap=0.0, any_time=True)
     assert result.objective == seen[0]
     assert result.status is SolveStatus.FEASIBLE and not result.deterministic
+
+
+def test_toulbar2_leaves_no_timer_behind_where_it_raises(monkeypatch) -> None:
+    """Its signal would come while another solver works."""
+
+    def raises(self, timeLimit: int = 0, **_):
+        self.CFN.timer(timeLimit)
+        assert signal.getitimer(signal.ITIMER_VIRTUAL)[0] > 0
+        raise self.SolverOut
+
+    monkeypatch.setattr(toulbar.CFN, "Solve", raises)
+    net = build_network(two_layers())
+    table = np.where(np.isfinite(net.table), net.table, 1e6)
+    choice, _ = toulbar.solve_priced(net, np.minimum(net.cost, 1e6), table, 0, 100.0)
+    assert choice is None
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
 
 
 def test_toulbar2_gives_ctrl_c_back_to_python() -> None:
