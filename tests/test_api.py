@@ -58,7 +58,11 @@ def test_solve_result_has_a_bound_and_a_gap(checked_plan):
         (result.objective - result.bound) / result.objective, abs=1e-9
     )
     assert result.solver and result.seconds >= 0
-    assert checked_plan.estimate.step_seconds == pytest.approx(result.objective)
+    step_seconds = checked_plan.estimate.step_seconds
+    if checked_plan.execution.kept_copies:  # they come behind the solver
+        assert step_seconds < result.objective
+    else:
+        assert step_seconds == pytest.approx(result.objective)
 
 
 def test_shardings_have_the_structure_of_arguments_and_results(checked_plan):
