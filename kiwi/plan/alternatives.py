@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kiwi.mesh import TensorSharding
-from kiwi.strategy.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.strategy.build import PlanningProblem
 from kiwi.strategy.copies import CopyNode
 
 MOST_ALTERNATIVES = 3
@@ -32,19 +32,20 @@ class Alternative:
 def local_alternatives(
     planning: PlanningProblem,
     solution: Sequence[int],
-    kept: KeptCopies = NONE_KEPT,
+    restricted: PlanningProblem,
     most: int = MOST_ALTERNATIVES,
 ) -> list[tuple[Alternative, ...]]:
     """For each unit its cheapest other options; those that neighbours forbid are left out.
 
     Copies of operands follow from the choices of producer and reader and cost no time, so that
-    the nodes that stand for them are passed over. An option that neither makes nor reads a copy of
-    `kept` any more loses what that saves.
+    the nodes that stand for them are passed over. An option that neither makes nor reads a kept
+    copy any more loses what that saves; `restricted` is the solution's problem with the copies
+    that the plan keeps.
     """
     first = len(planning.sources)
     peak_time = _peak_time(planning, solution)
     costs = local_costs(planning, solution)
-    for unit, lost in _lost_seconds(planning, solution, kept):
+    for unit, lost in _lost_seconds(planning, restricted):
         costs[first + unit] += lost
     return [
         _cheapest(planning, node.unit, costs[first + node.unit], solution, peak_time, most)
@@ -72,12 +73,9 @@ def local_costs(planning: PlanningProblem, solution: Sequence[int]) -> list[np.n
 
 
 def _lost_seconds(
-    planning: PlanningProblem, solution: Sequence[int], kept: KeptCopies
+    planning: PlanningProblem, restricted: PlanningProblem
 ) -> Iterator[tuple[int, np.ndarray]]:
     """For the makers and readers of kept copies, what each of their options does not save."""
-    if not kept:
-        return
-    restricted = planning.restricted(solution, kept)
     behind = len(restricted.sources) + len(restricted.unit_nodes)
     for edge in restricted.problem.edges:
         saved = -float(edge.costs[edge.cell(0, 0)])

@@ -92,7 +92,7 @@ def build_ledger(
         SourceEntry(source.value, source.shardings[0], nodes[k].usage[0])
         for k, source in enumerate(restricted.sources)
     )
-    nearby = local_alternatives(planning, solution, kept)
+    nearby = local_alternatives(planning, solution, restricted)
     kept_reads: dict[int, list[int]] = {}
     for unit, read in sorted(kept):
         kept_reads.setdefault(unit, []).append(read)
