@@ -459,7 +459,10 @@ class _Builder:
             head, wanted = self._reader(self._unit_nodes[copy.unit], copy.read)
             trips = self._units.trips(self._units.units[copy.unit])
             table = self._table(copy.value)
-            yield self._matrices.edge_into_copy(tail, index, stored, copy, table, trips)
+            is_map = self._units.only_maps(self._units.units[copy.unit], copy.value)
+            yield self._matrices.edge_into_copy(
+                tail, index, stored, copy, table, trips, is_map=is_map
+            )
             yield self._matrices.edge_from_copy(index, head, copy, wanted)
 
     def _carried_edges(self) -> Iterator[Edge]:

@@ -91,9 +91,7 @@ class EdgeMatrices:
         layouts = (table.shape, table.itemsize, trips, stored.layouts, wanted.layouts, is_map)
         key = (*layouts, here.tobytes(), again.tobytes())
         if key not in self._known:
-            seconds = trips * table.seconds_matrix(stored.layouts, wanted.layouts)
-            if is_map:
-                seconds = np.where(table.is_cut(stored.layouts, wanted.layouts), 0.0, seconds)
+            seconds = trips * _read_seconds(table, stored.layouts, wanted.layouts, is_map=is_map)
             self._known[key] = self._read_matrices(stored, wanted, here, again, seconds)
         matrices = self._known[key]
         if matrices is None:
@@ -126,7 +124,15 @@ class EdgeMatrices:
         return matrix(1 + again, penalty), parts
 
     def edge_into_copy(
-        self, tail: int, head: int, stored: Side, copy: CopyNode, table: ReshardingTable, trips: int
+        self,
+        tail: int,
+        head: int,
+        stored: Side,
+        copy: CopyNode,
+        table: ReshardingTable,
+        trips: int,
+        *,
+        is_map: bool = False,
     ) -> Edge:
         """From a producer to the copy: which options agree with the stored layout.
 
@@ -136,7 +142,8 @@ class EdgeMatrices:
         lines = stored.lines([0] * len(stored.residencies))
         parts, saved = {}, np.zeros(allowed.shape)
         if copy.earlier is not None:
-            seconds = trips * table.seconds_matrix(stored.layouts, [copy.options[0].target])
+            target = [copy.options[0].target]
+            seconds = trips * _read_seconds(table, stored.layouts, target, is_map=is_map)
             saved = np.where(copy.is_kept, seconds, 0.0)
             if self._with_parts:
                 parts = {"resharding": np.where(allowed, -saved, np.inf)}
@@ -165,6 +172,18 @@ class EdgeMatrices:
         parts = {"resharding": seconds} if self._with_parts else {}
         tails, heads = (side.lines([0] * len(side.residencies)) for side in (kept, yielded))
         return Edge(tail, head, seconds, parts, tails, heads)
+
+
+def _read_seconds(
+    table: ReshardingTable,
+    stored: Sequence[TensorSharding],
+    wanted: Sequence[TensorSharding],
+    *,
+    is_map: bool,
+) -> np.ndarray:
+    """[stored, wanted] of bringing a value to one reader; see `EdgeMatrices.read_edge`."""
+    seconds = table.seconds_matrix(stored, wanted)
+    return np.where(table.is_cut(stored, wanted), 0.0, seconds) if is_map else seconds
 
 
 def _availability(producer: Sequence[Residency], reader: Sequence[Residency]) -> np.ndarray:

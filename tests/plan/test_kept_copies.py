@@ -181,6 +181,20 @@ def test_what_is_kept_is_an_earlier_reader_s_copy_in_the_same_layout():
             assert earlier.options[0].target == copy.options[0].target
 
 
+def test_what_maps_cut_for_nothing_saves_nothing_if_kept():
+    """The second map would be given back what it never paid."""
+
+    def two_maps(p: Any, m: Any) -> Any:
+        return jnp.sin(p) * m, jnp.tanh(p) + m
+
+    specs = (P(), P("x"))
+    plan = kiwi.plan(
+        two_maps, *[array(64, 32)] * 2, mesh_shape=(8,), in_shardings=specs, out_shardings=P("x")
+    )
+    assert not plan.execution.kept_copies
+    assert plan.estimate.resharding_seconds == 0
+
+
 # Loops.
 
 
