@@ -83,6 +83,11 @@ def test_what_was_not_predicted_costs_time():
     assert unpredicted([reduce, gather], [reduce], "cuda") == pytest.approx(-4 * each)
     assert unpredicted([scatter], [reduce], "cpu") == 0.0
     assert unpredicted([scatter], [reduce], "cuda") != 0.0
+    scattered = 2 * collective("reduce-scatter", mesh, (1,), 32).seconds
+    assert unpredicted([scatter], [gather], "cpu") == pytest.approx(4 * each - scattered)
+    assert unpredicted([], [reduce], "cpu") == pytest.approx(
+        2 * collective("all-reduce", mesh, (1,), 32).seconds
+    )
 
 
 def row(predicted: int, compiled: int, budget: int | None, **collectives: list[int]) -> dict:

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from benchmarks.fidelity.models import MODELS
 from benchmarks.fidelity.variants import HandVariant, PlannedVariant, baseline
 from examples.baselines import UNLIMITED, baseline_step, planned_baseline
 from kiwi.mesh import DeviceMesh, collective
-from kiwi.plan.collectives import CollectiveUse
+from kiwi.plan.collectives import AxisUse, CollectiveUse
 from kiwi.plan.compiled import CompiledProgram
 from kiwi.plan.estimate import Estimate
 from kiwi.plan.targets import compile_for
@@ -159,18 +159,46 @@ def unpredicted_seconds(estimate: Estimate, compiled: CompiledProgram, mesh: Dev
     """By how much the compiled program's collectives cost more than those predicted, or less.
 
     Both by the cost model. XLA's own collectives inside of loops that are left whole are not
-    predicted. XLA:CPU compiles a reduce-scatter to an all-reduce, which the prediction then counts
-    as, too.
+    predicted. XLA:CPU compiles a reduce-scatter to an all-reduce: of what it all-reduces beyond the
+    prediction, as much as was to be reduce-scattered counts as that.
     """
-    as_compiled = {"reduce-scatter": "all-reduce"} if compiled.target == "cpu" else {}
+    found, expected = _by_axes(compiled.collective_uses), _by_axes(estimate.collective_uses)
+    if compiled.target == "cpu":
+        found = _with_scatters(found, expected)
+    return _collective_seconds(found, mesh) - _collective_seconds(expected, mesh)
+
+
+_Uses = dict[tuple[str, tuple[str, ...] | None], tuple[float, float]]
+"""Count and bytes by kind and axes."""
+
+
+def _by_axes(uses: Iterable[AxisUse]) -> _Uses:
+    return {(use.kind, use.axes): (use.count, use.bytes) for use in uses}
+
+
+def _with_scatters(found: _Uses, expected: _Uses) -> _Uses:
+    """The uses that a compiler without reduce-scatter would have had with it."""
+    result = dict(found)
+    for (kind, axes), (count, size) in expected.items():
+        if kind != "reduce-scatter" or not size:
+            continue
+        reduced = result.get(("all-reduce", axes), (0.0, 0.0))
+        known = expected.get(("all-reduce", axes), (0.0, 0.0))
+        part = min(1.0, max(0.0, (reduced[1] - known[1]) / size))
+        result[kind, axes] = (part * count, part * size)
+        left = max(0.0, reduced[0] - part * count), reduced[1] - part * size
+        result["all-reduce", axes] = left
+    return result
+
+
+def _collective_seconds(uses: _Uses, mesh: DeviceMesh) -> float:
     total = 0.0
-    for sign, uses in ((1, compiled.collective_uses), (-1, estimate.collective_uses)):
-        for use in uses:
-            kind = as_compiled.get(use.kind, use.kind)
-            names = mesh.axis_names if use.axes is None else use.axes
-            axes = [mesh.axis_names.index(name) for name in names]
-            each = collective(kind, mesh, axes, use.bytes // max(use.count, 1))
-            total += sign * use.count * each.seconds
+    for (kind, axes), (count, size) in uses.items():
+        names = mesh.axis_names if axes is None else axes
+        numbers = [mesh.axis_names.index(name) for name in names]
+        times = max(count, 1.0)
+        each = collective(kind, mesh, numbers, int(size / times))
+        total += times * each.seconds if size else 0.0
     return total
 
 

@@ -8,8 +8,9 @@ it starts from occupy memory. An equation is *materialised* if one of these hold
 2. one of its values is a result of the function;
 3. a library call (matmul, convolution) reads it, and it is more than a change of layout of
    something materialised whole: such calls transpose, but take no slices;
-4. several equations read it, and computing it twice would cost more than reading it back:
-   a transcendental function, or an addition (residual streams, gradient sums);
+4. several equations read it, and computing it twice would cost more than reading it back: a
+   transcendental function, or an addition (residual streams, gradient sums) unless that adds
+   vectors to one tensor which is there anyway (a normalisation);
 5. the chain in front of it has grown to `MAX_CHAIN` equations or `MAX_READS` inputs;
 6. an opened loop's border: it stands there, the next iteration starts from it, or a loop reads it
    that it is not part of;
@@ -31,6 +32,9 @@ from kiwi.hlo.program import Program
 
 MAX_CHAIN = 48
 MAX_READS = 10
+
+_OF_VECTORS = 0.01
+"""Up to which part of a tensor's bytes what is added to it counts as vectors."""
 
 LIBRARY_OPCODES = frozenset({"dot_general", "dot", "convolution"})
 
@@ -64,7 +68,6 @@ _TAKES_EPILOGUE = LIBRARY_OPCODES | {"reduce"}
 
 _WORTH_KEEPING = frozenset(
     {
-        "add",
         "atan2",
         "cbrt",
         "chlo.erf",
@@ -164,7 +167,9 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chai
         return True
     if any(opcodes(graph, r) & LIBRARY_OPCODES for r in readers):
         return not is_layout_change(graph, index) or chains.has_slice(index)
-    return len(readers) > 1 and bool(found & _WORTH_KEEPING)
+    if len(readers) < 2:
+        return False
+    return bool(found & _WORTH_KEEPING) or ("add" in found and not chains.shifts(index))
 
 
 def _enters_loop(program: Program, loop: int | None, reader: int) -> bool:
@@ -198,6 +203,23 @@ class _Chains:
     def has_slice(self, index: int) -> bool:
         """Whether the chain takes a part of what it reads."""
         return any("slice" in opcodes(self._graph, member) for member in self._members[index])
+
+    def shifts(self, index: int) -> bool:
+        """Whether the chain only scales and shifts, by vectors, one tensor of its result's size.
+
+        Not if the equation is the epilogue of what is there for nothing else.
+        """
+        program = self._graph.program
+        size = program.values[program.equations[index].outputs[0]].size_bytes
+        reads = self._reads[index]
+        tensors = [value for value in reads if program.values[value].size_bytes == size]
+        vectors = sum(program.values[value].size_bytes for value in reads) - size * len(tensors)
+        if len(tensors) != 1 or vectors > _OF_VECTORS * size:
+            return False
+        producer = program.values[tensors[0]].producer
+        if producer is None or program.readers[tensors[0]] != (index,):
+            return True
+        return not opcodes(self._graph, producer) & _TAKES_EPILOGUE
 
     def too_long(self, index: int) -> bool:
         """Whether case 5 holds."""

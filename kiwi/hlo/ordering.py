@@ -1,12 +1,12 @@
-"""The order in which units run, before any is recomputed, and who may write over whose result."""
+"""The order in which units run, before any is recomputed."""
 
 import heapq
 from collections import Counter
 from collections.abc import Mapping
 
-from kiwi.hlo.fusion import LIBRARY_OPCODES, is_map, opcodes
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.host import FETCH
+from kiwi.hlo.in_place import overwritable
 from kiwi.hlo.unit import Unit
 
 
@@ -129,30 +129,6 @@ def _continues(graph: HloGraph, unit: Unit, reader: Unit, unread: Mapping[int, i
         and unread[unit.outputs[0]] == 1
         and unit.outputs[0] in overwritable(graph, reader)
     )
-
-
-def overwritable(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
-    """Of what a unit reads, the values of its result's size, mapped element by element to it.
-
-    None where a matmul reads the result and has to merge dimensions of it: XLA has the unit write
-    it in that shape, and shares no buffer across a change of shape.
-    """
-    if len(unit.outputs) != 1 or not all(is_map(graph, e) for e in unit.equations):
-        return ()
-    if len(graph.program.values[unit.outputs[0]].shape) > 2 and _feeds_library(graph, unit):
-        return ()
-    values = graph.program.values
-    size = values[unit.outputs[0]].size_bytes
-    return tuple(
-        value
-        for value, dims in unit.rule.reads
-        if values[value].size_bytes == size and dims == unit.rule.results[0]
-    )
-
-
-def _feeds_library(graph: HloGraph, unit: Unit) -> bool:
-    readers = graph.program.readers[unit.outputs[0]]
-    return any(opcodes(graph, reader) & LIBRARY_OPCODES for reader in readers)
 
 
 def _dependencies(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]) -> list[set[int]]:

@@ -14,6 +14,9 @@ An update that overwrites a donated argument is tied to the steps next to it as 
 the argument: XLA knows only the order that data dependencies imply, and would copy the argument
 at the start of the step.
 
+What a library call yielded passes beside the barrier of the step that reads it last and may write
+over it (`kiwi.hlo.in_place`): that step waits for it all the same.
+
 A copy that an earlier step left for later ones (`Execution.kept_copies`) always passes the barrier
 of those, in place of the value.
 
@@ -29,13 +32,16 @@ In the body of a loop only steps of the same body are neighbours and triggers; w
 outside is older than any of them. The loop itself is one step of what runs it.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 
+from kiwi.hlo.in_place import is_of_library, overwritable, overwritable_by_operand
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK
 from kiwi.hlo.unit import Unit
 from kiwi.mesh import TensorSharding
 from kiwi.plan.blocks import Block, Step, blocks, flow
 from kiwi.plan.execution import Execution
+from kiwi.strategy.lifetimes import local_producer
 
 SLACK = 1
 """How many of the latest steps a step is not tied to."""
@@ -106,10 +112,24 @@ class _Fences:
         recent = set(before[-SLACK:]) if SLACK else set()
         source = self._flow.source[position]
         values = {v for v, k in source.items() if k not in recent or position - k > SLACK}
-        triggers = self._neighbours(position, unit, before) | self._latest(position, before)
+        beside = set() if step.is_again else self._written_over(position, unit)
+        triggers = self._neighbours(position, unit, before) | self._latest(position, before, beside)
+        values, triggers = values - beside, triggers - beside
         if not triggers:
             return Fence()
         return Fence(tuple(sorted(values)), tuple(sorted(triggers - values)))
+
+    def _written_over(self, position: int, unit: Unit) -> set[int]:
+        """What library calls yielded, is read here last, and may be written over."""
+        graph, source = self._graph.graph, self._flow.source[position]
+        found = set()
+        for value in (*overwritable(graph, unit), *overwritable_by_operand(graph, unit)):
+            producer = local_producer(self._graph, unit, value)
+            if producer is not None and is_of_library(graph, self._units[producer]):
+                computed = source.get(value, -1)  # Not there: an earlier step's copy is read.
+                if self._flow.last_read.get((value, computed)) == position:
+                    found.add(value)
+        return found
 
     def _with_copies(self, step: Step, fence: Fence) -> Fence:
         kept, reads = self._execution.kept_copies, self._execution.reads[step.unit]
@@ -123,11 +143,11 @@ class _Fences:
         }
         return replace(fence, copies=tuple(sorted(copies)))
 
-    def _latest(self, position: int, before: list[int]) -> set[int]:
-        """The latest result older than the slack that is still to be read."""
+    def _latest(self, position: int, before: list[int], beside: Set[int] = frozenset()) -> set[int]:
+        """The latest result older than the slack that is still to be read, `beside` left out."""
         for earlier in reversed(before):
             if position - earlier > SLACK:
-                alive = self._alive_results(earlier, position)
+                alive = [v for v in self._alive_results(earlier, position) if v not in beside]
                 if alive:
                     return {alive[0]}
         return set()

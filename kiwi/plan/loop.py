@@ -7,7 +7,8 @@
    while it is over the budget, the limit is lowered by as much and the problem solved again.)
 3. Otherwise what the compiled program holds beyond the prediction, unit by unit, becomes memory
    of the problem that no option can avoid (`kiwi.plan.corrections`); what its heap wastes lowers
-   the limit. Then again from 1, starting from the last solution.
+   the limit. Then again from 1, starting from the last solution. If no plan is left, the limit is
+   lowered by half as much: another plan's heap may waste less.
 
 After `MOST_ROUNDS` compilations, or if no plan is left, the budget is refused, naming the nearest
 one for which the compiled program is known to fit.
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 5
 """How many plans are compiled at most."""
 
+LEAST_LOWERING = 0.001
+"""The part of the budget by which the limit is lowered at least."""
+
 NEAR_BUDGET = 0.95
 """The part of the budget from which compiled memory corrects the prediction."""
 
@@ -55,10 +59,14 @@ MOST_SOLVES = 6
 
 @dataclass
 class _Model:
-    """What compiled programs taught so far: bytes by unit, and bytes at every time."""
+    """What compiled programs taught so far: bytes by unit, and bytes at every time.
+
+    `solved_waste_bytes`: those under which the last plan was found.
+    """
 
     excess_bytes: np.ndarray
     waste_bytes: int = 0
+    solved_waste_bytes: int = 0
 
     def learn(self, plan: Plan) -> None:
         """Takes over what the plan's compiled program holds beyond its prediction.
@@ -67,6 +75,7 @@ class _Model:
         """
         assert plan.compiled is not None
         memory = plan.compiled.memory
+        self.solved_waste_bytes = self.waste_bytes
         if memory is None:
             beyond = plan.compiled.peak_bytes - plan.estimate.peak_bytes
             self.waste_bytes += max(beyond, 0)
@@ -75,6 +84,12 @@ class _Model:
         found = excess(memory, plan.estimate.memory_bytes, matters)
         self.excess_bytes = np.maximum(self.excess_bytes, found)
         self.waste_bytes = max(self.waste_bytes, memory.fragmentation_bytes)
+
+    def relax(self, budget_bytes: int) -> bool:
+        """Halves by how much the limit was lowered last; whether it still is."""
+        lowered = (self.waste_bytes - self.solved_waste_bytes) // 2
+        self.waste_bytes = self.solved_waste_bytes + lowered
+        return lowered > LEAST_LOWERING * budget_bytes
 
 
 class ClosedLoop:
@@ -101,7 +116,9 @@ class ClosedLoop:
             except (InfeasibleBudgetError, NoPlanFoundError):
                 if best is None:
                     raise
-                break
+                if not self._model.relax(self._settings.memory_budget_bytes):
+                    break
+                continue
             if self._settings.verify is None or plan.fits:
                 return plan
             best = plan if best is None else min(best, plan, key=lambda p: p.peak_bytes)

@@ -291,7 +291,7 @@ class _Builder:
         self._source_index = {source.value: k for k, source in enumerate(sources)}
         self._kept = kept
         self._matrices = matrices
-        self.lifetimes = Lifetimes.of(units)
+        self.lifetimes = Lifetimes.of(units, fixed.target)
         self.copies = tuple(self._with_kept(self._find_copies(least_copy_bytes)))
 
     def nodes(self) -> tuple[Node, ...]:

@@ -5,11 +5,11 @@
    result from then on.
 3. Any other result of the function is held throughout: XLA allocates it before the step
    starts, and puts nothing else there.
-4. Any other value is held from its computation through its last reader. Where that reader runs
-   next and only maps elements (`kiwi.hlo.ordering.overwritable`), it writes its result over the
-   value, which then ends just before. A later reader finds the value behind a barrier, see
-   `kiwi.plan.fences`; XLA does not write over such operands (10 models of `benchmarks/fidelity`,
-   CPU and GPU).
+4. Any other value is held from its computation through its last reader. Where that reader only
+   maps elements (`kiwi.hlo.in_place`), it writes over the value, which then ends just before. It
+   has to be the next unit, or to read what a library call yielded: other readers find the value
+   behind a barrier, see `kiwi.plan.fences`, and XLA does not write over such operands (10 models
+   of `benchmarks/fidelity`, CPU and GPU).
 5. While a unit runs it also holds its workspace. What is recomputed for one reader runs one after
    the other, but at one point of time: copies of operands, which are many, are left out there.
 6. What lies in host memory (`kiwi.hlo.host`) takes none; what is fetched from there is as in 4.
@@ -29,8 +29,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from kiwi.hlo.in_place import is_of_library, overwritable, overwritable_by_operand
 from kiwi.hlo.loops import CARRY, SLICE, STACK
-from kiwi.hlo.ordering import overwritable
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.solver.problem import Interval
@@ -41,22 +41,20 @@ from kiwi.strategy.residency import Residency, UnitResidency
 class Lifetimes:
     """Precomputed facts of a unit graph that lifetimes depend on.
 
-    `overwritten` are the units whose result their last reader may overwrite, `handed_on` those
-    that write theirs where an iteration keeps what the next one starts from.
+    `overwritten` are pairs of a unit and a reader that may overwrite its result, if nothing reads
+    it any more, `handed_on` the units that write theirs where an iteration keeps what the next one
+    starts from.
     """
 
     units: UnitGraph
-    overwritten: frozenset[int]
+    overwritten: frozenset[tuple[int, int]]
     handed_on: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, units: UnitGraph) -> "Lifetimes":
-        """Finds the values that are overwritten in place."""
-        found = set()
-        for unit in units.units:
-            victim = _overwrites(units, unit)
-            if victim is not None:
-                found.add(victim)
+    def of(cls, units: UnitGraph, target: str) -> "Lifetimes":
+        """Finds the values that a compiler, one of `hoisted.TARGETS`, overwrites in place."""
+        victims = ((_overwrites(units, unit, target), unit.index) for unit in units.units)
+        found = {(victim, reader) for victim, reader in victims if victim is not None}
         return cls(units, frozenset(found), frozenset(_handed_on(units)))
 
     @property
@@ -126,19 +124,17 @@ class Lifetimes:
             outer = self.units.graph.program.loops[unit.loop].parent
             start, _ = self.units.spans[unit.loop]
             return [(start, self._held(outer, max(option.end, unit.index)) + 1, 1)]
-        in_place = unit.index in self.overwritten and option.end == residency.last_use
         if option.recompute_at is None:
-            return list(self._life(unit, unit.index, option.end, in_place))
+            return list(self._life(unit, unit.index, option.end))
         first_end = max(residency.last_forward_use, unit.index)
         return [
-            *self._life(unit, unit.index, first_end, False),
-            *self._life(unit, option.recompute_at, option.end, in_place),
+            *self._life(unit, unit.index, first_end),
+            *self._life(unit, option.recompute_at, option.end),
         ]
 
-    def _life(
-        self, unit: Unit, start: int, end: int, in_place: bool
-    ) -> Iterator[tuple[int, int, int]]:
+    def _life(self, unit: Unit, start: int, end: int) -> Iterator[tuple[int, int, int]]:
         """One computation's result, from `start` until the reader at `end`; cases 4, 7, 8, 9."""
+        in_place = (unit.index, end) in self.overwritten
         program = self.units.graph.program
         depth = len(program.loops_around(unit.loop))
         around = program.loops_around(self.units.units[start].loop)[:depth]
@@ -190,21 +186,26 @@ def _handed_on(units: UnitGraph) -> Iterator[int]:
                 yield producer
 
 
-def _overwrites(units: UnitGraph, unit: Unit) -> int | None:
-    """The unit whose result `unit` overwrites: its neighbour's, read last here, as it is."""
+def _overwrites(units: UnitGraph, unit: Unit, target: str) -> int | None:
+    """The unit whose result `unit` may overwrite. There is one place to write to: of several, the
+    one whose result it reads latest of all readers, and of these the neighbour."""
     if any(output in units.aliased_results for output in unit.outputs):
         return None
-    for value in overwritable(units.graph, unit):
-        is_neighbour = units.producer.get(value) == unit.index - 1
-        if is_neighbour and _dies_at(units, value, unit.index):
-            return unit.index - 1
-    return None
+    apart = overwritable_by_operand(units.graph, unit) if target == "cpu" else ()
+    found = [
+        producer
+        for value in (*overwritable(units.graph, unit), *apart)
+        if (producer := local_producer(units, unit, value)) is not None
+        and (producer == unit.index - 1 or is_of_library(units.graph, units.units[producer]))
+    ]
+    return min(found, key=lambda p: (units.uses[p][-1].time, -p), default=None)
 
 
-def _dies_at(units: UnitGraph, value: int, time: int) -> bool:
+def local_producer(units: UnitGraph, reader: Unit, value: int) -> int | None:
+    """The unit that yields just this value, a temporary of the body in which it is read."""
     producer = units.producer.get(value)
     if producer is None or value in units.graph.program.result_values:
-        return False
+        return None
     unit = units.units[producer]
-    is_inside = unit.loop == units.units[time].loop and units.border(unit) is None
-    return is_inside and len(unit.outputs) == 1 and units.uses[producer][-1].time == time
+    is_inside = unit.loop == reader.loop and units.border(unit) is None
+    return producer if is_inside and len(unit.outputs) == 1 else None

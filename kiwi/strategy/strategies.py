@@ -26,6 +26,7 @@ from kiwi.mesh import (
 )
 from kiwi.strategy.costs import UnitWork
 from kiwi.strategy.mapped import GivenLayouts, given_layouts
+from kiwi.strategy.partial_sums import is_transposed, summed_elsewhere
 
 Assignment = tuple[tuple[int, ...], ...]
 """Per factor the mesh axes that shard it, major to minor."""
@@ -42,9 +43,9 @@ class ShardingStrategy:
     - `result_bytes`: local bytes of all results together.
     - `workspace_bytes`: local bytes held beyond operands and results while it runs: partial
       sums that are larger than the scattered result, and what is alive inside of a region.
-    - `cpu_buffers`: bytes of more workspace in XLA:CPU (`buffers_while_running`): operands that it
-      copies, or, where that is more, sums in another place than the summands, beyond the operands,
-      which are read by then.
+    - `cpu_buffers`, `gpu_buffers`: bytes of more workspace in XLA:CPU and XLA:GPU
+      (`buffers_while_running`): operands that are copied (`kiwi.strategy.copied_operands`), or,
+      where that is more, sums in another place (`kiwi.strategy.partial_sums`).
     - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and cuts.
     - `compute_provenance`: where `compute_seconds` come from.
     """
@@ -58,6 +59,7 @@ class ShardingStrategy:
     cuts_sums: bool = False
     compute_provenance: Provenance = Provenance.ANALYTIC
     cpu_buffers: tuple[int, ...] = ()
+    gpu_buffers: tuple[int, ...] = ()
 
     @property
     def communication_seconds(self) -> float:
@@ -67,11 +69,9 @@ class ShardingStrategy:
     def buffers_while_running(self, target: str) -> tuple[int, ...]:
         """The bytes of each buffer of workspace that a compiler has.
 
-        `target` as in `kiwi.strategy.hoisted`. XLA:GPU all-reduces in place, XLA:CPU does not (jax
-        0.10.2, a product whose operands are cut along what is summed over;
-        `tests/plan/test_memory.py`). For copies of operands see `kiwi.strategy.copied_operands`.
+        `target` as in `kiwi.strategy.hoisted`.
         """
-        return self.own_buffers + (self.cpu_buffers if target == "cpu" else ())
+        return self.own_buffers + (self.cpu_buffers if target == "cpu" else self.gpu_buffers)
 
     @property
     def own_buffers(self) -> tuple[int, ...]:
@@ -268,13 +268,18 @@ def _strategy(
     collectives: tuple[Collective, ...] = ()
     if found.partial:
         source = found.results[0]
-        sums = (found.partial, dims, found.partial_bytes)
+        summed = (found.partial, dims, found.partial_bytes)
         trips = units.trips(unit)
         collectives = tuple(
             replace(c, seconds=trips * c.seconds)
-            for c in reduction_collectives(mesh, source, *sums)
+            for c in reduction_collectives(mesh, source, *summed)
         )
     result_bytes = _local_bytes(units, unit, mesh, results)
+    scatters = bool(scatter) and can_scatter(found.results[0], found.partial, dims)
+    sums: tuple[int, ...] = ()
+    if found.partial:
+        sums = summed_elsewhere(units, unit, mesh, found.reads, found.partial_bytes)
+    transposes = scatters and is_transposed(units, unit, mesh, found.results[0], dims.values())
     return ShardingStrategy(
         found.reads,
         results,
@@ -282,27 +287,11 @@ def _strategy(
         collectives,
         result_bytes,
         found.partial_bytes - result_bytes,
-        bool(scatter) and not can_scatter(found.results[0], found.partial, dims),
+        bool(scatter) and not scatters,
         found.compute.provenance,
-        max(found.copied, _sum_buffers(units, unit, mesh, found), key=sum),
+        max(found.copied, sums, key=sum),
+        sums if transposes else (),
     )
-
-
-def _sum_buffers(
-    units: UnitGraph, unit: Unit, mesh: DeviceMesh, found: _Computation
-) -> tuple[int, ...]:
-    """By how much the summands exceed the operands that may be free once they are computed: not the
-    arguments of the step."""
-    if not found.partial:
-        return ()
-    values = units.graph.program.values
-    read_bytes = sum(
-        values[value].size_bytes // layout.shard_count(mesh.shape)
-        for (value, _), layout in zip(unit.rule.reads, found.reads, strict=True)
-        if values[value].producer is not None
-    )
-    more = found.partial_bytes - read_bytes
-    return (more,) if more > 0 else ()
 
 
 def _local_bytes(

@@ -90,11 +90,33 @@ def test_case_4_costly_values_with_several_readers_are_materialised():
 
 
 def test_case_4_additions_with_several_readers_are_materialised():
-    def function(x):
-        y = x + 1
+    def function(x, z):
+        y = x + z
         return (y * 3).sum(0), (y * 4).sum(1)
 
-    assert "add" in materialised_names(function, X)
+    assert "add" in materialised_names(function, X, X)
+
+
+def shifted(read_twice, vector):
+    """Of a sum and a vector, read twice; with `read_twice`, something else reads the sum."""
+
+    def function(x, w, b):
+        y = x @ w
+        other = y.sum(0) if read_twice else 0
+        z = y + b
+        return (z * 3).sum(0), (z * 4).sum(1), other
+
+    return materialised_names(function, array(512, 16), W, vector)
+
+
+def test_case_4_vectors_added_to_what_is_there_anyway_are_absorbed():
+    assert "add" not in shifted(True, array(16))
+    assert "add" in shifted(True, array(512, 16)), "two tensors"
+
+
+def test_case_4_vectors_added_to_what_is_there_for_nothing_else_take_its_place():
+    names = shifted(False, array(16))
+    assert "add" in names and "dot_general" not in names
 
 
 def test_case_4_cheap_values_with_several_readers_are_absorbed():

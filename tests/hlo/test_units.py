@@ -8,7 +8,7 @@ import pytest
 
 from examples import convnet, encoder, gpt, mlp
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.ordering import overwritable
+from kiwi.hlo.in_place import overwritable, overwritable_by_operand
 from kiwi.hlo.units import build_units
 from tests.helpers.planning import array, step_graph, units_of
 
@@ -160,3 +160,28 @@ def test_no_buffer_is_shared_where_a_matmul_merges_dimensions():
         return [overwritable(units.graph, unit) for unit in units.units]
 
     assert any(shared(X)) and not any(shared(array(2, 4, 16)))
+
+
+def pooled(x):
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2), (1, 2), "VALID")
+
+
+@pytest.mark.parametrize(
+    ("function", "is_overwritable"),
+    [
+        (lambda x: pooled(jnp.maximum(x * 2, 0)), True),
+        (lambda x: pooled(x), False),
+        (lambda x: pooled(x.T * 2), False),
+        (lambda x: pooled(jax.lax.optimization_barrier(x * 2) + 1), False),
+    ],
+    ids=["mapped", "nothing computed", "transposed", "behind a barrier"],
+)
+def test_who_may_be_written_over_by_what_a_window_slides_over(function, is_overwritable: bool):
+    units = units_of(function, array(64, 64))
+    found = [overwritable_by_operand(units.graph, unit) for unit in units.units]
+    assert any(found) == is_overwritable
+
+
+def test_nothing_is_written_over_behind_a_barrier_of_the_step():
+    units = units_of(lambda x: jax.lax.optimization_barrier(x * 2) + 1, X)
+    assert not any(overwritable(units.graph, unit) for unit in units.units)

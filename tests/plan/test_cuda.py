@@ -56,6 +56,32 @@ def test_convolutions_live_as_long_as_they_are_read():
     assert memory.fragmentation_bytes < 0.05 * found.compiled.temporary_bytes
 
 
+@needs_compiler
+@pytest.mark.parametrize("scattered", [0, 3], ids=["batch", "features"])
+def test_summands_of_a_convolution_are_transposed_to_be_scattered(scattered: int):
+    def convolved(x: jax.Array, w: jax.Array) -> Any:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers)
+
+    image = jax.ShapeDtypeStruct((32, 64, 64, 64), "float32")
+    kernel = jax.ShapeDtypeStruct((3, 3, 64, 32), "float32")
+    features = PartitionSpec(None, None, None, "x"), PartitionSpec(None, None, "x")
+    result = PartitionSpec(*(["x"] if scattered == 0 else [None, None, None, "x"]))
+    found = kiwi.plan(
+        convolved,
+        image,
+        kernel,
+        mesh_shape=(8,),
+        planner="xla",
+        verify="cuda",
+        profile="h100-sxm",
+        in_shardings=features,
+        out_shardings=result,
+    )
+    assert found.compiled is not None
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.1)
+
+
 @needs_ptxas
 def test_older_gpus_are_compiled_for_by_ptxas():
     found = plan(gpt, profile="v100-sxm2", mesh_shape=(8,))

@@ -84,6 +84,28 @@ def test_a_refusal_carries_the_nearest_plan(monkeypatch):
     assert len(nearest.rounds) >= 1 and not nearest.fits
 
 
+def test_where_no_plan_is_left_the_limit_is_lowered_by_less(monkeypatch):
+    """The first program needs so much more that no plan is below; the others need no more."""
+    from dataclasses import replace
+
+    from kiwi.plan import loop
+
+    compile_for, more = loop.compile_for, [int(0.45 * free_peak())]
+
+    def wasteful_once(target, step):
+        compiled = compile_for(target, step)
+        peak = compiled.peak_bytes + (more.pop() if more else 0)
+        return replace(compiled, peak_bytes=peak, memory=None)
+
+    monkeypatch.setattr(loop, "compile_for", wasteful_once)
+    budget = int(0.6 * free_peak())
+    plan = plan_under.__wrapped__(budget)
+    assert plan.fits and not more
+    first, last = plan.rounds[0], plan.rounds[-1]
+    assert first.limit_bytes == budget and first.compiled_peak_bytes > budget
+    assert budget - 0.45 * free_peak() < last.limit_bytes < budget
+
+
 def test_without_a_check_the_predicted_heap_is_kept_within_the_budget():
     plan = plan_under(int(0.7 * free_peak()), verify=None)
     assert plan.compiled is None and plan.fits

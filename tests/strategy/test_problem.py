@@ -91,14 +91,14 @@ def held(intervals, bytes_, horizon):
 
 
 def test_case_1_arguments_are_held_throughout(units):
-    lifetimes = Lifetimes.of(units)
+    lifetimes = Lifetimes.of(units, "cpu")
     argument = units.graph.program.arguments[0]
     assert held(lifetimes.of_argument(argument, 7), 7, 99) == set(range(lifetimes.horizon))
 
 
 def test_case_2_a_donated_argument_is_held_until_it_is_overwritten():
     units = units_of(lambda w, x: w - jax.grad(loss)(w, x), W, X, donated=(0,))
-    lifetimes = Lifetimes.of(units)
+    lifetimes = Lifetimes.of(units, "cpu")
     argument = units.graph.program.arguments[0]
     (result,) = units.graph.program.results
     writer = units.producer[result]
@@ -109,7 +109,7 @@ def test_case_2_a_donated_argument_is_held_until_it_is_overwritten():
 
 
 def test_case_3_a_result_is_held_throughout(units):
-    lifetimes, result = Lifetimes.of(units), units.graph.program.results[1]
+    lifetimes, result = Lifetimes.of(units, "cpu"), units.graph.program.results[1]
     writer = units.units[units.producer[result]]
     options = residencies(units)[writer.index]
     usage = lifetimes.of_unit(writer, options, options.options[0], 7, (), ())
@@ -117,7 +117,7 @@ def test_case_3_a_result_is_held_throughout(units):
 
 
 def test_cases_4_and_5_a_recomputed_value_has_two_lives_with_workspace_each(units):
-    lifetimes, (first, *_) = Lifetimes.of(units), forward_tanhs(units)
+    lifetimes, (first, *_) = Lifetimes.of(units, "cpu"), forward_tanhs(units)
     residency = residencies(units)[first.index]
     option = next(r for r in residency.options if r.recomputes)
     usage = lifetimes.of_unit(first, residency, option, 7, (3,), (3,))
@@ -130,7 +130,7 @@ def test_cases_4_and_5_a_recomputed_value_has_two_lives_with_workspace_each(unit
 
 
 def test_keeping_a_value_holds_it_in_between(units):
-    lifetimes, (first, *_) = Lifetimes.of(units), forward_tanhs(units)
+    lifetimes, (first, *_) = Lifetimes.of(units, "cpu"), forward_tanhs(units)
     residency = residencies(units)[first.index]
     usage = lifetimes.of_unit(first, residency, residency.options[0], 7, (), ())
     times = held(usage, 7, lifetimes.horizon)

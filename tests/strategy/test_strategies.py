@@ -1,5 +1,6 @@
 """Sharding strategies of small units, enumerated and priced by hand."""
 
+import jax
 import pytest
 
 from kiwi.hlo.units import UnitGraph
@@ -129,3 +130,37 @@ def test_a_major_factor_that_is_not_cut_to_single_elements_forbids_cutting_the_m
     assert tensor_sharding(((0, 1),), (4, 4), {0: (X,), 1: (Y,)}, MESH) is None
     assert tensor_sharding(((0, 1),), (4, 4), {0: (Y,), 1: (X,)}, MESH) == layout([Y, X])
     assert tensor_sharding(((0,), (1,)), (4, 4), {0: (X,), 1: (Y,)}, MESH) == layout([X], [Y])
+
+
+def convolution(dtype="float32", order=("NHWC", "HWIO", "NHWC")) -> UnitGraph:
+    def convolved(x, w):
+        return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=order)
+
+    image = (16, 8, 8, 64) if order[0] == "NHWC" else (16, 64, 8, 8)
+    return units_of(convolved, array(*image, dtype=dtype), array(3, 3, 64, 32, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "order", "scattered", "is_transposed"),
+    [
+        ("float32", ("NHWC", "HWIO", "NHWC"), 0, False),
+        ("float32", ("NHWC", "HWIO", "NHWC"), 3, True),
+        ("float32", ("NHWC", "HWIO", "CHWN"), 3, False),
+        ("bfloat16", ("NHWC", "HWIO", "NHWC"), 3, True),
+    ],
+)
+def test_a_gpu_transposes_a_convolution_s_summands_to_scatter_them(
+    dtype, order, scattered: int, is_transposed: bool
+):
+    one = DeviceMesh.create((4,), "h100-sxm")
+    units = convolution(dtype, order)
+    (result,) = units.graph.program.results
+    size = units.graph.program.values[result].size_bytes
+    wanted = layout(*([0] if d == scattered else [] for d in range(4)))
+    found = [s for s in strategies_of(units, one) if s.results == (wanted,) and s.collectives]
+    assert found
+    for strategy in found:
+        # Operands are arguments: the transposed summands cannot take their place.
+        expected = (size,) if is_transposed else ()
+        assert strategy.workspace_bytes == size - size // 4
+        assert strategy.buffers_while_running("cuda")[1:] == expected

@@ -1,0 +1,61 @@
+"""Which unit XLA may have write over what it reads.
+
+XLA writes a result over an operand only where the operator reads it directly, behind no barrier of
+ours or of the step's own (`HeapSimulator` looks for a user of what defines the buffer). Without a
+barrier it may fuse the operand into the reader instead, unless that is what a library call yields.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from kiwi.hlo.fusion import LIBRARY_OPCODES, is_map, opcodes
+from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.unit import Unit
+
+_BARRIER = "optimization_barrier"
+_WINDOWED = "reduce_window"
+
+
+def overwritable(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
+    """Of what a unit reads, the values of its result's size, mapped element by element to it.
+
+    None where a matmul reads the result and has to merge dimensions of it: XLA has the unit write
+    it in that shape, and shares no buffer across a change of shape.
+    """
+    if len(unit.outputs) != 1 or not _only_maps(graph, unit.equations):
+        return ()
+    if len(graph.program.values[unit.outputs[0]].shape) > 2 and _feeds_library(graph, unit):
+        return ()
+    return tuple(_mapped(graph, unit, unit.outputs[0], unit.rule.results[0]))
+
+
+def overwritable_by_operand(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
+    """The same, mapped to what a window slides over, where XLA computes that apart."""
+    if _WINDOWED not in opcodes(graph, unit.root):
+        return ()
+    if not _only_maps(graph, [e for e in unit.equations if e != unit.root]):
+        return ()
+    dims_of = {value: dims for own in unit.rule.operator_results for value, dims in own}
+    apart = [o for o in graph.program.equations[unit.root].reads if o not in unit.reads]
+    return tuple(v for operand in apart for v in _mapped(graph, unit, operand, dims_of[operand]))
+
+
+def is_of_library(graph: HloGraph, unit: Unit) -> bool:
+    """Whether a library call yields a unit's result, so that no reader can absorb it."""
+    return bool(opcodes(graph, unit.root) & LIBRARY_OPCODES)
+
+
+def _only_maps(graph: HloGraph, equations: Sequence[int]) -> bool:
+    return all(is_map(graph, e) and _BARRIER not in opcodes(graph, e) for e in equations)
+
+
+def _mapped(graph: HloGraph, unit: Unit, target: int, dims: object) -> Iterator[int]:
+    """What a unit reads of the size and the dimensions of `target`, a value that it computes."""
+    values = graph.program.values
+    for value, own in unit.rule.reads:
+        if values[value].size_bytes == values[target].size_bytes and own == dims:
+            yield value
+
+
+def _feeds_library(graph: HloGraph, unit: Unit) -> bool:
+    readers = graph.program.readers[unit.outputs[0]]
+    return any(opcodes(graph, reader) & LIBRARY_OPCODES for reader in readers)
