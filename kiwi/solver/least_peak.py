@@ -45,11 +45,11 @@ def least_peak(
     found = known_bytes
     choice = None
     failed = bound - 1  # the largest limit that no assignment was found for
-    for _ in range(_PROBES):
-        probe = _next_probe(failed, found, net)
+    for number in range(_PROBES):
+        probe = _next_probe(failed, found, net, 0.0 if enough_bytes >= 0 else _PRECISION)
         if probe is None or time.monotonic() > deadline:
             break
-        engine = Engine(free._replace(limit_bytes=probe), seed, 0.0, deadline)
+        engine = Engine(free._replace(limit_bytes=probe), seed + number, 0.0, deadline)
         engine.run(_ROUNDS, _ROUNDS, force=False)
         if engine.incumbent is not None:
             found, choice = engine.incumbent.peak_bytes, engine.incumbent.choice
@@ -67,10 +67,10 @@ def least_peak(
     return LeastPeak(found, bound if found is None else min(bound, found), choice)
 
 
-def _next_probe(failed: int, found: int | None, net: Network) -> int | None:
+def _next_probe(failed: int, found: int | None, net: Network, precision: float) -> int | None:
     if found is None:
         return max(2 * failed, 2 * net.limit_bytes, 1)
-    if found - failed <= 1 + _PRECISION * found:
+    if found - failed <= 1 + precision * found:
         return None
     return (failed + found) // 2
 

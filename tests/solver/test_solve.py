@@ -20,6 +20,7 @@ from kiwi.solver import (
     solve,
     toulbar,
 )
+from kiwi.solver.least_peak import least_peak
 from kiwi.solver.network import build_network
 from tests.solver.test_problem import worked_problem
 
@@ -63,6 +64,15 @@ def test_the_least_peak_of_an_infeasible_problem() -> None:
     """Option 1 of the first node and option 2 of the second hold 1 and 2 bytes."""
     result = solve(dataclasses.replace(worked_problem(), limit_bytes=1))
     assert (result.least_peak_bytes, result.least_peak_bound_bytes) == (2, 2)
+
+
+def test_a_limit_is_searched_for_to_the_byte_and_the_least_peak_to_a_thousandth() -> None:
+    sizes = (10_000_000, 10_001_000)
+    usage = tuple((Interval(0, 1, size),) for size in sizes)
+    net = build_network(Problem((Node("n", np.zeros(2), usage),), (), sizes[1], 1))
+    assert least_peak(net, 0, math.inf, sizes[1]).found_bytes == sizes[1]
+    found = least_peak(net, 0, math.inf, sizes[1], enough_bytes=sizes[0])
+    assert found.found_bytes == sizes[0] and found.choice is not None
 
 
 def test_forbidden_pairs_alone_can_make_it_infeasible() -> None:
