@@ -69,7 +69,7 @@ def test_the_least_peak_of_an_infeasible_problem() -> None:
 def test_a_limit_is_searched_for_to_the_byte_and_the_least_peak_to_a_thousandth() -> None:
     sizes = (10_000_000, 10_001_000)
     usage = tuple((Interval(0, 1, size),) for size in sizes)
-    net = build_network(Problem((Node("n", np.zeros(2), usage),), (), sizes[1], 1))
+    net = build_network(Problem((Node("n", np.zeros(2), usage),), (), sizes[0], 1))
     assert least_peak(net, 0, math.inf, sizes[1]).found_bytes == sizes[1]
     found = least_peak(net, 0, math.inf, sizes[1], enough_bytes=sizes[0])
     assert found.found_bytes == sizes[0] and found.choice is not None
