@@ -8,8 +8,8 @@
 2. A convolution reads images in the order batch, space, features and kernels in the order space,
    inputs, outputs (`CpuConvCanonicalization`), with the same exception. The gradient of a kernel
    reads both of its operands otherwise, that of an image the kernel.
-3. A concatenation copies what it joins, and a window slides over its operand (`reduce_window`),
-   each computed first. XLA:GPU fuses them.
+3. A concatenation copies what it joins, and a window slides over its operand (`reduce_window`,
+   `select_and_scatter`), each computed first. XLA:GPU fuses them.
 
 Observed with jax 0.10.2 in the compiled programs of `benchmarks/fidelity` (LSTM, GPT, U-Net) and of
 `benchmarks/remat` (U-Net, convnet); `tests/plan/test_memory.py` holds them.
@@ -153,11 +153,13 @@ def _is_written_so(units: UnitGraph, unit: Unit, source: int) -> bool:
 def _computed_apart(units: UnitGraph, unit: Unit) -> Iterator[float]:
     program = units.graph.program
     root = program.equations[unit.root]
-    if opcodes(units.graph, unit.root) & {"concatenate", "reduce_window"}:
+    if opcodes(units.graph, unit.root) & _COMPUTE_APART:
         size = program.values[root.outputs[0]].size_bytes
         for operand in root.inputs:
             if isinstance(operand, int) and operand not in unit.reads and size:
                 yield program.values[operand].size_bytes / size
 
+
+_COMPUTE_APART = {"concatenate", "reduce_window", "select_and_scatter"}
 
 NOTHING_COPIED = CopiedOperands()

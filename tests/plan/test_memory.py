@@ -132,6 +132,15 @@ def pooled(x, y):
     return jax.lax.reduce_window(z, -jnp.inf, jax.lax.max, (1, 2, 2), (1, 2, 2), "VALID")
 
 
+def pooling_gradient(x, y):
+    """The gradient of max pooling reads what is computed of both operands."""
+
+    def pool(z):
+        return jax.lax.reduce_window(z, -jnp.inf, jax.lax.max, (1, 2, 2), (1, 2, 2), "VALID")
+
+    return jax.vjp(pool, jnp.tanh(x) * y)[1](y[:, ::2, ::2])[0]
+
+
 def normalised(x, w):
     """Batch normalisation and pooling; nothing reads the convolution's result later."""
     y = convolved(x, w)
@@ -157,6 +166,9 @@ COPIED = [
     pytest.param(product_of_transposed, array(64, 32, 256), array(32, 64, 128), id="matmul"),
     pytest.param(joined, array(4096, 64), array(4096, 192), id="concatenation"),
     pytest.param(pooled, array(16, 256, 256), array(16, 256, 256), id="reduce_window"),
+    pytest.param(
+        pooling_gradient, array(16, 256, 256), array(16, 256, 256), id="select_and_scatter"
+    ),
 ]
 
 

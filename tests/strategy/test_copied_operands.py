@@ -89,3 +89,14 @@ def test_what_is_computed_for_a_sliding_window_is_there_before():
 
     found, _, sizes = copied(pooled, array(8, 16))
     assert found.buffers({}, sizes, 4 * 8 * 4) == (8 * 16 * 4,)
+
+
+def test_what_is_computed_for_the_gradient_of_max_pooling_is_there_before():
+    def pooled(x):
+        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2, 2), (2, 2), "VALID")
+
+    def gradient(x, g):
+        return jax.vjp(pooled, x * 2)[1](g)[0]
+
+    found, _, sizes = copied(gradient, array(8, 16), array(4, 8))
+    assert found.buffers({}, sizes, 8 * 16 * 4) == (8 * 16 * 4,)
