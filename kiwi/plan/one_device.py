@@ -3,9 +3,9 @@
 1. The step is planned without a limit and without recomputation: what is to be scheduled.
 2. A planner finds a schedule of its units within the budget.
 3. Steps change places where XLA's heap would waste much (`kiwi.plan.repacking`).
-4. It is emitted and compiled as any plan. While the compiled peak is over the budget, the limit
-   is lowered by the excess, and planned again (`kiwi.plan.tightening`), each time with another
-   seed: orders that need equally much compile to different peaks.
+4. It is emitted and compiled as any plan. While the compiled peak is over the budget, steps change
+   places again: orders that need equally much compile to different peaks. Where that does not help,
+   the limit is lowered by the excess, and planned again with another seed (`kiwi.plan.tightening`).
 """
 
 import itertools
@@ -21,6 +21,7 @@ from kiwi.plan.tightening import MOST_ROUNDS, tightened, with_schedule
 from kiwi.solver import SolveResult
 from kiwi.solver.outcome import conclude
 from kiwi.solver.remat import RematGraph, RematResult, simulate, solve
+from kiwi.solver.schedule import Schedule
 from kiwi.strategy.build import PlanningProblem
 from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
 
@@ -54,8 +55,11 @@ def plan_one_device(traced: "Traced", planning: PlanningProblem, settings: "Sett
         result = solve(graph, limit_bytes, settings.planner, seconds, seed)
         return scheduled(base, graph, result, limit_bytes, seed)
 
+    def reordered(plan: Plan, limit_bytes: int, over_bytes: int) -> Plan | None:
+        return in_another_order(base, graph, plan, limit_bytes, over_bytes, next(seeds))
+
     cause = "XLA holds more than the schedule asks for."
-    return tightened(plan_within, settings, cause=cause, varies=True)
+    return tightened(plan_within, settings, cause=cause, varies=True, reordered=reordered)
 
 
 def _keeping_all(traced: "Traced", planning: PlanningProblem, settings: "Settings") -> Plan:
@@ -73,12 +77,33 @@ def scheduled(
 
     Steps may change places, within the limit, where XLA's heap would exceed the plan's budget.
     """
-    budget_bytes = base.memory_budget_bytes
-    schedule = repacked(graph, result.schedule, limit_bytes, budget_bytes, seed)
-    found = simulate(graph, schedule)
-    answer = replace(_solve_result(base.solve_result, result), peak_bytes=found.peak_bytes)
+    schedule = repacked(graph, result.schedule, limit_bytes, base.memory_budget_bytes, seed)
     seconds = base.estimate.step_seconds + result.compute_seconds - graph.once_seconds
-    plan = replace(base, solve_result=answer)
+    plan = replace(base, solve_result=_solve_result(base.solve_result, result))
+    return _with_schedule(plan, graph, schedule, seconds)
+
+
+def in_another_order(
+    base: Plan, graph: RematGraph, plan: Plan, limit_bytes: int, over_bytes: int, seed: int
+) -> Plan | None:
+    """A plan of `scheduled` whose steps change places again; None if they stay.
+
+    What the compiled program was over the budget, `over_bytes`, is taken off the heap aimed at.
+    """
+    before = plan.execution.schedule
+    aimed_bytes = base.memory_budget_bytes - over_bytes
+    schedule = repacked(graph, before, limit_bytes, aimed_bytes, seed)
+    if schedule == before:
+        return None
+    plan_again = replace(base, solve_result=plan.solve_result)
+    return _with_schedule(plan_again, graph, schedule, plan.estimate.step_seconds)
+
+
+def _with_schedule(plan: Plan, graph: RematGraph, schedule: Schedule, seconds: float) -> Plan:
+    """`plan`, which recomputes nothing, under a schedule of the graph that takes `seconds`."""
+    found = simulate(graph, schedule)
+    answer = replace(plan.solve_result, peak_bytes=found.peak_bytes)
+    plan = replace(plan, solve_result=answer)
     return with_schedule(plan, schedule, seconds, found.peak_bytes, found.memory_bytes)
 
 

@@ -1,9 +1,10 @@
-"""Schedules of a step, compiled under an ever lower limit until one is within the budget.
+"""Schedules of a step, compiled under other limits until one is well within the budget.
 
 What "kiwi-full", "kiwi-reduced" and the planners of one device share. They find a schedule of the
 step's units for a limit; what the compiled program holds beyond the budget is taken off what was
-predicted, and the schedule is sought again within that. ("joint" corrects its problem instead:
-`kiwi.plan.loop`.)
+predicted, and the schedule is sought again within that. XLA's heap wastes more of some orders than
+of others, so that other orders of the same computations come first. ("joint" corrects its problem
+instead: `kiwi.plan.loop`.)
 """
 
 from collections.abc import Callable, Sequence
@@ -22,18 +23,29 @@ if TYPE_CHECKING:
     from kiwi.plan.settings import Settings
 
 MOST_ROUNDS = 4
-"""How many schedules are compiled at most; they share the time limit."""
+"""How many schedules are sought at most; they share the time limit."""
+MOST_ORDERS = 4
+"""In how many orders one of them is compiled at most."""
+WORTH = 0.005
+"""Share of the budget by which a limit has to rise for another schedule to be sought."""
+
+PlanWithin = Callable[[int], Plan]
+Reordered = Callable[[Plan, int, int], Plan | None]
 
 
 def tightened(
-    plan_within: Callable[[int], Plan],
+    plan_within: PlanWithin,
     settings: "Settings",
     *,
     cause: str,
     instead: str = "",
     varies: bool = False,
+    reordered: Reordered | None = None,
 ) -> Plan:
-    """The first plan whose program, compiled for `settings.verify`, is within the budget.
+    """The fastest plan of all rounds whose program, compiled for `settings.verify`, fits.
+
+    That is the first one, if it fits. Otherwise the limit moves by what the last program was over
+    the budget or below it, so that a correction that was too large is taken back.
 
     **Arguments:**
 
@@ -42,43 +54,143 @@ def tightened(
     - `varies`: whether `plan_within` finds another plan when asked for the same limit again. That
       is done where a lower limit is refused: orders that need the same memory compile to peaks
       some per cent apart. Then a limit between the two follows.
+    - `reordered`: from a plan that is over the budget as compiled, its limit and what it is over,
+      the same computations in another order, None if there is none. These are compiled, too, as
+      long as all compilations together have taken less than `settings.time_limit_seconds`: they
+      cost no time of the step, a lower limit does.
 
     **Raises:** what `plan_within` raises for the budget itself; `BudgetNotMetError` if no plan
     fits as compiled, with the nearest.
     """
-    limit_bytes, nearest, refused_bytes = settings.memory_budget_bytes, None, 0
-    rounds: tuple[Round, ...] = ()
+    search = _Search(settings, varies, reordered)
     for _ in range(MOST_ROUNDS):
         try:
-            plan = _compiled(plan_within(limit_bytes), limit_bytes, rounds, settings)
+            plan = plan_within(search.limit_bytes)
         except (InfeasibleBudgetError, NoPlanFoundError) as error:
-            if nearest is None:
+            if not search.rounds:
                 raise
-            # Between the smallest peak known and the last one there may be a schedule that fits.
-            last_bytes = min(each.predicted_peak_bytes for each in rounds)
-            least_bytes = getattr(error, "least_peak_bytes", None) or last_bytes
-            lower_bytes = least_bytes if least_bytes < last_bytes else 0
-            refused_bytes = max(refused_bytes, limit_bytes, lower_bytes)
-            if varies:
-                limit_bytes = min(each.limit_bytes for each in rounds)
-            elif lower_bytes:
-                limit_bytes = (refused_bytes + last_bytes) // 2
-            else:
-                break
-            continue
-        if settings.verify is None or plan.fits:
-            return plan
-        rounds = plan.rounds
-        nearest = plan if nearest is None else min(nearest, plan, key=lambda p: p.peak_bytes)
-        # What is predicted may lie below the limit: taken off that, the same plan would be found.
-        excess_bytes = plan.peak_bytes - settings.memory_budget_bytes
-        limit_bytes = min(limit_bytes, plan.estimate.peak_bytes) - excess_bytes
-        if varies and limit_bytes <= refused_bytes:
-            limit_bytes = (refused_bytes + plan.estimate.peak_bytes) // 2
-        if limit_bytes <= 0:
+            search.refused(error)
+        else:
+            search.found(plan)
+        if search.is_done:
             break
-    assert nearest is not None
-    raise _not_met(nearest, settings, cause, instead)
+    if search.best is not None:
+        return search.with_rounds(search.best)
+    assert search.nearest is not None
+    raise _not_met(search.with_rounds(search.nearest), settings, cause, instead)
+
+
+class _Search:
+    """What the rounds found, and the limit that follows.
+
+    `best` is the fastest plan within the budget, `nearest` the smallest beyond it.
+    """
+
+    def __init__(self, settings: "Settings", varies: bool, reordered: Reordered | None) -> None:
+        self._settings, self._varies, self._reordered = settings, varies, reordered
+        self._budget_bytes = settings.memory_budget_bytes
+        self._refused_bytes = 0
+        self.limit_bytes = self._budget_bytes
+        self.rounds: tuple[Round, ...] = ()
+        self.best: Plan | None = None
+        self.nearest: Plan | None = None
+        self.is_done = False
+
+    def with_rounds(self, plan: Plan) -> Plan:
+        """The plan with what all rounds did."""
+        plan = replace(plan, rounds=self.rounds)
+        return replace(plan, notes=notes(plan))
+
+    def found(self, plan: Plan) -> None:
+        """Compiles the plan, unless another one is better anyway."""
+        if self.best is not None and _seconds(plan) >= _seconds(self.best):
+            self.is_done = True
+            return
+        plan = self._compiled(plan, plan.solve_result.seconds)
+        if self._settings.verify is not None and not plan.fits:
+            plan = self._nearest_order(plan)
+        if self._settings.verify is None or plan.fits:
+            self._fits(plan)
+        else:
+            self._is_over(plan)
+
+    def refused(self, error: InfeasibleBudgetError | NoPlanFoundError) -> None:
+        """Nothing was found within the limit."""
+        if self.best is not None:
+            self.is_done = True
+            return
+        # Between the smallest peak known and the last one there may be a schedule that fits.
+        last_bytes = min(each.predicted_peak_bytes for each in self.rounds)
+        least_bytes = getattr(error, "least_peak_bytes", None) or last_bytes
+        lower_bytes = least_bytes if least_bytes < last_bytes else 0
+        self._refused_bytes = max(self._refused_bytes, self.limit_bytes, lower_bytes)
+        if self._varies:
+            self.limit_bytes = min(each.limit_bytes for each in self.rounds)
+        elif lower_bytes:
+            self.limit_bytes = (self._refused_bytes + last_bytes) // 2
+        else:
+            self.is_done = True
+
+    def _fits(self, plan: Plan) -> None:
+        """Takes back what was taken off too much; a first plan had nothing taken off."""
+        self.best = plan
+        own_bytes = plan.estimate.peak_bytes
+        over = [r.predicted_peak_bytes for r in self.rounds if not self._round_fits(r)]
+        limit_bytes = own_bytes + self._budget_bytes - plan.peak_bytes
+        if over and limit_bytes >= min(over):
+            limit_bytes = (own_bytes + min(over)) // 2
+        self.is_done = not over or limit_bytes - own_bytes < WORTH * self._budget_bytes
+        self.limit_bytes = limit_bytes
+
+    def _is_over(self, plan: Plan) -> None:
+        nearest = self.nearest
+        self.nearest = plan if nearest is None else min(nearest, plan, key=lambda p: p.peak_bytes)
+        # What is predicted may lie below the limit: taken off that, the same plan would be found.
+        over_bytes = plan.peak_bytes - self._budget_bytes
+        self.limit_bytes = min(self.limit_bytes, plan.estimate.peak_bytes) - over_bytes
+        if self._varies and self.limit_bytes <= self._refused_bytes:
+            self.limit_bytes = (self._refused_bytes + plan.estimate.peak_bytes) // 2
+        if self.best is not None:
+            gained_bytes = self.limit_bytes - self.best.estimate.peak_bytes
+            self.is_done = gained_bytes < WORTH * self._budget_bytes
+        self.is_done = self.is_done or self.limit_bytes <= 0
+
+    def _nearest_order(self, plan: Plan) -> Plan:
+        """The first order of the same computations that fits, or the nearest."""
+        for _ in range(MOST_ORDERS - 1):
+            compiling = sum(each.compile_seconds for each in self.rounds)
+            if self._reordered is None or compiling >= self._settings.time_limit_seconds:
+                break
+            over_bytes = plan.peak_bytes - self._budget_bytes
+            other = self._reordered(plan, self.limit_bytes, over_bytes)
+            if other is None:
+                break
+            plan = min(plan, self._compiled(other, 0.0), key=lambda p: p.peak_bytes)
+            if plan.fits:
+                break
+        return plan
+
+    def _compiled(self, plan: Plan, solve_seconds: float) -> Plan:
+        target = self._settings.verify
+        compiled = None if target is None else compile_for(target, plan.step)
+        last = Round(
+            self.limit_bytes,
+            self._budget_bytes - self.limit_bytes,
+            plan.estimate.peak_bytes,
+            None if compiled is None else compiled.peak_bytes,
+            solve_seconds,
+            0.0 if compiled is None else compiled.compile_seconds,
+        )
+        self.rounds = (*self.rounds, last)
+        return replace(plan, compiled=compiled)
+
+    def _round_fits(self, each: Round) -> bool:
+        compiled_bytes = each.compiled_peak_bytes
+        return compiled_bytes is None or compiled_bytes <= self._budget_bytes
+
+
+def _seconds(plan: Plan) -> float:
+    return plan.estimate.step_seconds
 
 
 def with_schedule(
@@ -119,22 +231,6 @@ def _bytes_by_unit(steps: Sequence[int], memory: Sequence[int]) -> tuple[int, ..
     for unit, held in zip(steps, memory, strict=True):
         found[unit] = max(held, found.get(unit, 0))
     return tuple(found[unit] for unit in sorted(found))
-
-
-def _compiled(
-    plan: Plan, limit_bytes: int, before: tuple[Round, ...], settings: "Settings"
-) -> Plan:
-    compiled = None if settings.verify is None else compile_for(settings.verify, plan.step)
-    last = Round(
-        limit_bytes,
-        settings.memory_budget_bytes - limit_bytes,
-        plan.estimate.peak_bytes,
-        None if compiled is None else compiled.peak_bytes,
-        plan.solve_result.seconds,
-        0.0 if compiled is None else compiled.compile_seconds,
-    )
-    plan = replace(plan, compiled=compiled, rounds=(*before, last))
-    return replace(plan, notes=notes(plan))
 
 
 def _not_met(nearest: Plan, settings: "Settings", cause: str, instead: str) -> BudgetNotMetError:

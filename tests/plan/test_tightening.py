@@ -93,6 +93,99 @@ def test_where_no_lower_limit_is_feasible_other_plans_are_tried(base, asked, mon
     assert plan.fits and len(plan.rounds) == 3
 
 
+def test_another_order_comes_before_a_lower_limit(base, asked):
+    limits, plan_within = asked
+    over, orders = [], []
+
+    def reordered(plan, limit_bytes, over_bytes):
+        over.append((limit_bytes, over_bytes))
+        order = replace(plan, compiled=None)
+        orders.append(order)
+        return order
+
+    def compile_for(target, step):
+        waste = WASTE // 2 ** len(orders) if len(orders) < 3 else 0
+        return replace(base.compiled, peak_bytes=limits[-1] + waste)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tightening, "compile_for", compile_for)
+        settings = _settings(base, verify="cpu", time_limit_seconds=1e9)
+        plan = tightening.tightened(plan_within, settings, cause="", reordered=reordered)
+    assert limits == [BUDGET]
+    assert over == [(BUDGET, WASTE), (BUDGET, WASTE // 2), (BUDGET, WASTE // 4)]
+    assert plan.fits and plan.compiled.peak_bytes == BUDGET
+    assert [r.compiled_peak_bytes - BUDGET for r in plan.rounds] == [
+        WASTE,
+        WASTE // 2,
+        WASTE // 4,
+        0,
+    ]
+    assert [r.solve_seconds for r in plan.rounds[1:]] == [0.0] * 3
+
+
+def test_orders_end_with_the_time_for_compiling_and_where_there_is_none(base, asked):
+    limits, plan_within = asked
+    for seconds, found, asked_for in ((1e-9, base, 0), (1e9, None, 1)):
+        limits.clear()
+        calls = []
+
+        def reordered(plan, limit_bytes, over_bytes, found=found, calls=calls):
+            calls.append(limit_bytes)
+            return found
+
+        settings = _settings(base, verify="cpu", time_limit_seconds=seconds)
+        plan = tightening.tightened(plan_within, settings, cause="", reordered=reordered)
+        assert limits == [BUDGET, BUDGET - WASTE] and plan.fits
+        assert len(calls) == asked_for
+
+
+def _with_waste(base, monkeypatch, waste):
+    """A search whose plans fill their limits, the faster the larger, and the waste of each."""
+    limits = []
+
+    def plan_within(limit_bytes):
+        limits.append(limit_bytes)
+        seconds = base.estimate.step_seconds * (2 - limit_bytes / BUDGET)
+        estimate = replace(base.estimate, peak_bytes=limit_bytes, step_seconds=seconds)
+        return replace(base, estimate=estimate, memory_budget_bytes=BUDGET)
+
+    def compile_for(target, step):
+        return replace(base.compiled, peak_bytes=limits[-1] + waste[len(limits) - 1])
+
+    monkeypatch.setattr(tightening, "compile_for", compile_for)
+    return limits, plan_within
+
+
+def test_what_was_taken_off_too_much_is_taken_back(base, monkeypatch):
+    limits, plan_within = _with_waste(base, monkeypatch, [4 * WASTE, 0, WASTE, WASTE])
+    plan = tightening.tightened(plan_within, _settings(base, verify="cpu"), cause="")
+    # The second leaves 4 of the budget, which the first exceeds: a limit between, then 1 is left.
+    assert [(BUDGET - limit) // WASTE for limit in limits] == [0, 4, 2, 1]
+    assert plan.fits and plan.compiled.peak_bytes == BUDGET
+    assert len(plan.rounds) == 4
+
+
+def test_the_fastest_plan_within_the_budget_is_kept(base, monkeypatch):
+    limits, plan_within = _with_waste(base, monkeypatch, [4 * WASTE, 0, 3 * WASTE, 9 * WASTE])
+    plan = tightening.tightened(plan_within, _settings(base, verify="cpu"), cause="")
+    assert [(BUDGET - limit) // WASTE for limit in limits] == [0, 4, 2, 3]
+    assert plan.fits and plan.compiled.peak_bytes == BUDGET - 4 * WASTE
+    assert len(plan.rounds) == 4
+
+
+def test_a_plan_that_is_no_faster_is_not_compiled(base, asked, monkeypatch):
+    limits, plan_within = asked
+
+    def compile_for(target, step):
+        return replace(
+            base.compiled, peak_bytes=limits[-1] + (2 * WASTE if len(limits) == 1 else 0)
+        )
+
+    monkeypatch.setattr(tightening, "compile_for", compile_for)
+    plan = tightening.tightened(plan_within, _settings(base, verify="cpu"), cause="")
+    assert len(limits) == 3 and len(plan.rounds) == 2 and plan.fits
+
+
 def test_without_a_check_the_first_plan_is_the_answer(base, asked):
     limits, plan_within = asked
     plan = tightening.tightened(plan_within, _settings(base, verify=None), cause="")

@@ -12,7 +12,7 @@ from kiwi.plan.verify import verify_on_cpu
 from kiwi.solver.remat import order_peak_bytes, simulate, solve, violations
 from kiwi.solver.remat.linearise import linearise
 from kiwi.solver.schedule import Schedule
-from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
+from kiwi.strategy.remat_graph import fences_bytes, one_device_strategies, remat_graph
 
 LAYERS, WIDTH, BATCH = 6, 32, 512
 
@@ -54,6 +54,15 @@ def test_graph_has_one_operator_per_unit_and_all_arguments_resident(base, graph)
     assert len(graph.operators) == len(base.execution.units.units)
     assert graph.resident_bytes >= 4 * (LAYERS * WIDTH * WIDTH + BATCH * WIDTH)
     assert graph.once_seconds == pytest.approx(base.estimate.compute_seconds)
+
+
+def test_fences_are_resident_as_the_compiler_lays_them_out(base, graph):
+    units = base.execution.units
+    strategies = one_device_strategies(units, base.mesh)
+    assert fences_bytes(graph, "cpu") == 64 * len(graph.operators)
+    cuda = remat_graph(units, strategies, "cuda")
+    held = {g: [v.size_bytes for v in g.values if v.name == "fences"] for g in (graph, cuda)}
+    assert held == {graph: [64 * len(graph.operators)], cuda: [0]}
 
 
 def test_only_forward_units_may_run_again_and_stages_are_found(base, graph):
