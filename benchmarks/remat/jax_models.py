@@ -40,12 +40,13 @@ from benchmarks.remat.row import (
 )
 from examples import convnet, encoder, encoder_decoder, gpt, unet, vit
 from kiwi.errors import BudgetNotMetError, KiwiError
+from kiwi.plan.fences import fences
 from kiwi.plan.one_device import in_another_order, scheduled
 from kiwi.plan.plan import Plan
 from kiwi.plan.settings import Settings
 from kiwi.plan.tightening import MOST_ROUNDS, tightened
 from kiwi.solver.remat import PLANNERS, RematGraph, largest_working_set, order_peak_bytes
-from kiwi.strategy.remat_graph import fences_bytes, one_device_strategies, remat_graph
+from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
 
 NO_LIMIT, TARGET = "100TiB", "cpu"
 RESULTS = Path(__file__).parent / "results" / "jax_models.json"
@@ -56,10 +57,11 @@ MOST_OPERATORS = {"checkmate": 150, "checkmate-lp": 150, "rk-checkmate": 150, "m
 
 @dataclass(frozen=True)
 class Traced:
-    """A model's step: the plan that keeps everything, and its graph."""
+    """A model's step: the plan that keeps everything, its graph, and what its fences hold."""
 
     base: Plan
     graph: RematGraph
+    fence_bytes: int
 
 
 def _gpt(layers: int) -> tuple[Any, ...]:
@@ -153,13 +155,15 @@ def trace_model(name: str) -> Traced:
         donate_argnums=0,
     )
     units = base.execution.units
-    return Traced(base, remat_graph(units, one_device_strategies(units, base.mesh), TARGET))
+    fence_bytes = fences(base.execution).pointer_bytes
+    strategies = one_device_strategies(units, base.mesh)
+    return Traced(base, remat_graph(units, strategies, TARGET, fence_bytes), fence_bytes)
 
 
 def make_row(traced: Traced, row: Row, is_compiled: bool) -> Row:
     """One planner under one budget."""
     graph = traced.graph
-    budget_bytes, raised_percent = budget_of(graph, row.budget_percent)
+    budget_bytes, raised_percent = budget_of(traced, row.budget_percent)
     count = len(graph.operators)
     row = replace(
         row,
@@ -174,12 +178,12 @@ def make_row(traced: Traced, row: Row, is_compiled: bool) -> Row:
     return solved(row, graph, budget_bytes)[0]
 
 
-def budget_of(graph: RematGraph, percent: int) -> tuple[int, float | None]:
+def budget_of(traced: Traced, percent: int) -> tuple[int, float | None]:
     """A budget in bytes, and the share that it is if it is more than `percent`.
 
     Shares are of what the step needs by itself, without the fences that a schedule needs.
     """
-    own = fences_bytes(graph, TARGET)
+    graph, own = traced.graph, traced.fence_bytes
     peak_bytes, resident_bytes = order_peak_bytes(graph) - own, graph.resident_bytes - own
     least_bytes = largest_working_set(graph).size_bytes - own
     beyond = peak_bytes - resident_bytes

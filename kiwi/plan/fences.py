@@ -28,6 +28,10 @@ compiled peak at 60 % of the free peak, for values 0, 1, 3 and for barriers at s
 only, was 0.96, 0.94, 0.75 and 0.80 for a state-space model on one CPU, and 0.93, 0.92, 0.97 and
 0.69 for a GPT on a (2, 4) mesh of GPUs. Without slack collectives could not overlap at all.
 
+What passes a barrier together is a tuple, for whose pointers XLA reserves a place of their own for
+the whole step: 78, 223 and 237 of them in a U-Net, a ViT and an encoder of 100 to 275 steps, 64
+bytes from each other, for CPU and GPU alike (jax 0.10.2).
+
 In the body of a loop only steps of the same body are neighbours and triggers; what comes from
 outside is older than any of them. The loop itself is one step of what runs it.
 """
@@ -46,6 +50,8 @@ from kiwi.strategy.lifetimes import local_producer
 SLACK = 1
 """How many of the latest steps a step is not tied to."""
 
+POINTER_BYTES, ALIGNMENT_BYTES = 8, 64
+
 
 @dataclass(frozen=True)
 class Fence:
@@ -59,6 +65,12 @@ class Fence:
     triggers: tuple[int, ...] = ()
     copies: tuple[tuple[int, TensorSharding], ...] = ()
 
+    @property
+    def pointer_bytes(self) -> int:
+        """What XLA holds for the tuple that passes the barrier; a single value is none."""
+        count = len(self.values) + len(self.triggers) + len(self.copies)
+        return 0 if count < 2 else -(-count * POINTER_BYTES // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
 
 @dataclass(frozen=True)
 class Fences:
@@ -66,6 +78,11 @@ class Fences:
 
     steps: tuple[Fence, ...]
     loops: dict[int, tuple[int, ...]]
+
+    @property
+    def pointer_bytes(self) -> int:
+        """Of all steps together."""
+        return sum(fence.pointer_bytes for fence in self.steps)
 
 
 def fences(execution: Execution) -> Fences:

@@ -13,6 +13,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kiwi.plan.fences import fences
 from kiwi.plan.loop import plan_of
 from kiwi.plan.plan import Plan
 from kiwi.plan.planners import planner_named
@@ -46,7 +47,10 @@ def plan_one_device(traced: "Traced", planning: PlanningProblem, settings: "Sett
     planner_named(settings.planner).check(settings.mesh)
     base = _keeping_all(traced, planning, settings)
     units = planning.units
-    graph = remat_graph(units, one_device_strategies(units, planning.mesh), planning.fixed.target)
+    strategies = one_device_strategies(units, planning.mesh)
+    # Recomputation adds few: what they hold is taken from the step as it is.
+    fence_bytes = fences(base.execution).pointer_bytes
+    graph = remat_graph(units, strategies, planning.fixed.target, fence_bytes)
     seconds = max(0.1, settings.time_limit_seconds / MOST_ROUNDS)
     seeds = itertools.count(settings.seed)
 

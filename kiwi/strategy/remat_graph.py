@@ -30,30 +30,21 @@ from kiwi.strategy.hoisted import hoisted
 from kiwi.strategy.strategies import ShardingStrategy
 from kiwi.strategy.table import StrategyTable
 
-FENCE_BYTES = {"cpu": 64, "cuda": 0}
-"""Of the tuple that passes a fence's barrier (`kiwi.plan.fences`).
-
-XLA:CPU gives each a place of its own for the whole step: 237 of an encoder's 275 steps had one, at
-64 bytes from each other (jax 0.10.2). XLA:GPU's have not been measured."""
-
 
 def remat_graph(
-    units: UnitGraph, strategies: Sequence[ShardingStrategy], target: str
+    units: UnitGraph,
+    strategies: Sequence[ShardingStrategy],
+    target: str,
+    fence_bytes: int = 0,
 ) -> RematGraph:
     """The graph of one device, on which unit u runs under `strategies[u]`.
 
-    Time is that of computation, in seconds. `target` as in `kiwi.strategy.hoisted`. Beside what the
-    units need, the fences that keep the program to a schedule are resident (`fences_bytes`).
+    Time is that of computation, in seconds. `target` as in `kiwi.strategy.hoisted`. `fence_bytes`
+    are resident beside what the units need: what keeps the program to a schedule.
     """
     values = units.graph.program.values
     graph = _Builder(units, strategies, lambda value: values[value].size_bytes, target).graph()
-    fences = Value("fences", fences_bytes(graph, target))
-    return replace(graph, values=(*graph.values, fences))
-
-
-def fences_bytes(graph: RematGraph, target: str) -> int:
-    """What the fences of a schedule of `graph` hold, about one per operator."""
-    return FENCE_BYTES[target] * len(graph.operators)
+    return replace(graph, values=(*graph.values, Value("fences", fence_bytes)))
 
 
 def sharded_remat_graph(planning: PlanningProblem, solution: Sequence[int]) -> RematGraph:

@@ -58,6 +58,13 @@ def test_a_trigger_is_still_to_be_read(chained):
         assert not set(fence.triggers) & set(fence.values)
 
 
+def test_tuples_of_pointers_are_held_and_single_values_are_none(chained):
+    assert [Fence(tuple(range(n))).pointer_bytes for n in (0, 1, 2, 8, 9)] == [0, 0, 64, 64, 128]
+    assert Fence((1,), (2,)).pointer_bytes == 64
+    steps = fences(chained).steps
+    assert fences(chained).pointer_bytes == sum(fence.pointer_bytes for fence in steps) > 0
+
+
 def test_a_step_without_anything_older_to_wait_for_has_no_barrier():
     two = execution_of(lambda x: (x @ x) @ x, array(8, 8))
     assert all(not fence.values for fence in fences(two).steps)
