@@ -163,7 +163,7 @@ def trace_model(name: str) -> Traced:
 def make_row(traced: Traced, row: Row, is_compiled: bool) -> Row:
     """One planner under one budget."""
     graph = traced.graph
-    budget_bytes, raised_percent = budget_of(traced, row.budget_percent)
+    budget_bytes, raised_percent = budget_of(graph, row.budget_percent, traced.fence_bytes)
     count = len(graph.operators)
     row = replace(
         row,
@@ -178,14 +178,15 @@ def make_row(traced: Traced, row: Row, is_compiled: bool) -> Row:
     return solved(row, graph, budget_bytes)[0]
 
 
-def budget_of(traced: Traced, percent: int) -> tuple[int, float | None]:
+def budget_of(graph: RematGraph, percent: int, fence_bytes: int = 0) -> tuple[int, float | None]:
     """A budget in bytes, and the share that it is if it is more than `percent`.
 
-    Shares are of what the step needs by itself, without the fences that a schedule needs.
+    Shares are of what the step needs by itself, without the fences that a schedule needs:
+    `fence_bytes` of what is resident in the graph.
     """
-    graph, own = traced.graph, traced.fence_bytes
-    peak_bytes, resident_bytes = order_peak_bytes(graph) - own, graph.resident_bytes - own
-    least_bytes = largest_working_set(graph).size_bytes - own
+    peak_bytes = order_peak_bytes(graph) - fence_bytes
+    resident_bytes = graph.resident_bytes - fence_bytes
+    least_bytes = largest_working_set(graph).size_bytes - fence_bytes
     beyond = peak_bytes - resident_bytes
     share_bytes = resident_bytes + beyond * percent // 100
     floor_bytes = least_bytes + (peak_bytes - least_bytes) * percent // (100 * FLOOR_DIVISOR)

@@ -8,7 +8,7 @@ from rich.console import Console
 from benchmarks.remat.jax_models import budget_of
 from benchmarks.remat.row import ClosedLoop, Results, Row, overview, solved, table
 from kiwi.errors import InfeasibleBudgetError
-from kiwi.solver.remat import largest_working_set, order_peak_bytes
+from kiwi.solver.remat import Value, largest_working_set, order_peak_bytes
 
 from .graphs import training_chain
 
@@ -63,5 +63,7 @@ def test_budgets_are_shares_but_lie_above_the_largest_working_set():
     budget, raised = budget_of(GRAPH, 4)
     assert budget == least + (peak - least) // 100 > peak // 25
     assert raised == 100 * budget / peak
+    fenced = replace(GRAPH, values=(*GRAPH.values, Value("fences", 64)))
+    assert budget_of(fenced, 4, 64) == (budget, raised)
     row = Row("chain", 8, 4, "remat", 1.0, budget_mib=1.0, raised_percent=raised)
     assert f"4 → {raised:.0f}" in _text(table([row]))
