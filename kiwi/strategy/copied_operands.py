@@ -25,6 +25,9 @@ from kiwi.hlo.rule import ComposedRule, Dims
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 
+_COMPUTE_APART = frozenset({"concatenate", "reduce_window", "select_and_scatter"})
+"""Opcodes of rule 3."""
+
 
 @dataclass(frozen=True)
 class CopiedOperands:
@@ -159,7 +162,5 @@ def _computed_apart(units: UnitGraph, unit: Unit) -> Iterator[float]:
             if isinstance(operand, int) and operand not in unit.reads and size:
                 yield program.values[operand].size_bytes / size
 
-
-_COMPUTE_APART = {"concatenate", "reduce_window", "select_and_scatter"}
 
 NOTHING_COPIED = CopiedOperands()

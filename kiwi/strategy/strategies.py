@@ -266,6 +266,7 @@ def _strategy(
         dim_of_factor = {f: d for d, factors in enumerate(rule.results[0]) for f in factors}
         dims = {axis: dim_of_factor[factor] for axis, factor in scatter.items()}
     collectives: tuple[Collective, ...] = ()
+    sums: tuple[int, ...] = ()
     if found.partial:
         source = found.results[0]
         summed = (found.partial, dims, found.partial_bytes)
@@ -274,11 +275,9 @@ def _strategy(
             replace(c, seconds=trips * c.seconds)
             for c in reduction_collectives(mesh, source, *summed)
         )
+        sums = summed_elsewhere(units, unit, mesh, found.reads, found.partial_bytes)
     result_bytes = _local_bytes(units, unit, mesh, results)
     scatters = bool(scatter) and can_scatter(found.results[0], found.partial, dims)
-    sums: tuple[int, ...] = ()
-    if found.partial:
-        sums = summed_elsewhere(units, unit, mesh, found.reads, found.partial_bytes)
     transposes = scatters and is_transposed(units, unit, mesh, found.results[0], dims.values())
     return ShardingStrategy(
         found.reads,
