@@ -30,8 +30,17 @@ from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
 from kiwi.solver.problem import Edge, Interval, Node, Problem
-from kiwi.strategy.copies import NEGLIGIBLE, CopyNode, Reading, copy_node, that_keeps
+from kiwi.strategy.copies import (
+    NEGLIGIBLE,
+    CopyNode,
+    Reading,
+    Transposes,
+    copy_node,
+    never,
+    that_keeps,
+)
 from kiwi.strategy.edges import EdgeMatrices, Side, resharding_table
+from kiwi.strategy.gathered import gathered_matrices
 from kiwi.strategy.hoisted import hoisted
 from kiwi.strategy.lifetimes import Lifetimes
 from kiwi.strategy.pinned import Pins
@@ -307,6 +316,7 @@ class _Builder:
         Copies of fewer bytes than `least` are negligible, and left out where none is kept.
         """
         for node in self._unit_nodes:
+            transposes = self._transposes(node.unit)
             for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
                 wanted = [s.reads[read] for s in node.strategies]
                 shards = min(w.shard_count(self._mesh.shape) for w in set(wanted))
@@ -315,9 +325,24 @@ class _Builder:
                     continue
                 layouts = self._producer(value)[1].layouts
                 residencies = node.residency.options
-                copy = copy_node(node.unit, read, value, layouts, wanted, residencies)
+                copy = copy_node(
+                    node.unit,
+                    read,
+                    value,
+                    layouts,
+                    wanted,
+                    residencies,
+                    transposes.get(read, never),
+                )
                 if copy is not None:
                     yield replace(copy, is_negligible=is_negligible)
+
+    def _transposes(self, unit: int) -> dict[int, Transposes]:
+        """By number of the read, whether copies are transposed; never where there is none."""
+        if self._fixed.target == "cpu":
+            return {}
+        found = gathered_matrices(self._units, self._units.units[unit], self._mesh.shape)
+        return {read: matrix.is_transposed for read, matrix in found.items()}
 
     def _with_kept(self, copies: Iterator[CopyNode]) -> Iterator[CopyNode]:
         """Adds the options to keep what an earlier reader gathered, where that is asked for."""

@@ -6,7 +6,8 @@ between producer and reader, whose options are
 
 - *direct(d)*: the value is stored in layout d, and read so; no memory;
 - *copy(d, t)*: it is stored otherwise; a copy in layout d is held while the reader runs, and
-  while it runs again at time t if it is recomputed there;
+  while it runs again at time t if it is recomputed there; twice that where the reader cannot read
+  what is gathered from the stored layout as it lies (`kiwi.strategy.gathered`);
 - *kept(d)*: it is stored otherwise; the copy in layout d that an earlier reader of the value made,
   or kept itself, is held on to and read. Parameters gathered for the forward pass stay gathered
   until the backward pass has read them: FSDP without resharding in between.
@@ -17,7 +18,7 @@ Resharding is priced on the edge between producer and reader; the edge between p
 gives it back for *kept*.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -32,6 +33,14 @@ NEGLIGIBLE = 0.004
 an estimate it is a part of what a device has of all values, where that is less."""
 
 
+Transposes = Callable[[TensorSharding, TensorSharding], bool]
+
+
+def never(stored: TensorSharding, target: TensorSharding) -> bool:
+    """No copy is transposed."""
+    return False
+
+
 class Reading(Enum):
     """How a reader comes by its operand, see above."""
 
@@ -42,11 +51,15 @@ class Reading(Enum):
 
 @dataclass(frozen=True)
 class CopyOption:
-    """`target` is the layout read; `again_at` is None where nothing is recomputed."""
+    """`target` is the layout read; `again_at` is None where nothing is recomputed.
+
+    `is_transposed`: the stored layout is one from which the reader transposes the copy.
+    """
 
     target: TensorSharding
     reading: Reading
     again_at: int | None = None
+    is_transposed: bool = False
 
     @property
     def is_copy(self) -> bool:
@@ -59,7 +72,8 @@ class CopyNode:
     """The node of read number `read` of unit `unit`.
 
     `earlier` is the number of the node, among all copies, whose copy *kept* holds on to. The memory
-    of a copy that `is_negligible` only counts while it is kept.
+    of a copy that `is_negligible` only counts while it is kept. `transposes` tells whether a copy
+    is transposed by its reader, from the stored layout and the target.
     """
 
     unit: int
@@ -68,6 +82,7 @@ class CopyNode:
     options: tuple[CopyOption, ...]
     earlier: int | None = None
     is_negligible: bool = False
+    transposes: Transposes = never
 
     def usage(
         self, size_bytes: int, mesh_shape: Sequence[int], span: tuple[int, int], since: int
@@ -87,21 +102,26 @@ class CopyNode:
     def _intervals(
         self, option: CopyOption, held_bytes: int, span: tuple[int, int], since: int
     ) -> tuple[Interval, ...]:
+        again = [] if option.again_at is None else [(option.again_at, option.again_at + 1)]
+        spans = [span, *again]
+        transposed = spans if option.is_transposed and not self.is_negligible else []
         if option.reading is Reading.KEPT:
-            return (Interval(since, span[1], held_bytes),)
-        if self.is_negligible:
-            return ()
-        spans = [span]
-        if option.again_at is not None:
-            spans.append((option.again_at, option.again_at + 1))
-        return tuple(Interval(*each, held_bytes) for each in spans)
+            spans = [(since, span[1])]
+        elif self.is_negligible:
+            spans = []
+        return tuple(Interval(*each, held_bytes) for each in (*spans, *transposed))
 
     def allowed_after(self, layouts: Sequence[TensorSharding]) -> np.ndarray:
         """Boolean [layouts, options]: which options agree with the stored layout."""
         index, targets = self._target_numbers()
         is_copy = np.array([o.is_copy for o in self.options])
         stored = np.array([index.get(layout, -1) for layout in layouts])
-        return (stored[:, None] != targets[None, :]) == is_copy[None, :]
+        allowed = (stored[:, None] != targets[None, :]) == is_copy[None, :]
+        if self.transposes is never:
+            return allowed
+        is_transposed = np.array([o.is_transposed for o in self.options])
+        each = [[self.transposes(layout, t) for t in index] for layout in layouts]
+        return allowed & (~is_copy | (np.array(each)[:, targets] == is_transposed))
 
     def allowed_before(
         self, wanted: Sequence[TensorSharding], times: Sequence[int | None]
@@ -140,20 +160,24 @@ def copy_node(
     layouts: Sequence[TensorSharding],
     wanted: Sequence[TensorSharding],
     residencies: Sequence[Residency],
+    transposes: Transposes = never,
 ) -> CopyNode | None:
-    """The node of one read; None where stored and expected layout can never differ."""
+    """The node of one read; None where stored and expected layout can never differ.
+
+    `transposes` as in `CopyNode`.
+    """
     targets, stored = sorted(set(wanted)), set(layouts)
     if len(targets) == 1 and stored == set(targets):
         return None
     times = list(dict.fromkeys(r.recompute_at for r in residencies))
     options = [CopyOption(target, Reading.DIRECT) for target in targets if target in stored]
     options += [
-        CopyOption(target, Reading.COPY, time)
+        CopyOption(target, Reading.COPY, time, is_transposed)
         for target in targets
-        if len(stored) > 1 or target not in stored
+        for is_transposed in sorted({transposes(s, target) for s in stored if s != target})
         for time in times
     ]
-    return CopyNode(unit, read, value, tuple(options))
+    return CopyNode(unit, read, value, tuple(options), transposes=transposes)
 
 
 def that_keeps(node: CopyNode, earlier: int, *, always: bool) -> CopyNode:
@@ -164,5 +188,5 @@ def that_keeps(node: CopyNode, earlier: int, *, always: bool) -> CopyNode:
     (made,) = node.options
     if made.again_at is not None:
         return node
-    kept = CopyOption(made.target, Reading.KEPT)
+    kept = replace(made, reading=Reading.KEPT)
     return replace(node, options=(kept,) if always else (made, kept), earlier=earlier)

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 import kiwi
 from examples import convnet, gpt, mlp
@@ -80,6 +80,34 @@ def test_summands_of_a_convolution_are_transposed_to_be_scattered(scattered: int
     )
     assert found.compiled is not None
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.1)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("gathered", "transposed"), [(0, False), (1, True), (2, False)])
+def test_matmuls_transpose_gathered_copies_whose_groups_lie_apart(gathered: int, transposed: bool):
+    """The rule of `kiwi.strategy.gathered`, as its unit tests have it."""
+    x = jax.ShapeDtypeStruct((64, 128, 1024), "float32")
+    w = jax.ShapeDtypeStruct((64, 128, 256), "float32")
+    whole = NamedSharding(jax.make_mesh((8,), ("x",)), PartitionSpec())
+
+    def product(x: jax.Array, w: jax.Array) -> jax.Array:
+        x = jax.lax.with_sharding_constraint(jax.numpy.tanh(x), whole)
+        return jax.numpy.einsum("bsd,bse->de", x, w)
+
+    cut = PartitionSpec(*("x" if d == gathered else None for d in range(3)))
+    found = kiwi.plan(
+        product,
+        x,
+        w,
+        mesh_shape=(8,),
+        planner="xla",
+        verify="cuda",
+        profile="h100-sxm",
+        in_shardings=(cut, PartitionSpec()),
+    )
+    assert found.compiled is not None and found.compiled.memory is not None
+    at_peak = [b.bytes for b in found.compiled.memory.at_peak if b.kind == "temporary"]
+    assert at_peak.count(x.size * 4) == 1 + transposed
 
 
 @needs_ptxas

@@ -198,7 +198,7 @@ def test_parallel_processes_answer_as_this_one():
 
 def test_large_graphs_have_a_schedule_in_any_time():
     graph = residual_chain(3, 120)
-    for limit, tenths in ((0.001, 6), (1.5, 3)):
+    for limit, tenths in ((0.001, 6), (8.0, 3)):
         budget = _budget(graph, tenths)
         settings = HiremateSettings(workers=0)
         found = simulate(graph, hiremate(_task(graph, budget, limit), settings).schedule)
