@@ -6,7 +6,8 @@ through one `optimization_barrier`, together with the result of a recent step, t
 step cannot start before the trigger is there. Fences have `SLACK` steps of play:
 
 - a value that one of the last `SLACK` steps computed is read as it is, so that neighbours may
-  be fused;
+  be fused; not by a matmul that would take it unscaled (`kiwi.hlo.scaled`) while later steps
+  read it scaled;
 - the trigger is the latest result that is older than that, so that collectives of a step
   overlap with the steps next to it.
 
@@ -41,6 +42,7 @@ from dataclasses import dataclass, replace
 
 from kiwi.hlo.in_place import is_of_library, overwritable, overwritable_by_operand
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK
+from kiwi.hlo.scaled import is_scaled
 from kiwi.hlo.unit import Unit
 from kiwi.mesh import TensorSharding
 from kiwi.plan.blocks import Block, Step, blocks, flow
@@ -129,11 +131,12 @@ class _Fences:
         recent = set(before[-SLACK:]) if SLACK else set()
         source = self._flow.source[position]
         values = {v for v, k in source.items() if k not in recent or position - k > SLACK}
+        rescaled = {v for v in source if self._is_rescaled(position, unit, v)}
         beside = set() if step.is_again else self._written_over(position, unit)
         triggers = self._neighbours(position, unit, before) | self._latest(position, before, beside)
-        values, triggers = values - beside, triggers - beside
+        values, triggers = (values | rescaled) - beside, triggers - beside
         if not triggers:
-            return Fence()
+            return Fence(tuple(sorted(rescaled)))
         return Fence(tuple(sorted(values)), tuple(sorted(triggers - values)))
 
     def _written_over(self, position: int, unit: Unit) -> set[int]:
@@ -147,6 +150,14 @@ class _Fences:
                 if self._flow.last_read.get((value, computed)) == position:
                     found.add(value)
         return found
+
+    def _is_rescaled(self, position: int, unit: Unit, value: int) -> bool:
+        """Whether a matmul would read unscaled what an earlier step scaled and later ones read."""
+        graph, computed = self._graph.graph, self._flow.source[position][value]
+        if computed < 0 or self._flow.last_read[value, computed] <= position:
+            return False
+        producer = self._units[self._steps[computed]]
+        return is_of_library(graph, unit) and is_scaled(graph, producer)
 
     def _with_copies(self, step: Step, fence: Fence) -> Fence:
         kept, reads = self._execution.kept_copies, self._execution.reads[step.unit]

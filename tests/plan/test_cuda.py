@@ -110,6 +110,26 @@ def test_matmuls_transpose_gathered_copies_whose_groups_lie_apart(gathered: int,
     assert at_peak.count(x.size * 4) == 1 + transposed
 
 
+@needs_compiler
+def test_scaled_operands_of_two_matmuls_are_there_once():
+    """XLA takes a scale behind a matmul that reads it, unless a barrier is between them."""
+    scores = jax.ShapeDtypeStruct((64, 256, 256), "float32")
+    heads = jax.ShapeDtypeStruct((64, 256, 64), "float32")
+
+    def gradients(g: jax.Array, q: jax.Array, k: jax.Array) -> Any:
+        scaled = jax.numpy.where(g > 0, g * jax.numpy.sin(g), 0.0) * 0.125
+        to_heads = "hqs,hsd->hqd", "hqs,hqd->hsd"
+        return [jax.numpy.einsum(p, scaled, x) for p, x in zip(to_heads, (k, q), strict=True)]
+
+    found = kiwi.plan(
+        gradients, scores, heads, heads, mesh_shape=(1,), verify="cuda", profile="h100-sxm"
+    )
+    assert found.compiled is not None and found.compiled.memory is not None
+    sizes = [b.bytes for b in found.compiled.memory.at_peak if b.kind == "temporary"]
+    assert sizes.count(scores.size * 4) == 1
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.01)
+
+
 @needs_ptxas
 def test_older_gpus_are_compiled_for_by_ptxas():
     found = plan(gpt, profile="v100-sxm2", mesh_shape=(8,))

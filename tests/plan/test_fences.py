@@ -105,3 +105,20 @@ def test_an_update_waits_for_its_neighbour_that_reads_the_argument():
     text = donated.lower(*args).compile().as_text()
     entry = text[text.index("ENTRY") :]
     assert " copy(" not in entry
+
+
+def scores_gradient(g, q, k):
+    """As in attention: both products read the scaled gradient of the scores."""
+    scaled = jnp.where(g > 0, g * jnp.sin(g), 0.0) * 0.125
+    return jnp.einsum("hqs,hsd->hqd", scaled, k), jnp.einsum("hqs,hqd->hsd", scaled, q)
+
+
+def test_a_matmul_reads_what_is_scaled_behind_the_barrier_if_others_read_it_later():
+    shapes = array(4, 64, 64), array(4, 64, 16), array(4, 64, 16)
+    execution = execution_of(lambda g, q, k: scores_gradient(jnp.tanh(g), q, k), *shapes)
+    graph, steps = execution.units.graph, execution.schedule.steps
+    opcodes = [graph.opcode_of(execution.units.units[u].root) for u in steps]
+    scaled = opcodes.index("multiply")
+    first, second = (fences(execution).steps[scaled + k] for k in (1, 2))
+    assert result_of(execution, scaled) in first.values
+    assert result_of(execution, scaled) in second.values
