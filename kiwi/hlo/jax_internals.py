@@ -7,12 +7,16 @@ here. `tests/hlo/test_jax_internals.py` lists them and fails when one moves.
 from collections.abc import Hashable, Iterator
 from typing import Any
 
+import jax.numpy as jnp
+from jax import lax
 from jax._src import source_info_util
+from jax._src.lax import windowed_reductions
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxlib.mlir.passmanager import PassManager
 
 PRIVATE_NAMES = (
+    "jax._src.lax.windowed_reductions._select_and_scatter",
     "jax._src.source_info_util.summarize",
     "jaxlib.mlir.ir.Module",
     "jaxlib.mlir.dialects.sdy.OpShardingRuleAttr",
@@ -61,6 +65,34 @@ def stacked_results(scan: Any) -> tuple[bool, ...]:
     """
     body = scan.params["jaxpr"].out_avals
     return tuple(v.aval.ndim > b.ndim for v, b in zip(scan.outvars, body, strict=True))
+
+
+def select_and_scatter_add(eqn: Any, source: Any, operand: Any, start: Any) -> Any:
+    """What the gradient of max pooling computes, added to `start`, a scalar, instead of to zeros.
+
+    `eqn` is of primitive `select_and_scatter_add` and of a floating dtype.
+    """
+    padding = eqn.params["padding"]
+    is_padded = any(pad for pads in padding for pad in pads)
+    shape = operand.shape
+    if is_padded:  # As jax does for XLA:CPU and XLA:GPU.
+        least = -jnp.inf if eqn.params["select_prim"] is lax.ge_p else jnp.inf
+        pads = [(low, high, 0) for low, high in padding]
+        operand = lax.pad(operand, jnp.asarray(least, operand.dtype), pads)
+    found = windowed_reductions._select_and_scatter(
+        operand,
+        eqn.params["select_prim"].bind,
+        eqn.params["window_dimensions"],
+        eqn.params["window_strides"],
+        ((0, 0),) * len(shape),
+        source,
+        start,
+        lax.add,
+    )
+    if not is_padded:
+        return found
+    first = [low for low, _ in padding]
+    return lax.slice(found, first, [low + size for low, size in zip(first, shape, strict=True)])
 
 
 def populate_sharding_rules(module: ir.Module) -> None:

@@ -17,12 +17,15 @@ from math import prod
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core as jex
 
 from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.hints import PlacedHint
 from kiwi.hlo.host import FETCH, STORE, TRANSFERS
 from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop
+
+MAX_POOLING_GRADIENT = "select_and_scatter_add"
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,15 @@ class Equation:
         filled = self.inputs[0] if self.name == "broadcast_in_dim" else None
         return filled.value if isinstance(filled, Literal) else None
 
+    @property
+    def expanded(self) -> Any:
+        """The scalar of which XLA makes a constant as large as the result; None if there is none.
+
+        What is broadcast, and the zero that the gradient of max pooling adds to.
+        """
+        is_float = jnp.issubdtype(self.jaxpr_eqn.outvars[0].aval.dtype, jnp.floating)
+        return 0 if self.name == MAX_POOLING_GRADIENT and is_float else self.filled_with
+
     @functools.cached_property
     def source_line(self) -> str:
         """`"file.py:12 (function)"` of the user's code."""
@@ -149,6 +161,14 @@ class Equation:
         }
         with jax.named_scope(self.scope) if self.scope else contextlib.nullcontext():
             return list(self._function(*arguments.values()))
+
+    def apply_to(self, scalar: Any, read: Callable[[int], Any]) -> list[Any]:
+        """The same where `scalar`, an array without dimensions, stands for `expanded`."""
+        if self.filled_with is not None:
+            return [jax.lax.broadcast(scalar, self.jaxpr_eqn.outvars[0].aval.shape)]
+        source, operand = (read(i) if isinstance(i, int) else i.value for i in self.inputs)
+        with jax.named_scope(self.name_stack) if self.name_stack else contextlib.nullcontext():
+            return [jax_internals.select_and_scatter_add(self.jaxpr_eqn, source, operand, scalar)]
 
 
 def _calls_python(eqn: Any) -> bool:

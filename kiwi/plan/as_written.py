@@ -15,6 +15,7 @@ from kiwi.plan.predicted_collectives import predicted_uses
 from kiwi.solver.problem import Interval
 from kiwi.strategy.build import PlanningProblem
 from kiwi.strategy.edges import resharding_table
+from kiwi.strategy.pooling import untied
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ def estimate_as_written(
     """
     copies = tuple(_copies(planning, solution))
     saved = sum((len(c.readers) - 1) * _seconds(planning, c) for c in copies)
-    held = (*(h for h in planned.held if h.kind != "copy"), *_held(planning, copies))
+    own = (h for h in planned.held if h.kind != "copy")
+    held = (*own, *_held(planning, copies), *_untied(planning, solution))
     curve = _curve(held, len(planning.units.units))
     return replace(
         planned,
@@ -80,6 +82,15 @@ def _held(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Held]:
             first, last = copy.readers[0], copy.readers[-1]
             size = values[copy.value].size_bytes // shards
             yield Held("copy", first, (Interval(first, last + 1, size),))
+
+
+def _untied(planning: PlanningProblem, solution: Sequence[int]) -> Iterator[Held]:
+    """What a plan's fences keep from being made at the start of the step."""
+    units, target = planning.units, planning.fixed.target
+    for unit, (strategy, _) in zip(units.units, planning.unit_choices(solution), strict=True):
+        intervals = untied(units, unit, strategy.result_bytes, target)
+        if intervals:
+            yield Held("result", unit.index, intervals)
 
 
 def _curve(held: Sequence[Held], horizon: int) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from kiwi.plan.fences import Fence, Fences, fences
 from kiwi.plan.scopes import RESHARD_SCOPE, scope_name
 from kiwi.strategy.edges import resharding_table
 
-LARGE_FILL_BYTES = 2**20
+LARGE_BYTES = 2**20
 """Constants from this size on are computed where they are used."""
 
 
@@ -279,7 +279,7 @@ class Frame:
         return found
 
     def _buffers(self, block: Block, values: Sequence[int]) -> list[Any]:
-        """Zeros for what the loop stacks, tied to what came before it (see `_large_fills`)."""
+        """Zeros for what the loop stacks, tied to what came before it (see `_expanded`)."""
         assert block.loop is not None
         infos = [self._program.values[v] for v in values]
         zeros = [jnp.zeros((), info.dtype) for info in infos]
@@ -365,17 +365,16 @@ class Frame:
 
     def _computed(self, unit: Unit, fence: Fence, *, is_again: bool = False) -> dict[int, Any]:
         """A unit's values, from what lies behind its fence; a border's own is left out."""
-        fills = self._large_fills(unit) if fence.values else {}
-        fenced = self._behind_barrier(fence, list(fills.values()))
+        expanded = self._expanded(unit) if fence.values else {}
+        fenced = self._behind_barrier(fence, list(expanded.values()))
         local = self._operands(unit, fenced, is_again=is_again)
-        scalar_of = dict(zip(fills, fenced.scalars, strict=True))
+        scalar_of = dict(zip(expanded, fenced.scalars, strict=True))
         for index in unit.equations:
             equation = self._program.equations[index]
             if equation.is_border:
                 continue
-            if index in fills:
-                shape = self._program.values[equation.outputs[0]].shape
-                outputs = [lax.broadcast(scalar_of[index], shape)]
+            if index in scalar_of:
+                outputs = equation.apply_to(scalar_of[index], local.__getitem__)
             else:
                 outputs = equation.apply(local.__getitem__)
             local.update(zip(equation.outputs, outputs, strict=True))
@@ -412,20 +411,21 @@ class Frame:
             arrays[len(members) + len(copies) :],
         )
 
-    def _large_fills(self, unit: Unit) -> dict[int, Any]:
+    def _expanded(self, unit: Unit) -> dict[int, Any]:
         """Equation → scalar, for large constants that the unit's last operator starts from.
 
         XLA schedules what depends on nothing at the start of the step and holds it from then
-        on: the zeros that a scatter adds to, as large as the gradient of an embedding.
+        on: the zeros that a scatter adds to, as large as the gradient of an embedding. Zeros
+        that max pooling's gradient adds to XLA:GPU even makes twice, with those of a relu.
         """
         if is_map(self._graph.graph, unit.root):
             return {}
         found = {}
-        for index in unit.equations[:-1]:
+        for index in unit.equations:
             equation = self._program.equations[index]
             value = self._program.values[equation.outputs[0]]
-            if equation.filled_with is not None and value.size_bytes >= LARGE_FILL_BYTES:
-                found[index] = jnp.asarray(equation.filled_with, value.dtype)
+            if equation.expanded is not None and value.size_bytes >= LARGE_BYTES:
+                found[index] = jnp.asarray(equation.expanded, value.dtype)
         return found
 
     def _operands(self, unit: Unit, fenced: _Fenced, *, is_again: bool) -> dict[int, Any]:

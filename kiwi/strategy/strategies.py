@@ -27,6 +27,7 @@ from kiwi.mesh import (
 from kiwi.strategy.costs import UnitWork
 from kiwi.strategy.mapped import GivenLayouts, given_layouts
 from kiwi.strategy.partial_sums import is_transposed, summed_elsewhere
+from kiwi.strategy.pooling import found_bytes
 
 Assignment = tuple[tuple[int, ...], ...]
 """Per factor the mesh axes that shard it, major to minor."""
@@ -42,7 +43,8 @@ class ShardingStrategy:
       loop both, and the seconds of each collective, are those of all iterations.
     - `result_bytes`: local bytes of all results together.
     - `workspace_bytes`: local bytes held beyond operands and results while it runs: partial
-      sums that are larger than the scattered result, and what is alive inside of a region.
+      sums that are larger than the scattered result, what is alive inside of a region, and what is
+      found for the gradient of max pooling (`kiwi.strategy.pooling`).
     - `cpu_buffers`, `gpu_buffers`: bytes of more workspace in XLA:CPU and XLA:GPU
       (`buffers_while_running`): operands that are copied (`kiwi.strategy.copied_operands`), or,
       where that is more, sums in another place (`kiwi.strategy.partial_sums`).
@@ -285,7 +287,7 @@ def _strategy(
         found.compute.seconds,
         collectives,
         result_bytes,
-        found.partial_bytes - result_bytes,
+        found.partial_bytes - result_bytes + found_bytes(units, unit, result_bytes),
         bool(scatter) and not scatters,
         found.compute.provenance,
         max(found.copied, sums, key=sum),

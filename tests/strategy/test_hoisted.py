@@ -8,49 +8,9 @@ from kiwi.strategy.hoisted import hoisted
 from tests.helpers.planning import array, units_of
 
 
-def pooled(x):
-    window = (1, 2, 2, 1)
-    most = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, window, "VALID")
-    return (most * jnp.cos(most)).sum()
-
-
 def unit_of(units, name):
     program = units.graph.program
     return next(u for u in units.units if program.equations[u.root].name == name)
-
-
-def test_max_pooling_on_a_cpu_holds_an_index_array_per_dimension_and_zeros():
-    units = units_of(jax.grad(pooled), array(2, 8, 8, 4))
-    unit = unit_of(units, "select_and_scatter_add")
-    size = 2 * 8 * 8 * 4 * 4
-    assert hoisted(units, unit, size, "cpu") == (Interval(0, unit.index + 1, 5 * size),)
-
-
-def test_max_pooling_on_a_gpu_holds_the_zeros_that_it_adds_to():
-    units = units_of(jax.grad(pooled), array(2, 8, 8, 4))
-    unit = unit_of(units, "select_and_scatter_add")
-    assert hoisted(units, unit, 1024, "cuda") == (Interval(0, unit.index + 1, 1024),)
-
-
-def test_a_gpu_makes_them_with_the_zeros_of_a_relu_and_of_its_gradient():
-    def loss(w, x):
-        return pooled(jax.nn.relu(jnp.sin(x) @ w))
-
-    units = units_of(jax.grad(loss), array(4, 4), array(2, 8, 8, 4))
-    pooling = unit_of(units, "reduce_window_max")
-    unit = unit_of(units, "select_and_scatter_add")
-    gradient = units.units[unit.index + 1]  # The relu's: g where x > 0, else 0.
-    assert hoisted(units, unit, 1024, "cuda") == (
-        Interval(pooling.index, unit.index + 1, 1024),
-        Interval(pooling.index, gradient.index + 1, 1024),
-    )
-
-
-def test_index_arrays_have_four_bytes_whatever_the_dtype():
-    units = units_of(jax.grad(pooled), array(2, 8, 8, 4, dtype="bfloat16"))
-    unit = unit_of(units, "select_and_scatter_add")
-    size = 2 * 8 * 8 * 4 * 2
-    assert hoisted(units, unit, size, "cpu")[0].bytes == size + 4 * 2 * size
 
 
 def test_a_scan_holds_its_stacked_results_and_not_its_carry():
