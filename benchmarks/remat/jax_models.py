@@ -16,9 +16,8 @@ planning depends on.
 """
 
 import argparse
-import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,28 +39,23 @@ from benchmarks.remat.row import (
 )
 from examples import convnet, encoder, encoder_decoder, gpt, unet, vit
 from kiwi.errors import BudgetNotMetError, KiwiError
-from kiwi.plan.fences import fences
-from kiwi.plan.one_device import in_another_order, scheduled
+from kiwi.plan.one_device import OneDevice, tightened_schedule
 from kiwi.plan.plan import Plan
 from kiwi.plan.settings import Settings
-from kiwi.plan.tightening import MOST_ROUNDS, tightened
-from kiwi.solver.remat import PLANNERS, RematGraph, largest_working_set, order_peak_bytes
-from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
+from kiwi.plan.tightening import MOST_ROUNDS
+from kiwi.solver.remat import (
+    PLANNERS,
+    RematGraph,
+    RematResult,
+    largest_working_set,
+    order_peak_bytes,
+)
 
 NO_LIMIT, TARGET = "100TiB", "cpu"
 RESULTS = Path(__file__).parent / "results" / "jax_models.json"
 FLOOR_DIVISOR = 4
 MOST_OPERATORS = {"checkmate": 150, "checkmate-lp": 150, "rk-checkmate": 150, "moccasin": 600}
 """Larger graphs are not given to these: building their programs alone takes minutes."""
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A model's step: the plan that keeps everything, its graph, and what its fences hold."""
-
-    base: Plan
-    graph: RematGraph
-    fence_bytes: int
 
 
 def _gpt(layers: int) -> tuple[Any, ...]:
@@ -132,7 +126,7 @@ class _Maker:
 
     def __init__(self, name: str, compiled: list[str]) -> None:
         self._name, self._compiled = name, compiled
-        self._traced: Traced | None = None
+        self._traced: OneDevice | None = None
 
     def row(self, row: Row) -> Row:
         """The row with all figures."""
@@ -141,7 +135,7 @@ class _Maker:
         return make_row(self._traced, row, row.planner in self._compiled)
 
 
-def trace_model(name: str) -> Traced:
+def trace_model(name: str) -> OneDevice:
     """Traces and plans without recomputation: on one device nothing else is left to decide."""
     step, state, batch = MODELS[name]()
     base = kiwi.api.plan(
@@ -154,16 +148,13 @@ def trace_model(name: str) -> Traced:
         verify=None,
         donate_argnums=0,
     )
-    units = base.execution.units
-    fence_bytes = fences(base.execution).pointer_bytes
-    strategies = one_device_strategies(units, base.mesh)
-    return Traced(base, remat_graph(units, strategies, TARGET, fence_bytes), fence_bytes)
+    return OneDevice.of(base, TARGET)
 
 
-def make_row(traced: Traced, row: Row, is_compiled: bool) -> Row:
+def make_row(traced: OneDevice, row: Row, is_compiled: bool) -> Row:
     """One planner under one budget."""
     graph = traced.graph
-    budget_bytes, raised_percent = budget_of(graph, row.budget_percent, traced.fence_bytes)
+    budget_bytes, raised_percent = budget_of(graph, row.budget_percent, traced.pointer_bytes)
     count = len(graph.operators)
     row = replace(
         row,
@@ -178,15 +169,15 @@ def make_row(traced: Traced, row: Row, is_compiled: bool) -> Row:
     return solved(row, graph, budget_bytes)[0]
 
 
-def budget_of(graph: RematGraph, percent: int, fence_bytes: int = 0) -> tuple[int, float | None]:
+def budget_of(graph: RematGraph, percent: int, pointer_bytes: int = 0) -> tuple[int, float | None]:
     """A budget in bytes, and the share that it is if it is more than `percent`.
 
-    Shares are of what the step needs by itself, without the fences that a schedule needs:
-    `fence_bytes` of what is resident in the graph.
+    Shares are of what the step needs by itself, without what XLA holds for its tuples:
+    `pointer_bytes` of what is resident in the graph.
     """
-    peak_bytes = order_peak_bytes(graph) - fence_bytes
-    resident_bytes = graph.resident_bytes - fence_bytes
-    least_bytes = largest_working_set(graph).size_bytes - fence_bytes
+    peak_bytes = order_peak_bytes(graph) - pointer_bytes
+    resident_bytes = graph.resident_bytes - pointer_bytes
+    least_bytes = largest_working_set(graph).size_bytes - pointer_bytes
     beyond = peak_bytes - resident_bytes
     share_bytes = resident_bytes + beyond * percent // 100
     floor_bytes = least_bytes + (peak_bytes - least_bytes) * percent // (100 * FLOOR_DIVISOR)
@@ -195,9 +186,10 @@ def budget_of(graph: RematGraph, percent: int, fence_bytes: int = 0) -> tuple[in
     return floor_bytes, 100 * (floor_bytes - resident_bytes) / beyond
 
 
-def _compiled_row(traced: Traced, row: Row, budget_bytes: int) -> Row:
+def _compiled_row(traced: OneDevice, row: Row, budget_bytes: int) -> Row:
     """With what the closed loop makes of it."""
     base = replace(traced.base, memory_budget_bytes=budget_bytes)
+    step = replace(traced, base=base)
     settings = Settings(
         mesh=base.mesh,
         memory_budget_bytes=budget_bytes,
@@ -211,21 +203,15 @@ def _compiled_row(traced: Traced, row: Row, budget_bytes: int) -> Row:
     )
     made: list[Row] = []
 
-    def plan_within(limit_bytes: int) -> Plan:
-        seed = row.seed + len(made)
+    def find(limit_bytes: int, seed: int) -> RematResult:
         found, result = solved(replace(row, seed=seed), traced.graph, limit_bytes)
         made.append(replace(found, seed=row.seed))
         if isinstance(result, KiwiError):
             raise result
-        return scheduled(base, traced.graph, result, limit_bytes, seed)
-
-    orders = itertools.count(row.seed)
-
-    def reordered(plan: Plan, limit_bytes: int, over_bytes: int) -> Plan | None:
-        return in_another_order(base, traced.graph, plan, limit_bytes, over_bytes, next(orders))
+        return result
 
     try:
-        plan = tightened(plan_within, settings, cause="", varies=True, reordered=reordered)
+        plan = tightened_schedule(step, find, settings)
     except BudgetNotMetError as error:
         assert isinstance(error.plan, Plan)
         plan = error.plan

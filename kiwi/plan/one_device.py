@@ -10,14 +10,17 @@
 
 import itertools
 import math
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kiwi.plan.fences import fences
+from kiwi.plan.execution import Execution
+from kiwi.plan.fences import POINTER_BYTES, fences
 from kiwi.plan.loop import plan_of
+from kiwi.plan.orders import needed_bytes
 from kiwi.plan.plan import Plan
 from kiwi.plan.planners import planner_named
-from kiwi.plan.repacking import repacked
+from kiwi.plan.repacking import Details, repacked, steps_of
 from kiwi.plan.tightening import MOST_ROUNDS, tightened, with_schedule
 from kiwi.solver import SolveResult
 from kiwi.solver.outcome import conclude
@@ -32,6 +35,49 @@ if TYPE_CHECKING:
 
 NO_LIMIT_BYTES = 2**60
 
+MORE_FENCES = 1.2
+"""Room for the fences of what is recomputed: schedules of the models of `benchmarks/remat` have up
+to a tenth more steps at 40 %."""
+
+MOST_SEARCHES = 3
+"""How many searches for an order there are at most before a schedule is compiled."""
+SEED_STRIDE = 1000
+
+Find = Callable[[int, int], RematResult]
+"""A schedule within a limit in bytes, for a seed."""
+
+
+def pointer_bytes(execution: Execution) -> int:
+    """What XLA holds for tuples throughout: those that pass fences, and that of the results."""
+    results = len(execution.units.graph.program.results)
+    return fences(execution).pointer_bytes + POINTER_BYTES * results
+
+
+@dataclass(frozen=True, eq=False)
+class OneDevice:
+    """A step on one device, to be scheduled.
+
+    - `base`: the plan that computes everything once, in the given order.
+    - `graph`: of its units. `pointer_bytes` of what is resident there are for tuples, more than
+      those of `base`. `details`: of the graph's operators.
+    """
+
+    base: Plan
+    graph: RematGraph
+    pointer_bytes: int
+    details: Details
+
+    @classmethod
+    def of(cls, base: Plan, target: str) -> "OneDevice":
+        """The step of a plan for one device; `target` as in `kiwi.strategy.hoisted`."""
+        units = base.execution.units
+        held_bytes = int(MORE_FENCES * pointer_bytes(base.execution))
+        strategies = one_device_strategies(units, base.mesh)
+        temporaries = tuple(tuple(each.buffers_while_running(target)) for each in strategies)
+        instructions = tuple(each.instructions for each in fences(base.execution).steps)
+        graph = remat_graph(units, strategies, target, held_bytes)
+        return cls(base, graph, held_bytes, Details(temporaries, instructions))
+
 
 def plan_one_device(traced: "Traced", planning: PlanningProblem, settings: "Settings") -> Plan:
     """The first schedule whose program, compiled for `settings.verify`, is within the budget.
@@ -45,22 +91,28 @@ def plan_one_device(traced: "Traced", planning: PlanningProblem, settings: "Sett
     compiled, `InvalidProblemError` where the planner cannot take the graph.
     """
     planner_named(settings.planner).check(settings.mesh)
-    base = _keeping_all(traced, planning, settings)
-    units = planning.units
-    strategies = one_device_strategies(units, planning.mesh)
-    # Recomputation adds few: what they hold is taken from the step as it is.
-    fence_bytes = fences(base.execution).pointer_bytes
-    graph = remat_graph(units, strategies, planning.fixed.target, fence_bytes)
+    step = OneDevice.of(_keeping_all(traced, planning, settings), planning.fixed.target)
     seconds = max(0.1, settings.time_limit_seconds / MOST_ROUNDS)
+
+    def find(limit_bytes: int, seed: int) -> RematResult:
+        return solve(step.graph, limit_bytes, settings.planner, seconds, seed)
+
+    return tightened_schedule(step, find, settings)
+
+
+def tightened_schedule(step: OneDevice, find: Find, settings: "Settings") -> Plan:
+    """The fastest of the schedules that were found whose program fits, as compiled.
+
+    **Raises:** what `find` raises for the budget itself; `BudgetNotMetError` as `tightened`.
+    """
     seeds = itertools.count(settings.seed)
 
     def plan_within(limit_bytes: int) -> Plan:
         seed = next(seeds)
-        result = solve(graph, limit_bytes, settings.planner, seconds, seed)
-        return scheduled(base, graph, result, limit_bytes, seed)
+        return scheduled(step, find(limit_bytes, seed), limit_bytes, seed)
 
     def reordered(plan: Plan, limit_bytes: int, over_bytes: int) -> Plan | None:
-        return in_another_order(base, graph, plan, limit_bytes, over_bytes, next(seeds))
+        return in_another_order(step, plan, limit_bytes, over_bytes, next(seeds))
 
     cause = "XLA holds more than the schedule asks for."
     return tightened(plan_within, settings, cause=cause, varies=True, reordered=reordered)
@@ -74,41 +126,70 @@ def _keeping_all(traced: "Traced", planning: PlanningProblem, settings: "Setting
     return plan_of(traced, planning, result, settings)
 
 
-def scheduled(
-    base: Plan, graph: RematGraph, result: RematResult, limit_bytes: int, seed: int = 0
-) -> Plan:
-    """The plan `base`, which recomputes nothing, under a schedule that was found for its units.
+def scheduled(step: OneDevice, result: RematResult, limit_bytes: int, seed: int = 0) -> Plan:
+    """The plan of a schedule that was found for a step.
 
     Steps may change places, within the limit, where XLA's heap would exceed the plan's budget.
     """
-    schedule = repacked(graph, result.schedule, limit_bytes, base.memory_budget_bytes, seed)
+    base, graph = step.base, step.graph
+    budget_bytes = base.memory_budget_bytes
+    schedule = _repacked(step, result.schedule, limit_bytes, budget_bytes, seed)
     seconds = base.estimate.step_seconds + result.compute_seconds - graph.once_seconds
-    plan = replace(base, solve_result=_solve_result(base.solve_result, result))
-    return _with_schedule(plan, graph, schedule, seconds)
+    answer = _solve_result(base.solve_result, result)
+    return _with_schedule(step, answer, schedule, seconds)
 
 
 def in_another_order(
-    base: Plan, graph: RematGraph, plan: Plan, limit_bytes: int, over_bytes: int, seed: int
+    step: OneDevice, plan: Plan, limit_bytes: int, over_bytes: int, seed: int
 ) -> Plan | None:
     """A plan of `scheduled` whose steps change places again; None if they stay.
 
     What the compiled program was over the budget, `over_bytes`, is taken off the heap aimed at.
     """
     before = plan.execution.schedule
-    aimed_bytes = base.memory_budget_bytes - over_bytes
-    schedule = repacked(graph, before, limit_bytes, aimed_bytes, seed)
+    aimed_bytes = step.base.memory_budget_bytes - over_bytes
+    schedule = _repacked(step, before, limit_bytes, aimed_bytes, seed, anew=True)
     if schedule == before:
         return None
-    plan_again = replace(base, solve_result=plan.solve_result)
-    return _with_schedule(plan_again, graph, schedule, plan.estimate.step_seconds)
+    return _with_schedule(step, plan.solve_result, schedule, plan.estimate.step_seconds)
 
 
-def _with_schedule(plan: Plan, graph: RematGraph, schedule: Schedule, seconds: float) -> Plan:
-    """`plan`, which recomputes nothing, under a schedule of the graph that takes `seconds`."""
-    found = simulate(graph, schedule)
-    answer = replace(plan.solve_result, peak_bytes=found.peak_bytes)
-    plan = replace(plan, solve_result=answer)
-    return with_schedule(plan, schedule, seconds, found.peak_bytes, found.memory_bytes)
+def _repacked(
+    step: OneDevice,
+    before: Schedule,
+    limit_bytes: int,
+    budget_bytes: int,
+    seed: int,
+    *,
+    anew: bool = False,
+) -> Schedule:
+    """The order that needs least of those that some searches find, with the tuples of its fences.
+
+    The first that is within the plan's budget is taken.
+    """
+    graph, found = step.graph, []
+    for number in range(MOST_SEARCHES):
+        own, details = seed + number * SEED_STRIDE, step.details
+        order = repacked(graph, before, limit_bytes, budget_bytes, own, details, anew=anew)
+        held_bytes = pointer_bytes(replace(step.base.execution, schedule=order))
+        needed = needed_bytes(steps_of(graph, order, details)) - step.pointer_bytes + held_bytes
+        found.append((needed, order))
+        if needed <= step.base.memory_budget_bytes:
+            break
+    return min(found, key=lambda each: each[0])[1]
+
+
+def _with_schedule(
+    step: OneDevice, answer: SolveResult, schedule: Schedule, seconds: float
+) -> Plan:
+    """The plan of a step under a schedule that takes `seconds`, with the fences that it needs."""
+    base, found = step.base, simulate(step.graph, schedule)
+    execution = replace(base.execution, schedule=schedule)
+    more_bytes = pointer_bytes(execution) - step.pointer_bytes
+    peak_bytes = found.peak_bytes + more_bytes
+    memory_bytes = [each + more_bytes for each in found.memory_bytes]
+    plan = replace(base, solve_result=replace(answer, peak_bytes=peak_bytes))
+    return with_schedule(plan, schedule, seconds, peak_bytes, memory_bytes)
 
 
 def _solve_result(base: SolveResult, result: RematResult) -> SolveResult:

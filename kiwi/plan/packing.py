@@ -13,6 +13,8 @@ import numpy as np
 
 from kiwi.solver.problem import Interval
 
+_NO_BOUND = 2**62
+
 
 def packed_bytes(buffers: Sequence[Interval]) -> int:
     """The size of the heap for these buffers; at least the peak of their sum."""
@@ -25,37 +27,39 @@ def packed_bytes(buffers: Sequence[Interval]) -> int:
         np.lexsort((start, -length, -size)),
         np.lexsort((start, -size, -length)),
     )
-    return min(int(_heap_bytes(fields[order])) for order in orders)
+    return min(int(placed_bytes(order, start, end - 1, size, _NO_BOUND)[0]) for order in orders)
 
 
 @numba.njit(cache=True, nogil=True)
-def _heap_bytes(buffers):
-    """Best fit in the given order; rows are start, end, bytes."""
-    count = len(buffers)
-    offset = np.zeros(count, np.int64)
-    by_offset = np.zeros(count, np.int64)  # the buffers that have their place, from the bottom
-    top = 0
-    for k in range(count):
-        offset[k] = _best_gap(buffers, offset, by_offset, k)
-        top = max(top, offset[k] + buffers[k, 2])
-        place = k
-        while place > 0 and offset[by_offset[place - 1]] > offset[k]:
-            by_offset[place] = by_offset[place - 1]
-            place -= 1
-        by_offset[place] = k
-    return top
+def placed_bytes(order, begin, last, size, bound):
+    """The heap by best fit in an order, and the buffer at its top; ends where it exceeds `bound`.
 
-
-@numba.njit(cache=True, nogil=True)
-def _best_gap(buffers, offset, by_offset, k):
-    """The start of the smallest gap that buffer `k` fits into, between those that live with it."""
-    start, end, size = buffers[k]
-    reached, best, smallest = 0, -1, 0
-    for place in range(k):
-        other = by_offset[place]
-        if buffers[other, 0] < end and start < buffers[other, 1]:
-            gap = offset[other] - reached
-            if gap >= size and (best < 0 or gap < smallest):
-                best, smallest = reached, gap
-            reached = max(reached, offset[other] + buffers[other, 2])
-    return best if best >= 0 else reached
+    Buffers live from `begin` to `last`, both included. Those that have their place are kept from
+    the bottom to the top of the heap.
+    """
+    count, top, highest, placed = len(order), 0, 0, 0
+    starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)
+    bottoms, tops = np.empty(count, np.int64), np.empty(count, np.int64)
+    for b in order:
+        if not size[b]:
+            continue
+        reached, best, smallest = 0, -1, 0
+        for k in range(placed):
+            if starts[k] <= last[b] and begin[b] <= ends[k]:
+                gap = bottoms[k] - reached
+                if gap >= size[b] and (best < 0 or gap < smallest):
+                    best, smallest = reached, gap
+                reached = max(reached, tops[k])
+        best = best if best >= 0 else reached
+        if best + size[b] > top:
+            top, highest = best + size[b], b
+        if top > bound:
+            return top, highest
+        k = placed
+        while k > 0 and bottoms[k - 1] > best:
+            starts[k], ends[k] = starts[k - 1], ends[k - 1]
+            bottoms[k], tops[k] = bottoms[k - 1], tops[k - 1]
+            k -= 1
+        starts[k], ends[k], bottoms[k], tops[k] = begin[b], last[b], best, best + size[b]
+        placed += 1
+    return top, highest

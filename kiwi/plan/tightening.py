@@ -7,6 +7,7 @@ of others, so that other orders of the same computations come first. ("joint" co
 instead: `kiwi.plan.loop`.)
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -28,6 +29,10 @@ MOST_ORDERS = 4
 """In how many orders one of them is compiled at most."""
 WORTH = 0.005
 """Share of the budget by which a limit has to rise for another schedule to be sought."""
+
+CLOSE = 1.03
+"""Up to how far above the budget, relatively, the smallest peak known may be for a search that
+found nothing to be repeated."""
 
 PlanWithin = Callable[[int], Plan]
 Reordered = Callable[[Plan, int, int], Plan | None]
@@ -53,7 +58,8 @@ def tightened(
     - `cause`, `instead`: of the error, should no plan fit: why, and what else to try.
     - `varies`: whether `plan_within` finds another plan when asked for the same limit again. That
       is done where a lower limit is refused: orders that need the same memory compile to peaks
-      some per cent apart. Then a limit between the two follows.
+      some per cent apart. Then a limit between the two follows. And it is done where the budget
+      itself is refused, but hardly less than the smallest peak that is known.
     - `reordered`: from a plan that is over the budget as compiled, its limit and what it is over,
       the same computations in another order, None if there is none. These are compiled, too, as
       long as all compilations together have taken less than `settings.time_limit_seconds`: they
@@ -63,12 +69,14 @@ def tightened(
     fits as compiled, with the nearest.
     """
     search = _Search(settings, varies, reordered)
+    refusal: InfeasibleBudgetError | NoPlanFoundError | None = None
     for _ in range(MOST_ROUNDS):
         try:
             plan = plan_within(search.limit_bytes)
         except (InfeasibleBudgetError, NoPlanFoundError) as error:
-            if not search.rounds:
+            if not search.rounds and not search.may_vary(error):
                 raise
+            refusal = error
             search.refused(error)
         else:
             search.found(plan)
@@ -76,7 +84,9 @@ def tightened(
             break
     if search.best is not None:
         return search.with_rounds(search.best)
-    assert search.nearest is not None
+    if search.nearest is None:
+        assert refusal is not None
+        raise refusal
     raise _not_met(search.with_rounds(search.nearest), settings, cause, instead)
 
 
@@ -114,8 +124,17 @@ class _Search:
         else:
             self._is_over(plan)
 
+    def may_vary(self, error: InfeasibleBudgetError | NoPlanFoundError) -> bool:
+        """Whether another search may find what the first one did not: just a smaller peak."""
+        least_bytes = getattr(error, "least_peak_bytes", None) or math.inf
+        bound_bytes = getattr(error, "least_peak_bound_bytes", None) or 0
+        is_close = bound_bytes <= self._budget_bytes and least_bytes <= CLOSE * self._budget_bytes
+        return self._varies and is_close
+
     def refused(self, error: InfeasibleBudgetError | NoPlanFoundError) -> None:
         """Nothing was found within the limit."""
+        if not self.rounds:
+            return
         if self.best is not None:
             self.is_done = True
             return

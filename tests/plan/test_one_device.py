@@ -10,8 +10,16 @@ import pytest
 
 import kiwi
 from kiwi.errors import InfeasibleBudgetError, InvalidMeshError, UnknownPlannerError
-from kiwi.plan.one_device import in_another_order, scheduled
-from kiwi.plan.repacking import heap_bytes
+from kiwi.plan.fences import fences
+from kiwi.plan.one_device import (
+    MORE_FENCES,
+    OneDevice,
+    in_another_order,
+    pointer_bytes,
+    scheduled,
+)
+from kiwi.plan.orders import needed_bytes
+from kiwi.plan.repacking import steps_of
 from kiwi.solver.remat import simulate, solve
 from kiwi.solver.schedule import Schedule
 from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
@@ -79,14 +87,18 @@ def test_arguments_in_host_memory_are_not_resident():
     assert resident[0] - resident[1] == 4 * BATCH * WIDTH
 
 
+def _step_of(kept, share):
+    """The step as it is to be scheduled within a share of its peak, and that limit."""
+    step = OneDevice.of(kept, "cpu")
+    limit = int(share * simulate(step.graph, Schedule(step.graph.order)).peak_bytes)
+    return replace(step, base=replace(kept, memory_budget_bytes=limit)), limit
+
+
 def test_another_order_costs_nothing(kept):
-    units = kept.execution.units
-    graph = remat_graph(units, one_device_strategies(units, kept.mesh), "cpu")
-    limit = int(0.8 * simulate(graph, Schedule(graph.order)).peak_bytes)
-    base = replace(kept, memory_budget_bytes=limit)
-    result = solve(graph, limit, "rotor")
-    plan = scheduled(base, graph, result, limit)
-    found = [in_another_order(base, graph, plan, limit, limit // 4, seed) for seed in range(3)]
+    step, limit = _step_of(kept, 0.8)
+    graph = step.graph
+    plan = scheduled(step, solve(graph, limit, "rotor"), limit)
+    found = [in_another_order(step, plan, limit, limit // 4, seed) for seed in range(3)]
     others = [other for other in found if other is not None]
     assert others
     for other in others:
@@ -94,8 +106,25 @@ def test_another_order_costs_nothing(kept):
         assert Counter(after.steps) == Counter(before.steps) and after != before
         assert other.estimate.step_seconds == plan.estimate.step_seconds
         assert other.estimate.recompute_seconds == plan.estimate.recompute_seconds
-        assert other.estimate.peak_bytes == simulate(graph, after).peak_bytes <= limit
-        assert heap_bytes(graph, after) <= heap_bytes(graph, before)
+        assert simulate(graph, after).peak_bytes <= limit
+        needed = [needed_bytes(steps_of(graph, each)) for each in (after, before)]
+        assert needed[0] <= needed[1]
+
+
+def test_a_schedule_is_priced_with_the_tuples_that_it_needs(kept):
+    """Not with the room that was left for them."""
+    step, limit = _step_of(kept, 0.8)
+    plan = scheduled(step, solve(step.graph, limit, "rotor"), limit)
+    simulated = simulate(step.graph, plan.execution.schedule)
+    own = [pointer_bytes(each.execution) for each in (kept, plan)]
+    assert own[0] < own[1] and own[0] < step.pointer_bytes == int(MORE_FENCES * own[0])
+    assert plan.estimate.peak_bytes == simulated.peak_bytes - step.pointer_bytes + own[1]
+    assert max(plan.estimate.memory_bytes) == plan.estimate.peak_bytes
+
+
+def test_pointers_are_those_of_fences_and_results(kept):
+    results = len(kept.execution.units.graph.program.results)
+    assert pointer_bytes(kept.execution) - fences(kept.execution).pointer_bytes == 8 * results
 
 
 def test_several_devices_and_unknown_names_are_refused():

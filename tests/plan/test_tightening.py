@@ -93,6 +93,27 @@ def test_where_no_lower_limit_is_feasible_other_plans_are_tried(base, asked, mon
     assert plan.fits and len(plan.rounds) == 3
 
 
+@pytest.mark.parametrize(("least", "searches"), [(1.001, 3), (1.1, 1)])
+def test_a_budget_refused_by_a_hair_is_searched_again(base, asked, least, searches):
+    limits, plan_within = asked
+    budget, found = 0.95 * BUDGET, []
+
+    def found_late(limit_bytes):
+        found.append(limit_bytes)
+        if len(found) < 3:
+            raise InfeasibleBudgetError("Not found.", least_peak_bytes=int(least * budget))
+        plan = plan_within(limit_bytes - WASTE)
+        return replace(plan, memory_budget_bytes=int(budget))
+
+    settings = _settings(base, verify="cpu", memory_budget_bytes=int(budget))
+    if searches == 1:
+        with pytest.raises(InfeasibleBudgetError):
+            tightening.tightened(found_late, settings, cause="", varies=True)
+    else:
+        assert tightening.tightened(found_late, settings, cause="", varies=True).fits
+    assert found == [int(budget)] * searches
+
+
 def test_another_order_comes_before_a_lower_limit(base, asked):
     limits, plan_within = asked
     over, orders = [], []
