@@ -66,7 +66,7 @@ def estimate_solution(
 ) -> Estimate:
     """Prices a solution with `kiwi.solver.evaluate`; `kept`: copies of operands that are kept."""
     restricted = planning.restricted(solution, kept)
-    held = tuple(_held(restricted))
+    held = tuple(held_of(restricted))
     evaluation = evaluate(restricted.problem, [0] * len(restricted.problem.nodes))
     parts = evaluation.parts
     return Estimate(
@@ -102,7 +102,7 @@ def allocated_bytes(held: Sequence[Held], units: UnitGraph) -> int:
     return throughout + packed_bytes(heap)
 
 
-def _held(restricted: PlanningProblem) -> Iterator[Held]:
+def held_of(restricted: PlanningProblem) -> Iterator[Held]:
     """The nodes of a problem with one option each, as `Held`."""
     owners = [
         *(("argument", source.value) for source in restricted.sources),

@@ -68,13 +68,6 @@ class Fence:
     copies: tuple[tuple[int, TensorSharding], ...] = ()
 
     @property
-    def instructions(self) -> int:
-        """How many instructions a step behind it has, roughly: the tuple, the barrier, its elements
-        and the step's own."""
-        count = len(self.values) + len(self.triggers) + len(self.copies)
-        return 1 + (count + 2 if count else 0)
-
-    @property
     def pointer_bytes(self) -> int:
         """What XLA holds for the tuple that passes the barrier; a single value is none."""
         count = len(self.values) + len(self.triggers) + len(self.copies)

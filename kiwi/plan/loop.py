@@ -2,10 +2,14 @@
 
 1. The problem is solved under the budget; copies that fit beside the solution are kept
    (`kiwi.plan.kept_copies`).
-2. The planned step is compiled. If its peak is within the budget, the plan is verified. (Without
-   a target to compile for, the predicted size of XLA's heap, see `kiwi.plan.packing`, stands in:
-   while it is over the budget, the limit is lowered by as much and the problem solved again.)
-3. Otherwise what the compiled program holds beyond the prediction, unit by unit, becomes memory
+2. Where the predicted size of XLA's heap (`kiwi.plan.packing`) is over the budget, units change
+   places, at no time of the step (`kiwi.plan.reordering`).
+3. The planned step is compiled. If its peak is within the budget, the plan is verified. (Without
+   a target to compile for, the predicted heap stands in: while it is over the budget, the limit is
+   lowered by as much and the problem solved again.)
+4. Where the compiled heap wastes as much as the peak is over the budget, up to `MOST_ORDERS` other
+   orders of the same units are compiled.
+5. Otherwise what the compiled program holds beyond the prediction, unit by unit, becomes memory
    of the problem that no option can avoid (`kiwi.plan.corrections`); what its heap wastes lowers
    the limit. Then again from 1, starting from the last solution. If no plan is left, the limit is
    lowered by half as much: another plan's heap may waste less.
@@ -33,6 +37,7 @@ from kiwi.plan.kept_copies import SHARE_OF_TIME, kept_copies
 from kiwi.plan.ledger import Ledger
 from kiwi.plan.notes import notes
 from kiwi.plan.plan import Plan
+from kiwi.plan.reordering import Ordered
 from kiwi.plan.rounds import Round
 from kiwi.plan.targets import compile_for
 from kiwi.solver import SolveResult, SolveStatus, evaluate, solve
@@ -53,6 +58,12 @@ LEAST_LOWERING = 0.001
 NEAR_BUDGET = 0.95
 """The part of the budget from which compiled memory corrects the prediction."""
 
+MOST_ORDERS = 5
+"""How many other orders of one plan are compiled at most."""
+
+MOST_ORDERS_OF_ALL = 8
+"""The same of all plans together."""
+
 MOST_SOLVES = 6
 """How often is solved without a check, lowering the limit by what the heap wastes."""
 
@@ -68,10 +79,11 @@ class _Model:
     waste_bytes: int = 0
     solved_waste_bytes: int = 0
 
-    def learn(self, plan: Plan) -> None:
+    def learn(self, plan: Plan, nearest: Plan) -> None:
         """Takes over what the plan's compiled program holds beyond its prediction.
 
-        Where it is far below the budget it stays out: that would only narrow the search.
+        Where it is far below the budget it stays out: that would only narrow the search. What is
+        wasted is that of the nearest order.
         """
         assert plan.compiled is not None
         memory = plan.compiled.memory
@@ -83,13 +95,23 @@ class _Model:
         matters = NEAR_BUDGET * plan.memory_budget_bytes
         found = excess(memory, plan.estimate.memory_bytes, matters)
         self.excess_bytes = np.maximum(self.excess_bytes, found)
-        self.waste_bytes = max(self.waste_bytes, memory.fragmentation_bytes)
+        least = memory if nearest.compiled is None else nearest.compiled.memory or memory
+        self.waste_bytes = max(self.waste_bytes, least.fragmentation_bytes)
 
     def relax(self, budget_bytes: int) -> bool:
         """Halves by how much the limit was lowered last; whether it still is."""
         lowered = (self.waste_bytes - self.solved_waste_bytes) // 2
         self.waste_bytes = self.solved_waste_bytes + lowered
         return lowered > LEAST_LOWERING * budget_bytes
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A plan, the order that it is in, and the limit under which it was found."""
+
+    plan: Plan
+    ordered: Ordered
+    limit_bytes: int
 
 
 class ClosedLoop:
@@ -102,6 +124,7 @@ class ClosedLoop:
         self._model = _Model(np.zeros(planning.problem.horizon, dtype=np.int64))
         self._solved_seconds = 0.0
         self._rounds: list[Round] = []
+        self._orders_left = MOST_ORDERS_OF_ALL
 
     def run(self, warm_start: Sequence[int] | None) -> Plan:
         """The first plan that fits.
@@ -112,42 +135,102 @@ class ClosedLoop:
         best: Plan | None = None
         for _ in range(1 if self._settings.verify is None else MOST_ROUNDS):
             try:
-                plan = self._round(warm_start)
+                tried = self._round(warm_start)
             except (InfeasibleBudgetError, NoPlanFoundError):
                 if best is None:
                     raise
                 if not self._model.relax(self._settings.memory_budget_bytes):
                     break
                 continue
+            plan = tried.plan
             if self._settings.verify is None or plan.fits:
                 return plan
-            best = plan if best is None else min(best, plan, key=lambda p: p.peak_bytes)
+            nearest = self._nearest_order(tried)
+            if nearest.fits:
+                return nearest
+            best = nearest if best is None else min(best, nearest, key=lambda p: p.peak_bytes)
             warm_start = plan.solve_result.solution
-            self._model.learn(plan)
+            self._model.learn(plan, nearest)
         assert best is not None
         raise self._not_met(best)
 
-    def _round(self, warm_start: Sequence[int] | None) -> Plan:
+    def _round(self, warm_start: Sequence[int] | None) -> _Tried:
         """Solves, and compiles."""
         before = self._solved_seconds
         limit = max(0, self._settings.memory_budget_bytes - self._model.waste_bytes)
-        plan = self._solved(limit, warm_start)
+        tried = self._solved(limit, warm_start)
         if self._settings.verify is None:
-            plan = self._no_worse(self._packed(plan, limit), warm_start)
-        return self._compiled(plan, limit, self._solved_seconds - before)
+            packed = self._packed(tried)
+            tried = replace(packed, plan=self._no_worse(packed.plan, warm_start))
+        plan = self._compiled(tried.plan, limit, self._solved_seconds - before)
+        return replace(tried, plan=plan)
 
-    def _packed(self, plan: Plan, limit_bytes: int) -> Plan:
+    def _packed(self, tried: _Tried) -> _Tried:
         """Solves until the predicted heap is within the budget, as far as that is possible."""
         for _ in range(MOST_SOLVES - 1):
-            if plan.fits:
+            if tried.plan.fits:
                 break
-            over = plan.estimate.peak_bytes - self._settings.memory_budget_bytes
-            limit_bytes = max(0, limit_bytes - over)
+            over = tried.plan.estimate.peak_bytes - self._settings.memory_budget_bytes
+            limit_bytes = max(0, tried.limit_bytes - over)
             try:
-                plan = self._solved(limit_bytes, plan.solve_result.solution)
+                tried = self._solved(limit_bytes, tried.plan.solve_result.solution)
             except (InfeasibleBudgetError, NoPlanFoundError):
                 break
-        return plan
+        return tried
+
+    def _fitting_order(self, tried: _Tried) -> _Tried:
+        """Another order, where the predicted heap alone is over the budget."""
+        estimate = tried.plan.estimate
+        budget_bytes = self._settings.memory_budget_bytes
+        if not max(estimate.memory_bytes) <= budget_bytes < estimate.peak_bytes:
+            return tried
+        other = self._another_order(tried, 0)
+        if other is None or other.plan.estimate.peak_bytes >= estimate.peak_bytes:
+            return tried
+        return other
+
+    def _nearest_order(self, given: _Tried) -> Plan:
+        """Of a compiled plan the first order that fits, or the nearest.
+
+        Others are compiled while the heap wastes what the peak is over the budget.
+        """
+        nearest = given.plan
+        for number in range(1, MOST_ORDERS + 1):
+            compiled = nearest.compiled
+            assert compiled is not None
+            over = nearest.peak_bytes - self._settings.memory_budget_bytes
+            wasted = 0 if compiled.memory is None else compiled.memory.fragmentation_bytes
+            if over <= 0 or wasted < over or not self._orders_left:
+                break
+            other = self._another_order(given, number)
+            if other is None:
+                break
+            self._orders_left -= 1
+            plan = self._compiled(other.plan, given.limit_bytes, 0.0)
+            nearest = min(nearest, plan, key=lambda p: p.peak_bytes)
+        return nearest
+
+    def _another_order(self, tried: _Tried, number: int) -> _Tried | None:
+        """The same units in another order, whose heap is predicted to need no more than the budget
+        or at least less than now; None if there is none."""
+        plan = tried.plan
+        limit_bytes = max(tried.limit_bytes, *plan.estimate.memory_bytes)
+        budget_bytes = self._settings.memory_budget_bytes
+        seed = self._settings.seed + number
+        ordered = tried.ordered.another(limit_bytes, budget_bytes, seed)
+        if ordered is None:
+            return None
+        return replace(tried, plan=self._plan_in(ordered, plan.solve_result), ordered=ordered)
+
+    def _plan_in(self, ordered: Ordered, found: SolveResult) -> Plan:
+        """The plan of a solution in another order, not yet compiled."""
+        nodes = len(ordered.planning.problem.nodes)
+        only = replace(found, solution=(0,) * nodes)
+        plan = plan_of(self._traced, ordered.planning, only, self._settings, ordered.kept)
+        held_bytes = max(plan.estimate.memory_bytes)
+        estimate = replace(plan.estimate, peak_bytes=max(held_bytes, ordered.needed_bytes))
+        answer = replace(found, peak_bytes=held_bytes)
+        return replace(plan, estimate=estimate, solve_result=answer)
 
     def _no_worse(self, plan: Plan, warm_start: Sequence[int] | None) -> Plan:
         """The plan, or what was begun with where that is faster: its heap may have fitted when
@@ -167,7 +250,8 @@ class ClosedLoop:
         start = plan_of(self._traced, self._planning, result, self._settings)
         return start if start.fits else plan
 
-    def _solved(self, limit_bytes: int, warm_start: Sequence[int] | None) -> Plan:
+    def _solved(self, limit_bytes: int, warm_start: Sequence[int] | None) -> _Tried:
+        """In the given order, or in one whose predicted heap is smaller."""
         total = self._settings.time_limit_seconds
         # All rounds share the time limit; a late one still gets half of it.
         seconds = max(total - self._solved_seconds, total / 2)
@@ -182,7 +266,9 @@ class ClosedLoop:
         started = time.monotonic()
         kept = kept_copies(self._planning, planning, own, SHARE_OF_TIME * seconds)
         self._solved_seconds += time.monotonic() - started
-        return plan_of(self._traced, self._planning, result, self._settings, kept)
+        plan = plan_of(self._traced, self._planning, result, self._settings, kept)
+        tried = _Tried(plan, Ordered.given(self._planning, own, kept), limit_bytes)
+        return self._fitting_order(tried) if self._settings.verify is None else tried
 
     def _corrected(self, limit_bytes: int) -> PlanningProblem:
         """The problem with what was learnt as one more node, whose only option holds it."""

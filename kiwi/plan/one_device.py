@@ -74,9 +74,9 @@ class OneDevice:
         held_bytes = int(MORE_FENCES * pointer_bytes(base.execution))
         strategies = one_device_strategies(units, base.mesh)
         temporaries = tuple(tuple(each.buffers_while_running(target)) for each in strategies)
-        instructions = tuple(each.instructions for each in fences(base.execution).steps)
+        tuples = tuple(int(each.pointer_bytes > 0) for each in fences(base.execution).steps)
         graph = remat_graph(units, strategies, target, held_bytes)
-        return cls(base, graph, held_bytes, Details(temporaries, instructions))
+        return cls(base, graph, held_bytes, Details(temporaries, tuples))
 
 
 def plan_one_device(traced: "Traced", planning: PlanningProblem, settings: "Settings") -> Plan:

@@ -59,7 +59,8 @@ class Steps:
     - `precedes`: pairs of steps, the former of which runs first, in another run.
     - `swaps`: whether XLA may run a step before its neighbour.
     - `constant_bytes`: held throughout, outside of the heap.
-    - `lengths`: of each step, in instructions, by which lives are compared; 1 where not given.
+    - `events`: how many buffers each step allocates and frees beside `buffers`, if that is known.
+      XLA compares lives by such events.
     """
 
     runs: tuple[int, ...]
@@ -67,7 +68,7 @@ class Steps:
     buffers: tuple[Buffer, ...]
     swaps: bool = False
     constant_bytes: int = 0
-    lengths: tuple[int, ...] = ()
+    events: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
@@ -92,8 +93,8 @@ def better_order(
 
     - `limit_bytes`: for what is alive, the constant bytes included.
     - `aim_bytes`: what is needed where the search ends.
-    - `anew`: the given order is out of question: the best of all others that were tried, if any,
-      should it need more, too.
+    - `anew`: the given order is out of question, and what is close to it: the best of all that
+      are tried after a quarter of the moves, should it need more, too.
     """
     buffers = max(1, len(steps.buffers))
     tries = int(max(LEAST_TRIES, min(MOST_TRIES, WORK / buffers**2)))
@@ -130,21 +131,33 @@ def _rows(pairs: Iterable[tuple[int, int]], count: int) -> tuple[np.ndarray, np.
 
 
 def _arrays(steps: Steps) -> tuple[np.ndarray, ...]:
-    """Lengths of steps; of buffers bytes, their ranks, first steps, readers, and flags."""
+    """Events of steps; of buffers bytes, their ranks, first steps, readers, and the rest."""
     buffers = [b for b in steps.buffers if b.bytes or steps.swaps]
     size = np.array([b.bytes for b in buffers], dtype=np.int64)
     rank = np.searchsorted(np.unique(size), size).astype(np.int64)
     readers = [(k, reader) for k, b in enumerate(buffers) for reader in b.readers]
     flags = [(b.is_behind, b.is_temporary, steps.swaps) for b in buffers]
     return (
-        np.array(steps.lengths or [1] * steps.count, dtype=np.int64),
+        np.array(steps.events or [0] * steps.count, dtype=np.int64),
         size,
         rank,
         np.array([b.first for b in buffers], dtype=np.int64),
         *_rows(readers, len(buffers)),
         np.array([b.overwritten_by for b in buffers], dtype=np.int64),
         np.array(flags, dtype=np.bool_).reshape(-1, 3),
+        _written_over(buffers),
     )
+
+
+def _written_over(buffers: Sequence[Buffer]) -> np.ndarray:
+    """For each buffer the one that takes its place, where it is written over; -1 if none does."""
+    result = {b.first: k for k, b in enumerate(buffers) if b.readers and b.first >= 0}
+    found = []
+    for buffer in buffers:
+        other = result.get(buffer.overwritten_by, -1)
+        is_equal = other >= 0 and buffers[other].bytes == buffer.bytes
+        found.append(other if is_equal else -1)
+    return np.array(found, dtype=np.int64)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -169,7 +182,7 @@ def _search(ends, ties, arrays, limit, aim, tries, heat, seed, anew):
     now, above, _, worst = _needed(_places(order, ends), arrays, _NEVER, aim)
     best, least, least_above = order.copy(), now, above
     if anew:
-        least = _NEVER
+        least = np.int64(_NEVER)
     for tried in range(tries):
         if least <= aim:
             break
@@ -187,6 +200,8 @@ def _search(ends, ties, arrays, limit, aim, tries, heat, seed, anew):
             _move(order, at, target, source)
             continue
         now, worst = found, where
+        if anew and tried < tries // 4:
+            continue
         if found < least or (found == least and above < least_above):
             best[:], least, least_above = order, found, above
     return best
@@ -231,7 +246,7 @@ def _needed(place, arrays, bound, aim):
     """The bytes needed, by how much neighbours the other way round are above the aim, the most
     that is alive, and from where to where most is needed. Above `bound` the first is any number
     above it."""
-    lengths, size, rank, _, _, _, _, flags = arrays
+    _, size, _, _, _, _, _, flags, _ = arrays
     count, steps = len(size), len(place) - 1
     begin, last, former = _lives(place, arrays)
     held = _alive(begin, last, size, steps)
@@ -247,29 +262,58 @@ def _needed(place, arrays, bound, aim):
                 where[:] = position
     if needed > bound:
         return needed, above, alive, where
-    starts = np.zeros(steps + 1, np.int64)  # where the instructions of each step begin
-    for step in range(steps):
-        starts[place[step] + 1] = lengths[step]
-    starts = np.cumsum(starts)
+    heap, low, high = _heap(begin, last, size.copy(), place, arrays, bound)
+    if heap > needed:
+        needed, where[0], where[1] = heap, low, high
+    return needed, above, alive, where
+
+
+@numba.njit(cache=True, nogil=True)
+def _heap(begin, last, size, place, arrays, bound):
+    """The heap as XLA builds it, and the life of the buffer at its top."""
+    events, _, rank, _, _, _, _, _, into = arrays
+    length = _events(begin, last, size, place, events)
+    for b in range(len(size)):
+        # What is written over another buffer shares its place, and comes when that does.
+        other = into[b]
+        if other >= 0 and begin[other] == last[b] + 1:
+            begin[other], length[other], size[b] = begin[b], length[b], 0
+    count, steps = len(size), len(place) - 1
     by_size, by_length = np.empty(count, np.int64), np.empty(count, np.int64)
     for b in range(count):
-        length, early = starts[last[b] + 1] - starts[begin[b]], steps - begin[b]
-        by_size[b] = -(((rank[b] << 20 | length) << 20) | early)
-        by_length[b] = -(((length << 20 | rank[b]) << 20) | early)
+        early = steps - begin[b]
+        by_size[b] = -(((rank[b] << 20 | length[b]) << 20) | early)
+        by_length[b] = -(((length[b] << 20 | rank[b]) << 20) | early)
     heap, top = placed_bytes(np.argsort(by_size), begin, last, size, bound)
-    other, other_top = placed_bytes(np.argsort(by_length), begin, last, size, bound)
-    if other < heap:
-        heap, top = other, other_top
-    if heap > needed:
-        needed = heap
-        where[0], where[1] = begin[top], last[top]
-    return needed, above, alive, where
+    other_heap, other_top = placed_bytes(np.argsort(by_length), begin, last, size, bound)
+    if other_heap < heap:
+        heap, top = other_heap, other_top
+    return heap, begin[top], last[top]
+
+
+@numba.njit(cache=True, nogil=True)
+def _events(begin, last, size, place, events):
+    """How long each buffer lives, as XLA counts: by how many are allocated and freed meanwhile."""
+    steps = len(place) - 1
+    starts, allocated = np.zeros(steps + 1, np.int64), np.zeros(steps, np.int64)
+    for step in range(steps):
+        starts[place[step] + 1] = events[step]
+    for b in range(len(size)):
+        if size[b]:
+            allocated[begin[b]] += 1
+            starts[begin[b] + 1] += 1
+            starts[last[b] + 1] += 1
+    starts = np.cumsum(starts)
+    found = np.empty(len(size), np.int64)
+    for b in range(len(size)):
+        found[b] = starts[last[b]] + allocated[last[b]] - starts[begin[b]]
+    return found
 
 
 @numba.njit(cache=True, nogil=True)
 def _lives(place, arrays):
     """When each buffer begins and ends, and its last reader but one."""
-    _, _, _, first, row, readers, overwritten_by, flags = arrays
+    _, _, _, first, row, readers, overwritten_by, flags, _ = arrays
     count = len(first)
     begin, last = np.empty(count, np.int64), np.empty(count, np.int64)
     former = np.full(count, -1, np.int64)
@@ -302,7 +346,7 @@ def _alive(begin, last, size, steps):
 def _swapped(place, begin, last, former, held, arrays):
     """What is alive should a step run before its neighbour, for each that does not read what the
     neighbour yields: `former` reads it, too, or does not."""
-    _, size, _, first, row, readers, _, flags = arrays
+    _, size, _, first, row, readers, _, flags, _ = arrays
     steps = len(held)
     own, temporary = np.zeros(steps, np.int64), np.zeros(steps, np.int64)
     freed, reads_neighbour = np.zeros(steps, np.int64), np.zeros(steps, np.bool_)

@@ -33,6 +33,7 @@ from kiwi.plan.plan import Plan
 from kiwi.plan.planners import Way, planner_named
 from kiwi.plan.progress import ProgressLog
 from kiwi.plan.propagated import propagated
+from kiwi.plan.reordering import reformulated
 from kiwi.plan.settings import Settings
 from kiwi.plan.signature import Call, flatten_prefix, to_tensor_sharding
 from kiwi.plan.starts import begun_by_baselines, may_help
@@ -101,12 +102,21 @@ def make_plan(
     planning, plan = _searched(
         traced, out_shardings, replace(settings, on_progress=log), planning, warm_start
     )
-    assert plan.solve_result.solution is not None
+    solution = plan.solve_result.solution
+    assert solution is not None
+    if plan.execution.units is not planning.units:
+        traced = replace(traced, units=plan.execution.units)
+        planning, solution = reformulated(
+            planning,
+            solution,
+            traced.units,
+            lambda offered: formulate(traced, out_shardings, settings, offered=offered),
+        )
     return replace(
         plan,
         planning_seconds=traced.seconds + time.monotonic() - started,
         origin=Origin(traced, out_shardings, settings, planning.fixed.offered),
-        ledger=build_ledger(planning, plan.solve_result.solution, plan.execution.kept_copies),
+        ledger=build_ledger(planning, solution, plan.execution.kept_copies),
         progress=log.entries,
     )
 

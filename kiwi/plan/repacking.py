@@ -23,11 +23,11 @@ class Details:
     """What XLA's heap sees of operators, beside a `RematGraph`.
 
     - `temporaries`: the bytes of each buffer that an operator holds while it runs.
-    - `instructions`: how many it consists of.
+    - `events`: as in `kiwi.plan.orders.Steps`.
     """
 
     temporaries: tuple[tuple[int, ...], ...]
-    instructions: tuple[int, ...]
+    events: tuple[int, ...]
 
 
 def repacked(
@@ -56,7 +56,7 @@ def steps_of(graph: RematGraph, schedule: Schedule, details: Details | None = No
     """The steps of a schedule, each of which goes on reading the computations that it reads."""
     if details is None:
         temporaries = tuple((each.temporary_bytes,) for each in graph.operators)
-        details = Details(temporaries, (1,) * len(graph.operators))
+        details = Details(temporaries, (0,) * len(graph.operators))
     return _Flow(graph, schedule, details).steps()
 
 
@@ -90,7 +90,7 @@ class _Flow:
             tuple(self._buffers),
             swaps=True,
             constant_bytes=self._graph.resident_bytes,
-            lengths=tuple(self._details.instructions[index] for index in self._steps),
+            events=tuple(self._details.events[index] for index in self._steps),
         )
 
     def _read(self, value: int, step: int) -> None:

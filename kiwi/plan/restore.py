@@ -57,7 +57,8 @@ def restore(saved: Document, traced: Traced, *, strict: bool = True) -> Plan:
     table = _table(saved)
     # Without the table that it was priced from it cannot be priced again.
     lost = regrouped or (saved["options"].get("recorded", False) and table is None)
-    origin = None if lost else _origin(saved, traced, replace(mesh, table=table), ledger)
+    ordered = replace(traced, units=units)
+    origin = None if lost else _origin(saved, ordered, replace(mesh, table=table), ledger)
     return Plan(
         mesh=mesh,
         profile=saved["options"]["profile"],
@@ -174,11 +175,13 @@ def _table(saved: Document) -> ProfileTable | None:
 
 
 def _units(saved: Document, traced: Traced) -> tuple[UnitGraph, bool]:
-    """The units of the plan, and whether today's rules group equations otherwise."""
+    """The units in the plan's order, and whether today's rules group equations otherwise."""
     roots = [operator["root"] for operator in saved["operators"].values()]
-    if roots == [unit.root for unit in traced.units.units]:
+    known = [unit.root for unit in traced.units.units]
+    if roots == known:
         return traced.units, False
-    return regroup(traced.units.graph, roots, traced.units.donated_arguments), True
+    units = regroup(traced.units.graph, roots, traced.units.donated_arguments)
+    return units, sorted(roots) != sorted(known)
 
 
 def sharding_of(dims: Sequence[Sequence[str]], mesh: DeviceMesh) -> TensorSharding:

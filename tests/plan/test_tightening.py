@@ -95,7 +95,7 @@ def test_where_no_lower_limit_is_feasible_other_plans_are_tried(base, asked, mon
 
 @pytest.mark.parametrize(("least", "searches"), [(1.001, 3), (1.1, 1)])
 def test_a_budget_refused_by_a_hair_is_searched_again(base, asked, least, searches):
-    limits, plan_within = asked
+    _, plan_within = asked
     budget, found = 0.95 * BUDGET, []
 
     def found_late(limit_bytes):
