@@ -107,7 +107,7 @@ def test_another_order_costs_nothing(kept):
         assert other.estimate.step_seconds == plan.estimate.step_seconds
         assert other.estimate.recompute_seconds == plan.estimate.recompute_seconds
         assert simulate(graph, after).peak_bytes <= limit
-        needed = [needed_bytes(steps_of(graph, each)) for each in (after, before)]
+        needed = [needed_bytes(steps_of(graph, each, step.details)) for each in (after, before)]
         assert needed[0] <= needed[1]
 
 

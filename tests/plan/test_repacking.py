@@ -7,9 +7,7 @@ import pytest
 
 from kiwi.plan import orders
 from kiwi.plan.orders import needed_bytes
-from kiwi.plan.packing import packed_bytes
 from kiwi.plan.repacking import repacked, steps_of
-from kiwi.solver.problem import Interval
 from kiwi.solver.remat import order_peak_bytes, simulate, single_output_graph, violations
 from kiwi.solver.remat.simulate import live_ranges
 from kiwi.solver.schedule import Schedule
@@ -36,10 +34,37 @@ def _recomputing(graph):
 
 
 def _heap(graph, schedule):
-    """What XLA's heap needs for the sizes of a graph without temporaries."""
-    size = [value.size_bytes for value in graph.values]
+    """What XLA's heap needs for the sizes of a graph without temporaries: by size, or by length of
+    life, which XLA counts in buffers allocated and freed meanwhile."""
     lives = live_ranges(graph, schedule)
-    return packed_bytes([Interval(each.first, each.last + 1, size[each.value]) for each in lives])
+    events = sorted(
+        [(each.first, 0, each) for each in lives] + [(each.last, 1, each) for each in lives],
+        key=lambda event: event[:2],
+    )
+    steps = [(at, is_free) for at, is_free, _ in events]
+    buffers = []
+    for each in lives:
+        # All that a step allocates comes before what it frees.
+        length = steps.index((each.last, 1)) - steps.index((each.first, 0))
+        buffers.append((each, graph.values[each.value].size_bytes, length))
+    by_size = sorted(buffers, key=lambda b: (-b[1], -b[2], b[0].first))
+    by_length = sorted(buffers, key=lambda b: (-b[2], -b[1], b[0].first))
+    return min(_placed(by_size), _placed(by_length))
+
+
+def _placed(buffers):
+    """The height of a heap in which each buffer takes the smallest gap that it fits into."""
+    taken = []
+    for life, size, _ in buffers:
+        others = [t for t in taken if t[0] <= life.last and life.first <= t[1]]
+        gaps, reached = [], 0
+        for _, _, bottom, top in sorted(others, key=lambda t: t[2:]):
+            if bottom - reached >= size:
+                gaps.append((bottom - reached, reached))
+            reached = max(reached, top)
+        start = min(gaps)[1] if gaps else reached
+        taken.append((life.first, life.last, start, start + size))
+    return max(t[3] for t in taken)
 
 
 def _swapped(graph, schedule):
