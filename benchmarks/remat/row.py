@@ -8,6 +8,7 @@ import argparse
 import datetime
 import json
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +31,7 @@ from kiwi.solver.remat import (
 )
 
 MEBIBYTE = 1 << 20
-WIDTH = 190
+WIDTH = 200
 """Characters of tables."""
 PACKAGES = ("jax", "jaxlib", "numba", "numpy", "ortools")
 
@@ -62,6 +63,7 @@ class Row:
     - `note`: why there is no schedule, with the smallest budget known and the bound.
     - `budget_mib`, `closed_loop`: where schedules are compiled.
     - `raised_percent`: the budget as a share, where `budget_percent` is less than possible.
+    - `commit`: of the repository, where the row was made; empty where that was not recorded.
     """
 
     graph: str
@@ -78,6 +80,7 @@ class Row:
     budget_mib: float | None = None
     closed_loop: ClosedLoop | None = None
     raised_percent: float | None = None
+    commit: str = ""
 
     @property
     def budget_label(self) -> str:
@@ -140,7 +143,7 @@ class Results:
         wanted = list(wanted)
         for row in wanted:
             if row.key not in self._rows:
-                self._rows[row.key] = run(row)
+                self._rows[row.key] = replace(run(row), commit=_commit())
                 self._write()
         return [self._rows[row.key] for row in wanted]
 
@@ -166,6 +169,15 @@ class Results:
         known = row.graph in self._graphs
         place = self._graphs.index(row.graph) if known else len(self._graphs)
         return place, row.graph, -row.budget_percent, row.planner, row.seed
+
+
+def _commit() -> str:
+    """The commit that is checked out; empty outside of a repository."""
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def command_of(module: str, **shown: str) -> str:
@@ -216,13 +228,14 @@ def table(rows: list[Row]) -> Table:
     )
     for name in ("budget MiB", "rounds", "increase %", "compiled MiB", "s") if compiled else ():
         shown.add_column(name)
+    shown.add_column("commit")
     shown.add_column("")
     for row in rows:
         own = (row.graph, str(row.operators), row.budget_label, row.planner)
         figures = (row.increase_percent, row.peak_percent, row.seconds)
         loop = _loop_cells(row) if compiled else ()
         limit = f"{row.time_limit_seconds:g}"
-        shown.add_row(*own, limit, *map(_number, figures), *loop, _remark(row))
+        shown.add_row(*own, limit, *map(_number, figures), *loop, row.commit, _remark(row))
     return shown
 
 
