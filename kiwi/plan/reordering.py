@@ -237,13 +237,19 @@ class _Units:
         unit, end = owner.index, interval.end
         if interval.start > 0 or unit == 0:
             return [self._result(owner, interval)]
-        size = max((i.bytes for i in owner.intervals if i.start == unit), default=interval.bytes)
-        count = interval.bytes // size if size and interval.bytes % size == 0 else 1
-        # Of several, one is what the result is written over.
-        written = Buffer(interval.bytes // count, -1, (unit,), unit)
-        if end == unit or (count > 1 and end == unit + 1):
-            return [replace(written, overwritten_by=-1)] * (count - 1) + [written]
-        return [Buffer(interval.bytes, -1, (max(unit, end - 1),))]
+        if end == unit:  # The result is written there.
+            return [Buffer(interval.bytes, -1, (unit,), unit)]
+        size = self._result_bytes(unit)
+        count = interval.bytes // size if size and interval.bytes % size == 0 else 0
+        count = max(1, count)
+        return [Buffer(interval.bytes // count, -1, (max(unit, end - 1),))] * count
+
+    def _result_bytes(self, unit: int) -> int:
+        """Of one device."""
+        (strategy,), mesh = self._planning.unit_nodes[unit].strategies, self._planning.mesh
+        values = self._graph.graph.program.values
+        outputs = zip(self._graph.units[unit].outputs, strategy.results, strict=True)
+        return sum(values[o].size_bytes // lies.shard_count(mesh.shape) for o, lies in outputs)
 
     def _result(self, owner: Held, interval: Interval) -> Buffer:
         unit, start, end = owner.index, interval.start, interval.end

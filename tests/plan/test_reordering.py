@@ -5,8 +5,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import kiwi
 from examples import mlp
@@ -16,6 +18,7 @@ from kiwi.plan.estimate import estimate_solution
 from kiwi.plan.recover import recover_solution
 from kiwi.plan.reordering import Ordered, steps_of_units
 from tests.helpers.loops import LOOPS
+from tests.helpers.planning import array
 from tests.plan.test_kept_copies import ARGUMENTS, OPTIONS, WIDTH, step
 
 CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
@@ -161,6 +164,22 @@ def test_a_seed_gives_one_order():
     found = [given.another(ANY, ANY, seed).sequence for seed in (0, 0, 1)]
     assert found[0] == found[1] != found[2]
     assert all(a != b for a, b in pairwise((given.sequence, found[0], found[2])))
+
+
+def test_what_is_held_from_the_start_is_as_many_buffers_as_results():
+    """The gradient of max pooling: indices as large as the result, one array for each dimension."""
+
+    def pooled(x):
+        return jnp.sum(lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"))
+
+    def step(x):
+        return x - 0.1 * jax.grad(lambda x: pooled(jnp.tanh(x) @ jnp.ones((8, 8))))(x)
+
+    plan = kiwi.plan(step, array(8, 16, 16, 8), mesh_shape=(1,), verify=None)
+    given = _given(plan)
+    held = [b for b in steps_of_units(given.planning, given.kept).buffers if b.first < 0]
+    assert [b.bytes for b in held] == [4 * 8 * 16 * 16 * 8] * 4
+    assert all(b.overwritten_by < 0 for b in held)
 
 
 def _roots(plan):
