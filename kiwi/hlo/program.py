@@ -132,8 +132,9 @@ class Equation:
 
         What is broadcast, and the zero that the gradient of max pooling adds to.
         """
-        is_float = jnp.issubdtype(self.jaxpr_eqn.outvars[0].aval.dtype, jnp.floating)
-        return 0 if self.name == MAX_POOLING_GRADIENT and is_float else self.filled_with
+        if self.name != MAX_POOLING_GRADIENT:
+            return self.filled_with
+        return 0 if jnp.issubdtype(self.jaxpr_eqn.outvars[0].aval.dtype, jnp.floating) else None
 
     @functools.cached_property
     def source_line(self) -> str:

@@ -423,8 +423,10 @@ class Frame:
         found = {}
         for index in unit.equations:
             equation = self._program.equations[index]
+            if equation.expanded is None:
+                continue
             value = self._program.values[equation.outputs[0]]
-            if equation.expanded is not None and value.size_bytes >= LARGE_BYTES:
+            if value.size_bytes >= LARGE_BYTES:
                 found[index] = jnp.asarray(equation.expanded, value.dtype)
         return found
 
