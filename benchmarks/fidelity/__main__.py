@@ -24,6 +24,7 @@ from benchmarks.fidelity.variants import (
     hand_variants,
     planned_variants,
 )
+from benchmarks.provenance import commit
 
 _MODELS = flags.DEFINE_list("models", list(MODELS), "Models of benchmarks.fidelity.models.")
 _MESHES = flags.DEFINE_list("meshes", ["1x1", "1x4", "2x4", "8x1"], "Mesh shapes.")
@@ -37,7 +38,6 @@ _SECONDS = flags.DEFINE_float("time_limit_seconds", 20.0, "For the solver, per p
 _OUT = flags.DEFINE_string(
     "out", "benchmarks/fidelity/results/fidelity.json", "Results; .md and .png lie beside."
 )
-_COMMIT = flags.DEFINE_string("commit", None, "What is measured; kept with every row.")
 _REDO = flags.DEFINE_bool("redo", False, "Whether to measure rows anew that are there already.")
 
 
@@ -53,7 +53,7 @@ def main(_: list[str]) -> None:
         key = Key(case.model, "x".join(map(str, case.mesh_shape)), variant.name, case.target)
         if str(key) in done:
             continue
-        rows[str(key)] = {**_measure(case, variant, key, rows), "commit": _COMMIT.value}
+        rows[str(key)] = {**_measure(case, variant, key, rows), "commit": commit()}
         _print(key, rows[str(key)])
         _write(out, rows)
     _write(out, rows)
@@ -110,7 +110,7 @@ def _write_reports(out: Path) -> None:
 def _commits(rows: dict[str, Row]) -> str:
     """Which commits the rows are of, and how many of each."""
     counts = collections.Counter(str(row.get("commit")) for row in rows.values())
-    return ", ".join(f"{count} rows at {commit}" for commit, count in counts.most_common())
+    return ", ".join(f"{count} rows at {each}" for each, count in counts.most_common())
 
 
 def _environment(rows: dict[str, Row]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import argparse
 import datetime
 import json
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.provenance import commit
 from kiwi.errors import InfeasibleBudgetError, KiwiError
 from kiwi.solver.remat import (
     PLANNERS,
@@ -143,7 +143,7 @@ class Results:
         wanted = list(wanted)
         for row in wanted:
             if row.key not in self._rows:
-                self._rows[row.key] = replace(run(row), commit=_commit())
+                self._rows[row.key] = replace(run(row), commit=commit())
                 self._write()
         return [self._rows[row.key] for row in wanted]
 
@@ -169,15 +169,6 @@ class Results:
         known = row.graph in self._graphs
         place = self._graphs.index(row.graph) if known else len(self._graphs)
         return place, row.graph, -row.budget_percent, row.planner, row.seed
-
-
-def _commit() -> str:
-    """The commit that is checked out; empty outside of a repository."""
-    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
 
 
 def command_of(module: str, **shown: str) -> str:

@@ -7,7 +7,8 @@ it starts from occupy memory. An equation is *materialised* if one of these hold
    loop or another region, random bits, several results, side effects;
 2. one of its values is a result of the function;
 3. a library call (matmul, convolution) reads it, and it is more than a change of layout of
-   something materialised whole: such calls transpose, but take no slices;
+   something materialised whole, or that behind a barrier of `jax.checkpoint`: such calls transpose,
+   but take no slices, and a barrier is no copy;
 4. several equations read it, and computing it twice would cost more than reading it back: a
    transcendental function, or an addition (residual streams, gradient sums) unless that adds
    vectors to one tensor which is there anyway (a normalisation);
@@ -86,6 +87,8 @@ _WORTH_KEEPING = frozenset(
         "tanh",
     }
 )
+
+_BARRIER = "optimization_barrier"
 
 _LAYOUT = frozenset(
     {"transpose", "reshape", "slice", "broadcast_in_dim", "bitcast_convert", "constant"}
@@ -166,7 +169,8 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chai
     if any(reader.name == "shard_map" or reader.is_transfer for reader in reading):
         return True
     if any(opcodes(graph, r) & LIBRARY_OPCODES for r in readers):
-        return not is_layout_change(graph, index) or chains.has_slice(index)
+        is_read_through = is_layout_change(graph, index) or chains.only_passes(index)
+        return not is_read_through or chains.has_slice(index)
     if len(readers) < 2:
         return False
     return bool(found & _WORTH_KEEPING) or ("add" in found and not chains.shifts(index))
@@ -203,6 +207,11 @@ class _Chains:
     def has_slice(self, index: int) -> bool:
         """Whether the chain takes a part of what it reads."""
         return any("slice" in opcodes(self._graph, member) for member in self._members[index])
+
+    def only_passes(self, index: int) -> bool:
+        """Whether the chain passes a tensor through barriers, and at most rearranges it."""
+        found = (opcodes(self._graph, member) for member in self._members[index])
+        return all(names <= _LAYOUT | {_BARRIER} for names in found)
 
     def shifts(self, index: int) -> bool:
         """Whether the chain only scales and shifts, by vectors, one tensor of its result's size.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.host import FETCH
 from kiwi.hlo.in_place import overwritable
+from kiwi.hlo.postponed import postponed
 from kiwi.hlo.unit import Unit
 
 
@@ -16,10 +17,11 @@ def execution_order(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]
     XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all
     of them at the end. Before any update goes what may write over the result just computed:
     behind another unit it could not (`kiwi.strategy.lifetimes`, rule 4). What lies in host memory
-    is fetched for its first reader, not before.
+    is fetched for its first reader, not before, and what may wait for its reader does.
     """
     waits = _dependencies(graph, drafts, aliased)
-    return [drafts[d] for d in _Ordering(graph, drafts, waits).of(None)]
+    ordered = [drafts[d] for d in _Ordering(graph, drafts, waits).of(None)]
+    return postponed(graph, ordered, aliased)
 
 
 class _Ordering:

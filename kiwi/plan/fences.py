@@ -47,7 +47,7 @@ from kiwi.hlo.unit import Unit
 from kiwi.mesh import TensorSharding
 from kiwi.plan.blocks import Block, Step, blocks, flow
 from kiwi.plan.execution import Execution
-from kiwi.strategy.lifetimes import local_producer
+from kiwi.strategy.lifetimes import temporaries
 
 SLACK = 1
 """How many of the latest steps a step is not tied to."""
@@ -142,14 +142,14 @@ class _Fences:
     def _written_over(self, position: int, unit: Unit) -> set[int]:
         """What library calls yielded, is read here last, and may be written over."""
         graph, source = self._graph.graph, self._flow.source[position]
-        found = set()
-        for value in (*overwritable(graph, unit), *overwritable_by_operand(graph, unit)):
-            producer = local_producer(self._graph, unit, value)
-            if producer is not None and is_of_library(graph, self._units[producer]):
-                computed = source.get(value, -1)  # Not there: an earlier step's copy is read.
-                if self._flow.last_read.get((value, computed)) == position:
-                    found.add(value)
-        return found
+        values = (*overwritable(graph, unit), *overwritable_by_operand(graph, unit))
+        return {
+            value
+            for value, producer in temporaries(self._graph, unit, values)
+            # Not in `source`: an earlier step's copy is read.
+            if self._flow.last_read.get((value, source.get(value, -1))) == position
+            and is_of_library(graph, producer)
+        }
 
     def _is_rescaled(self, position: int, unit: Unit, value: int) -> bool:
         """Whether a matmul would read unscaled what an earlier step scaled and later ones read."""

@@ -7,12 +7,12 @@
 3. The planned step is compiled. If its peak is within the budget, the plan is verified. (Without
    a target to compile for, the predicted heap stands in: while it is over the budget, the limit is
    lowered by as much and the problem solved again.)
-4. Where the compiled heap wastes as much as the peak is over the budget, up to `MOST_ORDERS` other
-   orders of the same units are compiled.
-5. Otherwise what the compiled program holds beyond the prediction, unit by unit, becomes memory
+4. Otherwise what the compiled program holds beyond the prediction, unit by unit, becomes memory
    of the problem that no option can avoid (`kiwi.plan.corrections`); what its heap wastes lowers
    the limit. Then again from 1, starting from the last solution. If no plan is left, the limit is
    lowered by half as much: another plan's heap may waste less.
+5. Where the peak was over the budget by no more than the heap wastes, and the next plan is slower
+   or there is none, up to `MOST_ORDERS` other orders of the same units are compiled first.
 
 After `MOST_ROUNDS` compilations, or if no plan is left, the budget is refused, naming the nearest
 one for which the compiled program is known to fit.
@@ -64,6 +64,9 @@ MOST_ORDERS = 5
 MOST_ORDERS_OF_ALL = 8
 """The same of all plans together."""
 
+LEAST_SLOWER = 0.001
+"""By which part of the step a plan must be slower for other orders of the one before."""
+
 MOST_SOLVES = 6
 """How often is solved without a check, lowering the limit by what the heap wastes."""
 
@@ -79,11 +82,10 @@ class _Model:
     waste_bytes: int = 0
     solved_waste_bytes: int = 0
 
-    def learn(self, plan: Plan, nearest: Plan) -> None:
+    def learn(self, plan: Plan) -> None:
         """Takes over what the plan's compiled program holds beyond its prediction.
 
-        Where it is far below the budget it stays out: that would only narrow the search. What is
-        wasted is that of the nearest order.
+        Where it is far below the budget it stays out: that would only narrow the search.
         """
         assert plan.compiled is not None
         memory = plan.compiled.memory
@@ -95,8 +97,7 @@ class _Model:
         matters = NEAR_BUDGET * plan.memory_budget_bytes
         found = excess(memory, plan.estimate.memory_bytes, matters)
         self.excess_bytes = np.maximum(self.excess_bytes, found)
-        least = memory if nearest.compiled is None else nearest.compiled.memory or memory
-        self.waste_bytes = max(self.waste_bytes, least.fragmentation_bytes)
+        self.waste_bytes = max(self.waste_bytes, memory.fragmentation_bytes)
 
     def relax(self, budget_bytes: int) -> bool:
         """Halves by how much the limit was lowered last; whether it still is."""
@@ -107,11 +108,12 @@ class _Model:
 
 @dataclass(frozen=True)
 class _Tried:
-    """A plan, the order that it is in, and the limit under which it was found."""
+    """A plan, its order, the limit under which it was found, and how long that took."""
 
     plan: Plan
     ordered: Ordered
     limit_bytes: int
+    solve_seconds: float = 0.0
 
 
 class ClosedLoop:
@@ -125,6 +127,12 @@ class ClosedLoop:
         self._solved_seconds = 0.0
         self._rounds: list[Round] = []
         self._orders_left = MOST_ORDERS_OF_ALL
+        self._nearest: Plan | None = None
+        self._wasteful: _Tried | None = None
+
+    @property
+    def _budget_bytes(self) -> int:
+        return self._settings.memory_budget_bytes
 
     def run(self, warm_start: Sequence[int] | None) -> Plan:
         """The first plan that fits.
@@ -132,45 +140,49 @@ class ClosedLoop:
         **Raises:** `InfeasibleBudgetError` or `NoPlanFoundError` if there is none to compile;
         `BudgetNotMetError` if none fits as compiled.
         """
-        best: Plan | None = None
-        for _ in range(1 if self._settings.verify is None else MOST_ROUNDS):
+        if self._settings.verify is None:
+            return self._checked(self._predicted(warm_start))
+        for _ in range(MOST_ROUNDS):
             try:
-                tried = self._round(warm_start)
+                found = self._found(warm_start)
             except (InfeasibleBudgetError, NoPlanFoundError):
-                if best is None:
+                if self._nearest is None:
                     raise
-                if not self._model.relax(self._settings.memory_budget_bytes):
+                if self._fits_in_another_order() or not self._model.relax(self._budget_bytes):
                     break
                 continue
-            plan = tried.plan
-            if self._settings.verify is None or plan.fits:
-                return plan
-            nearest = self._nearest_order(tried)
-            if nearest.fits:
-                return nearest
-            best = nearest if best is None else min(best, nearest, key=lambda p: p.peak_bytes)
+            if self._costs_time(found) and self._fits_in_another_order():
+                break
+            plan = self._compiled(found)
+            if plan.fits:
+                break
             warm_start = plan.solve_result.solution
-            self._model.learn(plan, nearest)
-        assert best is not None
-        raise self._not_met(best)
+            self._model.learn(plan)
+        else:
+            self._fits_in_another_order()
+        assert self._nearest is not None
+        if not self._nearest.fits:
+            raise self._not_met(self._nearest)
+        return self._nearest
 
-    def _round(self, warm_start: Sequence[int] | None) -> _Tried:
-        """Solves, and compiles."""
+    def _found(self, warm_start: Sequence[int] | None) -> _Tried:
+        """The solution under the budget less what compiled heaps wasted."""
         before = self._solved_seconds
-        limit = max(0, self._settings.memory_budget_bytes - self._model.waste_bytes)
+        limit = max(0, self._budget_bytes - self._model.waste_bytes)
         tried = self._solved(limit, warm_start)
-        if self._settings.verify is None:
-            packed = self._packed(tried)
-            tried = replace(packed, plan=self._no_worse(packed.plan, warm_start))
-        plan = self._compiled(tried.plan, limit, self._solved_seconds - before)
-        return replace(tried, plan=plan)
+        return replace(tried, solve_seconds=self._solved_seconds - before)
+
+    def _predicted(self, warm_start: Sequence[int] | None) -> _Tried:
+        """The plan that is not compiled, for which the predicted heap stands in."""
+        packed = self._packed(self._found(warm_start))
+        return replace(packed, plan=self._no_worse(packed.plan, warm_start))
 
     def _packed(self, tried: _Tried) -> _Tried:
         """Solves until the predicted heap is within the budget, as far as that is possible."""
         for _ in range(MOST_SOLVES - 1):
             if tried.plan.fits:
                 break
-            over = tried.plan.estimate.peak_bytes - self._settings.memory_budget_bytes
+            over = tried.plan.estimate.peak_bytes - self._budget_bytes
             limit_bytes = max(0, tried.limit_bytes - over)
             try:
                 tried = self._solved(limit_bytes, tried.plan.solve_result.solution)
@@ -181,7 +193,7 @@ class ClosedLoop:
     def _fitting_order(self, tried: _Tried) -> _Tried:
         """Another order, where the predicted heap alone is over the budget."""
         estimate = tried.plan.estimate
-        budget_bytes = self._settings.memory_budget_bytes
+        budget_bytes = self._budget_bytes
         if not max(estimate.memory_bytes) <= budget_bytes < estimate.peak_bytes:
             return tried
         other = self._another_order(tried, 0)
@@ -189,38 +201,39 @@ class ClosedLoop:
             return tried
         return other
 
-    def _nearest_order(self, given: _Tried) -> Plan:
-        """Of a compiled plan the first order that fits, or the nearest.
+    def _costs_time(self, found: _Tried) -> bool:
+        """Whether the next plan is slower than the one whose heap wastes too much."""
+        if self._wasteful is None:
+            return False
+        before, after = (t.plan.estimate.step_seconds for t in (self._wasteful, found))
+        return after > (1 + LEAST_SLOWER) * before
 
-        Others are compiled while the heap wastes what the peak is over the budget.
-        """
-        nearest = given.plan
+    def _fits_in_another_order(self) -> bool:
+        """Whether the plan whose heap wastes too much fits in one of some other orders."""
+        given, self._wasteful = self._wasteful, None
+        if given is None:
+            return False
         for number in range(1, MOST_ORDERS + 1):
-            compiled = nearest.compiled
-            assert compiled is not None
-            over = nearest.peak_bytes - self._settings.memory_budget_bytes
-            wasted = 0 if compiled.memory is None else compiled.memory.fragmentation_bytes
-            if over <= 0 or wasted < over or not self._orders_left:
-                break
-            other = self._another_order(given, number)
+            other = self._another_order(given, number) if self._orders_left else None
             if other is None:
-                break
+                return False
             self._orders_left -= 1
-            plan = self._compiled(other.plan, given.limit_bytes, 0.0)
-            nearest = min(nearest, plan, key=lambda p: p.peak_bytes)
-        return nearest
+            if self._checked(other).fits:
+                return True
+        return False
 
     def _another_order(self, tried: _Tried, number: int) -> _Tried | None:
         """The same units in another order, whose heap is predicted to need no more than the budget
         or at least less than now; None if there is none."""
         plan = tried.plan
         limit_bytes = max(tried.limit_bytes, *plan.estimate.memory_bytes)
-        budget_bytes = self._settings.memory_budget_bytes
+        budget_bytes = self._budget_bytes
         seed = self._settings.seed + number
         ordered = tried.ordered.another(limit_bytes, budget_bytes, seed)
         if ordered is None:
             return None
-        return replace(tried, plan=self._plan_in(ordered, plan.solve_result), ordered=ordered)
+        other = self._plan_in(ordered, plan.solve_result)
+        return replace(tried, plan=other, ordered=ordered, solve_seconds=0.0)
 
     def _plan_in(self, ordered: Ordered, found: SolveResult) -> Plan:
         """The plan of a solution in another order, not yet compiled."""
@@ -279,25 +292,37 @@ class ClosedLoop:
             problem = replace(problem, nodes=(*problem.nodes, node))
         return replace(self._planning, problem=problem)
 
-    def _compiled(self, plan: Plan, limit_bytes: int, solve_seconds: float) -> Plan:
-        """The plan with its compiled program, and this round on record."""
-        target = self._settings.verify
+    def _compiled(self, tried: _Tried) -> Plan:
+        """The plan with its compiled program; noted if that is too large for the heap's waste."""
+        plan = self._checked(tried)
+        memory = None if plan.compiled is None else plan.compiled.memory
+        wasted = 0 if memory is None else memory.fragmentation_bytes
+        is_wasteful = 0 < plan.peak_bytes - self._budget_bytes <= wasted
+        self._wasteful = tried if is_wasteful else None
+        return plan
+
+    def _checked(self, tried: _Tried) -> Plan:
+        """The plan with its compiled program, on record."""
+        target, plan = self._settings.verify, tried.plan
         compiled = None if target is None else compile_for(target, plan.step)
         self._rounds.append(
             Round(
-                limit_bytes,
+                tried.limit_bytes,
                 int(self._model.excess_bytes.max(initial=0)),
                 plan.estimate.peak_bytes,
                 None if compiled is None else compiled.peak_bytes,
-                solve_seconds,
+                tried.solve_seconds,
                 0.0 if compiled is None else compiled.compile_seconds,
             )
         )
         checked = replace(plan, compiled=compiled, rounds=tuple(self._rounds))
-        return replace(checked, notes=notes(checked))
+        checked = replace(checked, notes=notes(checked))
+        if self._nearest is None or checked.peak_bytes < self._nearest.peak_bytes:
+            self._nearest = checked
+        return checked
 
     def _not_met(self, nearest: Plan) -> BudgetNotMetError:
-        peak, budget = nearest.peak_bytes, self._settings.memory_budget_bytes
+        peak, budget = nearest.peak_bytes, self._budget_bytes
         nearest = replace(nearest, rounds=tuple(self._rounds))
         return BudgetNotMetError(
             f"No plan met {format_bytes(budget)} per device as compiled; the nearest one, of "

@@ -25,7 +25,7 @@ In the body of an opened loop (`kiwi.hlo.loops`) the same holds within one itera
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -191,18 +191,29 @@ def _overwrites(units: UnitGraph, unit: Unit, target: str) -> int | None:
     one whose result it reads latest of all readers, and of these the neighbour."""
     if any(output in units.aliased_results for output in unit.outputs):
         return None
-    apart = overwritable_by_operand(units.graph, unit) if target == "cpu" else ()
+    values = overwritable(units.graph, unit)
+    if target == "cpu":
+        values += overwritable_by_operand(units.graph, unit)
     found = [
-        producer
-        for value in (*overwritable(units.graph, unit), *apart)
-        if (producer := local_producer(units, unit, value)) is not None
-        and (producer == unit.index - 1 or is_of_library(units.graph, units.units[producer]))
+        producer.index
+        for _, producer in temporaries(units, unit, values)
+        if producer.index == unit.index - 1 or is_of_library(units.graph, producer)
     ]
     return min(found, key=lambda p: (units.uses[p][-1].time, -p), default=None)
 
 
-def local_producer(units: UnitGraph, reader: Unit, value: int) -> int | None:
-    """The unit that yields just this value, a temporary of the body in which it is read."""
+def temporaries(
+    units: UnitGraph, reader: Unit, values: Iterable[int]
+) -> Iterator[tuple[int, Unit]]:
+    """Those of `values` that are temporaries of the body in which they are read, each with the unit
+    that yields just this value."""
+    for value in values:
+        producer = _local_producer(units, reader, value)
+        if producer is not None:
+            yield value, units.units[producer]
+
+
+def _local_producer(units: UnitGraph, reader: Unit, value: int) -> int | None:
     producer = units.producer.get(value)
     if producer is None or value in units.graph.program.result_values:
         return None

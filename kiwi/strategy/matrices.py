@@ -38,23 +38,15 @@ class Matrix:
         """
         return tuple(chain.from_iterable(self._longer(dims, shards)))
 
-    def canonical(
-        self, shards: Mapping[int, int]
-    ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], list[tuple[int, ...]]]:
+    def canonical(self, shards: Mapping[int, int]) -> tuple[Dims, Dims, Dims]:
         """The dimensions of each group, without those of one element."""
-        batch, rows, columns = self.groups
-        return (
-            self._longer(batch, shards),
-            self._longer(rows, shards),
-            self._longer(columns, shards),
-        )
+        batch, rows, columns = (self._longer(group, shards) for group in self.groups)
+        return batch, rows, columns
 
-    def _longer(
-        self, dims: Iterable[Sequence[int]], shards: Mapping[int, int]
-    ) -> list[tuple[int, ...]]:
+    def _longer(self, dims: Iterable[Sequence[int]], shards: Mapping[int, int]) -> Dims:
         """Dimensions of more than one element, as their factors of more than one."""
         longer = (tuple(f for f in dim if self.sizes[f] > shards.get(f, 1)) for dim in dims)
-        return [dim for dim in longer if dim]
+        return tuple(dim for dim in longer if dim)
 
 
 def matrices(units: UnitGraph, unit: Unit, names: Iterable[str]) -> Iterator[Matrix]:

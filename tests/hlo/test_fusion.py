@@ -68,6 +68,14 @@ def test_case_3_slices_in_front_of_library_calls_are_materialised():
     assert "slice" in absorbed_names(function, x, w)
 
 
+def test_case_3_barriers_in_front_of_library_calls_are_no_copies():
+    barrier = jax.lax.optimization_barrier
+    given = (lambda x, w: (x @ barrier(w)).sum(), X, W)
+    computed = (lambda x, w: (x @ barrier(w * 3)).sum(), X, W)
+    assert "optimization_barrier" in absorbed_names(*given)
+    assert "optimization_barrier" in materialised_names(*computed)
+
+
 def test_parts_of_a_split_are_absorbed_one_by_one():
     def function(x):
         left, right = jnp.split(x * 2, 2, axis=1)

@@ -103,6 +103,34 @@ def test_sums_over_devices_are_in_a_place_of_their_own_on_the_cpu(depth: int):
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, abs=64)
 
 
+def test_a_step_with_checkpoints_holds_no_copy_and_nothing_before_it_is_read():
+    """Two branches of a block, of which all but the matmuls is recomputed for its gradient."""
+
+    def block(x, w):
+        return jnp.tanh(x @ w[0]) @ w[1] + jnp.tanh(x @ w[2]) @ w[3]
+
+    saved = jax.checkpoint_policies.dots_saveable
+
+    def loss(w, x):
+        return jnp.square(jax.checkpoint(block, policy=saved)(x, w)).sum()
+
+    def step(w, x):
+        return jax.tree.map(lambda v, g: v - 0.1 * g, w, jax.grad(loss)(w, x))
+
+    weights = (array(512, 2048), array(2048, 512)) * 2
+    found = kiwi.plan(
+        step,
+        weights,
+        array(1024, 512),
+        mesh_shape=(1,),
+        planner="xla",
+        donate_argnums=0,
+        respect_user_checkpoint=True,
+    )
+    assert found.compiled is not None
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.005)
+
+
 def halves_summed(x, w):
     """Both halves of a matmul's result, reduced; as the gradient of a concatenation is."""
     left, right = jnp.split(x @ w, 2, axis=1)
