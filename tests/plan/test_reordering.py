@@ -136,6 +136,46 @@ def test_a_reordered_loop_computes_the_same(name, reordering):
     _assert_close(planned(*own.args), jax.jit(own.step)(*own.args))
 
 
+@pytest.fixture
+def wasting(monkeypatch):
+    """Makes the first program that is compiled waste as many bytes more as asked for."""
+
+    def first_program(more_bytes):
+        compile_for, left = loop.compile_for, [more_bytes]
+
+        def compiled_with_waste(target, step):
+            compiled = compile_for(target, step)
+            more = left.pop() if left else 0
+            wasted = compiled.memory.fragmentation_bytes + more
+            memory = replace(compiled.memory, fragmentation_bytes=wasted)
+            return replace(compiled, peak_bytes=compiled.peak_bytes + more, memory=memory)
+
+        monkeypatch.setattr(loop, "compile_for", compiled_with_waste)
+
+    return first_program
+
+
+def test_another_order_is_compiled_where_a_lower_limit_costs_time(wasting):
+    compiled = _mlp(recomputing().memory_budget_bytes, verify="cpu").plan(*_abstract())
+    budget = int(1.06 * compiled.peak_bytes)
+    wasting(int(0.2 * budget))
+    plan = _mlp(budget, verify="cpu").plan(*_abstract())
+    first, *others = plan.rounds
+    assert first.compiled_peak_bytes > budget >= others[-1].compiled_peak_bytes
+    assert plan.fits and {other.limit_bytes for other in others} == {first.limit_bytes}
+    assert plan.estimate.step_seconds <= compiled.estimate.step_seconds * (1 + 1e-9)
+
+
+def test_a_lower_limit_that_costs_little_is_taken_at_once(wasting, monkeypatch):
+    budget = recomputing().memory_budget_bytes
+    monkeypatch.setattr(loop, "LEAST_SLOWER", ANY)
+    wasting(int(0.03 * budget))
+    plan = _mlp(budget, verify="cpu").plan(*_abstract())
+    first, *others = plan.rounds
+    assert first.compiled_peak_bytes > budget and plan.fits
+    assert all(other.limit_bytes < first.limit_bytes for other in others)
+
+
 def test_kept_copies_are_kept_by_the_same_readers(reordering):
     rng = np.random.default_rng(0)
     weights = [rng.standard_normal((WIDTH, WIDTH)).astype("float32") / 8 for _ in ARGUMENTS[0]]

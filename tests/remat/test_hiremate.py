@@ -121,7 +121,7 @@ def test_without_groups_h_ilp_is_as_good_as_rk_checkmate(tenths):
         graph = _backward_once(random_training_graph(seed, 6))
         budget = _budget(graph, tenths)
         exact = rk_checkmate(_task(graph, budget))
-        ours = hiremate(_task(graph, budget), HiremateSettings(most_direct=0))
+        ours = hiremate(_task(graph, budget, 8), HiremateSettings(most_direct=0))
         if exact.schedule is None:
             assert simulate(graph, ours.schedule).peak_bytes > budget  # the least peak found
             continue
@@ -186,7 +186,7 @@ def test_a_plain_planner_at_the_top_is_that_planner():
 
 
 def test_parallel_processes_answer_as_this_one():
-    graph = random_training_graph(2, 16)
+    graph = random_training_graph(2, 8)
     budget = _budget(graph, 6)
     settings = HiremateSettings(4, 4, 4, most_direct=0, workers=0)
     here = hiremate(_task(graph, budget, 300), settings)
