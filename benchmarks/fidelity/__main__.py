@@ -33,6 +33,9 @@ _SHARES = flags.DEFINE_list("shares", ["80", "60", "45"], "Budgets, in % of the 
 _REMATS = flags.DEFINE_list(
     "remats", ["none", "full", "dots"], "jax.checkpoint in steps by hand; empty for none of these."
 )
+_SHARDINGS = flags.DEFINE_list(
+    "shardings", ["single", "data", "fsdp", "megatron", "mixed"], "Of steps by hand."
+)
 _PROFILE = flags.DEFINE_string("profile", "h100-sxm", "The hardware planned for.")
 _SECONDS = flags.DEFINE_float("time_limit_seconds", 20.0, "For the solver, per plan.")
 _OUT = flags.DEFINE_string(
@@ -68,7 +71,12 @@ def _cases() -> Iterator[tuple[Case, PlannedVariant | HandVariant]]:
             shape = tuple(map(int, mesh.split("x")))
             for target in _TARGETS.value:
                 case = Case(model, shape, target, _PROFILE.value, _SECONDS.value)
-                for variant in (*planned_variants(shares), *hand_variants(shape, remats)):
+                by_hand = (
+                    variant
+                    for variant in hand_variants(shape, remats)
+                    if variant.sharding in _SHARDINGS.value
+                )
+                for variant in (*planned_variants(shares), *by_hand):
                     yield case, variant
 
 
