@@ -47,6 +47,7 @@ from kiwi.solver.remat import (
     PLANNERS,
     RematGraph,
     RematResult,
+    Search,
     largest_working_set,
     order_peak_bytes,
 )
@@ -202,9 +203,10 @@ def _compiled_row(traced: OneDevice, row: Row, budget_bytes: int) -> Row:
         respect_user_checkpoint=False,
     )
     made: list[Row] = []
+    search = Search(traced.graph, row.planner, row.time_limit_seconds)
 
     def find(limit_bytes: int, seed: int) -> RematResult:
-        found, result = solved(replace(row, seed=seed), traced.graph, limit_bytes)
+        found, result = solved(replace(row, seed=seed), traced.graph, limit_bytes, search)
         made.append(replace(found, seed=row.seed))
         if isinstance(result, KiwiError):
             raise result

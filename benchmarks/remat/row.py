@@ -25,9 +25,9 @@ from kiwi.solver.remat import (
     PLANNERS,
     RematGraph,
     RematResult,
+    Search,
     order_peak_bytes,
     simulate,
-    solve,
 )
 
 MEBIBYTE = 1 << 20
@@ -94,11 +94,17 @@ class Row:
         return self.graph, self.budget_percent, self.planner, self.seed
 
 
-def solved(row: Row, graph: RematGraph, budget_bytes: int) -> tuple[Row, RematResult | KiwiError]:
-    """The row with what its planner finds; figures are those of the schedule, simulated again."""
+def solved(
+    row: Row, graph: RematGraph, budget_bytes: int, search: Search | None = None
+) -> tuple[Row, RematResult | KiwiError]:
+    """The row with what its planner finds; figures are those of the schedule, simulated again.
+
+    `search`: of earlier rounds, to go on from.
+    """
+    search = search or Search(graph, row.planner, row.time_limit_seconds)
     started = time.monotonic()
     try:
-        result = solve(graph, budget_bytes, row.planner, row.time_limit_seconds, row.seed)
+        result = search.within(budget_bytes, row.seed)
     except KiwiError as error:
         return replace(row, seconds=time.monotonic() - started, note=_reason(row, error)), error
     found = simulate(graph, result.schedule)

@@ -5,7 +5,8 @@
 3. Steps change places where XLA's heap would waste much (`kiwi.plan.repacking`).
 4. It is emitted and compiled as any plan. While the compiled peak is over the budget, steps change
    places again: orders that need equally much compile to different peaks. Where that does not help,
-   the limit is lowered by the excess, and planned again with another seed (`kiwi.plan.tightening`).
+   the limit is lowered by the excess, and planned again with another seed, from the last schedule
+   where the planner can (`kiwi.plan.tightening`).
 """
 
 import itertools
@@ -24,7 +25,7 @@ from kiwi.plan.repacking import Details, repacked, steps_of
 from kiwi.plan.tightening import MOST_ROUNDS, tightened, with_schedule
 from kiwi.solver import SolveResult
 from kiwi.solver.outcome import conclude
-from kiwi.solver.remat import RematGraph, RematResult, simulate, solve
+from kiwi.solver.remat import RematGraph, RematResult, Search, simulate
 from kiwi.solver.schedule import Schedule
 from kiwi.strategy.build import PlanningProblem
 from kiwi.strategy.remat_graph import one_device_strategies, remat_graph
@@ -94,10 +95,8 @@ def plan_one_device(traced: "Traced", planning: PlanningProblem, settings: "Sett
     step = OneDevice.of(_keeping_all(traced, planning, settings), planning.fixed.target)
     seconds = max(0.1, settings.time_limit_seconds / MOST_ROUNDS)
 
-    def find(limit_bytes: int, seed: int) -> RematResult:
-        return solve(step.graph, limit_bytes, settings.planner, seconds, seed)
-
-    return tightened_schedule(step, find, settings)
+    search = Search(step.graph, settings.planner, seconds)
+    return tightened_schedule(step, search.within, settings)
 
 
 def tightened_schedule(step: OneDevice, find: Find, settings: "Settings") -> Plan:

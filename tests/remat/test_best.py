@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -6,7 +7,7 @@ from kiwi.solver.remat.best import remat
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.simulate import simulate
-from kiwi.solver.remat.solve import solve
+from kiwi.solver.remat.solve import Search, solve
 
 from .graphs import random_general_graph, random_graph, training_chain
 from .oracle import least_seconds
@@ -53,3 +54,28 @@ def test_long_chain_at_least_as_good_as_fastsa(share):
     ours = solve(graph, budget, "remat", time_limit_seconds=3.0)
     assert ours.peak_bytes <= budget
     assert ours.compute_seconds <= solve(graph, budget, "fastsa", 3.0).compute_seconds
+
+
+def test_a_search_goes_on_from_what_the_last_one_found():
+    graph = training_chain(40)
+    tight, wide = (round(share * order_peak_bytes(graph)) for share in (0.4, 0.45))
+    task = _task(graph, tight, 1.0)
+    long = remat(task).schedule
+    before = simulate(graph, long)
+    assert before.peak_bytes <= tight
+    over = replace(task, deadline=time.monotonic())
+    assert simulate(graph, remat(over).schedule).peak_bytes > tight
+    assert remat(replace(over, start=long)).schedule == long
+    for budget in (tight, wide):
+        going_on = simulate(graph, remat(replace(task, budget_bytes=budget, start=long)).schedule)
+        assert going_on.peak_bytes <= budget
+        assert going_on.compute_seconds <= before.compute_seconds
+
+
+def test_searches_of_one_graph_remember_their_schedules():
+    graph = training_chain(40)
+    budget = round(0.5 * order_peak_bytes(graph))
+    search = Search(graph, "remat", 0.5)
+    first, second = (search.within(budget, seed) for seed in (0, 1))
+    assert second.compute_seconds <= first.compute_seconds
+    assert Search(graph, "remat", 0.5).within(budget, 0).schedule == first.schedule

@@ -16,4 +16,5 @@ from kiwi.solver.remat.simulate import Simulation as Simulation
 from kiwi.solver.remat.simulate import simulate as simulate
 from kiwi.solver.remat.simulate import violations as violations
 from kiwi.solver.remat.solve import PLANNERS as PLANNERS
+from kiwi.solver.remat.solve import Search as Search
 from kiwi.solver.remat.solve import solve as solve

@@ -9,7 +9,8 @@ are recomputed and dropped in one move. Then in turn
   (`improvement`), of all operators where the graph is small: exact for the order found;
 - cooler annealing runs start from the best schedule, which may change the order, too.
 
-Stops early once no recomputation is left: then the schedule is optimal.
+Stops early once no recomputation is left: then the schedule is optimal. A search that goes on from
+what an earlier one found for another budget begins with the runs from the best schedule.
 """
 
 import time
@@ -71,6 +72,23 @@ ROUNDS = (
     Round(0.08),
 )
 
+ROUNDS_FROM_START = (
+    Round(
+        0.3,
+        (Run(BEST, 0.1, SHARP), Run(BEST, 0.5)),
+        until_met=(Run(BEST, 0.1, SHARP), Run(BEST, 0.5, SHARP)),
+    ),
+    Round(0.08),
+    Round(
+        0.3,
+        (Run(BEST, 0.1, STRICT), Run(ORDER, 2.0)),
+        until_met=(Run(BEST, 0.03, SHARP), Run(ORDER, 1.0, SHARP)),
+    ),
+    Round(0.08),
+    Round(0.16, (Run(BEST, 0.1, STRICT), Run(BEST, 0.03))),
+    Round(0.08),
+)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -83,25 +101,27 @@ class Outcome:
 
 def remat(task: Task) -> Finding:
     """The best schedule of all rounds."""
-    best = candidate(task, Schedule(task.graph.order))
+    best = candidate(task, task.start or Schedule(task.graph.order))
+    rounds = ROUNDS if task.start is None else ROUNDS_FROM_START
     iterations, deterministic = 0, True
-    for number, each in enumerate(ROUNDS):
+    for number, each in enumerate(rounds):
         if best.is_least(task) or task.remaining_seconds() <= 0:
             break
-        left = sum(later.share for later in ROUNDS[number:])
+        left = sum(later.share for later in rounds[number:])
         wall_seconds = task.remaining_seconds() * each.share / left
-        for outcome in _round(task, number, best, wall_seconds):
+        seeds = [task.seed * 1009 + number * WORKERS + place for place in range(WORKERS)]
+        for outcome in _round(task, each, best, wall_seconds, seeds):
             iterations += outcome.iterations
             deterministic = deterministic and outcome.completed
             best = min([best, outcome.candidate], key=lambda c: c.rank)
     return Finding(best.schedule, iterations=iterations, deterministic=deterministic)
 
 
-def _round(task: Task, number: int, best: Candidate, wall_seconds: float) -> list[Outcome]:
+def _round(
+    task: Task, each: Round, best: Candidate, wall_seconds: float, seeds: list[int]
+) -> list[Outcome]:
     """Takes `share` of the time limit on a fast machine, and at most `wall_seconds`."""
-    each = ROUNDS[number]
     seconds = each.share * task.time_limit_seconds
-    seeds = [task.seed * 1009 + number * WORKERS + place for place in range(WORKERS)]
     if not each.runs:
         found = improvement(task, best, seconds, wall_seconds, seeds[0])
         return [Outcome(found.candidate, found.tries, found.completed)]

@@ -18,6 +18,7 @@ class Task:
     - `time_limit_seconds`: the whole time that was given. Planners plan the length of their
       searches by it, not by the clock, so that results repeat where the clock does not bind.
     - `seed`: of all random choices.
+    - `start`: what an earlier search found for another budget, from which this one may go on.
     """
 
     graph: RematGraph
@@ -25,6 +26,7 @@ class Task:
     deadline: float
     time_limit_seconds: float
     seed: int
+    start: Schedule | None = None
 
     def remaining_seconds(self) -> float:
         """Time left until the deadline, at least 0."""

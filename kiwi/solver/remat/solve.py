@@ -70,31 +70,54 @@ def solve(
       searches by `remat` and `rotor` beyond the time limit) and the largest working set, below
       which none exists.
     """
-    _check_arguments(planner, budget_bytes, time_limit_seconds, seed)
-    compile_for(planner)
-    started = time.monotonic()
-    # A budget below the bound is replaced by the bound, so that the planner still looks for the
-    # smallest peak, which the error names.
-    sought_bytes = max(budget_bytes, largest_working_set(graph).size_bytes)
-    task = Task(graph, sought_bytes, started + time_limit_seconds, time_limit_seconds, seed)
-    finding = PLANNERS[planner](task)
-    found = simulate(graph, finding.schedule) if finding.schedule is not None else None
-    if finding.schedule is None or found is None or found.peak_bytes > budget_bytes:
-        raise _infeasible(replace(task, budget_bytes=budget_bytes), planner, finding, found)
-    bound = graph.once_seconds
-    is_least = found.compute_seconds <= bound * (1 + 1e-12)
-    return RematResult(
-        schedule=finding.schedule,
-        peak_bytes=found.peak_bytes,
-        compute_seconds=found.compute_seconds,
-        bound_seconds=bound,
-        family_bound_seconds=finding.family_bound_seconds,
-        status=SolveStatus.OPTIMAL if is_least else SolveStatus.FEASIBLE,
-        planner=planner,
-        seconds=time.monotonic() - started,
-        iterations=finding.iterations,
-        deterministic=finding.deterministic,
-    )
+    return Search(graph, planner, time_limit_seconds).within(budget_bytes, seed)
+
+
+class Search:
+    """Searches in one graph under one budget after another; `remat` goes on where the last ended.
+
+    **Arguments:** as of `solve`; the time limit is that of each search.
+    """
+
+    def __init__(
+        self,
+        graph: RematGraph,
+        planner: str = DEFAULT_PLANNER,
+        time_limit_seconds: float = 10.0,
+    ) -> None:
+        self._graph, self._planner, self._seconds = graph, planner, time_limit_seconds
+        self._last: Schedule | None = None
+
+    def within(self, budget_bytes: int, seed: int = 0) -> RematResult:
+        """A schedule whose peak is at most `budget_bytes`, as `solve` finds it."""
+        graph, planner = self._graph, self._planner
+        _check_arguments(planner, budget_bytes, self._seconds, seed)
+        compile_for(planner)
+        started = time.monotonic()
+        # A budget below the bound is replaced by the bound, so that the planner still looks for the
+        # smallest peak, which the error names.
+        sought_bytes = max(budget_bytes, largest_working_set(graph).size_bytes)
+        deadline = started + self._seconds
+        task = Task(graph, sought_bytes, deadline, self._seconds, seed, self._last)
+        finding = PLANNERS[planner](task)
+        self._last = finding.schedule or self._last
+        found = simulate(graph, finding.schedule) if finding.schedule is not None else None
+        if finding.schedule is None or found is None or found.peak_bytes > budget_bytes:
+            raise _infeasible(replace(task, budget_bytes=budget_bytes), planner, finding, found)
+        bound = graph.once_seconds
+        is_least = found.compute_seconds <= bound * (1 + 1e-12)
+        return RematResult(
+            schedule=finding.schedule,
+            peak_bytes=found.peak_bytes,
+            compute_seconds=found.compute_seconds,
+            bound_seconds=bound,
+            family_bound_seconds=finding.family_bound_seconds,
+            status=SolveStatus.OPTIMAL if is_least else SolveStatus.FEASIBLE,
+            planner=planner,
+            seconds=time.monotonic() - started,
+            iterations=finding.iterations,
+            deterministic=finding.deterministic,
+        )
 
 
 def _check_arguments(planner: str, budget_bytes: int, time_limit_seconds: float, seed: int) -> None:
@@ -152,6 +175,6 @@ def _least_found(task: Task, planner: str) -> int:
     seconds = max(LEAST_SECONDS, LEAST_SHARE * task.time_limit_seconds)
     bound_bytes = largest_working_set(task.graph).size_bytes
     ends = time.monotonic() + seconds
-    short = replace(task, budget_bytes=bound_bytes, deadline=ends, time_limit_seconds=seconds)
+    short = Task(task.graph, bound_bytes, ends, seconds, task.seed)
     schedule = PLANNERS[planner](short).schedule
     return simulate(task.graph, schedule or Schedule(task.graph.order)).peak_bytes
