@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.host import FETCH
 from kiwi.hlo.in_place import overwritable
 from kiwi.hlo.unit import Unit
 
@@ -63,7 +64,8 @@ class _Order:
         return self._aliased.keys().isdisjoint(unit.outputs)
 
     def _place_of_first_reader(self, unit: Unit) -> int | None:
-        """Or of the first of the neighbours that write over one another's results up to it.
+        """Or of the first of the neighbours up to it that belong together: what is fetched for the
+        next one, and what that writes over.
 
         None where the reader is of another phase or loop.
         """
@@ -74,13 +76,16 @@ class _Order:
         if (first.phase, first.loop) != (unit.phase, unit.loop):
             return None
         place = self._place(first)
-        while self.units[place - 1] is not unit and self._overwrites(place):
+        while self.units[place - 1] is not unit and self._belongs(place):
             place -= 1
         return place
 
-    def _overwrites(self, place: int) -> bool:
-        """Whether the unit at a place may write over the result of the one in front of it."""
+    def _belongs(self, place: int) -> bool:
+        """Whether the unit at a place may write over the result of the one in front of it, or has
+        that fetched."""
         unit, reader = self.units[place - 1], self.units[place]
+        if self._graph.program.equations[unit.root].name == FETCH:
+            return True
         return any(
             value in overwritable(self._graph, reader) and self._last_use(value) == place
             for value in unit.outputs

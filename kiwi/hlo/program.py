@@ -195,7 +195,8 @@ class Program:
 
     `arguments` are value indices in the order of the flattened arguments, `constants` map
     captured arrays' value indices to the arrays, `results` follow the flattened results.
-    `loops` are the opened ones, by their index. `hints` are what the user says of values.
+    `loops` are the opened ones, by their index. `hints` are what the user says of values;
+    `constraints` the traced `with_sharding_constraint`s of values, see `kiwi.hlo.constrained`.
     """
 
     values: tuple[Value, ...]
@@ -205,6 +206,7 @@ class Program:
     results: tuple[int | Literal, ...]
     loops: tuple[Loop, ...] = ()
     hints: Mapping[int, tuple[PlacedHint, ...]] = field(default_factory=dict)
+    constraints: Mapping[int, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def nesting(self) -> tuple[tuple[int, ...], ...]:
@@ -246,8 +248,9 @@ class Program:
 
     @functools.cached_property
     def pinned_values(self) -> frozenset[int]:
-        """The values that hints restrict."""
-        return frozenset(v for v, placed in self.hints.items() if any(p.hint.pins for p in placed))
+        """The values that hints or constraints restrict."""
+        hinted = {v for v, placed in self.hints.items() if any(p.hint.pins for p in placed)}
+        return frozenset(hinted | self.constraints.keys())
 
     @functools.cached_property
     def result_values(self) -> frozenset[int]:

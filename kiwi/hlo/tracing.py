@@ -10,6 +10,7 @@ from jax.extend import core as jex
 
 from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.collection import without_collection
+from kiwi.hlo.constrained import constraint_spec, is_constraint
 from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
 from kiwi.hlo.loops import Carry, Loop, ScanOperands, border_equation
 from kiwi.hlo.parts import parts
@@ -72,6 +73,7 @@ class _Builder:
         self._constant_of_array: dict[int, int] = {}
         self._known: dict[Any, tuple[int, ...]] = {}
         self._hints: dict[int, tuple[PlacedHint, ...]] = {}
+        self._constraints: dict[int, Any] = {}
 
     def build(self, closed: Any) -> Program:
         jaxpr = closed.jaxpr
@@ -89,6 +91,7 @@ class _Builder:
                 results,
                 tuple(self._loops),
                 self._hints,
+                self._constraints,
             )
         )
 
@@ -124,6 +127,8 @@ class _Builder:
             elif eqn.primitive.name == HINT_PRIMITIVE:
                 self._note_hint(eqn, inputs[0])
                 env[eqn.outvars[0]] = inputs[0]
+            elif is_constraint(eqn):
+                env[eqn.outvars[0]] = self._constrained(eqn, inputs[0], scope, loop)
             elif self._open_loops and loops.may_open(eqn):
                 env.update(zip(eqn.outvars, self._open(eqn, inputs, scope, loop), strict=True))
             elif (taken_apart := parts(eqn)) is not None:
@@ -141,6 +146,19 @@ class _Builder:
         known = self._hints.get(value, ())
         if placed not in known:
             self._hints[value] = (*known, placed)
+
+    def _constrained(
+        self, eqn: Any, value: int | Literal, scope: str, loop: int | None
+    ) -> int | Literal:
+        """The value itself, if it is computed and not constrained otherwise; else one resharded."""
+        if isinstance(value, Literal):
+            return value
+        known, producer = self._constraints.get(value), self._values[value].producer
+        is_computed = producer is not None and not self._equations[producer].is_border
+        if not is_computed or (known and constraint_spec(known) != constraint_spec(eqn)):
+            (value,) = self._emit(eqn, (value,), scope, loop)
+        self._constraints.setdefault(value, eqn)
+        return value
 
     def _inline_call(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, loop: int | None
@@ -408,4 +426,7 @@ def _renumbered(program: Program, kept: list[Equation]) -> Program:
         for loop in program.loops
     )
     hints = {new_index[v]: placed for v, placed in program.hints.items() if v in new_index}
-    return Program(tuple(values), tuple(equations), arguments, constants, results, alive, hints)
+    constraints = {new_index[v]: e for v, e in program.constraints.items() if v in new_index}
+    return Program(
+        tuple(values), tuple(equations), arguments, constants, results, alive, hints, constraints
+    )

@@ -7,7 +7,7 @@ from jax.extend import core as jex
 from kiwi.hlo.fusion import is_opaque
 from kiwi.hlo.hints import HINT_PRIMITIVE
 from kiwi.plan.budget import format_bytes, format_seconds
-from kiwi.plan.pins import reads_hints
+from kiwi.plan.pins import constraint_pin, reads_hints
 from kiwi.plan.planners import planner_named
 from kiwi.strategy.library import library_calls
 from kiwi.strategy.mapped import given_layouts
@@ -27,6 +27,7 @@ def notes(plan: "Plan") -> tuple[str, ...]:
         *_unmeasured_operators(plan),
         *_regions(plan),
         *_unread_hints(plan),
+        *_unfollowed_constraints(plan),
         *_kept_copies(plan),
         *_solver(plan),
         *_difference(plan),
@@ -128,6 +129,23 @@ def _unread_hints(plan: "Plan") -> list[str]:
     if inside:
         found.append(f"{inside} hints inside of what is planned whole are not read.")
     return found
+
+
+def _unfollowed_constraints(plan: "Plan") -> list[str]:
+    """The function's own constraints that the plan lays out otherwise."""
+    program, layouts = plan.execution.units.graph.program, plan.execution.layouts
+    labels = []
+    for value in program.constraints:
+        pin, lies = constraint_pin(program, value, plan.mesh), layouts.get(value)
+        if pin.layout is None or lies is None or not pin.allows(lies):
+            labels.append(pin.label)
+    if not labels or plan.mesh.size == 1:
+        return []
+    shown = ", ".join(list(dict.fromkeys(labels))[:3])
+    return [
+        f"{len(labels)} values lie otherwise than the function constrains them ({shown}): the "
+        f"planner, the mesh {plan.mesh.shape} or the operators allow no such layout."
+    ]
 
 
 def _hints_inside(eqn: Any) -> int:

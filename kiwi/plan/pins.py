@@ -4,17 +4,23 @@ A sharding pin is refused, by name, if (1) it does not fit the mesh or the shape
 another pin of the same value, or (3) no sharding strategy of the operator yields it. A residency
 pin is refused if the operator is offered no such residency. Pins that are possible one by one can
 still be too much together for a budget: `kiwi.plan.blame` says which.
+
+The function's own `with_sharding_constraint`s are pins as well, but those that are impossible are
+left out: a note says so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jax.sharding import NamedSharding, PartitionSpec
 
-from kiwi.errors import InvalidArgumentError, ShardingConflictError
+from kiwi.errors import InvalidArgumentError, KiwiError, ShardingConflictError
+from kiwi.hlo import jax_internals
+from kiwi.hlo.constrained import constraint_spec
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.hints import PlacedHint
+from kiwi.hlo.program import Program
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, enumerate_shardings
@@ -55,8 +61,9 @@ def resolve_pins(
             _check_agreement(found.get(value, ()), pin)
             found[value] = (*found.get(value, ()), pin)
     resolved = Pins(found)
-    _Check(traced, mesh, resolved).run()
-    return resolved
+    check = _Check(traced, mesh, resolved)
+    check.run()
+    return Pins(found | check.possible(_constraint_pins(traced, mesh, planner), dropped))
 
 
 def _argument_pins(
@@ -104,6 +111,27 @@ def _hint_pins(traced: "Traced", mesh: DeviceMesh, planner: Planner) -> Iterator
                 yield value, Pin(placed.label, layout, recomputes)
 
 
+def _constraint_pins(
+    traced: "Traced", mesh: DeviceMesh, planner: Planner
+) -> Iterator[tuple[int, Pin]]:
+    """What the function's own constraints say, as far as the mesh has their axes."""
+    program = traced.units.graph.program
+    for value in program.constraints if reads_hints(planner) else ():
+        pin = constraint_pin(program, value, mesh)
+        if pin.layout is not None:
+            yield value, pin
+
+
+def constraint_pin(program: Program, value: int, mesh: DeviceMesh) -> Pin:
+    """What a constraint of the function says of a value; no layout where the mesh lacks an axis."""
+    eqn, shape = program.constraints[value], program.values[value].shape
+    label = f"with_sharding_constraint at {jax_internals.source_line(eqn.source_info)}"
+    try:
+        return Pin(label, _layout(constraint_spec(eqn), shape, mesh, label))
+    except KiwiError:
+        return Pin(label)
+
+
 def _residency_of(placed: PlacedHint) -> bool | None:
     if placed.hint.keep or placed.hint.recompute:
         return placed.hint.recompute
@@ -126,15 +154,21 @@ def _layout(
 
 def _check_agreement(known: tuple[Pin, ...], pin: Pin) -> None:
     for other in known:
-        pairs = zip(other.layout or (), pin.layout or (), strict=False)
-        layouts = any(None not in (a, b) and a != b for a, b in pairs)
-        residency = {other.recomputes, pin.recomputes} == {True, False}
-        if layouts or residency:
+        if not _agree((other,), pin):
             raise ShardingConflictError(
                 f"{other.label} and {pin.label} contradict each other.",
                 cause="They say different things of one value.",
                 suggestion="Drop one of them.",
             )
+
+
+def _agree(known: tuple[Pin, ...], pin: Pin) -> bool:
+    for other in known:
+        pairs = zip(other.layout or (), pin.layout or (), strict=False)
+        layouts = any(None not in (a, b) and a != b for a, b in pairs)
+        if layouts or {other.recomputes, pin.recomputes} == {True, False}:
+            return False
+    return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +197,21 @@ class _Check:
                 raise self._no_strategy(value, unit, table)
             if not self.pins.residency(unit, lifetimes[unit.index]).options:
                 raise self._no_residency(value, unit)
+
+    def possible(
+        self, pins: Iterable[tuple[int, Pin]], dropped: frozenset[str]
+    ) -> dict[int, tuple[Pin, ...]]:
+        """Further pins, but those that contradict others or that no strategy yields."""
+        table = StrategyTable(self._units, self.mesh)
+        found: dict[int, tuple[Pin, ...]] = {}
+        for value, pin in pins:
+            known, producer = self.pins.values.get(value, ()), self._units.producer.get(value)
+            if producer is None or pin.label in dropped or not _agree(known, pin):
+                continue
+            trial, unit = Pins({value: (*known, pin)}), self._units.units[producer]
+            if trial.strategies(self._units, self.mesh, table, unit):
+                found[value] = trial.values[value]
+        return found
 
     def _check_source(self, value: int) -> None:
         """Arguments and constants are there throughout; nothing computes them."""

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
+from kiwi.hlo.constrained import constrained
 from kiwi.hlo.program import Program
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.plan.op_shardings import ShardedInstruction, entry_instructions, tensor_sharding
@@ -87,6 +88,8 @@ def _scoped(
         for equation in program.equations:
             with jax.named_scope(f"kiwi_equation_{equation.index}"):
                 env.update(zip(equation.outputs, equation.apply(env.__getitem__), strict=True))
+                for value in program.constraints.keys() & equation.outputs:
+                    env[value] = constrained(program.constraints[value], env[value])
         return [env[v] for v in outputs]
 
     return function

@@ -1,0 +1,33 @@
+"""`jax.lax.with_sharding_constraint` in the user's function.
+
+It computes nothing: what it constrains is the value that it is given. It is an equation of its own
+only where it reshards, as far as that can be told before anything is laid out: of an argument, and
+of a value that is constrained otherwise already.
+"""
+
+from typing import Any
+
+from jax.sharding import NamedSharding, PartitionSpec
+
+CONSTRAINT_PRIMITIVE = "sharding_constraint"
+
+
+def is_constraint(eqn: Any) -> bool:
+    """Whether a traced equation constrains its operand in terms of a mesh's axes."""
+    if eqn.primitive.name != CONSTRAINT_PRIMITIVE:
+        return False
+    return isinstance(eqn.params["sharding"], NamedSharding)
+
+
+def constraint_spec(eqn: Any) -> PartitionSpec:
+    """What a constraint says, with `UNCONSTRAINED` for the dimensions that it leaves open."""
+    (operand,), given = eqn.invars, eqn.params["sharding"].spec
+    entries = [*given, *[None] * (len(operand.aval.shape) - len(given))]
+    for dim in eqn.params["unconstrained_dims"]:
+        entries[dim] = PartitionSpec.UNCONSTRAINED
+    return PartitionSpec(*entries)
+
+
+def constrained(eqn: Any, array: Any) -> Any:
+    """An array under a traced constraint."""
+    return eqn.primitive.bind(array, **eqn.params)
