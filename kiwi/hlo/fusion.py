@@ -9,9 +9,9 @@ it starts from occupy memory. An equation is *materialised* if one of these hold
 3. a library call (matmul, convolution) reads it, and it is more than a change of layout of
    something materialised whole, or that behind a barrier of `jax.checkpoint`: such calls transpose,
    but take no slices, and a barrier is no copy;
-4. several equations read it, and computing it twice would cost more than reading it back: a
-   transcendental function, or an addition (residual streams, gradient sums) unless that adds
-   vectors to one tensor which is there anyway (a normalisation);
+4. several equations read it, not all of them computed by one map, and computing it twice would
+   cost more than reading it back: a transcendental function, or an addition (residual streams,
+   gradient sums) unless that adds vectors to one tensor which is there anyway (a normalisation);
 5. the chain in front of it has grown to `MAX_CHAIN` equations or `MAX_READS` inputs;
 6. an opened loop's border: it stands there, the next iteration starts from it, or a loop reads it
    that it is not part of;
@@ -105,10 +105,54 @@ def materialised(graph: HloGraph) -> tuple[bool, ...]:
         chains.add(equation.index)
         decision = _decide(graph, equation.index, results, chains)
         found.append(decision or chains.too_long(equation.index))
+    for index in reversed(range(len(found))):
+        if found[index] and _has_one_reader(graph, index, found, results):
+            found[index] = False
     for index, is_root in enumerate(found):
         if is_root and _has_epilogue(graph, index, found, results):
             found[index] = False
     return tuple(found)
+
+
+def _has_one_reader(
+    graph: HloGraph, index: int, is_materialised: list[bool], results: frozenset[int]
+) -> bool:
+    """Whether a costly map, kept for several equations, is read by one kernel alone after all."""
+    if not is_map(graph, index) or not opcodes(graph, index) & _WORTH_KEEPING:
+        return False
+    program, loop = graph.program, graph.program.equations[index].loop
+    (output,) = program.equations[index].outputs
+    kernels, members, pending = set(), {index}, list(program.readers[output])
+    while pending:
+        reader = pending.pop()
+        if is_materialised[reader]:
+            kernels.add(reader)
+        elif reader not in members:
+            members.add(reader)
+            pending += program.readers[program.equations[reader].outputs[0]]
+    if output in results or len(kernels) != 1 or len(members) > MAX_CHAIN // 2:
+        return False
+    (kernel,) = kernels
+    if program.equations[kernel].loop != loop or not is_map(graph, kernel):
+        return False
+    return len(_reads(graph, kernel, {*members, kernel}, is_materialised)) <= MAX_READS
+
+
+def _reads(
+    graph: HloGraph, kernel: int, absorbed: set[int], is_materialised: list[bool]
+) -> set[int]:
+    """The materialised values that a kernel reads, were `absorbed` computed in it."""
+    program = graph.program
+    found, pending, seen = set(), [kernel], {kernel}
+    while pending:
+        for value in program.equations[pending.pop()].reads:
+            producer = program.values[value].producer
+            if producer is None or (is_materialised[producer] and producer not in absorbed):
+                found.add(value)
+            elif producer not in seen:
+                seen.add(producer)
+                pending.append(producer)
+    return found
 
 
 def _has_epilogue(

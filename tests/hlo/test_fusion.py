@@ -97,6 +97,15 @@ def test_case_4_costly_values_with_several_readers_are_materialised():
     assert "exp" in materialised_names(function, X)
 
 
+def test_case_4_costly_values_that_one_map_alone_reads_are_absorbed():
+    def function(x, g, w):
+        slope = jax.nn.sigmoid(x)
+        return (g * slope * (1 + x * (1 - slope))) @ w, x.sum()
+
+    assert "logistic" in absorbed_names(function, X, X, W)
+    assert "logistic" in materialised_names(lambda x, g, w: (jax.nn.sigmoid(x), g), X, X, W)
+
+
 def test_case_4_additions_with_several_readers_are_materialised():
     def function(x, z):
         y = x + z
