@@ -13,10 +13,14 @@ CONSTRAINT_PRIMITIVE = "sharding_constraint"
 
 
 def is_constraint(eqn: Any) -> bool:
-    """Whether a traced equation constrains its operand in terms of a mesh's axes."""
-    if eqn.primitive.name != CONSTRAINT_PRIMITIVE:
+    """Whether a traced equation constrains its operand in terms of a mesh's axes, and no more.
+
+    One that names a memory kind moves it, too.
+    """
+    if eqn.primitive.name != CONSTRAINT_PRIMITIVE or eqn.params["layout"] is not None:
         return False
-    return isinstance(eqn.params["sharding"], NamedSharding)
+    given = eqn.params["sharding"]
+    return isinstance(given, NamedSharding) and given.memory_kind in (None, "device")
 
 
 def constraint_spec(eqn: Any) -> PartitionSpec:

@@ -75,6 +75,16 @@ def test_an_argument_and_what_is_constrained_otherwise_are_resharded():
     )
 
 
+def test_what_names_a_memory_stays_an_equation():
+    def function(x):
+        on_host = NamedSharding(mesh(), PartitionSpec("x", None), memory_kind="pinned_host")
+        return jax.lax.with_sharding_constraint(x * 2, on_host)
+
+    program = trace_flat(function, X)
+    assert "sharding_constraint" in [e.name for e in program.equations]
+    assert not program.constraints
+
+
 @pytest.mark.parametrize("planner", ["joint", "xla"])
 def test_constraints_take_no_memory_and_are_followed(planner):
     shardings = ((PartitionSpec(None, "y"), PartitionSpec("y", None)),) * LAYERS
