@@ -26,6 +26,7 @@ Known imperfections: XLA's own choice depends on the backend's cost model; convo
 epilogues and multi-output fusions are not told apart.
 """
 
+from collections.abc import Sequence
 from math import prod
 
 from kiwi.hlo.graph import HloGraph
@@ -88,7 +89,7 @@ _WORTH_KEEPING = frozenset(
     }
 )
 
-_BARRIER = "optimization_barrier"
+BARRIER = "optimization_barrier"
 
 _LAYOUT = frozenset(
     {"transpose", "reshape", "slice", "broadcast_in_dim", "bitcast_convert", "constant"}
@@ -135,24 +136,8 @@ def _has_one_reader(
     (kernel,) = kernels
     if program.equations[kernel].loop != loop or not is_map(graph, kernel):
         return False
-    return len(_reads(graph, kernel, {*members, kernel}, is_materialised)) <= MAX_READS
-
-
-def _reads(
-    graph: HloGraph, kernel: int, absorbed: set[int], is_materialised: list[bool]
-) -> set[int]:
-    """The materialised values that a kernel reads, were `absorbed` computed in it."""
-    program = graph.program
-    found, pending, seen = set(), [kernel], {kernel}
-    while pending:
-        for value in program.equations[pending.pop()].reads:
-            producer = program.values[value].producer
-            if producer is None or (is_materialised[producer] and producer not in absorbed):
-                found.add(value)
-            elif producer not in seen:
-                seen.add(producer)
-                pending.append(producer)
-    return found
+    without = [is_root and k != index for k, is_root in enumerate(is_materialised)]
+    return len(chain(graph, without, kernel)[1]) <= MAX_READS
 
 
 def _has_epilogue(
@@ -169,6 +154,23 @@ def _has_epilogue(
         return False
     (result,) = program.equations[readers[0]].outputs
     return prod(program.values[result].shape) == prod(program.values[outputs[0]].shape)
+
+
+def chain(
+    graph: HloGraph, is_materialised: Sequence[bool], root: int
+) -> tuple[list[int], list[int]]:
+    """The equations that `root` absorbs, in order, and the values read from outside."""
+    program = graph.program
+    members, reads, pending = {root}, {}, [root]
+    while pending:
+        for value in program.equations[pending.pop()].reads:
+            producer = program.values[value].producer
+            if producer is None or is_materialised[producer]:
+                reads[value] = None
+            elif producer not in members:
+                members.add(producer)
+                pending.append(producer)
+    return sorted(members), sorted(reads)
 
 
 def is_map(graph: HloGraph, index: int) -> bool:
@@ -255,7 +257,7 @@ class _Chains:
     def only_passes(self, index: int) -> bool:
         """Whether the chain passes a tensor through barriers, and at most rearranges it."""
         found = (opcodes(self._graph, member) for member in self._members[index])
-        return all(names <= _LAYOUT | {_BARRIER} for names in found)
+        return all(names <= _LAYOUT | {BARRIER} for names in found)
 
     def shifts(self, index: int) -> bool:
         """Whether the chain only scales and shifts, by vectors, one tensor of its result's size.

@@ -7,11 +7,10 @@ barrier it may fuse the operand into the reader instead, unless that is what a l
 
 from collections.abc import Iterator, Sequence
 
-from kiwi.hlo.fusion import LIBRARY_OPCODES, is_map, opcodes
+from kiwi.hlo.fusion import BARRIER, LIBRARY_OPCODES, is_map, opcodes
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.unit import Unit
 
-_BARRIER = "optimization_barrier"
 _WINDOWED = "reduce_window"
 
 
@@ -45,7 +44,7 @@ def is_of_library(graph: HloGraph, unit: Unit) -> bool:
 
 
 def _only_maps(graph: HloGraph, equations: Sequence[int]) -> bool:
-    return all(is_map(graph, e) and _BARRIER not in opcodes(graph, e) for e in equations)
+    return all(is_map(graph, e) and BARRIER not in opcodes(graph, e) for e in equations)
 
 
 def _mapped(graph: HloGraph, unit: Unit, target: int, dims: object) -> Iterator[int]:

@@ -103,7 +103,7 @@ class _Order:
         producer = self._producers.get(value)
         readers = self._readers[value]
         program = self._graph.program
-        if producer is None or value in program.result_values | program.next_values.keys():
+        if producer is None or value in program.result_values or value in program.next_values:
             return math.inf
         if any(producer.loop != reader.loop for reader in readers):
             return math.inf

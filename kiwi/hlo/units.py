@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.hlo.collection import without_collection
-from kiwi.hlo.fusion import is_map, is_opaque, materialised
+from kiwi.hlo.fusion import chain, is_map, is_opaque, materialised
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.loops import CARRY, RESULT, SLICE
 from kiwi.hlo.ordering import execution_order
@@ -171,7 +171,7 @@ def regroup(
 
 
 def _draft(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
-    equations, reads = _chain(graph, is_materialised, root)
+    equations, reads = chain(graph, is_materialised, root)
     outputs = graph.program.equations[root].outputs
     composer = RuleComposer()
     for index in equations:
@@ -194,23 +194,6 @@ def _draft(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
         and not graph.program.equations[root].is_border,
         graph.program.equations[root].loop,
     )
-
-
-def _chain(
-    graph: HloGraph, is_materialised: Sequence[bool], root: int
-) -> tuple[list[int], list[int]]:
-    """The equations that `root` absorbs, in order, and the values read from outside."""
-    program = graph.program
-    members, reads, pending = {root}, {}, [root]
-    while pending:
-        for value in program.equations[pending.pop()].reads:
-            producer = program.values[value].producer
-            if producer is None or is_materialised[producer]:
-                reads[value] = None
-            elif producer not in members:
-                members.add(producer)
-                pending.append(producer)
-    return sorted(members), sorted(reads)
 
 
 def _aliased_results(graph: HloGraph, donated: frozenset[int]) -> dict[int, int]:

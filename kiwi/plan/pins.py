@@ -9,6 +9,7 @@ The function's own `with_sharding_constraint`s are pins as well, but those that 
 left out: a note says so.
 """
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -183,18 +184,21 @@ class _Check:
     def _units(self) -> UnitGraph:
         return self.traced.units
 
+    @functools.cached_property
+    def _table(self) -> StrategyTable:
+        return StrategyTable(self._units, self.mesh)
+
     def run(self) -> None:
         if not self.pins.values:
             return
-        table = StrategyTable(self._units, self.mesh)
         lifetimes = residencies(self._units)
         for value in self.pins.values:
             if self._units.graph.program.values[value].producer is None:
                 self._check_source(value)
                 continue
             unit = self._units.units[self._units.producer[value]]
-            if not self.pins.strategies(self._units, self.mesh, table, unit):
-                raise self._no_strategy(value, unit, table)
+            if not self.pins.strategies(self._units, self.mesh, self._table, unit):
+                raise self._no_strategy(value, unit)
             if not self.pins.residency(unit, lifetimes[unit.index]).options:
                 raise self._no_residency(value, unit)
 
@@ -202,14 +206,13 @@ class _Check:
         self, pins: Iterable[tuple[int, Pin]], dropped: frozenset[str]
     ) -> dict[int, tuple[Pin, ...]]:
         """Further pins, but those that contradict others or that no strategy yields."""
-        table = StrategyTable(self._units, self.mesh)
         found: dict[int, tuple[Pin, ...]] = {}
         for value, pin in pins:
             known, producer = self.pins.values.get(value, ()), self._units.producer.get(value)
             if producer is None or pin.label in dropped or not _agree(known, pin):
                 continue
             trial, unit = Pins({value: (*known, pin)}), self._units.units[producer]
-            if trial.strategies(self._units, self.mesh, table, unit):
+            if trial.strategies(self._units, self.mesh, self._table, unit):
                 found[value] = trial.values[value]
         return found
 
@@ -233,9 +236,11 @@ class _Check:
                 suggestion="Drop one of them.",
             )
 
-    def _no_strategy(self, value: int, unit: Unit, table: StrategyTable) -> ShardingConflictError:
+    def _no_strategy(self, value: int, unit: Unit) -> ShardingConflictError:
         position = unit.outputs.index(value)
-        layouts = sorted({self.mesh.describe(s.results[position]) for s in table.all_of(unit)})
+        layouts = sorted(
+            {self.mesh.describe(s.results[position]) for s in self._table.all_of(unit)}
+        )
         labels = [pin.label for pin in self.pins.values[value] if pin.layout is not None]
         opcode = self._units.graph.opcode_of(unit.root)
         return ShardingConflictError(
