@@ -21,6 +21,7 @@ from examples.baselines import UNLIMITED
 from kiwi.mesh import target_config
 from kiwi.plan import cuda
 from kiwi.plan.compiler_options import GPU_COMPILER_OPTIONS
+from kiwi.plan.dump import dump_options
 
 _MODELS = flags.DEFINE_list("models", ["mlp", "gpt", "encoder_decoder"], "Models of the benchmark.")
 _MESH = flags.DEFINE_string("mesh", "2x4", "Mesh shape.")
@@ -82,7 +83,7 @@ def _row(model: str) -> dict[str, int]:
 def _with_check_options(options: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         common = cuda.check_options(dump_folder=folder)
-    dropped = {*GPU_COMPILER_OPTIONS, "xla_dump_to", "xla_dump_hlo_as_proto"}
+        dropped = {*GPU_COMPILER_OPTIONS, *dump_options(folder)}
     return {k: v for k, v in common.items() if k not in dropped} | options
 
 

@@ -27,6 +27,7 @@ from kiwi.plan.planners import planner_named
 from kiwi.plan.processes import check_same_plan
 from kiwi.plan.settings import Settings
 from kiwi.plan.signature import Call, JitOptions, bind
+from kiwi.plan.targets import prepared
 from kiwi.plan.traced import Traced
 from kiwi.solver.outcome import OnProgress
 
@@ -284,9 +285,10 @@ class PlannedFunction:
 
     def _plan_of(self, call: Call) -> Plan:
         if call.key not in self._plans:
-            traced = self._trace_of(call)
-            given = self._jit_options.out_shardings
-            self._plans[call.key] = make_plan(traced, given, self._settings)
+            settings, given = self._settings, self._jit_options.out_shardings
+            with prepared(settings.verify, settings.mesh):
+                traced = self._trace_of(call)
+                self._plans[call.key] = make_plan(traced, given, settings)
         return self._plans[call.key]
 
     def _trace_of(self, call: Call) -> Traced:

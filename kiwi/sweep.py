@@ -28,6 +28,7 @@ from kiwi.plan.document import Document, document
 from kiwi.plan.plan import Plan
 from kiwi.plan.planner import formulate, make_plan
 from kiwi.plan.settings import Settings
+from kiwi.plan.targets import prepared
 from kiwi.plan.traced import Traced
 from kiwi.solver.result import relative_gap
 from kiwi.strategy.build import PlanningProblem
@@ -202,10 +203,11 @@ def sweep_budgets(
     given = planned.options.out_shardings
     planning = formulate(traced, given, smallest)
     chain = _Chain(traced, planning, given, settings)
-    points = {loose: chain.plan(loose)}
-    for budget in sorted(budgets):
-        if budget != loose:
-            points[budget] = chain.plan(budget)
+    with prepared(settings.verify, settings.mesh):
+        points = {loose: chain.plan(loose)}
+        for budget in sorted(budgets):
+            if budget != loose:
+                points[budget] = chain.plan(budget)
     return [chain.fastest(points[budget]) for budget in sorted(budgets)]
 
 

@@ -385,8 +385,11 @@ def test_a_short_time_limit_returns_a_plan_with_its_gap_or_says_that_none_was_fo
 # Interruption, and what import leaves alone.
 
 
-def kiwi_folders() -> set[str]:
-    return {p.name for p in Path(tempfile.gettempdir()).glob("kiwi-*")}
+@pytest.fixture
+def kiwi_folders(tmp_path, monkeypatch):
+    """The temporary folders that there are, those of no other test among them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return lambda: {p.name for p in tmp_path.glob("kiwi-*")}
 
 
 def children() -> set[str]:
@@ -395,7 +398,7 @@ def children() -> set[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
-def test_an_interrupted_search_leaves_nothing_behind():
+def test_an_interrupted_search_leaves_nothing_behind(kiwi_folders):
     def interrupt(_progress):
         raise KeyboardInterrupt
 
@@ -408,7 +411,7 @@ def test_an_interrupted_search_leaves_nothing_behind():
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
-def test_an_interrupted_check_leaves_nothing_behind(monkeypatch):
+def test_an_interrupted_check_leaves_nothing_behind(kiwi_folders, monkeypatch):
     before = kiwi_folders(), children()
     wait = subprocess.Popen.communicate
 

@@ -4,7 +4,6 @@ The texts are protocol buffers in text form, one file per entry of the hardware 
 the public documents that the figures come from in its head.
 """
 
-import re
 import tempfile
 from importlib import resources
 from pathlib import Path
@@ -14,7 +13,6 @@ from kiwi.errors import CompilerUnavailableError
 from kiwi.mesh.hardware import Hardware
 
 _FOLDER = "target_configs"
-_CAPABILITY = re.compile(r"cuda_compute_capability\s*\{\s*major:\s*(\d+)(?:\s+minor:\s*(\d+))?")
 
 
 def target_config(hardware: Hardware) -> str:
@@ -59,18 +57,3 @@ def described() -> list[str]:
     """The names of the catalogue that have a description."""
     files = (resources.files("kiwi.mesh") / _FOLDER).iterdir()
     return sorted(file.name.removesuffix(".txtpb") for file in files)
-
-
-def compute_capability(config: str) -> tuple[int, int]:
-    """Major and minor compute capability of a description, for example (9, 0).
-
-    **Raises:** `CompilerUnavailableError` if it has none.
-    """
-    found = _CAPABILITY.search(config)
-    if found is None:
-        raise CompilerUnavailableError(
-            "The description of the device has no cuda_compute_capability.",
-            cause="It was not written by XLA, or for another kind of device.",
-            suggestion="Record the profile again on the machine itself.",
-        )
-    return int(found[1]), int(found[2] or 0)

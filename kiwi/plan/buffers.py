@@ -78,6 +78,19 @@ class CompiledMemory:
     fragmentation_bytes: int
 
 
+@dataclass(frozen=True)
+class BufferSizes:
+    """Bytes that a program allocates on one device, as `Compiled.memory_analysis()` names them.
+
+    What is aliased is an argument and an output in one.
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    temporary_bytes: int
+    alias_bytes: int
+
+
 def memory_from_json(fields: dict[str, Any]) -> CompiledMemory:
     """The inverse of `dataclasses.asdict`, from parsed JSON."""
     return CompiledMemory(
@@ -104,6 +117,19 @@ def read_memory(module: bytes, assignment: bytes) -> CompiledMemory:
         peak,
         tuple(sorted([*alive, *always], key=lambda b: (-b.bytes, b.instruction))),
         allocated - sum(b.bytes for b in alive),
+    )
+
+
+def read_sizes(assignment: bytes) -> BufferSizes:
+    """Reads a serialised `BufferAssignmentProto`."""
+    buffers = parse_buffer_assignment(assignment)
+    on_device = _on_device(buffers)
+    arguments = [a for a in on_device if a.is_entry_computation_parameter]
+    return BufferSizes(
+        sum(a.size for a in arguments),
+        sum(a.size for a in on_device if a.maybe_live_out),
+        _allocated_bytes(buffers),
+        sum(a.size for a in arguments if a.maybe_live_out),
     )
 
 

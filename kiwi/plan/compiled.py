@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.buffers import CompiledMemory, memory_from_json, read_memory
+from kiwi.plan.buffers import BufferSizes, CompiledMemory, memory_from_json, read_memory, read_sizes
 from kiwi.plan.collectives import AxisUse, CollectiveUse, by_kind, read_axis_uses
+from kiwi.plan.dump import Dump
 
 
 @dataclass(frozen=True)
@@ -59,20 +60,39 @@ def read_compiled(
     `peak_memory_in_bytes` leaves temporaries out on CPU, so the peak is summed here.
     """
     stats = compiled.memory_analysis()
-    argument_bytes = int(stats.argument_size_in_bytes)
-    output_bytes = int(stats.output_size_in_bytes)
-    temporary_bytes = int(stats.temp_size_in_bytes)
-    alias_bytes = int(stats.alias_size_in_bytes)
+    sizes = BufferSizes(
+        int(stats.argument_size_in_bytes),
+        int(stats.output_size_in_bytes),
+        int(stats.temp_size_in_bytes),
+        int(stats.alias_size_in_bytes),
+    )
+    memory = _memory(compiled, stats)
+    return _program(compiled.as_text(), sizes, memory, mesh, target, compile_seconds)
+
+
+def read_dump(dump: Dump, mesh: DeviceMesh, target: str, compile_seconds: float) -> CompiledProgram:
+    """Reads what XLA has written of a program, for devices in the order of `mesh`."""
+    memory = read_memory(dump.module, dump.assignment)
+    sizes = read_sizes(dump.assignment)
+    return _program(dump.text, sizes, memory, mesh, target, compile_seconds)
+
+
+def _program(
+    text: str,
+    sizes: BufferSizes,
+    memory: CompiledMemory | None,
+    mesh: DeviceMesh,
+    target: str,
+    compile_seconds: float,
+) -> CompiledProgram:
+    held_bytes = sizes.argument_bytes + sizes.output_bytes + sizes.temporary_bytes
     return CompiledProgram(
-        target,
-        argument_bytes + output_bytes + temporary_bytes - alias_bytes,
-        argument_bytes,
-        output_bytes,
-        temporary_bytes,
-        alias_bytes,
-        read_axis_uses(compiled.as_text(), mesh.shape, mesh.axis_names),
-        compile_seconds,
-        _memory(compiled, stats),
+        target=target,
+        peak_bytes=held_bytes - sizes.alias_bytes,
+        **vars(sizes),
+        collective_uses=read_axis_uses(text, mesh.shape, mesh.axis_names),
+        compile_seconds=compile_seconds,
+        memory=memory,
     )
 
 

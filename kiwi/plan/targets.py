@@ -1,13 +1,16 @@
 """What a planned step can be compiled for to check it: the targets of `verify`."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import jax
 
+from kiwi.mesh import DeviceMesh
 from kiwi.plan.compiled import CompiledProgram
-from kiwi.plan.cuda import verify_on_cuda
+from kiwi.plan.cuda import check_available, verify_on_cuda
 from kiwi.plan.device import verify_on_device
-from kiwi.plan.verify import Step, verify_on_cpu
+from kiwi.plan.verify import Step, cpu_devices, verify_on_cpu
+from kiwi.plan.worker import process_ahead
 
 _CHECKS: Mapping[str, Callable[[Step], CompiledProgram]] = {
     "cpu": verify_on_cpu,
@@ -36,3 +39,16 @@ def compile_for(target: str, step: Step) -> CompiledProgram:
     is no compiler for the target, `NotEnoughDevicesError` if "device" has too few.
     """
     return _CHECKS[target](step)
+
+
+def prepared(target: str | None, mesh: DeviceMesh) -> AbstractContextManager[None]:
+    """Inside, whatever `compile_for` has to start does so in the background.
+
+    **Raises:** `CompilerUnavailableError` at once, and not after seconds of planning, if there
+    is no compiler for the target.
+    """
+    if target == "cuda":
+        check_available(mesh.hardware)
+        return process_ahead()
+    is_elsewhere = target == "cpu" and len(cpu_devices()) < mesh.size
+    return process_ahead() if is_elsewhere else nullcontext()

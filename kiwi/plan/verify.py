@@ -122,5 +122,5 @@ def export_step(step: Step, platform: str) -> bytes:
             f"The planned function cannot be sent to a process of its own: {error}",
             cause="It calls something that jax.export cannot serialise, e.g. a callback.",
             suggestion=f"Start this process with {step.mesh.size} virtual CPU devices "
-            '(jax.config.update("jax_numcpu_devices", ...)), or pass verify=None.',
+            '(jax.config.update("jax_num_cpu_devices", ...)), or pass verify=None.',
         ) from error

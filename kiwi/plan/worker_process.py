@@ -1,9 +1,11 @@
-"""The process that compiles one step: `python -m kiwi.plan.worker_process FOLDER`.
+"""The process that compiles one step: `python -m kiwi.plan.worker_process`.
 
-FOLDER holds the request and the function, see `kiwi.plan.worker`; the result is written there.
+It reads a folder's name from its standard input. The folder holds the request and the function,
+see `kiwi.plan.worker`; the result is written there.
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +18,8 @@ from jax import export
 
 from kiwi.mesh import DeviceMesh
 from kiwi.plan import cuda
-from kiwi.plan.compiled import CompiledProgram, read_compiled
+from kiwi.plan.compiled import CompiledProgram, read_compiled, read_dump
+from kiwi.plan.dump import dumped
 from kiwi.plan.shardy import propagation_options, read_propagated_text
 from kiwi.plan.verify import CPU_COMPILER_OPTIONS
 from kiwi.plan.worker import EXPORTED, REQUEST, RESULT, Request
@@ -55,11 +58,10 @@ def _for_cpu(exported: Any, request: Request, folder: str) -> CompiledProgram:
 def _for_cuda(exported: Any, request: Request, folder: str) -> CompiledProgram:
     mesh = DeviceMesh.create(request.shape, "cpu", request.axis_names)
     devices = cuda.compile_only_devices(request.options["target_config"], mesh.size)
-    started = time.monotonic()
     options = cuda.check_options(dump_folder=folder)
-    compiled = _compile(exported, request, mesh, devices, options)
-    result = read_compiled(compiled, mesh, "cuda", time.monotonic() - started)
-    return cuda.with_memory(result, folder)
+    started = time.monotonic()
+    dump = dumped(lambda: _compile(exported, request, mesh, devices, options), folder)
+    return read_dump(dump, mesh, "cuda", time.monotonic() - started)
 
 
 def _compile(
@@ -83,4 +85,10 @@ def _compile(
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    given = sys.stdin.readline().strip()
+    # Without one, whoever started this process has no task for it any more.
+    if given:
+        main(given)
+        sys.stderr.flush()
+        # XLA may still be generating code that nobody runs.
+        os._exit(0)

@@ -43,6 +43,7 @@ class Engine:
         unary = np.minimum(self.net.cost, self.forbidden)
         self.dual = Dual(self.net, table, unary)
         self.primal = Primal(self.net, table, unary, self.deadline)
+        self._least_rounds = 0
         seed_random(self.seed)
 
     @property
@@ -68,11 +69,15 @@ class Engine:
             return self.infeasible
         return relative_gap(best.cost, self.bound) <= max(self.gap, OPTIMAL_GAP)
 
-    def run(self, most_rounds: int, most_idle_rounds: int, *, force: bool) -> None:
+    def run(
+        self, most_rounds: int, most_idle_rounds: int, *, force: bool, least_rounds: int = 0
+    ) -> None:
         """Rounds until settled, idle, used up or late. A round is idle when it moved neither cost
-        nor bound noticeably; with `force`, the next one forces options."""
+        nor bound noticeably; with `force`, the next one forces options. For the first
+        `least_rounds` it is never late."""
         if not self.rounds:
             self.dual.evaluate(self.dual.best_prices, _FIRST_SWEEPS)
+        self._least_rounds = least_rounds
         idle = 0
         while not self.settled and self.rounds < most_rounds and idle < most_idle_rounds:
             if self._late():
@@ -86,7 +91,8 @@ class Engine:
 
     def _round(self, *, force: bool) -> None:
         scale = max(abs(self.bound), LEAST_SCALE * self.forbidden)
-        self.dual.improve(_DUAL_STEPS, self.deadline)
+        self.primal.deadline = self._due
+        self.dual.improve(_DUAL_STEPS, self._due)
         prices = self.dual.best_prices
         self.primal.improve_from(self.dual.choice.copy(), prices, scale)
         if self.incumbent is None or self.settled or self._late():
@@ -104,8 +110,12 @@ class Engine:
         small = _NOTICEABLE * max(self.gap, 1e-6) * abs(bound)
         return cost == before[0] and bound - before[1] <= small
 
+    @property
+    def _due(self) -> float:
+        return math.inf if self.rounds < self._least_rounds else self.deadline
+
     def _late(self) -> bool:
-        self.out_of_time = self.out_of_time or time.monotonic() > self.deadline
+        self.out_of_time = self.out_of_time or time.monotonic() > self._due
         return self.out_of_time
 
 

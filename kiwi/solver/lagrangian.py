@@ -25,6 +25,10 @@ NAME = "lagrangian"
 _STAGES = ((30, 2, False), (20, 2, True), (30, 3, True))
 """Rounds, idle rounds, and whether options are forced: best on a network already made small."""
 _ENDLESS = 10**9
+LEAST_ROUNDS = 2
+"""Rounds of a search that knows no solution, whatever its time limit. The first rarely ends without
+one, the second may save a third of its cost; on a busy machine a limit of seconds would leave room
+for neither. Together they take 1.5 seconds for `gpt-13b-4l`'s 440,000 pairs of options."""
 _MOST_PATIENCE, _PATIENT_CELLS = 5, 1_000_000
 _LEAST_PEAK_SECONDS, _GRACE_SECONDS = 10.0, 1.0
 _SMALLER = 0.9
@@ -109,7 +113,9 @@ class Search:
             if self.settled or self.out_of_time or most_rounds <= 0:
                 return
             engine = self._engine()
-            engine.run(most_rounds, self._patience() * idle_rounds, force=force)
+            least = 0 if engine.incumbent else min(LEAST_ROUNDS, most_rounds)
+            idle = self._patience() * idle_rounds
+            engine.run(most_rounds, idle, force=force, least_rounds=least)
             self._take(engine)
             if self.settled or self.out_of_time or (not self._shrink(engine) and force):
                 return

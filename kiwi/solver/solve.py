@@ -66,7 +66,8 @@ def solve(
 
     - `solver`: one of `SOLVERS`.
     - `time_limit_seconds`: the search returns its best solution at about this time. Compiling the
-      inner loops, once on a machine, does not count (`kiwi.solver.warm_up`).
+      inner loops, once on a machine, does not count (`kiwi.solver.warm_up`). `auto` and
+      `lagrangian` without a start end no sooner than `kiwi.solver.lagrangian.LEAST_ROUNDS` rounds.
     - `seed`: same problem, same seed: same solution, unless the clock ended the search
       (`SolveResult.deterministic` says so).
     - `warm_start`: a solution to begin with; it is never made worse.

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from kiwi.mesh import DeviceMesh
+from kiwi.plan.buffers import BufferSizes, read_sizes
 from kiwi.plan.collectives import AxisUse
 from kiwi.plan.compiled import read_compiled
 
@@ -34,3 +35,22 @@ def test_a_donated_argument_is_counted_once():
     donated = jax.jit(lambda x: x + 1, donate_argnums=0).lower(shape).compile()
     before, after = (read_compiled(c, one, "cpu", 0.0).peak_bytes for c in (plain, donated))
     assert before - after == 64 * 32 * 4
+
+
+def test_sizes_are_those_of_the_buffer_assignment():
+    """As they are read where there is no compiled program, but what XLA wrote of it."""
+
+    def step(x, y):
+        return x + 1, jnp.tanh(x @ y) @ y
+
+    shapes = jax.ShapeDtypeStruct((64, 32), "float32"), jax.ShapeDtypeStruct((32, 32), "float32")
+    compiled = jax.jit(step, donate_argnums=0).lower(*shapes).compile()
+    stats = compiled.memory_analysis()
+    sizes = read_sizes(stats.serialized_buffer_assignment_proto)
+    assert sizes == BufferSizes(
+        stats.argument_size_in_bytes,
+        stats.output_size_in_bytes,
+        stats.temp_size_in_bytes,
+        stats.alias_size_in_bytes,
+    )
+    assert min(vars(sizes).values()) > 0

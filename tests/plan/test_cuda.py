@@ -1,6 +1,7 @@
 """The check by XLA:GPU without a GPU: what it finds, and what it says where it cannot work."""
 
-import re
+import os
+import sys
 from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +18,6 @@ from kiwi.plan.heap_trace import traced_lives
 
 INSTALLED = cuda._version(cuda.PLUGINS[0]) is not None
 needs_compiler = pytest.mark.skipif(not INSTALLED, reason="the extra aot-cuda is not installed")
-needs_ptxas = pytest.mark.skipif(
-    not INSTALLED or cuda._cuda_folder() is None, reason="nvidia-cuda-nvcc-cu12 is not installed"
-)
 
 
 def plan(module: Any, **options: Any) -> kiwi.Plan:
@@ -130,8 +128,10 @@ def test_scaled_operands_of_two_matmuls_are_there_once():
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.01)
 
 
-@needs_ptxas
-def test_older_gpus_are_compiled_for_by_ptxas():
+@needs_compiler
+def test_older_gpus_are_compiled_for_without_ptxas(monkeypatch: pytest.MonkeyPatch):
+    """Which their machine code would need: no code is generated before the answer is there."""
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
     found = plan(gpt, profile="v100-sxm2", mesh_shape=(8,))
     assert found.compiled is not None and found.compiled.temporary_bytes > 0
 
@@ -165,21 +165,7 @@ def test_a_compiler_of_another_version_is_said_with_both(monkeypatch: pytest.Mon
     cuda.check_plugin()
 
 
-def test_a_missing_ptxas_is_said(monkeypatch: pytest.MonkeyPatch):
-    versions(
-        monkeypatch, **dict.fromkeys(("jax_cuda12_plugin", "jax_cuda12_pjrt"), jax.__version__)
-    )
-    monkeypatch.setattr(cuda, "_cuda_folder", lambda: None)
-    with pytest.raises(CompilerUnavailableError, match="no ptxas") as caught:
-        plan(mlp, profile="v100-sxm2")
-    assert re.search(r"nvidia-cuda-nvcc-cu12>=\d", caught.value.suggestion)
-
-
 def test_what_a_failed_compiler_prints_is_explained():
-    old = "...\njax.errors.JaxRuntimeError: UNIMPLEMENTED: /usr/bin/ptxas ptxas too old.\n"
-    explained = cuda.explain_failure(old)
-    assert isinstance(explained, CompilerUnavailableError)
-    assert "ptxas too old" in explained.cause and cuda.PTXAS_WHEEL in explained.suggestion
     assert isinstance(
         cuda.explain_failure("ValueError: cannot parse GpuTargetConfigProto"),
         CompilerUnavailableError,

@@ -20,6 +20,7 @@ from kiwi.solver import (
     solve,
     toulbar,
 )
+from kiwi.solver.lagrangian import LEAST_ROUNDS
 from kiwi.solver.least_peak import least_peak
 from kiwi.solver.network import build_network
 from tests.solver.test_problem import worked_problem
@@ -143,6 +144,15 @@ def test_a_round_limit_fixes_the_solution(rounds: int) -> None:
 
 def test_the_clock_is_reported_where_it_ended_the_search() -> None:
     assert not solve(two_layers(), gap=0.0, time_limit_seconds=1e-3).deterministic
+
+
+def test_a_search_that_has_no_time_ends_with_its_first_rounds() -> None:
+    """As on a machine too busy for the limit: the solution does not depend on how busy."""
+    problem = two_layers()
+    late = solve(problem, gap=0.0, time_limit_seconds=1e-6, solver="lagrangian")
+    counted = solve(problem, gap=0.0, round_limit=LEAST_ROUNDS, solver="lagrangian")
+    assert late.iterations == LEAST_ROUNDS and not late.deterministic
+    assert late.solution is not None and late.solution == counted.solution
 
 
 def test_a_looser_budget_is_never_worse_than_the_tighter_plan_it_starts_from() -> None:
