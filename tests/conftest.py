@@ -30,6 +30,9 @@ def _use_virtual_cpu_devices() -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICE_COUNT)
+    # Most tests compile small steps and run them once. LLVM's optimisations are a third of the
+    # time; programs, their buffers and collectives are settled before. Subprocesses have them.
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 _use_virtual_cpu_devices()

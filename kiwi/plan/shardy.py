@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kiwi.errors import CompileCheckError
-from kiwi.plan.verify import CPU_COMPILER_OPTIONS, Step, cpu_devices, export_step
+from kiwi.plan.verify import CPU_CHECK_OPTIONS, Step, cpu_devices, export_step
 from kiwi.plan.worker import Request, text_elsewhere
 
 _SHARDY = "shardy-xla"
@@ -46,13 +46,9 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def propagation_options(folder: str) -> dict[str, Any]:
-    """Compiler options with which XLA writes its text before and after Shardy to a folder.
-
-    Only the text is wanted, so no time goes into machine code.
-    """
+    """Compiler options with which XLA writes its text before and after Shardy to a folder."""
     return {
-        **CPU_COMPILER_OPTIONS,
-        "xla_backend_optimization_level": 0,
+        **CPU_CHECK_OPTIONS,
         "xla_dump_to": folder,
         "xla_dump_hlo_as_text": True,
         "xla_dump_hlo_pass_re": _SHARDY,

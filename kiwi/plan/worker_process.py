@@ -21,7 +21,7 @@ from kiwi.plan import cuda
 from kiwi.plan.compiled import CompiledProgram, read_compiled, read_dump
 from kiwi.plan.dump import dumped
 from kiwi.plan.shardy import propagation_options, read_propagated_text
-from kiwi.plan.verify import CPU_COMPILER_OPTIONS
+from kiwi.plan.verify import CPU_CHECK_OPTIONS
 from kiwi.plan.worker import EXPORTED, REQUEST, RESULT, Request
 
 
@@ -51,7 +51,7 @@ def _shardings(exported: Any, request: Request, folder: str) -> str:
 def _for_cpu(exported: Any, request: Request, folder: str) -> CompiledProgram:
     mesh = _cpu_mesh(request)
     started = time.monotonic()
-    compiled = _compile(exported, request, mesh, jax.devices(), CPU_COMPILER_OPTIONS)
+    compiled = _compile(exported, request, mesh, jax.devices(), CPU_CHECK_OPTIONS)
     return read_compiled(compiled, mesh, "cpu", time.monotonic() - started)
 
 
