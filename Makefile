@@ -34,7 +34,7 @@ demo: $(STAMP) ## Plan a GPT training step for 8 GPUs and train under the plan
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## Run the tests (WORKERS=2 processes)
-	$(BIN)/python -m pytest -n $(WORKERS) --durations=25
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations=25
 
 test-slow: $(STAMP) ## Run the tests that take minutes
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow

@@ -52,6 +52,7 @@ def _predicted_peak(batch: int, profile: str) -> int:
     return _as_written(config, None, profile).peak_bytes
 
 
+@functools.cache
 def _as_written(config: gpt.GptConfig, remat: Remat, profile: str) -> Any:
     state, batch = gpt.abstract_state(config), gpt.abstract_batch(config)
     return estimate_baseline(

@@ -50,7 +50,7 @@ def tiny():
 def report(request, tmp_path_factory, tiny):
     """A report in a file, with a sweep's curve."""
     large = request.param == "gpt-13b-4l"
-    plan = plan_of(request.param, memory_budget="9GiB", gap=0.05) if large else tiny
+    plan = plan_of(request.param, memory_budget="12GiB", gap=0.1) if large else tiny
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_report(path, report_data(document(plan), plan, SWEEP))
     return plan, path
