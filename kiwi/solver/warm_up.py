@@ -1,34 +1,81 @@
 """Compiles the inner loops, or loads what was compiled before, while no clock is running.
 
-Numba compiles on first use: about half a minute on a new machine, half a second to load what it
-keeps in `__pycache__` afterwards. That is no part of a search, and would end a short one.
+Numba compiles on first use: about a minute's work on a new machine, half a second to load what it
+keeps in `__pycache__` afterwards. That is no part of a search, and would end a short one. Where
+nothing is kept yet, a second process compiles what presolve needs, and this one the rest.
 """
 
 import functools
 import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from kiwi.solver.engine import Engine
 from kiwi.solver.least_peak import least_peak
-from kiwi.solver.network import build_network
+from kiwi.solver.network import Network, build_network
 from kiwi.solver.order import time_order
 from kiwi.solver.presolve import presolve
 from kiwi.solver.problem import Edge, Interval, Node, Problem
+from kiwi.solver.search import seed_random
 
 _NODES, _ROUNDS = 5, 3
+_PRESOLVE_ELSEWHERE = "from kiwi.solver.warm_up import warm_up_presolve; warm_up_presolve()"
 
 
 @functools.cache
 def warm_up() -> None:
     """Runs every inner loop of the solvers `auto` and `lagrangian` once; then does nothing more."""
-    problem = _example()
-    net = build_network(problem, time_order(problem))
-    presolve(net)
+    net = _network()
+    if _is_kept():
+        _warm_up_search(net)
+    else:
+        with _second_process():
+            _warm_up_search(net)
+    warm_up_presolve()
+
+
+def warm_up_presolve() -> None:
+    """The part of `warm_up` that a second process can take over."""
+    presolve(_network())
+
+
+def _warm_up_search(net: Network) -> None:
     engine = Engine(net, seed=0, gap=0.0, deadline=math.inf)
     engine.run(_ROUNDS, _ROUNDS, force=True)
     engine.dual.reduced_costs()
     least_peak(net._replace(limit_bytes=0), 0, math.inf, None)
+
+
+def _is_kept() -> bool:
+    """Whether numba found the first of the loops compiled."""
+    seed_random(0)
+    return not seed_random.stats.cache_misses
+
+
+@contextmanager
+def _second_process() -> Iterator[None]:
+    """Until it ends, presolve's loops are compiled beside what is done inside. Should it fail, they
+    are compiled in this process afterwards."""
+    command = [sys.executable, "-c", _PRESOLVE_ELSEWHERE]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(command, env=environment, stdout=nowhere, stderr=nowhere) as process:
+        try:
+            yield
+        except BaseException:
+            process.kill()
+            raise
+
+
+@functools.cache
+def _network() -> Network:
+    problem = _example()
+    return build_network(problem, time_order(problem))
 
 
 def _example() -> Problem:

@@ -118,8 +118,16 @@ def test_loss_decreases(module: ModuleType, config):
     assert state.step == 8
 
 
-@pytest.mark.parametrize("remat", ["full", "dots", "dots_no_batch"])
-@pytest.mark.parametrize(("module", "config"), ONE_BLOCK)
+@pytest.mark.parametrize(
+    ("module", "config", "remat"),
+    [
+        pytest.param(*case.values, remat, id=f"{case.id}-{remat}")
+        for case in ONE_BLOCK
+        for remat in ("full", "dots", "dots_no_batch")
+        # Only matmuls in batches tell the two apart.
+        if remat != "dots_no_batch" or case.values[0] in (gpt, encoder_decoder, moe)
+    ],
+)
 def test_remat_computes_the_same(module: ModuleType, config, remat: Remat):
     plain, (plain_loss,) = run(module, config, None, 1)
     state, (loss,) = run(module, config, remat, 1)

@@ -1,9 +1,11 @@
 """The order in which nodes are visited, and the warm-up of the inner loops."""
 
+import importlib
 import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from kiwi.solver import Edge, Interval, Node, Problem, evaluate, warm_up
 from kiwi.solver.network import build_network
@@ -11,6 +13,9 @@ from kiwi.solver.order import flat_uses, time_order
 from kiwi.solver.presolve import Reduction
 from kiwi.solver.prices import cost_of, usage_of
 from tests.solver.random_problems import random_problem
+
+# `kiwi.solver.warm_up` is the function.
+warming = importlib.import_module("kiwi.solver.warm_up")
 
 
 def _node(name: str, *intervals: Interval) -> Node:
@@ -86,3 +91,17 @@ sys.exit(f"compiled during a search: {late}" if late else 0)
 
 def test_a_search_after_the_warm_up_compiles_nothing() -> None:
     subprocess.run([sys.executable, "-c", _COMPILES_NOTHING], check=True, timeout=300)
+
+
+def test_the_second_process_ends_with_an_interrupted_warm_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(warming, "_PRESOLVE_ELSEWHERE", "import time; time.sleep(600)")
+    real = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[-1]
+    )
+    with pytest.raises(KeyboardInterrupt), warming._second_process():
+        raise KeyboardInterrupt
+    assert started[0].poll() is not None
