@@ -33,7 +33,12 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## Plan a GPT training step for 8 GPUs and train under the plan
 	$(BIN)/python examples/demo.py
 
+# The solvers' loops are compiled once before, and not in every process of the tests.
+warm_up = $(BIN)/python -c 'from kiwi.solver import warm_up; warm_up()' \
+	& $(BIN)/python -c 'from kiwi.solver.remat.compiled import compile_for; compile_for("hiremate")'; wait
+
 test: $(STAMP) ## Run the tests (WORKERS=2 processes)
+	$(warm_up)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations=25
 
 test-slow: $(STAMP) ## Run the tests that take minutes

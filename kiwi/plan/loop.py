@@ -67,6 +67,9 @@ MOST_ORDERS_OF_ALL = 8
 LEAST_SLOWER = 0.001
 """By which part of the step a plan must be slower for other orders of the one before."""
 
+LATE_SHARE = 0.25
+"""The part of the time limit that every round gets, however long the others took."""
+
 MOST_SOLVES = 6
 """How often is solved without a check, lowering the limit by what the heap wastes."""
 
@@ -266,8 +269,8 @@ class ClosedLoop:
     def _solved(self, limit_bytes: int, warm_start: Sequence[int] | None) -> _Tried:
         """In the given order, or in one whose predicted heap is smaller."""
         total = self._settings.time_limit_seconds
-        # All rounds share the time limit; a late one still gets half of it.
-        seconds = max(total - self._solved_seconds, total / 2)
+        # All rounds share the time limit, but a late one gets a part of its own.
+        seconds = max(total - self._solved_seconds, LATE_SHARE * total)
         planning = self._corrected(limit_bytes)
         extra = len(planning.problem.nodes) - len(self._planning.problem.nodes)
         start = None if warm_start is None else (*warm_start, *[0] * extra)

@@ -41,6 +41,28 @@ def test_what_the_axes_cannot_say_is_none(text):
     assert tensor_sharding(text, 2, across) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "dims"),
+    [
+        ("mesh[], replicated", ((), ())),
+        ("mesh['x'=2,'a'=1,'y'=4], [{'y', 'x'}, {}]", ((2, 0), ())),
+        ("mesh['x'=2,'a'=1,'y'=4], [{}, {'x'}], replicated={'y'}", ((), (0,))),
+        # Axes of another shape, whose parts are whole axes of this one.
+        ("mesh['d'=8], [{'d':(1)2}, {'d':(2)4}]", ((0,), (2,))),
+        ("mesh['d'=8], [{'d'}, {}]", ((0, 2), ())),
+    ],
+)
+def test_named_shardings_are_read(text, dims):
+    assert tensor_sharding(text, 2, MESH) == TensorSharding(dims)
+
+
+@pytest.mark.parametrize(
+    "text", ["mesh['d'=8], [{'d':(1)4}, {}]", "mesh['d'=4], [{'d'}, {}]", "mesh['d'=8], [{'d'}]"]
+)
+def test_named_shardings_that_the_axes_cannot_say_are_none(text):
+    assert tensor_sharding(text, 2, MESH) is None
+
+
 TEXT = """HloModule m
 
 %body (p: f32[8]) -> f32[8] {
