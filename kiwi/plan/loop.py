@@ -70,8 +70,17 @@ LEAST_SLOWER = 0.001
 LATE_SHARE = 0.25
 """The part of the time limit that every round gets, however long the others took."""
 
+LATE_SECONDS = 8.0
+"""What it gets at least, if that is not more than half of the limit: a start that the compiled
+program has shown not to fit may leave a search with nothing but its first rounds."""
+
 MOST_SOLVES = 6
 """How often is solved without a check, lowering the limit by what the heap wastes."""
+
+
+def late_seconds(time_limit_seconds: float) -> float:
+    """What a late round gets of a time limit."""
+    return max(LATE_SHARE * time_limit_seconds, min(time_limit_seconds / 2, LATE_SECONDS))
 
 
 @dataclass
@@ -270,7 +279,7 @@ class ClosedLoop:
         """In the given order, or in one whose predicted heap is smaller."""
         total = self._settings.time_limit_seconds
         # All rounds share the time limit, but a late one gets a part of its own.
-        seconds = max(total - self._solved_seconds, LATE_SHARE * total)
+        seconds = max(total - self._solved_seconds, late_seconds(total))
         planning = self._corrected(limit_bytes)
         extra = len(planning.problem.nodes) - len(self._planning.problem.nodes)
         start = None if warm_start is None else (*warm_start, *[0] * extra)

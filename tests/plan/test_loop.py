@@ -6,6 +6,7 @@ import pytest
 
 import kiwi
 from examples import mlp
+from kiwi.plan.loop import late_seconds
 from kiwi.plan.memory_report import unit_at_peak
 
 CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
@@ -136,3 +137,8 @@ def test_there_is_nothing_to_report_without_a_check():
     plan = plan_under(int(0.7 * free_peak()), verify=None)
     with pytest.raises(kiwi.errors.InvalidArgumentError, match="no compiled program"):
         kiwi.memory_report(plan)
+
+
+@pytest.mark.parametrize(("limit", "late"), [(2, 1), (10, 5), (30, 8), (60, 15)])
+def test_late_rounds_get_half_of_a_short_limit_and_a_quarter_of_a_long_one(limit, late):
+    assert late_seconds(limit) == late
