@@ -33,8 +33,8 @@ def verify_on_cuda(step: Step) -> CompiledProgram:
     **Raises:** `CompilerUnavailableError` if the compiler is missing or of another version than
     jax, or if the hardware is no NVIDIA GPU; `CompileCheckError` if the compilation fails.
     """
-    check_available(step.mesh.hardware)
     mesh, options = step.mesh, {"target_config": target_config(step.mesh.hardware)}
+    check_plugin()
     request = Request("cuda", mesh.shape, mesh.axis_names, step.donated, options)
     return compile_elsewhere(export_step(step, "cuda"), request, explain_failure)
 

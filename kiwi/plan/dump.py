@@ -6,8 +6,8 @@ of 17 seconds for `gpt-13b-4l` on (2, 4), see docs/memory.md), and for GPUs befo
 capability 7.5 a `ptxas` that knows them.
 """
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,28 +46,15 @@ def dumped(compiling: Callable[[], object], folder: str) -> Dump:
 
     **Raises:** what `compiling` raises; `CompileCheckError` if it ends and nothing was written.
     """
-    ended: list[BaseException | None] = []
-
-    def run() -> None:
-        try:
-            compiling()
-        except BaseException as error:
-            ended.append(error)
-        else:
-            ended.append(None)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    while True:
-        was_last = bool(ended)
+    compilation = ThreadPoolExecutor(1).submit(compiling)
+    has_ended = False
+    while not has_ended:
+        has_ended = compilation.done()
         found = _read(folder)
         if found is not None:
             return found
-        if was_last:
-            break
-        thread.join(_LOOK_AGAIN_SECONDS)
-    if ended[0] is not None:
-        raise ended[0]
+        wait([compilation], _LOOK_AGAIN_SECONDS)
+    compilation.result()
     raise CompileCheckError(
         "XLA:GPU did not write the program that it compiled.",
         cause=f"{folder} holds no *{_PROGRAM}.hlo.pb.",

@@ -116,7 +116,7 @@ def _part_along(
     cuts: Iterator[re.Match[str]], sizes: dict[str, int], places: dict[str, np.ndarray]
 ) -> np.ndarray:
     """Of each device the part along a dimension that axes, or parts of axes, cut."""
-    part = np.zeros_like(next(iter(places.values())))
+    part = np.zeros(tuple(sizes.values()), int)
     for cut in cuts:
         whole = sizes[cut["axis"]]
         before, size = int(cut["before"] or 1), int(cut["size"] or whole)

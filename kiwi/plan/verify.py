@@ -39,7 +39,8 @@ CPU_CHECK_OPTIONS = {
     "xla_llvm_disable_expensive_passes": True,
 }
 """Of a check: LLVM optimises nothing, because nothing is run. What XLA keeps in memory and sends is
-settled before; the steps of docs/memory.md compile to the same bytes, in 10 to 40 % less time."""
+settled before: `gpt-13b-4l` as planned, and a U-Net, a convnet and an MLP on (2, 4), compiled to the
+same bytes, in 10 to 40 % less time."""
 
 
 @dataclass(frozen=True, eq=False)

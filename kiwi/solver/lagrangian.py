@@ -113,7 +113,7 @@ class Search:
             if self.settled or self.out_of_time or most_rounds <= 0:
                 return
             engine = self._engine()
-            least = 0 if engine.incumbent else min(LEAST_ROUNDS, most_rounds)
+            least = 0 if engine.incumbent else LEAST_ROUNDS
             idle = self._patience() * idle_rounds
             engine.run(most_rounds, idle, force=force, least_rounds=least)
             self._take(engine)
