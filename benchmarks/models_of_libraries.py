@@ -19,7 +19,7 @@ from absl import app, flags
 
 import kiwi
 from examples._compare import EXAMPLES, SHARES, TOLERANCE, Row, Training, as_json, row_of
-from kiwi.plan.budget import format_bytes
+from kiwi.sizes import format_bytes
 
 _SIZE = flags.DEFINE_string("size", "small", "Of the examples.")
 _STEPS = flags.DEFINE_integer("steps", 5, "Training steps.")

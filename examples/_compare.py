@@ -18,7 +18,7 @@ from rich.table import Table
 
 import kiwi
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
-from kiwi.plan.budget import format_bytes
+from kiwi.sizes import format_bytes
 
 EXAMPLES = (
     "flax_nnx_gpt",

@@ -16,10 +16,10 @@ from jax.sharding import PartitionSpec
 import kiwi
 from examples._common import Specs
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.compiled import CompiledProgram
-from kiwi.plan.estimate import Estimate
-from kiwi.plan.targets import compile_for
-from kiwi.plan.verify import Step
+from kiwi.plans.estimate import Estimate
+from kiwi.xla.compiled_program import CompiledProgram
+from kiwi.xla.compilers import compile_for
+from kiwi.xla.step import Step
 
 UNLIMITED = "1024TiB"
 

@@ -24,8 +24,8 @@ from rich.table import Table
 import kiwi
 from examples import gpt
 from examples.baselines import Baseline, compile_baseline, estimate_baseline
-from kiwi.plan.compiled import CompiledProgram
-from kiwi.plan.estimate import Estimate
+from kiwi.plans.estimate import Estimate
+from kiwi.xla.compiled_program import CompiledProgram
 
 MESH_SHAPE = (2, 4)
 PROFILES = ("v100-sxm2", "h100-sxm")

@@ -4,8 +4,8 @@
    they recompute.
 2. "joint" then searches alone, over a grid of budgets; and further down, see `MeshRun.least`.
 3. Where a baseline is still faster within the same memory, "joint" begins with its plan, which is
-   a solution of a problem that offers what it recomputes (`kiwi.plan.starts`). So "joint" is never
-   above a baseline.
+   a solution of a problem that offers what it recomputes (`kiwi.planners.baseline_starts`). So
+   "joint" is never above a baseline.
 
 A plan for a budget is one for every larger budget, so that no curve rises with the budget.
 """
@@ -17,18 +17,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments._setup import Results
+from kiwi.calls.traced import Traced
 from kiwi.errors import KiwiError
+from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.loop import plan_of
-from kiwi.plan.plan import Plan
-from kiwi.plan.planner import formulate, make_plan
-from kiwi.plan.settings import Settings
-from kiwi.plan.starts import BASELINES, begin_with, fastest_start
-from kiwi.plan.traced import Traced
-from kiwi.plan.translate import Choices, offered
+from kiwi.options import Settings
+from kiwi.planners.baseline_starts import BASELINES, begin_with, fastest_start
+from kiwi.planners.closed_loop import plan_of
+from kiwi.planners.planning import formulate, make_plan
+from kiwi.plans.plan import Plan
+from kiwi.problem.build import PlanningProblem
+from kiwi.problem.translation import Choices, offered
 from kiwi.solver.outcome import conclude
-from kiwi.strategy.build import PlanningProblem
-from kiwi.strategy.residency import Residency
 
 PLANNERS = (*BASELINES, "joint")
 GRID = 0.88

@@ -24,7 +24,7 @@ from experiments._setup import (
     shares,
 )
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.starts import BASELINES
+from kiwi.planners.baseline_starts import BASELINES
 
 define_flags("figure2", seconds=5.0, shares=("1", "0.75", "0.55", "0.4"))
 _MODELS = flags.DEFINE_list("models", list(MODELS), "Models.")

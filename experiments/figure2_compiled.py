@@ -19,7 +19,7 @@ from experiments._mesh_run import Found, MeshRun
 from experiments._setup import MODELS, NO_LIMIT_BYTES, Results
 from experiments.figure2 import mesh_run
 from kiwi.errors import KiwiError
-from kiwi.plan.targets import compile_for
+from kiwi.xla.compilers import compile_for
 
 _TARGET = flags.DEFINE_enum("target", "cpu", ["cpu", "cuda"], "The compiler.")
 _PLANS = flags.DEFINE_string("plans", "experiments/results/figure2.json", "What figure 2 found.")

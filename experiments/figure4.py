@@ -17,10 +17,10 @@ from absl import app, flags
 
 from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags, planned_step, shares
 from experiments.styles import STYLES
+from kiwi.calls.traced import Traced
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.planner import formulate
-from kiwi.plan.settings import Settings
-from kiwi.plan.traced import Traced
+from kiwi.options import Settings
+from kiwi.planners.planning import formulate
 from kiwi.solver import SolveResult, solve
 from kiwi.solver.warm_up import warm_up
 

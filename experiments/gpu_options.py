@@ -1,7 +1,7 @@
 """What XLA:GPU's options do to the compiled peak of plans, without a GPU.
 
 For each model of the fidelity benchmark one plan on a mesh, under a share of its own predicted
-peak without a budget, compiled under several sets of options. `kiwi.plan.compiler_options` was
+peak without a budget, compiled under several sets of options. `kiwi.xla.compiler_options` was
 chosen by it.
 
     python -m experiments.gpu_options --out experiments/results/gpu_options.json
@@ -18,10 +18,10 @@ from absl import app, flags
 
 from benchmarks.fidelity.measure import Case, make_plan
 from examples.baselines import UNLIMITED
-from kiwi.mesh import target_config
-from kiwi.plan import cuda
-from kiwi.plan.compiler_options import GPU_COMPILER_OPTIONS
-from kiwi.plan.dump import dump_options
+from kiwi.xla import gpu as cuda
+from kiwi.xla.compiler_options import GPU_COMPILER_OPTIONS
+from kiwi.xla.dump import dump_options
+from kiwi.xla.target_config import target_config
 
 _MODELS = flags.DEFINE_list("models", ["mlp", "gpt", "encoder_decoder"], "Models of the benchmark.")
 _MESH = flags.DEFINE_string("mesh", "2x4", "Mesh shape.")

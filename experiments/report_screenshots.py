@@ -9,8 +9,8 @@ from pathlib import Path
 
 import kiwi
 from examples import gpt
-from kiwi.plan.document import document
-from kiwi.plan.report_data import report_data
+from kiwi.plans.document import document
+from kiwi.plans.report_data import report_data
 from kiwi.report import write_report
 from tests.helpers.browser import WHY_NOT, Browser, find_chromium
 

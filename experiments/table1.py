@@ -19,10 +19,10 @@ from absl import app, flags
 import kiwi
 from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.planner import formulate
-from kiwi.plan.settings import Settings
+from kiwi.options import Settings
+from kiwi.planners.planning import formulate
+from kiwi.problem.sharded_graph import sharded_graph
 from kiwi.solver.formulations import FORMULATIONS, Answer, ShardedGraph, solve_formulation
-from kiwi.strategy.sharded_graph import sharded_graph
 
 define_flags("table1", seconds=60.0)
 

@@ -6,30 +6,29 @@ solution ──▶ Plan ── emit ──▶ jax.jit ── compile ──▶ m
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from kiwi.calls.constraints import Constraints
+from kiwi.calls.host_memory import OnHost, host_arguments
+from kiwi.calls.signature import Call, JitOptions, bind
+from kiwi.calls.traced import Traced
 from kiwi.errors import InvalidArgumentError
-from kiwi.mesh import DeviceMesh, Hardware, ProfileTable, hardware
+from kiwi.mesh import DeviceMesh, Hardware, ProfileTable
 from kiwi.mesh.shipped import find_table
-from kiwi.mesh.survey import Needs, use_survey
-from kiwi.plan.budget import parse_size
-from kiwi.plan.compiler_options import compiler_options
-from kiwi.plan.constraints import Constraints
-from kiwi.plan.host import OnHost, host_arguments
-from kiwi.plan.plan import Plan, place_leaves
-from kiwi.plan.planner import check_settings, make_plan, trace_call
-from kiwi.plan.planners import planner_named
-from kiwi.plan.processes import check_same_plan
-from kiwi.plan.settings import Settings
-from kiwi.plan.signature import Call, JitOptions, bind
-from kiwi.plan.targets import prepared
-from kiwi.plan.traced import Traced
+from kiwi.options import Settings
+from kiwi.planners.planning import check_settings, make_plan, trace_call
+from kiwi.planners.registry import planner_named
+from kiwi.plans.plan import Plan
+from kiwi.plans.processes import check_same_plan
+from kiwi.plans.record import place_leaves
+from kiwi.sizes import parse_size
 from kiwi.solver.outcome import OnProgress
+from kiwi.xla.compilers import prepared
 
 DEFAULT_PROFILE = "h100-sxm"
 DEFAULT_GAP = 0.01
@@ -177,27 +176,6 @@ def jit(fun: Callable[..., Any] | None = None, **options: Any) -> Any:
     if fun is None:
         return functools.partial(jit, **options)
     return PlannedFunction(_unwrapped(fun), Options(**options))
-
-
-def _survey(
-    fun: "Callable[..., Any] | PlannedFunction",
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    mesh_shape: Sequence[int],
-) -> Needs:
-    """What planning a call needs to know of devices; for `kiwi.mesh.record_profile`."""
-    # Replaying a table needs no recording code.
-    from kiwi.strategy.survey import elementwise_points, operator_points
-
-    function = fun
-    if not isinstance(fun, PlannedFunction):
-        function = PlannedFunction(_unwrapped(fun), Options(mesh_shape=mesh_shape, verify=None))
-    units = function.traced(*args, **kwargs).units
-    mesh = DeviceMesh.create(mesh_shape, hardware("cpu"))
-    return Needs([*elementwise_points(units), *operator_points(units, mesh)], compiler_options)
-
-
-use_survey(_survey)
 
 
 def _unwrapped(fun: Any) -> Callable[..., Any]:

@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from kiwi.api import Options, PlannedFunction
-from kiwi.plan.compiled import CompiledProgram
-from kiwi.plan.decision import Decision
-from kiwi.plan.diff import PlanDifference
-from kiwi.plan.diff import diff as compare
-from kiwi.plan.document import Document, document
-from kiwi.plan.estimate import Estimate
-from kiwi.plan.file import malformed, read
-from kiwi.plan.host import OnHost
-from kiwi.plan.plan import Plan
-from kiwi.plan.restore import (
+from kiwi.calls.host_memory import OnHost
+from kiwi.calls.signature import Call
+from kiwi.planners.planning import PLANNING
+from kiwi.plans.decision import Decision
+from kiwi.plans.diff import PlanDifference
+from kiwi.plans.diff import diff as compare
+from kiwi.plans.document import Document, document
+from kiwi.plans.estimate import Estimate
+from kiwi.plans.file import malformed, read
+from kiwi.plans.plan import Plan
+from kiwi.plans.restore import (
     check_arguments,
     compiled_of,
     decisions_of,
@@ -23,7 +24,7 @@ from kiwi.plan.restore import (
     on_host_of,
     restore,
 )
-from kiwi.plan.signature import Call
+from kiwi.xla.compiled_program import CompiledProgram
 
 
 class SavedPlan:
@@ -31,7 +32,7 @@ class SavedPlan:
 
     **Attributes:**
 
-    - `document`: everything in the file, see `kiwi.plan.document`.
+    - `document`: everything in the file, see `kiwi.plans.document`.
     - `mesh`, `estimate`, `compiled`, `decisions`, `memory_budget_bytes`: as of `kiwi.Plan`.
     """
 
@@ -97,7 +98,9 @@ class AppliedPlan(PlannedFunction):
         if call.key not in self._plans:
             check_arguments(self.saved.document, call)
             traced = self._trace_of(call)
-            self._plans[call.key] = restore(self.saved.document, traced, strict=self._strict)
+            self._plans[call.key] = restore(
+                self.saved.document, traced, PLANNING, strict=self._strict
+            )
         return self._plans[call.key]
 
 

@@ -22,16 +22,16 @@ from typing import Any
 
 from kiwi import loading
 from kiwi.api import PlannedFunction
+from kiwi.calls.traced import Traced
 from kiwi.errors import BudgetNotMetError, InvalidArgumentError, KiwiError
-from kiwi.plan.budget import parse_size
-from kiwi.plan.document import Document, document
-from kiwi.plan.plan import Plan
-from kiwi.plan.planner import formulate, make_plan
-from kiwi.plan.settings import Settings
-from kiwi.plan.targets import prepared
-from kiwi.plan.traced import Traced
+from kiwi.options import Settings
+from kiwi.planners.planning import formulate, make_plan
+from kiwi.plans.document import Document, document
+from kiwi.plans.plan import Plan
+from kiwi.problem.build import PlanningProblem
+from kiwi.sizes import parse_size
 from kiwi.solver.result import relative_gap
-from kiwi.strategy.build import PlanningProblem
+from kiwi.xla.compilers import prepared
 
 DEFAULT_TIME_LIMIT_SECONDS = 20.0
 

@@ -21,7 +21,7 @@ from benchmarks.fidelity.variants import (
 )
 from examples import mlp
 from kiwi.mesh import DeviceMesh, collective
-from kiwi.plan.collectives import AxisUse
+from kiwi.xla.collectives import AxisUse
 
 MESHES = [(1, 1), (1, 4), (2, 4), (8, 1)]
 

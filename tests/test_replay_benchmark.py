@@ -11,7 +11,7 @@ from benchmarks.replay.models import Model
 from benchmarks.replay.report import markdown, plot
 from benchmarks.replay.summary import orders, rows, spearman
 from examples import mlp
-from kiwi.mesh.measure import Bench, Timing
+from kiwi.profiling.measure import Bench, Timing
 
 TINY = Model(mlp, mlp.SIZES["tiny"], shares=(0.5,), recomputes_all=True)
 

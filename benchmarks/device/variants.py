@@ -12,7 +12,7 @@ from examples import gpt
 from examples._common import Remat
 from examples.baselines import Baseline, baseline_step, estimate_baseline
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.device import verify_on_device
+from kiwi.xla.attached import verify_on_device
 
 BASE = gpt.GptConfig(
     layers=12, width=2048, heads=16, batch=1, sequence=1024, vocabulary=32768, dtype="bfloat16"

@@ -11,10 +11,10 @@ from benchmarks.fidelity.models import MODELS
 from benchmarks.fidelity.variants import HandVariant, PlannedVariant, baseline
 from examples.baselines import UNLIMITED, baseline_step, planned_baseline
 from kiwi.mesh import DeviceMesh, collective
-from kiwi.plan.collectives import AxisUse, CollectiveUse
-from kiwi.plan.compiled import CompiledProgram
-from kiwi.plan.estimate import Estimate
-from kiwi.plan.targets import compile_for
+from kiwi.plans.estimate import Estimate
+from kiwi.xla.collectives import AxisUse, CollectiveUse
+from kiwi.xla.compiled_program import CompiledProgram
+from kiwi.xla.compilers import compile_for
 
 Row = dict[str, Any]
 """A row as JSON: bytes, seconds, and collectives as {kind: [count, bytes]}."""

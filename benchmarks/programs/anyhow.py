@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 import kiwi
-from kiwi.plan.emit import emit
-from kiwi.plan.execution import Execution, build_execution
-from kiwi.plan.plan import place_leaves
-from kiwi.plan.planner import formulate
-from kiwi.strategy.build import KeptCopies, PlanningProblem
+from kiwi.emit.emission import emit
+from kiwi.emit.execution import Execution, build_execution
+from kiwi.planners.planning import formulate
+from kiwi.plans.record import place_leaves
+from kiwi.problem.build import KeptCopies, PlanningProblem
 
 
 def random_solution(planning: PlanningProblem, rng: np.random.Generator, remat: float) -> list[int]:

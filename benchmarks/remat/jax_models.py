@@ -9,10 +9,10 @@ order: 40 % is 10 % of that way at least.
 
 Schedules are emitted and compiled by XLA:CPU; while the compiled peak is over the budget, other
 orders are compiled, and it is planned again under a lower limit, as `kiwi.plan` does
-(`kiwi.plan.tightening`). The first figures of a row are those of the first schedule, the others
-those of the fastest schedule whose compiled peak is within the budget, or of the nearest one.
-Models are scaled down so that compiling is quick: their structure and number of layers are what
-planning depends on.
+(`kiwi.planners.schedule_loop`). The first figures of a row are those of the first schedule, the
+others those of the fastest schedule whose compiled peak is within the budget, or of the nearest
+one. Models are scaled down so that compiling is quick: their structure and number of layers are
+what planning depends on.
 """
 
 import argparse
@@ -39,10 +39,10 @@ from benchmarks.remat.row import (
 )
 from examples import convnet, encoder, encoder_decoder, gpt, unet, vit
 from kiwi.errors import BudgetNotMetError, KiwiError
-from kiwi.plan.one_device import OneDevice, tightened_schedule
-from kiwi.plan.plan import Plan
-from kiwi.plan.settings import Settings
-from kiwi.plan.tightening import MOST_ROUNDS
+from kiwi.options import Settings
+from kiwi.planners.one_device import OneDevice, tightened_schedule
+from kiwi.planners.schedule_loop import MOST_ROUNDS
+from kiwi.plans.plan import Plan
 from kiwi.solver.remat import (
     PLANNERS,
     RematGraph,

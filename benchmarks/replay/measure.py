@@ -9,13 +9,13 @@ from typing import Any
 import jax
 
 import kiwi
+from benchmarks.replay.merging import median_table
 from benchmarks.replay.models import Model
 from kiwi.mesh import ProfileTable
-from kiwi.mesh.merging import median_table
-from kiwi.plan.estimate import estimate_solution
-from kiwi.plan.plan import place_leaves
-from kiwi.plan.planner import formulate
-from kiwi.plan.recover import recover_solution
+from kiwi.planners.planning import formulate
+from kiwi.plans.estimate import estimate_solution
+from kiwi.plans.record import place_leaves
+from kiwi.plans.recover import recover_solution
 
 RECOMPUTES_ALL = "all recomputed"
 _PLANNING = {"verify": None, "time_limit_seconds": 10.0, "donate_argnums": 0}

@@ -18,10 +18,11 @@ from absl import app, flags
 import kiwi
 from benchmarks.resharding.cases import Case, random_cases
 from benchmarks.resharding.compiled import Target, Uses, agree, foreseen, seconds
+from benchmarks.resharding.greedy import greedy_path
 from benchmarks.resharding.partial_sums import Reduced, reduced_matmuls
 from benchmarks.resharding.report import report
-from kiwi.mesh import DeviceMesh, greedy_path
-from kiwi.plan.collectives import by_kind
+from kiwi.mesh import DeviceMesh
+from kiwi.xla.collectives import by_kind
 
 _CASES = flags.DEFINE_integer("cases", 200, "Random reshardings per target.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the cases.")

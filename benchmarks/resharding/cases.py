@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, moved_itemsize
+from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
 from kiwi.mesh.enumeration import divisible_pattern
 from kiwi.mesh.moves import move_graph
+from kiwi.xla.rules.partitioner import moved_itemsize
 
 _MESHES = ((8,), (2, 4), (4, 2), (2, 2, 2))
 _HARDWARE = ("v100-sxm2", "h100-sxm", "cpu")

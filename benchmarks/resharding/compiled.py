@@ -9,11 +9,12 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from benchmarks.resharding.cases import Case
-from kiwi.mesh import DeviceMesh, Step, TensorSharding, collective, hardware, target_config
+from kiwi.mesh import DeviceMesh, Step, TensorSharding, collective, hardware
 from kiwi.mesh.moves import SLICE
-from kiwi.plan.collectives import AxisUse, CollectiveUse, read_axis_uses
-from kiwi.plan.compiler_options import GPU_COMPILER_OPTIONS, compiler_options
-from kiwi.plan.cuda import compile_only_devices
+from kiwi.xla import target_config
+from kiwi.xla.collectives import AxisUse, CollectiveUse, read_axis_uses
+from kiwi.xla.compiler_options import GPU_COMPILER_OPTIONS, compiler_options
+from kiwi.xla.gpu import compile_only_devices
 
 TOLERANCE = 0.05
 """Relative difference of bytes that still counts as agreement."""

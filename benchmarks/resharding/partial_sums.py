@@ -10,8 +10,8 @@ from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
 from kiwi.hlo.units import build_units
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.collectives import CollectiveUse, by_kind
-from kiwi.strategy.strategies import ShardingStrategy, enumerate_strategies
+from kiwi.problem.strategies import ShardingStrategy, enumerate_strategies
+from kiwi.xla.collectives import CollectiveUse, by_kind
 
 _SHAPES = (
     jax.ShapeDtypeStruct((512, 1024), "float32"),

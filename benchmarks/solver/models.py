@@ -137,9 +137,9 @@ def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
     from kiwi.hlo.tracing import trace
     from kiwi.hlo.units import build_units
     from kiwi.mesh import DeviceMesh, hardware
+    from kiwi.problem.build import Fixed, build_problem
     from kiwi.solver import evaluate, solve, warm_up
     from kiwi.solver.settle import settled
-    from kiwi.strategy.build import Fixed, build_problem
 
     flat, arguments, state_size = _training_step(layers)
     mesh = DeviceMesh.create(MESH_SHAPE, hardware(PROFILE), None)

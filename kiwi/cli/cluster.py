@@ -5,8 +5,9 @@ import dataclasses
 import math
 
 from kiwi.cli.output import Output
-from kiwi.mesh import Assignment, Cluster, best_assignment, measure_cluster
-from kiwi.plan.budget import format_seconds
+from kiwi.mesh import Assignment, Cluster, best_assignment
+from kiwi.profiling.cluster_probe import measure_cluster
+from kiwi.sizes import format_seconds
 
 
 def cluster(arguments: argparse.Namespace, output: Output) -> bool:

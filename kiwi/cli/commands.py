@@ -8,23 +8,23 @@ from typing import Any
 
 import kiwi.saved
 from kiwi.api import PlannedFunction
+from kiwi.calls.constraints import constraints_of_text
 from kiwi.cli.output import Bar, Output
 from kiwi.errors import InvalidArgumentError
 from kiwi.loading import UserFunction, load, use_cpu_devices
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
-from kiwi.plan.budget import format_bytes, format_seconds
-from kiwi.plan.constraints import constraints_of_text
-from kiwi.plan.document import document
-from kiwi.plan.explain_text import document_summary, explanation_text, find_in_document
-from kiwi.plan.notes import notes
-from kiwi.plan.plan import Plan
-from kiwi.plan.report_data import report_data
-from kiwi.plan.targets import compile_for
+from kiwi.planners.notes import notes
+from kiwi.plans.document import document
+from kiwi.plans.explain_text import document_summary, explanation_text, find_in_document
+from kiwi.plans.plan import Plan
+from kiwi.plans.report_data import report_data
 from kiwi.report import write_report
+from kiwi.sizes import format_bytes, format_seconds
 from kiwi.solver import Progress
 from kiwi.sweep import Sweep, sweep_json
 from kiwi.sweep import sweep as run_sweep
+from kiwi.xla.compilers import compile_for
 
 
 def plan(arguments: argparse.Namespace, output: Output) -> bool:

@@ -15,7 +15,7 @@ from kiwi.cli.cluster import cluster
 from kiwi.cli.output import Output
 from kiwi.cli.profile import profile
 from kiwi.errors import InfeasibleError, KiwiError
-from kiwi.plan.planners import DEFAULT_PLANNER, described
+from kiwi.planners.registry import DEFAULT_PLANNER, described
 from kiwi.version import VERSION
 
 DONE, NO, USAGE, INFEASIBLE, FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130

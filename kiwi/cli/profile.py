@@ -9,8 +9,9 @@ from kiwi.api import PlannedFunction
 from kiwi.cli.output import Bar, Output
 from kiwi.errors import InvalidArgumentError, NotEnoughDevicesError
 from kiwi.loading import load, use_cpu_devices
-from kiwi.mesh import ProfileTable, record_profile
-from kiwi.mesh.recording import Progress
+from kiwi.mesh import ProfileTable
+from kiwi.profiling.record_profile import record_profile
+from kiwi.profiling.recording import Progress
 
 
 def profile(arguments: argparse.Namespace, output: Output) -> bool:

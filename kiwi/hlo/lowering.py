@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from kiwi.hlo import jax_internals
-from kiwi.hlo.collection import without_collection
 from kiwi.hlo.costs import operator_flops
 from kiwi.hlo.equations import equation_infos
+from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.graph import HloGraph, Operator, Tensor
 from kiwi.hlo.program import Program
 from kiwi.hlo.rule import ShardingRule, elementwise_rule, identity_rule, independent_rule

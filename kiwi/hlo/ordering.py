@@ -4,10 +4,10 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping
 
+from kiwi.hlo.delayed_units import postponed
 from kiwi.hlo.graph import HloGraph, Phase
-from kiwi.hlo.host import FETCH
+from kiwi.hlo.host_memory import FETCH
 from kiwi.hlo.in_place import overwritable
-from kiwi.hlo.postponed import postponed
 from kiwi.hlo.unit import Unit
 
 
@@ -16,7 +16,7 @@ def execution_order(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]
 
     XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all
     of them at the end. Before any update goes what may write over the result just computed:
-    behind another unit it could not (`kiwi.strategy.lifetimes`, rule 4). What lies in host memory
+    behind another unit it could not (`kiwi.memory.live_ranges`, rule 4). What lies in host memory
     is fetched for its first reader, not before, and what may wait for its reader does.
     """
     waits = _dependencies(graph, drafts, aliased)

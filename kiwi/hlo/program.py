@@ -22,7 +22,7 @@ from jax.extend import core as jex
 
 from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.hints import PlacedHint
-from kiwi.hlo.host import FETCH, STORE, TRANSFERS
+from kiwi.hlo.host_memory import FETCH, STORE, TRANSFERS
 from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop
 
 MAX_POOLING_GRADIENT = "select_and_scatter_add"
@@ -196,7 +196,8 @@ class Program:
     `arguments` are value indices in the order of the flattened arguments, `constants` map
     captured arrays' value indices to the arrays, `results` follow the flattened results.
     `loops` are the opened ones, by their index. `hints` are what the user says of values;
-    `constraints` the traced `with_sharding_constraint`s of values, see `kiwi.hlo.constrained`.
+    `constraints` the traced `with_sharding_constraint`s of values, see
+    `kiwi.hlo.sharding_constraints`.
     """
 
     values: tuple[Value, ...]

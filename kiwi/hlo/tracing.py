@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax.extend import core as jex
 
 from kiwi.hlo import jax_internals, loops
-from kiwi.hlo.collection import without_collection
-from kiwi.hlo.constrained import constraint_spec, is_constraint
+from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
 from kiwi.hlo.loops import Carry, Loop, ScanOperands, border_equation
-from kiwi.hlo.parts import parts
 from kiwi.hlo.program import Equation, Literal, Program, Value, join_scopes, kept_outputs
+from kiwi.hlo.sharding_constraints import constraint_spec, is_constraint
+from kiwi.hlo.split_results import parts
 
 INLINED_CALLS = {
     "jit": "jaxpr",

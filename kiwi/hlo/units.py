@@ -10,8 +10,8 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kiwi.hlo.collection import without_collection
 from kiwi.hlo.fusion import chain, is_map, is_opaque, materialised
+from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.loops import CARRY, RESULT, SLICE
 from kiwi.hlo.ordering import execution_order

@@ -2,8 +2,8 @@
 
 from kiwi.mesh.assignment import Assignment, AxisLinks, best_assignment
 from kiwi.mesh.cluster import Cluster
+from kiwi.mesh.collective_kinds import KINDS
 from kiwi.mesh.collectives import (
-    KINDS,
     Collective,
     LinearCost,
     all_gather,
@@ -16,23 +16,13 @@ from kiwi.mesh.collectives import (
 )
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.enumeration import enumerate_shardings
-from kiwi.mesh.greedy import greedy_path
 from kiwi.mesh.hardware import CATALOGUE, Hardware, Link, hardware
 from kiwi.mesh.moves import SLICE
-from kiwi.mesh.partitioner import can_scatter, moved_itemsize, reduction_collectives
 from kiwi.mesh.price import Price, Provenance
-from kiwi.mesh.probe import measure_cluster
-from kiwi.mesh.profile_table import (
-    CollectiveEntry,
-    Environment,
-    OperatorEntry,
-    ProfileTable,
-)
-from kiwi.mesh.reduction import reduction_path
+from kiwi.mesh.profile_entries import CollectiveEntry, Environment, OperatorEntry
+from kiwi.mesh.profile_table import ProfileTable
 from kiwi.mesh.resharding import ReshardingTable, Step
 from kiwi.mesh.sharding import TensorSharding
-from kiwi.mesh.survey import record_profile
-from kiwi.mesh.target_config import target_config
 
 __all__ = [
     "CATALOGUE",
@@ -59,18 +49,10 @@ __all__ = [
     "all_reduce",
     "all_to_all",
     "best_assignment",
-    "can_scatter",
     "collective",
     "collective_permute",
     "enumerate_shardings",
-    "greedy_path",
     "hardware",
     "linear_costs",
-    "measure_cluster",
-    "moved_itemsize",
-    "record_profile",
     "reduce_scatter",
-    "reduction_collectives",
-    "reduction_path",
-    "target_config",
 ]

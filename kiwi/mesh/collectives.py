@@ -39,17 +39,16 @@ from functools import lru_cache
 from math import prod
 
 from kiwi.errors import InvalidArgumentError
+from kiwi.mesh.collective_kinds import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    COLLECTIVE_PERMUTE,
+    KINDS,
+    REDUCE_SCATTER,
+)
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.price import Provenance
-
-ALL_GATHER = "all-gather"
-ALL_REDUCE = "all-reduce"
-REDUCE_SCATTER = "reduce-scatter"
-ALL_TO_ALL = "all-to-all"
-COLLECTIVE_PERMUTE = "collective-permute"
-KINDS = (ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL, COLLECTIVE_PERMUTE)
-"""The collectives, by their HLO opcodes."""
-
 
 RECORDED_DTYPE = "float32"
 """Collectives are measured on it; those of other dtypes are priced by their bytes."""

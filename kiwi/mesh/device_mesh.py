@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from kiwi.errors import InvalidMeshError, NotEnoughDevicesError
 from kiwi.mesh.hardware import Hardware, Link
 from kiwi.mesh.hardware import hardware as find_hardware
+from kiwi.mesh.profile_table import ProfileTable
 from kiwi.mesh.sharding import TensorSharding
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh, PartitionSpec
-
-    from kiwi.mesh.profile_table import ProfileTable
 
 _DEFAULT_NAMES = ("x", "y", "z")
 # Layouts of a tensor grow with the factorial of the axes; three already give 481 at rank 6.
@@ -47,7 +46,7 @@ class DeviceMesh:
     hardware: Hardware
     device_order: tuple[int, ...] | None = None
     # Not hashed, since meshes are keys of caches and tables are long; still compared.
-    table: "ProfileTable | None" = field(default=None, hash=False, repr=False)
+    table: ProfileTable | None = field(default=None, hash=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_shape(self.shape)

@@ -68,7 +68,7 @@ class Hardware:
     - `analytic`: True if from documents, False if measured on such a machine.
     - `platform`: "gpu" or "cpu": which of XLA's compilers makes its programs.
     - `target_config`: what XLA:GPU says of the device (`GpuTargetConfigProto` as text), where
-      the machine was asked; None means that of the catalogue, see `kiwi.mesh.target_config`.
+      the machine was asked; None means that of the catalogue, see `kiwi.xla.target_config`.
 
     **Raises:** `InvalidArgumentError` if a figure is out of range.
     """

@@ -30,7 +30,8 @@ from math import inf, prod
 
 import numpy as np
 
-from kiwi.mesh.collectives import ALL_GATHER, ALL_TO_ALL, COLLECTIVE_PERMUTE, collective
+from kiwi.mesh.collective_kinds import ALL_GATHER, ALL_TO_ALL, COLLECTIVE_PERMUTE
+from kiwi.mesh.collectives import collective
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.enumeration import DivisiblePattern, canonical_shardings
 from kiwi.mesh.price import Price, Provenance

@@ -12,13 +12,13 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kiwi.errors import InvalidArgumentError, ProfileFileError
 from kiwi.mesh.hardware import Hardware, Link
-from kiwi.mesh.profile_table import CollectiveEntry, Environment, OperatorEntry, ProfileTable
+from kiwi.mesh.profile_entries import CollectiveEntry, Environment, OperatorEntry
 
 FORMAT = "kiwi-profile"
 VERSION = 2
@@ -35,16 +35,18 @@ _KEYS = {
     "mesh_shape",
 }
 
+_Table = TypeVar("_Table")
 
-def save_table(table: ProfileTable, path: str | Path) -> None:
-    """Writes a table; an existing file is replaced once the new one is complete.
+
+def save_table(content: Mapping[str, Any], path: str | Path) -> None:
+    """Writes what a table consists of; an existing file is replaced once the new one is complete.
 
     **Raises:** `ProfileFileError` if the file cannot be written.
     """
     target = Path(path)
     draft = target.with_name(target.name + ".part")
     try:
-        draft.write_text(_file(table), encoding="utf-8")
+        draft.write_text(_file(content), encoding="utf-8")
         draft.replace(target)
     except OSError as error:
         raise ProfileFileError(
@@ -53,15 +55,13 @@ def save_table(table: ProfileTable, path: str | Path) -> None:
         ) from error
 
 
-def digest(table: ProfileTable) -> str:
+def table_digest(content: Mapping[str, Any]) -> str:
     """SHA-256 of what `save_table` writes."""
-    return hashlib.sha256(_file(table).encode()).hexdigest()
+    return hashlib.sha256(_file(content).encode()).hexdigest()
 
 
-def _file(table: ProfileTable) -> str:
-    content = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(table)}
-    del content["loaded_from"]
-    return _text(content)
+def _file(content: Mapping[str, Any]) -> str:
+    return _text({"format": FORMAT, "version": VERSION, **content})
 
 
 def _text(content: Mapping[str, Any]) -> str:
@@ -78,8 +78,8 @@ def _text(content: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def load_table(path: str | Path) -> ProfileTable:
-    """Reads a table.
+def load_table(path: str | Path, make: Callable[..., _Table]) -> _Table:
+    """Reads a table; `make` takes its parts by the names of `ProfileTable`'s fields.
 
     **Raises:** `ProfileFileError` if the file is missing, truncated, of another kind or of a
     newer version, or if a figure in it is missing or impossible; it says which.
@@ -101,10 +101,10 @@ def load_table(path: str | Path) -> ProfileTable:
         ) from error
     _check_header(content, str(path))
     try:
-        found = _table(_from_version_1(content) if content["version"] == 1 else content)
+        parts = _parts(_from_version_1(content) if content["version"] == 1 else content)
+        return make(**parts, loaded_from=str(path))
     except InvalidArgumentError as error:
         raise _invalid(str(path), error.what) from error
-    return dataclasses.replace(found, loaded_from=str(path))
 
 
 def _check_header(content: Any, name: str) -> None:
@@ -127,18 +127,20 @@ def _invalid(name: str, cause: str) -> ProfileFileError:
     return ProfileFileError(f"{name} is not a valid profile.", cause=cause, suggestion=_AGAIN)
 
 
-def _table(content: Mapping[str, Any]) -> ProfileTable:
+def _parts(content: Mapping[str, Any]) -> dict[str, Any]:
     _check_keys(content, _KEYS, "the table")
     environment = content["environment"]
     operators, collectives = _rows(content, "operators"), _rows(content, "collectives")
-    return ProfileTable(
-        _hardware(content["hardware"]),
-        tuple(_operator(e, f"operators[{k}]") for k, e in operators),
-        tuple(_collective(e, f"collectives[{k}]") for k, e in collectives),
-        None if environment is None else _build(Environment, environment, "environment"),
-        tuple(_sentence(s, k) for k, s in _rows(content, "skipped")),
-        _sizes(content["mesh_shape"], "mesh_shape"),
-    )
+    if environment is not None:
+        environment = _build(Environment, environment, "environment")
+    return {
+        "hardware": _hardware(content["hardware"]),
+        "operators": tuple(_operator(e, f"operators[{k}]") for k, e in operators),
+        "collectives": tuple(_collective(e, f"collectives[{k}]") for k, e in collectives),
+        "environment": environment,
+        "skipped": tuple(_sentence(s, k) for k, s in _rows(content, "skipped")),
+        "mesh_shape": _sizes(content["mesh_shape"], "mesh_shape"),
+    }
 
 
 def _rows(content: Mapping[str, Any], section: str) -> list[tuple[int, Any]]:

@@ -15,102 +15,29 @@ fits into caches is faster) and *elementwise* functions (what a kernel takes lon
 once more).
 """
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.mesh.collectives import COLLECTIVE_PERMUTE, KINDS
+from kiwi.mesh.collective_kinds import COLLECTIVE_PERMUTE
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.interpolation import Sample, price_from
 from kiwi.mesh.price import Price, Provenance
-
-Shapes = tuple[tuple[int, ...], ...]
-"""The local shapes of an operator's operands."""
-
-ELEMENTWISE = "elementwise"
-"""The variant of entries that say what it costs a kernel to apply a function once more."""
-
-ARITHMETIC = "mul"
-"""The elementwise opcode that stands for all that a vector unit does in a cycle or two."""
-
-STREAM, STREAM_DTYPE = "stream", "uint8"
-"""The opcode of memory traffic; its one shape is the number of bytes read plus written."""
-
-
-@dataclass(frozen=True)
-class OperatorEntry:
-    """An operator on one device, as measured.
-
-    - `opcode`: the operator; `variant`: what else distinguishes it, such as "bij,bjk->bik".
-    - `dtype`: of its operands; `shapes`: theirs, on one device.
-    - `flops`, `bytes`: its work, and what it reads and writes; for the roofline.
-    - `seconds`: median; `spread`: half the interquartile range over the median.
-
-    **Raises:** `InvalidArgumentError` for a figure that no measurement gives.
-    """
-
-    opcode: str
-    variant: str
-    dtype: str
-    shapes: Shapes
-    flops: float
-    bytes: int
-    seconds: float
-    spread: float
-
-    def __post_init__(self) -> None:
-        _check_time(f"{self.opcode} {self.shapes}", self.seconds, self.spread)
-        if any(size < 1 for shape in self.shapes for size in shape):
-            raise InvalidArgumentError(f"{self.opcode} has the empty shapes {self.shapes}.")
-        if not 0 <= self.flops < math.inf or self.bytes < 0 or not (self.flops or self.bytes):
-            raise InvalidArgumentError(
-                f"{self.opcode} {self.shapes} neither computes nor moves anything: "
-                f"flops={self.flops}, bytes={self.bytes}."
-            )
-
-
-@dataclass(frozen=True)
-class CollectiveEntry:
-    """A collective along one axis, as measured.
-
-    - `kind`: one of `kiwi.mesh.KINDS`; `devices`: the axis length; `dtype`: of what is moved.
-    - `axes`: those of the table's mesh that it ran along; empty where that is not known.
-    - `bytes`: the larger buffer of one device, as in `kiwi.mesh.collectives`.
-    - `seconds`, `spread`: as of `OperatorEntry`.
-
-    **Raises:** `InvalidArgumentError` for a figure that no measurement gives.
-    """
-
-    kind: str
-    devices: int
-    dtype: str
-    bytes: int
-    seconds: float
-    spread: float
-    axes: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        _check_time(f"{self.kind} of {self.bytes} bytes", self.seconds, self.spread)
-        if self.kind not in KINDS:
-            raise InvalidArgumentError(f"{self.kind!r} is not a collective.")
-        if self.devices < 2 or self.bytes < 1:
-            raise InvalidArgumentError(
-                f"{self.kind} of {self.bytes} bytes over {self.devices} devices moves nothing."
-            )
-
-
-@dataclass(frozen=True)
-class Environment:
-    """Where and with what a table was recorded; `date` as YYYY-MM-DD."""
-
-    device: str
-    jax: str
-    driver: str
-    date: str
+from kiwi.mesh.profile_entries import (
+    ARITHMETIC,
+    ELEMENTWISE,
+    STREAM,
+    STREAM_DTYPE,
+    CollectiveEntry,
+    Environment,
+    OperatorEntry,
+    Shapes,
+)
+from kiwi.mesh.profile_file import load_table, save_table, table_digest
 
 
 @dataclass(frozen=True)
@@ -150,9 +77,7 @@ class ProfileTable:
 
         **Raises:** `ProfileFileError` if the file cannot be written.
         """
-        from kiwi.mesh.profile_file import save_table
-
-        save_table(self, path)
+        save_table(self._content(), path)
 
     @classmethod
     def load(cls, path: str | Path) -> "ProfileTable":
@@ -161,16 +86,18 @@ class ProfileTable:
         **Raises:** `ProfileFileError` if the file is missing, truncated, of another kind or of a
         newer version, or if a figure in it is missing or impossible; it says which.
         """
-        from kiwi.mesh.profile_file import load_table
-
-        return load_table(path)
+        return load_table(path, cls)
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the table's file."""
-        from kiwi.mesh.profile_file import digest
+        return table_digest(self._content())
 
-        return digest(self)
+    def _content(self) -> dict[str, Any]:
+        """What a file keeps of the table."""
+        content = asdict(self)
+        del content["loaded_from"]
+        return content
 
     def with_operator(self, entry: OperatorEntry) -> "ProfileTable":
         """The table with one more entry."""
@@ -316,13 +243,6 @@ class ProfileTable:
 
 def _sizes(shapes: Shapes) -> tuple[int, ...]:
     return tuple(size for shape in shapes for size in shape)
-
-
-def _check_time(what: str, seconds: float, spread: float) -> None:
-    if not 0 < seconds < math.inf:
-        raise InvalidArgumentError(f"{what} cannot take {seconds} seconds.")
-    if not 0 <= spread < math.inf:
-        raise InvalidArgumentError(f"{what} cannot have a spread of {spread}.")
 
 
 def _check_distinct(keys: Iterable[tuple[object, ...]]) -> None:

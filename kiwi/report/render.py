@@ -17,7 +17,7 @@ _SCRIPTS = ("base.js", "memory.js", "shardings.js", "tables.js", "curves.js", "p
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """The report of `kiwi.plan.report_data`'s data, as HTML."""
+    """The report of `kiwi.plans.report_data`'s data, as HTML."""
     title = f"Kiwi: {data['title']}"
     # "</script>" in a string would end the element; JSON reads \\u003c as "<".
     text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -6,7 +6,7 @@ import pytest
 
 from kiwi.cli.main import main
 from kiwi.mesh import ProfileTable
-from kiwi.mesh.measure import Bench, Timing
+from kiwi.profiling.measure import Bench, Timing
 
 FILE = """
 import jax

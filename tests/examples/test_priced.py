@@ -4,12 +4,12 @@ import jax
 import pytest
 
 from examples._compare import EXAMPLES, Training
+from kiwi.calls.signature import JitOptions, bind
 from kiwi.hlo.costs import FREE_OPCODES
 from kiwi.hlo.loops import CARRY, RESULT
 from kiwi.mesh import DeviceMesh, hardware
-from kiwi.plan.planner import trace_call
-from kiwi.plan.signature import JitOptions, bind
-from kiwi.strategy.costs import UnitWork
+from kiwi.planners.planning import trace_call
+from kiwi.problem.costs import UnitWork
 
 MET_FREE = {
     "bitcast_convert",

@@ -13,7 +13,7 @@ from kiwi.hlo.tracing import trace
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph, build_units
 from kiwi.mesh import DeviceMesh, TensorSharding
-from kiwi.strategy.build import Fixed, PlanningProblem, build_problem
+from kiwi.problem.build import Fixed, PlanningProblem, build_problem
 
 
 def array(*shape: int, dtype: Any = "float32") -> jax.ShapeDtypeStruct:

@@ -12,7 +12,8 @@ import pytest
 
 import kiwi
 from kiwi.errors import ClusterError, InvalidMeshError
-from kiwi.mesh import Cluster, DeviceMesh, all_reduce, assignment, best_assignment, measure_cluster
+from kiwi.mesh import Cluster, DeviceMesh, all_reduce, assignment, best_assignment
+from kiwi.profiling.cluster_probe import measure_cluster
 
 RECORDED = Path(__file__).parent / "clusters"
 

@@ -5,6 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from benchmarks.resharding.greedy import greedy_path
+from benchmarks.resharding.reduction import reduction_path
 from kiwi.errors import ShardingConflictError
 from kiwi.mesh import (
     DeviceMesh,
@@ -13,11 +15,9 @@ from kiwi.mesh import (
     all_reduce,
     collective,
     enumerate_shardings,
-    greedy_path,
     reduce_scatter,
-    reduction_collectives,
-    reduction_path,
 )
+from kiwi.xla.rules.partitioner import reduction_collectives
 
 X, Y, Z = range(3)
 SHAPE = (1600, 3200)

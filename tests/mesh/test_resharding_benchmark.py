@@ -10,7 +10,7 @@ from benchmarks.resharding.compiled import Target, agree, foreseen, seconds
 from benchmarks.resharding.partial_sums import reduced_matmuls
 from benchmarks.resharding.report import report
 from kiwi.mesh import DeviceMesh
-from kiwi.plan.collectives import CollectiveUse, by_kind
+from kiwi.xla.collectives import CollectiveUse, by_kind
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "resharding" / "results"
 

@@ -6,9 +6,9 @@ import jax
 import pytest
 
 import kiwi
+from benchmarks.replay.merging import median_table
 from kiwi.errors import InvalidArgumentError, UnknownProfileError
 from kiwi.mesh import CATALOGUE, CollectiveEntry, Environment, OperatorEntry, ProfileTable
-from kiwi.mesh.merging import median_table
 from kiwi.mesh.shipped import find_table, shipped_names, table_named, write_analytic
 
 GPUS = [name for name, entry in CATALOGUE.items() if entry.platform == "gpu"]

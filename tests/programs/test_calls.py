@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 import kiwi
 from kiwi.hlo.regions import ASSUMED_TRIPS, region_flops, region_workspace_bytes, trips
-from kiwi.strategy.strategies import enumerate_strategies
+from kiwi.problem.strategies import enumerate_strategies
 from tests.helpers.planning import array, units_of
 
 W = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32) / 4

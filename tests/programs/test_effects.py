@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from kiwi.plan.emit import emit
-from kiwi.plan.execution import build_execution
+from kiwi.emit.emission import emit
+from kiwi.emit.execution import build_execution
+from tests.emit.test_emission import random_solution
 from tests.helpers.planning import array, flat, problem_of, units_of
-from tests.plan.test_emission import random_solution
 
 WIDTH = 16
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import kiwi
-from kiwi.plan.emit import emit
-from kiwi.plan.execution import Execution, build_execution
+from kiwi.emit.emission import emit
+from kiwi.emit.execution import Execution, build_execution
+from tests.emit.test_emission import random_solution
 from tests.helpers.planning import array, flat, problem_of, units_of
-from tests.plan.test_emission import random_solution
 
 WIDTH, BATCH, LAYERS = 16, 8, 3
 KEYS = {"typed": jax.random.key, "raw": jax.random.PRNGKey}

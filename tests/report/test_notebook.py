@@ -7,8 +7,8 @@ import pytest
 
 import kiwi
 from examples import mlp
-from kiwi.plan.document import document
-from kiwi.plan.report_data import report_data
+from kiwi.plans.document import document
+from kiwi.plans.report_data import report_data
 from kiwi.report.curves import memory_curves
 
 matplotlib = pytest.importorskip("matplotlib")

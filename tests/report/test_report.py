@@ -6,8 +6,8 @@ import pytest
 
 import kiwi
 from examples import gpt
-from kiwi.plan.document import document
-from kiwi.plan.report_data import report_data
+from kiwi.plans.document import document
+from kiwi.plans.report_data import report_data
 from kiwi.report import render, write_report
 from tests.helpers.browser import WHY_NOT, Browser, find_chromium
 

@@ -1,0 +1,155 @@
+"""`kiwi.Constraints`: what the caller pins or forbids of arguments, by pytree path.
+
+A path is the argument's name and the keys below it, with slashes: `state/params/Dense_0/kernel`.
+A pattern is a path in which `*` stands for any one part (or a piece of one) and `**` for any number
+of parts, none included; it has to match the whole path.
+"""
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax.sharding import NamedSharding, PartitionSpec
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.hlo.host_memory import HOST_MEMORY
+
+_PARTS = re.compile(r"\[['\"]?(.*?)['\"]?\]|([^.\[\]]+)")
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a plan has to observe of its arguments.
+
+    - `shardings`: pattern → how each argument that it matches lies. The first pattern that matches
+      counts; None leaves what it matches open, `PartitionSpec.UNCONSTRAINED` one dimension.
+    - `forbid_replicated`: patterns of arguments of which every device holds a part only. What no
+      mesh axis divides is left out, unless a pattern matches nothing else.
+    - `memory_kinds`: pattern → "pinned_host" for arguments that lie in host memory, and with them
+      the results that replace them, or "device". The first pattern that matches counts. The plan
+      copies them to the device where they are read (`kiwi.calls.host_memory`).
+
+    **Raises:** `InvalidArgumentError` for a sharding or a memory kind that is none.
+    """
+
+    shardings: Mapping[str, PartitionSpec | NamedSharding | None] = field(default_factory=dict)
+    forbid_replicated: Sequence[str] = ()
+    memory_kinds: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.forbid_replicated, str):
+            object.__setattr__(self, "forbid_replicated", (self.forbid_replicated,))
+        for pattern, sharding in self.shardings.items():
+            if sharding is not None and not isinstance(sharding, PartitionSpec | NamedSharding):
+                raise InvalidArgumentError(
+                    f"The sharding {sharding!r} pinned for {pattern!r} is not understood.",
+                    suggestion="A PartitionSpec, a NamedSharding, or None to leave it open.",
+                )
+        for pattern, kind in self.memory_kinds.items():
+            if kind not in ("device", HOST_MEMORY):
+                raise InvalidArgumentError(
+                    f"The memory kind {kind!r} given for {pattern!r} is not known.",
+                    suggestion=f'"device" or "{HOST_MEMORY}".',
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, for plan files."""
+        shardings = {p: None if s is None else _plain(s) for p, s in self.shardings.items()}
+        return {
+            "shardings": shardings,
+            "forbid_replicated": list(self.forbid_replicated),
+            "memory_kinds": dict(self.memory_kinds),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Constraints":
+        """What `to_json` gave."""
+        shardings = {
+            pattern: None if entries is None else PartitionSpec(*map(_entry_of_plain, entries))
+            for pattern, entries in data["shardings"].items()
+        }
+        return cls(shardings, tuple(data["forbid_replicated"]), data.get("memory_kinds", {}))
+
+
+def _plain(sharding: PartitionSpec | NamedSharding) -> list[Any]:
+    spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
+    entries = ("?" if e is PartitionSpec.UNCONSTRAINED else e for e in spec)
+    return [list(e) if isinstance(e, tuple) else e for e in entries]
+
+
+def _entry_of_plain(entry: Any) -> Any:
+    if entry == "?":
+        return PartitionSpec.UNCONSTRAINED
+    return tuple(entry) if isinstance(entry, list) else entry
+
+
+def slash_path(path: str) -> str:
+    """A path of `Call.paths`, `state.params['w']`, with slashes: `state/params/w`."""
+    return "/".join(quoted or plain for quoted, plain in _PARTS.findall(path))
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a pattern matches a path with slashes."""
+    return _match(pattern.strip("/").split("/"), path.split("/"))
+
+
+def _match(pattern: Sequence[str], parts: Sequence[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_match(pattern[1:], parts[k:]) for k in range(len(parts) + 1))
+    if not parts or not fnmatch.fnmatchcase(parts[0], pattern[0]):
+        return False
+    return _match(pattern[1:], parts[1:])
+
+
+def matched(pattern: str, paths: Sequence[str], what: str) -> list[int]:
+    """The positions of the paths that a pattern matches.
+
+    **Raises:** `InvalidArgumentError` if there is none.
+    """
+    found = [k for k, path in enumerate(paths) if matches(pattern, path)]
+    if not found:
+        shown = ", ".join(paths[:6]) + (", ..." if len(paths) > 6 else "")
+        raise InvalidArgumentError(
+            f"The pattern {pattern!r} of {what} matches no argument.",
+            cause=f"The arguments are {shown}.",
+            suggestion="A pattern matches whole paths; ** stands for any number of parts.",
+        )
+    return found
+
+
+def sharding_of_text(text: str) -> PartitionSpec:
+    """A sharding as on the command line: one entry a dimension, `x,-,y+z`; `?` leaves one open."""
+    return PartitionSpec(*(_entry(part.strip()) for part in text.split(",") if part.strip()))
+
+
+def _entry(part: str) -> Any:
+    if part == "?":
+        return PartitionSpec.UNCONSTRAINED
+    if part in ("-", "None"):
+        return None
+    names = part.split("+")
+    return names[0] if len(names) == 1 else tuple(names)
+
+
+def constraints_of_text(
+    pins: Iterable[str], forbidden: Iterable[str], on_host: Iterable[str] = ()
+) -> Constraints:
+    """Constraints of the command line: `PATTERN=SHARDING` each, and patterns of what is not
+    replicated, and of what lies in host memory.
+
+    **Raises:** `InvalidArgumentError` for a pin without "=".
+    """
+    shardings: dict[str, PartitionSpec | NamedSharding | None] = {}
+    for text in pins:
+        pattern, sign, spec = text.partition("=")
+        if not sign:
+            raise InvalidArgumentError(
+                f"The pin {text!r} has no sharding.",
+                suggestion="PATTERN=SHARDING, for example 'params/**=x,-'.",
+            )
+        shardings[pattern] = sharding_of_text(spec)
+    return Constraints(shardings, tuple(forbidden), dict.fromkeys(on_host, HOST_MEMORY))

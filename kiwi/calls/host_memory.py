@@ -1,0 +1,95 @@
+"""Which arguments and results of a call lie in host memory.
+
+An argument does if a sharding given for it says so (`memory_kind="pinned_host"` in `in_shardings`
+or in a constraint), or the first pattern of `Constraints.memory_kinds` that it matches. A result
+does if `out_shardings` says so, or if it replaces such an argument in the next step
+(`kiwi.calls.replaced_arguments`): a training loop hands it back as it came.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+from jax.sharding import NamedSharding
+
+from kiwi.calls.constraints import Constraints, matched, slash_path
+from kiwi.calls.replaced_arguments import carried_results
+from kiwi.calls.signature import Call, flatten_prefix
+from kiwi.errors import InvalidArgumentError
+from kiwi.hlo.host_memory import HOST_MEMORY, fetch, store
+from kiwi.hlo.units import UnitGraph
+
+
+@dataclass(frozen=True)
+class OnHost:
+    """Positions of flat arguments and results in host memory.
+
+    `results` None: those that `host_results` finds.
+    """
+
+    arguments: frozenset[int] = frozenset()
+    results: frozenset[int] | None = None
+
+
+def host_arguments(call: Call, constraints: Constraints) -> frozenset[int]:
+    """Positions among the leaves of a call.
+
+    **Raises:** `InvalidArgumentError` if a pattern matches nothing, or something without bytes of
+    its own that could be copied (a key).
+    """
+    paths = [slash_path(path) for path in call.paths]
+    kinds: dict[int, str] = {}
+    for pattern, kind in constraints.memory_kinds.items():
+        for k in matched(pattern, paths, "memory_kinds"):
+            kinds.setdefault(k, kind)
+    for pattern, sharding in constraints.shardings.items():
+        for k in matched(pattern, paths, "shardings") if _is_on_host(sharding) else ():
+            kinds.setdefault(k, HOST_MEMORY)
+    for k, sharding in call.given_shardings.items():
+        if _is_on_host(sharding):
+            kinds[k] = HOST_MEMORY
+    found = frozenset(k for k, kind in kinds.items() if kind == HOST_MEMORY)
+    for k in found:
+        if jnp.issubdtype(call.shapes[k].dtype, jax.dtypes.extended):
+            raise InvalidArgumentError(
+                f"{paths[k]} of type {call.shapes[k].dtype} cannot lie in host memory.",
+                suggestion="Leave it out of memory_kinds.",
+            )
+    return found
+
+
+def host_results(
+    call: Call, arguments: frozenset[int], out_tree: Any, units: UnitGraph
+) -> frozenset[int]:
+    """Positions among the results of a call's program."""
+    program = units.graph.program
+    values = {program.arguments[k] for k in arguments}
+    found = {p for p, a in carried_results(call, out_tree, units).items() if a in values}
+    if call.options.out_shardings is not None:
+        shell = jax.tree.unflatten(out_tree, list(range(len(program.results))))
+        given = flatten_prefix(call.options.out_shardings, shell, "out_shardings")
+        found |= {p for p, sharding in enumerate(given) if _is_on_host(sharding)}
+        found -= {p for p, sharding in enumerate(given) if _is_on_device(sharding)}
+    return frozenset(found)
+
+
+def moving(
+    function: Callable[..., Any], arguments: frozenset[int], results: frozenset[int]
+) -> Callable[..., list[Any]]:
+    """A function of flat leaves that fetches these arguments and stores these results."""
+
+    def moved(*leaves: Any) -> list[Any]:
+        inside = [fetch(leaf) if k in arguments else leaf for k, leaf in enumerate(leaves)]
+        return [store(r) if k in results else r for k, r in enumerate(function(*inside))]
+
+    return moved
+
+
+def _is_on_host(sharding: Any) -> bool:
+    return isinstance(sharding, NamedSharding) and sharding.memory_kind == HOST_MEMORY
+
+
+def _is_on_device(sharding: Any) -> bool:
+    return isinstance(sharding, NamedSharding) and sharding.memory_kind == "device"

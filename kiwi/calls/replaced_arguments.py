@@ -1,0 +1,72 @@
+"""Which results replace which arguments in the next step.
+
+1. A result that takes over a donated argument's buffer replaces that argument.
+2. An argument, not donated, whose pytree has the same structure and types as a part of the
+   result (the whole result, or one element of a tuple) is replaced by that part: `state` in
+   `state, metrics = step(state, batch)`. The first such part counts, each part once.
+
+A result that replaces an argument gets the argument's sharding, so that a training loop does
+not reshard between steps.
+"""
+
+from typing import Any
+
+import jax
+
+from kiwi.calls.signature import Call
+from kiwi.hlo.units import UnitGraph
+
+LEAST_LEAVES = 2
+"""A lone array of equal shape is taken for a coincidence."""
+
+
+def carried_results(call: Call, out_tree: Any, units: UnitGraph) -> dict[int, int]:
+    """Position of a result → value index of the argument that it replaces."""
+    program = units.graph.program
+    found = {}
+    for position, result in enumerate(program.results):
+        if isinstance(result, int) and result in units.aliased_results:
+            found[position] = units.aliased_results[result]
+    for results, leaves in _matching_parts(call, out_tree, units):
+        for position, leaf in zip(results, leaves, strict=True):
+            if isinstance(program.results[position], int) and position not in found:
+                found[position] = program.arguments[leaf]
+    return found
+
+
+def _matching_parts(
+    call: Call, out_tree: Any, units: UnitGraph
+) -> list[tuple[list[int], list[int]]]:
+    """Pairs (result positions, argument leaves) of parts of equal structure and types."""
+    positional, _ = jax.tree.unflatten(call.tree, list(range(len(call.shapes))))
+    result = jax.tree.unflatten(out_tree, list(range(len(units.graph.program.results))))
+    parts = [result, *(result if type(result) in (tuple, list) else ())]
+    used: set[int] = set()
+    pairs = []
+    for argument in positional:
+        leaves = jax.tree.leaves(argument)
+        if len(leaves) < LEAST_LEAVES or set(leaves) & set(call.donated):
+            continue
+        for index, part in enumerate(parts):
+            results = jax.tree.leaves(part)
+            if index not in used and _match(call, units, argument, part, leaves, results):
+                used.add(index)
+                pairs.append((results, leaves))
+                break
+    return pairs
+
+
+def _match(
+    call: Call, units: UnitGraph, argument: Any, part: Any, leaves: list[int], results: list[int]
+) -> bool:
+    if jax.tree.structure(argument) != jax.tree.structure(part):
+        return False
+    program = units.graph.program
+    for leaf, position in zip(leaves, results, strict=True):
+        result = program.results[position]
+        if not isinstance(result, int):
+            continue
+        value, shape = program.values[result], call.shapes[leaf]
+        if (value.shape, value.dtype) != (shape.shape, shape.dtype):
+            return False
+    return True

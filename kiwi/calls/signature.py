@@ -1,0 +1,278 @@
+"""Arguments as `jax.jit` treats them: static ones, donated ones, pytrees, given shardings."""
+
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from kiwi.errors import InvalidArgumentError, InvalidFunctionError, ShardingConflictError
+from kiwi.hlo.host_memory import HOST_MEMORY
+from kiwi.mesh import DeviceMesh, TensorSharding
+
+
+@dataclass(frozen=True)
+class JitOptions:
+    """The options that `kiwi.jit` shares with `jax.jit`."""
+
+    static_argnums: tuple[int, ...] = ()
+    static_argnames: tuple[str, ...] = ()
+    donate_argnums: tuple[int, ...] = ()
+    donate_argnames: tuple[str, ...] = ()
+    in_shardings: Any = None
+    out_shardings: Any = None
+
+    @classmethod
+    def of(
+        cls,
+        fun: Callable[..., Any],
+        static_argnums: int | Sequence[int] | None,
+        static_argnames: str | Sequence[str] | None,
+        donate_argnums: int | Sequence[int] | None,
+        donate_argnames: str | Sequence[str] | None,
+        in_shardings: Any,
+        out_shardings: Any,
+    ) -> "JitOptions":
+        """Completes numbers by names and the other way round, from the signature of `fun`."""
+        parameters = _positional_parameters(fun)
+        static = _complete(parameters, _ints(static_argnums), _names(static_argnames))
+        donate = _complete(parameters, _ints(donate_argnums), _names(donate_argnames))
+        if set(static[0]) & set(donate[0]) or set(static[1]) & set(donate[1]):
+            raise InvalidArgumentError(
+                f"Both static and donated: {sorted({*static[1]} & {*donate[1]})}.",
+                suggestion="Static arguments have no buffer to donate.",
+            )
+        return cls(*static, *donate, in_shardings, out_shardings)
+
+
+def _positional_parameters(fun: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in kinds]
+
+
+def _ints(numbers: int | Sequence[int] | None) -> tuple[int, ...]:
+    if numbers is None:
+        return ()
+    return (numbers,) if isinstance(numbers, int) else tuple(numbers)
+
+
+def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    if names is None:
+        return ()
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _complete(
+    parameters: Sequence[str], numbers: tuple[int, ...], names: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    for number in numbers:
+        if parameters and not -len(parameters) <= number < len(parameters):
+            raise InvalidArgumentError(
+                f"Argument number {number} does not exist; the function takes {len(parameters)}.",
+                suggestion="Numbers count positional arguments from 0.",
+            )
+    positive = {n % len(parameters) if parameters else n for n in numbers}
+    positive |= {parameters.index(name) for name in names if name in parameters}
+    named = {*names, *(parameters[n] for n in positive if n < len(parameters))}
+    return tuple(sorted(positive)), tuple(sorted(named))
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call's arguments, flat.
+
+    - `leaves`: the dynamic arguments' leaves; `shapes` their types; `paths` their names, such
+      as `state.params['w']`.
+    - `donated`: positions among the leaves whose buffers the caller gives away.
+    - `given_shardings`: positions that the caller fixes.
+    - `function`: `fun` of the flat leaves; returns the flat results.
+    - `key`: what plans are cached by.
+    - `name`: the function's name; `options`: how it was bound.
+    """
+
+    leaves: tuple[Any, ...]
+    shapes: tuple[jax.ShapeDtypeStruct, ...]
+    paths: tuple[str, ...]
+    tree: Any
+    donated: tuple[int, ...]
+    given_shardings: Mapping[int, Any]
+    function: Callable[..., Any]
+    key: Hashable
+    name: str = ""
+    options: JitOptions = JitOptions()
+
+
+def bind(
+    fun: Callable[..., Any],
+    options: JitOptions,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Call:
+    """Flattens a call's arguments.
+
+    **Raises:** `InvalidFunctionError` if there is no array among them, `InvalidArgumentError`
+    for a leaf that is no array or a static argument that cannot be hashed.
+    """
+    static = {i: a for i, a in enumerate(args) if i in options.static_argnums}
+    static_kwargs = {k: v for k, v in kwargs.items() if k in options.static_argnames}
+    dynamic = tuple(None if i in static else a for i, a in enumerate(args))
+    dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in static_kwargs}
+    with_paths, tree = jax.tree_util.tree_flatten_with_path((dynamic, dynamic_kwargs))
+    parameters = _positional_parameters(fun)
+    paths = tuple(_path_name(path, parameters) for path, _ in with_paths)
+    leaves = tuple(leaf for _, leaf in with_paths)
+    shapes = tuple(_shape_of(leaf, path) for leaf, path in zip(leaves, paths, strict=True))
+    if not shapes:
+        raise InvalidFunctionError(
+            f"The call of {_name(fun)} has no array argument.",
+            cause="There is nothing to shard; values captured by the function are constants.",
+            suggestion="Pass the training state and the batch as arguments.",
+        )
+
+    def flat_function(*flat: Any) -> Any:
+        positional, keywords = jax.tree.unflatten(tree, flat)
+        full = [static.get(i, a) for i, a in enumerate(positional)]
+        return fun(*full, **keywords, **static_kwargs)
+
+    return Call(
+        leaves,
+        shapes,
+        paths,
+        tree,
+        tuple(k for k, (path, _) in enumerate(with_paths) if _is_donated(path, options)),
+        _given(options.in_shardings, dynamic, len(leaves)),
+        flat_function,
+        _key(tree, shapes, static, static_kwargs),
+        _name(fun),
+        options,
+    )
+
+
+def _name(fun: Callable[..., Any]) -> str:
+    return getattr(fun, "__name__", repr(fun))
+
+
+def _path_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
+    """A path below (args, kwargs) as the user would write it."""
+    head: Any = path[1]
+    if isinstance(head, jax.tree_util.SequenceKey):
+        name = parameters[head.idx] if head.idx < len(parameters) else f"args[{head.idx}]"
+    else:
+        name = str(head.key)
+    return str(name) + jax.tree_util.keystr(tuple(path[2:]))
+
+
+def _shape_of(leaf: Any, path: str) -> jax.ShapeDtypeStruct:
+    try:
+        aval = jax.typeof(leaf)
+        return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    except (TypeError, AttributeError) as error:
+        raise InvalidArgumentError(
+            f"Argument {path} is {type(leaf).__name__}, not an array.",
+            cause=str(error),
+            suggestion="Name it in static_argnums or static_argnames.",
+        ) from error
+
+
+def _is_donated(path: Sequence[Any], options: JitOptions) -> bool:
+    head = path[1]
+    if isinstance(head, jax.tree_util.SequenceKey):
+        return head.idx in options.donate_argnums
+    return str(head.key) in options.donate_argnames
+
+
+def _given(prefix: Any, args: tuple[Any, ...], leaf_count: int) -> dict[int, Any]:
+    """The caller's `in_shardings` by leaf; None means left to the planner."""
+    if prefix is None:
+        return {}
+    flat = flatten_prefix(prefix, args, "in_shardings")
+    return {k: s for k, s in enumerate(flat[:leaf_count]) if s is not None}
+
+
+def flatten_prefix(prefix: Any, full: Any, what: str) -> list[Any]:
+    """One sharding, or None, per leaf of `full`, from a pytree prefix of shardings.
+
+    **Raises:** `ShardingConflictError` if it is no prefix.
+    """
+    try:
+        spread = jax.tree_util.tree_broadcast(prefix, full, is_leaf=_is_sharding_leaf)
+    except ValueError as error:
+        raise ShardingConflictError(
+            f"{what} does not fit the pytree that it is for: {error}",
+            suggestion=f"{what} must be a pytree prefix, as in jax.jit.",
+        ) from error
+    return jax.tree.leaves(spread, is_leaf=_is_sharding_leaf)
+
+
+def _is_sharding_leaf(node: Any) -> bool:
+    return node is None or isinstance(node, jax.sharding.PartitionSpec | jax.sharding.Sharding)
+
+
+def to_tensor_sharding(
+    given: Any, shape: tuple[int, ...], mesh: DeviceMesh, what: str
+) -> TensorSharding:
+    """A caller's `PartitionSpec` or `NamedSharding` on the plan's mesh.
+
+    **Raises:** `ShardingConflictError` if it contradicts the mesh or the shape.
+    """
+    spec = given.spec if isinstance(given, jax.sharding.NamedSharding) else given
+    if not isinstance(spec, jax.sharding.PartitionSpec):
+        raise ShardingConflictError(
+            f"The sharding {given!r} given for {what} is not understood.",
+            suggestion="A PartitionSpec or a NamedSharding, or None to leave it to the planner.",
+        )
+    if isinstance(given, jax.sharding.NamedSharding):
+        _check_memory_kind(given, what)
+        sizes = {name: given.mesh.shape[name] for name in given.mesh.axis_names}
+        planned = dict(zip(mesh.axis_names, mesh.shape, strict=True))
+        if sizes != planned:
+            raise ShardingConflictError(
+                f"The sharding given for {what} is on the mesh {sizes}, the plan on {planned}.",
+                suggestion="Give the plan the same mesh, or PartitionSpecs.",
+            )
+    try:
+        sharding = TensorSharding.from_partition_spec(spec, len(shape), mesh.axis_names)
+        sharding.check(shape, mesh.shape)
+    except ShardingConflictError as error:
+        raise ShardingConflictError(
+            f"The sharding {spec} given for {what} of shape {shape} does not fit: {error.what}",
+            cause=error.cause,
+            suggestion=error.suggestion,
+        ) from error
+    return sharding.without_trivial_axes(mesh.shape)
+
+
+def _check_memory_kind(given: jax.sharding.NamedSharding, what: str) -> None:
+    """Arguments and results lie in the devices' own memory, or in the host's pinned one."""
+    kinds = {None, "device", HOST_MEMORY}
+    if isinstance(given.mesh, jax.sharding.Mesh):
+        kinds.add(given.mesh.devices.flat[0].default_memory().kind)
+    if given.memory_kind not in kinds:
+        raise ShardingConflictError(
+            f"The sharding given for {what} is in the memory {given.memory_kind!r}.",
+            cause="Devices do not read from there by themselves.",
+            suggestion=f"The same sharding without memory_kind, or with {HOST_MEMORY!r}.",
+        )
+
+
+def _key(
+    tree: Any,
+    shapes: Sequence[jax.ShapeDtypeStruct],
+    static: Mapping[int, Any],
+    static_kwargs: Mapping[str, Any],
+) -> Hashable:
+    types = tuple((s.shape, str(s.dtype), s.weak_type) for s in shapes)
+    key = (tree, types, tuple(sorted(static.items())), tuple(sorted(static_kwargs.items())))
+    try:
+        hash(key)
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"A static argument cannot be hashed: {error}.",
+            suggestion="Static arguments must be hashable, as in jax.jit.",
+        ) from error
+    return key

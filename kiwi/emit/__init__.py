@@ -1,0 +1,1 @@
+"""A solution of the planning problem as a JAX function."""

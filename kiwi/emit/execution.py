@@ -1,0 +1,93 @@
+"""What a plan executes: a `Schedule` of units, with the layout of everything they touch."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kiwi.hlo.units import UnitGraph
+from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.solver.schedule import Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Execution:
+    """A schedule of units and their layouts.
+
+    - `argument_shardings`: per flat argument.
+    - `result_shardings`: per flat result; None for a result that is a literal.
+    - `layouts`: per value index the sharding in which it is stored.
+    - `reads[u]`: for unit u, per entry of `rule.reads`, the sharding that it expects.
+    - `kept_copies`: the entries, as (unit, number), for which the unit's first run reads the copy
+      that the latest earlier reader of the value left.
+    """
+
+    units: UnitGraph
+    mesh: DeviceMesh
+    schedule: Schedule
+    argument_shardings: tuple[TensorSharding, ...]
+    result_shardings: tuple[TensorSharding | None, ...]
+    layouts: dict[int, TensorSharding]
+    reads: tuple[tuple[TensorSharding, ...], ...]
+    kept_copies: KeptCopies = NONE_KEPT
+
+    @functools.cached_property
+    def recomputed(self) -> frozenset[int]:
+        """The units that run more than once."""
+        return frozenset(u for u, count in self.schedule.computations().items() if count > 1)
+
+
+def build_execution(
+    planning: PlanningProblem, solution: Sequence[int], kept: KeptCopies = NONE_KEPT
+) -> Execution:
+    """Turns a solution of the problem into an execution; `kept`: copies of operands kept."""
+    units = planning.units
+    choices = planning.unit_choices(solution)
+    layouts = dict(planning.source_shardings(solution))
+    for unit, (strategy, _) in zip(units.units, choices, strict=True):
+        layouts.update(zip(unit.outputs, strategy.results, strict=True))
+    recompute_at = {
+        unit.index: residency.recompute_at
+        for unit, (_, residency) in zip(units.units, choices, strict=True)
+        if residency.recompute_at is not None
+    }
+    return Execution(
+        units,
+        planning.mesh,
+        recomputation_schedule(_depths(units), recompute_at),
+        tuple(layouts[a] for a in units.graph.program.arguments),
+        _result_shardings(planning, layouts),
+        layouts,
+        tuple(strategy.reads for strategy, _ in choices),
+        kept,
+    )
+
+
+def _depths(units: UnitGraph) -> list[int]:
+    return [len(units.graph.program.loops_around(unit.loop)) for unit in units.units]
+
+
+def recomputation_schedule(depths: Sequence[int], recompute_at: dict[int, int]) -> Schedule:
+    """Units in order; before unit t, those recomputed at t, in their original order.
+
+    `depths[u]` counts the loops around unit u: in front of a loop, what runs outside of it comes
+    first.
+    """
+    again: list[list[int]] = [[] for _ in depths]
+    for unit in sorted(recompute_at, key=lambda u: (depths[u], u)):
+        again[recompute_at[unit]].append(unit)
+    return Schedule(tuple(u for t in range(len(depths)) for u in (*again[t], t)))
+
+
+def _result_shardings(
+    planning: PlanningProblem, layouts: dict[int, TensorSharding]
+) -> tuple[TensorSharding | None, ...]:
+    found: list[TensorSharding | None] = []
+    for position, result in enumerate(planning.units.graph.program.results):
+        if position in planning.fixed.results:
+            found.append(planning.fixed.results[position])
+        elif position in planning.fixed.carried:
+            found.append(layouts[planning.fixed.carried[position]])
+        else:
+            found.append(layouts[result] if isinstance(result, int) else None)
+    return tuple(found)

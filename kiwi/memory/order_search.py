@@ -1,0 +1,370 @@
+"""Orders of steps under which XLA's heap wastes less: a search by annealing.
+
+XLA's heap needs more than what is alive (`kiwi.memory.heap`), differently for each order of the
+same steps. Runs of steps change places, within what they read and what reads them: they move to
+random places, and stay there where what is needed falls, or hardly grows. What is needed is the
+heap, as XLA would place the buffers, or, where neighbours may run in either order
+(`kiwi.emit.barriers`), what is alive then, if that is more.
+
+Units: bytes, and positions of steps, both ends included.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+
+import numba
+import numpy as np
+
+from kiwi.memory.heap import placed_bytes
+
+MOST_TRIES = 20_000
+WORK = 8e9
+"""Tries times the square of the number of buffers: three seconds or less."""
+LEAST_TRIES = 20
+"""Large programs waste less, and get fewer tries."""
+HEAT = 0.001
+"""The part of the aim by which what is needed may grow in the beginning; falls to 0. With 0.01 a
+ViT of 300 steps at 40 % ended above the budget, as it did with 0 for one of two seeds."""
+
+NEAR = 8
+"""Every other step to move is at most so many from where most is needed."""
+
+_NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """What is held from step `first` on until the last of `readers` has run.
+
+    - `first`: -1 for what is there from the start. `is_behind`: it begins just after that step.
+    - `readers`: steps; the number of steps stands for the end.
+    - `overwritten_by`: the reader that writes its result here, where it comes last; -1 if none.
+    - `is_temporary`: while step `first` runs, and not its result.
+    """
+
+    bytes: int
+    first: int
+    readers: tuple[int, ...] = ()
+    overwritten_by: int = -1
+    is_behind: bool = False
+    is_temporary: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Steps 0, 1, ... of a program with what they hold.
+
+    - `runs`: lengths of those that move together; they sum to the number of steps.
+    - `precedes`: pairs of steps, the former of which runs first, in another run.
+    - `swaps`: whether XLA may run a step before its neighbour.
+    - `constant_bytes`: held throughout, outside of the heap.
+    - `events`: how many buffers each step allocates and frees beside `buffers`, if that is known.
+      XLA compares lives by such events.
+    """
+
+    runs: tuple[int, ...]
+    precedes: frozenset[tuple[int, int]]
+    buffers: tuple[Buffer, ...]
+    swaps: bool = False
+    constant_bytes: int = 0
+    events: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of steps."""
+        return sum(self.runs)
+
+
+def needed_bytes(steps: Steps, order: Sequence[int] | None = None) -> int:
+    """What an order of runs needs, by default the given one."""
+    given = np.arange(len(steps.runs)) if order is None else np.array(order)
+    arrays = _arrays(steps)
+    needed, _, _, _ = _needed(_places(given, _ends(steps)), arrays, _NEVER, _NEVER)
+    return int(needed) + steps.constant_bytes
+
+
+def better_order(
+    steps: Steps, limit_bytes: int, aim_bytes: float, seed: int = 0, *, anew: bool = False
+) -> tuple[int, ...]:
+    """An order of runs that needs no more than the given one: the best found, deterministically.
+
+    **Arguments:**
+
+    - `limit_bytes`: for what is alive, the constant bytes included.
+    - `aim_bytes`: what is needed where the search ends.
+    - `anew`: the given order is out of question, and what is close to it: the best of all that
+      are tried after a quarter of the moves, should it need more, too.
+    """
+    buffers = max(1, len(steps.buffers))
+    tries = int(max(LEAST_TRIES, min(MOST_TRIES, WORK / buffers**2)))
+    own = [int(each) - steps.constant_bytes for each in (limit_bytes, aim_bytes)]
+    heat = HEAT * aim_bytes
+    edges = _edges(steps)
+    runs = len(steps.runs)
+    ties = (*_rows(edges, runs), *_rows(((b, a) for a, b in edges), runs))
+    ends, arrays = _ends(steps), _arrays(steps)
+    found = _search(ends, ties, arrays, own[0], own[1], tries, heat, seed, anew)
+    return tuple(int(run) for run in found)
+
+
+def _ends(steps: Steps) -> np.ndarray:
+    """Where each run ends, in the given order, from 0 on."""
+    return np.array([0, *accumulate(steps.runs)], dtype=np.int64)
+
+
+def _edges(steps: Steps) -> list[tuple[int, int]]:
+    """`precedes` by runs."""
+    run_of = list(chain.from_iterable([k] * n for k, n in enumerate(steps.runs)))
+    pairs = {(run_of[a], run_of[b]) for a, b in steps.precedes}
+    return sorted((a, b) for a, b in pairs if a != b)
+
+
+def _rows(pairs: Iterable[tuple[int, int]], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each of `count` numbers those it is paired with, as starts of rows and entries."""
+    rows: list[list[int]] = [[] for _ in range(count)]
+    for row, entry in pairs:
+        rows[row].append(entry)
+    starts = [0, *accumulate(len(row) for row in rows)]
+    entries = list(chain.from_iterable(rows))
+    return np.array(starts, dtype=np.int64), np.array(entries, dtype=np.int64)
+
+
+def _arrays(steps: Steps) -> tuple[np.ndarray, ...]:
+    """Events of steps; of buffers bytes, their ranks, first steps, readers, and the rest."""
+    buffers = [b for b in steps.buffers if b.bytes or steps.swaps]
+    size = np.array([b.bytes for b in buffers], dtype=np.int64)
+    rank = np.searchsorted(np.unique(size), size).astype(np.int64)
+    readers = [(k, reader) for k, b in enumerate(buffers) for reader in b.readers]
+    flags = [(b.is_behind, b.is_temporary, steps.swaps) for b in buffers]
+    return (
+        np.array(steps.events or [0] * steps.count, dtype=np.int64),
+        size,
+        rank,
+        np.array([b.first for b in buffers], dtype=np.int64),
+        *_rows(readers, len(buffers)),
+        np.array([b.overwritten_by for b in buffers], dtype=np.int64),
+        np.array(flags, dtype=np.bool_).reshape(-1, 3),
+        _written_over(buffers),
+    )
+
+
+def _written_over(buffers: Sequence[Buffer]) -> np.ndarray:
+    """For each buffer the one that takes its place, where it is written over; -1 if none does."""
+    result = {b.first: k for k, b in enumerate(buffers) if b.readers and b.first >= 0}
+    found = []
+    for buffer in buffers:
+        other = result.get(buffer.overwritten_by, -1)
+        is_equal = other >= 0 and buffers[other].bytes == buffer.bytes
+        found.append(other if is_equal else -1)
+    return np.array(found, dtype=np.int64)
+
+
+@numba.njit(cache=True, nogil=True)
+def _places(order, ends):
+    """The position of each step, and behind them the end's, which is the last one."""
+    place = np.empty(ends[-1] + 1, np.int64)
+    at = 0
+    for run in order:
+        for step in range(ends[run], ends[run + 1]):
+            place[step] = at
+            at += 1
+    place[ends[-1]] = at - 1
+    return place
+
+
+@numba.njit(cache=True, nogil=True)
+def _search(ends, ties, arrays, limit, aim, tries, heat, seed, anew):
+    """Annealing; `ties` are the runs behind each and before each."""
+    np.random.seed(seed)
+    count = len(ends) - 1
+    order, at = np.arange(count), np.arange(count)
+    now, above, _, worst = _needed(_places(order, ends), arrays, _NEVER, aim)
+    best, least, least_above = order.copy(), now, above
+    if anew:
+        least = np.int64(_NEVER)
+    for tried in range(tries):
+        if least <= aim:
+            break
+        run = order[np.random.randint(count)]
+        if tried % 2:
+            run = _run_near(order, ends, worst[np.random.randint(2)])
+        low, high = _room(run, at, ties)
+        source, target = at[run], np.random.randint(low, high + 1)
+        if source == target:
+            continue
+        _move(order, at, source, target)
+        bound = now - heat * (1 - tried / tries) * np.log(1 - np.random.random())
+        found, above, alive, where = _needed(_places(order, ends), arrays, np.int64(bound), aim)
+        if alive > limit or found > bound:
+            _move(order, at, target, source)
+            continue
+        now, worst = found, where
+        if anew and tried < tries // 4:
+            continue
+        if found < least or (found == least and above < least_above):
+            best[:], least, least_above = order, found, above
+    return best
+
+
+@numba.njit(cache=True, nogil=True)
+def _run_near(order, ends, position):
+    """A run at most `NEAR` steps from a position."""
+    position += np.random.randint(-NEAR, NEAR + 1)
+    for run in order:
+        position -= ends[run + 1] - ends[run]
+        if position < 0:
+            return run
+    return order[-1]
+
+
+@numba.njit(cache=True, nogil=True)
+def _room(run, at, ties):
+    """The first and the last place that a run can be moved to."""
+    row, after, back, before = ties
+    low, high = 0, len(at) - 1
+    for k in range(back[run], back[run + 1]):
+        low = max(low, at[before[k]] + 1)
+    for k in range(row[run], row[run + 1]):
+        high = min(high, at[after[k]] - 1)
+    return low, high
+
+
+@numba.njit(cache=True, nogil=True)
+def _move(order, at, source, target):
+    run = order[source]
+    step = 1 if target > source else -1
+    for k in range(source, target, step):
+        order[k] = order[k + step]
+        at[order[k]] = k
+    order[target] = run
+    at[run] = target
+
+
+@numba.njit(cache=True, nogil=True)
+def _needed(place, arrays, bound, aim):
+    """The bytes needed, by how much neighbours the other way round are above the aim, the most
+    that is alive, and from where to where most is needed. Above `bound` the first is any number
+    above it."""
+    _, size, _, _, _, _, _, flags, _ = arrays
+    count, steps = len(size), len(place) - 1
+    begin, last, former = _lives(place, arrays)
+    held = _alive(begin, last, size, steps)
+    where = np.full(2, np.argmax(held))
+    alive = held[where[0]]
+    needed, above = alive, 0
+    if count and flags[0, 2]:
+        swapped = _swapped(place, begin, last, former, held, arrays)
+        for position, each in enumerate(swapped):
+            above += max(0, each - aim)
+            if each > needed:
+                needed = each
+                where[:] = position
+    if needed > bound:
+        return needed, above, alive, where
+    heap, low, high = _heap(begin, last, size.copy(), place, arrays, bound)
+    if heap > needed:
+        needed, where[0], where[1] = heap, low, high
+    return needed, above, alive, where
+
+
+@numba.njit(cache=True, nogil=True)
+def _heap(begin, last, size, place, arrays, bound):
+    """The heap as XLA builds it, and the life of the buffer at its top."""
+    events, _, rank, _, _, _, _, _, into = arrays
+    length = _events(begin, last, size, place, events)
+    for b in range(len(size)):
+        # What is written over another buffer shares its place, and comes when that does.
+        other = into[b]
+        if other >= 0 and begin[other] == last[b] + 1:
+            begin[other], length[other], size[b] = begin[b], length[b], 0
+    count, steps = len(size), len(place) - 1
+    by_size, by_length = np.empty(count, np.int64), np.empty(count, np.int64)
+    for b in range(count):
+        early = steps - begin[b]
+        by_size[b] = -(((rank[b] << 20 | length[b]) << 20) | early)
+        by_length[b] = -(((length[b] << 20 | rank[b]) << 20) | early)
+    heap, top = placed_bytes(np.argsort(by_size), begin, last, size, bound)
+    other_heap, other_top = placed_bytes(np.argsort(by_length), begin, last, size, bound)
+    if other_heap < heap:
+        heap, top = other_heap, other_top
+    return heap, begin[top], last[top]
+
+
+@numba.njit(cache=True, nogil=True)
+def _events(begin, last, size, place, events):
+    """How long each buffer lives, as XLA counts: by how many are allocated and freed meanwhile."""
+    steps = len(place) - 1
+    starts, allocated = np.zeros(steps + 1, np.int64), np.zeros(steps, np.int64)
+    for step in range(steps):
+        starts[place[step] + 1] = events[step]
+    for b in range(len(size)):
+        if size[b]:
+            allocated[begin[b]] += 1
+            starts[begin[b] + 1] += 1
+            starts[last[b] + 1] += 1
+    starts = np.cumsum(starts)
+    found = np.empty(len(size), np.int64)
+    for b in range(len(size)):
+        found[b] = starts[last[b]] + allocated[last[b]] - starts[begin[b]]
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _lives(place, arrays):
+    """When each buffer begins and ends, and its last reader but one."""
+    _, _, _, first, row, readers, overwritten_by, flags, _ = arrays
+    count = len(first)
+    begin, last = np.empty(count, np.int64), np.empty(count, np.int64)
+    former = np.full(count, -1, np.int64)
+    for b in range(count):
+        begin[b] = place[first[b]] + flags[b, 0] if first[b] >= 0 else 0
+        last[b] = begin[b]
+        for k in range(row[b], row[b + 1]):
+            at = place[readers[k]]
+            if at > last[b]:
+                former[b], last[b] = last[b], at
+            elif former[b] < at < last[b]:
+                former[b] = at
+        writer = overwritten_by[b]
+        if writer >= 0 and last[b] == place[writer] > begin[b]:
+            last[b] -= 1
+    return begin, last, former
+
+
+@numba.njit(cache=True, nogil=True)
+def _alive(begin, last, size, steps):
+    """What is held at each position."""
+    change = np.zeros(steps + 1, np.int64)
+    for b in range(len(size)):
+        change[begin[b]] += size[b]
+        change[last[b] + 1] -= size[b]
+    return np.cumsum(change[:steps])
+
+
+@numba.njit(cache=True, nogil=True)
+def _swapped(place, begin, last, former, held, arrays):
+    """What is alive should a step run before its neighbour, for each that does not read what the
+    neighbour yields: `former` reads it, too, or does not."""
+    _, size, _, first, row, readers, _, flags, _ = arrays
+    steps = len(held)
+    own, temporary = np.zeros(steps, np.int64), np.zeros(steps, np.int64)
+    freed, reads_neighbour = np.zeros(steps, np.int64), np.zeros(steps, np.bool_)
+    for b in range(len(size)):
+        if flags[b, 1]:
+            temporary[begin[b]] += size[b]
+            continue
+        if first[b] >= 0:
+            own[begin[b]] += size[b]
+        if last[b] > begin[b] and former[b] != last[b] - 1 and begin[b] != last[b] - 1:
+            freed[last[b]] += size[b]
+        for k in range(row[b], row[b + 1]):
+            if readers[k] < steps and place[readers[k]] == begin[b] + 1:
+                reads_neighbour[begin[b] + 1] = True
+    found = np.zeros(max(0, steps - 1), np.int64)
+    for k in range(steps - 1):
+        if not reads_neighbour[k + 1]:
+            others = own[k] + temporary[k]
+            later = max(temporary[k + 1], others - freed[k + 1])
+            found[k] = held[k] - others + own[k + 1] + later
+    return found

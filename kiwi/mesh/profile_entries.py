@@ -1,0 +1,98 @@
+"""What a profile table consists of: operators and collectives, as measured."""
+
+import math
+from dataclasses import dataclass
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.mesh.collective_kinds import KINDS
+
+Shapes = tuple[tuple[int, ...], ...]
+"""The local shapes of an operator's operands."""
+
+ELEMENTWISE = "elementwise"
+"""The variant of entries that say what it costs a kernel to apply a function once more."""
+
+ARITHMETIC = "mul"
+"""The elementwise opcode that stands for all that a vector unit does in a cycle or two."""
+
+STREAM, STREAM_DTYPE = "stream", "uint8"
+"""The opcode of memory traffic; its one shape is the number of bytes read plus written."""
+
+
+@dataclass(frozen=True)
+class OperatorEntry:
+    """An operator on one device, as measured.
+
+    - `opcode`: the operator; `variant`: what else distinguishes it, such as "bij,bjk->bik".
+    - `dtype`: of its operands; `shapes`: theirs, on one device.
+    - `flops`, `bytes`: its work, and what it reads and writes; for the roofline.
+    - `seconds`: median; `spread`: half the interquartile range over the median.
+
+    **Raises:** `InvalidArgumentError` for a figure that no measurement gives.
+    """
+
+    opcode: str
+    variant: str
+    dtype: str
+    shapes: Shapes
+    flops: float
+    bytes: int
+    seconds: float
+    spread: float
+
+    def __post_init__(self) -> None:
+        _check_time(f"{self.opcode} {self.shapes}", self.seconds, self.spread)
+        if any(size < 1 for shape in self.shapes for size in shape):
+            raise InvalidArgumentError(f"{self.opcode} has the empty shapes {self.shapes}.")
+        if not 0 <= self.flops < math.inf or self.bytes < 0 or not (self.flops or self.bytes):
+            raise InvalidArgumentError(
+                f"{self.opcode} {self.shapes} neither computes nor moves anything: "
+                f"flops={self.flops}, bytes={self.bytes}."
+            )
+
+
+@dataclass(frozen=True)
+class CollectiveEntry:
+    """A collective along one axis, as measured.
+
+    - `kind`: one of `kiwi.mesh.KINDS`; `devices`: the axis length; `dtype`: of what is moved.
+    - `axes`: those of the table's mesh that it ran along; empty where that is not known.
+    - `bytes`: the larger buffer of one device, as in `kiwi.mesh.collectives`.
+    - `seconds`, `spread`: as of `OperatorEntry`.
+
+    **Raises:** `InvalidArgumentError` for a figure that no measurement gives.
+    """
+
+    kind: str
+    devices: int
+    dtype: str
+    bytes: int
+    seconds: float
+    spread: float
+    axes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_time(f"{self.kind} of {self.bytes} bytes", self.seconds, self.spread)
+        if self.kind not in KINDS:
+            raise InvalidArgumentError(f"{self.kind!r} is not a collective.")
+        if self.devices < 2 or self.bytes < 1:
+            raise InvalidArgumentError(
+                f"{self.kind} of {self.bytes} bytes over {self.devices} devices moves nothing."
+            )
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where and with what a table was recorded; `date` as YYYY-MM-DD."""
+
+    device: str
+    jax: str
+    driver: str
+    date: str
+
+
+def _check_time(what: str, seconds: float, spread: float) -> None:
+    if not 0 < seconds < math.inf:
+        raise InvalidArgumentError(f"{what} cannot take {seconds} seconds.")
+    if not 0 <= spread < math.inf:
+        raise InvalidArgumentError(f"{what} cannot have a spread of {spread}.")

@@ -1,0 +1,204 @@
+"""Plans for one device by the planners of `kiwi.solver.remat`: recomputation and order alone.
+
+1. The step is planned without a limit and without recomputation: what is to be scheduled.
+2. A planner finds a schedule of its units within the budget.
+3. Steps change places where XLA's heap would waste much (`kiwi.planners.reordered_schedules`).
+4. It is emitted and compiled as any plan. While the compiled peak is over the budget, steps change
+   places again: orders that need equally much compile to different peaks. Where that does not help,
+   the limit is lowered by the excess, and planned again with another seed, from the last schedule
+   where the planner can (`kiwi.planners.schedule_loop`).
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kiwi.calls.traced import Traced
+from kiwi.emit.barriers import POINTER_BYTES, fences
+from kiwi.emit.execution import Execution
+from kiwi.memory.order_search import needed_bytes
+from kiwi.options import Settings
+from kiwi.planners.closed_loop import plan_of
+from kiwi.planners.registry import planner_named
+from kiwi.planners.reordered_schedules import Details, repacked, steps_of
+from kiwi.planners.schedule_loop import MOST_ROUNDS, tightened, with_schedule
+from kiwi.plans.plan import Plan
+from kiwi.problem.build import PlanningProblem
+from kiwi.problem.remat_graph import one_device_strategies, remat_graph
+from kiwi.solver import SolveResult
+from kiwi.solver.outcome import conclude
+from kiwi.solver.remat import RematGraph, RematResult, Search, simulate
+from kiwi.solver.schedule import Schedule
+
+NO_LIMIT_BYTES = 2**60
+
+MORE_FENCES = 1.2
+"""Room for the fences of what is recomputed: schedules of the models of `benchmarks/remat` have up
+to a tenth more steps at 40 %."""
+
+MOST_SEARCHES = 3
+"""How many searches for an order there are at most before a schedule is compiled."""
+SEED_STRIDE = 1000
+
+Find = Callable[[int, int], RematResult]
+"""A schedule within a limit in bytes, for a seed."""
+
+
+def pointer_bytes(execution: Execution) -> int:
+    """What XLA holds for tuples throughout: those that pass fences, and that of the results."""
+    results = len(execution.units.graph.program.results)
+    return fences(execution).pointer_bytes + POINTER_BYTES * results
+
+
+@dataclass(frozen=True, eq=False)
+class OneDevice:
+    """A step on one device, to be scheduled.
+
+    - `base`: the plan that computes everything once, in the given order.
+    - `graph`: of its units. `pointer_bytes` of what is resident there are for tuples, more than
+      those of `base`. `details`: of the graph's operators.
+    """
+
+    base: Plan
+    graph: RematGraph
+    pointer_bytes: int
+    details: Details
+
+    @classmethod
+    def of(cls, base: Plan, target: str) -> "OneDevice":
+        """The step of a plan for one device; `target` as in `kiwi.xla.rules.held_from_start`."""
+        units = base.execution.units
+        held_bytes = int(MORE_FENCES * pointer_bytes(base.execution))
+        strategies = one_device_strategies(units, base.mesh)
+        temporaries = tuple(tuple(each.buffers_while_running(target)) for each in strategies)
+        tuples = tuple(int(each.pointer_bytes > 0) for each in fences(base.execution).steps)
+        graph = remat_graph(units, strategies, target, held_bytes)
+        return cls(base, graph, held_bytes, Details(temporaries, tuples))
+
+
+def plan_one_device(traced: Traced, planning: PlanningProblem, settings: Settings) -> Plan:
+    """The first schedule whose program, compiled for `settings.verify`, is within the budget.
+
+    **Arguments:**
+
+    - `planning`: the step without recomputation and without a limit.
+
+    **Raises:** `InvalidMeshError` for several devices, `InfeasibleBudgetError` with the smallest
+    budget known to be feasible and a proven bound, `BudgetNotMetError` if no schedule fits as
+    compiled, `InvalidProblemError` where the planner cannot take the graph.
+    """
+    planner_named(settings.planner).check(settings.mesh)
+    step = OneDevice.of(_keeping_all(traced, planning, settings), planning.fixed.target)
+    seconds = max(0.1, settings.time_limit_seconds / MOST_ROUNDS)
+
+    search = Search(step.graph, settings.planner, seconds)
+    return tightened_schedule(step, search.within, settings)
+
+
+def tightened_schedule(step: OneDevice, find: Find, settings: Settings) -> Plan:
+    """The fastest of the schedules that were found whose program fits, as compiled.
+
+    **Raises:** what `find` raises for the budget itself; `BudgetNotMetError` as `tightened`.
+    """
+    seeds = itertools.count(settings.seed)
+
+    def plan_within(limit_bytes: int) -> Plan:
+        seed = next(seeds)
+        return scheduled(step, find(limit_bytes, seed), limit_bytes, seed)
+
+    def reordered(plan: Plan, limit_bytes: int, over_bytes: int) -> Plan | None:
+        return in_another_order(step, plan, limit_bytes, over_bytes, next(seeds))
+
+    cause = "XLA holds more than the schedule asks for."
+    return tightened(plan_within, settings, cause=cause, varies=True, reordered=reordered)
+
+
+def _keeping_all(traced: Traced, planning: PlanningProblem, settings: Settings) -> Plan:
+    """The only solution: on one device every node has one option."""
+    assert all(len(node.costs) == 1 for node in planning.problem.nodes)
+    only = (0,) * len(planning.problem.nodes)
+    result = conclude(planning.problem, only, -math.inf, solver=settings.planner)
+    return plan_of(traced, planning, result, settings)
+
+
+def scheduled(step: OneDevice, result: RematResult, limit_bytes: int, seed: int = 0) -> Plan:
+    """The plan of a schedule that was found for a step.
+
+    Steps may change places, within the limit, where XLA's heap would exceed the plan's budget.
+    """
+    base, graph = step.base, step.graph
+    budget_bytes = base.memory_budget_bytes
+    schedule = _repacked(step, result.schedule, limit_bytes, budget_bytes, seed)
+    seconds = base.estimate.step_seconds + result.compute_seconds - graph.once_seconds
+    answer = _solve_result(base.solve_result, result)
+    return _with_schedule(step, answer, schedule, seconds)
+
+
+def in_another_order(
+    step: OneDevice, plan: Plan, limit_bytes: int, over_bytes: int, seed: int
+) -> Plan | None:
+    """A plan of `scheduled` whose steps change places again; None if they stay.
+
+    What the compiled program was over the budget, `over_bytes`, is taken off the heap aimed at.
+    """
+    before = plan.execution.schedule
+    aimed_bytes = step.base.memory_budget_bytes - over_bytes
+    schedule = _repacked(step, before, limit_bytes, aimed_bytes, seed, anew=True)
+    if schedule == before:
+        return None
+    return _with_schedule(step, plan.solve_result, schedule, plan.estimate.step_seconds)
+
+
+def _repacked(
+    step: OneDevice,
+    before: Schedule,
+    limit_bytes: int,
+    budget_bytes: int,
+    seed: int,
+    *,
+    anew: bool = False,
+) -> Schedule:
+    """The order that needs least of those that some searches find, with the tuples of its fences.
+
+    The first that is within the plan's budget is taken.
+    """
+    graph, found = step.graph, []
+    for number in range(MOST_SEARCHES):
+        own, details = seed + number * SEED_STRIDE, step.details
+        order = repacked(graph, before, limit_bytes, budget_bytes, own, details, anew=anew)
+        held_bytes = pointer_bytes(replace(step.base.execution, schedule=order))
+        needed = needed_bytes(steps_of(graph, order, details)) - step.pointer_bytes + held_bytes
+        found.append((needed, order))
+        if needed <= step.base.memory_budget_bytes:
+            break
+    return min(found, key=lambda each: each[0])[1]
+
+
+def _with_schedule(
+    step: OneDevice, answer: SolveResult, schedule: Schedule, seconds: float
+) -> Plan:
+    """The plan of a step under a schedule that takes `seconds`, with the fences that it needs."""
+    base, found = step.base, simulate(step.graph, schedule)
+    execution = replace(base.execution, schedule=schedule)
+    more_bytes = pointer_bytes(execution) - step.pointer_bytes
+    peak_bytes = found.peak_bytes + more_bytes
+    memory_bytes = [each + more_bytes for each in found.memory_bytes]
+    plan = replace(base, solve_result=replace(answer, peak_bytes=peak_bytes))
+    return with_schedule(plan, schedule, seconds, peak_bytes, memory_bytes)
+
+
+def _solve_result(base: SolveResult, result: RematResult) -> SolveResult:
+    """The planner's outcome; the bound is the time of computing everything once."""
+    return replace(
+        base,
+        status=result.status,
+        objective=result.compute_seconds,
+        bound=result.bound_seconds,
+        seconds=result.seconds,
+        solver=result.planner,
+        peak_bytes=result.peak_bytes,
+        message="",
+        iterations=result.iterations,
+        deterministic=result.deterministic,
+    )

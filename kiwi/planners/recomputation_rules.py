@@ -1,0 +1,132 @@
+"""The baselines of the paper: recomputation by a rule, then sharding of the rewritten graph.
+
+- "alpa+dots": matrix products (and convolutions) are kept, everything else of the forward pass
+  is recomputed: the policy `jax.checkpoint_policies.dots_saveable` over the whole step.
+- "alpa+megatron": the attention core is recomputed (Korthikanti et al. 2022, section 5): what
+  lies on a way from a batched matrix product (the scores) through an exponential (the softmax)
+  to another batched one, without the latter, whose result is kept.
+- "two-pass": a schedule of recomputation is found first, for unsharded values and a budget that
+  is as many times larger as there are devices; then what it computes again is sharded. So do
+  systems that run the two passes one after the other (Liu et al. 2023).
+
+A rule says which units run again; each runs as late as it can (`kiwi.problem.fixed_recomputation`).
+Sharding is then chosen under the memory limit by the same solver as for "alpa".
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from kiwi.errors import InfeasibleBudgetError, InvalidFunctionError
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.mesh import DeviceMesh
+from kiwi.options import Settings
+from kiwi.problem.fixed_recomputation import may_be_recomputed
+from kiwi.problem.remat_graph import one_device_strategies, remat_graph
+from kiwi.sizes import format_bytes
+from kiwi.solver.remat import RematGraph, solve
+from kiwi.solver.remat.solve import DEFAULT_PLANNER
+from kiwi.xla.compilers import memory_model
+
+Rule = Callable[[UnitGraph, Settings], frozenset[int]]
+"""From the units of a step to the indices of those that are to be recomputed."""
+
+_MATMULS = frozenset({"dot_general", "conv_general_dilated"})
+
+
+def all_but_matmuls(units: UnitGraph, _: Settings) -> frozenset[int]:
+    """Units of the forward pass without a matrix product."""
+    return frozenset(
+        unit.index
+        for unit in units.units
+        if may_be_recomputed(units, unit) and not _primitives(units, unit) & _MATMULS
+    )
+
+
+def attention_core(units: UnitGraph, _: Settings) -> frozenset[int]:
+    """Units on a way from scores through a softmax to the mixed values, without the latter.
+
+    **Raises:** `InvalidFunctionError` if there is none.
+    """
+    batched = frozenset(u.index for u in units.units if _has_batched_matmul(units, u))
+    before, behind = _neighbours(units)
+    found: set[int] = set()
+    for unit in units.units:
+        is_softmax = "exp" in _primitives(units, unit) and unit.index not in batched
+        if unit.phase is Phase.FORWARD and is_softmax:
+            above, below = _walk(unit.index, before, batched), _walk(unit.index, behind, batched)
+            if above & batched and below & batched:
+                scores = set().union(*(_walk(s, behind, batched) for s in above & batched))
+                found |= (above & (batched | scores)) | (below - batched) | {unit.index}
+    found = {u for u in found if may_be_recomputed(units, units.units[u])}
+    if not found:
+        raise InvalidFunctionError(
+            "The step has no attention core: no softmax between two batched matrix products.",
+            suggestion='planner="joint" finds what to recompute in any step.',
+        )
+    return frozenset(found)
+
+
+def rematerialised_first(units: UnitGraph, settings: Settings) -> frozenset[int]:
+    """What a schedule for one device runs twice, under the budget of all devices together.
+
+    **Raises:** `InfeasibleBudgetError` if there is no such schedule.
+    """
+    devices = settings.mesh.size
+    try:
+        result = solve(
+            _unsharded_graph(units, settings),
+            devices * settings.memory_budget_bytes,
+            DEFAULT_PLANNER,
+            settings.time_limit_seconds / 2,
+            settings.seed,
+        )
+    except InfeasibleBudgetError as error:
+        least = None if not error.least_peak_bytes else -(-error.least_peak_bytes // devices)
+        raise InfeasibleBudgetError(
+            f"No schedule of unsharded values fits {devices} times "
+            f"{format_bytes(settings.memory_budget_bytes)}.",
+            cause="The first of the two passes sees no sharding.",
+            suggestion='planner="joint", or a larger memory_budget.',
+            least_peak_bytes=least,
+        ) from error
+    runs = Counter(result.schedule.steps)
+    return frozenset(u for u, n in runs.items() if n > 1)
+
+
+def _unsharded_graph(units: UnitGraph, settings: Settings) -> RematGraph:
+    one = DeviceMesh.create((1,), settings.mesh.hardware)
+    return remat_graph(units, one_device_strategies(units, one), memory_model(settings.verify))
+
+
+def _primitives(units: UnitGraph, unit: Unit) -> set[str]:
+    return {units.graph.program.equations[e].name for e in unit.equations}
+
+
+def _has_batched_matmul(units: UnitGraph, unit: Unit) -> bool:
+    equations = [units.graph.program.equations[e].jaxpr_eqn for e in unit.equations]
+    dots = [e for e in equations if e.primitive.name == "dot_general"]
+    return any(e.params["dimension_numbers"][1][0] for e in dots)
+
+
+def _neighbours(units: UnitGraph) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
+    """For each unit of the forward pass those whose results it reads, and its readers there."""
+    forward = [u for u in units.units if u.phase is Phase.FORWARD]
+    before = {u.index: {units.producer[v] for v in u.reads if v in units.producer} for u in forward}
+    behind: dict[int, set[int]] = {u.index: set() for u in forward}
+    for reader, read in before.items():
+        for unit in read:
+            behind[unit].add(reader)
+    return before, behind
+
+
+def _walk(start: int, neighbours: dict[int, set[int]], stops: frozenset[int]) -> set[int]:
+    """All that is reached from `start`, itself left out, without going past `stops`."""
+    found: set[int] = set()
+    waiting = [start]
+    while waiting:
+        new = neighbours[waiting.pop()] - found
+        found |= new
+        waiting += new - stops
+    return found

@@ -1,0 +1,226 @@
+"""The planner "two-stage": MAP's two solvers (Liu et al., 2023, section 5.3).
+
+1. The step is sharded, without recomputation, under `BUDGETS` growing budgets: the memory budget
+   times 1, (1 + α), (1 + α)², ... A larger one allows faster shardings that hold more.
+2. Each sharding is a graph for one device, with its communication (`sharded_remat_graph`). It is
+   divided into a chain, and `rotor` finds what to recompute under the memory budget itself.
+3. The fastest pair is emitted and compiled; while that is over the budget, the second stage is
+   repeated under a lower limit.
+
+A sharding that fits as it is needs no second stage. α is left open in the text.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kiwi.calls.traced import Traced
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
+from kiwi.options import Settings
+from kiwi.planners.closed_loop import plan_of
+from kiwi.planners.schedule_loop import tightened, with_schedule
+from kiwi.plans.plan import Plan
+from kiwi.problem.build import PlanningProblem
+from kiwi.problem.remat_graph import sharded_remat_graph, smallest_remat_graph
+from kiwi.sizes import format_bytes
+from kiwi.solver import SolveResult, SolveStatus, solve
+from kiwi.solver.remat import RematGraph, simulate
+from kiwi.solver.remat.result import Task
+from kiwi.solver.remat.rotor import rotor
+from kiwi.solver.settle import settled
+
+BUDGETS = 10
+GROWTH = 0.3
+"""α: the largest budget of the first stage is 1.3⁹ = 10.6 times the memory budget."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sharded:
+    """A sharding: the plan that recomputes nothing, and the graph of one device's part of it."""
+
+    plan: Plan
+    graph: RematGraph
+
+
+def plan_two_stage(traced: Traced, planning: PlanningProblem, settings: Settings) -> Plan:
+    """The fastest pair of a sharding and a schedule that fits, as compiled for `settings.verify`.
+
+    **Arguments:**
+
+    - `planning`: the step without recomputation, under the memory budget.
+
+    **Raises:** `InfeasibleBudgetError` with the smallest peak of all pairs and the largest working
+    set, `BudgetNotMetError` if none fits as compiled, `InvalidProblemError` if the step has no
+    backward pass.
+    """
+    try:
+        return _planned(traced, planning, settings)
+    except BudgetNotMetError:
+        raise
+    except InfeasibleBudgetError as error:
+        bound_bytes = least_bound_bytes(planning)
+        least_bytes = error.least_peak_bytes
+        raise _infeasible(settings.memory_budget_bytes, least_bytes, bound_bytes) from error
+
+
+def least_bound_bytes(planning: PlanningProblem) -> int:
+    """No sharding peaks lower under any schedule: the largest working set, as sharded as can be.
+
+    Results may take the place of operands, so that only the larger of both counts.
+    """
+    graph = smallest_remat_graph(planning)
+
+    def computed_bytes(values: Sequence[int]) -> int:
+        return sum(graph.values[v].size_bytes for v in values if graph.producer[v] >= 0)
+
+    return graph.resident_bytes + max(
+        (
+            max(computed_bytes(each.inputs), computed_bytes(each.outputs)) + each.temporary_bytes
+            for each in graph.operators
+        ),
+        default=0,
+    )
+
+
+def _planned(traced: Traced, planning: PlanningProblem, settings: Settings) -> Plan:
+    found = list(first_stage(planning, settings))
+    shardings = [
+        Sharded(plan_of(traced, planning, result, settings), _graph_of(planning, result))
+        for result in found
+        if result.solution is not None
+    ]
+    if not shardings:
+        peaks = [r.least_peak_bytes for r in found if r.least_peak_bytes is not None]
+        raise _infeasible(settings.memory_budget_bytes, min(peaks, default=None))
+    return tightened(
+        lambda limit: fastest_pair(shardings, limit, settings),
+        settings,
+        cause="XLA holds more than the schedule asks for.",
+        instead=', or planner="joint"',
+    )
+
+
+def _graph_of(planning: PlanningProblem, result: SolveResult) -> RematGraph:
+    assert result.solution is not None
+    return sharded_remat_graph(planning, result.solution)
+
+
+def growing_budgets(budget_bytes: int) -> list[int]:
+    """The budgets of the first stage."""
+    return [int(budget_bytes * (1 + GROWTH) ** n) for n in range(BUDGETS)]
+
+
+def first_stage(planning: PlanningProblem, settings: Settings) -> Iterator[SolveResult]:
+    """Different shardings as the budget grows, until it no longer binds; those budgets that none
+    was found for have no solution.
+
+    All have the bound of sharding without a budget, which holds for whatever follows.
+    """
+    deadline = time.monotonic() + settings.time_limit_seconds
+    budgets = growing_budgets(settings.memory_budget_bytes)
+    share = settings.time_limit_seconds / (len(budgets) + 1)
+    free = _sharded(planning, None, share, settings, None)
+    last: tuple[int, ...] | None = None
+    for number, limit_bytes in enumerate(budgets):
+        share = max(0.1, deadline - time.monotonic()) / (len(budgets) - number)
+        result = free
+        if free.peak_bytes is None or free.peak_bytes > limit_bytes:
+            result = _sharded(planning, limit_bytes, share, settings, last)
+        if result.solution is None or result.solution != last:
+            yield replace(result, bound=free.bound)
+            last = result.solution or last
+        if result is free:
+            return
+
+
+def _sharded(
+    planning: PlanningProblem,
+    limit_bytes: int | None,
+    time_limit_seconds: float,
+    settings: Settings,
+    warm_start: Sequence[int] | None,
+) -> SolveResult:
+    """The fastest sharding found within the limit; of equals the one that holds least."""
+    problem = replace(planning.problem, limit_bytes=limit_bytes)
+    result = solve(
+        problem,
+        solver=settings.solver,
+        time_limit_seconds=time_limit_seconds,
+        seed=settings.seed,
+        gap=settings.gap,
+        warm_start=warm_start,
+    )
+    if result.solution is None:
+        return result
+    return replace(result, solution=settled(problem, result.solution))
+
+
+def fastest_pair(shardings: Sequence[Sharded], limit_bytes: int, settings: Settings) -> Plan:
+    """The fastest sharding with its best schedule within the limit.
+
+    **Raises:** `InfeasibleBudgetError`.
+    """
+    found: list[Plan] = []
+    least_bytes: list[int] = []
+    for sharded in shardings:
+        try:
+            found.append(_second_stage(sharded, limit_bytes, settings))
+        except InfeasibleBudgetError as error:
+            least_bytes += [] if error.least_peak_bytes is None else [error.least_peak_bytes]
+    if not found:
+        raise _infeasible(limit_bytes, min(least_bytes, default=None))
+    return min(found, key=lambda plan: plan.estimate.step_seconds)
+
+
+def _second_stage(sharded: Sharded, limit_bytes: int, settings: Settings) -> Plan:
+    """The sharding as it is, or with the schedule that `rotor` finds."""
+    plan, started = sharded.plan, time.monotonic()
+    message = "The first stage met the limit."
+    if plan.estimate.peak_bytes > limit_bytes:
+        plan = _recomputing(sharded, limit_bytes)
+        message = "Recomputation by rotor, of the sharding of a larger budget."
+    answer = replace(
+        plan.solve_result,
+        status=SolveStatus.FEASIBLE,
+        objective=plan.estimate.step_seconds,
+        seconds=plan.solve_result.seconds + time.monotonic() - started,
+        solver=settings.planner,
+        peak_bytes=plan.estimate.peak_bytes,
+        message=message,
+    )
+    return replace(plan, solve_result=answer)
+
+
+def _recomputing(sharded: Sharded, limit_bytes: int) -> Plan:
+    """Under the best schedule of the chain.
+
+    **Raises:** `InfeasibleBudgetError` with the smallest peak of the sharding.
+    """
+    graph, plan = sharded.graph, sharded.plan
+    # A dynamic program without random choices: no time limit ends it.
+    finding = rotor(Task(graph, limit_bytes, math.inf, math.inf, 0))
+    assert finding.schedule is not None
+    found = simulate(graph, finding.schedule)
+    if found.peak_bytes > limit_bytes:
+        raise _infeasible(limit_bytes, min(found.peak_bytes, plan.estimate.peak_bytes))
+    seconds = plan.estimate.step_seconds + found.compute_seconds - graph.once_seconds
+    return with_schedule(plan, finding.schedule, seconds, found.peak_bytes, found.memory_bytes)
+
+
+def _infeasible(
+    limit_bytes: int, least_bytes: int | None, bound_bytes: int | None = None
+) -> InfeasibleBudgetError:
+    cause = "The first stage's shardings hold too much for any persistent schedule."
+    if bound_bytes is not None:
+        cause += f" Every plan needs {format_bytes(bound_bytes)} at least, the largest working set."
+    suggestion = 'planner="joint", or a larger memory_budget.'
+    if least_bytes is not None:
+        suggestion = f"memory_budget={least_bytes}, which a pair meets, or {suggestion}"
+    return InfeasibleBudgetError(
+        f"No sharding with a schedule of its chain fits {format_bytes(limit_bytes)}.",
+        cause=cause,
+        suggestion=suggestion,
+        least_peak_bytes=least_bytes,
+        least_peak_bound_bytes=bound_bytes,
+    )

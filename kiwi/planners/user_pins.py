@@ -1,0 +1,269 @@
+"""Constraints and hints of a call as `Pins` of its problem, each checked on its own.
+
+A sharding pin is refused, by name, if (1) it does not fit the mesh or the shape, (2) it contradicts
+another pin of the same value, or (3) no sharding strategy of the operator yields it. A residency
+pin is refused if the operator is offered no such residency. Pins that are possible one by one can
+still be too much together for a budget: `kiwi.planners.infeasible_pins` says which.
+
+The function's own `with_sharding_constraint`s are pins as well, but those that are impossible are
+left out: a note says so.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import NamedSharding, PartitionSpec
+
+from kiwi.calls.constraints import Constraints, matched, slash_path
+from kiwi.calls.signature import to_tensor_sharding
+from kiwi.calls.traced import Traced
+from kiwi.errors import InvalidArgumentError, KiwiError, ShardingConflictError
+from kiwi.hlo import jax_internals
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.hints import PlacedHint
+from kiwi.hlo.program import Program
+from kiwi.hlo.sharding_constraints import constraint_spec
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.memory.residency import residencies
+from kiwi.mesh import DeviceMesh, enumerate_shardings
+from kiwi.planners.registry import Planner, Way
+from kiwi.problem.exclusions import rule_exclusions
+from kiwi.problem.pins import Pin, Pins
+from kiwi.problem.strategy_table import StrategyTable
+
+
+def reads_hints(planner: Planner) -> bool:
+    """Whether a planner heeds hints; others decide by a rule or a model of their own."""
+    return planner.way is Way.PROBLEM and planner.rule is None and planner.opens_loops
+
+
+def resolve_pins(
+    traced: Traced,
+    constraints: Constraints,
+    mesh: DeviceMesh,
+    planner: Planner,
+    dropped: frozenset[str] = frozenset(),
+) -> Pins:
+    """All pins of a call, without those whose labels are in `dropped`.
+
+    **Raises:** `ShardingConflictError` or `InvalidArgumentError` for a pin that is impossible.
+    """
+    found: dict[int, tuple[Pin, ...]] = {}
+    pins = [*_argument_pins(traced, constraints, mesh)]
+    if reads_hints(planner):
+        pins += _hint_pins(traced, mesh, planner)
+    for value, pin in pins:
+        if pin.label not in dropped:
+            _check_agreement(found.get(value, ()), pin)
+            found[value] = (*found.get(value, ()), pin)
+    resolved = Pins(found)
+    check = _Check(traced, mesh, resolved)
+    check.run()
+    return Pins(found | check.possible(_constraint_pins(traced, mesh, planner), dropped))
+
+
+def _argument_pins(
+    traced: Traced, constraints: Constraints, mesh: DeviceMesh
+) -> Iterator[tuple[int, Pin]]:
+    call, arguments = traced.call, traced.units.graph.program.arguments
+    paths = [slash_path(path) for path in call.paths]
+    decided: set[int] = set()
+    for pattern, sharding in constraints.shardings.items():
+        label = f"shardings[{pattern!r}]"
+        for k in matched(pattern, paths, "shardings"):
+            if k not in decided and sharding is not None:
+                what = f"{paths[k]} (pattern {pattern!r})"
+                layout = _layout(sharding, call.shapes[k].shape, mesh, what)
+                yield arguments[k], Pin(label, layout)
+            decided.add(k)
+    for pattern in constraints.forbid_replicated:
+        label = f"forbid_replicated[{pattern!r}]"
+        positions = matched(pattern, paths, "forbid_replicated")
+        divisible = [k for k in positions if _is_divisible(call.shapes[k].shape, mesh)]
+        if not divisible:
+            raise ShardingConflictError(
+                f"forbid_replicated={pattern!r} matches {paths[positions[0]]} of shape "
+                f"{call.shapes[positions[0]].shape}, which can only be replicated.",
+                cause=f"No axis of the mesh {mesh.shape} divides one of its dimensions.",
+                suggestion="Pad the dimension, use another mesh, or leave the pattern out.",
+            )
+        for k in divisible:
+            yield arguments[k], Pin(label, forbids_replicas=True)
+
+
+def _is_divisible(shape: tuple[int, ...], mesh: DeviceMesh) -> bool:
+    return any(s.axes_used for s in enumerate_shardings(shape, mesh))
+
+
+def _hint_pins(traced: Traced, mesh: DeviceMesh, planner: Planner) -> Iterator[tuple[int, Pin]]:
+    program = traced.units.graph.program
+    for value, all_placed in program.hints.items():
+        for placed in all_placed:
+            layout, hint = None, placed.hint
+            if hint.sharding is not None:
+                layout = _layout(hint.sharding, program.values[value].shape, mesh, placed.label)
+            recomputes = _residency_of(placed) if planner.recomputes else None
+            if layout is not None or recomputes is not None:
+                yield value, Pin(placed.label, layout, recomputes)
+
+
+def _constraint_pins(
+    traced: Traced, mesh: DeviceMesh, planner: Planner
+) -> Iterator[tuple[int, Pin]]:
+    """What the function's own constraints say, as far as the mesh has their axes."""
+    program = traced.units.graph.program
+    for value in program.constraints if reads_hints(planner) else ():
+        pin = constraint_pin(program, value, mesh)
+        if pin.layout is not None:
+            yield value, pin
+
+
+def constraint_pin(program: Program, value: int, mesh: DeviceMesh) -> Pin:
+    """What a constraint of the function says of a value; no layout where the mesh lacks an axis."""
+    eqn, shape = program.constraints[value], program.values[value].shape
+    label = f"with_sharding_constraint at {jax_internals.source_line(eqn.source_info)}"
+    try:
+        return Pin(label, _layout(constraint_spec(eqn), shape, mesh, label))
+    except KiwiError:
+        return Pin(label)
+
+
+def _residency_of(placed: PlacedHint) -> bool | None:
+    if placed.hint.keep or placed.hint.recompute:
+        return placed.hint.recompute
+    return None
+
+
+def _layout(
+    given: Any, shape: tuple[int, ...], mesh: DeviceMesh, what: str
+) -> tuple[tuple[int, ...] | None, ...]:
+    """The mesh axes of each dimension, None where `UNCONSTRAINED` leaves it open."""
+    spec = given.spec if isinstance(given, NamedSharding) else given
+    open_ = [entry is PartitionSpec.UNCONSTRAINED for entry in spec]
+    if any(open_):
+        entries = (None if o else e for o, e in zip(open_, spec, strict=True))
+        given = PartitionSpec(*entries)
+    closed = to_tensor_sharding(given, shape, mesh, what)
+    open_ += [False] * (len(shape) - len(open_))
+    return tuple(None if o else dim for o, dim in zip(open_, closed.dims, strict=True))
+
+
+def _check_agreement(known: tuple[Pin, ...], pin: Pin) -> None:
+    for other in known:
+        if not _agree((other,), pin):
+            raise ShardingConflictError(
+                f"{other.label} and {pin.label} contradict each other.",
+                cause="They say different things of one value.",
+                suggestion="Drop one of them.",
+            )
+
+
+def _agree(known: tuple[Pin, ...], pin: Pin) -> bool:
+    for other in known:
+        pairs = zip(other.layout or (), pin.layout or (), strict=False)
+        layouts = any(None not in (a, b) and a != b for a, b in pairs)
+        if layouts or {other.recomputes, pin.recomputes} == {True, False}:
+            return False
+    return True
+
+
+@dataclass(frozen=True, eq=False)
+class _Check:
+    """Whether each pinned value has an option that is as pinned."""
+
+    traced: Traced
+    mesh: DeviceMesh
+    pins: Pins
+
+    @property
+    def _units(self) -> UnitGraph:
+        return self.traced.units
+
+    @functools.cached_property
+    def _table(self) -> StrategyTable:
+        return StrategyTable(self._units, self.mesh)
+
+    def run(self) -> None:
+        if not self.pins.values:
+            return
+        lifetimes = residencies(self._units)
+        for value in self.pins.values:
+            if self._units.graph.program.values[value].producer is None:
+                self._check_source(value)
+                continue
+            unit = self._units.units[self._units.producer[value]]
+            if not self.pins.strategies(self._units, self.mesh, self._table, unit):
+                raise self._no_strategy(value, unit)
+            if not self.pins.residency(unit, lifetimes[unit.index]).options:
+                raise self._no_residency(value, unit)
+
+    def possible(
+        self, pins: Iterable[tuple[int, Pin]], dropped: frozenset[str]
+    ) -> dict[int, tuple[Pin, ...]]:
+        """Further pins, but those that contradict others or that no strategy yields."""
+        found: dict[int, tuple[Pin, ...]] = {}
+        for value, pin in pins:
+            known, producer = self.pins.values.get(value, ()), self._units.producer.get(value)
+            if producer is None or pin.label in dropped or not _agree(known, pin):
+                continue
+            trial, unit = Pins({value: (*known, pin)}), self._units.units[producer]
+            if trial.strategies(self._units, self.mesh, self._table, unit):
+                found[value] = trial.values[value]
+        return found
+
+    def _check_source(self, value: int) -> None:
+        """Arguments and constants are there throughout; nothing computes them."""
+        pins = self.pins.values[value]
+        recomputed = [pin.label for pin in pins if pin.recomputes]
+        if recomputed:
+            raise InvalidArgumentError(
+                f"{recomputed[0]} asks to recompute an argument.",
+                cause="Arguments are given, nothing computes them.",
+                suggestion="keep=True is what happens; or hint what is computed from it.",
+            )
+        shape = self._units.graph.program.values[value].shape
+        if not self.pins.of_source(value, enumerate_shardings(shape, self.mesh)):
+            raise ShardingConflictError(
+                f"{' and '.join(pin.label for pin in pins)} leave no sharding for an argument of "
+                f"shape {shape}.",
+                cause="What is pinned is replicated, and that is forbidden, or an axis cuts two "
+                "dimensions.",
+                suggestion="Drop one of them.",
+            )
+
+    def _no_strategy(self, value: int, unit: Unit) -> ShardingConflictError:
+        position = unit.outputs.index(value)
+        layouts = sorted(
+            {self.mesh.describe(s.results[position]) for s in self._table.all_of(unit)}
+        )
+        labels = [pin.label for pin in self.pins.values[value] if pin.layout is not None]
+        opcode = self._units.graph.opcode_of(unit.root)
+        return ShardingConflictError(
+            f"{' and '.join(labels)}: no sharding strategy of the operator ({opcode}, shape "
+            f"{self._units.graph.program.values[value].shape}) yields that.",
+            cause=" ".join(rule_exclusions(unit.rule, self.mesh)),
+            suggestion="One of " + ", ".join(layouts) + ".",
+        )
+
+    def _no_residency(self, value: int, unit: Unit) -> InvalidArgumentError:
+        labels = [p.label for p in self.pins.values[value] if p.recomputes is not None]
+        return InvalidArgumentError(
+            f"{' and '.join(labels)} asks to recompute what cannot be recomputed.",
+            cause=why_not_recomputed(self._units, unit),
+            suggestion="Drop the hint, or hint a value of the forward pass that the backward pass "
+            "reads.",
+        )
+
+
+def why_not_recomputed(units: UnitGraph, unit: Unit) -> str:
+    """Why the residencies of a unit are all *keep*, in a sentence."""
+    if unit.phase is not Phase.FORWARD:
+        return f"It belongs to the {unit.phase.value} pass."
+    if not unit.may_recompute:
+        return "It has side effects, calls Python, or stands at a loop's border."
+    if any(output in units.graph.program.result_values for output in unit.outputs):
+        return "It is a result of the function."
+    return "Nothing behind the forward pass reads it."

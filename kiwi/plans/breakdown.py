@@ -1,0 +1,148 @@
+"""What each part of a plan costs and holds: the plan's estimate, split by operator.
+
+The seconds of all entries sum to the estimate's `step_seconds`, and what they hold at a point
+of time to its `memory_bytes` there.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kiwi.mesh import TensorSharding
+from kiwi.problem.alternatives import Alternative, local_alternatives
+from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.problem.exclusions import exclusions
+from kiwi.solver.problem import Interval
+
+PARTS = ("compute", "communication", "resharding", "recompute")
+"""The kinds of time, as in `Estimate`."""
+
+
+@dataclass(frozen=True)
+class SourceEntry:
+    """An argument or captured constant: `held` is when its buffer counts, in unit indices."""
+
+    value: int
+    sharding: TensorSharding
+    held: tuple[Interval, ...]
+
+
+@dataclass(frozen=True)
+class OperatorEntry:
+    """One unit.
+
+    - `seconds`: by kind (`PARTS`), per step: its own work, its collectives, the resharding of
+      what it reads, and all that it does a second time.
+    - `held`: when its results exist; `copies`: when resharded copies of its operands do, also
+      those that it makes and later units read.
+    - `kept_reads`: the numbers of the reads for which it reads an earlier unit's copy.
+    - `recompute_at`: the unit before which it runs again, or None; `end`: its last reader, or
+      the later time up to which its results are kept.
+    - `reads`: the layout that it expects of each operand; `results`: of each result.
+    - `option_count`: how many pairs of strategy and residency there were to choose from.
+    - `alternatives`: the cheapest other options if nothing else changed, cheapest first.
+    - `excluded`: why further shardings and recomputation were impossible.
+    """
+
+    unit: int
+    seconds: Mapping[str, float]
+    held: tuple[Interval, ...]
+    copies: tuple[Interval, ...]
+    recompute_at: int | None
+    end: int
+    reads: tuple[TensorSharding, ...]
+    results: tuple[TensorSharding, ...]
+    option_count: int
+    alternatives: tuple[Alternative, ...]
+    excluded: tuple[str, ...]
+    kept_reads: tuple[int, ...] = ()
+
+    @property
+    def total_seconds(self) -> float:
+        """All kinds together."""
+        return sum(self.seconds.values())
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A plan's costs by argument and by operator, in execution order."""
+
+    sources: tuple[SourceEntry, ...]
+    operators: tuple[OperatorEntry, ...]
+
+    def alive_at(self, time: int) -> Iterator[tuple[SourceEntry | OperatorEntry, int]]:
+        """The entries that hold memory while unit `time` runs, with their bytes."""
+        for entry in (*self.sources, *self.operators):
+            copies = entry.copies if isinstance(entry, OperatorEntry) else ()
+            held = (*entry.held, *copies)
+            size = sum(i.bytes for i in held if i.start <= time < i.end)
+            if size:
+                yield entry, size
+
+
+def build_ledger(
+    planning: PlanningProblem, solution: Sequence[int], kept: KeptCopies = NONE_KEPT
+) -> Ledger:
+    """Splits what a solution costs and holds; `kept`: copies of operands that are kept."""
+    restricted = planning.restricted(solution, kept)
+    nodes = restricted.problem.nodes
+    first = len(restricted.sources)
+    seconds = _seconds(restricted)
+    copies = _copies(restricted)
+    sources = tuple(
+        SourceEntry(source.value, source.shardings[0], nodes[k].usage[0])
+        for k, source in enumerate(restricted.sources)
+    )
+    nearby = local_alternatives(planning, solution, restricted)
+    kept_reads: dict[int, list[int]] = {}
+    for unit, read in sorted(kept):
+        kept_reads.setdefault(unit, []).append(read)
+    operators = []
+    for node, original in zip(restricted.unit_nodes, planning.unit_nodes, strict=True):
+        strategy, residency = node.choice(0)
+        operators.append(
+            OperatorEntry(
+                node.unit,
+                seconds[first + node.unit],
+                nodes[first + node.unit].usage[0],
+                tuple(copies.get(node.unit, ())),
+                residency.recompute_at,
+                residency.end,
+                strategy.reads,
+                strategy.results,
+                len(original.strategies) * len(original.residency.options),
+                nearby[node.unit],
+                exclusions(planning, node.unit),
+                tuple(kept_reads.get(node.unit, ())),
+            )
+        )
+    return Ledger(sources, tuple(operators))
+
+
+def _seconds(restricted: PlanningProblem) -> list[dict[str, float]]:
+    """Per node its own parts, and those of the edges that lead into it; a copy's are its reader's.
+
+    What a kept copy saves is the reader's resharding, which the edge from the producer prices.
+    """
+    found = []
+    first = len(restricted.sources)
+    behind = first + len(restricted.unit_nodes)
+    for node in restricted.problem.nodes:
+        own: dict[str, float] = {kind: 0.0 for kind in PARTS}
+        own.update((kind, float(part[0])) for kind, part in node.parts.items())
+        found.append(own)
+    for edge in restricted.problem.edges:
+        head = edge.head
+        if head >= behind:
+            head = first + restricted.copies[head - behind].unit
+        for kind, part in edge.parts.items():
+            found[head][kind] += float(part[edge.cell(0, 0)])
+    return found
+
+
+def _copies(restricted: PlanningProblem) -> dict[int, list[Interval]]:
+    """The intervals of resharded operands, by the unit that makes them."""
+    first = len(restricted.sources) + len(restricted.unit_nodes)
+    found: dict[int, list[Interval]] = {}
+    for index, maker in enumerate(restricted.makers, start=first):
+        found.setdefault(maker, []).extend(restricted.problem.nodes[index].usage[0])
+    return found

@@ -1,0 +1,105 @@
+"""What a program takes that `jax.jit` runs as it is, with the shardings that XLA gives it.
+
+A plan reads every value behind a barrier (`kiwi.emit.barriers`), so that each reader that expects a
+value in another layout than the stored one reshards it for itself. Without barriers XLA reshards
+it once for all readers of that layout, and holds the copy from the first to the last of them. What
+`jax.checkpoint` recomputes is told apart: it reads its inputs behind barriers of its own.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kiwi.mesh import TensorSharding
+from kiwi.plans.estimate import Estimate, Held, allocated_bytes
+from kiwi.problem.build import PlanningProblem
+from kiwi.problem.edges import resharding_table
+from kiwi.problem.predicted_collectives import predicted_uses
+from kiwi.solver.problem import Interval
+from kiwi.xla.rules.max_pooling import untied
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A value in another layout than the stored one, and the units that read it so, in order."""
+
+    value: int
+    stored: TensorSharding
+    wanted: TensorSharding
+    readers: tuple[int, ...]
+
+
+def estimate_as_written(
+    planning: PlanningProblem, solution: Sequence[int], planned: Estimate
+) -> Estimate:
+    """Turns the estimate of a plan without recomputation into that of the program without fences.
+
+    `planning` fixes every value's sharding, see `kiwi.planners.xla_shardings`.
+    """
+    copies = tuple(_copies(planning, solution))
+    saved = sum((len(c.readers) - 1) * _seconds(planning, c) for c in copies)
+    own = (h for h in planned.held if h.kind != "copy")
+    held = (*own, *_held(planning, copies), *_untied(planning, solution))
+    curve = _curve(held, len(planning.units.units))
+    return replace(
+        planned,
+        step_seconds=planned.step_seconds - saved,
+        resharding_seconds=planned.resharding_seconds - saved,
+        peak_bytes=max(*curve, allocated_bytes(held, planning.units)),
+        peak_unit=curve.index(max(curve)),
+        memory_bytes=curve,
+        collective_uses=predicted_uses(planning, solution, once_per_layout=True),
+        held=held,
+    )
+
+
+def _copies(planning: PlanningProblem, solution: Sequence[int]) -> Iterator[_Copy]:
+    layouts: dict[int, TensorSharding] = dict(planning.source_shardings(solution))
+    readers: dict[tuple[int, TensorSharding], list[int]] = {}
+    for unit, (strategy, _) in zip(
+        planning.units.units, planning.unit_choices(solution), strict=True
+    ):
+        for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
+            if layouts[value] != wanted:
+                readers.setdefault((value, wanted), []).append(unit.index)
+        layouts.update(zip(unit.outputs, strategy.results, strict=True))
+    for (value, wanted), units in readers.items():
+        yield _Copy(value, layouts[value], wanted, tuple(dict.fromkeys(units)))
+
+
+def _seconds(planning: PlanningProblem, copy: _Copy) -> float:
+    """Of making the copy once."""
+    info = planning.units.graph.program.values[copy.value]
+    table = resharding_table(planning.mesh, info)
+    return float(table.seconds_matrix([copy.stored], [copy.wanted])[0, 0])
+
+
+def _held(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Held]:
+    """Slices are left out: XLA takes them as it reads."""
+    shape, values = planning.mesh.shape, planning.units.graph.program.values
+    for copy in copies:
+        shards = copy.wanted.shard_count(shape)
+        if shards <= copy.stored.shard_count(shape):
+            first, last = copy.readers[0], copy.readers[-1]
+            size = values[copy.value].size_bytes // shards
+            yield Held("copy", first, (Interval(first, last + 1, size),))
+
+
+def _untied(planning: PlanningProblem, solution: Sequence[int]) -> Iterator[Held]:
+    """What a plan's fences keep from being made at the start of the step."""
+    units, target = planning.units, planning.fixed.target
+    for unit, (strategy, _) in zip(units.units, planning.unit_choices(solution), strict=True):
+        intervals = untied(units, unit, strategy.result_bytes, target)
+        if intervals:
+            yield Held("result", unit.index, intervals)
+
+
+def _curve(held: Sequence[Held], horizon: int) -> tuple[int, ...]:
+    change = [0] * (horizon + 1)
+    for interval in (i for h in held for i in h.intervals):
+        change[interval.start] += interval.bytes
+        change[interval.end] -= interval.bytes
+    total, curve = 0, []
+    for step in change[:-1]:
+        total += step
+        curve.append(total)
+    return tuple(curve)

@@ -1,0 +1,211 @@
+"""Why one operator is done as it is, and what another choice would cost.
+
+Two prices of an alternative are told apart. *Alone*: the change of the step time if every
+other choice stayed, from the ledger. *Forced*: the problem solved again with the operator pinned
+to the alternative, starting from the plan, so that everything around it may follow.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.mesh import TensorSharding
+from kiwi.plans.breakdown import OperatorEntry
+from kiwi.plans.document import document
+from kiwi.plans.explain_text import explanation_text
+from kiwi.plans.forced_alternative import ForcedAlternative
+from kiwi.plans.record import PlanRecord
+from kiwi.plans.recover import recover_solution
+from kiwi.problem.alternatives import Alternative
+from kiwi.problem.build import PlanningProblem
+from kiwi.problem.kept_copies import SHARE_OF_TIME, kept_copies
+from kiwi.problem.translation import follow
+from kiwi.solver import SolveResult, SolveStatus, evaluate, solve
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One operator of a plan.
+
+    - `entry`: what it costs and holds, what its nearest alternatives would cost alone, and why
+      others were impossible.
+    - `forced`: alternatives with the total if forced; empty where that was not asked for.
+    """
+
+    plan: PlanRecord
+    entry: OperatorEntry
+    forced: tuple[ForcedAlternative, ...]
+
+    def __str__(self) -> str:
+        return explanation_text(document(self.plan), self.entry.unit, self.forced)
+
+
+def explain(
+    plan: PlanRecord, operator: int | str, *, forced: int = 3, time_limit_seconds: float = 10.0
+) -> Explanation:
+    """Explains one operator.
+
+    **Arguments:**
+
+    - `operator`: the index of a decision; or a part of its opcode, name stack or source line
+      (`"gpt.py:85"`), of which the costliest match is taken.
+    - `forced`: for how many alternatives the problem is solved again, each for at most
+      `time_limit_seconds`.
+
+    **Raises:** `InvalidArgumentError` if there is no such operator.
+    """
+    unit = find_operator(plan, operator)
+    entry = plan.ledger.operators[unit]
+    if not forced or plan.origin is None:
+        return Explanation(plan, entry, ())
+    planning = plan.origin.planning
+    start = recover_solution(planning, plan.ledger)
+    found = tuple(
+        _force(plan, planning, start, unit, alternative, time_limit_seconds)
+        for alternative in entry.alternatives[:forced]
+    )
+    return Explanation(plan, entry, found)
+
+
+def find_operator(plan: PlanRecord, operator: int | str) -> int:
+    """The unit that `explain` takes for `operator`; raises as it does."""
+    count = len(plan.decisions)
+    if isinstance(operator, int):
+        if not 0 <= operator < count:
+            raise InvalidArgumentError(
+                f"There is no operator {operator}; the plan has {count}.",
+                suggestion="The index of a decision in plan.decisions.",
+            )
+        return operator
+    found = [
+        k
+        for k, d in enumerate(plan.decisions)
+        if any(operator in text for text in (d.opcode, d.name_stack, d.source_line))
+    ]
+    if not found:
+        raise InvalidArgumentError(
+            f"No operator's opcode, name stack or source line contains {operator!r}.",
+            suggestion="plan.decisions lists all of them.",
+        )
+    return max(found, key=lambda k: plan.ledger.operators[k].total_seconds)
+
+
+def _force(
+    plan: PlanRecord,
+    planning: PlanningProblem,
+    start: Sequence[int],
+    unit: int,
+    alternative: Alternative,
+    time_limit_seconds: float,
+) -> ForcedAlternative:
+    allowed = matching_options(
+        planning,
+        unit,
+        results=alternative.results,
+        reads=alternative.reads,
+        recompute_at=alternative.recompute_at,
+    )
+    result = solve_pinned(plan, planning, start, {unit: allowed}, time_limit_seconds)
+    alone = follow(planning, start, {unit: allowed})
+    limit = SHARE_OF_TIME * time_limit_seconds
+    seconds, peak_bytes = _with_copies_kept(planning, result, alone, limit)
+    return ForcedAlternative(
+        alternative.reads,
+        alternative.results,
+        alternative.recompute_at,
+        alternative.change_seconds,
+        seconds,
+        peak_bytes,
+        result.bound,
+        _reason(plan, result),
+    )
+
+
+def _with_copies_kept(
+    planning: PlanningProblem, result: SolveResult, alone: Sequence[int], seconds: float
+) -> tuple[float | None, int | None]:
+    """Time and peak with the copies that plans keep: of what was found, or, where that is faster
+    then, of the plan with nothing else changed."""
+    if result.solution is None:
+        return result.objective, result.peak_bytes
+    found = []
+    for solution in (result.solution, alone):
+        kept = kept_copies(planning, planning, solution, seconds)
+        restricted = planning.restricted(solution, kept).problem
+        priced = evaluate(restricted, [0] * len(restricted.nodes))
+        if priced.feasible:
+            found.append((priced.cost, priced.peak_bytes))
+    return min(found, default=(result.objective, result.peak_bytes))
+
+
+def _reason(plan: PlanRecord, result: SolveResult) -> str:
+    if result.solution is not None:
+        return ""
+    if result.status is SolveStatus.INFEASIBLE:
+        return f"no plan within {plan.memory_budget_bytes} bytes does so (proven)"
+    least = result.least_peak_bytes
+    return "no plan was found" + (f"; the least peak found is {least} bytes" if least else "")
+
+
+def matching_options(
+    planning: PlanningProblem,
+    unit: int,
+    *,
+    results: Sequence[TensorSharding] | None = None,
+    reads: Sequence[TensorSharding] | None = None,
+    recompute_at: int | None = None,
+    residency: str | None = None,
+) -> list[int]:
+    """The option indices of a unit with these layouts and this residency.
+
+    With `residency` ("keep" or "recompute") the time of recomputation is left open.
+    """
+    node = planning.unit_nodes[unit]
+    found = []
+    for option in range(len(node.strategies) * len(node.residency.options)):
+        strategy, kept = node.choice(option)
+        same = results is None or tuple(results) == strategy.results
+        same &= reads is None or tuple(reads) == strategy.reads
+        if residency is None:
+            same &= kept.recompute_at == recompute_at
+        elif residency != "any":
+            same &= kept.recomputes == (residency == "recompute")
+        if same:
+            found.append(option)
+    return found
+
+
+def pin(planning: PlanningProblem, pins: dict[int, list[int]]) -> PlanningProblem:
+    """The problem with units restricted to some of their options."""
+    first = len(planning.sources)
+    nodes = list(planning.problem.nodes)
+    for unit, allowed in pins.items():
+        node = nodes[first + unit]
+        penalty = np.full(node.costs.shape, np.inf)
+        penalty[allowed] = 0.0
+        nodes[first + unit] = replace(node, costs=node.costs + penalty, parts={})
+    problem = replace(planning.problem, nodes=tuple(nodes))
+    return replace(planning, problem=problem)
+
+
+def solve_pinned(
+    plan: PlanRecord,
+    planning: PlanningProblem,
+    start: Sequence[int],
+    pins: dict[int, list[int]],
+    time_limit_seconds: float,
+) -> SolveResult:
+    """Solves again with pins, from the plan's own choices with the pins put in."""
+    assert plan.origin is not None
+    pinned = pin(planning, pins)
+    warm = follow(pinned, start, pins)
+    return solve(
+        pinned.problem,
+        solver=plan.origin.settings.solver,
+        time_limit_seconds=time_limit_seconds,
+        seed=plan.origin.settings.seed,
+        gap=plan.origin.settings.gap,
+        warm_start=warm,
+    )

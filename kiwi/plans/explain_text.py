@@ -1,0 +1,218 @@
+"""Explanations in words, from a plan's document."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kiwi.plans.breakdown import PARTS
+from kiwi.plans.document import Document
+from kiwi.plans.document import axes as axis_lists
+from kiwi.plans.forced_alternative import ForcedAlternative
+from kiwi.plans.summary import table
+from kiwi.sizes import format_bytes, format_seconds
+
+MOST_OPERATORS = 12
+
+_FASTER = (
+    "Faster than the plan: its search ended within its gap, or the compile check held it below "
+    "the budget, which is not repeated here."
+)
+
+
+def find_in_document(document: Document, text: str) -> list[int]:
+    """The units that `text` fits, the costliest first: an index, an identity, or a part of
+    opcode, name stack or source line."""
+    operators = list(document["operators"].items())
+    if text.isdigit():
+        return [int(text)] if int(text) < len(operators) else []
+    found = [
+        o["unit"]
+        for identity, o in operators
+        if text == identity or any(text in o[k] for k in ("opcode", "name_stack", "source"))
+    ]
+    seconds = {o["unit"]: sum(o["seconds"].values()) for _, o in operators}
+    return sorted(found, key=lambda unit: (-seconds[unit], unit))
+
+
+def explanation_text(
+    document: Document, unit: int, forced: Sequence[ForcedAlternative] = ()
+) -> str:
+    """One operator: choice, cost parts, memory, alternatives, what was impossible."""
+    operators = list(document["operators"].items())
+    identity, operator = operators[unit]
+    blocks = [
+        _head(identity, operator),
+        _operand_lines(document, operator),
+        _costs(document, operator),
+        _alternatives(document, operator),
+        _forced(document, forced),
+    ]
+    if operator["excluded"]:
+        blocks.append("Impossible:\n" + "\n".join(f"  {text}" for text in operator["excluded"]))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def layout(dims: Sequence[Sequence[str]]) -> str:
+    """`[x, -]`, as `DeviceMesh.describe` writes it."""
+    texts = ["-" if not d else d[0] if len(d) == 1 else f"({', '.join(d)})" for d in dims]
+    return "[" + ", ".join(texts) + "]"
+
+
+def layouts(lists: Sequence[Any]) -> str:
+    """Several layouts."""
+    return ", ".join(layout(dims) for dims in lists) or "-"
+
+
+def residency_text(operator: Document) -> str:
+    """`keep`, or when it is recomputed."""
+    if operator["recompute_at"] is None:
+        return "kept"
+    return f"recomputed before operator {operator['recompute_at']}"
+
+
+def _head(identity: str, operator: Document) -> str:
+    absorbed = f" with {len(operator['absorbed'])} fused" if operator["absorbed"] else ""
+    return (
+        f"Operator {operator['unit']}: {operator['opcode']}{absorbed}, {operator['phase']} "
+        f"({identity})\n  {operator['source'] or 'no source line'}\n  {operator['name_stack']}"
+    )
+
+
+def _operand_lines(document: Document, operator: Document) -> str:
+    producers = [o for o in document["operators"].values()]
+    rows = []
+    pairs = enumerate(zip(operator["operands"], operator["reads"], strict=True))
+    for read, (name, wanted) in pairs:
+        what, stored = name, None
+        if name.startswith("#"):
+            producer = producers[int(name[1:])]
+            what = f"{name} {producer['opcode']}"
+            stored = producer["results"][0] if len(producer["results"]) == 1 else None
+        elif name in document["arguments"]:
+            stored = document["arguments"][name]["sharding"]
+        moved = "" if stored is None or stored == wanted else f"resharded from {layout(stored)}"
+        if read in operator["kept_reads"]:
+            moved = f"kept by operator {_reader_before(producers, operator['unit'], name, wanted)}"
+        rows.append(("reads", what, layout(wanted), moved))
+    for kind, result in zip(operator["types"], operator["results"], strict=True):
+        rows.append(("yields", kind, layout(result), residency_text(operator)))
+    return table(("", "value", "layout", ""), rows)
+
+
+def _reader_before(operators: list[Document], unit: int, operand: str, wanted: Any) -> int:
+    """The latest operator before `unit` that reads an operand in a layout."""
+    return next(
+        o["unit"]
+        for o in reversed(operators[:unit])
+        if (operand, wanted) in zip(o["operands"], o["reads"], strict=True)
+    )
+
+
+def _costs(document: Document, operator: Document) -> str:
+    total = document["estimate"]["step_seconds"]
+    seconds = operator["seconds"]
+    parts = ", ".join(f"{kind} {format_seconds(seconds[kind])}" for kind in PARTS)
+    own = sum(seconds.values())
+    held = sum(b for s, e, b in operator["held"] if s <= document["estimate"]["peak_unit"] < e)
+    return (
+        f"Costs {format_seconds(own)}, {own / max(total, 1e-30):.2%} of the step: {parts}\n"
+        f"Yields {format_bytes(operator['bytes'])} per device, of which "
+        f"{format_bytes(held)} are alive at the peak"
+    )
+
+
+def _alternatives(document: Document, operator: Document) -> str:
+    if not operator["alternatives"]:
+        count = operator["option_count"]
+        return f"No other option of {count} goes with what its neighbours chose."
+    rows = [
+        (
+            layouts(a["reads"]),
+            layouts(a["results"]),
+            "keep" if a["recompute_at"] is None else f"recompute at {a['recompute_at']}",
+            _signed(a["change_seconds"]),
+            _signed_bytes(a["change_bytes"]),
+        )
+        for a in operator["alternatives"]
+    ]
+    head = f"Nearest of {operator['option_count']} options, if nothing else changed:\n"
+    return head + table(("reads", "yields", "", "step", "at the peak"), rows)
+
+
+def _forced(document: Document, forced: Sequence[ForcedAlternative]) -> str:
+    if not forced:
+        return ""
+    names = document["mesh"]["axis_names"]
+    total = document["estimate"]["step_seconds"]
+    rows = []
+    for f in forced:
+        reads = layouts([axis_lists(s, names) for s in f.reads])
+        results = layouts([axis_lists(s, names) for s in f.results])
+        kept = "keep" if f.recompute_at is None else f"recompute at {f.recompute_at}"
+        if f.step_seconds is None or f.peak_bytes is None:
+            rows.append((reads, results, kept, f.reason, "", ""))
+            continue
+        change = _signed(f.step_seconds - total)
+        rows.append(
+            (
+                reads,
+                results,
+                kept,
+                format_seconds(f.step_seconds),
+                change,
+                format_bytes(f.peak_bytes),
+            )
+        )
+    header = ("reads", "yields", "", "step", "change", "peak")
+    text = "If forced, with everything solved again:\n" + table(header, rows)
+    if any(f.step_seconds is not None and f.step_seconds < total for f in forced):
+        text += "\n" + _FASTER
+    return text
+
+
+def _signed(seconds: float) -> str:
+    return ("+" if seconds >= 0 else "-") + format_seconds(abs(seconds))
+
+
+def _signed_bytes(size: int) -> str:
+    return ("+" if size >= 0 else "-") + format_bytes(abs(size))
+
+
+def document_summary(document: Document) -> str:
+    """A saved plan in a few lines and its costliest operators."""
+    estimate, options, bounds = document["estimate"], document["options"], document["bounds"]
+    mesh = document["mesh"]
+    axes = ", ".join(f"{n}={s}" for n, s in zip(mesh["axis_names"], mesh["shape"], strict=True))
+    gap = "no bound" if bounds["gap"] is None else f"gap {bounds['gap']:.2%}"
+    checks = document["checks"]
+    compiled = "not checked" if checks is None else format_bytes(checks["peak_bytes"])
+    parts = ", ".join(f"{kind} {format_seconds(estimate[f'{kind}_seconds'])}" for kind in PARTS)
+    operators = sorted(
+        document["operators"].values(), key=lambda o: (-sum(o["seconds"].values()), o["unit"])
+    )
+    rows = [
+        (
+            str(o["unit"]),
+            o["opcode"],
+            o["phase"],
+            o["source"].split(" ")[0],
+            layouts(o["results"]),
+            o["residency"],
+            format_seconds(sum(o["seconds"].values())),
+            format_bytes(o["bytes"]),
+        )
+        for o in operators[:MOST_OPERATORS]
+    ]
+    header = ("", "operator", "phase", "source", "sharding", "residency", "time", "bytes")
+    return "\n".join(
+        [
+            f"{document['function']['name']} on {options['profile']} ({axes}), budget "
+            f"{format_bytes(options['memory_budget_bytes'])}, planner {options['planner']}",
+            f"{bounds['status']} ({gap}), jax {document['jax']}",
+            f"Step {format_seconds(estimate['step_seconds'])}: {parts}",
+            f"Peak {format_bytes(estimate['peak_bytes'])} estimated, {compiled} compiled",
+            "",
+            f"Costliest of {len(operators)} operators (--op explains one):",
+            table(header, rows),
+            *(f"Note: {note}" for note in document["notes"]),
+        ]
+    )

@@ -1,0 +1,173 @@
+"""A plan's residencies for hand-written code: a loss with names, and a policy that saves them.
+
+The plan is of a whole step; its forward part was made from the loss by differentiation. Here the
+loss is differentiated once more, each of its equations in a name scope of its own, so that every
+equation of the derived program says which one of the loss it came from. The derived program is then
+aligned with the step: by source line, primitive and type, in order of occurrence; what is left over
+by primitive and type alone. A step that calls the loss several times has several equations for one,
+which is saved if the plan keeps all of them.
+
+What the plan keeps for the backward pass and the loss does not compute itself, such as a factor of
+a derivative, is saved as the result of the equation that it came from.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from kiwi.emit.execution import Execution
+from kiwi.errors import InvalidArgumentError
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.phases import phases
+from kiwi.hlo.program import Program
+from kiwi.hlo.tracing import trace
+from kiwi.plans.export.named_equations import Mark, Named, Scoped, interpreted, label_of
+from kiwi.plans.record import PlanRecord
+
+LEAST_FOUND = 0.5
+"""The part of a loss that has to be found in a step that is said to differentiate it."""
+
+
+@dataclass(frozen=True, eq=False)
+class CheckpointPolicy:
+    """What `jax.checkpoint` needs to keep and recompute as a plan does.
+
+    - `function`: the loss, of the same arguments, in which what the plan keeps is named.
+    - `checkpointed`: the same under the policy, to be differentiated: checkpointed by segments,
+      each recomputed when its cotangent is there (`kiwi.plans.export.checkpoint_segments`).
+    - `policy`: saves exactly these names; `names`: in order.
+    - `unmatched`: how many values that the plan keeps were not found in the loss, and are
+      recomputed: what the step computes outside of it, or what it computes otherwise.
+    """
+
+    function: Callable[..., Any]
+    checkpointed: Callable[..., Any]
+    policy: Callable[..., Any]
+    names: tuple[str, ...]
+    unmatched: int
+
+
+def checkpoint_policy(
+    plan: PlanRecord,
+    loss: Callable[..., Any],
+    *args: Any,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+) -> CheckpointPolicy:
+    """The policy that a plan amounts to, for the loss that its step differentiates.
+
+    **Arguments:**
+
+    - `loss`: the function as it is given to `jax.grad` in the step, `args` its arguments, arrays or
+      `jax.ShapeDtypeStruct`s, of the types with which the step calls it.
+    - `argnums`, `has_aux`: as given to `jax.grad`.
+
+    **Raises:** `InvalidArgumentError` if nothing of the loss is found in the step.
+    """
+    leaves, tree = jax.tree.flatten(args)
+    out_tree: list[Any] = []
+
+    def flat(*flat_args: Any) -> list[Any]:
+        found, structure = jax.tree.flatten(loss(*jax.tree.unflatten(tree, flat_args)))
+        out_tree.append(structure)
+        return found
+
+    closed = jax.make_jaxpr(flat)(*leaves)
+
+    def with_mark(mark: Mark, policy: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        run = interpreted(closed, mark, policy)
+        return lambda *a: jax.tree.unflatten(out_tree[0], run(*jax.tree.leaves(a)))
+
+    derivative = jax.value_and_grad(with_mark(Scoped()), argnums, has_aux)
+    derived = trace(
+        lambda *flat_args: jax.tree.leaves(derivative(*jax.tree.unflatten(tree, flat_args))),
+        leaves,
+        open_loops=bool(plan.execution.units.graph.program.loops),
+    )
+    labels, unmatched = _saved_labels(plan.execution, derived)
+    names = {label: f"kiwi_{label}" for label in labels}
+    policy = jax.checkpoint_policies.save_only_these_names(*names.values())
+    mark = Named(name_of=names)
+    functions = with_mark(mark), with_mark(mark, policy)
+    return CheckpointPolicy(*functions, policy, tuple(names.values()), unmatched)
+
+
+def _saved_labels(execution: Execution, derived: Program) -> tuple[list[str], int]:
+    """Labels of the equations of the loss to save, and how many values have none."""
+    program = execution.units.graph.program
+    step = [e.index for e in program.equations if _is_forward(execution, e.index)]
+    derived_phases = phases(derived)
+    loss = [e.index for e in derived.equations if derived_phases[e.index] is Phase.FORWARD]
+    match = aligned(program, step, derived, loss)
+    if len(set(match.values())) < LEAST_FOUND * len(loss):
+        raise InvalidArgumentError(
+            "Most of the loss is not found in the planned step.",
+            cause="The step differentiates another function, or one of other shapes.",
+            suggestion="Pass the function that the step gives to jax.grad, and its arguments.",
+        )
+    kept = {program.values[v].producer for v in kept_for_backward(execution)}
+    copies: dict[int, list[bool]] = defaultdict(list)
+    for equation, counterpart in match.items():
+        copies[counterpart].append(equation in kept)
+    saved = [e for e, are_kept in copies.items() if all(are_kept)]
+    found = (label_of(derived.equations[e].name_stack) for e in sorted(saved))
+    unmatched = len(kept - match.keys())
+    return list(dict.fromkeys(label for label in found if label is not None)), unmatched
+
+
+def _is_forward(execution: Execution, equation: int) -> bool:
+    return execution.units.graph.phase_of(equation) is Phase.FORWARD
+
+
+def kept_for_backward(execution: Execution) -> frozenset[int]:
+    """The forward values that are read behind the forward pass and not computed again there."""
+    units, again = execution.units, execution.recomputed
+    seen: set[int] = set()
+    found: set[int] = set()
+    for unit in execution.schedule.steps:
+        is_late = unit in seen or units.units[unit].phase is not Phase.FORWARD
+        seen.add(unit)
+        if is_late:
+            found.update(units.units[unit].reads)
+    return frozenset(
+        value
+        for value in found
+        if value in units.producer
+        and units.producer[value] not in again
+        and units.units[units.producer[value]].phase is Phase.FORWARD
+    )
+
+
+def aligned(
+    first: Program, of_first: Iterable[int], second: Program, of_second: Iterable[int]
+) -> dict[int, int]:
+    """Equations of the first program → those of the second that they are copies of."""
+    found: dict[int, int] = {}
+    left_first, left_second = list(of_first), list(of_second)
+    for with_line in (True, False):
+        groups = _groups(first, left_first, with_line)
+        for key, others in _groups(second, left_second, with_line).items():
+            own = groups.get(key, [])
+            if own and len(own) % len(others) == 0:
+                found.update((e, others[k % len(others)]) for k, e in enumerate(own))
+        matched = set(found.values())
+        left_first = [e for e in left_first if e not in found]
+        left_second = [e for e in left_second if e not in matched]
+    return found
+
+
+def _groups(
+    program: Program, equations: Iterable[int], with_line: bool
+) -> Mapping[Hashable, list[int]]:
+    found: dict[Hashable, list[int]] = defaultdict(list)
+    for index in equations:
+        equation = program.equations[index]
+        types = tuple(
+            (program.values[o].shape, str(program.values[o].dtype)) for o in equation.outputs
+        )
+        line = equation.source_line if with_line else ""
+        found[equation.name, types, line].append(index)
+    return found

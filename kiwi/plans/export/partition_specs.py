@@ -1,0 +1,178 @@
+"""A plan's shardings for hand-written code: by pytree, by path, and as rules of logical axes.
+
+**Rules.** Where parameters name their dimensions ("embed", "mlp"; Flax's logical axes), a set of
+rules (logical axis → mesh axes) lays out all of them. A plan decides parameter by parameter, so
+that its shardings need not be of that form: for each logical axis the mesh axes that most bytes are
+cut along win, and what lies otherwise under the rules is reported, path by path.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from kiwi.calls.constraints import matches, slash_path
+from kiwi.errors import InvalidArgumentError
+from kiwi.plans.record import PlanRecord
+
+MeshAxes = str | tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class PartitionSpecs:
+    """The shardings of a plan.
+
+    - `arguments`: a `PartitionSpec` per leaf in the structure of the arguments: a tuple of the
+      positional ones, or a pair (positional, keyword) where keywords were given. Parameters,
+      optimizer state and batch are the arguments that they were passed as.
+    - `results`: the same for the function's result.
+    - `by_path`: path of an argument leaf, `state/params/w`, → its `PartitionSpec`.
+    """
+
+    arguments: Any
+    results: Any
+    by_path: Mapping[str, PartitionSpec]
+
+    def matching(self, pattern: str) -> dict[str, PartitionSpec]:
+        """Those whose paths a pattern of `kiwi.Constraints` matches."""
+        return {path: spec for path, spec in self.by_path.items() if matches(pattern, path)}
+
+
+@dataclass(frozen=True)
+class LogicalRules:
+    """Rules of logical axes.
+
+    - `rules`: pairs (logical axis, mesh axes), None for not split, as `flax.linen`'s
+      `logical_axis_rules` takes them.
+    - `conflicts`: path → (the plan's sharding, the one under the rules), where they differ.
+    """
+
+    rules: tuple[tuple[str, MeshAxes], ...]
+    conflicts: Mapping[str, tuple[PartitionSpec, PartitionSpec]]
+
+
+def partition_specs(plan: PlanRecord) -> PartitionSpecs:
+    """The shardings of a plan, for `jax.jit`."""
+    paths = (slash_path(path) for path in plan.trees.paths)
+    by_path = dict(zip(paths, plan.step.in_specs, strict=True))
+    return PartitionSpecs(plan.in_shardings, plan.out_shardings, by_path)
+
+
+def logical_rules(plan: PlanRecord, logical_axes: Any = None) -> LogicalRules:
+    """Rules of logical axes that come nearest to a plan.
+
+    **Arguments:**
+
+    - `logical_axes`: a pytree that has a tuple or a `PartitionSpec` of names, or None, for each
+      argument leaf: as (positional, keyword) where keywords were given, else the tuple of
+      positional ones. By default the names that the planned arguments carry themselves: boxes with
+      `names` and `value`, as of `flax.linen.with_logical_partitioning`.
+
+    **Raises:** `InvalidArgumentError` if no argument names its dimensions, or `logical_axes` does
+    not fit the arguments.
+    """
+    names = _boxed_names(plan) if logical_axes is None else _given_names(plan, logical_axes)
+    named = [
+        _Named(slash_path(path), tuple(logical), spec, _size_bytes(shape))
+        for path, logical, spec, shape in zip(
+            plan.trees.paths, names, plan.step.in_specs, plan.trees.shapes, strict=True
+        )
+        if logical is not None and len(logical) == len(shape.shape)
+    ]
+    if not named:
+        raise InvalidArgumentError(
+            "No argument of the plan names its dimensions.",
+            cause="Plain arrays carry no names.",
+            suggestion="Plan with boxed parameters, or pass logical_axes=.",
+        )
+    rules = _most_bytes(named)
+    conflicts = {
+        leaf.path: (leaf.planned, _under_rules(leaf.names, rules))
+        for leaf in named
+        if _entries(leaf.planned, len(leaf.names)) != tuple(_under_rules(leaf.names, rules))
+    }
+    return LogicalRules(tuple(rules.items()), conflicts)
+
+
+@dataclass(frozen=True)
+class _Named:
+    """An argument whose dimensions have names, some of them None."""
+
+    path: str
+    names: tuple[str | None, ...]
+    planned: PartitionSpec
+    size_bytes: int
+
+
+def _size_bytes(shape: jax.ShapeDtypeStruct) -> int:
+    return math.prod(shape.shape) * shape.dtype.itemsize
+
+
+def _most_bytes(named: Sequence[_Named]) -> dict[str, MeshAxes]:
+    """For each logical axis, in order of appearance, what cuts most bytes of it.
+
+    Being cut counts before not being cut: of two dimensions of one name in a parameter only one
+    can take the mesh axis.
+    """
+    votes: dict[str, dict[MeshAxes, int]] = defaultdict(lambda: defaultdict(int))
+    for leaf in named:
+        for name, axes in zip(leaf.names, _entries(leaf.planned, len(leaf.names)), strict=True):
+            twice = leaf.names.count(name) > 1
+            if name is not None and not (twice and axes is None):
+                votes[name][axes] += leaf.size_bytes
+    return {name: max(found, key=lambda axes: found[axes]) for name, found in votes.items()}
+
+
+def _under_rules(names: Sequence[str | None], rules: Mapping[str, MeshAxes]) -> PartitionSpec:
+    """As Flax applies rules: a mesh axis cuts one dimension, rules count in their order."""
+    entries: list[MeshAxes] = [None] * len(names)
+    used: set[str] = set()
+    for logical, axes in rules.items():
+        wanted = {axes} if isinstance(axes, str) else set(axes or ())
+        if logical in names and wanted and not wanted & used:
+            entries[names.index(logical)] = axes
+            used |= wanted
+    return PartitionSpec(*entries)
+
+
+def _entries(spec: PartitionSpec, rank: int) -> tuple[MeshAxes, ...]:
+    return (*spec, *[None] * (rank - len(spec)))
+
+
+def _boxed_names(plan: PlanRecord) -> list[Any]:
+    shell = jax.tree.unflatten(plan.trees.in_tree, range(plan.trees.in_tree.num_leaves))
+    found: list[Any] = [None] * plan.trees.in_tree.num_leaves
+    for node in jax.tree.leaves(shell, is_leaf=_is_box):
+        if _is_box(node):
+            found[node.value] = node.names
+    return found
+
+
+def _is_box(node: Any) -> bool:
+    return hasattr(node, "names") and isinstance(getattr(node, "value", None), int)
+
+
+def _given_names(plan: PlanRecord, logical_axes: Any) -> list[Any]:
+    _, kwargs = jax.tree.unflatten(plan.trees.in_tree, range(plan.trees.in_tree.num_leaves))
+    full = logical_axes if kwargs else (logical_axes, {})
+    shell = jax.tree.unflatten(plan.trees.in_tree, range(plan.trees.in_tree.num_leaves))
+    try:
+        spread = jax.tree_util.tree_broadcast(full, shell, is_leaf=_are_names)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"logical_axes does not fit the planned arguments: {error}",
+            suggestion="A pytree prefix of the arguments; a tuple of names, or None, is a leaf.",
+        ) from error
+    return jax.tree.leaves(spread, is_leaf=_are_names)
+
+
+def _are_names(node: Any) -> bool:
+    """Whether a node is a leaf: None, a `PartitionSpec`, or a tuple of names."""
+    if node is None or isinstance(node, PartitionSpec):
+        return True
+    plain: Callable[[Any], bool] = lambda n: n is None or isinstance(n, str)  # noqa: E731
+    return type(node) is tuple and bool(node) and all(plain(n) for n in node)

@@ -1,0 +1,206 @@
+"""`kiwi.memory_report`: where the memory of a planned step goes, predicted and compiled.
+
+Both sides are broken down by the same owners, so that they can be subtracted: arguments and
+results of the function, what each unit yields (and needs while it runs), the copies that
+resharding makes for a unit, and what no unit owns. The compiled side adds fragmentation, which
+is memory that XLA's heap holds but cannot use.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.plans.record import PlanRecord
+from kiwi.plans.summary import table
+from kiwi.sizes import format_bytes
+from kiwi.xla.buffer_assignment import CompiledMemory, LiveBuffer
+
+_MOST_ROWS = 16
+
+Owner = tuple[str, int]
+"""What holds memory: ("argument", value index), ("result", unit), ("copy", unit) or a kind
+without an index, -1."""
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """What one owner holds at one point of time, on one device.
+
+    - `what`: "argument", "result", "recomputed", "copy", "output", "other" or "fragmentation".
+    - `name`: path of an argument, or opcode of an operator with its phase.
+    - `source_line`: where the function computes it, "" if unknown.
+    """
+
+    bytes: int
+    what: str
+    name: str
+    source_line: str
+
+
+@dataclass(frozen=True)
+class MemoryDifference:
+    """One owner's predicted and compiled bytes, both at the compiled peak."""
+
+    predicted_bytes: int
+    compiled_bytes: int
+    what: str
+    name: str
+    source_line: str
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Live values at the peaks, largest first; print it for tables.
+
+    - `predicted_peak_bytes`, `predicted`: the model's peak and what is alive at it.
+    - `compiled_peak_bytes`, `compiled`: the same of the compiled program.
+    - `differences`: owners on which the two disagree at the compiled peak, largest first.
+    """
+
+    target: str
+    predicted_peak_bytes: int
+    predicted: tuple[MemoryRow, ...]
+    compiled_peak_bytes: int
+    compiled: tuple[MemoryRow, ...]
+    differences: tuple[MemoryDifference, ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join(
+            [
+                _rows_text(f"Compiled ({self.target})", self.compiled_peak_bytes, self.compiled),
+                _rows_text("Predicted", self.predicted_peak_bytes, self.predicted),
+                _differences_text(self.differences),
+            ]
+        )
+
+
+def memory_report(plan: PlanRecord) -> MemoryReport:
+    """What is alive at the compiled and at the predicted peak, and where they differ.
+
+    **Raises:** `InvalidArgumentError` if the plan was not checked by a compiler.
+    """
+    if plan.compiled is None or plan.compiled.memory is None:
+        raise InvalidArgumentError(
+            "The plan carries no compiled program to report on.",
+            cause="It was made with verify=None, or the compiler does not report its buffers.",
+            suggestion='kiwi.plan(..., verify="cpu").',
+        )
+    describe = _Describer(plan)
+    memory = plan.compiled.memory
+    compiled = _compiled_by_owner(memory, plan.execution.units.graph.program.arguments)
+    predicted = predicted_by_owner(plan, plan.estimate.peak_unit)
+    at_same_time = predicted_by_owner(plan, unit_at_peak(memory))
+    return MemoryReport(
+        plan.compiled.target,
+        plan.estimate.peak_bytes,
+        describe.rows(predicted),
+        plan.compiled.peak_bytes,
+        describe.rows(compiled),
+        describe.differences(at_same_time, compiled),
+    )
+
+
+def unit_at_peak(memory: CompiledMemory) -> int:
+    """The unit that runs at the compiled peak: the latest one with a name; 0 before any."""
+    named = [u for u in memory.units[: memory.peak_position + 1] if u >= 0]
+    return named[-1] if named else 0
+
+
+def predicted_by_owner(plan: PlanRecord, unit: int) -> dict[Owner, int]:
+    """What the model holds while a unit runs, in bytes by owner."""
+    found = {(held.kind, held.index): held.bytes_at(unit) for held in plan.estimate.held}
+    return {owner: size for owner, size in found.items() if size}
+
+
+def _compiled_by_owner(memory: CompiledMemory, arguments: Sequence[int]) -> dict[Owner, int]:
+    found: dict[Owner, int] = {("fragmentation", -1): memory.fragmentation_bytes}
+    for buffer in memory.at_peak:
+        owner = _owner(buffer, arguments)
+        found[owner] = found.get(owner, 0) + buffer.bytes
+    return {owner: size for owner, size in found.items() if size}
+
+
+def _owner(buffer: LiveBuffer, arguments: Sequence[int]) -> Owner:
+    if buffer.argument is not None:
+        return "argument", arguments[buffer.argument]
+    scope = buffer.scope
+    if buffer.kind == "output" or scope is None:
+        return ("output" if buffer.kind == "output" else "other"), -1
+    return ("copy" if scope.is_resharded else "result"), scope.unit
+
+
+class _Describer:
+    """Puts owners in words."""
+
+    def __init__(self, plan: PlanRecord) -> None:
+        self._units = plan.execution.units
+        self._recomputed = plan.execution.recomputed
+        arguments = self._units.graph.program.arguments
+        self._paths = dict(zip(arguments, plan.trees.paths, strict=True))
+
+    def rows(self, sizes: Mapping[Owner, int]) -> tuple[MemoryRow, ...]:
+        found = [MemoryRow(size, *self._words(owner)) for owner, size in self._folded(sizes)]
+        return tuple(sorted(found, key=lambda row: (-row.bytes, row.what, row.name)))
+
+    def differences(
+        self, predicted: Mapping[Owner, int], compiled: Mapping[Owner, int]
+    ) -> tuple[MemoryDifference, ...]:
+        mine, theirs = dict(self._folded(predicted)), dict(self._folded(compiled))
+        found = [
+            MemoryDifference(mine.get(o, 0), theirs.get(o, 0), *self._words(o))
+            for o in {**mine, **theirs}
+            if mine.get(o, 0) != theirs.get(o, 0)
+        ]
+        key = lambda d: (-abs(d.predicted_bytes - d.compiled_bytes), d.what, d.name)  # noqa: E731
+        return tuple(sorted(found, key=key))
+
+    def _folded(self, sizes: Mapping[Owner, int]) -> Iterable[tuple[Owner, int]]:
+        """A result that takes over an argument's buffer is that argument."""
+        folded: dict[Owner, int] = {}
+        for owner, size in sizes.items():
+            key = self._canonical(owner)
+            folded[key] = folded.get(key, 0) + size
+        return folded.items()
+
+    def _canonical(self, owner: Owner) -> Owner:
+        kind, index = owner
+        if kind != "result" or len(self._units.units[index].outputs) != 1:
+            return owner
+        output = self._units.units[index].outputs[0]
+        if output in self._units.aliased_results:
+            return "argument", self._units.aliased_results[output]
+        return ("output", -1) if output in self._units.graph.program.result_values else owner
+
+    def _words(self, owner: Owner) -> tuple[str, str, str]:
+        """What, name and source line."""
+        kind, index = owner
+        if kind == "argument":
+            return kind, self._paths.get(index, "constant"), ""
+        if index < 0:
+            return kind, "", ""
+        unit = self._units.units[index]
+        root = self._units.graph.program.equations[unit.root]
+        opcode = self._units.graph.opcode_of(unit.root)
+        again = kind == "result" and index in self._recomputed
+        name = f"{opcode} ({unit.phase.value}, unit {index})"
+        return ("recomputed" if again else kind), name, root.source_line
+
+
+def _rows_text(title: str, peak_bytes: int, rows: tuple[MemoryRow, ...]) -> str:
+    shown = [(format_bytes(r.bytes), r.what, r.name, r.source_line) for r in rows[:_MOST_ROWS]]
+    rest = rows[_MOST_ROWS:]
+    if rest:
+        shown.append((format_bytes(sum(r.bytes for r in rest)), f"{len(rest)} more", "", ""))
+    head = f"{title}: peak {format_bytes(peak_bytes)} per device"
+    return f"{head}\n{table(('bytes', 'what', 'name', 'source'), shown)}"
+
+
+def _differences_text(rows: tuple[MemoryDifference, ...]) -> str:
+    if not rows:
+        return "Prediction and compiled program hold the same at the compiled peak."
+    shown = [
+        (format_bytes(d.predicted_bytes), format_bytes(d.compiled_bytes), d.what, d.name)
+        for d in rows[:_MOST_ROWS]
+    ]
+    head = "Differences at the compiled peak"
+    return f"{head}\n{table(('predicted', 'compiled', 'what', 'name'), shown)}"

@@ -1,0 +1,209 @@
+"""A plan as data: what was decided, what it should cost, and what the compiler made of it.
+
+All that reads a plan (files, reports, explanations) takes a `PlanRecord`. `kiwi.plans.plan.Plan`
+adds the methods by which users reach them.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from kiwi.calls.traced import ArgumentTrees
+from kiwi.emit.emission import emit
+from kiwi.emit.execution import Execution
+from kiwi.errors import InvalidArgumentError
+from kiwi.mesh import DeviceMesh
+from kiwi.plans.breakdown import Ledger
+from kiwi.plans.decision import Decision
+from kiwi.plans.estimate import Estimate
+from kiwi.plans.origin import Origin
+from kiwi.plans.rounds import Round
+from kiwi.problem.predicted_collectives import unforeseen
+from kiwi.solver import Progress, SolveResult
+from kiwi.xla.collectives import AxisUse
+from kiwi.xla.compiled_program import CompiledProgram
+from kiwi.xla.compiler_options import compiler_options
+from kiwi.xla.step import Step
+
+
+@dataclass(frozen=True, eq=False)
+class PlanRecord:
+    """How one training step runs on a mesh; see `kiwi.plan`.
+
+    **Attributes:**
+
+    - `mesh`: the device mesh planned for; `profile`: name of the hardware profile.
+    - `memory_budget_bytes`: per device.
+    - `estimate`: predicted times and memory.
+    - `compiled`: figures of the compiled program, or None where it was not verified.
+    - `solve_result`: status, objective, bound, gap and seconds of the solver, before copies of
+      operands are kept (`kiwi.problem.kept_copies`).
+    - `decisions`: one per materialised operator, in execution order.
+    - `execution`: schedule and layouts, what is emitted.
+    - `notes`: what the reader should know, one sentence each.
+    - `planning_seconds`: wall time of planning, compile checks included.
+    - `ledger`: the estimate, split by argument and operator.
+    - `origin`: what the plan was made from, for explaining and changing it; `progress`: states
+      of the solver, in time.
+    - `as_written`: with `planner="xla"`, the estimate of the program that `jax.jit` runs as it
+      is, without the order that a plan imposes; else None.
+    - `rounds`: what the closed loop tried, the last one being this plan unless it was refused.
+    """
+
+    mesh: DeviceMesh
+    profile: str
+    planner: str
+    memory_budget_bytes: int
+    estimate: Estimate
+    compiled: CompiledProgram | None
+    solve_result: SolveResult
+    decisions: tuple[Decision, ...]
+    execution: Execution
+    trees: ArgumentTrees
+    notes: tuple[str, ...]
+    planning_seconds: float
+    ledger: Ledger
+    origin: Origin | None = None
+    progress: tuple[Progress, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    as_written: Estimate | None = None
+
+    @functools.cached_property
+    def in_shardings(self) -> Any:
+        """A `PartitionSpec` per argument leaf, as a pair (positional, keyword) of pytrees.
+
+        Without keyword arguments it is the tuple of positional ones alone, as `jax.jit` takes.
+        """
+        args, kwargs = jax.tree.unflatten(self.trees.in_tree, self._in_specs)
+        return (args, kwargs) if kwargs else args
+
+    @functools.cached_property
+    def out_shardings(self) -> Any:
+        """A `PartitionSpec` per result leaf, in the result's pytree."""
+        return jax.tree.unflatten(self.trees.out_tree, self._out_specs)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the compiled peak, or the estimate without a check, is within the budget."""
+        return self.peak_bytes <= self.memory_budget_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The compiled peak, or the estimated one without a check."""
+        return (self.compiled or self.estimate).peak_bytes
+
+    @property
+    def time_shares(self) -> Mapping[str, float]:
+        """Which share of the predicted time is "measured", "interpolated", "extrapolated" from
+        measurements, or "analytic"; they sum to 1. Empty in plans saved before it was kept."""
+        return self.estimate.time_shares
+
+    @property
+    def unforeseen_collectives(self) -> tuple[AxisUse, ...]:
+        """What the compiled program communicates beyond the plan, by kind and mesh axes.
+
+        Empty without a check. For the target "cpu" an all-reduce stands for a reduce-scatter.
+        """
+        if self.compiled is None:
+            return ()
+        predicted = self.estimate.collective_uses
+        return unforeseen(predicted, self.compiled.collective_uses, self.compiled.target)
+
+    @functools.cached_property
+    def _in_specs(self) -> list[Any]:
+        return [self.mesh.partition_spec(s) for s in self.execution.argument_shardings]
+
+    @functools.cached_property
+    def _host_arguments(self) -> frozenset[int]:
+        program = self.execution.units.graph.program
+        return frozenset(k for k, a in enumerate(program.arguments) if program.is_on_host(a))
+
+    @functools.cached_property
+    def _host_results(self) -> frozenset[int]:
+        program = self.execution.units.graph.program
+        return frozenset(k for k, r in enumerate(program.results) if program.is_on_host(r))
+
+    @functools.cached_property
+    def _out_specs(self) -> list[Any]:
+        whole = jax.sharding.PartitionSpec()
+        return [
+            whole if s is None else self.mesh.partition_spec(s)
+            for s in self.execution.result_shardings
+        ]
+
+    @functools.cached_property
+    def function(self) -> Callable[..., list[Any]]:
+        """The planned step over flat argument leaves, to be traced by `jax.jit`."""
+        return emit(self.execution)
+
+    @functools.cached_property
+    def step(self) -> Step:
+        """The planned step with all that compiling it needs."""
+        return Step(
+            self.function,
+            self.trees.shapes,
+            self.mesh,
+            self._in_specs,
+            self._out_specs,
+            self.trees.donated,
+            self._host_arguments,
+            self._host_results,
+        )
+
+    def place(self, *args: Any, mesh: jax.sharding.Mesh | None = None, **kwargs: Any) -> Any:
+        """Puts arguments where the plan wants them; returns them as given (a tuple if several).
+
+        **Arguments:**
+
+        - `mesh`: devices to use, by default the first `plan.mesh.size` attached ones.
+
+        **Raises:** `NotEnoughDevicesError`; `InvalidArgumentError` if the arguments are not
+        those planned for.
+        """
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        self._check_structure(tree)
+        placed = place_leaves(leaves, self.leaf_shardings(mesh or self.mesh.jax_mesh()))
+        placed_args, placed_kwargs = jax.tree.unflatten(tree, placed)
+        if placed_kwargs:
+            return placed_args, placed_kwargs
+        return placed_args[0] if len(placed_args) == 1 else placed_args
+
+    def _check_structure(self, tree: Any) -> None:
+        if tree != self.trees.in_tree:
+            raise InvalidArgumentError(
+                f"The arguments have the structure {tree}, the plan was made for "
+                f"{self.trees.in_tree}.",
+                cause="They are not the arguments that were planned, or static ones were given.",
+                suggestion="Pass the same arguments as to plan(), with None for static ones.",
+            )
+
+    def leaf_shardings(self, mesh: jax.sharding.Mesh) -> list[jax.sharding.NamedSharding]:
+        """The sharding of each flat argument leaf on concrete devices."""
+        return self.step.argument_shardings(mesh)
+
+    def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:
+        """The planned step over flat leaves, jitted for concrete devices."""
+        return self.step.jit(mesh, compiler_options(mesh.devices.flat[0].platform))
+
+    def residency_counts(self) -> Mapping[str, int]:
+        """How many operators are kept and recomputed."""
+        counts = {"keep": 0, "recompute": 0}
+        for decision in self.decisions:
+            counts[decision.residency] += 1
+        return counts
+
+
+def place_leaves(
+    leaves: Sequence[Any], shardings: Sequence[jax.sharding.NamedSharding]
+) -> list[Any]:
+    """Moves leaves to their shardings; those already in place are returned as they are."""
+    return [_put(leaf, s) for leaf, s in zip(leaves, shardings, strict=True)]
+
+
+def _put(leaf: Any, sharding: jax.sharding.NamedSharding) -> Any:
+    if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
+        return leaf
+    return jax.device_put(leaf, sharding)

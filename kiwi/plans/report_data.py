@@ -1,0 +1,92 @@
+"""What the HTML report draws: a plan's document, and what files leave out."""
+
+import math
+from typing import Any
+
+from kiwi.plans.document import Document
+from kiwi.plans.record import PlanRecord
+from kiwi.xla.buffer_assignment import memory_from_json
+from kiwi.xla.excess_memory import unit_curve
+from kiwi.xla.name_scopes import scope_of
+
+MOST_BUFFERS = 200
+
+
+def report_data(
+    document: Document, plan: PlanRecord | None = None, sweep: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The data of `kiwi.report.render`.
+
+    **Arguments:**
+
+    - `plan`: where it was just made: its wall times and the solver's progress are shown.
+    - `sweep`: the table of `kiwi.sweep.sweep_json`, for the Pareto curve.
+    """
+    budget = document["options"]["memory_budget_bytes"]
+    checks = document["checks"] or document["estimate"]
+    mesh = " x ".join(map(str, document["mesh"]["shape"]))
+    return {
+        "title": f"{document['function']['name'] or 'plan'} on {mesh}",
+        "plan": document,
+        "fits": checks["peak_bytes"] <= budget,
+        "compiled_curve": _compiled_curve(document),
+        "compiled_peak": _compiled_peak(document),
+        "progress": [] if plan is None else _progress(plan),
+        "seconds": None if plan is None else {"planning": plan.planning_seconds},
+        "sweep": sweep,
+    }
+
+
+def _progress(plan: PlanRecord) -> list[dict[str, Any]]:
+    return [
+        {
+            "seconds": p.seconds,
+            "objective": p.objective,
+            "bound": p.bound if math.isfinite(p.bound) else None,
+            "peak_bytes": p.peak_bytes,
+        }
+        for p in plan.progress
+    ]
+
+
+def _compiled_curve(document: Document) -> list[int] | None:
+    """The most that the compiled program holds while each operator runs; None if unknown."""
+    memory = (document["checks"] or {}).get("memory")
+    if memory is None or not document["operators"]:
+        return None
+    return unit_curve(memory_from_json(memory), len(document["operators"])).tolist()
+
+
+def _compiled_peak(document: Document) -> list[dict[str, Any]]:
+    """The buffers alive at the compiled peak, each with the operator that it belongs to."""
+    memory = (document["checks"] or {}).get("memory")
+    if memory is None:
+        return []
+    operators = list(document["operators"].values())
+    paths = list(document["arguments"])
+    return [_buffer(b, operators, paths) for b in memory["at_peak"][:MOST_BUFFERS]]
+
+
+def _buffer(buffer: dict[str, Any], operators: list[Document], paths: list[str]) -> dict[str, Any]:
+    if buffer["argument"] is not None:
+        path = paths[buffer["argument"]]
+        return {
+            "bytes": buffer["bytes"],
+            "name": path,
+            "detail": "argument",
+            "category": "arguments",
+        }
+    scope = scope_of(buffer["op_name"])
+    detail, category = buffer["op_name"] or buffer["kind"], "arguments"
+    if scope is not None and scope.unit < len(operators):
+        operator = operators[scope.unit]
+        again = ", recomputed" if scope.is_recomputed else ""
+        source = operator["source"].split(" ")[0]
+        detail = f"#{scope.unit} {operator['opcode']} {source}{again}"
+        category = "copies" if scope.is_resharded else operator["phase"]
+    return {
+        "bytes": buffer["bytes"],
+        "name": f"{buffer['opcode']} {buffer['instruction']}",
+        "detail": detail,
+        "category": category,
+    }

@@ -1,0 +1,21 @@
+"""What the closed loop did, round by round."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Round:
+    """One plan of the closed loop, see `kiwi.planners.closed_loop`.
+
+    - `limit_bytes`: the memory limit that the solver was given.
+    - `correction_bytes`: the most that earlier rounds' compiled programs added to the prediction.
+    - `predicted_peak_bytes`: of the plan's estimate; `compiled_peak_bytes` None without a check.
+    - `solve_seconds`, `compile_seconds`: wall time.
+    """
+
+    limit_bytes: int
+    correction_bytes: int
+    predicted_peak_bytes: int
+    compiled_peak_bytes: int | None
+    solve_seconds: float
+    compile_seconds: float

@@ -1,0 +1,156 @@
+"""A plan in words and tables, for the terminal."""
+
+import re
+from collections.abc import Sequence
+
+from kiwi.plans.decision import Decision
+from kiwi.plans.record import PlanRecord
+from kiwi.problem.time_provenance import describe
+from kiwi.sizes import format_bytes, format_seconds
+from kiwi.xla.collectives import COLLECTIVE_KINDS
+
+_MOST_ROWS = 8
+_LONGEST_PATH = 44
+_INDEX = re.compile(r"\[\d+\]")
+
+
+def summary(plan: PlanRecord) -> str:
+    """About thirty lines: what it costs, whether it fits, what is sharded and recomputed."""
+    blocks = [_head(plan), _time(plan), _memory(plan), _collectives(plan)]
+    blocks += [_arguments(plan), _recomputed(plan), _notes(plan)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _head(plan: PlanRecord) -> str:
+    axes = ", ".join(f"{n}={s}" for n, s in zip(plan.mesh.axis_names, plan.mesh.shape, strict=True))
+    result = plan.solve_result
+    gap = "no bound" if result.gap is None else f"gap {result.gap:.2%}"
+    return (
+        f"Plan for {plan.mesh.size} x {plan.profile} ({axes}), budget "
+        f"{format_bytes(plan.memory_budget_bytes)} per device\n"
+        f"planner {plan.planner}, {result.status.value} ({gap}, {result.solver} "
+        f"{result.seconds:.1f} s), planned in {plan.planning_seconds:.1f} s"
+    )
+
+
+def _time(plan: PlanRecord) -> str:
+    e = plan.estimate
+    parts = [
+        ("compute", e.compute_seconds),
+        ("communication", e.communication_seconds),
+        ("resharding", e.resharding_seconds),
+        ("recompute", e.recompute_seconds),
+    ]
+    text = ", ".join(f"{name} {format_seconds(s)}" for name, s in parts)
+    shares = describe(e.time_shares)
+    origin = f"\n  {shares}" if shares else ""
+    return f"Step time, estimated  {format_seconds(e.step_seconds)}\n  {text}{origin}"
+
+
+def _memory(plan: PlanRecord) -> str:
+    lines = [f"Peak memory, estimated  {format_bytes(plan.estimate.peak_bytes)}"]
+    c = plan.compiled
+    if c is not None:
+        ratio = plan.estimate.peak_bytes / max(1, c.peak_bytes)
+        lines.append(
+            f"Peak memory, compiled   {format_bytes(c.peak_bytes)} ({c.target}), "
+            f"estimated / compiled {ratio:.2f}\n"
+            f"  arguments {format_bytes(c.argument_bytes)}, "
+            f"temporaries {format_bytes(c.temporary_bytes)}"
+        )
+        lines += _rounds(plan)
+    else:
+        lines.append("Peak memory, compiled   not checked (verify=None)")
+    return "\n".join(lines)
+
+
+def _rounds(plan: PlanRecord) -> list[str]:
+    """What the closed loop took."""
+    if not plan.rounds:
+        return []
+    solving = format_seconds(sum(r.solve_seconds for r in plan.rounds))
+    compiling = format_seconds(sum(r.compile_seconds for r in plan.rounds))
+    count = f"{len(plan.rounds)} round{'s' if len(plan.rounds) > 1 else ''}"
+    return [f"  {count} of planning and compiling: solver {solving}, compiler {compiling}"]
+
+
+def _collectives(plan: PlanRecord) -> str:
+    compiled = plan.compiled.collectives if plan.compiled is not None else {}
+    rows = []
+    for kind in COLLECTIVE_KINDS:
+        planned, found = plan.estimate.collectives.get(kind), compiled.get(kind)
+        if planned is None and found is None:
+            continue
+        cells = [
+            "-" if use is None else f"{use.count} x, {format_bytes(use.bytes)}"
+            for use in (planned, found)
+        ]
+        rows.append((kind, *cells))
+    if not rows:
+        return ""
+    return table(("collective", "planned", "compiled"), rows)
+
+
+def _arguments(plan: PlanRecord) -> str:
+    """The largest arguments and their shardings; those of equal layers on one line."""
+    sizes: dict[tuple[str, ...], list[int]] = {}
+    for path, shape, sharding in zip(
+        plan.trees.paths, plan.trees.shapes, plan.execution.argument_shardings, strict=True
+    ):
+        name = _shortened(_INDEX.sub("[*]", path))
+        key = (name, str(shape.shape), plan.mesh.describe(sharding))
+        sizes.setdefault(key, []).append(shape.size * shape.dtype.itemsize)
+    rows = sorted(sizes.items(), key=lambda item: -sum(item[1]))
+    cells = [(*key, str(len(found)), format_bytes(found[0])) for key, found in rows[:_MOST_ROWS]]
+    rest = len(sizes) - len(cells)
+    more = f"\n... and {rest} smaller kinds (plan.in_shardings)" if rest > 0 else ""
+    return table(("argument", "shape", "sharding", "count", "each"), cells) + more
+
+
+def _shortened(path: str) -> str:
+    """A long path without its middle: both ends tell arguments apart."""
+    if len(path) <= _LONGEST_PATH:
+        return path
+    half = (_LONGEST_PATH - 3) // 2
+    return f"{path[:half]}...{path[-half:]}"
+
+
+def _recomputed(plan: PlanRecord) -> str:
+    found = [d for d in plan.decisions if d.residency == "recompute"]
+    if not found:
+        return f"All {len(plan.decisions)} operators are kept; nothing is recomputed."
+    size = sum(d.trips * d.bytes for d in found)
+    seconds = format_seconds(plan.estimate.recompute_seconds)
+    head = (
+        f"Recomputed: {len(found)} of {len(plan.decisions)} operators, {format_bytes(size)} "
+        f"not kept, {seconds} more"
+    )
+    groups: dict[tuple[str, str], list[Decision]] = {}
+    for decision in found:
+        groups.setdefault((decision.opcode, decision.source_line), []).append(decision)
+    rows = [
+        (
+            str(sum(d.trips for d in g)),
+            opcode,
+            line.rsplit("/", 1)[-1],
+            format_bytes(sum(d.trips * d.bytes for d in g)),
+        )
+        for (opcode, line), g in groups.items()
+    ]
+    body = table(("times", "opcode", "source", "bytes"), rows[:_MOST_ROWS])
+    more = f"\n... and {len(rows) - _MOST_ROWS} more" if len(rows) > _MOST_ROWS else ""
+    return f"{head}\n{body}{more}"
+
+
+def _notes(plan: PlanRecord) -> str:
+    return "\n".join(f"Note: {note}" for note in plan.notes)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns under a header."""
+    widths = [max(len(str(r[k])) for r in (header, *rows)) for k in range(len(header))]
+    lines = [
+        "  ".join(str(cell).ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *rows)
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])

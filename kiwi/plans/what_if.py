@@ -1,0 +1,97 @@
+"""What if one operator were done otherwise: a plan with pins."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError
+from kiwi.mesh import TensorSharding
+from kiwi.plans.explain import find_operator, follow, matching_options, pin
+from kiwi.plans.record import PlanRecord
+from kiwi.plans.recover import recover_solution
+from kiwi.problem.build import PlanningProblem
+
+
+def what_if(
+    plan: PlanRecord,
+    operator: int | str,
+    *,
+    sharding: "jax.sharding.PartitionSpec | None" = None,
+    residency: str | None = None,
+    time_limit_seconds: float | None = None,
+    verify: str | None = None,
+) -> Any:
+    """The best plan, a `kiwi.Plan`, in which one operator is done as told.
+
+    **Arguments:**
+
+    - `operator`: as for `explain`.
+    - `sharding`: of its (first) result; None leaves it open.
+    - `residency`: "keep" or "recompute"; None leaves it open.
+    - `verify`: as for `kiwi.plan`; by default the new plan is not compiled.
+
+    **Raises:** `InvalidArgumentError` if that is none of the operator's options;
+    `InfeasibleBudgetError`, `NoPlanFoundError` as `kiwi.plan`.
+    """
+    if plan.origin is None:
+        raise InvalidArgumentError(
+            "The problem that this plan solves cannot be formulated.",
+            cause="It was made by another version of Kiwi, or from a profile table that is not "
+            "where it was, or was changed.",
+            suggestion="Plan again.",
+        )
+    if residency not in (None, "keep", "recompute"):
+        raise InvalidArgumentError(
+            f"residency={residency!r} is unknown.", suggestion='"keep" or "recompute".'
+        )
+    planning = plan.origin.planning
+    unit = find_operator(plan, operator)
+    allowed = _allowed(plan, planning, unit, sharding, residency)
+    pinned = pin(planning, {unit: allowed})
+    start = follow(pinned, recover_solution(planning, plan.ledger), {unit: allowed})
+    settings = replace(
+        plan.origin.settings,
+        verify=verify,
+        time_limit_seconds=time_limit_seconds or plan.origin.settings.time_limit_seconds,
+    )
+    try:
+        return plan.origin.way.make_plan(
+            plan.origin.traced,
+            plan.origin.out_shardings,
+            settings,
+            planning=pinned,
+            warm_start=start,
+        )
+    except InfeasibleBudgetError as error:
+        raise InfeasibleBudgetError(
+            f"With operator {unit} pinned: {error.what}",
+            cause=error.cause,
+            suggestion="Another sharding or residency, or a larger budget.",
+            least_peak_bytes=error.least_peak_bytes,
+        ) from error
+
+
+def _allowed(
+    plan: PlanRecord,
+    planning: PlanningProblem,
+    unit: int,
+    sharding: "jax.sharding.PartitionSpec | None",
+    residency: str | None,
+) -> list[int]:
+    node = planning.unit_nodes[unit]
+    options = matching_options(planning, unit, residency=residency or "any")
+    if sharding is not None:
+        rank = node.strategies[0].results[0].rank if node.strategies[0].results else 0
+        wanted = TensorSharding.from_partition_spec(sharding, rank, plan.mesh.axis_names)
+        options = [o for o in options if node.choice(o)[0].results[:1] == (wanted,)]
+    if not options:
+        known = sorted({plan.mesh.describe(s.results[0]) for s in node.strategies if s.results})
+        raise InvalidArgumentError(
+            f"Operator {unit} ({plan.decisions[unit].opcode}) has no option with "
+            f"sharding={sharding}, residency={residency}.",
+            cause="; ".join(plan.ledger.operators[unit].excluded)
+            or "Options that others beat in time and memory are left out.",
+            suggestion="Layouts of its result that can be planned: " + ", ".join(known) + ".",
+        )
+    return options

@@ -1,0 +1,1 @@
+"""The planning problem: options of every unit, their prices, the edges between them."""

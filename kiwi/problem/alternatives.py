@@ -1,0 +1,153 @@
+"""What else could be done with one operator, if everything around it stayed as it is."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kiwi.mesh import TensorSharding
+from kiwi.problem.build import PlanningProblem
+from kiwi.problem.copies import CopyNode
+
+MOST_ALTERNATIVES = 3
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another option of a unit.
+
+    - `reads`, `results`: the layouts expected and yielded.
+    - `recompute_at`: the unit before which it would run again, or None where it is kept.
+    - `change_seconds`: change of the step time if every other choice stayed.
+    - `change_bytes`: change of the memory held at the plan's peak, its own results alone.
+    """
+
+    reads: tuple[TensorSharding, ...]
+    results: tuple[TensorSharding, ...]
+    recompute_at: int | None
+    change_seconds: float
+    change_bytes: int
+
+
+def local_alternatives(
+    planning: PlanningProblem,
+    solution: Sequence[int],
+    restricted: PlanningProblem,
+    most: int = MOST_ALTERNATIVES,
+) -> list[tuple[Alternative, ...]]:
+    """For each unit its cheapest other options; those that neighbours forbid are left out.
+
+    Copies of operands follow from the choices of producer and reader and cost no time, so that
+    the nodes that stand for them are passed over. An option that neither makes nor reads a kept
+    copy any more loses what that saves; `restricted` is the solution's problem with the copies
+    that the plan keeps.
+    """
+    first = len(planning.sources)
+    peak_time = _peak_time(planning, solution)
+    costs = local_costs(planning, solution)
+    for unit, lost in _lost_seconds(planning, restricted):
+        costs[first + unit] += lost
+    return [
+        _cheapest(planning, node.unit, costs[first + node.unit], solution, peak_time, most)
+        for node in planning.unit_nodes
+    ]
+
+
+def local_costs(planning: PlanningProblem, solution: Sequence[int]) -> list[np.ndarray]:
+    """For each node the cost of every option, its edges to neighbours' chosen options included.
+
+    Infinite where a neighbour's choice forbids the option.
+    """
+    problem = planning.problem
+    fixed = len(planning.sources) + len(planning.unit_nodes)
+    costs = [np.array(node.costs) for node in problem.nodes]
+    for edge in problem.edges:
+        if max(edge.tail, edge.head) >= fixed:
+            continue
+        row, column = edge.cell(solution[edge.tail], solution[edge.head])
+        rows = slice(None) if edge.tail_class is None else edge.tail_class
+        columns = slice(None) if edge.head_class is None else edge.head_class
+        costs[edge.tail] += edge.costs[rows, column]
+        costs[edge.head] += edge.costs[row, columns]
+    return costs
+
+
+def _lost_seconds(
+    planning: PlanningProblem, restricted: PlanningProblem
+) -> Iterator[tuple[int, np.ndarray]]:
+    """For the makers and readers of kept copies, what each of their options does not save."""
+    behind = len(restricted.sources) + len(restricted.unit_nodes)
+    for edge in restricted.problem.edges:
+        saved = -float(edge.costs[edge.cell(0, 0)])
+        if edge.head < behind or saved <= 0:
+            continue
+        copy = restricted.copies[edge.head - behind]
+        assert copy.earlier is not None
+        earlier = restricted.copies[copy.earlier]
+        yield copy.unit, np.where(_keeps(planning, copy, must_run_once=True), 0.0, saved)
+        if earlier.earlier is None:  # else there is another one, still
+            made = _keeps(planning, earlier, must_run_once=False)
+            yield earlier.unit, np.where(made, 0.0, saved)
+
+
+def _keeps(planning: PlanningProblem, copy: CopyNode, *, must_run_once: bool) -> list[bool]:
+    """For each option of a unit whether it has a copy in the layout that is kept."""
+    node, target = planning.unit_nodes[copy.unit], copy.options[0].target
+    return [
+        strategy.reads[copy.read] == target and not (must_run_once and residency.recomputes)
+        for strategy in node.strategies
+        for residency in node.residency.options
+    ]
+
+
+def _peak_time(planning: PlanningProblem, solution: Sequence[int]) -> int:
+    change = np.zeros(planning.problem.horizon + 1, dtype=np.int64)
+    for node, option in zip(planning.problem.nodes, solution, strict=True):
+        for interval in node.usage[option]:
+            change[interval.start] += interval.bytes
+            change[interval.end] -= interval.bytes
+    return int(np.argmax(np.cumsum(change)))
+
+
+def _cheapest(
+    planning: PlanningProblem,
+    unit: int,
+    costs: np.ndarray,
+    solution: Sequence[int],
+    peak_time: int,
+    most: int,
+) -> tuple[Alternative, ...]:
+    """The cheapest options, one for each pair of layouts and time of recomputation."""
+    node = planning.unit_nodes[unit]
+    index = len(planning.sources) + unit
+    chosen = solution[index]
+    usage = planning.problem.nodes[index].usage
+
+    def held(option: int) -> int:
+        return sum(i.bytes for i in usage[option] if i.start <= peak_time < i.end)
+
+    seen = {_appearance(planning, unit, chosen)}
+    found: list[Alternative] = []
+    for option in np.argsort(costs, kind="stable"):
+        if not np.isfinite(costs[option]) or len(found) == most:
+            break
+        key = _appearance(planning, unit, int(option))
+        if key in seen:
+            continue
+        seen.add(key)
+        strategy, residency = node.choice(int(option))
+        found.append(
+            Alternative(
+                strategy.reads,
+                strategy.results,
+                residency.recompute_at,
+                float(costs[option] - costs[chosen]),
+                held(int(option)) - held(chosen),
+            )
+        )
+    return tuple(found)
+
+
+def _appearance(planning: PlanningProblem, unit: int, option: int) -> object:
+    strategy, residency = planning.unit_nodes[unit].choice(option)
+    return strategy.reads, strategy.results, residency.recompute_at

@@ -1,0 +1,514 @@
+"""The `Problem` of a unit graph on a mesh.
+
+Nodes: every argument and captured constant (how it is sharded), then every unit (how it is
+sharded, and whether its results are kept or recomputed), then the copies of large operands
+that may be resharded (see `kiwi.problem.copies`). The option of a unit is the pair (sharding
+strategy, residency), strategy-major.
+
+Edges:
+
+(a) from the node of a value to each unit that reads it: resharding from the producer's layout
+    to the one the strategy expects, twice where the reader is recomputed; forbidden where the
+    reader is recomputed at a time at which the value is not there.
+(b) from producer and reader to the copy between them: which options go together, and what a copy
+    that is kept saves.
+(c) from an argument to the unit whose result replaces it in the next step (a donated buffer,
+    or state in and state out), and from what an iteration of a loop starts from to what it hands
+    on: resharding from the result's layout to the argument's.
+"""
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from kiwi.hlo.garbage_collection import without_collection
+from kiwi.hlo.loops import SLICE
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.memory.live_ranges import Lifetimes
+from kiwi.memory.residency import Residency, UnitResidency, residencies, with_offered
+from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
+from kiwi.problem.copies import (
+    NEGLIGIBLE,
+    CopyNode,
+    Reading,
+    Transposes,
+    copy_node,
+    never,
+    that_keeps,
+)
+from kiwi.problem.edges import EdgeMatrices, Side, resharding_table
+from kiwi.problem.fixed_recomputation import rewritten
+from kiwi.problem.pins import Pins
+from kiwi.problem.strategies import ShardingStrategy
+from kiwi.problem.strategy_table import StrategyTable
+from kiwi.solver.problem import Edge, Interval, Node, Problem
+from kiwi.xla.rules.gathered_operands import gathered_matrices
+from kiwi.xla.rules.held_from_start import hoisted
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What the caller fixes.
+
+    - `arguments`: value index of an argument → its sharding.
+    - `results`: position among the function's results → its sharding.
+    - `carried`: position of a result → value index of the argument that it replaces in the
+      next step, and whose sharding it should have.
+    - `recompute`: whether recomputation may be planned.
+    - `values`: value index of what a unit yields → its sharding, where the unit has a strategy
+      that yields it so.
+    - `target`: the compiler whose memory is predicted, see `kiwi.xla.rules.held_from_start`.
+    - `rewrite`: the units that are recomputed, and no others; None leaves that to the solver.
+    - `offered`: for each unit, residencies to offer beside its own: those of other plans of the
+      same step, which are then solutions of this problem, too.
+    - `pins`: the user's, see `kiwi.problem.pins`. They have options left.
+    """
+
+    arguments: Mapping[int, TensorSharding]
+    results: Mapping[int, TensorSharding]
+    carried: Mapping[int, int]
+    recompute: bool = True
+    values: Mapping[int, TensorSharding] = field(default_factory=dict)
+    target: str = "cpu"
+    rewrite: frozenset[int] | None = None
+    offered: tuple[tuple[Residency, ...], ...] = ()
+    pins: Pins = field(default_factory=Pins)
+
+
+@dataclass(frozen=True, eq=False)
+class SourceNode:
+    """The options of an argument or constant: how it is sharded."""
+
+    value: int
+    shardings: tuple[TensorSharding, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class UnitNode:
+    """The options of a unit: strategies x residencies, strategy-major."""
+
+    unit: int
+    strategies: tuple[ShardingStrategy, ...]
+    residency: UnitResidency
+
+    def choice(self, option: int) -> tuple[ShardingStrategy, Residency]:
+        """The pair that an option index means."""
+        strategy, residency = divmod(option, len(self.residency.options))
+        return self.strategies[strategy], self.residency.options[residency]
+
+
+KeptCopies = frozenset[tuple[int, int]]
+"""Reads, as (unit, number of the read), that go on with an earlier reader's copy."""
+
+NONE_KEPT: KeptCopies = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class PlanningProblem:
+    """A `Problem` together with what its nodes and options mean.
+
+    The problem's nodes are `sources`, then `unit_nodes`, then `copies`.
+    """
+
+    units: UnitGraph
+    mesh: DeviceMesh
+    fixed: Fixed
+    sources: tuple[SourceNode, ...]
+    unit_nodes: tuple[UnitNode, ...]
+    copies: tuple[CopyNode, ...]
+    problem: Problem
+
+    def source_shardings(self, solution: Sequence[int]) -> dict[int, TensorSharding]:
+        """The sharding chosen for each argument and constant, by value index."""
+        chosen = zip(self.sources, solution[: len(self.sources)], strict=True)
+        return {source.value: source.shardings[option] for source, option in chosen}
+
+    def unit_choices(self, solution: Sequence[int]) -> list[tuple[ShardingStrategy, Residency]]:
+        """Strategy and residency chosen for each unit."""
+        first = len(self.sources)
+        chosen = zip(self.unit_nodes, solution[first : first + len(self.unit_nodes)], strict=True)
+        return [node.choice(option) for node, option in chosen]
+
+    def kept_copies(self, solution: Sequence[int]) -> KeptCopies:
+        """The copies that a solution keeps, where that is offered."""
+        first = len(self.sources) + len(self.unit_nodes)
+        chosen = zip(self.copies, solution[first : first + len(self.copies)], strict=True)
+        return frozenset(
+            (copy.unit, copy.read)
+            for copy, option in chosen
+            if copy.options[option].reading is Reading.KEPT
+        )
+
+    @functools.cached_property
+    def makers(self) -> tuple[int, ...]:
+        """For each copy, where all have one option only, the unit that makes it."""
+        found: list[int] = []
+        for copy in self.copies:
+            found.append(copy.unit if copy.earlier is None else found[copy.earlier])
+        return tuple(found)
+
+    def restricted(
+        self, solution: Sequence[int], kept: KeptCopies | None = NONE_KEPT
+    ) -> "PlanningProblem":
+        """The same with the chosen options only, edges split into parts.
+
+        Its only solution is all zeros; with None for `kept`, the copies that may be kept are what
+        is left to choose, and the first options make them all. Splitting all edges of the whole
+        problem would triple its memory.
+        """
+        chosen = self.source_shardings(solution)
+        sources = tuple(SourceNode(s.value, (chosen[s.value],)) for s in self.sources)
+        nodes = tuple(
+            UnitNode(node.unit, (strategy,), replace(node.residency, options=(residency,)))
+            for node, (strategy, residency) in zip(
+                self.unit_nodes, self.unit_choices(solution), strict=True
+            )
+        )
+        return _assemble(
+            self.units,
+            self.mesh,
+            self.fixed,
+            sources,
+            nodes,
+            self.problem.limit_bytes,
+            kept,
+            with_parts=True,
+        )
+
+
+@without_collection
+def build_problem(
+    units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, limit_bytes: int | None
+) -> PlanningProblem:
+    """Enumerates options and prices them."""
+    sources = tuple(_source_node(units, mesh, fixed, value) for value in _source_values(units))
+    if fixed.rewrite is None:
+        lifetimes = residencies(units, recompute=fixed.recompute)
+    else:
+        lifetimes = rewritten(units, fixed.rewrite)
+    lifetimes = with_offered(lifetimes, fixed.offered)
+    table = StrategyTable(units, mesh)
+    unit_nodes = tuple(
+        UnitNode(
+            unit.index,
+            _strategies(units, mesh, table, unit, fixed),
+            fixed.pins.residency(unit, lifetimes[unit.index]),
+        )
+        for unit in units.units
+    )
+    return _assemble(units, mesh, fixed, sources, unit_nodes, limit_bytes)
+
+
+def _strategies(
+    units: UnitGraph, mesh: DeviceMesh, table: StrategyTable, unit: Unit, fixed: Fixed
+) -> tuple[ShardingStrategy, ...]:
+    """Those that yield what is fixed, and of these those that move the fewest bytes.
+
+    All where nothing is fixed, or no strategy yields it. XLA's partitioner, too, takes operands
+    as they lie where it can.
+    """
+    wanted = [fixed.values.get(output) for output in unit.outputs]
+    if all(sharding is None for sharding in wanted):
+        return fixed.pins.strategies(units, mesh, table, unit)
+    found = [
+        s
+        for s in table.all_of(unit)
+        if all(w in (None, result) for w, result in zip(wanted, s.results, strict=True))
+    ]
+    moved = [_moved_bytes(units, unit, strategy, fixed) for strategy in found]
+    least = min(moved, default=(0, 0))
+    kept = tuple(s for s, size in zip(found, moved, strict=True) if size == least)
+    return kept or table.of(unit)
+
+
+def _moved_bytes(
+    units: UnitGraph, unit: Unit, strategy: ShardingStrategy, fixed: Fixed
+) -> tuple[int, int]:
+    """Bytes of operands in another layout than the fixed one, and of partial sums left."""
+    layouts = {**fixed.values, **fixed.arguments}
+    values = units.graph.program.values
+    operands = sum(
+        values[value].size_bytes
+        for (value, _), expected in zip(unit.rule.reads, strategy.reads, strict=True)
+        if layouts.get(value, expected) != expected
+    )
+    return operands, sum(collective.bytes for collective in strategy.collectives)
+
+
+def _assemble(
+    units: UnitGraph,
+    mesh: DeviceMesh,
+    fixed: Fixed,
+    sources: tuple[SourceNode, ...],
+    unit_nodes: tuple[UnitNode, ...],
+    limit_bytes: int | None,
+    kept: KeptCopies | None = NONE_KEPT,
+    *,
+    with_parts: bool = False,
+) -> PlanningProblem:
+    """`kept`: the copies that are kept; None leaves that open."""
+    least = math.inf if limit_bytes is None else NEGLIGIBLE * limit_bytes
+    if with_parts and limit_bytes is not None:
+        # Of what is decided few are left: they count under any limit.
+        shards_bytes = sum(v.size_bytes for v in units.graph.program.values) // mesh.size
+        least = min(least, NEGLIGIBLE * shards_bytes)
+    matrices = EdgeMatrices(with_parts=with_parts)
+    builder = _Builder(units, mesh, fixed, sources, unit_nodes, least, kept, matrices)
+    problem = Problem(builder.nodes(), builder.edges(), limit_bytes, builder.lifetimes.horizon)
+    return PlanningProblem(units, mesh, fixed, sources, unit_nodes, builder.copies, problem)
+
+
+def _source_values(units: UnitGraph) -> list[int]:
+    program = units.graph.program
+    return [*program.arguments, *program.constants]
+
+
+def _source_node(units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, value: int) -> SourceNode:
+    info = units.graph.program.values[value]
+    whole = TensorSharding.replicated(len(info.shape))
+    if value in fixed.arguments:
+        return SourceNode(value, (fixed.arguments[value],))
+    if value in units.graph.program.constants or info.is_extended:
+        return SourceNode(value, (whole,))
+    return SourceNode(value, fixed.pins.of_source(value, enumerate_shardings(info.shape, mesh)))
+
+
+class _Builder:
+    """Nodes and edges of one problem."""
+
+    def __init__(
+        self,
+        units: UnitGraph,
+        mesh: DeviceMesh,
+        fixed: Fixed,
+        sources: tuple[SourceNode, ...],
+        unit_nodes: tuple[UnitNode, ...],
+        least_copy_bytes: float,
+        kept: KeptCopies | None,
+        matrices: EdgeMatrices,
+    ) -> None:
+        self._units = units
+        self._mesh = mesh
+        self._fixed = fixed
+        self._sources = sources
+        self._unit_nodes = unit_nodes
+        self._values = units.graph.program.values
+        self._source_index = {source.value: k for k, source in enumerate(sources)}
+        self._kept = kept
+        self._matrices = matrices
+        self.lifetimes = Lifetimes.of(units, fixed.target)
+        self.copies = tuple(self._with_kept(self._find_copies(least_copy_bytes)))
+
+    def nodes(self) -> tuple[Node, ...]:
+        return (
+            *(self._node_of_source(source) for source in self._sources),
+            *(self._node_of_unit(node) for node in self._unit_nodes),
+            *(self._node_of_copy(copy) for copy in self.copies),
+        )
+
+    def _find_copies(self, least: float) -> Iterator[CopyNode]:
+        """One node per read that may be resharded.
+
+        Copies of fewer bytes than `least` are negligible, and left out where none is kept.
+        """
+        for node in self._unit_nodes:
+            transposes = self._transposes(node.unit)
+            for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
+                wanted = [s.reads[read] for s in node.strategies]
+                shards = min(w.shard_count(self._mesh.shape) for w in set(wanted))
+                is_negligible = self._values[value].size_bytes < least * shards
+                if is_negligible and self._kept == NONE_KEPT:
+                    continue
+                layouts = self._producer(value)[1].layouts
+                residencies = node.residency.options
+                copy = copy_node(
+                    node.unit,
+                    read,
+                    value,
+                    layouts,
+                    wanted,
+                    residencies,
+                    transposes.get(read, never),
+                )
+                if copy is not None:
+                    yield replace(copy, is_negligible=is_negligible)
+
+    def _transposes(self, unit: int) -> dict[int, Transposes]:
+        """By number of the read, whether copies are transposed; never where there is none."""
+        if self._fixed.target == "cpu":
+            return {}
+        found = gathered_matrices(self._units, self._units.units[unit], self._mesh.shape)
+        return {read: matrix.is_transposed for read, matrix in found.items()}
+
+    def _with_kept(self, copies: Iterator[CopyNode]) -> Iterator[CopyNode]:
+        """Adds the options to keep what an earlier reader gathered, where that is asked for."""
+        latest: dict[tuple[int, TensorSharding], tuple[int, CopyNode]] = {}
+        for number, copy in enumerate(copies):
+            key = (copy.value, copy.options[0].target)
+            before = latest.get(key)
+            if before is not None and self._may_keep(copy, before[1]):
+                copy = that_keeps(copy, before[0], always=self._kept is not None)
+            if before is None or before[1].unit < copy.unit:
+                latest[key] = number, copy
+            yield copy
+
+    def _may_keep(self, copy: CopyNode, earlier: CopyNode) -> bool:
+        """A copy is kept within one iteration, by units of the body that its value belongs to.
+
+        Not where XLA's own shardings are fixed: `kiwi.plans.estimate_without_barriers` prices what
+        XLA keeps.
+        """
+        is_chosen = self._kept is None or (copy.unit, copy.read) in self._kept
+        if not is_chosen or self._fixed.values or earlier.unit == copy.unit:
+            return False
+        units = [self._units.units[each.unit] for each in (earlier, copy)]
+        home = self._units.graph.program.loop_of(copy.value)
+        return all(u.loop == home and self._units.border(u) is None for u in units)
+
+    def _node_of_copy(self, copy: CopyNode) -> Node:
+        size = self._values[copy.value].size_bytes
+        span = self.lifetimes.operands_held(copy.unit)
+        since = span[0]
+        if copy.earlier is not None:
+            since = self.lifetimes.operands_held(self.copies[copy.earlier].unit)[1]
+        usage = copy.usage(size, self._mesh.shape, span, since)
+        zero = np.zeros(len(usage))
+        return Node(f"copy {copy.unit}.{copy.read}", zero, usage, {"resharding": zero})
+
+    def _node_of_source(self, source: SourceNode) -> Node:
+        size = self._values[source.value].size_bytes
+        usage = tuple(
+            self.lifetimes.of_argument(source.value, size // s.shard_count(self._mesh.shape))
+            for s in source.shardings
+        )
+        zero = np.zeros(len(usage))
+        return Node(f"argument {source.value}", zero, usage, {"compute": zero})
+
+    def _node_of_unit(self, node: UnitNode) -> Node:
+        unit = self._units.units[node.unit]
+        compute = np.array([s.compute_seconds for s in node.strategies])
+        communication = np.array([s.communication_seconds for s in node.strategies])
+        resharding = self._result_resharding(node)
+        again = np.array([float(r.recomputes) for r in node.residency.options])
+        ones = np.ones_like(again)
+        parts = {
+            "compute": np.outer(compute, ones).ravel(),
+            "communication": np.outer(communication, ones).ravel(),
+            "resharding": np.outer(resharding, ones).ravel(),
+            "recompute": np.outer(compute + communication, again).ravel(),
+        }
+        name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
+        return Node(name, np.sum(list(parts.values()), axis=0), self._usage(node), parts)
+
+    def _usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
+        """Memory of a unit's options. Strategies that hold equally much share their lists."""
+        unit, residency = self._units.units[node.unit], node.residency
+        target = self._fixed.target
+        held_of = [
+            (s.result_bytes, s.buffers_while_running(target), s.own_buffers)
+            for s in node.strategies
+        ]
+        known: dict[tuple[object, ...], list[tuple[Interval, ...]]] = {}
+        for held in dict.fromkeys(held_of):
+            early = hoisted(self._units, unit, held[0], target)
+            known[held] = [
+                (*self.lifetimes.of_unit(unit, residency, r, *held), *early)
+                for r in residency.options
+            ]
+        return tuple(usage for held in held_of for usage in known[held])
+
+    def _result_resharding(self, node: UnitNode) -> np.ndarray:
+        """Seconds to bring results into the layouts that the caller fixed, per strategy."""
+        seconds = np.zeros(len(node.strategies))
+        outputs = self._units.units[node.unit].outputs
+        for position, wanted in self._fixed.results.items():
+            value = self._units.graph.program.results[position]
+            if isinstance(value, int) and value in outputs and position not in self._fixed.carried:
+                k = outputs.index(value)
+                layouts = [s.results[k] for s in node.strategies]
+                seconds += self._table(value).seconds_matrix(layouts, [wanted])[:, 0]
+        return seconds
+
+    def _producer(self, value: int) -> tuple[int, Side]:
+        """The node that yields a value, and what its options store."""
+        if value in self._source_index:
+            tail = self._source_index[value]
+            return tail, Side.of(self._sources[tail].shardings, None)
+        producer = self._unit_nodes[self._units.producer[value]]
+        position = self._units.units[producer.unit].outputs.index(value)
+        layouts = [s.results[position] for s in producer.strategies]
+        return self._node_index(producer.unit), Side.of(layouts, producer.residency)
+
+    def _reader(self, node: UnitNode, read: int) -> tuple[int, Side]:
+        """A unit's node, and what its options expect of a read."""
+        wanted = [s.reads[read] for s in node.strategies]
+        return self._node_index(node.unit), Side.of(wanted, node.residency)
+
+    def _table(self, value: int) -> ReshardingTable:
+        return resharding_table(self._mesh, self._values[value])
+
+    def _node_index(self, unit: int) -> int:
+        return len(self._sources) + unit
+
+    def edges(self) -> tuple[Edge, ...]:
+        return (*self._read_edges(), *self._copy_edges(), *self._carried_edges())
+
+    def _read_edges(self) -> Iterator[Edge]:
+        """Edges (a)."""
+        for node in self._unit_nodes:
+            for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
+                tail, stored = self._producer(value)
+                head, wanted = self._reader(node, read)
+                unit = self._units.units[node.unit]
+                edge = self._matrices.read_edge(
+                    tail,
+                    head,
+                    stored,
+                    wanted,
+                    self._table(value),
+                    self._units.trips(unit),
+                    is_slice=self._units.border(unit) == SLICE,
+                    is_map=self._units.only_maps(unit, value),
+                )
+                if edge is not None:
+                    yield edge
+
+    def _copy_edges(self) -> Iterator[Edge]:
+        """Edges (b)."""
+        first = len(self._sources) + len(self._unit_nodes)
+        for index, copy in enumerate(self.copies, start=first):
+            tail, stored = self._producer(copy.value)
+            head, wanted = self._reader(self._unit_nodes[copy.unit], copy.read)
+            trips = self._units.trips(self._units.units[copy.unit])
+            table = self._table(copy.value)
+            is_map = self._units.only_maps(self._units.units[copy.unit], copy.value)
+            yield self._matrices.edge_into_copy(
+                tail, index, stored, copy, table, trips, is_map=is_map
+            )
+            yield self._matrices.edge_from_copy(index, head, copy, wanted)
+
+    def _carried_edges(self) -> Iterator[Edge]:
+        """Edges (c)."""
+        program = self._units.graph.program
+        carried = [(a, program.results[p], 1) for p, a in self._fixed.carried.items()]
+        carried += [
+            (carry.current, carry.next, program.trips(loop.index))
+            for loop in program.loops
+            for carry in loop.carries
+        ]
+        for argument, value, trips in carried:
+            if not isinstance(value, int) or not self._is_known(value):
+                continue
+            head, yielded = self._producer(value)
+            tail, kept = self._producer(argument)
+            table = self._table(value)
+            edge = self._matrices.carried_edge(tail, head, kept, yielded, table, trips)
+            if edge is not None:
+                yield edge
+
+    def _is_known(self, value: int) -> bool:
+        return value in self._units.producer or value in self._source_index

@@ -1,0 +1,192 @@
+"""Memory of resharded operands: a copy in the layout that the reader expects.
+
+Where a unit expects an operand in another layout than the stored one, the resharded copy is
+held while the unit runs, beside the original. The problem gets a node for each such read,
+between producer and reader, whose options are
+
+- *direct(d)*: the value is stored in layout d, and read so; no memory;
+- *copy(d, t)*: it is stored otherwise; a copy in layout d is held while the reader runs, and
+  while it runs again at time t if it is recomputed there; twice that where the reader cannot read
+  what is gathered from the stored layout as it lies (`kiwi.xla.rules.gathered_operands`);
+- *kept(d)*: it is stored otherwise; the copy in layout d that an earlier reader of the value made,
+  or kept itself, is held on to and read. Parameters gathered for the forward pass stay gathered
+  until the backward pass has read them: FSDP without resharding in between.
+
+For any choice of producer and reader either *direct* or *copy* is allowed. *Kept* is offered once
+all else is decided (`kiwi.problem.kept_copies`), where an earlier reader expects the same layout.
+Resharding is priced on the edge between producer and reader; the edge between producer and copy
+gives it back for *kept*.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from kiwi.memory.residency import Residency
+from kiwi.mesh import TensorSharding
+from kiwi.solver.problem import Interval
+
+NEGLIGIBLE = 0.004
+"""Copies below this part of the memory limit count only while they are kept: they are too many. In
+an estimate it is a part of what a device has of all values, where that is less."""
+
+
+Transposes = Callable[[TensorSharding, TensorSharding], bool]
+
+
+def never(stored: TensorSharding, target: TensorSharding) -> bool:
+    """No copy is transposed."""
+    return False
+
+
+class Reading(Enum):
+    """How a reader comes by its operand, see above."""
+
+    DIRECT = "direct"
+    COPY = "copy"
+    KEPT = "kept"
+
+
+@dataclass(frozen=True)
+class CopyOption:
+    """`target` is the layout read; `again_at` is None where nothing is recomputed.
+
+    `is_transposed`: the stored layout is one from which the reader transposes the copy.
+    """
+
+    target: TensorSharding
+    reading: Reading
+    again_at: int | None = None
+    is_transposed: bool = False
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the value is stored in another layout."""
+        return self.reading is not Reading.DIRECT
+
+
+@dataclass(frozen=True, eq=False)
+class CopyNode:
+    """The node of read number `read` of unit `unit`.
+
+    `earlier` is the number of the node, among all copies, whose copy *kept* holds on to. The memory
+    of a copy that `is_negligible` only counts while it is kept. `transposes` tells whether a copy
+    is transposed by its reader, from the stored layout and the target.
+    """
+
+    unit: int
+    read: int
+    value: int
+    options: tuple[CopyOption, ...]
+    earlier: int | None = None
+    is_negligible: bool = False
+    transposes: Transposes = never
+
+    def usage(
+        self, size_bytes: int, mesh_shape: Sequence[int], span: tuple[int, int], since: int
+    ) -> tuple[tuple[Interval, ...], ...]:
+        """Memory of each option; `size_bytes` of the whole value.
+
+        `span` is the time for which a reader that is not recomputed holds its operands, `since`
+        until when the earlier one does.
+        """
+        targets = {option.target for option in self.options if option.is_copy}
+        held = {target: size_bytes // target.shard_count(mesh_shape) for target in targets}
+        return tuple(
+            self._intervals(option, held[option.target], span, since) if option.is_copy else ()
+            for option in self.options
+        )
+
+    def _intervals(
+        self, option: CopyOption, held_bytes: int, span: tuple[int, int], since: int
+    ) -> tuple[Interval, ...]:
+        again = [] if option.again_at is None else [(option.again_at, option.again_at + 1)]
+        spans = [span, *again]
+        transposed = spans if option.is_transposed and not self.is_negligible else []
+        if option.reading is Reading.KEPT:
+            spans = [(since, span[1])]
+        elif self.is_negligible:
+            spans = []
+        return tuple(Interval(*each, held_bytes) for each in (*spans, *transposed))
+
+    def allowed_after(self, layouts: Sequence[TensorSharding]) -> np.ndarray:
+        """Boolean [layouts, options]: which options agree with the stored layout."""
+        index, targets = self._target_numbers()
+        is_copy = np.array([o.is_copy for o in self.options])
+        stored = np.array([index.get(layout, -1) for layout in layouts])
+        allowed = (stored[:, None] != targets[None, :]) == is_copy[None, :]
+        if self.transposes is never:
+            return allowed
+        is_transposed = np.array([o.is_transposed for o in self.options])
+        each = [[self.transposes(layout, t) for t in index] for layout in layouts]
+        return allowed & (~is_copy | (np.array(each)[:, targets] == is_transposed))
+
+    def allowed_before(
+        self, wanted: Sequence[TensorSharding], times: Sequence[int | None]
+    ) -> np.ndarray:
+        """Boolean [options, wanted x times]: which agree with the reader's choice.
+
+        `times` are those at which the reader is recomputed, None where it is not.
+        """
+        index, targets = self._target_numbers()
+        is_copy = np.array([o.is_copy for o in self.options])
+        number_of_time = {time: k for k, time in enumerate(times)}
+        again = np.array([number_of_time.get(o.again_at, -1) for o in self.options])
+        expected = np.array([index.get(layout, -1) for layout in wanted])
+        same_target = targets[:, None] == expected[None, :]
+        same_time = again[:, None] == np.arange(len(times))[None, :]
+        same_time |= ~is_copy[:, None]
+        allowed = same_target[:, :, None] & same_time[:, None, :]
+        return allowed.reshape(len(self.options), -1)
+
+    @property
+    def is_kept(self) -> np.ndarray:
+        """Boolean [options]: which hold on to an earlier copy."""
+        return np.array([option.reading is Reading.KEPT for option in self.options])
+
+    def _target_numbers(self) -> tuple[dict[TensorSharding, int], np.ndarray]:
+        """A number for each distinct target, and that of each option."""
+        index: dict[TensorSharding, int] = {}
+        numbers = [index.setdefault(o.target, len(index)) for o in self.options]
+        return index, np.array(numbers)
+
+
+def copy_node(
+    unit: int,
+    read: int,
+    value: int,
+    layouts: Sequence[TensorSharding],
+    wanted: Sequence[TensorSharding],
+    residencies: Sequence[Residency],
+    transposes: Transposes = never,
+) -> CopyNode | None:
+    """The node of one read; None where stored and expected layout can never differ.
+
+    `transposes` as in `CopyNode`.
+    """
+    targets, stored = sorted(set(wanted)), set(layouts)
+    if len(targets) == 1 and stored == set(targets):
+        return None
+    times = list(dict.fromkeys(r.recompute_at for r in residencies))
+    options = [CopyOption(target, Reading.DIRECT) for target in targets if target in stored]
+    options += [
+        CopyOption(target, Reading.COPY, time, is_transposed)
+        for target in targets
+        for is_transposed in sorted({transposes(s, target) for s in stored if s != target})
+        for time in times
+    ]
+    return CopyNode(unit, read, value, tuple(options), transposes=transposes)
+
+
+def that_keeps(node: CopyNode, earlier: int, *, always: bool) -> CopyNode:
+    """A node of one target with the option *kept*, of the copy that node `earlier` makes or keeps.
+
+    A reader that is recomputed makes its copies itself. `always`: without the option to make one.
+    """
+    (made,) = node.options
+    if made.again_at is not None:
+        return node
+    kept = replace(made, reading=Reading.KEPT)
+    return replace(node, options=(kept,) if always else (made, kept), earlier=earlier)

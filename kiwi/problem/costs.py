@@ -1,0 +1,146 @@
+"""Seconds that a unit computes on one device: a roofline over its fused kernel.
+
+seconds = launch + max(work / rate, bytes read and written / memory bandwidth)
+
+Where the mesh has a profile table, its figures go before these, see
+`kiwi.problem.recorded_seconds`.
+
+A copy between host and device memory takes its bytes over the bandwidth between them.
+
+A unit in the body of a loop takes its seconds once per iteration.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from kiwi.hlo.fusion import LIBRARY_OPCODES, opcodes
+from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK
+from kiwi.hlo.regions import region_workspace_bytes
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
+from kiwi.problem.recorded_seconds import RecordedWork
+from kiwi.xla.rules.copied_operands import NOTHING_COPIED, CopiedOperands
+
+_PARTIAL_READERS = frozenset({"gather", "dynamic_slice", "slice"})
+"""Operators that read no more of their first operand than they yield."""
+
+
+@dataclass(frozen=True)
+class UnitWork:
+    """What a unit computes and moves, unsharded.
+
+    - `seconds_of_equation[k]`: work of the k-th equation over the device's rate.
+    - `factors_of_equation[k]`: factors whose sharding divides it.
+    - `read_bytes[k]`: bytes of the k-th read.
+    - `read_once`: only as many bytes of a read as the result has are touched.
+    - `recorded`: its work as the mesh's profile table knows it, None without one.
+    - `workspace_bytes`: what it holds while it runs, beyond operands and results.
+    - `trips`: how often the unit runs in a step.
+    - `border`: the border of a loop that it stands at, if any. What an iteration starts from or
+      ends with lies in place; of what is stacked an iteration writes one element.
+    - `stacked`: how many elements a stacked result has, 1 if it is none.
+    - `is_transfer`: whether it copies between host and device memory.
+    - `copied`: the operands that XLA:CPU copies first.
+    """
+
+    seconds_of_equation: tuple[float, ...]
+    factors_of_equation: tuple[frozenset[int], ...]
+    read_bytes: tuple[int, ...]
+    read_once: bool
+    launch_seconds: float
+    bytes_per_second: float
+    recorded: RecordedWork | None = None
+    workspace_bytes: int = 0
+    trips: int = 1
+    border: str | None = None
+    stacked: int = 1
+    is_transfer: bool = False
+    copied: CopiedOperands = NOTHING_COPIED
+
+    @classmethod
+    def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
+        """The work of `unit` on a device of `mesh`."""
+        hardware, table = mesh.hardware, mesh.table
+        graph = units.graph
+        values = graph.program.values
+        is_transfer = graph.program.equations[unit.root].is_transfer
+        return cls(
+            tuple(_seconds(units, index, hardware) for index in unit.equations),
+            unit.rule.operator_factors,
+            tuple(values[key].size_bytes for key, _ in unit.rule.reads),
+            bool(opcodes(graph, unit.root) & _PARTIAL_READERS),
+            hardware.kernel_launch_seconds,
+            hardware.sustained_memory_bytes_per_second
+            if not is_transfer
+            else hardware.host_bandwidth_bytes_per_second,
+            None if table is None or is_transfer else RecordedWork.of(units, unit, table),
+            _workspace_bytes(units, unit),
+            units.trips(unit),
+            units.border(unit),
+            _stacked(units, unit),
+            is_transfer,
+            CopiedOperands.of(units, unit),
+        )
+
+    def price(
+        self, shards: Mapping[int, int], read_shards: Sequence[int], result_bytes: int
+    ) -> Price:
+        """Seconds on one device, and the weakest provenance of what they are made of.
+
+        **Arguments:**
+
+        - `shards`: into how many pieces each sharded factor is cut.
+        - `read_shards`: into how many pieces each read is cut.
+        - `result_bytes`: local bytes of the results.
+        """
+        if self.border in (CARRY, RESULT):
+            return Price(0.0, Provenance.ANALYTIC)
+        once = self._once(shards, read_shards, result_bytes // self.stacked)
+        return Price(self.trips * once.seconds, once.provenance)
+
+    def _once(
+        self, shards: Mapping[int, int], read_shards: Sequence[int], result_bytes: int
+    ) -> Price:
+        """The price of one computation that writes `result_bytes`."""
+        read = [b // n for b, n in zip(self.read_bytes, read_shards, strict=True)]
+        if self.read_once or self.border == SLICE:
+            read = [min(b, result_bytes) for b in read]
+        moved_bytes = result_bytes if self.is_transfer else sum(read) + result_bytes
+        if self.recorded is not None:
+            return self.recorded.price(shards, moved_bytes)
+        work = sum(
+            seconds / prod(shards.get(f, 1) for f in factors)
+            for seconds, factors in zip(
+                self.seconds_of_equation, self.factors_of_equation, strict=True
+            )
+        )
+        moved = moved_bytes / self.bytes_per_second
+        return Price(self.launch_seconds + max(work, moved), Provenance.ANALYTIC)
+
+
+def _workspace_bytes(units: UnitGraph, unit: Unit) -> int:
+    if not units.graph.equations[unit.root].is_region:
+        return 0
+    return region_workspace_bytes(units.graph.program.equations[unit.root].jaxpr_eqn)
+
+
+def _stacked(units: UnitGraph, unit: Unit) -> int:
+    if units.border(unit) != STACK:
+        return 1
+    return units.graph.program.values[unit.outputs[0]].shape[0]
+
+
+def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
+    graph = units.graph
+    info = graph.equations[equation]
+    if not info.flops:
+        return 0.0
+    outputs = graph.program.equations[equation].outputs
+    dtype = str(graph.program.values[outputs[0]].dtype) if outputs else "float32"
+    if opcodes(graph, equation) & LIBRARY_OPCODES:
+        inputs = graph.program.equations[equation].reads
+        dtype = str(graph.program.values[inputs[0]].dtype) if inputs else dtype
+        return info.flops / hardware.matmul_flops_per_second(dtype)
+    return info.flops / hardware.peak_flops_per_second(dtype, matmul=False)

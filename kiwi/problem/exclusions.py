@@ -1,0 +1,81 @@
+"""Why options of an operator were not among those to choose from, in sentences.
+
+1. A mesh axis does not divide a factor of the operator's sharding rule evenly.
+2. A factor may not be cut at all: the operator needs it whole on every device.
+3. Recomputation is offered for forward operators only, without side effects, whose results are
+   read again behind the forward pass and are no results of the function.
+"""
+
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.rule import ComposedRule
+from kiwi.hlo.unit import Unit
+from kiwi.mesh import DeviceMesh
+from kiwi.problem.build import PlanningProblem
+
+
+def exclusions(planning: PlanningProblem, unit: int) -> tuple[str, ...]:
+    """The sentences for one unit."""
+    found = planning.units.units[unit]
+    return (
+        *rule_exclusions(found.rule, planning.mesh),
+        *_residency(planning, found),
+    )
+
+
+def rule_exclusions(rule: ComposedRule, mesh: DeviceMesh) -> tuple[str, ...]:
+    """Cases 1 and 2: which shardings an operator's rule does not have."""
+    return (*_undivided(rule, mesh), *_blocked(rule))
+
+
+def _undivided(rule: ComposedRule, mesh: DeviceMesh) -> list[str]:
+    """Case 1."""
+    found = []
+    for factor in sorted(rule.shardable):
+        size = rule.factor_sizes[factor]
+        axes = [a for a in mesh.nontrivial_axes if size % mesh.shape[a]]
+        if axes and size > 1:
+            names = " and ".join(f"{mesh.axis_names[a]} ({mesh.shape[a]})" for a in axes)
+            where = _where(rule, factor)
+            found.append(f"Not over {names}: {where}, of size {size}, cannot be cut evenly.")
+    return found
+
+
+def _blocked(rule: ComposedRule) -> list[str]:
+    """Case 2."""
+    found = []
+    for factor in sorted(rule.blocked):
+        size = rule.factor_sizes[factor]
+        if size > 1:
+            found.append(f"{_where(rule, factor)}, of size {size}, must be whole on every device.")
+    return found
+
+
+def _where(rule: ComposedRule, factor: int) -> str:
+    for k, dims in enumerate(rule.results):
+        for dim, factors in enumerate(dims):
+            if factor in factors:
+                result = "the result" if len(rule.results) == 1 else f"result {k}"
+                return f"Dimension {dim} of {result}"
+    for k, (_, dims) in enumerate(rule.reads):
+        for dim, factors in enumerate(dims):
+            if factor in factors:
+                return f"Dimension {dim} of operand {k}"
+    return f"Factor {factor}"
+
+
+def _residency(planning: PlanningProblem, unit: Unit) -> list[str]:
+    """Case 3."""
+    if any(r.recomputes for r in planning.unit_nodes[unit.index].residency.options):
+        return []
+    if planning.fixed.rewrite is not None:
+        return ["Not recomputed: this planner recomputes by a rule, and keeps this."]
+    if not planning.fixed.recompute:
+        return ["Not recomputed: this planner recomputes nothing."]
+    if unit.phase is not Phase.FORWARD:
+        return [f"Not recomputed: it belongs to the {unit.phase.value} pass."]
+    if not unit.may_recompute:
+        return ["Not recomputed: it has side effects or no result."]
+    results = planning.units.graph.program.result_values
+    if any(output in results for output in unit.outputs):
+        return ["Not recomputed: its result is a result of the function."]
+    return ["Not recomputed: nothing behind the forward pass reads it."]

@@ -1,0 +1,198 @@
+"""Calls of a unit that are kernels of their own (matmuls, convolutions, reductions, scatters), as
+profile tables know them.
+
+A call is known by its opcode, by what its primitive was traced with beside shapes (the
+*variant*), and by the shapes of its operands on one device.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from kiwi.hlo.fusion import LIBRARY_OPCODES, opcodes
+from kiwi.hlo.rule import Dims
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.mesh.profile_entries import Shapes
+
+RECORDED_OPCODES = LIBRARY_OPCODES | {
+    "reduce",
+    "reduce_window",
+    "scatter",
+    "select_and_scatter",
+    "sort",
+    "transpose",
+}
+"""Calls whose time is not that of their bytes: on CPUs how a reduction runs depends on which
+dimensions are summed over."""
+
+FUNCTIONS = frozenset(
+    {
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "cos",
+        "cosh",
+        "digamma",
+        "div",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "lgamma",
+        "log",
+        "log1p",
+        "logistic",
+        "pow",
+        "rem",
+        "rsqrt",
+        "sin",
+        "sinh",
+        "sqrt",
+        "tan",
+        "tanh",
+    }
+)
+"""Elementwise primitives that take a device longer than arithmetic."""
+
+_NOT_IN_VARIANT = frozenset({"out_sharding", "lhs_shape", "rhs_shape"})
+"""Parameters of primitives that do not change what is computed on one device."""
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """One call, unsharded.
+
+    - `opcode`, `variant`, `dtype`: what a table knows it by; `result_dtype`: of what it yields.
+    - `shapes`, `dims`: of its operands, shape and factors per dimension.
+    - `result_shape`, `result_dims`: of its result. `factors`: all that divide its work.
+    - `hlo`: the opcodes of `RECORDED_OPCODES` that it is made of.
+    - `operand_bytes`, `result_bytes`: per tensor. `flops`: work.
+    """
+
+    opcode: str
+    variant: str
+    dtype: str
+    shapes: Shapes
+    dims: tuple[Dims, ...]
+    result_shape: tuple[int, ...]
+    result_dims: Dims
+    factors: frozenset[int]
+    operand_bytes: tuple[int, ...]
+    result_bytes: int
+    flops: float
+    hlo: frozenset[str]
+
+    @property
+    def is_matmul(self) -> bool:
+        """Whether it is a matmul or convolution, which work bounds and not memory."""
+        return bool(self.hlo & LIBRARY_OPCODES)
+
+    @property
+    def is_reduction(self) -> bool:
+        """Whether it sums up what is fused with it."""
+        return "reduce" in self.hlo
+
+    @property
+    def is_transpose(self) -> bool:
+        """Whether it only changes the layout, within the kernel that reads it."""
+        return self.hlo == {"transpose"}
+
+    @property
+    def known(self) -> tuple[str, str, str]:
+        """What a table knows it by, beside shapes."""
+        return self.opcode, self.variant, self.dtype
+
+    def local_shapes(self, shards: Mapping[int, int]) -> Shapes:
+        """The operands on one device, each factor cut into so many pieces."""
+        pairs = zip(self.shapes, self.dims, strict=True)
+        return tuple(_local(shape, dims, shards) for shape, dims in pairs)
+
+    def local_result_shape(self, shards: Mapping[int, int]) -> tuple[int, ...]:
+        """The result on one device."""
+        return _local(self.result_shape, self.result_dims, shards)
+
+    def local_flops(self, shards: Mapping[int, int]) -> float:
+        """The work of one device."""
+        return self.flops / prod(shards.get(f, 1) for f in self.factors)
+
+    def local_bytes(self, shards: Mapping[int, int]) -> int:
+        """What one device reads and writes."""
+        tensors = zip(
+            (*self.operand_bytes, self.result_bytes), (*self.dims, self.result_dims), strict=True
+        )
+        return sum(
+            size // prod(shards.get(f, 1) for factors in dims for f in factors)
+            for size, dims in tensors
+        )
+
+
+def library_calls(units: UnitGraph, unit: Unit) -> tuple[LibraryCall | None, ...]:
+    """Per equation of a unit its call; None where it is another operator, or several."""
+    return tuple(_call(units, unit, position) for position in range(len(unit.equations)))
+
+
+def variant(equation: Any) -> str:
+    """What a traced equation computes, but for the shapes of its operands."""
+    params = equation.params
+    return " ".join(f"{k}={params[k]}" for k in sorted(params) if k not in _NOT_IN_VARIANT)
+
+
+def _call(units: UnitGraph, unit: Unit, position: int) -> LibraryCall | None:
+    graph, rule = units.graph, unit.rule
+    equation = graph.program.equations[unit.equations[position]]
+    known = opcodes(graph, equation.index) & RECORDED_OPCODES
+    inputs = [i for i in equation.inputs if isinstance(i, int)]
+    if not known or len(inputs) != len(equation.inputs) or len(equation.outputs) != 1:
+        return None
+    info = graph.equations[equation.index]
+    if info.is_region:
+        return None
+    values = [graph.program.values[i] for i in inputs]
+    result = graph.program.values[equation.outputs[0]]
+    dims = _operand_dims(rule.operator_operands[position], inputs)
+    if dims is None:
+        return None
+    return LibraryCall(
+        equation.name,
+        variant(equation.jaxpr_eqn),
+        str(values[0].dtype),
+        tuple(value.shape for value in values),
+        dims,
+        result.shape,
+        dict(rule.operator_results[position])[equation.outputs[0]],
+        rule.operator_factors[position],
+        tuple(value.size_bytes for value in values),
+        result.size_bytes,
+        info.flops,
+        known,
+    )
+
+
+def _operand_dims(
+    operands: tuple[tuple[Any, Dims], ...], inputs: Sequence[int]
+) -> tuple[Dims, ...] | None:
+    """The factors of each input; an operand read twice alike is listed once."""
+    found = []
+    for position, value in enumerate(inputs):
+        own = [dims for key, dims in operands if key == value]
+        if not own:
+            return None
+        repeated = inputs[:position].count(value)
+        found.append(own[min(repeated, len(own) - 1)])
+    return tuple(found)
+
+
+def _local(shape: tuple[int, ...], dims: Dims, shards: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(
+        size // prod(shards.get(f, 1) for f in factors)
+        for size, factors in zip(shape, dims, strict=True)
+    )

@@ -1,0 +1,123 @@
+"""Manual computations: `shard_map` says itself how what it reads and yields is laid out.
+
+Such a unit has one strategy, between the layouts of its `in_specs` and `out_specs`. What it
+computes is written for one device; the collectives inside are priced as any.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from jax.extend import core as jex
+
+from kiwi.hlo.program import Equation
+from kiwi.hlo.regions import inner_jaxprs, trips
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.mesh import Collective, DeviceMesh, TensorSharding
+from kiwi.mesh.collective_kinds import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    COLLECTIVE_PERMUTE,
+    REDUCE_SCATTER,
+)
+from kiwi.mesh.collectives import collective
+
+_KINDS = {
+    "all_gather": ALL_GATHER,
+    "all_gather_invariant": ALL_GATHER,
+    "all_to_all": ALL_TO_ALL,
+    "pmax": ALL_REDUCE,
+    "pmin": ALL_REDUCE,
+    "ppermute": COLLECTIVE_PERMUTE,
+    "psum": ALL_REDUCE,
+    "psum_invariant": ALL_REDUCE,
+    "reduce_scatter": REDUCE_SCATTER,
+}
+"""The collective that a primitive stands for."""
+
+
+@dataclass(frozen=True)
+class GivenLayouts:
+    """The layouts of a unit's reads and results that the program fixes, and what it communicates.
+
+    `collectives` are those of one run, each with the seconds of all its repetitions.
+    """
+
+    reads: tuple[TensorSharding, ...]
+    results: tuple[TensorSharding, ...]
+    collectives: tuple[Collective, ...]
+
+
+def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayouts | None:
+    """What a unit's `shard_map` fixes; None for all other units, and for one on another mesh."""
+    equation = units.graph.program.equations[unit.root]
+    if equation.name != "shard_map" or not _is_on(equation.jaxpr_eqn, mesh):
+        return None
+    layouts = _layouts(units, equation, mesh)
+    repeated = units.trips(unit)
+    found = (
+        replace(c, seconds=repeated * c.seconds)
+        for region in inner_jaxprs(equation.jaxpr_eqn)
+        for c in _collectives(region, mesh, 1)
+    )
+    return GivenLayouts(
+        tuple(layouts[value] for value, _ in unit.rule.reads),
+        tuple(layouts[output] for output in unit.outputs),
+        tuple(found),
+    )
+
+
+def _is_on(eqn: Any, mesh: DeviceMesh) -> bool:
+    """Whether it runs on the mesh that is planned for, axis by axis."""
+    own = eqn.params["mesh"]
+    return dict(own.shape) == dict(zip(mesh.axis_names, mesh.shape, strict=True))
+
+
+def _layouts(units: UnitGraph, equation: Equation, mesh: DeviceMesh) -> dict[int, TensorSharding]:
+    """By value; one that is read in several layouts is wanted in the first."""
+    eqn = equation.jaxpr_eqn
+    kept = [
+        spec
+        for spec, v in zip(eqn.params["out_specs"], eqn.outvars, strict=True)
+        if not isinstance(v, jex.DropVar)
+    ]
+    pairs = [
+        *zip(equation.inputs, eqn.params["in_specs"], strict=True),
+        *zip(equation.outputs, kept, strict=True),
+    ]
+    found: dict[int, TensorSharding] = {}
+    for value, spec in pairs:
+        if not isinstance(value, int) or value in found:
+            continue
+        info = units.graph.program.values[value]
+        layout = TensorSharding.from_partition_spec(spec, len(info.shape), mesh.axis_names)
+        whole = TensorSharding.replicated(len(info.shape))
+        found[value] = whole if info.is_extended else layout.without_trivial_axes(mesh.shape)
+    return found
+
+
+def _collectives(jaxpr: Any, mesh: DeviceMesh, repeated: int) -> Iterator[Collective]:
+    for eqn in jaxpr.eqns:
+        for region in inner_jaxprs(eqn):
+            yield from _collectives(region, mesh, repeated * trips(eqn))
+        kind = _KINDS.get(eqn.primitive.name)
+        if kind is None:
+            continue
+        sides = (eqn.invars, eqn.outvars)
+        size_bytes = max(sum(_size_bytes(v.aval) for v in side) for side in sides)
+        once = collective(kind, mesh, _axes(eqn, mesh), size_bytes)
+        if once.axes:
+            yield replace(once, seconds=repeated * once.seconds)
+
+
+def _axes(eqn: Any, mesh: DeviceMesh) -> tuple[int, ...]:
+    names = eqn.params["axes"] if "axes" in eqn.params else eqn.params["axis_name"]
+    names = names if isinstance(names, tuple | list) else (names,)
+    return tuple(mesh.axis_names.index(name) for name in names if isinstance(name, str))
+
+
+def _size_bytes(aval: Any) -> int:
+    return prod(aval.shape) * aval.dtype.itemsize

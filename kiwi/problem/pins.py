@@ -1,0 +1,87 @@
+"""What the user pins: options that a problem is left with.
+
+A pin says of one value how it lies, or whether it is kept or recomputed. It takes options away and
+adds none; whether any are left is for `kiwi.planners.user_pins` to see before.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.memory.residency import UnitResidency
+from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.problem.dominance import undominated
+from kiwi.problem.strategies import ShardingStrategy
+from kiwi.problem.strategy_table import StrategyTable
+
+
+@dataclass(frozen=True)
+class Pin:
+    """What is pinned of one value.
+
+    - `label`: how errors call it.
+    - `layout`: for each dimension the mesh axes that cut it, None where that is open; None where
+      all of it is.
+    - `recomputes`: whether the value is recomputed; None where that is open.
+    - `forbids_replicas`: whether every device has to hold a part of it only.
+    """
+
+    label: str
+    layout: tuple[tuple[int, ...] | None, ...] | None = None
+    recomputes: bool | None = None
+    forbids_replicas: bool = False
+
+    def allows(self, sharding: TensorSharding) -> bool:
+        """Whether a value may lie like that."""
+        if self.forbids_replicas and not sharding.axes_used:
+            return False
+        wanted = self.layout or ()
+        return all(w is None or w == d for w, d in zip(wanted, sharding.dims, strict=False))
+
+
+@dataclass(frozen=True)
+class Pins:
+    """Pins by value index."""
+
+    values: Mapping[int, tuple[Pin, ...]] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of all pins, each once."""
+        return tuple(dict.fromkeys(pin.label for pins in self.values.values() for pin in pins))
+
+    def of_source(
+        self, value: int, shardings: Iterable[TensorSharding]
+    ) -> tuple[TensorSharding, ...]:
+        """Those in which an argument may lie."""
+        pins = self.values.get(value, ())
+        return tuple(s for s in shardings if all(pin.allows(s) for pin in pins))
+
+    def strategies(
+        self, units: UnitGraph, mesh: DeviceMesh, table: StrategyTable, unit: Unit
+    ) -> tuple[ShardingStrategy, ...]:
+        """The strategies of a unit that yield its results as pinned, without dominated ones.
+
+        One that beats all others in time and memory may yield another layout, so that what is
+        pinned is chosen from all of them.
+        """
+        if not any(pin.layout for output in unit.outputs for pin in self.values.get(output, ())):
+            return table.of(unit)
+        found = [s for s in table.all_of(unit) if self._allows(unit, s)]
+        return undominated(units, unit, mesh, found)
+
+    def _allows(self, unit: Unit, strategy: ShardingStrategy) -> bool:
+        return all(
+            pin.allows(sharding)
+            for output, sharding in zip(unit.outputs, strategy.results, strict=True)
+            for pin in self.values.get(output, ())
+        )
+
+    def residency(self, unit: Unit, residency: UnitResidency) -> UnitResidency:
+        """The residencies of a unit that are as pinned."""
+        wanted = {pin.recomputes for o in unit.outputs for pin in self.values.get(o, ())} - {None}
+        if not wanted:
+            return residency
+        options = (r for r in residency.options if all(r.recomputes == w for w in wanted))
+        return replace(residency, options=tuple(options))

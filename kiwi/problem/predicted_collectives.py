@@ -1,0 +1,128 @@
+"""The collectives that a plan foresees, and those of the compiled program that it does not."""
+
+from collections.abc import Iterator, Sequence
+
+from kiwi.mesh import KINDS, TensorSharding
+from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.problem.edges import resharding_table
+from kiwi.xla.collectives import AxisUse, CollectiveUse, axis_uses
+
+SLACK = 0.01
+"""By how much of all planned bytes a kind may exceed what was planned along its axes."""
+
+_Layouts = dict[int, TensorSharding]
+_Found = tuple[str, tuple[int, ...], int, int]
+
+
+def predicted_uses(
+    planning: PlanningProblem,
+    solution: Sequence[int],
+    kept: KeptCopies = NONE_KEPT,
+    *,
+    once_per_layout: bool = False,
+) -> tuple[AxisUse, ...]:
+    """Those of the strategies, of resharding between units, and of bringing results in place.
+
+    `kept`: reads of a copy that an earlier reader made. `once_per_layout`: a value is brought into
+    another layout once for all who read it so.
+    """
+    names = planning.mesh.axis_names
+    found: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
+    moves = predicted_moves(planning, solution, kept, once_per_layout=once_per_layout)
+    for kind, axes, size, times in moves:
+        if kind in KINDS and axes:
+            key = (kind, tuple(names[a] for a in sorted(axes)))
+            use = CollectiveUse(times, size * times)
+            found[key] = found.get(key, CollectiveUse(0, 0)) + use
+    return axis_uses(found)
+
+
+def predicted_moves(
+    planning: PlanningProblem,
+    solution: Sequence[int],
+    kept: KeptCopies = NONE_KEPT,
+    *,
+    once_per_layout: bool = False,
+) -> Iterator[_Found]:
+    """Kind, axes, bytes and times of all that is moved, local slices included."""
+    layouts = dict(planning.source_shardings(solution))
+    yield from _of_units(planning, solution, layouts, kept, once_per_layout)
+    yield from _of_results(planning, layouts)
+
+
+def _of_units(
+    planning: PlanningProblem,
+    solution: Sequence[int],
+    layouts: _Layouts,
+    kept: KeptCopies,
+    once_per_layout: bool,
+) -> Iterator[_Found]:
+    """Kind, axes, bytes, times; adds what units yield to `layouts`."""
+    seen = set()
+    for unit, (strategy, residency) in zip(
+        planning.units.units, planning.unit_choices(solution), strict=True
+    ):
+        times = planning.units.trips(unit) * (2 if residency.recomputes else 1)
+        for collective in strategy.collectives:
+            yield collective.kind, collective.axes, collective.bytes, times
+        pairs = zip(unit.rule.reads, strategy.reads, strict=True)
+        for read, ((value, _), wanted) in enumerate(pairs):
+            is_there = once_per_layout and (value, wanted) in seen
+            if not (is_there or (unit.index, read) in kept):
+                yield from _resharding(planning, value, layouts[value], wanted, times)
+            seen.add((value, wanted))
+        layouts.update(zip(unit.outputs, strategy.results, strict=True))
+
+
+def _of_results(planning: PlanningProblem, layouts: _Layouts) -> Iterator[_Found]:
+    """To the layouts that the caller fixed, or those of the arguments that results replace; and
+    of what iterations hand on to those of what they start from."""
+    wanted = dict(planning.fixed.results)
+    carried = planning.fixed.carried
+    wanted.update((position, layouts[argument]) for position, argument in carried.items())
+    program = planning.units.graph.program
+    for position, layout in wanted.items():
+        value = program.results[position]
+        if isinstance(value, int) and value in layouts:
+            yield from _resharding(planning, value, layouts[value], layout, 1)
+    for loop in program.loops:
+        trips = program.trips(loop.index)
+        for carry in loop.carries:
+            if carry.next in layouts:
+                source, target = layouts[carry.next], layouts[carry.current]
+                yield from _resharding(planning, carry.next, source, target, trips)
+
+
+def _resharding(
+    planning: PlanningProblem,
+    value: int,
+    source: TensorSharding,
+    target: TensorSharding,
+    times: int,
+) -> Iterator[_Found]:
+    info = planning.units.graph.program.values[value]
+    for step in resharding_table(planning.mesh, info).path(source, target):
+        yield step.kind, step.axes, step.bytes, times
+
+
+def unforeseen(
+    predicted: Sequence[AxisUse], compiled: Sequence[AxisUse], target: str
+) -> tuple[AxisUse, ...]:
+    """What the compiled program communicates beyond the plan, by kind and axes, largest first.
+
+    XLA:CPU has no reduce-scatter: for the target "cpu" a planned one counts as the all-reduce that
+    is compiled instead. Excesses below `SLACK` of all planned bytes are left out.
+    """
+    planned: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
+    for use in predicted:
+        kind = "all-reduce" if target == "cpu" and use.kind == "reduce-scatter" else use.kind
+        added = CollectiveUse(use.count, use.bytes)
+        planned[kind, use.axes] = planned.get((kind, use.axes), CollectiveUse(0, 0)) + added
+    least = SLACK * sum(use.bytes for use in planned.values())
+    excess: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
+    for use in compiled:
+        known = planned.get((use.kind, use.axes), CollectiveUse(0, 0))
+        if use.bytes - known.bytes > least:
+            count = max(use.count - known.count, 0)
+            excess[use.kind, use.axes] = CollectiveUse(count, use.bytes - known.bytes)
+    return axis_uses(excess)

@@ -1,0 +1,106 @@
+"""Seconds that a unit computes on one device, by a profile table.
+
+    its calls (matmuls, convolutions, reductions, scatters)
+    + its memory traffic
+    + what its elementwise functions add to that,
+
+all as recorded. What is fused with a reduction runs in its loop, which takes longer by the bytes
+that it reads. Other calls' bytes are no traffic of their own. A unit without calls is one kernel,
+whose launch counts as well; recorded calls contain theirs.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.mesh import Price, ProfileTable, Provenance
+from kiwi.problem.library_calls import LibraryCall, library_calls
+
+
+@dataclass(frozen=True)
+class _Function:
+    """An elementwise equation, unsharded: `factors` divide its `size`, in elements."""
+
+    opcode: str
+    dtype: str
+    size: int
+    factors: frozenset[int]
+
+
+@dataclass(frozen=True)
+class RecordedWork:
+    """What a unit computes, as `table` knows it: calls that it has entries of, and functions."""
+
+    calls: tuple[LibraryCall, ...]
+    functions: tuple[_Function, ...]
+    table: ProfileTable = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, units: UnitGraph, unit: Unit, table: ProfileTable) -> "RecordedWork":
+        """The work of `unit`."""
+        calls, functions = [], []
+        for position, call in enumerate(library_calls(units, unit)):
+            if call is not None and (call.is_matmul or table.has(*call.known)):
+                calls.append(call)
+            else:
+                functions += _functions(units, unit, position)
+        return cls(tuple(calls), tuple(functions), table)
+
+    def price(self, shards: Mapping[int, int], moved_bytes: int) -> Price:
+        """Seconds, and the weakest provenance of what they are made of.
+
+        **Arguments:**
+
+        - `shards`: into how many pieces each sharded factor is cut.
+        - `moved_bytes`: what the unit reads and writes on one device.
+        """
+        calls = [self._call(call, shards) for call in self.calls]
+        called_bytes = sum(call.local_bytes(shards) for call in self.calls)
+        beyond = max(0, moved_bytes - called_bytes)
+        if any(call.is_reduction for call in self.calls):
+            longer = (called_bytes + beyond) / called_bytes
+            calls, beyond = [Price(longer * p.seconds, p.provenance) for p in calls], 0
+        prices = [*calls, *self._fused(shards, beyond)]
+        launch = 0.0 if calls else self.table.hardware.kernel_launch_seconds
+        return Price(launch + sum(p.seconds for p in prices), _weakest(prices))
+
+    def _call(self, call: LibraryCall, shards: Mapping[int, int]) -> Price:
+        size, flops = call.local_bytes(shards), call.local_flops(shards)
+        roofline = self.table.roofline(call.dtype, flops, size)
+        return self.table.operator(*call.known, call.local_shapes(shards), roofline)
+
+    def _fused(self, shards: Mapping[int, int], moved_bytes: int) -> list[Price]:
+        """Functions, and the traffic that is not of the calls."""
+        functions = [self._function(f, shards) for f in self.functions]
+        if not moved_bytes and self.calls:
+            return functions
+        whole = self.table.traffic(moved_bytes)
+        traffic = max(0.0, whole.seconds - self.table.hardware.kernel_launch_seconds)
+        return [*functions, Price(traffic, whole.provenance)]
+
+    def _function(self, found: _Function, shards: Mapping[int, int]) -> Price:
+        size = max(1, found.size // prod(shards.get(f, 1) for f in found.factors))
+        price = self.table.elementwise(found.opcode, found.dtype, size)
+        if price is not None:
+            return price
+        rate = self.table.hardware.peak_flops_per_second(found.dtype, matmul=False)
+        return Price(size / rate, Provenance.ANALYTIC)
+
+
+def _functions(units: UnitGraph, unit: Unit, position: int) -> list[_Function]:
+    """None for what only moves elements."""
+    graph = units.graph
+    equation = graph.program.equations[unit.equations[position]]
+    flops = graph.equations[equation.index].flops
+    if not flops or not equation.outputs:
+        return []
+    dtype = str(graph.program.values[equation.outputs[0]].dtype)
+    factors = unit.rule.operator_factors[position]
+    return [_Function(equation.name, dtype, int(flops), factors)]
+
+
+def _weakest(prices: Iterable[Price]) -> Provenance:
+    order = list(Provenance)
+    return max((p.provenance for p in prices), key=order.index)

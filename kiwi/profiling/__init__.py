@@ -1,0 +1,1 @@
+"""Recording of profile tables on the attached devices."""

@@ -1,0 +1,247 @@
+"""Records a profile table: measures points on attached devices, and keeps them in a file.
+
+The file is saved every few seconds and when the recording ends, however it ends; a recording
+that is run again takes up what it has.
+"""
+
+import datetime
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from kiwi.errors import InvalidArgumentError, ProfileFileError
+from kiwi.mesh.device_mesh import DeviceMesh
+from kiwi.mesh.hardware import CATALOGUE, Hardware
+from kiwi.mesh.profile_entries import Environment
+from kiwi.mesh.profile_table import ProfileTable
+from kiwi.profiling.collective_points import COLLECTIVE_BYTES, collective_points
+from kiwi.profiling.measure import Bench, Timing
+from kiwi.profiling.operator_points import STREAM_BYTES, StreamPoint, matmul_flops_per_second
+from kiwi.xla.target_config import attached_target_config, target_config
+
+_SAVE_SECONDS = 5.0
+_MATMUL_SIZE = {"cpu": 1024, "gpu": 8192}
+
+
+class Point(Protocol):
+    """One thing to measure; see `operator_points` and `collective_points`."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What a table knows it by."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """What one device holds for it, about."""
+        ...
+
+    def measure(self, bench: Bench) -> Timing:
+        """Times it."""
+        ...
+
+    def added_to(self, table: ProfileTable, timing: Timing) -> ProfileTable:
+        """The table with this as a further entry."""
+        ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a recording is: `seconds_left` extrapolates what was measured so far."""
+
+    done: int
+    total: int
+    seconds_left: float
+    what: str
+
+
+def record(
+    points: Sequence[Point],
+    mesh_shape: Sequence[int],
+    *,
+    path: str | Path | None = None,
+    repetitions: int = 9,
+    compiler_options: Callable[[str], Mapping[str, Any] | None] = lambda _: None,
+    collective_bytes: Sequence[int] = COLLECTIVE_BYTES,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> ProfileTable:
+    """Measures `points`, memory traffic and collectives on the first devices that are attached.
+
+    **Arguments:**
+
+    - `path`, `repetitions`, `on_progress`: see `kiwi.record_profile`.
+    - `compiler_options`: by platform, what programs are compiled with.
+    - `collective_bytes`: the ladder of sizes.
+
+    **Raises:** `NotEnoughDevicesError`, `InvalidMeshError`, `InvalidArgumentError`;
+    `ProfileFileError` if `path` holds something else than a recording on these devices.
+    """
+    if repetitions < 1:
+        raise InvalidArgumentError(
+            f"{repetitions} repetitions measure nothing.", suggestion="At least one."
+        )
+    mesh = DeviceMesh.create(mesh_shape, CATALOGUE["cpu"])
+    jax_mesh = mesh.jax_mesh()
+    options = compiler_options(jax_mesh.devices.flat[0].platform)
+    bench = Bench(jax_mesh, repetitions, options)
+    traffic = [StreamPoint(size) for size in STREAM_BYTES]
+    everything = [*traffic, *points, *collective_points(mesh.shape, collective_bytes)]
+    on_progress(Progress(0, len(everything), float("nan"), "launches, matmuls and memory"))
+    draft = _Draft(_begin(path, bench, mesh.shape), path)
+    known = set(_keys(draft.table))
+    missing = [point for point in everything if point.key not in known]
+    try:
+        for step in _steps(missing):
+            on_progress(step)
+            draft.add(missing[step.done], bench)
+    finally:
+        draft.save()
+    return draft.table
+
+
+def _keys(table: ProfileTable) -> Iterator[tuple[object, ...]]:
+    yield from ((e.opcode, e.variant, e.dtype, e.shapes) for e in table.operators)
+    yield from ((e.kind, e.axes, e.bytes) for e in table.collectives)
+
+
+def _steps(points: Sequence[Point]) -> Iterator[Progress]:
+    started = time.monotonic()
+    for done, point in enumerate(points):
+        spent = time.monotonic() - started
+        left = spent / done * (len(points) - done) if done else float("nan")
+        yield Progress(done, len(points), left, point.name)
+
+
+class _Draft:
+    """A table that grows, and its file."""
+
+    def __init__(self, table: ProfileTable, path: str | Path | None) -> None:
+        self.table = table
+        self._path = path
+        self._saved = time.monotonic()
+
+    def add(self, point: Point, bench: Bench) -> None:
+        """Measures one point; what does not fit or does not compile is noted."""
+        try:
+            _check_fits(point, self.table.hardware)
+            timing = point.measure(bench)
+        except (RuntimeError, MemoryError, TypeError, ValueError) as error:
+            first_line = (str(error).splitlines() or [type(error).__name__])[0]
+            note = f"{point.name}: {first_line[:160]}"
+            if note not in self.table.skipped:
+                self.table = replace(self.table, skipped=(*self.table.skipped, note))
+            return
+        self.table = point.added_to(self.table, timing)
+        if time.monotonic() - self._saved > _SAVE_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Writes what there is so far."""
+        if self._path is not None:
+            self.table.save(self._path)
+        self._saved = time.monotonic()
+
+
+def _check_fits(point: Point, hardware: Hardware) -> None:
+    """Raises `MemoryError` for what a device cannot hold, before trying stalls the machine."""
+    needed = 2 * point.bytes
+    if needed > hardware.memory_bytes:
+        raise MemoryError(f"{needed} bytes do not fit into {hardware.memory_bytes}")
+
+
+def _begin(path: str | Path | None, bench: Bench, mesh_shape: tuple[int, ...]) -> ProfileTable:
+    """The file's table where there is one, or one without entries."""
+    device = bench.mesh.devices.flat[0]
+    environment = _environment(device)
+    if path is None or not Path(path).exists():
+        table = ProfileTable(_hardware(bench), environment=environment, mesh_shape=mesh_shape)
+        if path is not None:
+            # What cannot be written is found out now, and not after all is measured.
+            table.save(path)
+        return table
+    found = ProfileTable.load(path)
+    before = found.environment
+    if before is None or replace(before, date="") != replace(environment, date=""):
+        raise ProfileFileError(
+            f"{path} was recorded elsewhere: {before}, and this is {environment}.",
+            cause="Measurements of two machines or versions do not belong in one table.",
+            suggestion="Another file.",
+        )
+    if found.mesh_shape != mesh_shape:
+        raise ProfileFileError(
+            f"{path} was recorded on a mesh of shape {found.mesh_shape}, not {mesh_shape}.",
+            cause="Devices that share a machine slow each other down: how many there are matters.",
+            suggestion="Another file, or the same mesh.",
+        )
+    return found
+
+
+def _environment(device: Any) -> Environment:
+    import jax
+
+    # XLA's name of its platform carries the versions of CUDA and of the driver's interface.
+    driver = " ".join(str(device.client.platform_version).split())
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return Environment(str(device.device_kind), jax.__version__, driver, date)
+
+
+def _hardware(bench: Bench) -> Hardware:
+    """The device by measurement; links and nodes as of the nearest known one."""
+    device = bench.mesh.devices.flat[0]
+    platform = "cpu" if bench.platform == "cpu" else "gpu"
+    base = _nearest(str(device.device_kind), platform)
+    rate = matmul_flops_per_second(bench, "float32", _MATMUL_SIZE[platform])
+    traffic = StreamPoint(STREAM_BYTES[-1])
+    # Efficiencies are contained in what is measured.
+    return replace(
+        base,
+        name=f"recorded-{str(device.device_kind).lower().replace(' ', '-')}",
+        description=f"measured {device.device_kind}; links by data sheet where not measured",
+        flops_per_second=_rates(base, rate),
+        memory_bandwidth_bytes_per_second=traffic.bytes / traffic.measure(bench).seconds,
+        memory_bytes=_memory_bytes(bench, base),
+        kernel_launch_seconds=bench.launch_seconds,
+        matmul_efficiency=1.0,
+        bandwidth_efficiency=1.0,
+        source=f"measured; else as {base.name}: {base.source}",
+        analytic=False,
+        target_config=_described(device, base),
+    )
+
+
+def _memory_bytes(bench: Bench, base: Hardware) -> int:
+    """What jax may take of the device; virtual devices share the memory of their machine."""
+    device = bench.mesh.devices.flat[0]
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    if bench.platform != "cpu" or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return base.memory_bytes
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // bench.mesh.devices.size
+
+
+def _rates(base: Hardware, float32_rate: float) -> dict[str, float]:
+    """Rates of other dtypes, as the data sheet relates them to that of float32 matmuls."""
+    scale = float32_rate / base.peak_flops_per_second("float32")
+    return {dtype: rate * scale for dtype, rate in base.flops_per_second.items()}
+
+
+def _nearest(kind: str, platform: str) -> Hardware:
+    """The catalogue's entry of the same model; links are of use on any machine."""
+    model = next((n for n in CATALOGUE if n.split("-")[0].upper() in kind.upper()), None)
+    return CATALOGUE[model or ("cpu" if platform == "cpu" else "a100-sxm")]
+
+
+def _described(device: Any, base: Hardware) -> str | None:
+    """How the device describes itself to XLA:GPU, or else how the nearest known one does."""
+    if base.platform == "cpu":
+        return None
+    return attached_target_config(device) or target_config(base)

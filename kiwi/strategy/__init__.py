@@ -1,1 +1,0 @@
-"""Sharding strategies and residencies of units, and the `Problem` that they make."""

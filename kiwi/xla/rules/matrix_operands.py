@@ -1,0 +1,109 @@
+"""What matmuls and convolutions read: operands whose dimensions have to lie in certain orders.
+
+The library behind them takes matrices and images. An operand that lies otherwise is transposed to
+another buffer first; which orders are read as they are depends on the compiler, see
+`kiwi.xla.rules.copied_operands` and `kiwi.xla.rules.gathered_operands`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from kiwi.hlo.fusion import opcodes
+from kiwi.hlo.program import Equation
+from kiwi.hlo.rule import ComposedRule, Dims
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Read number `read` of a unit, as the operator that reads it names its dimensions.
+
+    - `sizes`: of the unit's factors.
+    - `dims`: how the factors lie in the value that is read, from major to minor.
+    - `groups`: the dimensions of the batch, then the two groups of a matrix in canonical order. All
+      dimensions of what a convolution reads are of the first group.
+    """
+
+    read: int
+    sizes: tuple[int, ...]
+    dims: Dims
+    groups: tuple[Dims, Dims, Dims]
+
+    def lies(self, dims: Iterable[Sequence[int]], shards: Mapping[int, int]) -> tuple[int, ...]:
+        """The factors of `dims` in order, without those of which a device has one element.
+
+        `shards`: into how many pieces factors are cut.
+        """
+        return tuple(chain.from_iterable(self._longer(dims, shards)))
+
+    def canonical(self, shards: Mapping[int, int]) -> tuple[Dims, Dims, Dims]:
+        """The dimensions of each group, without those of one element."""
+        batch, rows, columns = (self._longer(group, shards) for group in self.groups)
+        return batch, rows, columns
+
+    def _longer(self, dims: Iterable[Sequence[int]], shards: Mapping[int, int]) -> Dims:
+        """Dimensions of more than one element, as their factors of more than one."""
+        longer = (tuple(f for f in dim if self.sizes[f] > shards.get(f, 1)) for dim in dims)
+        return tuple(dim for dim in longer if dim)
+
+
+def matrices(units: UnitGraph, unit: Unit, names: Iterable[str]) -> Iterator[Matrix]:
+    """What the unit's operators of these names read from outside, through changes of layout."""
+    program, rule = units.graph.program, unit.rule
+    for position, index in enumerate(unit.equations):
+        equation = program.equations[index]
+        if equation.name not in names:
+            continue
+        dims_of = dict(rule.operator_operands[position])
+        orders = _CANONICAL_ORDERS[equation.name](equation)
+        for operand, order in zip(equation.inputs, orders, strict=True):
+            source = _source(units, unit, operand)
+            if source is not None:
+                batch, rows, columns = (tuple(dims_of[operand][d] for d in g) for g in order)
+                yield from _matrix(rule, source, (batch, rows, columns))
+
+
+def _matrix(rule: ComposedRule, source: int, groups: tuple[Dims, Dims, Dims]) -> Iterator[Matrix]:
+    named = {factor for group in groups for dim in group for factor in dim}
+    for read, (value, dims) in enumerate(rule.reads):
+        if value == source and set(chain.from_iterable(dims)) == named:
+            yield Matrix(read, rule.factor_sizes, dims, groups)
+
+
+def _orders_of_matmul(equation: Equation) -> Iterator[tuple[Sequence[int], ...]]:
+    """For each operand of a `dot_general` the dimensions of its groups, in canonical order."""
+    summed_of, batch_of = equation.jaxpr_eqn.params["dimension_numbers"]
+    for side, (summed, batch) in enumerate(zip(summed_of, batch_of, strict=True)):
+        rank = len(equation.jaxpr_eqn.invars[side].aval.shape)
+        kept = [d for d in range(rank) if d not in (*summed, *batch)]
+        yield (batch, kept, summed) if side == 0 else (batch, summed, kept)
+
+
+def _orders_of_convolution(equation: Equation) -> Iterator[tuple[Sequence[int], ...]]:
+    """The same of a `conv_general_dilated`: its image's dimensions, then its kernel's."""
+    numbers = equation.jaxpr_eqn.params["dimension_numbers"]
+    batch, features, *space = numbers.lhs_spec
+    yield (batch, *space, features), (), ()
+    outputs, inputs, *space = numbers.rhs_spec
+    yield (*space, inputs, outputs), (), ()
+
+
+MATMUL, CONVOLUTION = "dot_general", "conv_general_dilated"
+
+_CANONICAL_ORDERS = {CONVOLUTION: _orders_of_convolution, MATMUL: _orders_of_matmul}
+
+
+def _source(units: UnitGraph, unit: Unit, operand: object) -> int | None:
+    """The value that a unit reads for an operand, through changes of layout."""
+    program = units.graph.program
+    while isinstance(operand, int) and operand not in unit.reads:
+        producer = program.values[operand].producer
+        if producer is None or producer not in unit.equations:
+            return None
+        reads = program.equations[producer].reads
+        if opcodes(units.graph, producer) - {"transpose", "reshape"} or len(reads) != 1:
+            return None
+        (operand,) = reads
+    return operand if isinstance(operand, int) else None

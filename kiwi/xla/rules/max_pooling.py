@@ -1,0 +1,77 @@
+"""Memory that compilers take for the gradient of max pooling, beyond operands and result.
+
+XLA expands `select_and_scatter` into a window reduction that finds the selected elements, value and
+index per dimension, and a scatter of the gradient to these, onto zeros (jax 0.10.2; convnets of
+`benchmarks/fidelity`):
+
+- XLA:CPU holds the indices of all elements, which the reduction reads, from the start of the step:
+  they depend on nothing. XLA:GPU computes them as it reduces.
+- What is found, each as large as the gradient that comes in, is held until it is scattered.
+- The zeros are the result's memory in a plan, which ties them to the step (`kiwi.emit.evaluation`).
+  Without fences they are there from the start.
+
+`tests/plans/test_memory.py` and `tests/emit/test_max_pooling.py` hold it against compiled programs.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation, Literal, Value
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.solver.problem import Interval
+
+_INDEX_BYTES = 4
+
+
+def index_bytes(units: UnitGraph, unit: Unit, result_bytes: int) -> int:
+    """Local bytes of an index for each dimension and element of a unit's result.
+
+    `result_bytes`: local bytes of the result of the unit, whose root is the gradient.
+    """
+    value = units.graph.program.values[unit.outputs[0]]
+    return len(value.shape) * _INDEX_BYTES * result_bytes // value.itemsize
+
+
+def found_bytes(units: UnitGraph, unit: Unit, result_bytes: int) -> int:
+    """Local bytes of values and indices of the selected elements; 0 for other units."""
+    program = units.graph.program
+    equation = program.equations[unit.root]
+    source = equation.inputs[0] if equation.name == MAX_POOLING_GRADIENT else None
+    if not isinstance(source, int):
+        return 0
+    ratio = program.values[source].size_bytes / program.values[unit.outputs[0]].size_bytes
+    return int(ratio * (result_bytes + index_bytes(units, unit, result_bytes)))
+
+
+def untied(units: UnitGraph, unit: Unit, result_bytes: int, target: str) -> tuple[Interval, ...]:
+    """What XLA holds from the start of the step on where no fences keep it from that: the zeros
+    that max pooling's gradient adds to.
+
+    XLA:GPU holds them twice if an operator reads zeros of that shape, as a relu and its gradient.
+    """
+    program = units.graph.program
+    if program.equations[unit.root].name != MAX_POOLING_GRADIENT:
+        return ()
+    once = Interval(0, unit.index + 1, result_bytes)
+    readers = list(_readers_of_zeros(units, program.values[unit.outputs[0]]))
+    if target == "cpu" or not readers:
+        return (once,)
+    return once, Interval(0, max((*readers, unit.index)) + 1, result_bytes)
+
+
+def _readers_of_zeros(units: UnitGraph, like: Value) -> Iterator[int]:
+    """The units with an operator that reads zeros of the shape and dtype of a value."""
+    equations = units.graph.program.equations
+    for unit in units.units:
+        if any(_reads_zeros(equations[k], like) for k in unit.equations):
+            yield unit.index
+
+
+def _reads_zeros(equation: Equation, like: Value) -> bool:
+    """Whether a literal zero is an operand, which XLA broadcasts to the shape of the result."""
+    if equation.jaxpr_eqn.outvars[0].aval.shape != like.shape:
+        return False
+    literals = (np.asarray(i.value) for i in equation.inputs if isinstance(i, Literal))
+    return any(each.dtype == like.dtype and not each.any() for each in literals)

@@ -1,0 +1,85 @@
+"""What XLA compiles where it does something else than was asked for.
+
+Found by compiling (`python -m benchmarks.resharding`), and the same for XLA's partitioner on both
+platforms unless said:
+
+(a) An operator that leaves partial sums, with its result constrained to one sharding: axes that
+    all go to one dimension of the result are reduce-scattered by XLA:GPU. Axes that go to
+    several dimensions are all-reduced together and cut.
+(b) XLA:CPU has no reduce-scatter: it all-reduces, once for each dimension, and cuts.
+(c) Where an axis goes to a dimension that is cut already, and other partial sums are left or go
+    elsewhere, all are all-reduced together and cut.
+(d) XLA:CPU moves bfloat16 as float32.
+(e) A reshard that takes several moves may be compiled to worse ones, up to gathering the whole
+    tensor. Constraints at `ReshardingTable.waypoints` prevent it, and plans have them.
+
+Not priced: where a mesh axis neither cuts an operand nor holds partial sums, XLA may cut the
+work along it too, and bring the result in place by a collective-permute.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from kiwi.mesh.collective_kinds import ALL_REDUCE, REDUCE_SCATTER
+from kiwi.mesh.collectives import Collective, collective
+from kiwi.mesh.device_mesh import DeviceMesh
+from kiwi.mesh.sharding import TensorSharding
+
+_WIDENED_ON_CPU = {"bfloat16": 4}
+
+
+def can_scatter(
+    source: TensorSharding, partial: Iterable[int], scattered: Mapping[int, int]
+) -> bool:
+    """Whether XLA:GPU reduce-scatters, and does not all-reduce and cut: rules (a) and (c).
+
+    For the arguments see `reduction_collectives`.
+    """
+    dims = set(scattered.values())
+    all_go = set(partial) <= set(scattered)
+    return len(dims) == 1 and (all_go or not any(source.dims[dim] for dim in dims))
+
+
+def reduction_collectives(
+    mesh: DeviceMesh,
+    source: TensorSharding,
+    partial: Iterable[int],
+    scattered: Mapping[int, int],
+    partial_bytes: int,
+) -> tuple[Collective, ...]:
+    """What an operator's partial sums are reduced by, rules (a) to (c).
+
+    **Arguments:**
+
+    - `source`: how the partial sums are laid out.
+    - `partial`: the mesh axes along which each device holds a summand.
+    - `scattered`: for some of them, the dimension of the result that they cut.
+    - `partial_bytes`: one device's partial sums.
+    """
+    rest = sorted(set(partial) - set(scattered))
+    axes_of_dim: dict[int, list[int]] = defaultdict(list)
+    for axis, dim in sorted(scattered.items()):
+        axes_of_dim[dim].append(axis)
+    if (len(axes_of_dim) > 1 or rest) and any(source.dims[dim] for dim in axes_of_dim):
+        return (collective(ALL_REDUCE, mesh, {*partial, *scattered}, partial_bytes),)
+    found = []
+    if mesh.hardware.platform == "cpu":
+        found += [
+            collective(ALL_REDUCE, mesh, axes, partial_bytes) for axes in axes_of_dim.values()
+        ]
+    elif scattered:
+        kind = REDUCE_SCATTER if can_scatter(source, partial, scattered) else ALL_REDUCE
+        found.append(collective(kind, mesh, scattered, partial_bytes))
+    # What is left to all-reduce is cut before, and smaller then.
+    if rest:
+        left_bytes = partial_bytes // prod(mesh.shape[axis] for axis in scattered)
+        found.append(collective(ALL_REDUCE, mesh, rest, left_bytes))
+    return tuple(found)
+
+
+def moved_itemsize(mesh: DeviceMesh, dtype: str, itemsize: int) -> int:
+    """Bytes per element that collectives move, rule (d)."""
+    if mesh.hardware.platform == "cpu":
+        return _WIDENED_ON_CPU.get(dtype, itemsize)
+    return itemsize

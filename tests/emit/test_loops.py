@@ -1,0 +1,120 @@
+"""Planned loops compute what plain ones do, in the memory predicted, and recompute in bodies."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import kiwi
+from kiwi.emit.blocks import Block, blocks
+from tests.helpers.loops import LOOPS, layers
+
+FREE = "1GiB"
+
+
+@functools.cache
+def free_peak(name: str) -> int:
+    """The peak of the best plan without a limit, as compiled."""
+    found = planned(name, FREE).compiled
+    assert found is not None
+    return found.peak_bytes
+
+
+@functools.cache
+def planned(name: str, budget: int | str, mesh_shape: tuple[int, ...] = (2, 4)) -> kiwi.Plan:
+    loop = LOOPS[name]()
+    return step(name, budget, mesh_shape).plan(*loop.args)
+
+
+@functools.cache
+def step(name: str, budget: int | str, mesh_shape: tuple[int, ...] = (2, 4)) -> Any:
+    return kiwi.jit(
+        LOOPS[name]().step, mesh_shape=mesh_shape, memory_budget=budget, time_limit_seconds=10
+    )
+
+
+def assert_equal_results(found: Any, expected: Any) -> None:
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), found, expected
+    )
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_planned_loop_computes_the_same_within_its_budget(name):
+    loop = LOOPS[name]()
+    expected = jax.jit(loop.step)(*loop.args)
+    for budget in (FREE, int(0.75 * free_peak(name))):
+        plan = planned(name, budget)
+        assert plan.compiled is not None and plan.fits
+        assert plan.estimate.peak_bytes == pytest.approx(plan.compiled.peak_bytes, rel=0.25)
+        assert_equal_results(step(name, budget)(*loop.args), expected)
+
+
+def test_a_residual_is_computed_again_in_the_backward_body():
+    """On one device only recomputation saves memory; it runs where the backward loop runs."""
+    budget = int(0.74 * free_peak("layers"))
+    plan = planned("layers", budget, (1, 1))
+    again = plan.execution.recomputed
+    assert again
+    units = plan.execution.units
+    assert all(units.units[u].loop == 0 for u in again)
+    root = blocks(units, plan.execution.schedule.steps)
+    (backward,) = (i for i in root.items if isinstance(i, Block) and i.loop == 1)
+    assert again == {s.unit for s in backward.steps() if s.is_again}
+    assert_equal_results(
+        step("layers", budget, (1, 1))(*layers().args), jax.jit(layers().step)(*layers().args)
+    )
+
+
+def test_checkpoints_of_the_user_do_not_change_the_plan():
+    plain, again = planned("layers", FREE), planned("layers, checkpointed", FREE)
+    assert again.estimate.step_seconds == pytest.approx(plain.estimate.step_seconds)
+    assert again.estimate.peak_bytes == plain.estimate.peak_bytes
+
+
+def test_more_layers_make_the_program_no_longer():
+    def units(length: int) -> int:
+        args = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct((length, *a.shape[1:]), a.dtype), layers().args[0]
+        )
+        step = kiwi.jit(layers().step, mesh_shape=(2, 4), memory_budget=FREE, verify=None)
+        plan = step.plan(args, layers().args[1])
+        return len(plan.execution.units.units)
+
+    assert units(4) == units(96)
+
+
+def test_collectives_of_a_loop_are_counted_for_every_iteration():
+    plan = planned("layers", int(0.45 * free_peak("layers")))
+    assert plan.compiled is not None
+    assert plan.compiled.collectives
+    planned_bytes = {kind: use.bytes for kind, use in plan.estimate.collectives.items()}
+    scattered = planned_bytes.pop("reduce-scatter", 0)  # XLA:CPU all-reduces, and cuts
+    for kind, use in plan.compiled.collectives.items():
+        least = planned_bytes.get(kind, 0) + (scattered if kind == "all-reduce" else 0)
+        assert use.bytes >= least > 0
+        assert use.count >= 4
+
+
+def test_a_saved_plan_of_a_loop_runs(tmp_path):
+    budget = int(0.7 * free_peak("layers"))
+    plan = planned("layers", budget)
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    loaded = kiwi.load_plan(path).apply(layers().step)
+    assert loaded.plan(*layers().args).execution.schedule == plan.execution.schedule
+    assert_equal_results(loaded(*layers().args), jax.jit(layers().step)(*layers().args))
+
+
+def test_scans_can_be_left_whole():
+    plan = kiwi.plan(
+        layers().step,
+        *layers().args,
+        mesh_shape=(2, 4),
+        memory_budget=FREE,
+        verify=None,
+        open_loops=False,
+    )
+    assert not plan.execution.units.graph.program.loops

@@ -1,0 +1,148 @@
+"""Plans begun with those of other planners: choices that all share, and what "joint" does alone."""
+
+from dataclasses import replace
+
+import pytest
+
+import kiwi
+from examples import gpt, mlp
+from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
+from kiwi.memory import residency
+from kiwi.planners import baseline_starts as starts
+from kiwi.planners.baseline_starts import begin_with, begun_by_baselines, fastest_start, may_help
+from kiwi.planners.closed_loop import ClosedLoop
+from kiwi.planners.planning import formulate, make_plan
+from kiwi.plans.estimate import estimate_solution
+from kiwi.problem.translation import Choices, offered
+
+GPT = replace(gpt.SIZES["tiny"], vocabulary=0, layers=1)
+MLP = mlp.MlpConfig(layers=4, width=64, batch=2048)
+OPTIONS = {"mesh_shape": (2, 2), "donate_argnums": 0, "time_limit_seconds": 4.0, "verify": None}
+NO_LIMIT_BYTES = 2**40
+TIGHT_BYTES = 3_850_000
+"""For the MLP: sharding alone needs 4.3 MB, with all but products computed again it takes 3.0."""
+
+
+def _planned(module, config, planner, budget=NO_LIMIT_BYTES):
+    step = kiwi.jit(
+        module.make_train_step(config), planner=planner, memory_budget=budget, **OPTIONS
+    )
+    return step.plan(module.abstract_state(config), module.abstract_batch(config))
+
+
+@pytest.fixture(scope="module")
+def dots():
+    """A plan that recomputes all but matrix products, in chains, and its choices."""
+    plan = _planned(gpt, GPT, "alpa+dots")
+    assert plan.execution.recomputed
+    return plan, Choices.of(plan.origin.planning, plan.solve_result.solution)
+
+
+def _joint(plan, budget=NO_LIMIT_BYTES):
+    """What the problem of "joint" is formulated from, for the step of a plan."""
+    settings = replace(plan.origin.settings, planner="joint", memory_budget_bytes=budget)
+    return plan.origin.traced, settings
+
+
+def test_choices_are_a_solution_of_the_problem_that_offers_them(dots):
+    plan, choices = dots
+    assert choices.solution_of(plan.origin.planning) == plan.solve_result.solution
+    traced, settings = _joint(plan)
+    offering = formulate(traced, None, settings, offered=offered([choices]))
+    solution = choices.solution_of(offering)
+    assert solution is not None and Choices.of(offering, solution) == choices
+    estimate = estimate_solution(offering, solution)
+    assert estimate.step_seconds == pytest.approx(plan.estimate.step_seconds, rel=1e-9)
+    assert estimate.recompute_seconds == pytest.approx(plan.estimate.recompute_seconds, rel=1e-9)
+    assert estimate.peak_bytes == plan.estimate.peak_bytes
+
+
+def test_without_the_offer_they_are_none(dots, monkeypatch):
+    """Where each value may be recomputed at its own first late reader only: no long chains."""
+    plan, choices = dots
+    monkeypatch.setattr(residency, "MAX_TIMES", 1)
+    traced, settings = _joint(plan)
+    assert choices.solution_of(formulate(traced, None, settings)) is None
+
+
+def test_offers_are_joined_and_keep_what_is_there(dots):
+    plan, mine = dots
+    kept = replace(mine, units=tuple((s, replace(r, recompute_at=None)) for s, r in mine.units))
+    both = offered([mine, kept, mine])
+    assert [len(set(r)) for r in both] == [len(r) for r in both]
+    assert max(map(len, both)) == 2
+    assert [r[0] for r in both] == [r for _, r in mine.units]
+    traced, settings = _joint(plan)
+    alone = formulate(traced, None, settings)
+    more = formulate(traced, None, settings, offered=both)
+    for old, new, given in zip(alone.unit_nodes, more.unit_nodes, both, strict=True):
+        count = len(old.residency.options)
+        assert new.residency.options[:count] == old.residency.options
+        assert set(new.residency.options) == {*old.residency.options, *given}
+
+
+def test_a_search_that_begins_with_a_baseline_never_ends_behind_it(dots):
+    plan, choices = dots
+    budget = plan.estimate.peak_bytes
+    traced, settings = _joint(plan, budget)
+
+    def formulated(own, *, offered=()):
+        return formulate(traced, None, own, offered=offered)
+
+    begun = begin_with([choices], settings, formulated)
+    assert begun is not None
+    planning, start = begun
+    assert fastest_start(planning, [choices], budget - 1) is None
+    found = make_plan(traced, None, settings, planning=planning, warm_start=start)
+    assert found.estimate.step_seconds <= plan.estimate.step_seconds * (1 + 1e-9)
+    assert found.fits
+
+
+@pytest.fixture
+def keeping(monkeypatch):
+    """A "joint" that finds no time at which to recompute anything by itself."""
+    monkeypatch.setattr(residency, "MAX_TIMES", 0)
+
+
+def test_joint_ends_with_a_plan_where_a_baseline_has_one(keeping, tmp_path):
+    rule = _planned(mlp, MLP, "alpa+dots", TIGHT_BYTES)
+    assert rule.fits
+    traced, settings = _joint(rule, TIGHT_BYTES)
+    with pytest.raises((InfeasibleBudgetError, NoPlanFoundError)):
+        ClosedLoop(traced, formulate(traced, None, settings), settings).run(None)
+    settings = replace(settings, time_limit_seconds=30.0, gap=0.12)  # It ends with the gap.
+    plan = make_plan(traced, None, settings)
+    assert plan.fits and plan.planner == "joint" and plan.execution.recomputed
+    # What it began with had been searched for a second, and to a gap.
+    assert plan.estimate.step_seconds <= rule.estimate.step_seconds / (1 - settings.gap)
+    # It can be changed like any other, also when read from a file.
+    plan.save(tmp_path / "plan.json")
+    arguments = mlp.abstract_state(MLP), mlp.abstract_batch(MLP)
+    loaded = kiwi.load_plan(tmp_path / "plan.json").apply(mlp.make_train_step(MLP))
+    again = min(plan.execution.recomputed)
+    for each in (plan, loaded.plan(*arguments)):
+        changed = each.what_if(again, residency="recompute", time_limit_seconds=1.0)
+        assert again in changed.execution.recomputed and changed.fits
+
+
+def test_without_a_plan_of_any_baseline_there_is_no_start(keeping):
+    traced, settings = _joint(_planned(mlp, MLP, "alpa"), 1000)
+    asked = []
+
+    def formulated(own, *, offered=()):
+        asked.append(own.planner)
+        return formulate(traced, None, own, offered=offered)
+
+    assert begun_by_baselines(traced, settings, formulated) is None
+    assert tuple(asked) == starts.BASELINES  # two of them raise errors of their own
+    with pytest.raises(InfeasibleBudgetError):
+        make_plan(traced, None, settings)
+
+
+def test_baselines_are_asked_only_where_they_may_help(dots):
+    settings = _joint(dots[0], 1000)[1]
+    near = InfeasibleBudgetError("", least_peak_bytes=1100)
+    far = InfeasibleBudgetError("", least_peak_bytes=2000)
+    assert may_help(near, settings) and may_help(NoPlanFoundError(""), settings)
+    assert not may_help(far, settings)
+    assert not may_help(near, replace(settings, planner="alpa"))

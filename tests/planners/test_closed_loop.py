@@ -1,0 +1,144 @@
+"""The closed loop: budgets hold as compiled, or are refused with the nearest one that does."""
+
+import functools
+
+import pytest
+
+import kiwi
+from examples import mlp
+from kiwi.planners.closed_loop import late_seconds
+from kiwi.plans.memory_report import unit_at_peak
+
+CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
+
+
+@functools.cache
+def plan_under(budget, *, verify="cpu"):
+    return kiwi.plan(
+        mlp.make_train_step(CONFIG),
+        mlp.abstract_state(CONFIG),
+        mlp.abstract_batch(CONFIG),
+        mesh_shape=(1,),
+        memory_budget=budget,
+        donate_argnums=0,
+        time_limit_seconds=10,
+        verify=verify,
+    )
+
+
+@functools.cache
+def free_peak():
+    return plan_under("64GiB").compiled.peak_bytes
+
+
+@pytest.mark.parametrize("share", [0.9, 0.75, 0.6])
+def test_a_returned_plan_meets_its_budget_as_compiled(share):
+    plan = plan_under(int(share * free_peak()))
+    assert plan.fits and plan.compiled.peak_bytes <= plan.memory_budget_bytes
+    assert plan.rounds[-1].compiled_peak_bytes == plan.compiled.peak_bytes
+    assert plan.rounds[-1].predicted_peak_bytes == plan.estimate.peak_bytes
+
+
+def test_the_prediction_is_close_to_the_compiled_program():
+    for share in (0.9, 0.75, 0.6):
+        plan = plan_under(int(share * free_peak()))
+        assert abs(plan.estimate.peak_bytes / plan.compiled.peak_bytes - 1) <= 0.15
+
+
+def test_tighter_budgets_cost_time():
+    seconds = [
+        plan_under(int(share * free_peak())).estimate.step_seconds for share in (0.9, 0.75, 0.6)
+    ]
+    assert seconds == sorted(seconds)
+
+
+def test_a_budget_that_nothing_meets_is_refused_with_the_nearest():
+    """The least that plans need as predicted is less than what compiles."""
+    with pytest.raises(kiwi.errors.InfeasibleBudgetError) as refused:
+        plan_under(int(0.1 * free_peak()))
+    least = refused.value.least_peak_bytes
+    assert least > int(0.1 * free_peak())
+    plan = plan_under(int(1.05 * least))
+    assert plan.fits
+
+
+def test_a_refusal_carries_the_nearest_plan(monkeypatch):
+    """A compiler that needs 10 MiB more than anybody could know refuses every budget."""
+    from dataclasses import replace
+
+    from kiwi.planners import closed_loop as loop
+
+    compile_for = loop.compile_for
+
+    def wasteful(target, step):
+        compiled = compile_for(target, step)
+        more = compiled.peak_bytes + 10 * 2**20
+        return replace(compiled, peak_bytes=more, memory=None)
+
+    monkeypatch.setattr(loop, "compile_for", wasteful)
+    budget = int(0.55 * free_peak())
+    with pytest.raises(kiwi.errors.BudgetNotMetError) as refused:
+        plan_under.__wrapped__(budget)
+    nearest = refused.value.plan
+    assert nearest.compiled.peak_bytes == refused.value.least_peak_bytes > budget
+    assert str(budget) not in refused.value.suggestion
+    assert len(nearest.rounds) >= 1 and not nearest.fits
+
+
+def test_where_no_plan_is_left_the_limit_is_lowered_by_less(monkeypatch):
+    """The first program needs so much more that no plan is below; the others need no more."""
+    from dataclasses import replace
+
+    from kiwi.planners import closed_loop as loop
+
+    compile_for, more = loop.compile_for, [int(0.45 * free_peak())]
+
+    def wasteful_once(target, step):
+        compiled = compile_for(target, step)
+        peak = compiled.peak_bytes + (more.pop() if more else 0)
+        return replace(compiled, peak_bytes=peak, memory=None)
+
+    monkeypatch.setattr(loop, "compile_for", wasteful_once)
+    budget = int(0.6 * free_peak())
+    plan = plan_under.__wrapped__(budget)
+    assert plan.fits and not more
+    first, last = plan.rounds[0], plan.rounds[-1]
+    assert first.limit_bytes == budget and first.compiled_peak_bytes > budget
+    assert budget - 0.45 * free_peak() < last.limit_bytes < budget
+
+
+def test_without_a_check_the_predicted_heap_is_kept_within_the_budget():
+    plan = plan_under(int(0.7 * free_peak()), verify=None)
+    assert plan.compiled is None and plan.fits
+    assert plan.rounds[-1].compiled_peak_bytes is None
+
+
+def test_the_report_accounts_for_every_byte():
+    report = kiwi.memory_report(plan_under(int(0.75 * free_peak())))
+    assert sum(row.bytes for row in report.compiled) == report.compiled_peak_bytes
+    assert sum(row.bytes for row in report.predicted) <= report.predicted_peak_bytes
+    names = {row.name for row in report.compiled if row.what == "argument"}
+    assert "batch['x']" in names or any("batch" in name for name in names)
+    lines = {row.source_line for row in report.compiled if row.what in ("result", "recomputed")}
+    assert any("mlp.py" in line for line in lines)
+    text = str(report)
+    assert "Compiled (cpu)" in text and "Predicted" in text
+
+
+def test_differences_are_what_one_side_holds_and_the_other_does_not():
+    plan = plan_under(int(0.75 * free_peak()))
+    report = kiwi.memory_report(plan)
+    beyond = sum(d.compiled_bytes - d.predicted_bytes for d in report.differences)
+    predicted = plan.estimate.memory_bytes[unit_at_peak(plan.compiled.memory)]
+    assert beyond == plan.compiled.peak_bytes - predicted
+
+
+def test_there_is_nothing_to_report_without_a_check():
+    plan = plan_under(int(0.7 * free_peak()), verify=None)
+    with pytest.raises(kiwi.errors.InvalidArgumentError, match="no compiled program"):
+        kiwi.memory_report(plan)
+
+
+@pytest.mark.parametrize(("limit", "late"), [(2, 1), (10, 5), (30, 8), (60, 15)])
+def test_late_rounds_get_half_of_a_short_limit_and_a_quarter_of_a_long_one(limit, late):
+    assert late_seconds(limit) == late

@@ -1,0 +1,134 @@
+"""Planners of recomputation alone, through `kiwi.plan`."""
+
+from collections import Counter
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kiwi
+from kiwi.emit.barriers import fences
+from kiwi.errors import InfeasibleBudgetError, InvalidMeshError, UnknownPlannerError
+from kiwi.memory.order_search import needed_bytes
+from kiwi.planners.one_device import (
+    MORE_FENCES,
+    OneDevice,
+    in_another_order,
+    pointer_bytes,
+    scheduled,
+)
+from kiwi.planners.reordered_schedules import steps_of
+from kiwi.problem.remat_graph import one_device_strategies, remat_graph
+from kiwi.solver.remat import simulate, solve
+from kiwi.solver.schedule import Schedule
+
+LAYERS, WIDTH, BATCH = 6, 32, 512
+
+
+def _loss(weights, x):
+    for weight in weights:
+        x = jnp.tanh(x @ weight)
+    return jnp.mean(x**2)
+
+
+def _step(weights, x):
+    gradients = jax.grad(_loss)(weights, x)
+    return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)]
+
+
+def _plan(planner, budget, **options):
+    shapes = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * LAYERS
+    x = jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32)
+    options = {"mesh_shape": (1,), "time_limit_seconds": 6.0, "donate_argnums": 0, **options}
+    return kiwi.plan(_step, shapes, x, planner=planner, memory_budget=budget, **options)
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return _plan("keep-all", "1GiB")
+
+
+@pytest.mark.parametrize("planner", ["fastsa", "hiremate", "remat", "rotor"])
+def test_the_compiled_program_meets_the_budget_and_computes_the_same(kept, planner):
+    budget = int(0.9 * kept.compiled.peak_bytes)
+    plan = _plan(planner, budget)
+    assert plan.fits
+    assert plan.compiled.peak_bytes <= budget < kept.compiled.peak_bytes
+    assert plan.planner == plan.solve_result.solver == planner
+    assert plan.residency_counts()["recompute"] > 0
+    assert plan.estimate.recompute_seconds > 0
+    assert plan.rounds[-1].compiled_peak_bytes == plan.compiled.peak_bytes
+    assert planner in str(plan)
+    weights = list(0.1 * jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, WIDTH)))
+    x = jax.random.normal(jax.random.key(1), (BATCH, WIDTH))
+    found = plan.step.function(*weights, x)
+    for expected, array in zip(_step(weights, x), found, strict=True):
+        np.testing.assert_allclose(expected, array, rtol=1e-5, atol=1e-7)
+
+
+def test_an_infeasible_budget_names_a_feasible_one_and_a_bound(kept):
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        _plan("remat", 100_000, verify=None)
+    error = caught.value
+    assert 100_000 < error.least_peak_bound_bytes <= error.least_peak_bytes
+    assert _plan("remat", error.least_peak_bytes, verify=None).fits
+
+
+def test_arguments_in_host_memory_are_not_resident():
+    resident = []
+    for kinds in ({}, {"x": "pinned_host"}):
+        constraints = kiwi.Constraints(memory_kinds=kinds)
+        plan = _plan("keep-all", "1GiB", verify=None, constraints=constraints)
+        units = plan.execution.units
+        graph = remat_graph(units, one_device_strategies(units, plan.mesh), "cpu")
+        resident.append(graph.resident_bytes)
+    assert resident[0] - resident[1] == 4 * BATCH * WIDTH
+
+
+def _step_of(kept, share):
+    """The step as it is to be scheduled within a share of its peak, and that limit."""
+    step = OneDevice.of(kept, "cpu")
+    limit = int(share * simulate(step.graph, Schedule(step.graph.order)).peak_bytes)
+    return replace(step, base=replace(kept, memory_budget_bytes=limit)), limit
+
+
+def test_another_order_costs_nothing(kept):
+    step, limit = _step_of(kept, 0.8)
+    graph = step.graph
+    plan = scheduled(step, solve(graph, limit, "rotor"), limit)
+    found = [in_another_order(step, plan, limit, limit // 4, seed) for seed in range(3)]
+    others = [other for other in found if other is not None]
+    assert others
+    for other in others:
+        before, after = plan.execution.schedule, other.execution.schedule
+        assert Counter(after.steps) == Counter(before.steps) and after != before
+        assert other.estimate.step_seconds == plan.estimate.step_seconds
+        assert other.estimate.recompute_seconds == plan.estimate.recompute_seconds
+        assert simulate(graph, after).peak_bytes <= limit
+        needed = [needed_bytes(steps_of(graph, each, step.details)) for each in (after, before)]
+        assert needed[0] <= needed[1]
+
+
+def test_a_schedule_is_priced_with_the_tuples_that_it_needs(kept):
+    """Not with the room that was left for them."""
+    step, limit = _step_of(kept, 0.8)
+    plan = scheduled(step, solve(step.graph, limit, "rotor"), limit)
+    simulated = simulate(step.graph, plan.execution.schedule)
+    own = [pointer_bytes(each.execution) for each in (kept, plan)]
+    assert own[0] < own[1] and own[0] < step.pointer_bytes == int(MORE_FENCES * own[0])
+    assert plan.estimate.peak_bytes == simulated.peak_bytes - step.pointer_bytes + own[1]
+    assert max(plan.estimate.memory_bytes) == plan.estimate.peak_bytes
+
+
+def test_pointers_are_those_of_fences_and_results(kept):
+    results = len(kept.execution.units.graph.program.results)
+    assert pointer_bytes(kept.execution) - fences(kept.execution).pointer_bytes == 8 * results
+
+
+def test_several_devices_and_unknown_names_are_refused():
+    with pytest.raises(InvalidMeshError, match="one device"):
+        _plan("remat", "1GiB", mesh_shape=(2,))
+    with pytest.raises(UnknownPlannerError, match="rockmate"):
+        _plan("simplex", "1GiB")

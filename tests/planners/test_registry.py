@@ -1,0 +1,51 @@
+"""The table of planners: complete, checked, and what documents and errors say."""
+
+from pathlib import Path
+
+import pytest
+
+from kiwi.cli.main import main
+from kiwi.errors import InvalidMeshError, UnknownPlannerError
+from kiwi.mesh import DeviceMesh
+from kiwi.planners.registry import PLANNERS, Way, described, planner_named
+from kiwi.solver import remat
+from kiwi.solver.formulations import FORMULATIONS
+
+DOCUMENTS = ("docs/interface.md", "docs/rematerialisation.md")
+
+
+def test_every_planner_of_one_device_and_every_model_is_in_the_table():
+    schedules = {n for n, p in PLANNERS.items() if p.way is Way.SCHEDULE}
+    assert schedules == set(remat.PLANNERS)
+    assert {p.model for p in PLANNERS.values() if p.way is Way.MODEL} < set(FORMULATIONS)
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_documents_name_it(name):
+    root = Path(__file__).parents[2]
+    assert any(f"`{name}`" in (root / document).read_text() for document in DOCUMENTS)
+
+
+def test_an_unknown_name_lists_all():
+    with pytest.raises(UnknownPlannerError) as caught:
+        planner_named("jiont")
+    assert all(repr(name) in str(caught.value) for name in PLANNERS)
+
+
+@pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNERS)
+def test_meshes_are_refused_by_schedules_alone(planner):
+    planner.check(DeviceMesh.create((1,), "cpu"))
+    if planner.way is Way.SCHEDULE:
+        with pytest.raises(InvalidMeshError, match="plans for one device, the mesh has 2"):
+            planner.check(DeviceMesh.create((2,), "cpu"))
+    else:
+        planner.check(DeviceMesh.create((2,), "cpu"))
+
+
+def test_the_command_line_describes_them(capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for part in described().split("; "):
+        # Argument parsers break words at hyphens.
+        assert part.replace(" ", "").replace("-", "") in shown.replace(" ", "").replace("-", "")

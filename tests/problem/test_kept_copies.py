@@ -1,0 +1,221 @@
+"""Resharded operands that are kept for later readers."""
+
+import functools
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import kiwi
+from benchmarks.programs.anyhow import run_anyhow
+from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.problem.kept_copies import kept_copies
+from kiwi.solver import evaluate
+from kiwi.solver.problem import Interval
+from tests.helpers.planning import array
+
+ROWS, WIDTH, LAYERS = 2**15, 128, 3
+WEIGHT_BYTES = 4 * WIDTH * WIDTH
+ARGUMENTS = [array(WIDTH, WIDTH)] * LAYERS, array(ROWS, WIDTH)
+
+
+def step(weights: Any, x: Any) -> Any:
+    """Gradient descent on a chain of layers; all weights but the first are also read backward."""
+
+    def loss(weights: Any) -> Any:
+        h = x
+        for w in weights:
+            h = jnp.tanh(h @ w)
+        return jnp.mean(h**2)
+
+    value, gradients = jax.value_and_grad(loss)(weights)
+    return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)], value
+
+
+OPTIONS = {
+    "mesh_shape": (8,),
+    "memory_budget": "1GiB",
+    "donate_argnums": 0,
+    "in_shardings": ([P(None, "x")] * LAYERS, P("x")),
+}
+"""Data parallel, with the weights fully sharded by the caller."""
+
+
+@functools.cache
+def free_plan() -> kiwi.Plan:
+    return kiwi.plan(step, *ARGUMENTS, **OPTIONS)
+
+
+def alone(plan: kiwi.Plan) -> tuple[PlanningProblem, tuple[int, ...]]:
+    """The plan's problem and solution, in which every reader makes its own copies."""
+    assert plan.origin is not None and plan.solve_result.solution is not None
+    return plan.origin.planning, plan.solve_result.solution
+
+
+def priced(planning: PlanningProblem, solution: tuple[int, ...], kept: KeptCopies) -> Any:
+    problem = planning.restricted(solution, kept).problem
+    return evaluate(problem, [0] * len(problem.nodes))
+
+
+def test_a_weight_is_gathered_once_for_forward_and_backward_pass():
+    plan = free_plan()
+    assert len(plan.execution.kept_copies) == LAYERS - 1
+    planned = plan.estimate.collectives["all-gather"]
+    assert (planned.count, planned.bytes) == (LAYERS, LAYERS * WEIGHT_BYTES)
+    assert plan.compiled is not None
+    compiled = plan.compiled.collectives["all-gather"]
+    assert (compiled.count, compiled.bytes) == (planned.count, planned.bytes)
+
+
+def test_the_estimate_says_what_is_saved():
+    plan = free_plan()
+    planning, solution = alone(plan)
+    without = priced(planning, solution, NONE_KEPT)
+    gather = without.parts["resharding"] - plan.estimate.resharding_seconds
+    assert gather == pytest.approx(without.parts["resharding"] * 2 / 5)  # 2 of 5 equal gathers
+    assert without.cost - plan.estimate.step_seconds == pytest.approx(gather)
+    assert any("2 resharded operands are kept" in note for note in plan.notes)
+
+
+def test_a_copy_is_held_from_its_first_reader_to_its_last():
+    plan = free_plan()
+    planning, solution = alone(plan)
+    restricted = planning.restricted(solution, plan.execution.kept_copies)
+    first = len(restricted.sources) + len(restricted.unit_nodes)
+    for number, copy in enumerate(restricted.copies):
+        if copy.earlier is not None:
+            maker = restricted.copies[copy.earlier].unit
+            (usage,) = restricted.problem.nodes[first + number].usage
+            assert usage == (Interval(maker + 1, copy.unit + 1, WEIGHT_BYTES),)
+            assert restricted.makers[number] == maker < copy.unit
+    held = [h for h in plan.estimate.held if h.kind == "copy"]
+    assert sum(i.bytes * (i.end - i.start) for h in held for i in h.intervals) > 0
+
+
+def test_the_compiled_program_holds_the_copies():
+    """Behind the forward pass the weights but the last one are there, gathered."""
+    plan = free_plan()
+    assert plan.compiled is not None
+    assert plan.estimate.peak_bytes == pytest.approx(plan.compiled.peak_bytes, rel=0.02)
+
+
+def test_numbers_are_those_of_the_step():
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((WIDTH, WIDTH)).astype("float32") / 8 for _ in range(LAYERS)]
+    x = rng.standard_normal((ROWS, WIDTH)).astype("float32")
+    wanted = jax.jit(step)(weights, x)
+    planned = kiwi.jit(step, **OPTIONS)
+    assert planned.plan(weights, x).execution.kept_copies
+    for got, want in zip(*map(jax.tree.leaves, (planned(weights, x), wanted)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)
+
+
+def test_a_plan_file_keeps_them(tmp_path):
+    free_plan().save(tmp_path / "plan.json")
+    saved = kiwi.load_plan(tmp_path / "plan.json")
+    applied = saved.apply(step).plan(*ARGUMENTS)
+    assert applied.execution.kept_copies == free_plan().execution.kept_copies
+    assert set(applied.estimate.held) == set(free_plan().estimate.held)
+
+
+def test_the_ledger_adds_up():
+    ledger, estimate = free_plan().ledger, free_plan().estimate
+    total = sum(entry.total_seconds for entry in ledger.operators)
+    assert total == pytest.approx(estimate.step_seconds)
+    at_peak = sum(size for _, size in ledger.alive_at(estimate.peak_unit))
+    assert at_peak == estimate.memory_bytes[estimate.peak_unit]
+    kept = [(entry.unit, read) for entry in ledger.operators for read in entry.kept_reads]
+    assert frozenset(kept) == free_plan().execution.kept_copies
+    assert "kept by operator" in str(free_plan().explain(kept[0][0], forced=0))
+
+
+def test_xla_s_own_program_keeps_none_in_a_plan():
+    """What it keeps is priced without a plan's fences (`kiwi.plans.estimate_without_barriers`)."""
+    plan = kiwi.plan(step, *ARGUMENTS, **OPTIONS, planner="xla", verify=None)
+    assert not plan.execution.kept_copies
+
+
+# The choice is the best one.
+
+
+@pytest.mark.parametrize("spare_copies", [0, 1, 2, 3])
+def test_the_choice_equals_brute_force(spare_copies):
+    plan = free_plan()
+    planning, solution = alone(plan)
+    opened = planning.restricted(solution, kept=None)
+    offered = [(c.unit, c.read) for c in opened.copies if len(c.options) > 1]
+    assert len(offered) == LAYERS - 1
+    limit = priced(planning, solution, NONE_KEPT).peak_bytes + spare_copies * WEIGHT_BYTES
+    corrected = replace(planning, problem=replace(planning.problem, limit_bytes=limit))
+    best = math.inf
+    for chosen in itertools.product([False, True], repeat=len(offered)):
+        kept = frozenset(itertools.compress(offered, chosen))
+        found = priced(planning, solution, kept)
+        if found.peak_bytes <= limit:
+            best = min(best, found.cost)
+    kept = kept_copies(planning, corrected, solution, seconds=2)
+    assert priced(planning, solution, kept).cost == pytest.approx(best)
+    assert priced(planning, solution, kept).peak_bytes <= limit
+
+
+def test_where_no_memory_is_left_none_is_kept():
+    planning, solution = alone(free_plan())
+    limit = priced(planning, solution, NONE_KEPT).peak_bytes - 1
+    corrected = replace(planning, problem=replace(planning.problem, limit_bytes=limit))
+    assert kept_copies(planning, corrected, solution, seconds=1) == NONE_KEPT
+
+
+def test_what_is_kept_is_an_earlier_reader_s_copy_in_the_same_layout():
+    planning, solution = alone(free_plan())
+    opened = planning.restricted(solution, kept=None)
+    for copy in opened.copies:
+        if copy.earlier is not None:
+            earlier = opened.copies[copy.earlier]
+            assert earlier.unit < copy.unit and earlier.value == copy.value
+            assert earlier.options[0].target == copy.options[0].target
+
+
+def test_what_maps_cut_for_nothing_saves_nothing_if_kept():
+    """The second map would be given back what it never paid."""
+
+    def two_maps(p: Any, m: Any) -> Any:
+        return jnp.sin(p) * m, jnp.tanh(p) + m
+
+    specs = (P(), P("x"))
+    plan = kiwi.plan(
+        two_maps, *[array(64, 32)] * 2, mesh_shape=(8,), in_shardings=specs, out_shardings=P("x")
+    )
+    assert not plan.execution.kept_copies
+    assert plan.estimate.resharding_seconds == 0
+
+
+# Loops.
+
+
+def scanned(weights: Any, x: Any) -> Any:
+    """The body reads what it computes of its weight twice."""
+
+    def body(h: Any, w: Any) -> Any:
+        both = jnp.sin(w)
+        return jnp.tanh(jnp.tanh(h @ both) @ both), None
+
+    return jnp.mean(jax.lax.scan(body, x, weights)[0] ** 2)
+
+
+def test_in_the_body_of_a_loop():
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((LAYERS, WIDTH, WIDTH)).astype("float32") / 8
+    x = rng.standard_normal((WIDTH, WIDTH)).astype("float32")
+    planned = kiwi.jit(jax.grad(scanned), mesh_shape=(2,), verify=None)
+    wanted = jax.jit(jax.grad(scanned))(weights, x)
+    for seed in (3, 9):  # random plans that keep one
+        result, execution = run_anyhow(planned, (weights, x), seed)
+        units = [execution.units.units[unit] for unit, _ in execution.kept_copies]
+        assert units and all(unit.loop is not None for unit in units)
+        np.testing.assert_allclose(result, wanted, rtol=1e-3, atol=1e-6)

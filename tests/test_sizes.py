@@ -1,0 +1,65 @@
+"""Memory sizes: what is read, what is refused."""
+
+import pytest
+
+from kiwi.errors import InvalidSizeError
+from kiwi.sizes import format_bytes, format_seconds, parse_size
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (1, 1),
+        (1.9, 1),
+        ("123", 123),
+        ("16GiB", 16 * 2**30),
+        ("40GB", 40 * 10**9),
+        (" 1.5 GiB ", 3 * 2**29),
+        ("512MiB", 512 * 2**20),
+        ("2kib", 2048),
+        ("7 tb", 7 * 10**12),
+        ("10b", 10),
+        (float("inf"), 2**62),
+    ],
+)
+def test_size_is_read(size, expected: int):
+    assert parse_size(size) == expected
+
+
+@pytest.mark.parametrize(
+    "size",
+    ["", "GiB", "16 gigs", "1e9", "-4GiB", "16GiB16", "1.2.3GB", True, None, [1], float("nan")],
+)
+def test_unreadable_size_is_refused_with_its_value(size):
+    with pytest.raises(InvalidSizeError) as caught:
+        parse_size(size)
+    assert repr(size) in caught.value.what
+    assert "16GiB" in caught.value.suggestion
+
+
+@pytest.mark.parametrize("size", [0, -5, "0GiB", 0.5, "0.2B"])
+def test_size_that_is_not_positive_is_refused(size):
+    with pytest.raises(InvalidSizeError, match="not positive") as caught:
+        parse_size(size)
+    assert repr(size) in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.50 KiB"),
+        (2**20, "1.00 MiB"),
+        (9.3 * 2**30, "9.30 GiB"),
+    ],
+)
+def test_bytes_are_written_in_binary_units(size, text: str):
+    assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (2.5, "2.5 s"), (0.0833, "83.3 ms"), (4.2e-5, "42 us")]
+)
+def test_seconds_are_written_in_a_fitting_unit(seconds, text: str):
+    assert format_seconds(seconds) == text
