@@ -4,7 +4,7 @@
    they recompute.
 2. "joint" then searches alone, over a grid of budgets; and further down, see `MeshRun.least`.
 3. Where a baseline is still faster within the same memory, "joint" begins with its plan, which is
-   a solution of a problem that offers what it recomputes (`kiwi.planners.baseline_starts`). So
+   a solution of a problem that offers what it recomputes (`kiwi.planners.joint`). So
    "joint" is never above a baseline.
 
 A plan for a budget is one for every larger budget, so that no curve rises with the budget.
@@ -22,14 +22,15 @@ from kiwi.errors import KiwiError
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
-from kiwi.planners.baseline_starts import BASELINES, begin_with, fastest_start
-from kiwi.planners.closed_loop import plan_of
-from kiwi.planners.planning import formulate, make_plan
+from kiwi.planners.joint import fastest_start
+from kiwi.planners.registry import JOINT, planner_named
 from kiwi.plans.plan import Plan
-from kiwi.problem.build import PlanningProblem
+from kiwi.problem.solved import Solved, Start
+from kiwi.problem.step import StepToPlan
 from kiwi.problem.translation import Choices, offered
 from kiwi.solver.outcome import conclude
 
+BASELINES = tuple(planner.name for planner in JOINT.baselines)
 PLANNERS = (*BASELINES, "joint")
 GRID = 0.88
 """From one budget of "joint" to the next."""
@@ -98,7 +99,7 @@ class MeshRun:
             gap=0.01,
             respect_user_checkpoint=False,
         )
-        self._problems: dict[str, PlanningProblem] = {}
+        self._starts: dict[str, Start | None] = {}
         self._found: list[Found] = []
         for key, row in results.rows.items():
             choices = self._store[key]
@@ -152,15 +153,15 @@ class MeshRun:
         about = {"planner": planner, "budget_bytes": budget_bytes}
         settings = replace(self._settings, planner=planner, memory_budget_bytes=budget_bytes)
         try:
-            planning, start = self._begun(settings, alone=alone)
-            plan = make_plan(self._traced, None, settings, planning=planning, warm_start=start)
+            start = self._begun(settings, alone=alone)
+            plan = planner_named(planner).make(StepToPlan(self._traced), settings, start)
         except KiwiError as error:
             least = getattr(error, "least_peak_bytes", None)
             name = type(error).__name__
             return {**about, "error": name, "what": error.what, "least_peak_bytes": least}
         row = {**about, **outcome(plan)}
         assert plan.solve_result.solution is not None
-        self._store[key] = choices = Choices.of(planning, plan.solve_result.solution)
+        self._store[key] = choices = Choices.of(start.problem, plan.solve_result.solution)
         self._found.append(Found(planner, row, choices))
         return row
 
@@ -173,35 +174,28 @@ class MeshRun:
         ]
         return sorted(fits, key=lambda f: f.row["step_seconds"])
 
-    def _begun(
-        self, settings: Settings, *, alone: bool
-    ) -> tuple[PlanningProblem, tuple[int, ...] | None]:
+    def _begun(self, settings: Settings, *, alone: bool) -> Start:
         """The planner's problem, and a solution to begin with where there is one."""
         budget = settings.memory_budget_bytes
         if settings.planner == "joint":
             known = [] if alone else [f.choices for f in self.fitting(budget)]
-            begun = begin_with(known, settings, self._formulated)
-            return begun or (self._formulated(settings), None)
-        planning = self._formulated(settings)
+            begun = JOINT.start_from(known, StepToPlan(self._traced), budget, settings)
+            return begun or self._start(settings)
+        start = self._start(settings)
         known = [] if alone else [f.choices for f in self._found]
-        return planning, fastest_start(planning, known, budget)
+        return replace(start, solution=fastest_start(start.problem, known, budget))
 
-    def _formulated(
-        self, settings: Settings, *, offered: tuple[tuple[Residency, ...], ...] = ()
-    ) -> PlanningProblem:
-        """The planner's problem, with the copies of operands that the smallest budget needs.
-
-        What two passes recompute depends on the budget, so that each budget has its own.
-        """
-        if settings.planner == "two-pass":
-            return formulate(self._traced, None, settings)
-        own = replace(self._settings, planner=settings.planner)
-        if offered:
-            return formulate(self._traced, None, own, offered=offered)
-        if settings.planner not in self._problems:
-            self._problems.clear()
-            self._problems[settings.planner] = formulate(self._traced, None, own)
-        return self._problems[settings.planner]
+    def _start(self, settings: Settings) -> Start:
+        """The planner's problem, with the copies of operands that the smallest budget needs, or
+        that of the budget itself where each budget has its own."""
+        planner, step = planner_named(settings.planner), StepToPlan(self._traced)
+        if planner.name not in self._starts:
+            self._starts.clear()
+            budget = self._settings.memory_budget_bytes
+            self._starts[planner.name] = planner.start_for(step, budget, settings)
+        found = self._starts[planner.name]
+        own = settings.memory_budget_bytes
+        return found or Start(planner.formulate(step, own, settings))
 
     def baseline(self, planner: str, budgets: Sequence[int], *, least: bool = True) -> None:
         """All of `budgets`, then the smallest."""
@@ -234,12 +228,14 @@ class MeshRun:
         """A found plan as one that can be compiled: a solution of what "joint" plans."""
         budget = found.row["budget_bytes"]
         settings = replace(self._settings, planner="joint", memory_budget_bytes=budget)
-        planning = self._formulated(settings, offered=offered([found.choices]))
-        solution = found.choices.solution_of(planning)
+        step, choices = StepToPlan(self._traced), found.choices
+        problem = JOINT.formulate(step, budget, settings, offered=offered([choices]))
+        solution = choices.solution_of(problem)
         assert solution is not None
-        unlimited = replace(planning.problem, limit_bytes=None)
+        unlimited = replace(problem.problem, limit_bytes=None)
         result = conclude(unlimited, solution, 0.0, solver="stored")
-        return plan_of(self._traced, planning, result, replace(settings, planner=found.planner))
+        own = planner_named(found.planner)
+        return own.plan_of(step, Solved(problem, solution), result, budget)
 
 
 def outcome(plan: Plan) -> dict[str, Any]:

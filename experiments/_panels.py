@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from experiments._mesh_run import PLANNERS
+from experiments._mesh_run import BASELINES, PLANNERS
 from experiments._setup import NO_LIMIT_BYTES, Results
 from experiments.styles import STYLES
-from kiwi.planners.baseline_starts import BASELINES
 
 
 def rows_of(results: Results, what: str, planner: str | None = None) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from itertools import product
 import matplotlib.pyplot as plt
 from absl import app, flags
 
-from experiments._mesh_run import MeshRun
+from experiments._mesh_run import BASELINES, MeshRun
 from experiments._panels import draw_legend, draw_panel, summary
 from experiments._setup import (
     MODELS,
@@ -24,7 +24,6 @@ from experiments._setup import (
     shares,
 )
 from kiwi.mesh import DeviceMesh
-from kiwi.planners.baseline_starts import BASELINES
 
 define_flags("figure2", seconds=5.0, shares=("1", "0.75", "0.55", "0.4"))
 _MODELS = flags.DEFINE_list("models", list(MODELS), "Models.")

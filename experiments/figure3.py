@@ -13,11 +13,10 @@ from typing import Any
 import matplotlib.pyplot as plt
 from absl import app, flags
 
-from experiments._mesh_run import MeshRun
+from experiments._mesh_run import BASELINES, MeshRun
 from experiments._panels import draw_legend, draw_panel, points, rows_of
 from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags, planned_step, shares
 from kiwi.mesh import DeviceMesh, hardware
-from kiwi.planners.baseline_starts import BASELINES
 
 define_flags("figure3", seconds=5.0, shares=("1", "0.8", "0.6"))
 _SLOWDOWNS = flags.DEFINE_list("slowdowns", ["1", "10", "100"], "Of the links' bandwidth.")

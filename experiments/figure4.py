@@ -20,7 +20,8 @@ from experiments.styles import STYLES
 from kiwi.calls.traced import Traced
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
-from kiwi.planners.planning import formulate
+from kiwi.planners.registry import planner_named
+from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult, solve
 from kiwi.solver.warm_up import warm_up
 
@@ -72,7 +73,8 @@ def _row(traced: Traced, planner: str, limit_bytes: int | None) -> dict[str, Any
         respect_user_checkpoint=False,
     )
     wall, cpu = time.perf_counter(), time.process_time()
-    planning = formulate(traced, None, settings)
+    budget_bytes = settings.memory_budget_bytes
+    planning = planner_named(planner).formulate(StepToPlan(traced), budget_bytes, settings)
     formulated = time.process_time() - cpu, time.perf_counter() - wall
     problem = replace(planning.problem, limit_bytes=limit_bytes)
     wall, cpu = time.perf_counter(), time.process_time()

@@ -20,8 +20,9 @@ import kiwi
 from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
-from kiwi.planners.planning import formulate
+from kiwi.planners.registry import planner_named
 from kiwi.problem.sharded_graph import sharded_graph
+from kiwi.problem.step import StepToPlan
 from kiwi.solver.formulations import FORMULATIONS, Answer, ShardedGraph, solve_formulation
 
 define_flags("table1", seconds=60.0)
@@ -80,7 +81,10 @@ def mlp_graph(width: int, batch: int) -> ShardedGraph:
         gap=1e-6,
         respect_user_checkpoint=False,
     )
-    return sharded_graph(formulate(step.traced(weights, inputs), None, settings))
+    problem = planner_named("joint").formulate(
+        StepToPlan(step.traced(weights, inputs)), NO_LIMIT_BYTES, settings
+    )
+    return sharded_graph(problem)
 
 
 def _loss(weights, x):

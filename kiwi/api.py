@@ -22,7 +22,6 @@ from kiwi.mesh import DeviceMesh, Hardware, ProfileTable
 from kiwi.mesh.shipped import find_table
 from kiwi.options import Settings
 from kiwi.planners.planning import check_settings, make_plan, trace_call
-from kiwi.planners.registry import planner_named
 from kiwi.plans.plan import Plan
 from kiwi.plans.processes import check_same_plan
 from kiwi.plans.record import place_leaves
@@ -121,8 +120,8 @@ def plan(
     - `respect_user_checkpoint`: by default, what `jax.checkpoint` in `fun` recomputes is
       planned anew; True keeps it as it is.
     - `open_loops`: plans the body of a `jax.lax.scan` operator by operator, once for all its
-      iterations. False plans each scan as one operator that is not sharded, as planners other
-      than "joint" and "alpa" do.
+      iterations. False plans each scan as one operator that is not sharded. Planners of schedules
+      ("two-stage", the paper's models, those of one device) need False where there is a scan.
     - `constraints`: a `kiwi.Constraints`: shardings of arguments by path, and which arguments are
       not replicated. `kiwi.hint` pins values inside of `fun`.
     - `on_progress`: called with a `kiwi.solver.Progress` as the solver improves.
@@ -131,7 +130,8 @@ def plan(
     **Raises:** subclasses of `kiwi.errors.KiwiError`: `InfeasibleBudgetError` (with the
     smallest budget found), `NoPlanFoundError`, `UnknownProfileError`, `UnknownPlannerError`,
     `InvalidMeshError`, `InvalidSizeError`, `InvalidFunctionError`, `InvalidArgumentError`,
-    `ShardingConflictError`, `CompileCheckError`, `CompilerUnavailableError`.
+    `ShardingConflictError`, `LoopNotSupportedError`, `CompileCheckError`,
+    `CompilerUnavailableError`.
     """
     options = Options(
         mesh_shape=mesh_shape,
@@ -271,8 +271,7 @@ class PlannedFunction:
 
     def _trace_of(self, call: Call) -> Traced:
         keep = self.options.respect_user_checkpoint
-        opened = self.options.open_loops and planner_named(self.options.planner).opens_loops
-        on_host = self._on_host(call)
+        opened, on_host = self.options.open_loops, self._on_host(call)
         key = (call.key, keep, opened, on_host)
         if key not in self._traced:
             self._traced[key] = trace_call(

@@ -64,6 +64,10 @@ class InvalidFunctionError(KiwiError, TypeError):
     """A function that cannot be planned, e.g. one without array arguments."""
 
 
+class LoopNotSupportedError(KiwiError, ValueError):
+    """A step with scans, whose bodies the planner cannot plan."""
+
+
 class ShardingConflictError(KiwiError, ValueError):
     """A sharding fixed by the caller that contradicts the mesh or the shape."""
 
@@ -102,9 +106,12 @@ class InfeasibleBudgetError(InfeasibleError):
 class BudgetNotMetError(InfeasibleBudgetError):
     """A memory budget that no plan met in the program that the compiler made of it.
 
+    Without a compile check, one that no plan met by its own estimate.
+
     **Attributes:**
 
-    - `plan`: the plan that came nearest, with its compiled program; it meets `least_peak_bytes`.
+    - `plan`: the plan that came nearest, with its compiled program if there is one; it meets
+      `least_peak_bytes`.
     """
 
     def __init__(

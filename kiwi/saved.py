@@ -7,7 +7,7 @@ from typing import Any
 from kiwi.api import Options, PlannedFunction
 from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
-from kiwi.planners.planning import PLANNING
+from kiwi.planners.registry import planner_named
 from kiwi.plans.decision import Decision
 from kiwi.plans.diff import PlanDifference
 from kiwi.plans.diff import diff as compare
@@ -98,8 +98,9 @@ class AppliedPlan(PlannedFunction):
         if call.key not in self._plans:
             check_arguments(self.saved.document, call)
             traced = self._trace_of(call)
+            planner = planner_named(self.options.planner)
             self._plans[call.key] = restore(
-                self.saved.document, traced, PLANNING, strict=self._strict
+                self.saved.document, traced, planner, strict=self._strict
             )
         return self._plans[call.key]
 

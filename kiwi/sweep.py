@@ -22,13 +22,13 @@ from typing import Any
 
 from kiwi import loading
 from kiwi.api import PlannedFunction
-from kiwi.calls.traced import Traced
 from kiwi.errors import BudgetNotMetError, InvalidArgumentError, KiwiError
 from kiwi.options import Settings
-from kiwi.planners.planning import formulate, make_plan
+from kiwi.planners.registry import planner_named
 from kiwi.plans.document import Document, document
 from kiwi.plans.plan import Plan
-from kiwi.problem.build import PlanningProblem
+from kiwi.problem.solved import Start
+from kiwi.problem.step import StepToPlan
 from kiwi.sizes import parse_size
 from kiwi.solver.result import relative_gap
 from kiwi.xla.compilers import prepared
@@ -198,11 +198,9 @@ def sweep_budgets(
     """Plans one mesh for several budgets, on one problem, with warm starts."""
     traced, settings = planned.traced(*args, **kwargs), planned.settings
     loose = max(budgets)
-    # The smallest budget's problem has the most copies of operands: it serves all budgets.
-    smallest = replace(settings, memory_budget_bytes=min(budgets))
-    given = planned.options.out_shardings
-    planning = formulate(traced, given, smallest)
-    chain = _Chain(traced, planning, given, settings)
+    step = StepToPlan(traced, planned.options.out_shardings)
+    start = planner_named(settings.planner).start_for(step, min(budgets), settings)
+    chain = _Chain(step, start, settings)
     with prepared(settings.verify, settings.mesh):
         points = {loose: chain.plan(loose)}
         for budget in sorted(budgets):
@@ -214,13 +212,8 @@ def sweep_budgets(
 class _Chain:
     """The budgets of one mesh, one after the other; remembers what may be used again."""
 
-    def __init__(
-        self, traced: Traced, planning: PlanningProblem, out_shardings: Any, settings: Settings
-    ) -> None:
-        self._traced = traced
-        self._planning = planning
-        self._out_shardings = out_shardings
-        self._settings = settings
+    def __init__(self, step: StepToPlan, start: Start | None, settings: Settings) -> None:
+        self._step, self._start, self._settings = step, start, settings
         self._free: Plan | None = None
         self._tighter: Plan | None = None
         self._plans: list[Plan] = []
@@ -277,21 +270,16 @@ class _Chain:
         return known, "same as a smaller budget"
 
     def _solved(self, budget: int) -> tuple[Plan, str]:
-        # What two passes recompute depends on the budget: no other budget's problem will do.
-        own = self._settings.planner == "two-pass"
-        warm = None if self._tighter is None or own else self._tighter.solve_result.solution
-        found = make_plan(
-            self._traced,
-            self._out_shardings,
-            replace(self._settings, memory_budget_bytes=int(HEADROOM * budget)),
-            planning=None if own else self._planning,
-            warm_start=warm,
-        )
+        start, is_warm = self._start, self._start is not None and self._tighter is not None
+        if start is not None and self._tighter is not None:
+            start = replace(start, solution=self._tighter.solve_result.solution)
+        settings = replace(self._settings, memory_budget_bytes=int(HEADROOM * budget))
+        found = planner_named(settings.planner).make(self._step, settings, start)
         result = found.solve_result
         if self._free is not None and self._free.solve_result.bound > result.bound:
             result = replace(result, bound=self._free.solve_result.bound)
         found = replace(found, memory_budget_bytes=budget, solve_result=result)
-        return found, "solved" if warm is None else "warm start"
+        return found, "warm start" if is_warm else "solved"
 
 
 def sweep_json(found: Sweep) -> dict[str, Any]:

@@ -12,9 +12,11 @@ import numpy as np
 import kiwi
 from kiwi.emit.emission import emit
 from kiwi.emit.execution import Execution, build_execution
-from kiwi.planners.planning import formulate
+from kiwi.planners.registry import planner_named
 from kiwi.plans.record import place_leaves
 from kiwi.problem.build import KeptCopies, PlanningProblem
+from kiwi.problem.solved import Solved
+from kiwi.problem.step import StepToPlan
 
 
 def random_solution(planning: PlanningProblem, rng: np.random.Generator, remat: float) -> list[int]:
@@ -53,11 +55,13 @@ def random_kept_copies(
 def run_anyhow(planned: kiwi.PlannedFunction, args: Any, seed: int) -> tuple[Any, Execution]:
     """The results of a call under a random plan, and that plan."""
     traced = planned.traced(*args)
-    planning = formulate(traced, None, planned.settings)
+    settings = planned.settings
+    planner, budget_bytes = planner_named(settings.planner), settings.memory_budget_bytes
+    planning = planner.formulate(StepToPlan(traced), budget_bytes, settings)
     rng = np.random.default_rng(seed)
     solution = random_solution(planning, rng, remat=0.7)
     kept = random_kept_copies(planning, solution, rng)
-    execution = build_execution(planning, solution, kept)
+    execution = build_execution(Solved(planning, solution, kept))
     mesh = planning.mesh.jax_mesh()
     specs = [planning.mesh.partition_spec(s) for s in execution.argument_shardings]
     shardings = [jax.sharding.NamedSharding(mesh, spec) for spec in specs]

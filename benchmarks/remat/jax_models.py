@@ -9,7 +9,7 @@ order: 40 % is 10 % of that way at least.
 
 Schedules are emitted and compiled by XLA:CPU; while the compiled peak is over the budget, other
 orders are compiled, and it is planned again under a lower limit, as `kiwi.plan` does
-(`kiwi.planners.schedule_loop`). The first figures of a row are those of the first schedule, the
+(`kiwi.planners.limit_search`). The first figures of a row are those of the first schedule, the
 others those of the fastest schedule whose compiled peak is within the budget, or of the nearest
 one. Models are scaled down so that compiling is quick: their structure and number of layers are
 what planning depends on.
@@ -40,8 +40,10 @@ from benchmarks.remat.row import (
 from examples import convnet, encoder, encoder_decoder, gpt, unet, vit
 from kiwi.errors import BudgetNotMetError, KiwiError
 from kiwi.options import Settings
-from kiwi.planners.one_device import OneDevice, tightened_schedule
-from kiwi.planners.schedule_loop import MOST_ROUNDS
+from kiwi.planners.limit_search import MOST_ROUNDS
+from kiwi.planners.one_device import OneDevice, OneDevicePlanner
+from kiwi.planners.registry import planner_named
+from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.solver.remat import (
     PLANNERS,
@@ -189,10 +191,8 @@ def budget_of(graph: RematGraph, percent: int, pointer_bytes: int = 0) -> tuple[
 
 def _compiled_row(traced: OneDevice, row: Row, budget_bytes: int) -> Row:
     """With what the closed loop makes of it."""
-    base = replace(traced.base, memory_budget_bytes=budget_bytes)
-    step = replace(traced, base=base)
     settings = Settings(
-        mesh=base.mesh,
+        mesh=traced.base.mesh,
         memory_budget_bytes=budget_bytes,
         planner=row.planner,
         time_limit_seconds=MOST_ROUNDS * row.time_limit_seconds,
@@ -213,7 +213,9 @@ def _compiled_row(traced: OneDevice, row: Row, budget_bytes: int) -> Row:
         return result
 
     try:
-        plan = tightened_schedule(step, find, settings)
+        planner = planner_named(row.planner)
+        assert isinstance(planner, OneDevicePlanner)
+        plan = planner.tightened(traced, find, budget_bytes, Tools.of(settings))
     except BudgetNotMetError as error:
         assert isinstance(error.plan, Plan)
         plan = error.plan

@@ -12,10 +12,10 @@ import kiwi
 from benchmarks.replay.merging import median_table
 from benchmarks.replay.models import Model
 from kiwi.mesh import ProfileTable
-from kiwi.planners.planning import formulate
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.record import place_leaves
 from kiwi.plans.recover import recover_solution
+from kiwi.problem.solved import Solved
 
 RECOMPUTES_ALL = "all recomputed"
 _PLANNING = {"verify": None, "time_limit_seconds": 10.0, "donate_argnums": 0}
@@ -44,12 +44,13 @@ class Candidate:
         assert origin is not None
         mesh = replace(self.plan.mesh, table=table, hardware=table.hardware)
         settings = replace(origin.settings, mesh=mesh)
-        planning = formulate(origin.traced, origin.out_shardings, settings)
+        budget_bytes = settings.memory_budget_bytes
+        planning = origin.planner.formulate(origin.step, budget_bytes, settings)
         try:
             solution = recover_solution(planning, self.plan.ledger)
         except kiwi.errors.PlanMismatchError:
             return self.plan.estimate.step_seconds
-        return estimate_solution(planning, solution).step_seconds
+        return estimate_solution(Solved(planning, solution)).step_seconds
 
 
 @dataclass(frozen=True, eq=False)

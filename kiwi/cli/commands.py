@@ -15,6 +15,7 @@ from kiwi.loading import UserFunction, load, use_cpu_devices
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
 from kiwi.planners.notes import notes
+from kiwi.planners.registry import planner_named
 from kiwi.plans.document import document
 from kiwi.plans.explain_text import document_summary, explanation_text, find_in_document
 from kiwi.plans.plan import Plan
@@ -147,7 +148,7 @@ def verify(arguments: argparse.Namespace, output: Output) -> bool:
         found = _applied(saved, arguments)
         compiled = compile_for(arguments.target, found.step)
     checked = dataclasses.replace(found, compiled=compiled)
-    checked = dataclasses.replace(checked, notes=notes(checked))
+    checked = dataclasses.replace(checked, notes=notes(checked, planner_named(checked.planner)))
     recorded = None if saved.compiled is None else saved.compiled.peak_bytes
     data = {
         "target": compiled.target,

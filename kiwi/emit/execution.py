@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
 
 
@@ -37,15 +38,10 @@ class Execution:
         return frozenset(u for u, count in self.schedule.computations().items() if count > 1)
 
 
-def build_execution(
-    planning: PlanningProblem, solution: Sequence[int], kept: KeptCopies = NONE_KEPT
-) -> Execution:
-    """Turns a solution of the problem into an execution; `kept`: copies of operands kept."""
-    units = planning.units
-    choices = planning.unit_choices(solution)
-    layouts = dict(planning.source_shardings(solution))
-    for unit, (strategy, _) in zip(units.units, choices, strict=True):
-        layouts.update(zip(unit.outputs, strategy.results, strict=True))
+def build_execution(solved: Solved) -> Execution:
+    """Turns a solution of a problem into an execution."""
+    planning, units, choices = solved.problem, solved.problem.units, solved.choices
+    layouts = solved.layouts
     recompute_at = {
         unit.index: residency.recompute_at
         for unit, (_, residency) in zip(units.units, choices, strict=True)
@@ -59,7 +55,7 @@ def build_execution(
         _result_shardings(planning, layouts),
         layouts,
         tuple(strategy.reads for strategy, _ in choices),
-        kept,
+        solved.kept,
     )
 
 

@@ -6,11 +6,10 @@
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
-from kiwi.options import Settings
+from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.pins import Pins
 
@@ -27,24 +26,22 @@ ANY_PLAN = 1.0
 def blamed(
     error: InfeasibleBudgetError,
     pins: Pins,
-    settings: Settings,
-    planned: Callable[[Settings], Plan],
+    tools: Tools,
+    planned: Callable[[Tools], Plan],
 ) -> InfeasibleBudgetError:
     """The error, with the pins that are to blame in its cause.
 
     **Arguments:**
 
-    - `planned`: plans under other settings, without blaming anything.
+    - `planned`: plans with other tools, without blaming anything.
     """
     # A budget that only compiled programs break is only met, or not, by compiled programs.
-    verify = settings.verify if isinstance(error, BudgetNotMetError) else None
-    seconds = min(settings.time_limit_seconds, TRIAL_SECONDS)
-    trial = replace(
-        settings, verify=verify, time_limit_seconds=seconds, gap=ANY_PLAN, on_progress=None
-    )
+    trial = tools if isinstance(error, BudgetNotMetError) else tools.unchecked
+    seconds = min(tools.settings.time_limit_seconds, TRIAL_SECONDS)
+    trial = trial.with_settings(time_limit_seconds=seconds, gap=ANY_PLAN, on_progress=None)
 
     def is_possible_without(labels: frozenset[str]) -> bool:
-        return _is_possible(planned, replace(trial, dropped_pins=labels))
+        return _is_possible(planned, trial.with_settings(dropped_pins=labels))
 
     labels = pins.labels
     if not labels or not is_possible_without(frozenset(labels)):
@@ -58,9 +55,9 @@ def blamed(
     return _with_cause(error, cause)
 
 
-def _is_possible(planned: Callable[[Settings], Plan], settings: Settings) -> bool:
+def _is_possible(planned: Callable[[Tools], Plan], trial: Tools) -> bool:
     try:
-        return planned(settings).fits
+        return planned(trial).fits
     except (InfeasibleBudgetError, NoPlanFoundError):
         return False
 

@@ -6,8 +6,8 @@ from jax.extend import core as jex
 
 from kiwi.hlo.fusion import is_opaque
 from kiwi.hlo.hints import HINT_PRIMITIVE
-from kiwi.planners.registry import planner_named
-from kiwi.planners.user_pins import constraint_pin, reads_hints
+from kiwi.planners.planner import Planner
+from kiwi.planners.user_pins import constraint_pin
 from kiwi.plans.record import PlanRecord
 from kiwi.problem.library_calls import library_calls
 from kiwi.problem.manual_computations import given_layouts
@@ -17,14 +17,14 @@ NOTED_DIFFERENCE = 0.25
 """Relative distance of estimate and compiled peak from which a plan says so."""
 
 
-def notes(plan: PlanRecord) -> tuple[str, ...]:
+def notes(plan: PlanRecord, planner: Planner) -> tuple[str, ...]:
     """What the reader should know, one sentence each."""
     return (
         *_undivided(plan),
         *_unmeasured(plan),
         *_unmeasured_operators(plan),
         *_regions(plan),
-        *_unread_hints(plan),
+        *_unread_hints(plan, planner),
         *_unfollowed_constraints(plan),
         *_kept_copies(plan),
         *_solver(plan),
@@ -114,15 +114,15 @@ def _regions(plan: PlanRecord) -> list[str]:
     return [text.format(", ".join(sorted(names))) for names, text in sentences if names]
 
 
-def _unread_hints(plan: PlanRecord) -> list[str]:
+def _unread_hints(plan: PlanRecord, planner: Planner) -> list[str]:
     """Hints that the planner does not heed, or that are inside of what is planned whole."""
-    graph, planner = plan.execution.units.graph, planner_named(plan.planner)
+    graph = plan.execution.units.graph
     placed = [p for hints in graph.program.hints.values() for p in hints if p.hint.pins]
     found = []
-    if placed and not reads_hints(planner):
-        found.append(f"The planner {plan.planner!r} heeds no hints: {len(placed)} are not read.")
+    if placed and not planner.heeds_hints:
+        found.append(f"The planner {planner.name!r} heeds no hints: {len(placed)} are not read.")
     elif not planner.recomputes and any(p.hint.keep or p.hint.recompute for p in placed):
-        found.append(f"The planner {plan.planner!r} heeds no hints to keep or to recompute.")
+        found.append(f"The planner {planner.name!r} heeds no hints to keep or to recompute.")
     inside = sum(_hints_inside(e.jaxpr_eqn) for e in graph.program.equations)
     if inside:
         found.append(f"{inside} hints inside of what is planned whole are not read.")

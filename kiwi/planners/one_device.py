@@ -6,32 +6,33 @@
 4. It is emitted and compiled as any plan. While the compiled peak is over the budget, steps change
    places again: orders that need equally much compile to different peaks. Where that does not help,
    the limit is lowered by the excess, and planned again with another seed, from the last schedule
-   where the planner can (`kiwi.planners.schedule_loop`).
+   where the planner can (`kiwi.planners.limit_search`).
 """
 
 import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from kiwi.calls.traced import Traced
 from kiwi.emit.barriers import POINTER_BYTES, fences
 from kiwi.emit.execution import Execution
 from kiwi.memory.order_search import needed_bytes
-from kiwi.options import Settings
-from kiwi.planners.closed_loop import plan_of
-from kiwi.planners.registry import planner_named
+from kiwi.planners.closed_loop import ClosedLoop, Orders
+from kiwi.planners.limit_search import MOST_ROUNDS, ORDERS, LimitSearch
+from kiwi.planners.planner import Planner
 from kiwi.planners.reordered_schedules import Details, repacked, steps_of
-from kiwi.planners.schedule_loop import MOST_ROUNDS, tightened, with_schedule
+from kiwi.planners.scheduled_plan import with_schedule
+from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
+from kiwi.problem.solved import Solved, Start
+from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult
 from kiwi.solver.outcome import conclude
 from kiwi.solver.remat import RematGraph, RematResult, Search, simulate
 from kiwi.solver.schedule import Schedule
-
-NO_LIMIT_BYTES = 2**60
 
 MORE_FENCES = 1.2
 """Room for the fences of what is recomputed: schedules of the models of `benchmarks/remat` have up
@@ -77,49 +78,62 @@ class OneDevice:
         return cls(base, graph, held_bytes, Details(temporaries, tuples))
 
 
-def plan_one_device(traced: Traced, planning: PlanningProblem, settings: Settings) -> Plan:
-    """The first schedule whose program, compiled for `settings.verify`, is within the budget.
+@dataclass(frozen=True)
+class OneDevicePlanner(Planner):
+    """A planner of `kiwi.solver.remat`, of the same name."""
 
-    **Arguments:**
+    heeds_hints: ClassVar[bool] = True
+    is_sharding: ClassVar[bool] = False
 
-    - `planning`: the step without recomputation and without a limit.
+    def plan(
+        self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
+    ) -> Plan:
+        """The fastest schedule whose program is within the budget.
 
-    **Raises:** `InvalidMeshError` for several devices, `InfeasibleBudgetError` with the smallest
-    budget known to be feasible and a proven bound, `BudgetNotMetError` if no schedule fits as
-    compiled, `InvalidProblemError` where the planner cannot take the graph.
-    """
-    planner_named(settings.planner).check(settings.mesh)
-    step = OneDevice.of(_keeping_all(traced, planning, settings), planning.fixed.target)
-    seconds = max(0.1, settings.time_limit_seconds / MOST_ROUNDS)
+        **Raises:** `InfeasibleBudgetError` with the smallest budget known to be feasible and a
+        proven bound, `BudgetNotMetError` if no schedule fits as compiled, `InvalidProblemError`
+        where the planner cannot take the graph.
+        """
+        problem = self.formulate(step, budget_bytes, tools.settings)
+        one_device = OneDevice.of(self._keeping_all(step, problem), problem.fixed.target)
+        seconds = max(0.1, tools.settings.time_limit_seconds / MOST_ROUNDS)
+        search = Search(one_device.graph, self.name, seconds)
+        return self.tightened(one_device, search.within, budget_bytes, tools)
 
-    search = Search(step.graph, settings.planner, seconds)
-    return tightened_schedule(step, search.within, settings)
+    def tightened(self, step: OneDevice, find: Find, budget_bytes: int, tools: Tools) -> Plan:
+        """The fastest of the schedules that `find` finds whose program fits, as compiled.
 
+        **Raises:** what `find` raises for the budget itself; `BudgetNotMetError`.
+        """
+        step = replace(step, base=replace(step.base, memory_budget_bytes=budget_bytes))
+        seeds = itertools.count(tools.settings.seed)
 
-def tightened_schedule(step: OneDevice, find: Find, settings: Settings) -> Plan:
-    """The fastest of the schedules that were found whose program fits, as compiled.
+        def plan_within(limit_bytes: int) -> Plan:
+            seed = next(seeds)
+            return scheduled(step, find(limit_bytes, seed), limit_bytes, seed)
 
-    **Raises:** what `find` raises for the budget itself; `BudgetNotMetError` as `tightened`.
-    """
-    seeds = itertools.count(settings.seed)
+        def reordered(plan: Plan, limit_bytes: int, over_bytes: int) -> Plan | None:
+            return in_another_order(step, plan, limit_bytes, over_bytes, next(seeds))
 
-    def plan_within(limit_bytes: int) -> Plan:
-        seed = next(seeds)
-        return scheduled(step, find(limit_bytes, seed), limit_bytes, seed)
+        search = LimitSearch(
+            plan_within,
+            budget_bytes,
+            cause="XLA holds more than the schedule asks for.",
+            varies=True,
+            other_order=reordered,
+            orders=Orders(ORDERS, at_once=True, compile_seconds=tools.settings.time_limit_seconds),
+        )
+        return ClosedLoop(self, search, budget_bytes, tools).run()
 
-    def reordered(plan: Plan, limit_bytes: int, over_bytes: int) -> Plan | None:
-        return in_another_order(step, plan, limit_bytes, over_bytes, next(seeds))
-
-    cause = "XLA holds more than the schedule asks for."
-    return tightened(plan_within, settings, cause=cause, varies=True, reordered=reordered)
-
-
-def _keeping_all(traced: Traced, planning: PlanningProblem, settings: Settings) -> Plan:
-    """The only solution: on one device every node has one option."""
-    assert all(len(node.costs) == 1 for node in planning.problem.nodes)
-    only = (0,) * len(planning.problem.nodes)
-    result = conclude(planning.problem, only, -math.inf, solver=settings.planner)
-    return plan_of(traced, planning, result, settings)
+    def _keeping_all(self, step: StepToPlan, problem: PlanningProblem) -> Plan:
+        """Without a limit the only solution: on one device every node has one option."""
+        assert all(len(node.costs) == 1 for node in problem.problem.nodes)
+        only = (0,) * len(problem.problem.nodes)
+        unlimited = replace(problem.problem, limit_bytes=None)
+        result = conclude(unlimited, only, -math.inf, solver=self.name)
+        limit_bytes = problem.problem.limit_bytes
+        assert limit_bytes is not None
+        return self.plan_of(step, Solved(problem, only), result, limit_bytes)
 
 
 def scheduled(step: OneDevice, result: RematResult, limit_bytes: int, seed: int = 0) -> Plan:
@@ -202,3 +216,21 @@ def _solve_result(base: SolveResult, result: RematResult) -> SolveResult:
         iterations=result.iterations,
         deterministic=result.deterministic,
     )
+
+
+ONE_DEVICE_PLANNERS = tuple(
+    OneDevicePlanner(name, f"on one device: {description}")
+    for name, description in (
+        ("checkmate", "the best schedule by stages, an integer program"),
+        ("checkmate-lp", "a schedule by stages, rounded from a linear program"),
+        ("fastsa", "schedules by simulated annealing, quickly"),
+        ("hiremate", "an integer program over recursive groups"),
+        ("keep-all", "nothing: the given order"),
+        ("moccasin", "at most two computations each, by constraint programming"),
+        ("order-only", "the order alone"),
+        ("remat", "schedules by many annealing runs and reordering"),
+        ("rk-checkmate", "the best schedule by stages of kept inputs and results"),
+        ("rockmate", "rk-checkmate within blocks, rotor over them"),
+        ("rotor", "the best persistent schedule of a chain"),
+    )
+)

@@ -4,18 +4,23 @@
 2. The model is solved for the budget; its schedule and strategies are simulated, emitted and
    compiled as any plan.
 3. While the compiled peak is over the budget, the limit is lowered by the excess, and the model
-   solved again (`kiwi.planners.schedule_loop`).
+   solved again (`kiwi.planners.limit_search`).
 """
 
-from kiwi.calls.traced import Traced
+from dataclasses import dataclass
+from typing import ClassVar
+
 from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
-from kiwi.options import Settings
-from kiwi.planners.closed_loop import plan_of
-from kiwi.planners.registry import planner_named
-from kiwi.planners.schedule_loop import MOST_ROUNDS, tightened, with_schedule
+from kiwi.planners.closed_loop import ClosedLoop
+from kiwi.planners.limit_search import MOST_ROUNDS, LimitSearch
+from kiwi.planners.planner import Planner
+from kiwi.planners.scheduled_plan import with_schedule
+from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.sharded_graph import sharded_graph
+from kiwi.problem.solved import Solved, Start
+from kiwi.problem.step import StepToPlan
 from kiwi.problem.translation import copies_that_follow
 from kiwi.sizes import format_bytes
 from kiwi.solver import SolveResult, SolveStatus
@@ -24,60 +29,76 @@ from kiwi.solver.formulations.solve import DEFAULT_SOLVER, PROGRAM_SOLVERS
 from kiwi.solver.schedule import Schedule
 
 
-def plan_formulated(traced: Traced, planning: PlanningProblem, settings: Settings) -> Plan:
-    """The first schedule whose program, compiled for `settings.verify`, is within the budget.
+@dataclass(frozen=True)
+class PaperModel(Planner):
+    """A model of the paper; `model` is its name in `kiwi.solver.formulations`."""
 
-    **Arguments:**
+    model: str
 
-    - `planning`: the step without recomputation and without a limit.
+    heeds_hints: ClassVar[bool] = True
 
-    **Raises:** `InfeasibleBudgetError`, `NoPlanFoundError`; `BudgetNotMetError` if none fits as
-    compiled.
-    """
-    graph = sharded_graph(planning)
-    return tightened(
-        lambda limit: _plan(traced, planning, _answer(graph, limit, settings), settings),
-        settings,
-        cause="XLA holds more than the model knows of, such as operands in another layout.",
-        instead=', or planner="joint"',
-    )
+    def plan(
+        self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
+    ) -> Plan:
+        """The fastest schedule and strategies whose program is within the budget.
 
+        **Raises:** `InfeasibleBudgetError`, `NoPlanFoundError`; `BudgetNotMetError` if none fits as
+        compiled.
+        """
+        problem = self.formulate(step, budget_bytes, tools.settings)
+        graph = sharded_graph(problem)
 
-def _answer(graph: ShardedGraph, limit_bytes: int, settings: Settings) -> Answer:
-    answer = solve_formulation(
-        graph,
-        limit_bytes,
-        planner_named(settings.planner).model,
-        solver=settings.solver if settings.solver in PROGRAM_SOLVERS else DEFAULT_SOLVER,
-        time_limit_seconds=settings.time_limit_seconds / MOST_ROUNDS,
-        seed=settings.seed,
-        gap=settings.gap,
-    )
-    if answer.status is SolveStatus.INFEASIBLE:
-        raise InfeasibleBudgetError(
-            f"The model of {settings.planner!r} has no solution in {format_bytes(limit_bytes)}.",
-            cause=answer.message,
-            suggestion='A larger memory_budget, or planner="joint", which knows more.',
+        def plan_within(limit_bytes: int) -> Plan:
+            answer = self._answer(graph, limit_bytes, tools)
+            return self._plan(step, problem, answer, budget_bytes)
+
+        search = LimitSearch(
+            plan_within,
+            budget_bytes,
+            cause="XLA holds more than the model knows of, such as operands in another layout.",
+            instead=', or planner="joint"',
         )
-    if answer.priced is None:
-        raise NoPlanFoundError(
-            f"{settings.planner!r} found no plan in {settings.time_limit_seconds:g} s.",
-            cause=f"The model of {len(graph.computing)} operators is large for {answer.solver}.",
-            suggestion='A larger time_limit_seconds, or planner="joint".',
+        return ClosedLoop(self, search, budget_bytes, tools).run()
+
+    def _answer(self, graph: ShardedGraph, limit_bytes: int, tools: Tools) -> Answer:
+        settings = tools.settings
+        answer = solve_formulation(
+            graph,
+            limit_bytes,
+            self.model,
+            solver=settings.solver if settings.solver in PROGRAM_SOLVERS else DEFAULT_SOLVER,
+            time_limit_seconds=settings.time_limit_seconds / MOST_ROUNDS,
+            seed=settings.seed,
+            gap=settings.gap,
         )
-    return answer
+        if answer.status is SolveStatus.INFEASIBLE:
+            raise InfeasibleBudgetError(
+                f"The model of {self.name!r} has no solution in {format_bytes(limit_bytes)}.",
+                cause=answer.message,
+                suggestion='A larger memory_budget, or planner="joint", which knows more.',
+            )
+        if answer.priced is None:
+            raise NoPlanFoundError(
+                f"{self.name!r} found no plan in {settings.time_limit_seconds:g} s.",
+                cause=f"The model of {len(graph.computing)} operators is large for "
+                f"{answer.solver}.",
+                suggestion='A larger time_limit_seconds, or planner="joint".',
+            )
+        return answer
 
-
-def _plan(traced: Traced, planning: PlanningProblem, answer: Answer, settings: Settings) -> Plan:
-    assert answer.strategies is not None
-    assert answer.schedule is not None and answer.priced is not None
-    # Without recomputation each unit has one residency: options are strategies.
-    solution = copies_that_follow(planning, answer.strategies)
-    plan = plan_of(traced, planning, _solve_result(solution, answer), settings)
-    first = len(planning.sources)
-    schedule = Schedule(tuple(i - first for i in answer.schedule.steps))
-    priced = answer.priced
-    return with_schedule(plan, schedule, answer.seconds, priced.peak_bytes, priced.memory_bytes)
+    def _plan(
+        self, step: StepToPlan, problem: PlanningProblem, answer: Answer, budget_bytes: int
+    ) -> Plan:
+        assert answer.strategies is not None
+        assert answer.schedule is not None and answer.priced is not None
+        # Without recomputation each unit has one residency: options are strategies.
+        solution = copies_that_follow(problem, answer.strategies)
+        result = _solve_result(solution, answer)
+        plan = self.plan_of(step, Solved(problem, solution), result, budget_bytes)
+        first = len(problem.sources)
+        schedule = Schedule(tuple(i - first for i in answer.schedule.steps))
+        priced = answer.priced
+        return with_schedule(plan, schedule, answer.seconds, priced.peak_bytes, priced.memory_bytes)
 
 
 def _solve_result(solution: tuple[int, ...], answer: Answer) -> SolveResult:
@@ -93,3 +114,9 @@ def _solve_result(solution: tuple[int, ...], answer: Answer) -> SolveResult:
         answer.message,
         deterministic=answer.status is SolveStatus.OPTIMAL,
     )
+
+
+PAPER_MODELS = (
+    PaperModel("kiwi-full", "the paper's full model, for small steps", "full"),
+    PaperModel("kiwi-reduced", "the paper's reduced model", "reduced"),
+)

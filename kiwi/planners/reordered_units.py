@@ -23,7 +23,8 @@ from kiwi.memory.live_ranges import Lifetimes
 from kiwi.memory.order_search import Buffer, Steps, better_order, needed_bytes
 from kiwi.memory.residency import Residency, UnitResidency
 from kiwi.plans.estimate import Held, held_of
-from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem, UnitNode
+from kiwi.problem.build import KeptCopies, PlanningProblem, UnitNode
+from kiwi.problem.solved import Solved
 from kiwi.problem.translation import copies_that_follow
 from kiwi.solver.problem import Interval
 
@@ -42,12 +43,14 @@ class Ordered:
     sequence: tuple[int, ...]
 
     @classmethod
-    def given(
-        cls, planning: PlanningProblem, solution: Sequence[int], kept: KeptCopies
-    ) -> "Ordered":
+    def given(cls, solved: Solved) -> "Ordered":
         """A solution in the order of its problem."""
-        chosen = planning.restricted(solution, kept)
-        return cls(chosen, kept, tuple(range(len(planning.units.units))))
+        return cls(solved.restricted, solved.kept, tuple(range(len(solved.problem.units.units))))
+
+    @property
+    def solved(self) -> Solved:
+        """The only solution of `planning`."""
+        return Solved(self.planning, (0,) * len(self.planning.problem.nodes), self.kept)
 
     @property
     def needed_bytes(self) -> int:
@@ -104,7 +107,7 @@ def reformulated(
     """
     number = {unit.root: unit.index for unit in planning.units.units}
     order = [number[unit.root] for unit in units.units]
-    chosen = Ordered.given(planning, solution, NONE_KEPT).ordered(order).planning
+    chosen = Ordered.given(Solved(planning, solution)).ordered(order).planning
     found = formulate(tuple(node.residency.options for node in chosen.unit_nodes))
     sources = [
         node.shardings.index(own.shardings[0])

@@ -15,16 +15,20 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kiwi.calls.traced import Traced
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
 from kiwi.options import Settings
-from kiwi.planners.closed_loop import plan_of
-from kiwi.planners.schedule_loop import tightened, with_schedule
+from kiwi.planners.closed_loop import ClosedLoop
+from kiwi.planners.limit_search import LimitSearch
+from kiwi.planners.planner import Planner
+from kiwi.planners.scheduled_plan import with_schedule
+from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.remat_graph import sharded_remat_graph, smallest_remat_graph
+from kiwi.problem.solved import Solved, Start
+from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
-from kiwi.solver import SolveResult, SolveStatus, solve
+from kiwi.solver import SolveResult, SolveStatus
 from kiwi.solver.remat import RematGraph, simulate
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.rotor import rotor
@@ -43,25 +47,68 @@ class Sharded:
     graph: RematGraph
 
 
-def plan_two_stage(traced: Traced, planning: PlanningProblem, settings: Settings) -> Plan:
-    """The fastest pair of a sharding and a schedule that fits, as compiled for `settings.verify`.
+@dataclass(frozen=True)
+class TwoStage(Planner):
+    """Sharding under growing budgets, then recomputation of each sharding's chain."""
 
-    **Arguments:**
+    def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> Start:
+        """The smallest budget's problem has the most copies of operands: it serves all budgets."""
+        return Start(self.formulate(step, budget_bytes, settings))
 
-    - `planning`: the step without recomputation, under the memory budget.
+    def plan(
+        self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
+    ) -> Plan:
+        """The fastest pair of a sharding and a schedule that fits, as compiled.
 
-    **Raises:** `InfeasibleBudgetError` with the smallest peak of all pairs and the largest working
-    set, `BudgetNotMetError` if none fits as compiled, `InvalidProblemError` if the step has no
-    backward pass.
-    """
-    try:
-        return _planned(traced, planning, settings)
-    except BudgetNotMetError:
-        raise
-    except InfeasibleBudgetError as error:
-        bound_bytes = least_bound_bytes(planning)
-        least_bytes = error.least_peak_bytes
-        raise _infeasible(settings.memory_budget_bytes, least_bytes, bound_bytes) from error
+        **Raises:** `InfeasibleBudgetError` with the smallest peak of all pairs and the largest
+        working set, `BudgetNotMetError` if none fits as compiled, `InvalidProblemError` if the step
+        has no backward pass.
+        """
+        own = start or self.start_for(step, budget_bytes, tools.settings)
+        try:
+            return self._planned(step, own.problem, budget_bytes, tools)
+        except BudgetNotMetError:
+            raise
+        except InfeasibleBudgetError as error:
+            bound_bytes = least_bound_bytes(own.problem)
+            raise _infeasible(budget_bytes, error.least_peak_bytes, bound_bytes) from error
+
+    def _planned(
+        self, step: StepToPlan, problem: PlanningProblem, budget_bytes: int, tools: Tools
+    ) -> Plan:
+        found = list(first_stage(problem, budget_bytes, tools))
+        shardings = []
+        for result in found:
+            if result.solution is not None:
+                solved = Solved(problem, result.solution)
+                plan = self.plan_of(step, solved, result, budget_bytes)
+                shardings.append(Sharded(plan, sharded_remat_graph(solved)))
+        if not shardings:
+            peaks = [r.least_peak_bytes for r in found if r.least_peak_bytes is not None]
+            raise _infeasible(budget_bytes, min(peaks, default=None))
+        search = LimitSearch(
+            lambda limit_bytes: self._fastest_pair(shardings, limit_bytes),
+            budget_bytes,
+            cause="XLA holds more than the schedule asks for.",
+            instead=', or planner="joint"',
+        )
+        return ClosedLoop(self, search, budget_bytes, tools).run()
+
+    def _fastest_pair(self, shardings: Sequence[Sharded], limit_bytes: int) -> Plan:
+        """The fastest sharding with its best schedule within the limit.
+
+        **Raises:** `InfeasibleBudgetError`.
+        """
+        found: list[Plan] = []
+        least_bytes: list[int] = []
+        for sharded in shardings:
+            try:
+                found.append(_second_stage(sharded, limit_bytes))
+            except InfeasibleBudgetError as error:
+                least_bytes += [] if error.least_peak_bytes is None else [error.least_peak_bytes]
+        if not found:
+            raise _infeasible(limit_bytes, min(least_bytes, default=None))
+        return min(found, key=lambda plan: plan.estimate.step_seconds)
 
 
 def least_bound_bytes(planning: PlanningProblem) -> int:
@@ -83,50 +130,27 @@ def least_bound_bytes(planning: PlanningProblem) -> int:
     )
 
 
-def _planned(traced: Traced, planning: PlanningProblem, settings: Settings) -> Plan:
-    found = list(first_stage(planning, settings))
-    shardings = [
-        Sharded(plan_of(traced, planning, result, settings), _graph_of(planning, result))
-        for result in found
-        if result.solution is not None
-    ]
-    if not shardings:
-        peaks = [r.least_peak_bytes for r in found if r.least_peak_bytes is not None]
-        raise _infeasible(settings.memory_budget_bytes, min(peaks, default=None))
-    return tightened(
-        lambda limit: fastest_pair(shardings, limit, settings),
-        settings,
-        cause="XLA holds more than the schedule asks for.",
-        instead=', or planner="joint"',
-    )
-
-
-def _graph_of(planning: PlanningProblem, result: SolveResult) -> RematGraph:
-    assert result.solution is not None
-    return sharded_remat_graph(planning, result.solution)
-
-
 def growing_budgets(budget_bytes: int) -> list[int]:
     """The budgets of the first stage."""
     return [int(budget_bytes * (1 + GROWTH) ** n) for n in range(BUDGETS)]
 
 
-def first_stage(planning: PlanningProblem, settings: Settings) -> Iterator[SolveResult]:
+def first_stage(problem: PlanningProblem, budget_bytes: int, tools: Tools) -> Iterator[SolveResult]:
     """Different shardings as the budget grows, until it no longer binds; those budgets that none
     was found for have no solution.
 
     All have the bound of sharding without a budget, which holds for whatever follows.
     """
-    deadline = time.monotonic() + settings.time_limit_seconds
-    budgets = growing_budgets(settings.memory_budget_bytes)
-    share = settings.time_limit_seconds / (len(budgets) + 1)
-    free = _sharded(planning, None, share, settings, None)
+    deadline = time.monotonic() + tools.settings.time_limit_seconds
+    budgets = growing_budgets(budget_bytes)
+    share = tools.settings.time_limit_seconds / (len(budgets) + 1)
+    free = _sharded(problem, None, share, tools, None)
     last: tuple[int, ...] | None = None
     for number, limit_bytes in enumerate(budgets):
         share = max(0.1, deadline - time.monotonic()) / (len(budgets) - number)
         result = free
         if free.peak_bytes is None or free.peak_bytes > limit_bytes:
-            result = _sharded(planning, limit_bytes, share, settings, last)
+            result = _sharded(problem, limit_bytes, share, tools, last)
         if result.solution is None or result.solution != last:
             yield replace(result, bound=free.bound)
             last = result.solution or last
@@ -135,45 +159,21 @@ def first_stage(planning: PlanningProblem, settings: Settings) -> Iterator[Solve
 
 
 def _sharded(
-    planning: PlanningProblem,
+    problem: PlanningProblem,
     limit_bytes: int | None,
-    time_limit_seconds: float,
-    settings: Settings,
+    seconds: float,
+    tools: Tools,
     warm_start: Sequence[int] | None,
 ) -> SolveResult:
     """The fastest sharding found within the limit; of equals the one that holds least."""
-    problem = replace(planning.problem, limit_bytes=limit_bytes)
-    result = solve(
-        problem,
-        solver=settings.solver,
-        time_limit_seconds=time_limit_seconds,
-        seed=settings.seed,
-        gap=settings.gap,
-        warm_start=warm_start,
-    )
+    limited = replace(problem.problem, limit_bytes=limit_bytes)
+    result = tools.solve(limited, seconds, warm_start)
     if result.solution is None:
         return result
-    return replace(result, solution=settled(problem, result.solution))
+    return replace(result, solution=settled(limited, result.solution))
 
 
-def fastest_pair(shardings: Sequence[Sharded], limit_bytes: int, settings: Settings) -> Plan:
-    """The fastest sharding with its best schedule within the limit.
-
-    **Raises:** `InfeasibleBudgetError`.
-    """
-    found: list[Plan] = []
-    least_bytes: list[int] = []
-    for sharded in shardings:
-        try:
-            found.append(_second_stage(sharded, limit_bytes, settings))
-        except InfeasibleBudgetError as error:
-            least_bytes += [] if error.least_peak_bytes is None else [error.least_peak_bytes]
-    if not found:
-        raise _infeasible(limit_bytes, min(least_bytes, default=None))
-    return min(found, key=lambda plan: plan.estimate.step_seconds)
-
-
-def _second_stage(sharded: Sharded, limit_bytes: int, settings: Settings) -> Plan:
+def _second_stage(sharded: Sharded, limit_bytes: int) -> Plan:
     """The sharding as it is, or with the schedule that `rotor` finds."""
     plan, started = sharded.plan, time.monotonic()
     message = "The first stage met the limit."
@@ -185,7 +185,7 @@ def _second_stage(sharded: Sharded, limit_bytes: int, settings: Settings) -> Pla
         status=SolveStatus.FEASIBLE,
         objective=plan.estimate.step_seconds,
         seconds=plan.solve_result.seconds + time.monotonic() - started,
-        solver=settings.planner,
+        solver=plan.planner,
         peak_bytes=plan.estimate.peak_bytes,
         message=message,
     )

@@ -29,32 +29,33 @@ from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.residency import residencies
 from kiwi.mesh import DeviceMesh, enumerate_shardings
-from kiwi.planners.registry import Planner, Way
 from kiwi.problem.exclusions import rule_exclusions
 from kiwi.problem.pins import Pin, Pins
 from kiwi.problem.strategy_table import StrategyTable
-
-
-def reads_hints(planner: Planner) -> bool:
-    """Whether a planner heeds hints; others decide by a rule or a model of their own."""
-    return planner.way is Way.PROBLEM and planner.rule is None and planner.opens_loops
 
 
 def resolve_pins(
     traced: Traced,
     constraints: Constraints,
     mesh: DeviceMesh,
-    planner: Planner,
+    *,
+    heeds_hints: bool,
+    recomputes: bool,
     dropped: frozenset[str] = frozenset(),
 ) -> Pins:
     """All pins of a call, without those whose labels are in `dropped`.
+
+    **Arguments:**
+
+    - `heeds_hints`: whether hints and the function's own constraints are among them;
+      `recomputes`: whether hints to keep or to recompute are.
 
     **Raises:** `ShardingConflictError` or `InvalidArgumentError` for a pin that is impossible.
     """
     found: dict[int, tuple[Pin, ...]] = {}
     pins = [*_argument_pins(traced, constraints, mesh)]
-    if reads_hints(planner):
-        pins += _hint_pins(traced, mesh, planner)
+    if heeds_hints:
+        pins += _hint_pins(traced, mesh, recomputes=recomputes)
     for value, pin in pins:
         if pin.label not in dropped:
             _check_agreement(found.get(value, ()), pin)
@@ -62,7 +63,8 @@ def resolve_pins(
     resolved = Pins(found)
     check = _Check(traced, mesh, resolved)
     check.run()
-    return Pins(found | check.possible(_constraint_pins(traced, mesh, planner), dropped))
+    constrained = _constraint_pins(traced, mesh) if heeds_hints else ()
+    return Pins(found | check.possible(constrained, dropped))
 
 
 def _argument_pins(
@@ -98,24 +100,22 @@ def _is_divisible(shape: tuple[int, ...], mesh: DeviceMesh) -> bool:
     return any(s.axes_used for s in enumerate_shardings(shape, mesh))
 
 
-def _hint_pins(traced: Traced, mesh: DeviceMesh, planner: Planner) -> Iterator[tuple[int, Pin]]:
+def _hint_pins(traced: Traced, mesh: DeviceMesh, *, recomputes: bool) -> Iterator[tuple[int, Pin]]:
     program = traced.units.graph.program
     for value, all_placed in program.hints.items():
         for placed in all_placed:
             layout, hint = None, placed.hint
             if hint.sharding is not None:
                 layout = _layout(hint.sharding, program.values[value].shape, mesh, placed.label)
-            recomputes = _residency_of(placed) if planner.recomputes else None
-            if layout is not None or recomputes is not None:
-                yield value, Pin(placed.label, layout, recomputes)
+            again = _residency_of(placed) if recomputes else None
+            if layout is not None or again is not None:
+                yield value, Pin(placed.label, layout, again)
 
 
-def _constraint_pins(
-    traced: Traced, mesh: DeviceMesh, planner: Planner
-) -> Iterator[tuple[int, Pin]]:
+def _constraint_pins(traced: Traced, mesh: DeviceMesh) -> Iterator[tuple[int, Pin]]:
     """What the function's own constraints say, as far as the mesh has their axes."""
     program = traced.units.graph.program
-    for value in program.constraints if reads_hints(planner) else ():
+    for value in program.constraints:
         pin = constraint_pin(program, value, mesh)
         if pin.layout is not None:
             yield value, pin

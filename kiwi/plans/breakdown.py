@@ -4,13 +4,14 @@ The seconds of all entries sum to the estimate's `step_seconds`, and what they h
 of time to its `memory_bytes` there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kiwi.mesh import TensorSharding
 from kiwi.problem.alternatives import Alternative, local_alternatives
-from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.problem.build import PlanningProblem
 from kiwi.problem.exclusions import exclusions
+from kiwi.problem.solved import Solved
 from kiwi.solver.problem import Interval
 
 PARTS = ("compute", "communication", "resharding", "recompute")
@@ -79,11 +80,9 @@ class Ledger:
                 yield entry, size
 
 
-def build_ledger(
-    planning: PlanningProblem, solution: Sequence[int], kept: KeptCopies = NONE_KEPT
-) -> Ledger:
-    """Splits what a solution costs and holds; `kept`: copies of operands that are kept."""
-    restricted = planning.restricted(solution, kept)
+def build_ledger(solved: Solved) -> Ledger:
+    """Splits the seconds and the memory of a solution by operator."""
+    planning, restricted = solved.problem, solved.restricted
     nodes = restricted.problem.nodes
     first = len(restricted.sources)
     seconds = _seconds(restricted)
@@ -92,9 +91,9 @@ def build_ledger(
         SourceEntry(source.value, source.shardings[0], nodes[k].usage[0])
         for k, source in enumerate(restricted.sources)
     )
-    nearby = local_alternatives(planning, solution, restricted)
+    nearby = local_alternatives(planning, solved.solution, restricted)
     kept_reads: dict[int, list[int]] = {}
-    for unit, read in sorted(kept):
+    for unit, read in sorted(solved.kept):
         kept_reads.setdefault(unit, []).append(read)
     operators = []
     for node, original in zip(restricted.unit_nodes, planning.unit_nodes, strict=True):

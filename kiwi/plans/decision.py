@@ -1,11 +1,10 @@
 """What was decided, operator by operator."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
 
-from kiwi.problem.build import PlanningProblem
+from kiwi.problem.solved import Solved
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,12 @@ class Decision:
     trips: int = 1
 
 
-def decisions(planning: PlanningProblem, solution: Sequence[int]) -> tuple[Decision, ...]:
+def decisions(solved: Solved) -> tuple[Decision, ...]:
     """One decision per unit, in execution order."""
+    planning = solved.problem
     graph = planning.units.graph
     found = []
-    for unit, (strategy, residency) in zip(
-        planning.units.units, planning.unit_choices(solution), strict=True
-    ):
+    for unit, (strategy, residency) in zip(planning.units.units, solved.choices, strict=True):
         root = graph.program.equations[unit.root]
         first = graph.program.values[unit.outputs[0]] if unit.outputs else None
         layout = strategy.results[0] if strategy.results else None

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.heap import packed_bytes
-from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.problem.build import PlanningProblem
 from kiwi.problem.predicted_collectives import predicted_uses
+from kiwi.problem.solved import Solved
 from kiwi.problem.time_provenance import time_shares
 from kiwi.solver import evaluate
 from kiwi.solver.problem import Interval
@@ -62,11 +63,9 @@ class Estimate:
         return by_kind(self.collective_uses)
 
 
-def estimate_solution(
-    planning: PlanningProblem, solution: Sequence[int], kept: KeptCopies = NONE_KEPT
-) -> Estimate:
-    """Prices a solution with `kiwi.solver.evaluate`; `kept`: copies of operands that are kept."""
-    restricted = planning.restricted(solution, kept)
+def estimate_solution(solved: Solved) -> Estimate:
+    """Prices a solution with `kiwi.solver.evaluate`."""
+    restricted = solved.restricted
     held = tuple(held_of(restricted))
     evaluation = evaluate(restricted.problem, [0] * len(restricted.problem.nodes))
     parts = evaluation.parts
@@ -76,12 +75,12 @@ def estimate_solution(
         parts.get("communication", 0.0),
         parts.get("resharding", 0.0),
         parts.get("recompute", 0.0),
-        max(evaluation.peak_bytes, allocated_bytes(held, planning.units)),
+        max(evaluation.peak_bytes, allocated_bytes(held, restricted.units)),
         evaluation.peak_time,
         tuple(int(b) for b in evaluation.usage_bytes),
-        predicted_uses(planning, solution, kept),
+        predicted_uses(solved),
         held,
-        time_shares(planning, solution, kept),
+        time_shares(solved),
     )
 
 

@@ -14,6 +14,7 @@ from kiwi.plans.estimate import Estimate, Held, allocated_bytes
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.edges import resharding_table
 from kiwi.problem.predicted_collectives import predicted_uses
+from kiwi.problem.solved import Solved
 from kiwi.solver.problem import Interval
 from kiwi.xla.rules.max_pooling import untied
 
@@ -28,17 +29,15 @@ class _Copy:
     readers: tuple[int, ...]
 
 
-def estimate_as_written(
-    planning: PlanningProblem, solution: Sequence[int], planned: Estimate
-) -> Estimate:
+def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
     """Turns the estimate of a plan without recomputation into that of the program without fences.
 
-    `planning` fixes every value's sharding, see `kiwi.planners.xla_shardings`.
+    The problem fixes every value's sharding, see `kiwi.planners.xla`.
     """
-    copies = tuple(_copies(planning, solution))
+    planning, copies = solved.problem, tuple(_copies(solved))
     saved = sum((len(c.readers) - 1) * _seconds(planning, c) for c in copies)
     own = (h for h in planned.held if h.kind != "copy")
-    held = (*own, *_held(planning, copies), *_untied(planning, solution))
+    held = (*own, *_held(planning, copies), *_untied(solved))
     curve = _curve(held, len(planning.units.units))
     return replace(
         planned,
@@ -47,21 +46,18 @@ def estimate_as_written(
         peak_bytes=max(*curve, allocated_bytes(held, planning.units)),
         peak_unit=curve.index(max(curve)),
         memory_bytes=curve,
-        collective_uses=predicted_uses(planning, solution, once_per_layout=True),
+        collective_uses=predicted_uses(solved, once_per_layout=True),
         held=held,
     )
 
 
-def _copies(planning: PlanningProblem, solution: Sequence[int]) -> Iterator[_Copy]:
-    layouts: dict[int, TensorSharding] = dict(planning.source_shardings(solution))
+def _copies(solved: Solved) -> Iterator[_Copy]:
+    layouts = solved.layouts
     readers: dict[tuple[int, TensorSharding], list[int]] = {}
-    for unit, (strategy, _) in zip(
-        planning.units.units, planning.unit_choices(solution), strict=True
-    ):
+    for unit, (strategy, _) in zip(solved.problem.units.units, solved.choices, strict=True):
         for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
             if layouts[value] != wanted:
                 readers.setdefault((value, wanted), []).append(unit.index)
-        layouts.update(zip(unit.outputs, strategy.results, strict=True))
     for (value, wanted), units in readers.items():
         yield _Copy(value, layouts[value], wanted, tuple(dict.fromkeys(units)))
 
@@ -84,10 +80,10 @@ def _held(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Held]:
             yield Held("copy", first, (Interval(first, last + 1, size),))
 
 
-def _untied(planning: PlanningProblem, solution: Sequence[int]) -> Iterator[Held]:
+def _untied(solved: Solved) -> Iterator[Held]:
     """What a plan's fences keep from being made at the start of the step."""
-    units, target = planning.units, planning.fixed.target
-    for unit, (strategy, _) in zip(units.units, planning.unit_choices(solution), strict=True):
+    units, target = solved.problem.units, solved.problem.fixed.target
+    for unit, (strategy, _) in zip(units.units, solved.choices, strict=True):
         intervals = untied(units, unit, strategy.result_bytes, target)
         if intervals:
             yield Held("result", unit.index, intervals)

@@ -1,7 +1,6 @@
 """What a plan was made from: enough to formulate its problem, and to plan, again."""
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,54 +8,51 @@ from kiwi.calls.traced import Traced
 from kiwi.memory.residency import Residency
 from kiwi.options import Settings
 from kiwi.problem.build import PlanningProblem
+from kiwi.problem.solved import Start
+from kiwi.problem.step import StepToPlan
 
 
-class Planning(Protocol):
-    """The way from a traced call to a plan. Plans are told it by whoever makes them
-    (`kiwi.planners.planning.PLANNING`), because they know no planner."""
+class MadeBy(Protocol):
+    """What a plan asks of the planner that made it (`kiwi.planners.planner.Planner`)."""
 
     def formulate(
         self,
-        traced: Traced,
-        out_shardings: Any,
+        step: StepToPlan,
+        budget_bytes: int,
         settings: Settings,
         *,
         offered: tuple[tuple[Residency, ...], ...] = (),
     ) -> PlanningProblem:
-        """The problem of the call; `offered` as in `kiwi.problem.build.Fixed`."""
+        """The problem of a step; `offered` as in `kiwi.problem.build.Fixed`."""
         ...
 
-    def make_plan(
-        self,
-        traced: Traced,
-        out_shardings: Any,
-        settings: Settings,
-        *,
-        planning: PlanningProblem | None = None,
-        warm_start: Sequence[int] | None = None,
-    ) -> Any:
-        """A `kiwi.plans.plan.Plan` of the call, of `planning` where that is given."""
+    def make(self, step: StepToPlan, settings: Settings, start: Start | None = None) -> Any:
+        """A `kiwi.plans.plan.Plan` of the step, of the problem of `start` where that is given."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """The traced call and the settings of a plan.
+    """The traced call, the settings and the planner of a plan.
 
     A `PlanningProblem` is large and made in seconds, so that a plan keeps what leads to it.
     `offered`: residencies of other plans that it was made from
-    (`kiwi.planners.baseline_starts`), or its own, which today's problem may not offer by itself.
+    (`kiwi.planners.joint`), or its own, which today's problem may not offer by itself.
     """
 
     traced: Traced
     out_shardings: Any
     settings: Settings
-    way: Planning
+    planner: MadeBy
     offered: tuple[tuple[Residency, ...], ...] = ()
+
+    @property
+    def step(self) -> StepToPlan:
+        """What was planned."""
+        return StepToPlan(self.traced, self.out_shardings)
 
     @functools.cached_property
     def planning(self) -> PlanningProblem:
         """The problem that the plan solves; formulated on first use."""
-        return self.way.formulate(
-            self.traced, self.out_shardings, self.settings, offered=self.offered
-        )
+        budget_bytes = self.settings.memory_budget_bytes
+        return self.planner.formulate(self.step, budget_bytes, self.settings, offered=self.offered)

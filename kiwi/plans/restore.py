@@ -27,7 +27,7 @@ from kiwi.plans.decision import Decision
 from kiwi.plans.document import Document
 from kiwi.plans.estimate import Estimate, Held
 from kiwi.plans.fingerprint import EquationLine, differences, fingerprint
-from kiwi.plans.origin import Origin, Planning
+from kiwi.plans.origin import MadeBy, Origin
 from kiwi.plans.plan import Plan
 from kiwi.problem.alternatives import Alternative
 from kiwi.solver import Interval, SolveResult, SolveStatus
@@ -38,12 +38,12 @@ from kiwi.xla.compiled_program import CompiledProgram, compiled_from_json
 _PLAN_AGAIN = "Plan again: kiwi.plan(fun, ...) or `kiwi plan`."
 
 
-def restore(saved: Document, traced: Traced, way: Planning, *, strict: bool = True) -> Plan:
+def restore(saved: Document, traced: Traced, planner: MadeBy, *, strict: bool = True) -> Plan:
     """The plan, for a function that is the one it was made for.
 
     **Arguments:**
 
-    - `way`: how the plan is made again, where it is to be changed or explained.
+    - `planner`: makes the plan again, where it is to be changed or explained.
     - `strict`: False accepts other values of literals and captured constants, on which no plan
       depends.
 
@@ -57,7 +57,7 @@ def restore(saved: Document, traced: Traced, way: Planning, *, strict: bool = Tr
     # Without the table that it was priced from it cannot be priced again.
     lost = regrouped or (saved["options"].get("recorded", False) and table is None)
     ordered = replace(traced, units=units)
-    origin = None if lost else _origin(saved, ordered, replace(mesh, table=table), ledger, way)
+    origin = None if lost else _origin(saved, ordered, replace(mesh, table=table), ledger, planner)
     return Plan(
         mesh=mesh,
         profile=saved["options"]["profile"],
@@ -331,7 +331,7 @@ _NO_CONSTRAINTS: Document = {"shardings": {}, "forbid_replicated": []}
 
 
 def _origin(
-    saved: Document, traced: Traced, mesh: DeviceMesh, ledger: Ledger, way: Planning
+    saved: Document, traced: Traced, mesh: DeviceMesh, ledger: Ledger, planner: MadeBy
 ) -> Origin | None:
     """What the plan was made from, with the shardings that its caller had fixed."""
     options = saved["options"]
@@ -361,4 +361,4 @@ def _origin(
     )
     call = replace(traced.call, given_shardings=given)
     own = tuple((Residency(entry.recompute_at, entry.end),) for entry in ledger.operators)
-    return Origin(replace(traced, call=call), out, settings, way, own)
+    return Origin(replace(traced, call=call), out, settings, planner, own)

@@ -19,3 +19,9 @@ class Round:
     compiled_peak_bytes: int | None
     solve_seconds: float
     compile_seconds: float
+
+    @property
+    def peak_bytes(self) -> int:
+        """The compiled peak, or the predicted one without a check."""
+        compiled_bytes = self.compiled_peak_bytes
+        return self.predicted_peak_bytes if compiled_bytes is None else compiled_bytes

@@ -11,6 +11,7 @@ from kiwi.plans.explain import find_operator, follow, matching_options, pin
 from kiwi.plans.record import PlanRecord
 from kiwi.plans.recover import recover_solution
 from kiwi.problem.build import PlanningProblem
+from kiwi.problem.solved import Start
 
 
 def what_if(
@@ -56,13 +57,7 @@ def what_if(
         time_limit_seconds=time_limit_seconds or plan.origin.settings.time_limit_seconds,
     )
     try:
-        return plan.origin.way.make_plan(
-            plan.origin.traced,
-            plan.origin.out_shardings,
-            settings,
-            planning=pinned,
-            warm_start=start,
-        )
+        return plan.origin.planner.make(plan.origin.step, settings, Start(pinned, start))
     except InfeasibleBudgetError as error:
         raise InfeasibleBudgetError(
             f"With operator {unit} pinned: {error.what}",

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from kiwi.mesh import KINDS, TensorSharding
-from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.problem.build import PlanningProblem
 from kiwi.problem.edges import resharding_table
+from kiwi.problem.solved import Solved
 from kiwi.xla.collectives import AxisUse, CollectiveUse, axis_uses
 
 SLACK = 0.01
@@ -14,22 +15,14 @@ _Layouts = dict[int, TensorSharding]
 _Found = tuple[str, tuple[int, ...], int, int]
 
 
-def predicted_uses(
-    planning: PlanningProblem,
-    solution: Sequence[int],
-    kept: KeptCopies = NONE_KEPT,
-    *,
-    once_per_layout: bool = False,
-) -> tuple[AxisUse, ...]:
+def predicted_uses(solved: Solved, *, once_per_layout: bool = False) -> tuple[AxisUse, ...]:
     """Those of the strategies, of resharding between units, and of bringing results in place.
 
-    `kept`: reads of a copy that an earlier reader made. `once_per_layout`: a value is brought into
-    another layout once for all who read it so.
+    `once_per_layout`: a value is brought into another layout once for all who read it so.
     """
-    names = planning.mesh.axis_names
+    names = solved.problem.mesh.axis_names
     found: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
-    moves = predicted_moves(planning, solution, kept, once_per_layout=once_per_layout)
-    for kind, axes, size, times in moves:
+    for kind, axes, size, times in predicted_moves(solved, once_per_layout=once_per_layout):
         if kind in KINDS and axes:
             key = (kind, tuple(names[a] for a in sorted(axes)))
             use = CollectiveUse(times, size * times)
@@ -37,41 +30,25 @@ def predicted_uses(
     return axis_uses(found)
 
 
-def predicted_moves(
-    planning: PlanningProblem,
-    solution: Sequence[int],
-    kept: KeptCopies = NONE_KEPT,
-    *,
-    once_per_layout: bool = False,
-) -> Iterator[_Found]:
+def predicted_moves(solved: Solved, *, once_per_layout: bool = False) -> Iterator[_Found]:
     """Kind, axes, bytes and times of all that is moved, local slices included."""
-    layouts = dict(planning.source_shardings(solution))
-    yield from _of_units(planning, solution, layouts, kept, once_per_layout)
-    yield from _of_results(planning, layouts)
+    yield from _of_units(solved, once_per_layout)
+    yield from _of_results(solved.problem, solved.layouts)
 
 
-def _of_units(
-    planning: PlanningProblem,
-    solution: Sequence[int],
-    layouts: _Layouts,
-    kept: KeptCopies,
-    once_per_layout: bool,
-) -> Iterator[_Found]:
-    """Kind, axes, bytes, times; adds what units yield to `layouts`."""
-    seen = set()
-    for unit, (strategy, residency) in zip(
-        planning.units.units, planning.unit_choices(solution), strict=True
-    ):
+def _of_units(solved: Solved, once_per_layout: bool) -> Iterator[_Found]:
+    """Kind, axes, bytes, times."""
+    planning, layouts, seen = solved.problem, solved.layouts, set()
+    for unit, (strategy, residency) in zip(planning.units.units, solved.choices, strict=True):
         times = planning.units.trips(unit) * (2 if residency.recomputes else 1)
         for collective in strategy.collectives:
             yield collective.kind, collective.axes, collective.bytes, times
         pairs = zip(unit.rule.reads, strategy.reads, strict=True)
         for read, ((value, _), wanted) in enumerate(pairs):
             is_there = once_per_layout and (value, wanted) in seen
-            if not (is_there or (unit.index, read) in kept):
+            if not (is_there or (unit.index, read) in solved.kept):
                 yield from _resharding(planning, value, layouts[value], wanted, times)
             seen.add((value, wanted))
-        layouts.update(zip(unit.outputs, strategy.results, strict=True))
 
 
 def _of_results(planning: PlanningProblem, layouts: _Layouts) -> Iterator[_Found]:

@@ -18,6 +18,7 @@ from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.edges import resharding_table
+from kiwi.problem.solved import Solved
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
 from kiwi.solver.problem import Interval
@@ -47,7 +48,7 @@ def remat_graph(
     return replace(graph, values=(*graph.values, Value("fences", fence_bytes)))
 
 
-def sharded_remat_graph(planning: PlanningProblem, solution: Sequence[int]) -> RematGraph:
+def sharded_remat_graph(solved: Solved) -> RematGraph:
     """The graph of one device's part of a sharded step, without opened loops.
 
     Time is that of computation and collectives. An operand that is expected in another layout
@@ -55,11 +56,9 @@ def sharded_remat_graph(planning: PlanningProblem, solution: Sequence[int]) -> R
     meanwhile. Left out is what is communicated once whatever the schedule: the resharding of
     results into the layouts that the caller wants.
     """
+    planning, layouts = solved.problem, solved.layouts
     units, values = planning.units, planning.units.graph.program.values
-    strategies = [strategy for strategy, _ in planning.unit_choices(solution)]
-    layouts = planning.source_shardings(solution)
-    for unit, strategy in zip(units.units, strategies, strict=True):
-        layouts.update(zip(unit.outputs, strategy.results, strict=True))
+    strategies = [strategy for strategy, _ in solved.choices]
 
     def local_bytes(value: int) -> int:
         return values[value].size_bytes // layouts[value].shard_count(planning.mesh.shape)

@@ -1,20 +1,18 @@
 """Which share of a plan's predicted time was measured, and which follows from what."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from kiwi.mesh import KINDS, SLICE, Provenance, collective
 from kiwi.mesh.moves import slice_price
-from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
 from kiwi.problem.predicted_collectives import predicted_moves
+from kiwi.problem.solved import Solved
 
 
-def time_shares(
-    planning: PlanningProblem, solution: Sequence[int], kept: KeptCopies = NONE_KEPT
-) -> Mapping[str, float]:
+def time_shares(solved: Solved) -> Mapping[str, float]:
     """The share of computing, communication and resharding seconds by `Provenance` value; they
-    sum to 1. `kept`: copies of operands that are kept."""
+    sum to 1."""
     seconds = dict.fromkeys((p.value for p in Provenance), 0.0)
-    for provenance, amount in _amounts(planning, solution, kept):
+    for provenance, amount in _amounts(solved):
         seconds[provenance.value] += amount
     total = sum(seconds.values())
     return {name: amount / total for name, amount in seconds.items() if amount > 0}
@@ -26,16 +24,15 @@ def describe(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{shares[name]:.0%} {name}" for name in order if shares.get(name))
 
 
-def _amounts(
-    planning: PlanningProblem, solution: Sequence[int], kept: KeptCopies
-) -> Iterator[tuple[Provenance, float]]:
-    for strategy, residency in planning.unit_choices(solution):
+def _amounts(solved: Solved) -> Iterator[tuple[Provenance, float]]:
+    mesh = solved.problem.mesh
+    for strategy, residency in solved.choices:
         times = 2 if residency.recomputes else 1
         yield strategy.compute_provenance, times * strategy.compute_seconds
-    for kind, axes, size_bytes, times in predicted_moves(planning, solution, kept):
+    for kind, axes, size_bytes, times in predicted_moves(solved):
         if kind in KINDS and axes:
-            found = collective(kind, planning.mesh, axes, size_bytes)
+            found = collective(kind, mesh, axes, size_bytes)
             yield found.provenance, times * found.seconds
         elif kind == SLICE:
-            cut = slice_price(planning.mesh, size_bytes)
+            cut = slice_price(mesh, size_bytes)
             yield cut.provenance, times * cut.seconds

@@ -7,6 +7,7 @@ import pytest
 from kiwi.emit.barriers import SLACK, Fence, fences
 from kiwi.emit.emission import emit
 from kiwi.emit.execution import build_execution
+from kiwi.problem.solved import Solved
 from kiwi.xla.step import CPU_COMPILER_OPTIONS
 from tests.helpers.planning import array, problem_of, units_of
 
@@ -22,7 +23,7 @@ def chain(w, x):
 def execution_of(function, *args, donated=()):
     units = units_of(function, *args, donated=donated)
     planning = problem_of(units, (1, 1))
-    return build_execution(planning, [0] * len(planning.problem.nodes))
+    return build_execution(Solved(planning, [0] * len(planning.problem.nodes)))
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from kiwi.emit.execution import build_execution, recomputation_schedule
 from kiwi.hlo.program import Program
 from kiwi.mesh import TensorSharding
 from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.problem.solved import Solved
 from kiwi.solver import evaluate
 from kiwi.xla.step import CPU_COMPILER_OPTIONS, Step
 from tests.helpers.planning import array, flat, problem_of, random_arrays, units_of
@@ -66,7 +67,7 @@ def expected_results(name: str) -> list[np.ndarray]:
 
 
 def jitted(planning: PlanningProblem, solution: list[int], kept: KeptCopies = NONE_KEPT) -> Any:
-    execution = build_execution(planning, solution, kept)
+    execution = build_execution(Solved(planning, solution, kept))
     program = planning.units.graph.program
     mesh = planning.mesh
     donated = planning.units.donated_arguments
@@ -138,7 +139,7 @@ def count_primitives(function, program: Program) -> dict[str, int]:
 def test_equations_are_emitted_as_often_as_the_schedule_says():
     planning = planning_of("mlp", (2, 4), False)
     solution = random_solution(planning, np.random.default_rng(3), remat=1.0)
-    execution = build_execution(planning, solution)
+    execution = build_execution(Solved(planning, solution))
     assert execution.recomputed
     graph = planning.units.graph
     names = [e.name for e in graph.program.equations]
@@ -154,7 +155,7 @@ def test_equations_are_emitted_as_often_as_the_schedule_says():
 def test_without_recomputation_the_forward_pass_is_emitted_once():
     planning = planning_of("mlp", (1, 1), False)
     first = [0] * len(planning.problem.nodes)
-    execution = build_execution(planning, first)
+    execution = build_execution(Solved(planning, first))
     assert execution.recomputed == frozenset()
     assert execution.schedule.steps == tuple(range(len(planning.units.units)))
 
@@ -167,7 +168,7 @@ def test_recomputed_units_run_just_before_the_time_they_are_recomputed_at():
 def test_recomputation_stands_behind_a_barrier_with_a_backward_value():
     planning = planning_of("mlp", (1, 1), False)
     solution = random_solution(planning, np.random.default_rng(0), remat=1.0)
-    execution = build_execution(planning, solution)
+    execution = build_execution(Solved(planning, solution))
     emitted = count_primitives(emit(execution), planning.units.graph.program)
     assert emitted["optimization_barrier"] >= 1
 
@@ -182,7 +183,7 @@ def test_recomputation_survives_compilation():
     units = units_of(jax.value_and_grad(loss), *args)
     planning = problem_of(units, (1, 1))
     solution = random_solution(planning, np.random.default_rng(0), remat=1.0)
-    execution = build_execution(planning, solution)
+    execution = build_execution(Solved(planning, solution))
     assert execution.recomputed
     compiled = (
         jax.jit(emit(execution), compiler_options=CPU_COMPILER_OPTIONS).lower(*args).compile()

@@ -6,7 +6,7 @@ import pytest
 
 import kiwi
 from examples import mlp
-from kiwi.planners.closed_loop import late_seconds
+from kiwi.planners.problem_planner import late_seconds
 from kiwi.plans.memory_report import unit_at_peak
 
 CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
@@ -66,16 +66,16 @@ def test_a_refusal_carries_the_nearest_plan(monkeypatch):
     """A compiler that needs 10 MiB more than anybody could know refuses every budget."""
     from dataclasses import replace
 
-    from kiwi.planners import closed_loop as loop
+    from kiwi.planners import tools
 
-    compile_for = loop.compile_for
+    compile_for = tools.compile_for
 
     def wasteful(target, step):
         compiled = compile_for(target, step)
         more = compiled.peak_bytes + 10 * 2**20
         return replace(compiled, peak_bytes=more, memory=None)
 
-    monkeypatch.setattr(loop, "compile_for", wasteful)
+    monkeypatch.setattr(tools, "compile_for", wasteful)
     budget = int(0.55 * free_peak())
     with pytest.raises(kiwi.errors.BudgetNotMetError) as refused:
         plan_under.__wrapped__(budget)
@@ -89,16 +89,16 @@ def test_where_no_plan_is_left_the_limit_is_lowered_by_less(monkeypatch):
     """The first program needs so much more that no plan is below; the others need no more."""
     from dataclasses import replace
 
-    from kiwi.planners import closed_loop as loop
+    from kiwi.planners import tools
 
-    compile_for, more = loop.compile_for, [int(0.45 * free_peak())]
+    compile_for, more = tools.compile_for, [int(0.45 * free_peak())]
 
     def wasteful_once(target, step):
         compiled = compile_for(target, step)
         peak = compiled.peak_bytes + (more.pop() if more else 0)
         return replace(compiled, peak_bytes=peak, memory=None)
 
-    monkeypatch.setattr(loop, "compile_for", wasteful_once)
+    monkeypatch.setattr(tools, "compile_for", wasteful_once)
     budget = int(0.6 * free_peak())
     plan = plan_under.__wrapped__(budget)
     assert plan.fits and not more

@@ -7,9 +7,9 @@ import pytest
 
 import kiwi
 from kiwi.errors import InfeasibleBudgetError
-from kiwi.planners.registry import PLANNERS, Way
+from kiwi.planners.paper_models import PAPER_MODELS
 
-FORMULATED_PLANNERS = [n for n, p in PLANNERS.items() if p.way is Way.MODEL]
+FORMULATED_PLANNERS = [planner.name for planner in PAPER_MODELS]
 WIDTH, BATCH = 64, 2048
 
 

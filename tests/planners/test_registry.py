@@ -7,7 +7,9 @@ import pytest
 from kiwi.cli.main import main
 from kiwi.errors import InvalidMeshError, UnknownPlannerError
 from kiwi.mesh import DeviceMesh
-from kiwi.planners.registry import PLANNERS, Way, described, planner_named
+from kiwi.planners.one_device import OneDevicePlanner
+from kiwi.planners.paper_models import PaperModel
+from kiwi.planners.registry import PLANNERS, described, planner_named
 from kiwi.solver import remat
 from kiwi.solver.formulations import FORMULATIONS
 
@@ -15,9 +17,9 @@ DOCUMENTS = ("docs/interface.md", "docs/rematerialisation.md")
 
 
 def test_every_planner_of_one_device_and_every_model_is_in_the_table():
-    schedules = {n for n, p in PLANNERS.items() if p.way is Way.SCHEDULE}
+    schedules = {n for n, p in PLANNERS.items() if isinstance(p, OneDevicePlanner)}
     assert schedules == set(remat.PLANNERS)
-    assert {p.model for p in PLANNERS.values() if p.way is Way.MODEL} < set(FORMULATIONS)
+    assert {p.model for p in PLANNERS.values() if isinstance(p, PaperModel)} < set(FORMULATIONS)
 
 
 @pytest.mark.parametrize("name", PLANNERS)
@@ -35,7 +37,7 @@ def test_an_unknown_name_lists_all():
 @pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNERS)
 def test_meshes_are_refused_by_schedules_alone(planner):
     planner.check(DeviceMesh.create((1,), "cpu"))
-    if planner.way is Way.SCHEDULE:
+    if not planner.is_sharding:
         with pytest.raises(InvalidMeshError, match="plans for one device, the mesh has 2"):
             planner.check(DeviceMesh.create((2,), "cpu"))
     else:

@@ -15,9 +15,12 @@ from examples import mlp
 from kiwi.emit.blocks import blocks
 from kiwi.memory import order_search as orders
 from kiwi.planners import closed_loop as loop
+from kiwi.planners import tools
+from kiwi.planners.problem_planner import ProblemSearch
 from kiwi.planners.reordered_units import Ordered, steps_of_units
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.recover import recover_solution
+from kiwi.problem.solved import Solved
 from tests.helpers.loops import LOOPS
 from tests.helpers.planning import array
 from tests.problem.test_kept_copies import ARGUMENTS, OPTIONS, WIDTH, step
@@ -47,12 +50,11 @@ def _given(plan):
     """The plan's solution, in the order of its problem."""
     planning = plan.origin.planning
     solution = recover_solution(planning, plan.ledger)
-    return Ordered.given(planning, solution, plan.execution.kept_copies)
+    return Ordered.given(Solved(planning, solution, plan.execution.kept_copies))
 
 
 def _estimate(ordered):
-    nodes = len(ordered.planning.problem.nodes)
-    return estimate_solution(ordered.planning, (0,) * nodes, ordered.kept)
+    return estimate_solution(ordered.solved)
 
 
 @pytest.fixture
@@ -60,13 +62,16 @@ def reordering(monkeypatch):
     """Plans without a check take any other order, whether their heap wastes or not."""
     monkeypatch.setattr(orders, "MOST_TRIES", 2000)
 
-    def anyhow(self, tried):
-        ordered = tried.ordered.another(ANY, ANY, self._settings.seed)
-        if ordered is None:  # Everything is in one loop.
-            return tried
-        return replace(tried, plan=self._plan_in(ordered, tried.plan.solve_result))
+    propose = ProblemSearch.propose
 
-    monkeypatch.setattr(loop.ClosedLoop, "_fitting_order", anyhow)
+    def anyhow(self, limit_bytes):
+        proposal = propose(self, limit_bytes)
+        ordered = proposal.ordered.another(ANY, ANY, 0)
+        if ordered is None:  # Everything is in one loop.
+            return proposal
+        return replace(proposal, plan=self._plan_in(ordered, proposal.plan.solve_result))
+
+    monkeypatch.setattr(ProblemSearch, "propose", anyhow)
 
 
 def test_the_given_order_is_estimated_alike():
@@ -142,7 +147,7 @@ def wasting(monkeypatch):
     """Makes the first program that is compiled waste as many bytes more as asked for."""
 
     def first_program(more_bytes):
-        compile_for, left = loop.compile_for, [more_bytes]
+        compile_for, left = tools.compile_for, [more_bytes]
 
         def compiled_with_waste(target, step):
             compiled = compile_for(target, step)
@@ -151,7 +156,7 @@ def wasting(monkeypatch):
             memory = replace(compiled.memory, fragmentation_bytes=wasted)
             return replace(compiled, peak_bytes=compiled.peak_bytes + more, memory=memory)
 
-        monkeypatch.setattr(loop, "compile_for", compiled_with_waste)
+        monkeypatch.setattr(tools, "compile_for", compiled_with_waste)
 
     return first_program
 

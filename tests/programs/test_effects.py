@@ -10,6 +10,7 @@ from jax.experimental import io_callback
 
 from kiwi.emit.emission import emit
 from kiwi.emit.execution import build_execution
+from kiwi.problem.solved import Solved
 from tests.emit.test_emission import random_solution
 from tests.helpers.planning import array, flat, problem_of, units_of
 
@@ -67,7 +68,7 @@ def test_callbacks_are_not_recomputed(name):
     units = units_of(step_of(name, seen), *shapes)
     planning = problem_of(units, (1, 1))
     solution = random_solution(planning, np.random.default_rng(0), remat=1.0)
-    execution = build_execution(planning, solution)
+    execution = build_execution(Solved(planning, solution))
     around = {units.graph.opcode_of(units.units[u].root) for u in execution.recomputed}
     assert "tanh" in around
     rng = np.random.default_rng(1)
@@ -99,7 +100,7 @@ def test_effects_keep_their_order():
     square = array(WIDTH, WIDTH)
     units = units_of(step, square, square, array(8, WIDTH), donated=(0, 1))
     planning = problem_of(units, (1, 1))
-    execution = build_execution(planning, [0] * len(planning.problem.nodes))
+    execution = build_execution(Solved(planning, [0] * len(planning.problem.nodes)))
     jax.jit(emit(execution))(*[np.ones(s, np.float32) for s in ((16, 16), (16, 16), (8, 16))])
     jax.effects_barrier()
     assert seen == ["first layer", "loss", "second layer"]

@@ -11,6 +11,7 @@ import pytest
 import kiwi
 from kiwi.emit.emission import emit
 from kiwi.emit.execution import Execution, build_execution
+from kiwi.problem.solved import Solved
 from tests.emit.test_emission import random_solution
 from tests.helpers.planning import array, flat, problem_of, units_of
 
@@ -43,7 +44,7 @@ def recomputing(kind: str, mesh_shape: tuple[int, ...]) -> Execution:
     shapes = [array(*np.shape(a), dtype=a.dtype) for a in arguments(kind)]
     planning = problem_of(units_of(STEP, *shapes), mesh_shape)
     solution = random_solution(planning, np.random.default_rng(0), remat=1.0)
-    return build_execution(planning, solution)
+    return build_execution(Solved(planning, solution))
 
 
 def random_bits(execution: Execution) -> list[int]:

@@ -14,7 +14,7 @@ from examples import gpt, mlp
 from examples.baselines import Baseline, compile_baseline, estimate_baseline
 from kiwi.hlo.tracing import trace
 from kiwi.mesh import DeviceMesh
-from kiwi.planners.xla_shardings import propagated_shardings
+from kiwi.planners.xla import propagated_shardings
 
 MESH = DeviceMesh.create((2, 4), "h100-sxm")
 
@@ -94,7 +94,7 @@ import jax, jax.numpy as jnp, sys
 from jax.sharding import PartitionSpec as P
 from kiwi.hlo.tracing import trace
 from kiwi.mesh import DeviceMesh
-from kiwi.planners.xla_shardings import propagated_shardings
+from kiwi.planners.xla import propagated_shardings
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -1,5 +1,6 @@
-"""The baselines of the paper: recomputation by a rule, then sharding of the rewritten graph.
+"""Sharding alone, and the baselines of the paper that recompute by a rule before they shard.
 
+- "alpa": sharding without recomputation (Zheng et al. 2022).
 - "alpa+dots": matrix products (and convolutions) are kept, everything else of the forward pass
   is recomputed: the policy `jax.checkpoint_policies.dots_saveable` over the whole step.
 - "alpa+megatron": the attention core is recomputed (Korthikanti et al. 2022, section 5): what
@@ -15,6 +16,8 @@ Sharding is then chosen under the memory limit by the same solver as for "alpa".
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from kiwi.errors import InfeasibleBudgetError, InvalidFunctionError
 from kiwi.hlo.graph import Phase
@@ -22,20 +25,23 @@ from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
+from kiwi.planners.problem_planner import ProblemPlanner
+from kiwi.problem.build import Fixed
 from kiwi.problem.fixed_recomputation import may_be_recomputed
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
+from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
 from kiwi.solver.remat import RematGraph, solve
 from kiwi.solver.remat.solve import DEFAULT_PLANNER
 from kiwi.xla.compilers import memory_model
 
-Rule = Callable[[UnitGraph, Settings], frozenset[int]]
-"""From the units of a step to the indices of those that are to be recomputed."""
+Rule = Callable[[UnitGraph, int, Settings], frozenset[int]]
+"""From the units of a step and a budget in bytes to the indices of the units to recompute."""
 
 _MATMULS = frozenset({"dot_general", "conv_general_dilated"})
 
 
-def all_but_matmuls(units: UnitGraph, _: Settings) -> frozenset[int]:
+def all_but_matmuls(units: UnitGraph, _: int, __: Settings) -> frozenset[int]:
     """Units of the forward pass without a matrix product."""
     return frozenset(
         unit.index
@@ -44,7 +50,7 @@ def all_but_matmuls(units: UnitGraph, _: Settings) -> frozenset[int]:
     )
 
 
-def attention_core(units: UnitGraph, _: Settings) -> frozenset[int]:
+def attention_core(units: UnitGraph, _: int, __: Settings) -> frozenset[int]:
     """Units on a way from scores through a softmax to the mixed values, without the latter.
 
     **Raises:** `InvalidFunctionError` if there is none.
@@ -68,7 +74,7 @@ def attention_core(units: UnitGraph, _: Settings) -> frozenset[int]:
     return frozenset(found)
 
 
-def rematerialised_first(units: UnitGraph, settings: Settings) -> frozenset[int]:
+def rematerialised_first(units: UnitGraph, budget_bytes: int, settings: Settings) -> frozenset[int]:
     """What a schedule for one device runs twice, under the budget of all devices together.
 
     **Raises:** `InfeasibleBudgetError` if there is no such schedule.
@@ -77,7 +83,7 @@ def rematerialised_first(units: UnitGraph, settings: Settings) -> frozenset[int]
     try:
         result = solve(
             _unsharded_graph(units, settings),
-            devices * settings.memory_budget_bytes,
+            devices * budget_bytes,
             DEFAULT_PLANNER,
             settings.time_limit_seconds / 2,
             settings.seed,
@@ -85,8 +91,7 @@ def rematerialised_first(units: UnitGraph, settings: Settings) -> frozenset[int]
     except InfeasibleBudgetError as error:
         least = None if not error.least_peak_bytes else -(-error.least_peak_bytes // devices)
         raise InfeasibleBudgetError(
-            f"No schedule of unsharded values fits {devices} times "
-            f"{format_bytes(settings.memory_budget_bytes)}.",
+            f"No schedule of unsharded values fits {devices} times {format_bytes(budget_bytes)}.",
             cause="The first of the two passes sees no sharding.",
             suggestion='planner="joint", or a larger memory_budget.',
             least_peak_bytes=least,
@@ -130,3 +135,38 @@ def _walk(start: int, neighbours: dict[int, set[int]], stops: frozenset[int]) ->
         found |= new
         waiting += new - stops
     return found
+
+
+@dataclass(frozen=True)
+class Alpa(ProblemPlanner):
+    """Sharding alone."""
+
+    heeds_hints: ClassVar[bool] = True
+    opens_loops: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class RuleBased(ProblemPlanner):
+    """Sharding of the step in which `rule` says what is recomputed."""
+
+    rule: Rule
+
+    def fix(self, fixed: Fixed, step: StepToPlan, budget_bytes: int, settings: Settings) -> Fixed:
+        """Fixes what is recomputed."""
+        return replace(fixed, rewrite=self.rule(step.units, budget_bytes, settings))
+
+
+@dataclass(frozen=True)
+class TwoPass(RuleBased):
+    """The same where the rule depends on the budget."""
+
+    def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> None:
+        """What is recomputed depends on the budget: no other budget's problem will do."""
+
+
+ALPA = Alpa("alpa", "sharding alone (Zheng et al., 2022)")
+RULE_BASED = (
+    RuleBased("alpa+dots", "sharding, with all but matrix products recomputed", all_but_matmuls),
+    RuleBased("alpa+megatron", "sharding, with the attention core recomputed", attention_core),
+    TwoPass("two-pass", "recomputation of unsharded values, then sharding", rematerialised_first),
+)

@@ -12,8 +12,7 @@ import kiwi
 from examples import encoder, gpt
 from kiwi.errors import InfeasibleBudgetError, InvalidFunctionError
 from kiwi.hlo.graph import Phase
-from kiwi.planners.recomputation_rules import attention_core
-from kiwi.planners.registry import PLANNERS
+from kiwi.planners.alpa import RULE_BASED, attention_core
 from kiwi.problem.fixed_recomputation import rewritten
 from tests.helpers.planning import array, units_of
 
@@ -88,7 +87,7 @@ def test_a_step_without_attention_has_no_core():
         return jax.grad(lambda w: jnp.sum(jax.nn.softmax(jnp.tanh(x @ w)) ** 2))(w)
 
     with pytest.raises(InvalidFunctionError, match="no attention core"):
-        attention_core(units_of(step, array(8, 8), array(4, 8)), None)  # type: ignore[arg-type]
+        attention_core(units_of(step, array(8, 8), array(4, 8)), 0, None)  # type: ignore[arg-type]
 
 
 def test_two_passes_recompute_more_under_tighter_budgets_and_nothing_without(free):
@@ -121,7 +120,7 @@ def test_joint_is_never_slower_by_more_than_its_gap(free):
         assert joint.estimate.step_seconds <= slack * base.estimate.step_seconds
 
 
-@pytest.mark.parametrize("planner", [n for n, p in PLANNERS.items() if p.rule])
+@pytest.mark.parametrize("planner", [p.name for p in RULE_BASED])
 def test_a_verified_plan_computes_the_same(planner):
     model, budget = "gpt", NO_LIMIT
     if planner == "two-pass":

@@ -8,11 +8,13 @@ import kiwi
 from examples import gpt, mlp
 from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
 from kiwi.memory import residency
-from kiwi.planners import baseline_starts as starts
-from kiwi.planners.baseline_starts import begin_with, begun_by_baselines, fastest_start, may_help
-from kiwi.planners.closed_loop import ClosedLoop
-from kiwi.planners.planning import formulate, make_plan
+from kiwi.planners.joint import fastest_start, may_help
+from kiwi.planners.problem_planner import ProblemPlanner
+from kiwi.planners.registry import JOINT
+from kiwi.planners.tools import Tools
 from kiwi.plans.estimate import estimate_solution
+from kiwi.problem.solved import Solved, Start
+from kiwi.problem.step import StepToPlan
 from kiwi.problem.translation import Choices, offered
 
 GPT = replace(gpt.SIZES["tiny"], vocabulary=0, layers=1)
@@ -41,17 +43,21 @@ def dots():
 def _joint(plan, budget=NO_LIMIT_BYTES):
     """What the problem of "joint" is formulated from, for the step of a plan."""
     settings = replace(plan.origin.settings, planner="joint", memory_budget_bytes=budget)
-    return plan.origin.traced, settings
+    return StepToPlan(plan.origin.traced), settings
+
+
+def _formulated(step, settings, **options):
+    return JOINT.formulate(step, settings.memory_budget_bytes, settings, **options)
 
 
 def test_choices_are_a_solution_of_the_problem_that_offers_them(dots):
     plan, choices = dots
     assert choices.solution_of(plan.origin.planning) == plan.solve_result.solution
-    traced, settings = _joint(plan)
-    offering = formulate(traced, None, settings, offered=offered([choices]))
+    step, settings = _joint(plan)
+    offering = _formulated(step, settings, offered=offered([choices]))
     solution = choices.solution_of(offering)
     assert solution is not None and Choices.of(offering, solution) == choices
-    estimate = estimate_solution(offering, solution)
+    estimate = estimate_solution(Solved(offering, solution))
     assert estimate.step_seconds == pytest.approx(plan.estimate.step_seconds, rel=1e-9)
     assert estimate.recompute_seconds == pytest.approx(plan.estimate.recompute_seconds, rel=1e-9)
     assert estimate.peak_bytes == plan.estimate.peak_bytes
@@ -61,8 +67,8 @@ def test_without_the_offer_they_are_none(dots, monkeypatch):
     """Where each value may be recomputed at its own first late reader only: no long chains."""
     plan, choices = dots
     monkeypatch.setattr(residency, "MAX_TIMES", 1)
-    traced, settings = _joint(plan)
-    assert choices.solution_of(formulate(traced, None, settings)) is None
+    step, settings = _joint(plan)
+    assert choices.solution_of(_formulated(step, settings)) is None
 
 
 def test_offers_are_joined_and_keep_what_is_there(dots):
@@ -72,9 +78,9 @@ def test_offers_are_joined_and_keep_what_is_there(dots):
     assert [len(set(r)) for r in both] == [len(r) for r in both]
     assert max(map(len, both)) == 2
     assert [r[0] for r in both] == [r for _, r in mine.units]
-    traced, settings = _joint(plan)
-    alone = formulate(traced, None, settings)
-    more = formulate(traced, None, settings, offered=both)
+    step, settings = _joint(plan)
+    alone = _formulated(step, settings)
+    more = _formulated(step, settings, offered=both)
     for old, new, given in zip(alone.unit_nodes, more.unit_nodes, both, strict=True):
         count = len(old.residency.options)
         assert new.residency.options[:count] == old.residency.options
@@ -84,16 +90,11 @@ def test_offers_are_joined_and_keep_what_is_there(dots):
 def test_a_search_that_begins_with_a_baseline_never_ends_behind_it(dots):
     plan, choices = dots
     budget = plan.estimate.peak_bytes
-    traced, settings = _joint(plan, budget)
-
-    def formulated(own, *, offered=()):
-        return formulate(traced, None, own, offered=offered)
-
-    begun = begin_with([choices], settings, formulated)
-    assert begun is not None
-    planning, start = begun
-    assert fastest_start(planning, [choices], budget - 1) is None
-    found = make_plan(traced, None, settings, planning=planning, warm_start=start)
+    step, settings = _joint(plan, budget)
+    start = JOINT.start_from([choices], step, budget, settings)
+    assert start is not None
+    assert fastest_start(start.problem, [choices], budget - 1) is None
+    found = JOINT.make(step, settings, start)
     assert found.estimate.step_seconds <= plan.estimate.step_seconds * (1 + 1e-9)
     assert found.fits
 
@@ -107,11 +108,11 @@ def keeping(monkeypatch):
 def test_joint_ends_with_a_plan_where_a_baseline_has_one(keeping, tmp_path):
     rule = _planned(mlp, MLP, "alpa+dots", TIGHT_BYTES)
     assert rule.fits
-    traced, settings = _joint(rule, TIGHT_BYTES)
+    step, settings = _joint(rule, TIGHT_BYTES)
     with pytest.raises((InfeasibleBudgetError, NoPlanFoundError)):
-        ClosedLoop(traced, formulate(traced, None, settings), settings).run(None)
+        JOINT.search(step, TIGHT_BYTES, Tools.of(settings), Start(_formulated(step, settings)))
     settings = replace(settings, time_limit_seconds=30.0, gap=0.12)  # It ends with the gap.
-    plan = make_plan(traced, None, settings)
+    plan = JOINT.make(step, settings)
     assert plan.fits and plan.planner == "joint" and plan.execution.recomputed
     # What it began with had been searched for a second, and to a gap.
     assert plan.estimate.step_seconds <= rule.estimate.step_seconds / (1 - settings.gap)
@@ -125,24 +126,23 @@ def test_joint_ends_with_a_plan_where_a_baseline_has_one(keeping, tmp_path):
         assert again in changed.execution.recomputed and changed.fits
 
 
-def test_without_a_plan_of_any_baseline_there_is_no_start(keeping):
-    traced, settings = _joint(_planned(mlp, MLP, "alpa"), 1000)
-    asked = []
+def test_without_a_plan_of_any_baseline_there_is_no_start(keeping, monkeypatch):
+    step, settings = _joint(_planned(mlp, MLP, "alpa"), 1000)
+    formulate, asked = ProblemPlanner.formulate, []
 
-    def formulated(own, *, offered=()):
-        asked.append(own.planner)
-        return formulate(traced, None, own, offered=offered)
+    def formulated(self, *arguments, **options):
+        asked.append(self)
+        return formulate(self, *arguments, **options)
 
-    assert begun_by_baselines(traced, settings, formulated) is None
-    assert tuple(asked) == starts.BASELINES  # two of them raise errors of their own
+    monkeypatch.setattr(ProblemPlanner, "formulate", formulated)
+    assert JOINT.other_start(NoPlanFoundError(""), step, 1000, Tools.of(settings)) is None
+    assert tuple(asked) == JOINT.baselines  # two of them raise errors of their own
     with pytest.raises(InfeasibleBudgetError):
-        make_plan(traced, None, settings)
+        JOINT.make(step, settings)
 
 
-def test_baselines_are_asked_only_where_they_may_help(dots):
-    settings = _joint(dots[0], 1000)[1]
+def test_baselines_are_asked_only_where_they_may_help():
     near = InfeasibleBudgetError("", least_peak_bytes=1100)
     far = InfeasibleBudgetError("", least_peak_bytes=2000)
-    assert may_help(near, settings) and may_help(NoPlanFoundError(""), settings)
-    assert not may_help(far, settings)
-    assert not may_help(near, replace(settings, planner="alpa"))
+    assert may_help(near, 1000) and may_help(NoPlanFoundError(""), 1000)
+    assert not may_help(far, 1000)

@@ -9,6 +9,7 @@ value changes what Shardy propagates to it.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,10 +18,23 @@ from jax.sharding import PartitionSpec
 from kiwi.hlo.program import Program
 from kiwi.hlo.sharding_constraints import constrained
 from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.options import Settings
+from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.problem.build import Fixed
+from kiwi.problem.step import StepToPlan
 from kiwi.xla.op_shardings import ShardedInstruction, entry_instructions, tensor_sharding
 from kiwi.xla.propagation import propagated_text_on_cpu
 from kiwi.xla.step import Step
+
+
+@dataclass(frozen=True)
+class Xla(ProblemPlanner):
+    """Decides nothing but what XLA leaves open: how operators yield the propagated shardings."""
+
+    def fix(self, fixed: Fixed, step: StepToPlan, budget_bytes: int, settings: Settings) -> Fixed:
+        """Fixes every value's sharding."""
+        return replace(fixed, values=propagated(step.program, settings.mesh, fixed))
+
 
 _SCOPE = re.compile(r"kiwi_equation_(\d+)")
 

@@ -1,0 +1,112 @@
+"""Sharding and recomputation together; it begins with a baseline's plan where it finds none alone.
+
+The residencies that "joint" chooses from are a selection (`kiwi.memory.residency.MAX_TIMES`),
+and there are many more of its options than of a baseline's. Close to the least memory that is
+possible its search may end without a plan where one of theirs has one. Then
+
+1. the baselines plan the step for the same budget;
+2. what the fastest of them recomputes, and when, is offered to "joint"
+   (`kiwi.problem.build.Fixed.offered`), so that its plan is a solution of that problem
+   (`kiwi.problem.translation.Choices`); short searches end worse if offered what all of them do;
+3. the search begins with it, and never ends behind it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, KiwiError
+from kiwi.options import Settings
+from kiwi.planners.closed_loop import Refusal
+from kiwi.planners.problem_planner import ProblemPlanner
+from kiwi.planners.tools import Tools
+from kiwi.plans.estimate import estimate_solution
+from kiwi.problem.build import PlanningProblem
+from kiwi.problem.solved import Solved, Start
+from kiwi.problem.step import StepToPlan
+from kiwi.problem.translation import Choices, offered
+from kiwi.solver.evaluate import evaluate
+
+HOPELESS = 1.25
+"""How far above the budget, relatively, the smallest peak found may be for baselines to be asked:
+what they recompute is another selection, not another step."""
+
+
+@dataclass(frozen=True)
+class Joint(ProblemPlanner):
+    """Sharding and recomputation of each operator as one choice.
+
+    - `baselines`: whose plans it may begin with.
+    """
+
+    baselines: tuple[ProblemPlanner, ...] = ()
+
+    recomputes: ClassVar[bool] = True
+    heeds_hints: ClassVar[bool] = True
+    opens_loops: ClassVar[bool] = True
+
+    def other_start(
+        self, error: Refusal, step: StepToPlan, budget_bytes: int, tools: Tools
+    ) -> Start | None:
+        """The fastest baseline's plan within the budget; the baselines share half of the time."""
+        if not may_help(error, budget_bytes):
+            return None
+        found = sorted(self._baseline_choices(step, budget_bytes, tools), key=lambda each: each[0])
+        choices = [choices for _, choices in found]
+        return self.start_from(choices, step, budget_bytes, tools.settings)
+
+    def start_from(
+        self, choices: Sequence[Choices], step: StepToPlan, budget_bytes: int, settings: Settings
+    ) -> Start | None:
+        """The problem in which the first of some plans that fits is a solution, and that solution.
+
+        **Arguments:**
+
+        - `choices`: of plans, fastest first.
+        """
+        for each in choices:
+            problem = self.formulate(step, budget_bytes, settings, offered=offered([each]))
+            solution = fastest_start(problem, [each], budget_bytes)
+            if solution is not None:
+                return Start(problem, solution)
+        return None
+
+    def _baseline_choices(
+        self, step: StepToPlan, budget_bytes: int, tools: Tools
+    ) -> Iterator[tuple[float, Choices]]:
+        """Of the baselines that have a plan, its seconds and what it chooses."""
+        seconds = tools.settings.time_limit_seconds / (2 * len(self.baselines))
+        own = tools.unchecked.with_settings(time_limit_seconds=seconds)
+        for baseline in self.baselines:
+            if step.program.loops and not baseline.opens_loops:
+                continue
+            try:
+                problem = baseline.formulate(step, budget_bytes, own.settings)
+                plan = baseline.search(step, budget_bytes, own, Start(problem))
+            except KiwiError:  # it has no plan, or cannot take the step: another one may
+                continue
+            assert plan.solve_result.solution is not None
+            choices = Choices.of(problem, plan.solve_result.solution)
+            yield plan.estimate.step_seconds, choices
+
+
+def may_help(error: Refusal, budget_bytes: int) -> bool:
+    """Whether baselines are worth asking after "joint" found no plan."""
+    if isinstance(error, BudgetNotMetError):
+        return False
+    least = error.least_peak_bytes if isinstance(error, InfeasibleBudgetError) else None
+    return least is None or least <= HOPELESS * budget_bytes
+
+
+def fastest_start(
+    problem: PlanningProblem, choices: Sequence[Choices], budget_bytes: int
+) -> tuple[int, ...] | None:
+    """Of several plans, as solutions of a problem, the fastest that fits; None if none does."""
+    limited = replace(problem.problem, limit_bytes=budget_bytes)
+    starts = [start for each in choices if (start := each.solution_of(problem)) is not None]
+    priced = [(evaluate(limited, start), start) for start in starts]
+    feasible = [(price.cost, start) for price, start in priced if price.feasible]
+    for _, start in sorted(feasible):
+        if estimate_solution(Solved(problem, start)).peak_bytes <= budget_bytes:
+            return start
+    return None

@@ -1,0 +1,123 @@
+"""Schedules that are sought under other limits until a compiled program is well within the budget.
+
+What the planners of schedules supply to the closed loop (`kiwi.planners.closed_loop`): "two-stage",
+the paper's models and the planners of one device. They know no memory but what a schedule asks for,
+so that what a compiled program needs beyond the budget is taken off the limit. ("joint" corrects
+its problem instead: `kiwi.planners.problem_planner`.)
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kiwi.planners.closed_loop import Orders, Proposal, Refusal
+from kiwi.plans.plan import Plan
+from kiwi.plans.rounds import Round
+
+MOST_ROUNDS = 4
+"""How many schedules are sought at most; they share the time limit."""
+ORDERS = range(3)
+"""One number for each other order of a schedule."""
+WORTH = 0.005
+"""Share of the budget by which a limit has to rise for another schedule to be sought."""
+
+CLOSE = 1.03
+"""Up to how far above the budget, relatively, the smallest peak known may be for a search that
+found nothing to be repeated."""
+
+Reordered = Callable[[Plan, int, int], Plan | None]
+"""From a plan that is over the budget as compiled, its limit and the excess in bytes: the same
+computations in another order, None if there is none."""
+
+
+@dataclass(eq=False)
+class LimitSearch:
+    """Moves the limit by what the last program was over the budget or below it, so that a
+    correction that was too large is taken back.
+
+    - `find`: finds a plan for a limit in bytes, not yet compiled.
+    - `varies`: whether `find` finds another plan when asked for the same limit again. That is done
+      where a lower limit is refused; then a limit between the two follows. And it is done where the
+      budget itself is refused, but hardly less than the smallest peak that is known.
+    """
+
+    find: Callable[[int], Plan]
+    budget_bytes: int
+    cause: str
+    instead: str = ""
+    varies: bool = False
+    other_order: Reordered | None = None
+    orders: Orders = field(default_factory=lambda: Orders(range(0)))
+    most_rounds: int = MOST_ROUNDS
+    _limit_bytes: int = 0
+    _refused_bytes: int = 0
+    _best_bytes: int | None = None
+
+    def propose(self, limit_bytes: int) -> Proposal:
+        """The plan that `find` finds."""
+        self._limit_bytes = limit_bytes
+        plan = self.find(limit_bytes)
+        return self._proposal(plan, plan.solve_result.seconds)
+
+    def reordered(self, proposal: Proposal, number: int) -> Proposal | None:
+        """The same schedule in another order, which is to need less by the excess."""
+        if self.other_order is None:
+            return None
+        over_bytes = proposal.plan.peak_bytes - self.budget_bytes
+        other = self.other_order(proposal.plan, proposal.limit_bytes, over_bytes)
+        return None if other is None else self._proposal(other, 0.0)
+
+    def fallback(self, best: Plan | None) -> None:
+        """No plan is known before."""
+
+    def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
+        """The limit rises by the room that is left, or falls by the excess."""
+        limit_bytes = self._above(plan, rounds) if plan.fits else self._below(plan)
+        if plan.fits:
+            self._best_bytes = plan.estimate.peak_bytes
+        if self._best_bytes is not None:
+            gained_bytes = limit_bytes - self._best_bytes
+            return limit_bytes if gained_bytes >= WORTH * self.budget_bytes else None
+        return limit_bytes if limit_bytes > 0 else None
+
+    def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
+        """A limit between the smallest peak known and the last one, if that may help."""
+        if not rounds:
+            return self._limit_bytes if self._may_vary(error) else None
+        if self._best_bytes is not None:
+            return None
+        last_bytes = min(each.predicted_peak_bytes for each in rounds)
+        least_bytes = getattr(error, "least_peak_bytes", None) or last_bytes
+        lower_bytes = least_bytes if least_bytes < last_bytes else 0
+        self._refused_bytes = max(self._refused_bytes, self._limit_bytes, lower_bytes)
+        if self.varies:
+            return min(each.limit_bytes for each in rounds)
+        return (self._refused_bytes + last_bytes) // 2 if lower_bytes else None
+
+    def _above(self, plan: Plan, rounds: Sequence[Round]) -> int:
+        """Takes back what was taken off too much; a first plan had nothing taken off."""
+        own_bytes = plan.estimate.peak_bytes
+        over = [r.predicted_peak_bytes for r in rounds if r.peak_bytes > self.budget_bytes]
+        if not over:
+            return own_bytes
+        limit_bytes = own_bytes + self.budget_bytes - plan.peak_bytes
+        return limit_bytes if limit_bytes < min(over) else (own_bytes + min(over)) // 2
+
+    def _below(self, plan: Plan) -> int:
+        # What is predicted may lie below the limit: taken off that, the same plan would be found.
+        own_bytes = plan.estimate.peak_bytes
+        limit_bytes = min(self._limit_bytes, own_bytes) - (plan.peak_bytes - self.budget_bytes)
+        if self.varies and limit_bytes <= self._refused_bytes:
+            limit_bytes = (self._refused_bytes + own_bytes) // 2
+        return limit_bytes
+
+    def _may_vary(self, error: Refusal) -> bool:
+        """Whether another search may find what the first one did not: just a smaller peak."""
+        least_bytes = getattr(error, "least_peak_bytes", None) or math.inf
+        bound_bytes = getattr(error, "least_peak_bound_bytes", None) or 0
+        is_close = bound_bytes <= self.budget_bytes and least_bytes <= CLOSE * self.budget_bytes
+        return self.varies and is_close
+
+    def _proposal(self, plan: Plan, seconds: float) -> Proposal:
+        limit_bytes = self._limit_bytes
+        return Proposal(plan, limit_bytes, seconds, self.budget_bytes - limit_bytes)

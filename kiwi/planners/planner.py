@@ -1,0 +1,197 @@
+"""What every planner is: an object that plans a step for a budget.
+
+A planner is a frozen dataclass with its parameters as fields, and says by attributes what it can
+do. It is found by its name in `kiwi.planners.registry`.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from kiwi.emit.execution import build_execution
+from kiwi.errors import (
+    InvalidArgumentError,
+    InvalidMeshError,
+    LoopNotSupportedError,
+    ShardingConflictError,
+)
+from kiwi.hlo.program import Program
+from kiwi.memory.residency import Residency
+from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
+from kiwi.options import Settings
+from kiwi.planners.tools import Tools, check_search
+from kiwi.planners.user_pins import resolve_pins
+from kiwi.plans.breakdown import Ledger
+from kiwi.plans.decision import decisions
+from kiwi.plans.estimate import estimate_solution
+from kiwi.plans.estimate_without_barriers import estimate_as_written
+from kiwi.plans.plan import Plan
+from kiwi.problem.build import Fixed, PlanningProblem, build_problem
+from kiwi.problem.pins import Pins
+from kiwi.problem.solved import Solved, Start
+from kiwi.problem.step import StepToPlan
+from kiwi.solver import SolveResult
+from kiwi.xla.compilers import memory_model
+
+
+@dataclass(frozen=True)
+class Planner(ABC):
+    """A planner; subclasses implement `plan`.
+
+    - `description`: what it decides, on one line.
+    - `recomputes`: whether its problem offers recomputation, and it heeds hints of that.
+    - `heeds_hints`: whether it heeds hints and constraints of shardings.
+    - `opens_loops`: whether it plans the bodies of scans, see `kiwi.hlo.loops`.
+    - `is_sharding`: whether it plans for several devices.
+    """
+
+    name: str
+    description: str
+
+    recomputes: ClassVar[bool] = False
+    heeds_hints: ClassVar[bool] = False
+    opens_loops: ClassVar[bool] = False
+    is_sharding: ClassVar[bool] = True
+
+    @abstractmethod
+    def plan(
+        self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
+    ) -> Plan:
+        """The plan of a step for a budget in bytes per device.
+
+        **Arguments:**
+
+        - `start`: a problem at hand, and a solution to begin with (see `start_for`). Planners
+          without such a problem pass over it.
+
+        **Raises:** `InfeasibleBudgetError` or `NoPlanFoundError` where there is no plan;
+        `BudgetNotMetError` where none fits as compiled.
+        """
+
+    def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> Start | None:
+        """What plans for budgets from `budget_bytes` on can share; None if that is nothing."""
+        return None
+
+    def check(self, mesh: DeviceMesh) -> None:
+        """Raises `InvalidMeshError` where it cannot plan for the mesh."""
+        if not self.is_sharding and mesh.size != 1:
+            raise InvalidMeshError(
+                f"The planner {self.name!r} plans for one device, the mesh has {mesh.size}.",
+                suggestion='mesh_shape=(1,), or planner="joint", which shards too.',
+            )
+
+    def make(self, step: StepToPlan, settings: Settings, start: Start | None = None) -> Plan:
+        """Checks the request, plans the step for the settings, and times that.
+
+        **Raises:** the errors of the checks and of `plan`; `LoopNotSupportedError`.
+        """
+        started = time.monotonic()
+        check_search(settings)
+        self.check(settings.mesh)
+        self._check_step(step, settings)
+        plan = self.plan(step, settings.memory_budget_bytes, Tools.of(settings), start)
+        seconds = step.traced.seconds + time.monotonic() - started
+        return replace(plan, planning_seconds=seconds)
+
+    def _check_step(self, step: StepToPlan, settings: Settings) -> None:
+        if step.program.loops and not self.opens_loops:
+            raise LoopNotSupportedError(
+                f"The planner {self.name!r} cannot plan the bodies of scans: the step has "
+                f"{len(step.program.loops)}.",
+                cause="Its schedules run every operator of a step in one sequence.",
+                suggestion="open_loops=False, which plans each scan as one operator, or "
+                'planner="joint".',
+            )
+        if settings.verify == "cpu" and step.program.host_values:
+            raise InvalidArgumentError(
+                'verify="cpu" cannot check a plan with arguments or results in host memory.',
+                cause="XLA:CPU has one memory, and leaves copies between two of them out.",
+                suggestion='verify="cuda" or "device", or verify=None.',
+            )
+
+    def formulate(
+        self,
+        step: StepToPlan,
+        budget_bytes: int,
+        settings: Settings,
+        *,
+        offered: tuple[tuple[Residency, ...], ...] = (),
+    ) -> PlanningProblem:
+        """The problem of a step; `offered` as in `kiwi.problem.build.Fixed`."""
+        program, mesh = step.program, settings.mesh
+        arguments = step.given_arguments(mesh)
+        pins = resolve_pins(
+            step.traced,
+            settings.constraints,
+            mesh,
+            heeds_hints=self.heeds_hints,
+            recomputes=self.recomputes,
+            dropped=settings.dropped_pins,
+        )
+        arguments |= _pinned_arguments(program, pins, arguments, mesh)
+        results = step.given_results(mesh)
+        replaced = step.replaced_arguments()
+        carried = {p: argument for p, argument in replaced.items() if p not in results}
+        fixed = Fixed(
+            arguments,
+            results,
+            carried,
+            self.recomputes,
+            target=memory_model(settings.verify),
+            offered=offered,
+            pins=pins,
+        )
+        fixed = self.fix(fixed, step, budget_bytes, settings)
+        return build_problem(step.units, mesh, fixed, budget_bytes)
+
+    def fix(self, fixed: Fixed, step: StepToPlan, budget_bytes: int, settings: Settings) -> Fixed:
+        """What the caller fixes, with what the planner fixes by a rule before it searches."""
+        return fixed
+
+    def plan_of(
+        self, step: StepToPlan, solved: Solved, result: SolveResult, budget_bytes: int
+    ) -> Plan:
+        """The plan of a solution, not yet compiled; `result` is what the solver says of it."""
+        estimate = estimate_solution(solved)
+        as_is = solved.problem.fixed.values
+        mesh = solved.problem.mesh
+        return Plan(
+            mesh=mesh,
+            profile=mesh.hardware.name,
+            planner=self.name,
+            memory_budget_bytes=budget_bytes,
+            estimate=estimate,
+            compiled=None,
+            solve_result=result,
+            decisions=decisions(solved),
+            execution=build_execution(solved),
+            trees=step.traced.trees,
+            notes=(),
+            planning_seconds=0.0,
+            ledger=Ledger((), ()),
+            as_written=estimate_as_written(solved, estimate) if as_is else None,
+        )
+
+
+def _pinned_arguments(
+    program: Program, pins: Pins, given: dict[int, TensorSharding], mesh: DeviceMesh
+) -> dict[int, TensorSharding]:
+    """The arguments whose shardings pins leave no choice.
+
+    **Raises:** `ShardingConflictError` if `in_shardings` says otherwise.
+    """
+    found = {}
+    for value in set(pins.values) & set(program.arguments):
+        shape = program.values[value].shape
+        options = [given[value]] if value in given else enumerate_shardings(shape, mesh)
+        allowed = pins.of_source(value, options)
+        if not allowed:
+            labels = " and ".join(pin.label for pin in pins.values[value])
+            raise ShardingConflictError(
+                f"in_shardings gives {mesh.describe(given[value])}, which contradicts {labels}.",
+                suggestion="Drop one of them.",
+            )
+        if len(allowed) == 1:
+            found[value] = allowed[0]
+    return found

@@ -1,0 +1,364 @@
+"""Planners whose plans are solutions of the `Problem` of the step: the search, and what it learns.
+
+1. The problem is solved under the limit; copies that fit beside the solution are kept
+   (`kiwi.problem.kept_copies`).
+2. What a compiled program holds beyond the prediction, unit by unit, becomes memory of the problem
+   that no option can avoid (`kiwi.xla.excess_memory`); what its heap wastes lowers the limit. The
+   next search starts from the last solution. If no plan is left, the limit is lowered by half as
+   much: another plan's heap may waste less.
+3. Without a compiler, the limit is lowered by what the predicted size of XLA's heap
+   (`kiwi.memory.heap`) is over the budget.
+4. Where a peak is over the budget by no more than the heap wastes, units change places
+   (`kiwi.planners.reordered_units`).
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
+from kiwi.options import Settings
+from kiwi.planners.closed_loop import ClosedLoop, Orders, Proposal, Refusal
+from kiwi.planners.infeasible_pins import blamed
+from kiwi.planners.planner import Planner
+from kiwi.planners.progress import ProgressLog
+from kiwi.planners.reordered_units import Ordered, reformulated
+from kiwi.planners.tools import Tools
+from kiwi.plans.breakdown import build_ledger
+from kiwi.plans.origin import Origin
+from kiwi.plans.plan import Plan
+from kiwi.plans.rounds import Round
+from kiwi.problem.build import PlanningProblem
+from kiwi.problem.kept_copies import SHARE_OF_TIME, kept_copies
+from kiwi.problem.solved import Solved, Start
+from kiwi.problem.step import StepToPlan
+from kiwi.sizes import format_bytes
+from kiwi.solver import SolveResult, SolveStatus, evaluate
+from kiwi.solver.problem import Node
+from kiwi.solver.settle import settled
+from kiwi.xla.excess_memory import as_intervals, excess
+
+MOST_ROUNDS = 5
+"""How many plans are compiled at most."""
+
+MOST_SOLVES = 6
+"""How often is solved without a check, lowering the limit by what the heap wastes."""
+
+ORDERS = Orders(range(1, 6), of_all=8)
+"""Other orders of plans that are compiled."""
+
+PREDICTED_ORDERS = Orders(range(1), at_once=True)
+"""Other orders of plans that are not compiled."""
+
+LEAST_LOWERING = 0.001
+"""The part of the budget by which the limit is lowered at least."""
+
+NEAR_BUDGET = 0.95
+"""The part of the budget from which compiled memory corrects the prediction."""
+
+LATE_SHARE = 0.25
+"""The part of the time limit that every round gets, however long the others took."""
+
+LATE_SECONDS = 8.0
+"""What it gets at least, if that is not more than half of the limit: a start that the compiled
+program has shown not to fit may leave a search with nothing but its first rounds."""
+
+
+def late_seconds(time_limit_seconds: float) -> float:
+    """What a late round gets of a time limit."""
+    return max(LATE_SHARE * time_limit_seconds, min(time_limit_seconds / 2, LATE_SECONDS))
+
+
+@dataclass(frozen=True)
+class ProblemPlanner(Planner):
+    """A planner whose plans are solutions of `formulate`'s problem."""
+
+    def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> Start | None:
+        """The smallest budget's problem has the most copies of operands: it serves all budgets."""
+        return Start(self.formulate(step, budget_bytes, settings))
+
+    def plan(
+        self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
+    ) -> Plan:
+        """See `Planner.plan`."""
+        log = ProgressLog(tools.settings.on_progress)
+        logged = tools.with_settings(on_progress=log)
+        problem, plan = self._searched(step, budget_bytes, logged, start)
+        solution = plan.solve_result.solution
+        assert solution is not None
+        settings = replace(tools.settings, planner=self.name, memory_budget_bytes=budget_bytes)
+        traced = step.traced
+        if plan.execution.units is not problem.units:
+            traced = replace(traced, units=plan.execution.units)
+            other = replace(step, traced=traced)
+            problem, solution = reformulated(
+                problem,
+                solution,
+                traced.units,
+                lambda offered: self.formulate(other, budget_bytes, settings, offered=offered),
+            )
+        offered = problem.fixed.offered
+        return replace(
+            plan,
+            origin=Origin(traced, step.out_shardings, settings, self, offered),
+            ledger=build_ledger(Solved(problem, solution, plan.execution.kept_copies)),
+            progress=log.entries,
+        )
+
+    def _searched(
+        self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None
+    ) -> tuple[PlanningProblem, Plan]:
+        """A plan, and the problem that it solves: the given one, or one of `other_start`."""
+        own = start or Start(self.formulate(step, budget_bytes, tools.settings))
+        try:
+            return own.problem, self.search(step, budget_bytes, tools, own)
+        except (InfeasibleBudgetError, NoPlanFoundError) as error:
+            other = None
+            if start is None:
+                other = self.other_start(error, step, budget_bytes, tools)
+            if other is not None:
+                seconds = tools.settings.time_limit_seconds / 2
+                half = tools.with_settings(time_limit_seconds=seconds)
+                return other.problem, self.search(step, budget_bytes, half, other)
+            if isinstance(error, NoPlanFoundError) or not own.problem.fixed.pins.labels:
+                raise
+            raise self._blamed(error, own.problem, step, budget_bytes, tools) from error
+
+    def search(self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start) -> Plan:
+        """The plan that the closed loop finds for one problem."""
+        proposer = ProblemSearch(self, step, budget_bytes, tools, start)
+        return ClosedLoop(self, proposer, budget_bytes, tools).run()
+
+    def other_start(
+        self, error: Refusal, step: StepToPlan, budget_bytes: int, tools: Tools
+    ) -> Start | None:
+        """What to begin another search with after the first one found no plan."""
+        return None
+
+    def _blamed(
+        self,
+        error: InfeasibleBudgetError,
+        problem: PlanningProblem,
+        step: StepToPlan,
+        budget_bytes: int,
+        tools: Tools,
+    ) -> InfeasibleBudgetError:
+        """The error, with the pins that are to blame in its cause."""
+
+        def planned(trial: Tools) -> Plan:
+            start = Start(self.formulate(step, budget_bytes, trial.settings))
+            return self.search(step, budget_bytes, trial, start)
+
+        return blamed(error, problem.fixed.pins, tools, planned)
+
+
+@dataclass
+class _Model:
+    """What compiled programs taught so far: bytes by unit, and bytes at every time.
+
+    `solved_waste_bytes`: those under which the last plan was found.
+    """
+
+    excess_bytes: np.ndarray
+    waste_bytes: int = 0
+    solved_waste_bytes: int = 0
+
+    def learn(self, plan: Plan) -> None:
+        """Takes over what the plan's compiled program holds beyond its prediction.
+
+        Where it is far below the budget it stays out: that would only narrow the search.
+        """
+        assert plan.compiled is not None
+        memory = plan.compiled.memory
+        self.solved_waste_bytes = self.waste_bytes
+        if memory is None:
+            beyond = plan.compiled.peak_bytes - plan.estimate.peak_bytes
+            self.waste_bytes += max(beyond, 0)
+            return
+        matters = NEAR_BUDGET * plan.memory_budget_bytes
+        found = excess(memory, plan.estimate.memory_bytes, matters)
+        self.excess_bytes = np.maximum(self.excess_bytes, found)
+        self.waste_bytes = max(self.waste_bytes, memory.fragmentation_bytes)
+
+    def relax(self, budget_bytes: int) -> bool:
+        """Halves by how much the limit was lowered last; whether it still is."""
+        lowered = (self.waste_bytes - self.solved_waste_bytes) // 2
+        self.waste_bytes = self.solved_waste_bytes + lowered
+        return lowered > LEAST_LOWERING * budget_bytes
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _InOrder(Proposal):
+    """A plan, and the order in which its problem was solved."""
+
+    ordered: Ordered
+
+
+class ProblemSearch:
+    """What the closed loop asks of one problem."""
+
+    def __init__(
+        self, planner: Planner, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start
+    ) -> None:
+        self._planner, self._step, self._tools = planner, step, tools
+        self._budget_bytes = budget_bytes
+        self._problem = start.problem
+        self._given = self._latest = start.solution
+        self._model = _Model(np.zeros(start.problem.problem.horizon, dtype=np.int64))
+        self._limit_bytes = budget_bytes
+        self._solved_seconds = 0.0
+        self._answer: SolveResult | None = None
+        self.is_checked = tools.compile is not None
+        self.most_rounds = MOST_ROUNDS if self.is_checked else MOST_SOLVES
+        self.orders = ORDERS if self.is_checked else PREDICTED_ORDERS
+        self.cause = (
+            "The budget is close to the least that is possible, or XLA holds more than any plan "
+            "can influence; kiwi.memory_report(error.plan) shows what."
+            if self.is_checked
+            else "XLA's heap is predicted to waste more than any plan that was found leaves."
+        )
+        self.instead = ", or a larger mesh"
+
+    def propose(self, limit_bytes: int) -> _InOrder:
+        """The problem's solution, from the last one."""
+        self._limit_bytes = limit_bytes
+        before = self._solved_seconds
+        total = self._tools.settings.time_limit_seconds
+        # All rounds share the time limit, but a late one gets a part of its own.
+        seconds = max(total - before, late_seconds(total))
+        corrected = self._corrected(limit_bytes)
+        extra = len(corrected.problem.nodes) - len(self._problem.problem.nodes)
+        start = None if self._latest is None else (*self._latest, *[0] * extra)
+        result = self._solved(corrected, seconds, start)
+        self._solved_seconds += result.seconds
+        assert result.solution is not None
+        own = result.solution[: len(result.solution) - extra]
+        started = time.monotonic()
+        kept = kept_copies(self._problem, corrected, own, SHARE_OF_TIME * seconds)
+        self._solved_seconds += time.monotonic() - started
+        self._answer = replace(result, solution=own)
+        return self._proposal(Solved(self._problem, own, kept), self._answer, before)
+
+    def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
+        """The limit falls by what the heap wastes; what is held beyond that is the problem's."""
+        if plan.fits:
+            return None
+        self._latest = plan.solve_result.solution
+        if self.is_checked:
+            self._model.learn(plan)
+            return self._next_limit()
+        return max(0, self._limit_bytes - (plan.peak_bytes - self._budget_bytes))
+
+    def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
+        """A limit that is lowered by less, if it was lowered."""
+        if not rounds or not self.is_checked or not self._model.relax(self._budget_bytes):
+            return None
+        return self._next_limit()
+
+    def reordered(self, proposal: _InOrder, number: int) -> _InOrder | None:
+        """The units in another order, where the heap wastes what the plan is over the budget.
+
+        Its heap is predicted to need no more than the budget, or at least less than now.
+        """
+        plan = proposal.plan
+        if plan.peak_bytes - self._budget_bytes > _wasted_bytes(plan):
+            return None
+        limit_bytes = max(proposal.limit_bytes, *plan.estimate.memory_bytes)
+        seed = self._tools.settings.seed + number
+        ordered = proposal.ordered.another(limit_bytes, self._budget_bytes, seed)
+        if ordered is None:
+            return None
+        other = self._plan_in(ordered, plan.solve_result)
+        return replace(proposal, plan=other, solve_seconds=0.0)
+
+    def fallback(self, best: Plan | None) -> _InOrder | None:
+        """The solution that was begun with where it is faster: its heap may fit when those of the
+        solver's first solutions did not."""
+        if self._given is None or self._answer is None:
+            return None
+        begun = evaluate(self._problem.problem, self._given)
+        if not math.isfinite(begun.cost) or (best and begun.cost >= best.estimate.step_seconds):
+            return None
+        result = replace(
+            self._answer,
+            solution=self._given,
+            objective=begun.cost,
+            peak_bytes=begun.peak_bytes,
+        )
+        return self._proposal(Solved(self._problem, self._given), result, self._solved_seconds)
+
+    def _next_limit(self) -> int:
+        return max(0, self._budget_bytes - self._model.waste_bytes)
+
+    def _proposal(self, solved: Solved, result: SolveResult, since: float) -> _InOrder:
+        return _InOrder(
+            self._planner.plan_of(self._step, solved, result, self._budget_bytes),
+            self._limit_bytes,
+            self._solved_seconds - since,
+            int(self._model.excess_bytes.max(initial=0)),
+            ordered=Ordered.given(solved),
+        )
+
+    def _plan_in(self, ordered: Ordered, found: SolveResult) -> Plan:
+        """The plan of a solution in another order, not yet compiled."""
+        plan = self._planner.plan_of(self._step, ordered.solved, found, self._budget_bytes)
+        held_bytes = max(plan.estimate.memory_bytes)
+        estimate = replace(plan.estimate, peak_bytes=max(held_bytes, ordered.needed_bytes))
+        answer = replace(found, peak_bytes=held_bytes)
+        return replace(plan, estimate=estimate, solve_result=answer)
+
+    def _corrected(self, limit_bytes: int) -> PlanningProblem:
+        """The problem with what was learnt as one more node, whose only option holds it."""
+        problem = replace(self._problem.problem, limit_bytes=limit_bytes)
+        usage = as_intervals(self._model.excess_bytes)
+        if usage:
+            node = Node("held by the compiled program", np.zeros(1), (usage,))
+            problem = replace(problem, nodes=(*problem.nodes, node))
+        return replace(self._problem, problem=problem)
+
+    def _solved(
+        self, planning: PlanningProblem, seconds: float, warm_start: Sequence[int] | None
+    ) -> SolveResult:
+        """Solves; of equal solutions takes the one that holds least memory."""
+        problem = planning.problem
+        result = self._tools.solve(problem, seconds, warm_start)
+        limit = problem.limit_bytes or 0
+        if result.status is SolveStatus.INFEASIBLE:
+            raise infeasible_budget(limit, result)
+        if result.solution is None:
+            raise NoPlanFoundError(
+                f"No plan was found in {seconds:g} s under {format_bytes(limit)}.",
+                cause="The budget is close to the least that is possible, or the limit is short. "
+                + result.message,
+                suggestion="A larger time_limit_seconds or memory_budget.",
+            )
+        solution = settled(problem, result.solution)
+        priced = evaluate(problem, solution)
+        return replace(
+            result, solution=solution, objective=priced.cost, peak_bytes=priced.peak_bytes
+        )
+
+
+def _wasted_bytes(plan: Plan) -> int:
+    """What the heap wastes, of the compiled program or as predicted."""
+    if plan.compiled is None:
+        return plan.estimate.peak_bytes - max(plan.estimate.memory_bytes)
+    memory = plan.compiled.memory
+    return 0 if memory is None else memory.fragmentation_bytes
+
+
+def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:
+    """The error for a budget that no plan meets, with the smallest one found."""
+    least = result.least_peak_bytes
+    known = f"The smallest peak found is {format_bytes(least)}." if least else ""
+    return InfeasibleBudgetError(
+        f"No plan needs as little as {format_bytes(limit_bytes)} per device. {known}".strip(),
+        cause="Arguments, results and the largest operator's operands need more than that.",
+        suggestion=f"memory_budget={least}, or a larger mesh, or a smaller batch."
+        if least
+        else "A larger memory_budget or mesh, or a smaller batch.",
+        least_peak_bytes=least,
+    )

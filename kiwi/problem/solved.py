@@ -1,0 +1,49 @@
+"""A solution of a planning problem, which estimates, decisions and executions are made of."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kiwi.memory.residency import Residency
+from kiwi.mesh import TensorSharding
+from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.problem.strategies import ShardingStrategy
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """A problem, the option chosen for each of its nodes, and the copies of operands kept.
+
+    - `solution`: at least the options of sources and units; those of copies follow from them.
+    - `kept`: reads, as (unit, number of the read), that use an earlier reader's copy.
+    """
+
+    problem: PlanningProblem
+    solution: Sequence[int]
+    kept: KeptCopies = NONE_KEPT
+
+    @functools.cached_property
+    def restricted(self) -> PlanningProblem:
+        """The problem with the chosen options only; its only solution is all zeros."""
+        return self.problem.restricted(self.solution, self.kept)
+
+    @functools.cached_property
+    def choices(self) -> list[tuple[ShardingStrategy, Residency]]:
+        """Strategy and residency of each unit, in order."""
+        return self.problem.unit_choices(self.solution)
+
+    @functools.cached_property
+    def layouts(self) -> dict[int, TensorSharding]:
+        """The sharding in which each argument, constant and result of a unit is stored."""
+        found = self.problem.source_shardings(self.solution)
+        for unit, (strategy, _) in zip(self.problem.units.units, self.choices, strict=True):
+            found.update(zip(unit.outputs, strategy.results, strict=True))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What a search begins with: a problem at hand, and a solution of it, if one is known."""
+
+    problem: PlanningProblem
+    solution: tuple[int, ...] | None = None
