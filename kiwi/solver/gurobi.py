@@ -4,6 +4,7 @@ The wheel of gurobipy comes with a licence for at most 2000 variables and 2000 c
 """
 
 import math
+from collections.abc import Mapping
 
 from ortools.math_opt.python import mathopt
 
@@ -17,7 +18,7 @@ def solve_with_gurobi(
     time_limit_seconds: float,
     seed: int,
     gap: float,
-    hint: dict[mathopt.Variable, float] | None,
+    hint: Mapping[mathopt.Variable, float] | None,
 ) -> MilpAnswer:
     """Solves `model`, a minimisation without quadratic terms.
 

@@ -3,6 +3,7 @@
 import datetime
 import functools
 import math
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from ortools.math_opt.python import mathopt
@@ -10,6 +11,7 @@ from ortools.util.python.solve_interrupter import SolveInterrupter
 
 from kiwi.errors import SolverUnavailableError
 from kiwi.solver.answer import MilpAnswer
+from kiwi.solver.quiet import quiet_stdout
 
 SOLVER_TYPES = {
     "highs": mathopt.SolverType.HIGHS,
@@ -25,7 +27,7 @@ def solve_with_mathopt(
     time_limit_seconds: float,
     seed: int,
     gap: float,
-    hint: dict[mathopt.Variable, float] | None,
+    hint: Mapping[mathopt.Variable, float] | None,
 ) -> MilpAnswer:
     """Solves `model` with one of `SOLVER_TYPES`.
 
@@ -40,7 +42,7 @@ def solve_with_mathopt(
     if solver == "cp-sat":  # several strategies in a fixed rotation: repeatable, unlike a race
         parameters.cp_sat.num_workers = 8
         parameters.cp_sat.interleave_search = True
-    hints = [] if hint is None else [mathopt.SolutionHint(variable_values=hint)]
+    hints = [] if hint is None else [mathopt.SolutionHint(variable_values=dict(hint))]
     interrupter = SolveInterrupter()
     call = functools.partial(
         mathopt.solve,
@@ -65,10 +67,30 @@ def solve_with_mathopt(
             ) from error
 
 
+def solve_by_highs(
+    model: mathopt.Model,
+    seconds: float,
+    seed: int,
+    gap: float,
+    hint: Mapping[mathopt.Variable, float] | None = None,
+) -> MilpAnswer:
+    """The answer of HiGHS, which is kept off standard output."""
+    with quiet_stdout():
+        return solve_with_mathopt(
+            model,
+            solver="highs",
+            time_limit_seconds=seconds,
+            seed=seed % (1 << 30),
+            gap=gap,
+            hint=hint,
+        )
+
+
 def _answer(result: mathopt.SolveResult) -> MilpAnswer:
     timed_out = result.termination.limit == mathopt.Limit.TIME
+    nodes = result.solve_stats.node_count
     if result.termination.reason == mathopt.TerminationReason.INFEASIBLE:
-        return MilpAnswer(None, math.inf, timed_out)
+        return MilpAnswer(None, math.inf, timed_out, nodes)
     bound = result.termination.objective_bounds.dual_bound
     values = result.variable_values() if result.has_primal_feasible_solution() else None
-    return MilpAnswer(values, bound if math.isfinite(bound) else -math.inf, timed_out)
+    return MilpAnswer(values, bound if math.isfinite(bound) else -math.inf, timed_out, nodes)

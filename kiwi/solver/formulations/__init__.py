@@ -1,6 +1,6 @@
 """The paper's formulations for sharding and recomputation together, and Kiwi's own beside them.
 
-- `staged`: the paper's full model (Eq. 1, 12-23), tightened and linear; `qcqp`: as written.
+- `staged`: the paper's full model (Eq. 1, 12-23), tightened and linear.
 - `reduced`: the paper's model of reduced complexity (Eq. 2-11, 24-31).
 - `joint`: Kiwi's problem form, which allows chains of recomputation.
 
@@ -8,7 +8,6 @@ All take a `ShardedGraph`; what they return is priced by simulating its schedule
 """
 
 from kiwi.solver.formulations.answer import Answer, Priced, price
-from kiwi.solver.formulations.qcqp import solve_qcqp
 from kiwi.solver.formulations.sharded_graph import Operator, Read, ShardedGraph, Tie
 from kiwi.solver.formulations.solve import FORMULATIONS, solve_formulation
 
@@ -22,5 +21,4 @@ __all__ = [
     "Tie",
     "price",
     "solve_formulation",
-    "solve_qcqp",
 ]

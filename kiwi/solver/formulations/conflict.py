@@ -5,7 +5,6 @@ relaxation is solved for feasibility, without the objective. Rows that only defi
 means (products, one-hot choices) belong to no family.
 """
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +13,7 @@ from typing import Protocol
 from ortools.math_opt.python import mathopt
 
 from kiwi.errors import SolverUnavailableError
-from kiwi.solver.mathopt_run import solve_with_mathopt
-from kiwi.solver.remat.quiet import quiet_stdout
+from kiwi.solver.mathopt_run import solve_by_highs
 
 SECONDS = 10.0
 """For all relaxations of a model together."""
@@ -77,15 +75,12 @@ def _is_feasible_without(model: mathopt.Model, family: Family, seconds: float) -
             model.delete_linear_constraint(row)
     model.minimize(0.0)
     try:
-        with quiet_stdout():
-            answer = solve_with_mathopt(
-                model, solver="highs", time_limit_seconds=seconds, seed=0, gap=0.0, hint=None
-            )
+        answer = solve_by_highs(model, seconds, seed=0, gap=0.0)
     except SolverUnavailableError:
         return None
     if answer.values is not None:
         return True
-    return False if answer.bound == math.inf else None
+    return False if answer.infeasible else None
 
 
 def _told(found: list[str], open_: list[str]) -> str:

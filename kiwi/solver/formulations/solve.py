@@ -20,7 +20,7 @@ from kiwi.solver.formulations.sharded_graph import ShardedGraph
 from kiwi.solver.formulations.staged import StagedModel, build_staged
 from kiwi.solver.gurobi import solve_with_gurobi
 from kiwi.solver.mathopt_run import SOLVER_TYPES, solve_with_mathopt
-from kiwi.solver.remat.quiet import quiet_stdout
+from kiwi.solver.quiet import quiet_stdout
 from kiwi.solver.result import SolveStatus, relative_gap
 from kiwi.solver.schedule import Schedule
 from kiwi.solver.solve import solve

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from kiwi.solver.remat.annealing.anneal import PRODUCT, SHARP, STRICT
-from kiwi.solver.remat.candidate import Candidate, candidate
+from kiwi.solver.remat.candidate import Candidate, Outcome, candidate
 from kiwi.solver.remat.fastsa import AnnealingSettings, fastsa, run_annealing
 from kiwi.solver.remat.improvement import WORKERS, improvement
 from kiwi.solver.remat.result import Finding, Task
@@ -90,15 +90,6 @@ ROUNDS_FROM_START = (
 )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run found; `completed` is False where the clock ended or shortened it."""
-
-    candidate: Candidate
-    iterations: int
-    completed: bool
-
-
 def remat(task: Task) -> Finding:
     """The best schedule of all rounds."""
     best = candidate(task, task.start or Schedule(task.graph.order))
@@ -123,8 +114,7 @@ def _round(
     """Takes `share` of the time limit on a fast machine, and at most `wall_seconds`."""
     seconds = each.share * task.time_limit_seconds
     if not each.runs:
-        found = improvement(task, best, seconds, wall_seconds, seeds[0])
-        return [Outcome(found.candidate, found.tries, found.completed)]
+        return [improvement(task, best, seconds, wall_seconds, seeds[0])]
 
     def work(run: Run, seed: int) -> Outcome:
         if run.start == FASTSA:

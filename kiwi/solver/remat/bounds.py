@@ -20,12 +20,8 @@ class WorkingSet:
 def working_set_bytes(graph: RematGraph, operator: int) -> int:
     """Inputs, outputs and temporary memory of one operator, with the inputs of the graph."""
     each = graph.operators[operator]
-    computed = sum(
-        graph.values[value].size_bytes
-        for value in each.inputs + each.outputs
-        if graph.producer[value] >= 0
-    )
-    return computed + each.temporary_bytes + graph.resident_bytes
+    computed = [value for value in each.inputs + each.outputs if graph.producer[value] >= 0]
+    return graph.bytes_of(computed) + each.temporary_bytes + graph.resident_bytes
 
 
 def largest_working_set(graph: RematGraph) -> WorkingSet:
@@ -34,13 +30,18 @@ def largest_working_set(graph: RematGraph) -> WorkingSet:
         WorkingSet(index, working_set_bytes(graph, index)) for index in range(len(graph.operators))
     ]
     kept = [value for value in graph.results if graph.producer[value] >= 0]
-    end_bytes = graph.resident_bytes + sum(graph.values[value].size_bytes for value in kept)
+    end_bytes = graph.resident_bytes + graph.bytes_of(kept)
     return max([*sets, WorkingSet(-1, end_bytes)], key=lambda each: each.size_bytes)
 
 
 def order_peak_bytes(graph: RematGraph) -> int:
     """The peak of the given order, without recomputation."""
     return simulate(graph, Schedule(graph.order)).peak_bytes
+
+
+def evenly(low: int, high: int, count: int) -> list[int]:
+    """`count` integers from above `low` up to `high`, without repetition."""
+    return sorted({low + (high - low) * (k + 1) // count for k in range(count)})
 
 
 def budget_from_share(graph: RematGraph, share: float) -> int:

@@ -29,6 +29,18 @@ class Candidate:
         return self.peak_bytes <= self.budget_bytes and self.seconds <= once * (1 + 1e-12)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """The best schedule of a part of a search.
+
+    `iterations`: moves or neighbourhoods; `completed`: False where the clock ended or shortened it.
+    """
+
+    candidate: Candidate
+    iterations: int
+    completed: bool
+
+
 def candidate(task: Task, schedule: Schedule) -> Candidate:
     """Simulates a valid schedule."""
     found = simulate(task.graph, schedule)

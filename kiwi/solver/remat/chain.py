@@ -92,7 +92,7 @@ def make_chain(graph: RematGraph, groups: Linearised) -> Chain:
         make_stage(graph, groups, borders, index, (keep_all_option(graph, groups, borders, index),))
         for index in range(len(groups.forward))
     )
-    shared_bytes = sum(graph.values[value].size_bytes for value in borders.shared)
+    shared_bytes = graph.bytes_of(borders.shared)
     return Chain(stages, groups.common, graph.resident_bytes + shared_bytes)
 
 
@@ -114,8 +114,8 @@ def make_stage(
         discard,
         _discard_seconds(graph, discard),
         max(segment_bytes(graph, discard, frozenset(), values.output, hidden), default=0),
-        _bytes(graph, values.output),
-        _bytes(graph, held),
+        graph.bytes_of(values.output),
+        graph.bytes_of(held),
     )
 
 
@@ -142,14 +142,14 @@ def make_option(
     values = borders.stages[index]
     hidden = values.before | borders.shared
     made = {value for k in forward for value in graph.operators[k].outputs} - borders.shared
-    saved = frozenset(_read_first(graph, backward) & made)
+    saved = frozenset(read_first(graph, backward) & made)
     kept = saved | values.output
     live = saved | values.gradient_in
     return Option(
         forward,
         backward,
         sum(graph.operators[k].compute_seconds for k in forward + backward),
-        _bytes(graph, kept),
+        graph.bytes_of(kept),
         max(segment_bytes(graph, forward, frozenset(), kept, hidden), default=0),
         max(segment_bytes(graph, backward, live, values.gradient_out, hidden), default=0),
     )
@@ -203,7 +203,7 @@ def _gradients(graph: RematGraph, backward_stage: dict[int, int], stage: int) ->
     )
 
 
-def _read_first(graph: RematGraph, steps: Iterable[int]) -> set[int]:
+def read_first(graph: RematGraph, steps: Iterable[int]) -> set[int]:
     """Values that `steps` read before they write them."""
     read: set[int] = set()
     written: set[int] = set()
@@ -226,15 +226,15 @@ def segment_bytes(
     A value that is computed again is dropped after its last reading before that.
     """
     live = set(before) - hidden
-    held = _bytes(graph, live)
+    held = graph.bytes_of(live)
     memory = []
     for k, dying in zip(steps, _last_readings(graph, steps, before, after), strict=True):
         operator = graph.operators[k]
         born = [value for value in operator.outputs if value not in hidden and value not in live]
         live.update(born)
-        held += _bytes(graph, born)
+        held += graph.bytes_of(born)
         memory.append(held + operator.temporary_bytes)
-        held -= _bytes(graph, [value for value in dying if value in live])
+        held -= graph.bytes_of([value for value in dying if value in live])
         live.difference_update(dying)
     return memory
 
@@ -253,10 +253,6 @@ def _last_readings(
         needed.update(operator.inputs)
     dying.reverse()
     return dying
-
-
-def _bytes(graph: RematGraph, values: Iterable[int]) -> int:
-    return sum(graph.values[value].size_bytes for value in values)
 
 
 def _ancestors(graph: RematGraph, group: tuple[int, ...], values: Set[int]) -> tuple[int, ...]:

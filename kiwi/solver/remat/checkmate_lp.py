@@ -11,11 +11,12 @@ import random
 
 from ortools.math_opt.python import mathopt
 
+from kiwi.solver.quiet import quiet_stdout
+from kiwi.solver.remat.candidate import candidate
 from kiwi.solver.remat.checkmate import CheckmateModel, build_checkmate
 from kiwi.solver.remat.milp import CellValues, RankedGraph, schedule_of
-from kiwi.solver.remat.quiet import quiet_stdout
 from kiwi.solver.remat.result import Finding, Task
-from kiwi.solver.remat.simulate import simulate, violations
+from kiwi.solver.remat.simulate import violations
 from kiwi.solver.schedule import Schedule
 
 BUDGET_SHARES = (0.9, 1.0)
@@ -40,11 +41,14 @@ def _rounded(task: Task, built: CheckmateModel, result: mathopt.SolveResult) -> 
     draw = random.Random(task.seed)
     thresholds = [0.5] + [draw.random() for _ in range(RANDOM_THRESHOLDS)]
     rounded = {round_kept(built.ranked, kept, threshold).steps for threshold in thresholds}
-    valid = [each for each in sorted(rounded) if not violations(task.graph, Schedule(each))]
-    if not valid:
-        return Finding(None, iterations=len(rounded), deterministic=not _timed_out(result))
-    best = min(valid, key=lambda steps: _rank(built, task, Schedule(steps)))
-    return Finding(Schedule(best), iterations=len(rounded), deterministic=not _timed_out(result))
+    schedules = [Schedule(steps) for steps in sorted(rounded)]
+    valid = [candidate(task, each) for each in schedules if not violations(task.graph, each)]
+    best = min(valid, key=lambda c: c.rank, default=None)
+    return Finding(
+        None if best is None else best.schedule,
+        iterations=len(rounded),
+        deterministic=not _timed_out(result),
+    )
 
 
 def round_kept(ranked: RankedGraph, kept: CellValues, threshold: float) -> Schedule:
@@ -71,13 +75,6 @@ def round_kept(ranked: RankedGraph, kept: CellValues, threshold: float) -> Sched
             computed[t, i] = float(i in needed)
         there = following & (there | needed)
     return schedule_of(ranked, computed)
-
-
-def _rank(built: CheckmateModel, task: Task, schedule: Schedule) -> tuple[int, float, float]:
-    found = simulate(built.ranked.graph, schedule)
-    if found.peak_bytes <= task.budget_bytes:
-        return (0, found.compute_seconds, found.peak_bytes)
-    return (1, found.peak_bytes, found.compute_seconds)
 
 
 def _parameters(task: Task) -> mathopt.SolveParameters:

@@ -6,6 +6,7 @@ the smallest power of two that leaves at least `GAPS_PER_STEP` positions per ste
 of always 2**20, because a tree that fits the cache is several times faster.
 """
 
+import functools
 import math
 import time
 from dataclasses import dataclass, replace
@@ -13,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kiwi.solver.remat.annealing.anneal import (
-    PRODUCT,
     SHARP,
     Plan,
     anneal,
@@ -21,13 +21,13 @@ from kiwi.solver.remat.annealing.anneal import (
     objective_value,
     start_best,
 )
-from kiwi.solver.remat.annealing.memory import guiding_peak_bytes
+from kiwi.solver.remat.annealing.memory import peak_bytes
 from kiwi.solver.remat.annealing.proposals import MOVE_KINDS, ROTATE
 from kiwi.solver.remat.annealing.sequence import load, make_state
 from kiwi.solver.remat.annealing.tables import make_tables
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.grouping import group_operators
-from kiwi.solver.remat.result import Finding, Task
+from kiwi.solver.remat.result import Finding, Task, smallest_task
 from kiwi.solver.schedule import Schedule
 
 GAPS_PER_STEP = 8
@@ -39,8 +39,6 @@ SECOND_STAGE_MOVES = 6_000_000
 """The text has 2 million; the first stage mostly ends early and leaves time for more."""
 FIRST_STAGE_SHARE = 0.6
 """Of the time left, on machines too slow for the moves planned."""
-SOFT_LARGEST_VALUE = 10.0
-"""The smooth maximum is scaled so that the largest value has this size (appendix C.2)."""
 PAPER_SHARES = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -54,7 +52,6 @@ class AnnealingSettings:
     - `objective`: `PRODUCT` (equation 1) or `SHARP` (footnote 2, meets budgets).
     - `first_temperature`, `last_temperature`: relative to the objective at the start.
     - `shares`: relative frequencies of the kinds of moves (`annealing.proposals`).
-    - `soft`: use the log-add-exp tree.
     - `stop_at_budget`: end as soon as the budget is met.
     """
 
@@ -63,17 +60,15 @@ class AnnealingSettings:
     first_temperature: float = 1e-3
     last_temperature: float = 1e-7
     shares: tuple[float, ...] = PAPER_SHARES
-    soft: bool = False
     stop_at_budget: bool = False
 
 
 @dataclass(frozen=True)
 class AnnealingOutcome:
-    """The best sequence of a run, its claims, and where the temperature (relative) ended."""
+    """The best sequence of a run, and at which temperature (relative) it ended."""
 
     schedule: Schedule
     within_budget: bool
-    seconds: float
     temperature: float
     moves: int
     completed: bool
@@ -81,19 +76,16 @@ class AnnealingOutcome:
 
 @dataclass(frozen=True)
 class FastSASettings:
-    """The two stages; `group` and `order_only` switch grouping off and recomputation off."""
+    """The two stages; without `group` both work on single operators."""
 
     first: AnnealingSettings = AnnealingSettings(FIRST_STAGE_MOVES, stop_at_budget=True)
     second: AnnealingSettings = AnnealingSettings(SECOND_STAGE_MOVES)
     group: bool = True
-    order_only: bool = False
 
 
 def fastsa(task: Task, settings: FastSASettings | None = None) -> Finding:
     """Both stages on `task.graph`."""
     settings = _within_time(settings or FastSASettings(), task.time_limit_seconds)
-    if settings.order_only:
-        return _order_only(task, settings)
     grouping = group_operators(task.graph) if settings.group else None
     graph = grouping.graph if grouping else task.graph
     seconds = FIRST_STAGE_SHARE * task.remaining_seconds()
@@ -121,14 +113,18 @@ def _second_stage(settings: FastSASettings, first: AnnealingOutcome) -> Annealin
 
 def order_only(task: Task) -> Finding:
     """A topological order of small peak, without recomputation (appendix B.2)."""
-    return fastsa(task, FastSASettings(order_only=True))
-
-
-def _order_only(task: Task, settings: FastSASettings) -> Finding:
+    settings = _within_time(FastSASettings(), task.time_limit_seconds)
     shares = tuple(float(kind == ROTATE) for kind in range(MOVE_KINDS))
     rotating = replace(settings.first, shares=shares)
     outcome = run_annealing(task, task.graph, Schedule(task.graph.order), rotating)
     return Finding(outcome.schedule, iterations=outcome.moves, deterministic=outcome.completed)
+
+
+@functools.cache
+def warm_up() -> None:
+    """Compiles the annealing loop, or loads what was compiled before."""
+    task = smallest_task()
+    run_annealing(task, task.graph, Schedule(task.graph.order), AnnealingSettings(1))
 
 
 def run_annealing(
@@ -146,16 +142,13 @@ def run_annealing(
     started = time.monotonic()
     tables = make_tables(graph)
     positions = _positions(len(start.steps))
-    largest_bytes = max((value.size_bytes for value in graph.values), default=1)
-    scale = max(1.0, largest_bytes / SOFT_LARGEST_VALUE) if settings.soft else 0.0
-    state = make_state(tables, positions, scale, task.seed)
+    state = make_state(tables, positions, task.seed)
     load(tables, state, np.array(start.steps, np.int32))
     budget = float(max(1, task.budget_bytes - graph.resident_bytes))
     best = make_best(positions)
     start_best(state, best, budget)
-    value = objective_value(
-        settings.objective, budget, guiding_peak_bytes(state.memory), state.seconds[0]
-    )
+    peak = peak_bytes(state.memory)
+    value = objective_value(settings.objective, budget, peak, state.seconds[0])
     unit = value if value > 0 else 1.0
     cumulated = np.cumsum(settings.shares) / np.sum(settings.shares)
     cumulated[-1] = 1.0
@@ -174,7 +167,6 @@ def run_annealing(
     return AnnealingOutcome(
         Schedule(tuple(best.steps[: best.count[0]].tolist())),
         bool(best.score[0]),
-        float(best.score[1]),
         temperature,
         done,
         stopped or done >= settings.moves,
@@ -201,15 +193,3 @@ def _within_time(settings: FastSASettings, time_limit_seconds: float) -> FastSAS
         first=replace(settings.first, moves=max(1, round(share * settings.first.moves))),
         second=replace(settings.second, moves=max(1, round(share * settings.second.moves))),
     )
-
-
-__all__ = [
-    "PRODUCT",
-    "SHARP",
-    "AnnealingOutcome",
-    "AnnealingSettings",
-    "FastSASettings",
-    "fastsa",
-    "order_only",
-    "run_annealing",
-]

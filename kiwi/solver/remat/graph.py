@@ -1,5 +1,6 @@
 """The graph that rematerialisation planners work on: operators, values, and a given order."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -91,16 +92,16 @@ class RematGraph:
     @cached_property
     def resident_bytes(self) -> int:
         """Memory of the values that no operator writes; they are live throughout."""
-        return sum(
-            value.size_bytes
-            for value, producer in zip(self.values, self.producer, strict=True)
-            if producer < 0
-        )
+        return self.bytes_of(v for v, producer in enumerate(self.producer) if producer < 0)
 
     @cached_property
     def once_seconds(self) -> float:
         """Time to compute every operator once: a lower bound on the time of any schedule."""
         return sum(operator.compute_seconds for operator in self.operators)
+
+    def bytes_of(self, values: Iterable[int]) -> int:
+        """The sizes of `values` together."""
+        return sum(self.values[value].size_bytes for value in values)
 
     def predecessors(self, operator: int) -> tuple[int, ...]:
         """Operators that write an input of `operator`, each once."""

@@ -66,8 +66,7 @@ def _readers_to_join(
     own = graph.operators[index].inputs
     if not own or not outputs or graph.results.intersection(outputs):
         return ()
-    size_bytes = [value.size_bytes for value in graph.values]
-    if sum(size_bytes[v] for v in own) > sum(size_bytes[v] for v in outputs):
+    if graph.bytes_of(own) > graph.bytes_of(outputs):
         return ()
     joined = readers[outputs[0]]
     if any(readers[value].keys() != joined.keys() for value in outputs[1:]):
@@ -117,9 +116,9 @@ def _temporary_bytes(graph: RematGraph, index: int, members: tuple[int, ...]) ->
         operator = graph.operators[each]
         inner = [value for value in operator.outputs if value not in own]
         live.update(inner)
-        held += sum(graph.values[value].size_bytes for value in inner)
+        held += graph.bytes_of(inner)
         peak = max(peak, held + operator.temporary_bytes)
         ended = [value for value in live if last.get(value, -1) <= step]
-        held -= sum(graph.values[value].size_bytes for value in ended)
+        held -= graph.bytes_of(ended)
         live.difference_update(ended)
     return peak

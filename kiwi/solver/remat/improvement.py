@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from kiwi.solver.remat.candidate import Candidate, candidate
+from kiwi.solver.remat.candidate import Candidate, Outcome, candidate
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.neighbourhood import Found, improve
 from kiwi.solver.remat.result import Task
@@ -31,18 +31,9 @@ FIRST_SIZE = 12
 GROWTH = 1.25
 
 
-@dataclass(frozen=True)
-class Improved:
-    """The best schedule; how many neighbourhoods were searched, and whether the clock ended it."""
-
-    candidate: Candidate
-    tries: int
-    completed: bool
-
-
 def improvement(
     task: Task, start: Candidate, seconds: float, wall_seconds: float, seed: int
-) -> Improved:
+) -> Outcome:
     """Improves a schedule within the budget; others are returned as they are.
 
     **Arguments:**
@@ -51,7 +42,7 @@ def improvement(
       to end in any case.
     """
     if start.peak_bytes > task.budget_bytes or not _fits(range(FIRST_SIZE), start):
-        return Improved(start, 0, True)
+        return Outcome(start, 0, True)
     ends = time.monotonic() + wall_seconds
     best, tries = start, 0
     whole = [k for k, operator in enumerate(task.graph.operators) if operator.recomputable]
@@ -59,7 +50,7 @@ def improvement(
         found = _tried(task, best, [whole], WHOLE_EFFORT * min(1.0, seconds), ends)
         best, tries = min([best, *found.schedules], key=lambda c: c.rank), 1
         if found.complete:
-            return Improved(best, tries, True)
+            return Outcome(best, tries, True)
     draw, size = random.Random(seed), FIRST_SIZE
     for _ in range(max(1, round(seconds / SECONDS_PER_TRY))):
         if best.is_least(task) or time.monotonic() >= ends:
@@ -69,7 +60,7 @@ def improvement(
         tries += WORKERS
         best = min([best, *found.schedules], key=lambda c: c.rank)
         size = max(4, round(size * GROWTH if found.complete else size / GROWTH))
-    return Improved(best, tries, time.monotonic() < ends)
+    return Outcome(best, tries, time.monotonic() < ends)
 
 
 def _fits(free: Sequence[int], best: Candidate, most_places: int = MOST_PLACES) -> bool:

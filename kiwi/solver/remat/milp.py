@@ -1,14 +1,13 @@
 """What the integer programs of this package share: scaling, solving, reading off schedules."""
 
-import datetime
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ortools.math_opt.python import mathopt
 
+from kiwi.solver.mathopt_run import solve_by_highs
 from kiwi.solver.remat.graph import RematGraph
-from kiwi.solver.remat.quiet import quiet_stdout
 from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.schedule import Schedule
 
@@ -83,34 +82,18 @@ def schedule_of(ranked: RankedGraph, computed: CellValues) -> Schedule:
     )
 
 
-def solve_stages(
-    model: mathopt.Model,
-    ranked: RankedGraph,
-    computed: Cells,
-    task: Task,
-    known: Callable[[], mathopt.SolutionHint] | None = None,
-) -> Finding:
+def solve_stages(model: mathopt.Model, ranked: RankedGraph, computed: Cells, task: Task) -> Finding:
     """Solves `model` by HiGHS and reads the schedule off `computed`."""
-    hints = mathopt.ModelSolveParameters(solution_hints=[known()] if known else [])
-    limit = datetime.timedelta(seconds=max(0.01, task.remaining_seconds()))
-    parameters = mathopt.SolveParameters(
-        time_limit=limit, random_seed=task.seed % (1 << 30), relative_gap_tolerance=1e-9
-    )
-    with quiet_stdout():
-        result = mathopt.solve(
-            model, mathopt.SolverType.HIGHS, params=parameters, model_params=hints
-        )
-    infeasible = result.termination.reason == mathopt.TerminationReason.INFEASIBLE
-    bound = result.termination.objective_bounds.dual_bound
+    answer = solve_by_highs(model, task.remaining_seconds(), task.seed, gap=1e-9)
     schedule = None
-    if result.has_primal_feasible_solution():
-        schedule = schedule_of(
-            ranked, {cell: result.variable_values(each) for cell, each in computed.items()}
-        )
+    if answer.values is not None:
+        values = {cell: answer.values[each] for cell, each in computed.items()}
+        schedule = schedule_of(ranked, values)
+    bound_seconds = answer.bound * ranked.graph.once_seconds
     return Finding(
         schedule,
-        family_bound_seconds=bound * ranked.graph.once_seconds if math.isfinite(bound) else None,
-        family_is_infeasible=infeasible,
-        iterations=result.solve_stats.node_count,
-        deterministic=result.termination.reason == mathopt.TerminationReason.OPTIMAL or infeasible,
+        family_bound_seconds=bound_seconds if math.isfinite(answer.bound) else None,
+        family_is_infeasible=answer.infeasible,
+        iterations=answer.nodes,
+        deterministic=not answer.timed_out,
     )

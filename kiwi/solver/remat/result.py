@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.graph import RematGraph, single_output_graph
 from kiwi.solver.result import SolveStatus
 from kiwi.solver.schedule import Schedule
 
@@ -31,6 +31,12 @@ class Task:
     def remaining_seconds(self) -> float:
         """Time left until the deadline, at least 0."""
         return max(0.0, self.deadline - time.monotonic())
+
+
+def smallest_task() -> Task:
+    """Two operators, the second the backward operator of the first: for compiling loops ahead."""
+    graph = single_output_graph([1.0, 1.0], [1, 1], [(0, 1)], backward_of=((0, 1),))
+    return Task(graph, 2, time.monotonic() + 3600, 1.0, 0)
 
 
 @dataclass(frozen=True)

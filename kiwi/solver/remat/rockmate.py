@@ -10,7 +10,7 @@ import itertools
 import time
 from dataclasses import dataclass, replace
 
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
+from kiwi.solver.remat.bounds import evenly, largest_working_set, order_peak_bytes
 from kiwi.solver.remat.chain import (
     Borders,
     Chain,
@@ -47,7 +47,6 @@ class Block:
     operators: tuple[int, ...]
     loss: int
     gradient_bytes: int
-    output_bytes: int
 
 
 def rockmate(task: Task) -> Finding:
@@ -116,8 +115,7 @@ def make_block(graph: RematGraph, groups: Linearised, borders: Borders, index: i
         RematGraph(operators, tuple(sizes), tuple(range(len(operators))), results),
         (*groups.forward[index], -1, *groups.backward[index]),
         len(forward),
-        sum(graph.values[value].size_bytes for value in gradient),
-        sum(graph.values[value].size_bytes for value in output),
+        graph.bytes_of(gradient),
     )
 
 
@@ -139,7 +137,7 @@ def _block_schedules(task: Task, block: Block, seconds: float) -> tuple[tuple[in
     low, high = largest_working_set(task.graph).size_bytes, order_peak_bytes(task.graph)
     most_saved = _saved_by_keeping_all(block)
     budgets = itertools.product(
-        _evenly(low, high, PEAK_BUDGETS), _evenly(0, most_saved, SAVE_BUDGETS)
+        evenly(low, high, PEAK_BUDGETS), evenly(0, most_saved, SAVE_BUDGETS)
     )
     found: dict[tuple[int, ...], None] = {}
     for peak_bytes, save_bytes in budgets:
@@ -154,16 +152,11 @@ def _block_schedules(task: Task, block: Block, seconds: float) -> tuple[tuple[in
 
 def _saved_by_keeping_all(block: Block) -> int:
     graph = block.graph
-    return sum(
-        graph.values[value].size_bytes
+    return graph.bytes_of(
+        value
         for value, writer in enumerate(graph.producer)
         if 0 <= writer < block.loss and any(k > block.loss for k in graph.readers[value])
     )
-
-
-def _evenly(low: int, high: int, count: int) -> list[int]:
-    """`count` integers from above `low` up to `high`, without repetition."""
-    return sorted({low + (high - low) * (k + 1) // count for k in range(count)})
 
 
 def _options(

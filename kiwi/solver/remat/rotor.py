@@ -18,6 +18,7 @@ or its output is not saved and the next kept value is the input of some stage i:
 Both need memory for what runs directly, with the gradients that are live behind t.
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from numba import njit
 
 from kiwi.solver.remat.chain import Chain, make_chain
 from kiwi.solver.remat.linearise import linearise
-from kiwi.solver.remat.result import Finding, Task
+from kiwi.solver.remat.result import Finding, Task, smallest_task
 from kiwi.solver.schedule import Schedule
 
 MOST_UNITS = 500
@@ -56,6 +57,12 @@ def rotor(task: Task) -> Finding:
     Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
     """
     return solve_chain(task, make_chain(task.graph, linearise(task.graph)))
+
+
+@functools.cache
+def warm_up() -> None:
+    """Compiles the loops over chains, or loads what was compiled before."""
+    rotor(smallest_task())
 
 
 def solve_chain(task: Task, chain: Chain, most_units: int = MOST_UNITS) -> Finding:

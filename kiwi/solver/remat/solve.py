@@ -2,27 +2,40 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
+from kiwi.solver.remat import fastsa, rotor
 from kiwi.solver.remat.best import remat
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.checkmate import checkmate
 from kiwi.solver.remat.checkmate_lp import checkmate_lp
-from kiwi.solver.remat.compiled import compile_for
-from kiwi.solver.remat.fastsa import fastsa, order_only
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.hiremate.levels import hiremate
 from kiwi.solver.remat.moccasin import moccasin
 from kiwi.solver.remat.result import Finding, RematResult, Task
 from kiwi.solver.remat.rk_checkmate import rk_checkmate
 from kiwi.solver.remat.rockmate import rockmate
-from kiwi.solver.remat.rotor import rotor
 from kiwi.solver.remat.simulate import Simulation, simulate
 from kiwi.solver.result import SolveStatus
 from kiwi.solver.schedule import Schedule
 
-Planner = Callable[[Task], Finding]
+
+@dataclass(frozen=True)
+class Planner:
+    """A way to find a schedule.
+
+    `warm_ups` compile the loops that `find` runs: ten seconds at the first use on a machine, then
+    loaded from numba's cache. That is no part of a search, whose time is limited.
+    """
+
+    find: Callable[[Task], Finding]
+    warm_ups: tuple[Callable[[], None], ...] = ()
+
+    def warm_up(self) -> None:
+        """Makes the compiled loops ready, once in a process."""
+        for each in self.warm_ups:
+            each()
 
 
 def keep_all(task: Task) -> Finding:
@@ -31,17 +44,17 @@ def keep_all(task: Task) -> Finding:
 
 
 PLANNERS: dict[str, Planner] = {
-    "checkmate": checkmate,
-    "checkmate-lp": checkmate_lp,
-    "fastsa": fastsa,
-    "hiremate": hiremate,
-    "keep-all": keep_all,
-    "moccasin": moccasin,
-    "order-only": order_only,
-    "remat": remat,
-    "rk-checkmate": rk_checkmate,
-    "rockmate": rockmate,
-    "rotor": rotor,
+    "checkmate": Planner(checkmate),
+    "checkmate-lp": Planner(checkmate_lp),
+    "fastsa": Planner(fastsa.fastsa, (fastsa.warm_up,)),
+    "hiremate": Planner(hiremate, (fastsa.warm_up, rotor.warm_up)),
+    "keep-all": Planner(keep_all),
+    "moccasin": Planner(moccasin),
+    "order-only": Planner(fastsa.order_only, (fastsa.warm_up,)),
+    "remat": Planner(remat, (fastsa.warm_up,)),
+    "rk-checkmate": Planner(rk_checkmate),
+    "rockmate": Planner(rockmate, (rotor.warm_up,)),
+    "rotor": Planner(rotor.rotor, (rotor.warm_up,)),
 }
 DEFAULT_PLANNER = "remat"
 CHAIN_PLANNER = "rotor"
@@ -60,7 +73,7 @@ def solve(
     """A schedule of `graph` whose peak is at most `budget_bytes`, in little time.
 
     The time limit is for the search; compiling the planner's inner loops, once per machine,
-    is not counted (`kiwi.solver.remat.compiled`).
+    is not counted (`Planner.warm_up`).
 
     Raises:
 
@@ -92,14 +105,14 @@ class Search:
         """A schedule whose peak is at most `budget_bytes`, as `solve` finds it."""
         graph, planner = self._graph, self._planner
         _check_arguments(planner, budget_bytes, self._seconds, seed)
-        compile_for(planner)
+        PLANNERS[planner].warm_up()
         started = time.monotonic()
         # A budget below the bound is replaced by the bound, so that the planner still looks for the
         # smallest peak, which the error names.
         sought_bytes = max(budget_bytes, largest_working_set(graph).size_bytes)
         deadline = started + self._seconds
         task = Task(graph, sought_bytes, deadline, self._seconds, seed, self._last)
-        finding = PLANNERS[planner](task)
+        finding = PLANNERS[planner].find(task)
         self._last = finding.schedule or self._last
         found = simulate(graph, finding.schedule) if finding.schedule is not None else None
         if finding.schedule is None or found is None or found.peak_bytes > budget_bytes:
@@ -171,10 +184,10 @@ def _least_known(task: Task, planner: str, found: Simulation | None) -> tuple[in
 
 def _least_found(task: Task, planner: str) -> int:
     """The smallest peak that a planner finds in a small part of the time limit."""
-    compile_for(planner)
+    PLANNERS[planner].warm_up()
     seconds = max(LEAST_SECONDS, LEAST_SHARE * task.time_limit_seconds)
     bound_bytes = largest_working_set(task.graph).size_bytes
     ends = time.monotonic() + seconds
     short = Task(task.graph, bound_bytes, ends, seconds, task.seed)
-    schedule = PLANNERS[planner](short).schedule
+    schedule = PLANNERS[planner].find(short).schedule
     return simulate(task.graph, schedule or Schedule(task.graph.order)).peak_bytes

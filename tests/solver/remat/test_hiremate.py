@@ -24,7 +24,7 @@ from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.rk_checkmate import rk_checkmate
 from kiwi.solver.remat.simulate import simulate
 
-from .graphs import random_graph, random_training_graph, residual_chain, training_chain
+from .graphs import random_graph, random_training_graph, residual_chain
 
 
 def _task(graph, budget_bytes, seconds=60):
@@ -149,40 +149,17 @@ def test_within_three_per_cent_of_checkmate_where_that_finishes(make):
     assert finished and recomputed
 
 
-@pytest.mark.parametrize("lower", ["h-ilp", "moccasin", "rk-checkmate", "fastsa"])
-def test_any_planner_below(lower):
+def test_parts_of_parts_are_nearly_as_good_as_no_groups():
     graph = residual_chain(0, 5)
     budget = _budget(graph, 5)
-    settings = HiremateSettings(
-        most_top=8,
-        most_at_all=8,
-        most_lower=4,
-        bottom=lower,
-        lower=lower,
-        most_direct=0,
-        workers=0,
-    )
+    settings = HiremateSettings(most_top=8, most_at_all=8, most_lower=4, most_direct=0, workers=0)
     found = simulate(graph, hiremate(_task(graph, budget, 20), settings).schedule)
     exact = hiremate(
         _task(graph, budget, 20), HiremateSettings(most_top=99, most_direct=0, workers=0)
     )
     best = simulate(graph, exact.schedule).compute_seconds
     assert found.peak_bytes <= budget
-    # Only H-ILP heeds save budgets: plain planners offer fewer different options.
-    margin = 0.03 if lower == "h-ilp" else 0.15
-    assert best <= found.compute_seconds <= best + margin * graph.once_seconds
-
-
-def test_a_plain_planner_at_the_top_is_that_planner():
-    graph = training_chain(5)
-    budget = _budget(graph, 4)
-    settings = HiremateSettings(top="rk-checkmate", most_at_all=12, most_direct=0, workers=0)
-    found = hiremate(_task(graph, budget), settings)
-    exact = rk_checkmate(_task(graph, budget))
-    assert (
-        simulate(graph, found.schedule).compute_seconds
-        == simulate(graph, exact.schedule).compute_seconds
-    )
+    assert best <= found.compute_seconds <= best + 0.03 * graph.once_seconds
 
 
 def test_parallel_processes_answer_as_this_one():

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from kiwi.solver.remat.annealing.memory import guiding_peak_bytes, peak_bytes
+from kiwi.solver.remat.annealing.memory import peak_bytes
 from kiwi.solver.remat.annealing.moves import random_unit
 from kiwi.solver.remat.annealing.proposals import propose
 from kiwi.solver.remat.annealing.sequence import roll_back, roll_forward, steps_of
@@ -79,6 +79,13 @@ def most_seconds_within(objective, budget_bytes, limit):
 
 
 @njit(cache=True, nogil=True)
+def _score(state, budget_bytes):
+    """Whether the state is within the budget (1.0 or 0.0), and its seconds or else its peak."""
+    peak = peak_bytes(state.memory)
+    return (1.0, state.seconds[0]) if peak <= budget_bytes else (0.0, peak)
+
+
+@njit(cache=True, nogil=True)
 def _is_better(within, amount, score):
     if within != score[0]:
         return within > score[0]
@@ -96,8 +103,7 @@ def _save(state, best):
 @njit(cache=True, nogil=True)
 def _note(tables, state, best, budget_bytes):
     """Keeps the best sequence; copies it only when the state is about to leave it."""
-    within = 1.0 if peak_bytes(state.memory) <= budget_bytes else 0.0
-    amount = state.seconds[0] if within > 0.0 else peak_bytes(state.memory)
+    within, amount = _score(state, budget_bytes)
     if _is_better(within, amount, best.score):
         best.score[0], best.score[1] = within, amount
         best.count[1] = 1
@@ -110,8 +116,7 @@ def _note(tables, state, best, budget_bytes):
 @njit(cache=True, nogil=True)
 def start_best(state, best, budget_bytes):
     """Notes the state as it is."""
-    within = 1.0 if peak_bytes(state.memory) <= budget_bytes else 0.0
-    amount = state.seconds[0] if within > 0.0 else peak_bytes(state.memory)
+    within, amount = _score(state, budget_bytes)
     if _is_better(within, amount, best.score):
         best.score[0], best.score[1] = within, amount
         _save(state, best)
@@ -138,7 +143,7 @@ def anneal(tables, state, best, plan, value):
         most_seconds = most_seconds_within(plan.objective, plan.budget_bytes, limit)
         if not propose(tables, state, kind, most_seconds):
             continue
-        peak = guiding_peak_bytes(state.memory)
+        peak = peak_bytes(state.memory)
         changed = objective_value(plan.objective, plan.budget_bytes, peak, state.seconds[0])
         if changed <= limit:
             value = changed

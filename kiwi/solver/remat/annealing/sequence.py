@@ -31,6 +31,8 @@ class State(NamedTuple):
     `operator_at[t]` is the operator at position `t`; `taken[:taken_count[0]]` lists the occupied
     positions and `place_of[t]` is where `t` stands in that list; `copies` counts the computations
     of each operator; `event_count` and `events` hold the events per value; `seconds[0]` is the
+    time of all computations; `random[0]` is the generator's state; `log[:log_count[0]]` lists the
+    changes of the last move as (operator, source or -1, target or -1).
     """
 
     operator_at: Ints
@@ -47,7 +49,7 @@ class State(NamedTuple):
     log_count: npt.NDArray[np.int64]
 
 
-def make_state(tables: Tables, positions: int, soft_scale_bytes: float, seed: int) -> State:
+def make_state(tables: Tables, positions: int, seed: int) -> State:
     """A state without computations; `positions` must be a power of two."""
     operator_count, value_count = tables.seconds.size, tables.size.size
     return State(
@@ -58,7 +60,7 @@ def make_state(tables: Tables, positions: int, soft_scale_bytes: float, seed: in
         np.zeros(operator_count, np.int32),
         np.zeros(value_count, np.int32),
         np.zeros(int(tables.event_start[-1]), np.int32),
-        make_memory(positions, soft_scale_bytes),
+        make_memory(positions),
         np.zeros(1),
         np.array([seed * 2 + 0x9E3779B97F4A7C15], np.uint64),
         np.zeros((LOG_LENGTH, 3), np.int32),
@@ -76,16 +78,14 @@ def load(tables, state, steps):
     state.event_count[:] = 0
     state.memory.total[:] = 0.0
     state.memory.highest[:] = 0.0
-    state.memory.soft[:] = -1e30
     state.memory.offset[:] = 0.0
-    state.memory.present[:] = False
     state.seconds[0] = 0.0
     state.operator_at[positions - 1] = RESERVED
     for k in range(steps.size):
         insert(tables, state, steps[k], (k + 1) * (positions - 1) // (steps.size + 1))
     for value in range(tables.size.size):
         if tables.is_result[value]:
-            insert_reading(tables, state, value, positions - 1)
+            insert_event(tables, state, value, 2 * (positions - 1))
     propagate(state.memory)
 
 
@@ -117,6 +117,13 @@ def find_event(tables, state, value, position):
 
 
 @njit(cache=True, nogil=True)
+def is_reading(tables, state, value, at):
+    """Whether `value` has an event `at`, and that is a reading."""
+    end = tables.event_start[value] + state.event_count[value]
+    return at < end and (state.events[at] & 1) == 0
+
+
+@njit(cache=True, nogil=True)
 def _open_event(tables, state, value, at, code):
     end = tables.event_start[value] + state.event_count[value]
     while end > at:
@@ -135,34 +142,15 @@ def _close_event(tables, state, value, at):
 
 
 @njit(cache=True, nogil=True)
-def _reading_change(tables, state, value, at, end, position, sign):
-    """Memory of a reading between the events `at - 1` and `at`, of which `end` is one past last."""
-    read_later = at < end and (state.events[at] & 1) == 0
-    if not read_later and at > tables.event_start[value]:
+def _reading_change(tables, state, value, at, position, sign):
+    """Memory of a reading between the events `at - 1` and `at`, unless a later one follows it."""
+    if not is_reading(tables, state, value, at) and at > tables.event_start[value]:
         before = state.events[at - 1] >> 1
         add_on_range(state.memory, before + 1, position + 1, sign * tables.size[value])
 
 
 @njit(cache=True, nogil=True)
-def insert_reading(tables, state, value, position):
-    """Adds a reading of `value`, up to propagation of memory."""
-    at = find_event(tables, state, value, position)
-    end = tables.event_start[value] + state.event_count[value]
-    _reading_change(tables, state, value, at, end, position, 1.0)
-    _open_event(tables, state, value, at, 2 * position)
-
-
-@njit(cache=True, nogil=True)
-def remove_reading(tables, state, value, position):
-    """Undoes `insert_reading`."""
-    at = find_event(tables, state, value, position)
-    _close_event(tables, state, value, at)
-    end = tables.event_start[value] + state.event_count[value]
-    _reading_change(tables, state, value, at, end, position, -1.0)
-
-
-@njit(cache=True, nogil=True)
-def _computation_change(tables, state, value, at, end, position, sign):
+def _computation_change(tables, state, value, at, position, sign):
     """Memory of a computation between the events `at - 1` and `at`.
 
     Between a live range's events it frees the value from the last reading until `position`.
@@ -170,44 +158,49 @@ def _computation_change(tables, state, value, at, end, position, sign):
     Otherwise it adds a live range of one position.
     """
     size = tables.size[value]
-    read_later = at < end and (state.events[at] & 1) == 0
-    if not read_later:
+    if not is_reading(tables, state, value, at):
         add_on_range(state.memory, position, position + 1, sign * size)
     elif at > tables.event_start[value]:
         before = state.events[at - 1] >> 1
         add_on_range(state.memory, before + 1, position, -sign * size)
     else:
         last = at
-        while last + 1 < end and (state.events[last + 1] & 1) == 0:
+        while is_reading(tables, state, value, last + 1):
             last += 1
         add_on_range(state.memory, position, (state.events[last] >> 1) + 1, sign * size)
 
 
 @njit(cache=True, nogil=True)
-def insert_computation(tables, state, value, position):
-    """Adds a computation of `value`, up to propagation of memory."""
-    at = find_event(tables, state, value, position)
-    end = tables.event_start[value] + state.event_count[value]
-    _computation_change(tables, state, value, at, end, position, 1.0)
-    _open_event(tables, state, value, at, 2 * position + 1)
+def _event_change(tables, state, value, at, code, sign):
+    if code & 1:
+        _computation_change(tables, state, value, at, code >> 1, sign)
+    else:
+        _reading_change(tables, state, value, at, code >> 1, sign)
 
 
 @njit(cache=True, nogil=True)
-def remove_computation(tables, state, value, position):
-    """Undoes `insert_computation`."""
-    at = find_event(tables, state, value, position)
+def insert_event(tables, state, value, code):
+    """Adds a computation or reading of `value`, up to propagation of memory."""
+    at = find_event(tables, state, value, code >> 1)
+    _event_change(tables, state, value, at, code, 1.0)
+    _open_event(tables, state, value, at, code)
+
+
+@njit(cache=True, nogil=True)
+def remove_event(tables, state, value, code):
+    """Undoes `insert_event`."""
+    at = find_event(tables, state, value, code >> 1)
     _close_event(tables, state, value, at)
-    end = tables.event_start[value] + state.event_count[value]
-    _computation_change(tables, state, value, at, end, position, -1.0)
+    _event_change(tables, state, value, at, code, -1.0)
 
 
 @njit(cache=True, nogil=True)
 def insert(tables, state, operator, position):
     """Computes `operator` at a free position, up to propagation of memory."""
     for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
-        insert_reading(tables, state, tables.input_values[k], position)
+        insert_event(tables, state, tables.input_values[k], 2 * position)
     for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
-        insert_computation(tables, state, tables.output_values[k], position)
+        insert_event(tables, state, tables.output_values[k], 2 * position + 1)
     state.operator_at[position] = operator
     state.place_of[position] = state.taken_count[0]
     state.taken[state.taken_count[0]] = position
@@ -215,7 +208,6 @@ def insert(tables, state, operator, position):
     state.copies[operator] += 1
     state.seconds[0] += tables.seconds[operator]
     state.memory.offset[position] = tables.temporary[operator]
-    state.memory.present[position] = True
     touch(state.memory, position)
 
 
@@ -224,9 +216,9 @@ def remove(tables, state, position):
     """Undoes `insert`."""
     operator = state.operator_at[position]
     for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
-        remove_reading(tables, state, tables.input_values[k], position)
+        remove_event(tables, state, tables.input_values[k], 2 * position)
     for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
-        remove_computation(tables, state, tables.output_values[k], position)
+        remove_event(tables, state, tables.output_values[k], 2 * position + 1)
     state.operator_at[position] = EMPTY
     state.taken_count[0] -= 1
     moved = state.taken[state.taken_count[0]]
@@ -235,8 +227,15 @@ def remove(tables, state, position):
     state.copies[operator] -= 1
     state.seconds[0] -= tables.seconds[operator]
     state.memory.offset[position] = 0.0
-    state.memory.present[position] = False
     touch(state.memory, position)
+
+
+@njit(cache=True, nogil=True)
+def _move(tables, state, operator, source, target):
+    if source >= 0:
+        remove(tables, state, source)
+    if target >= 0:
+        insert(tables, state, operator, target)
 
 
 @njit(cache=True, nogil=True)
@@ -245,10 +244,7 @@ def change(tables, state, operator, source, target):
     entry = state.log[state.log_count[0]]
     entry[0], entry[1], entry[2] = operator, source, target
     state.log_count[0] += 1
-    if source >= 0:
-        remove(tables, state, source)
-    if target >= 0:
-        insert(tables, state, operator, target)
+    _move(tables, state, operator, source, target)
 
 
 @njit(cache=True, nogil=True)
@@ -256,10 +252,7 @@ def roll_back(tables, state):
     """Undoes the logged changes; the log stays, for `roll_forward`."""
     for k in range(state.log_count[0] - 1, -1, -1):
         operator, source, target = state.log[k]
-        if target >= 0:
-            remove(tables, state, target)
-        if source >= 0:
-            insert(tables, state, operator, source)
+        _move(tables, state, operator, target, source)
     propagate(state.memory)
 
 
@@ -268,8 +261,5 @@ def roll_forward(tables, state):
     """Does the logged changes again."""
     for k in range(state.log_count[0]):
         operator, source, target = state.log[k]
-        if source >= 0:
-            remove(tables, state, source)
-        if target >= 0:
-            insert(tables, state, operator, target)
+        _move(tables, state, operator, source, target)
     propagate(state.memory)

@@ -81,4 +81,4 @@ def _held_bytes(cluster: Cluster, option: Option) -> int:
     """The phantom, and what other parts hold for the backward part."""
     graph = cluster.graph
     kept = [v for v in option.backward.reads if 0 <= graph.producer[v] < cluster.forward_count]
-    return option.saved_bytes + sum(graph.values[v].size_bytes for v in kept)
+    return option.saved_bytes + graph.bytes_of(kept)

@@ -33,7 +33,6 @@ Differs from the text: phantoms may be dropped between stages (3.18 is left out)
 writer each, and stages in which a forward node could only run in vain are left out.
 """
 
-import datetime
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,9 +40,9 @@ from typing import Any
 
 from ortools.math_opt.python import mathopt
 
+from kiwi.solver.mathopt_run import solve_by_highs
 from kiwi.solver.remat.hiremate.option import Part
 from kiwi.solver.remat.milp import BUDGET_UNITS
-from kiwi.solver.remat.quiet import quiet_stdout
 
 GAP = 1e-3
 """Parts are priced by options that are themselves approximate: no need for more."""
@@ -79,12 +78,8 @@ class HGraph:
     results: frozenset[int]
 
 
-@dataclass(frozen=True)
-class HAnswer:
-    """(node, option) in the order they run, or None; whether the search was complete."""
-
-    runs: tuple[tuple[int, int], ...] | None
-    complete: bool
+Runs = tuple[tuple[int, int], ...]
+"""(node, option) in the order they run."""
 
 
 @dataclass
@@ -134,8 +129,8 @@ def solve_h_ilp(
     seconds: float,
     seed: int,
     known: Sequence[int] | None = None,
-) -> HAnswer:
-    """The best order of runs within the budgets that HiGHS finds in the time.
+) -> Runs | None:
+    """The best order of runs within the budgets that HiGHS finds in the time, or None.
 
     `known`: an option for each part, all of which run once, to start from. A program that would
     take the time to write down is not begun.
@@ -144,7 +139,7 @@ def solve_h_ilp(
     readers = {d: program.readers(d) for d in graph.writer}
     latest = _latest_stages(graph, readers)
     if _cells(graph, latest) > CELLS_PER_SECOND * seconds:
-        return HAnswer(None, False)
+        return None
     ends = time.monotonic() + seconds
     _add_variables(program, readers, latest)
     _add_runs(program)
@@ -173,7 +168,7 @@ def _cells(graph: HGraph, latest: Sequence[int]) -> int:
 
 def _hint(
     program: _Program, readers: Mapping[int, dict[int, list[int]]], known: Sequence[int]
-) -> mathopt.SolutionHint:
+) -> dict[mathopt.Variable, float]:
     """Each node runs in its own stage; what is read later stays."""
     graph = program.graph
     option = [
@@ -186,7 +181,7 @@ def _hint(
         values[x] = float(t <= last or d in graph.results)
     for (_, b, o), x in program.saved.items():
         values[x] = float(o == option[b])
-    return mathopt.SolutionHint(variable_values=values)
+    return values
 
 
 def _latest_stages(graph: HGraph, readers: Mapping[int, dict[int, list[int]]]) -> list[int]:
@@ -360,24 +355,10 @@ def _add_run_memory(
 
 
 def _solved(
-    program: _Program, seconds: float, seed: int, hint: mathopt.SolutionHint | None
-) -> HAnswer:
-    hints = mathopt.ModelSolveParameters(solution_hints=[] if hint is None else [hint])
-    parameters = mathopt.SolveParameters(
-        time_limit=datetime.timedelta(seconds=max(0.01, seconds)),
-        random_seed=seed % (1 << 30),
-        relative_gap_tolerance=GAP,
-    )
-    with quiet_stdout():
-        result = mathopt.solve(
-            program.model, mathopt.SolverType.HIGHS, params=parameters, model_params=hints
-        )
-    complete = result.termination.reason in (
-        mathopt.TerminationReason.OPTIMAL,
-        mathopt.TerminationReason.INFEASIBLE,
-    )
-    if not result.has_primal_feasible_solution():
-        return HAnswer(None, complete)
-    values = result.variable_values()
-    runs = sorted(cell for cell, each in program.run.items() if values[each] > 0.5)
-    return HAnswer(tuple((k, o) for _, k, o in runs), complete)
+    program: _Program, seconds: float, seed: int, hint: Mapping[mathopt.Variable, float] | None
+) -> Runs | None:
+    answer = solve_by_highs(program.model, seconds, seed, GAP, hint)
+    if answer.values is None:
+        return None
+    runs = sorted(cell for cell, each in program.run.items() if answer.values[each] > 0.5)
+    return tuple((k, o) for _, k, o in runs)

@@ -8,7 +8,7 @@ it is given to one first, and then divided all the same.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.solver.remat.candidate import Candidate, candidate
@@ -23,8 +23,6 @@ from kiwi.solver.remat.hiremate.cluster import (
 )
 from kiwi.solver.remat.hiremate.combination import Combinations
 from kiwi.solver.remat.hiremate.part_solver import (
-    DIRECT,
-    H_ILP,
     PartProblem,
     fewer_options,
     part_options,
@@ -32,17 +30,19 @@ from kiwi.solver.remat.hiremate.part_solver import (
 )
 from kiwi.solver.remat.hiremate.partition import partition
 from kiwi.solver.remat.hiremate.workers import Pool, worker_pool
+from kiwi.solver.remat.moccasin import moccasin
 from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.remat.rotor import rotor
 from kiwi.solver.schedule import Schedule
 
 ROUND_SHARE = 0.5
 """Share of the time left for a round that is not the last."""
-DIRECT_SHARE = 0.5
-"""Share of the time limit for a planner that takes the graph as it is."""
+UNDIVIDED: Sequence[Callable[[Task], Finding]] = (rotor, fastsa)
+"""Asked for the whole where the first division has no combination within the budget."""
+UNDIVIDED_SHARE = 0.5
+"""Share of the time left for a planner that takes the graph as it is."""
 FEWEST_TOP = 3
 """Large parts of their own options: what checkpoints at few places can do, in no time."""
-UNDIVIDED: Mapping[str, Callable[[Task], Finding]] = {"fastsa": fastsa, "rotor": rotor}
 SHORTEST_ROUND = 0.05
 """Share of the time limit below which no further round is begun."""
 
@@ -56,32 +56,22 @@ class HiremateSettings:
     - `most_top`, `most_lower`: most parts of the whole graph and of a cluster (M^t, M^l).
     - `most_at_all`: the whole is divided again into twice as many parts, up to so many; first into
       fewer, down to `FEWEST_TOP`.
-    - `top`, `lower`, `bottom`: the planner of the whole, of clusters, and of clusters of single
-      operators: `h-ilp` or a name in `part_solver.DIRECT`.
     - `most_options`: of a cluster. `peak_budgets`, `save_budgets`: for which it is solved.
     - `parts_share`: share of the time limit for all clusters but the whole.
-    - `most_direct`: a graph of at most so many operators is first given to `direct`, a name in
-      `part_solver.DIRECT`, for `DIRECT_SHARE` of the time at most.
+    - `most_direct`: a graph of at most so many operators is first given to `moccasin`.
     - `workers`: parallel processes; `process_seconds`: starting them takes about that. Levels with
       less than twice the time are solved in this process unless they run.
-    - `undivided`: names in `UNDIVIDED`; planners that take the graph as it is where the first
-      division has no combination within the budget, for `DIRECT_SHARE` of the time left.
     """
 
     most_top: int = 12
     most_at_all: int = 48
     most_lower: int = 6
-    top: str = H_ILP
-    lower: str = H_ILP
-    bottom: str = H_ILP
     most_options: int = 8
     peak_budgets: int = 2
     save_budgets: int = 3
     parts_share: float = 0.6
     workers: int = 2
     process_seconds: float = 2.0
-    undivided: tuple[str, ...] = ("rotor", "fastsa")
-    direct: str = "moccasin"
     most_direct: int = 150
 
 
@@ -93,7 +83,8 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
     settings = settings or HiremateSettings()
     roles = find_roles(task.graph)
     nodes = forward_graph(task.graph, roles)
-    best, rounds = _directly(task, settings), 0
+    is_small = len(task.graph.operators) <= settings.most_direct
+    found, rounds = _by(moccasin, task) if is_small else [], 0
     with worker_pool(settings.workers) as pool:
         levels = _Levels(task, settings, pool)
         for most_top in _sizes(settings, len(roles.forward)):
@@ -102,37 +93,23 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
             if rounds and seconds < shortest:
                 break
             trees = partition(nodes, most_top, settings.most_lower)
-            found = levels.plan(whole(task.graph, roles, trees), seconds)
-            best = found if best is None else min(best, found, key=lambda c: c.rank)
+            found.append(levels.plan(whole(task.graph, roles, trees), seconds))
             rounds += 1
-            if rounds == 1 and best.peak_bytes > task.budget_bytes:
-                best = min([best, *_undivided(task, settings)], key=lambda c: c.rank)
-            if best.is_least(task):
+            if rounds == 1 and all(c.peak_bytes > task.budget_bytes for c in found):
+                for planner in UNDIVIDED:
+                    found += _by(planner, task) if task.remaining_seconds() > 0 else []
+            if any(c.is_least(task) for c in found):
                 break
-    return Finding(
-        best.schedule if best else None, iterations=rounds, deterministic=levels.complete
-    )
+    best = min(found, key=lambda c: c.rank)
+    return Finding(best.schedule, iterations=rounds, deterministic=levels.complete)
 
 
-def _directly(task: Task, settings: HiremateSettings) -> Candidate | None:
-    """What a plain planner makes of a small graph."""
-    if len(task.graph.operators) > settings.most_direct:
-        return None
-    seconds = DIRECT_SHARE * task.remaining_seconds()
+def _by(planner: Callable[[Task], Finding], task: Task) -> list[Candidate]:
+    """What a planner that sees every operator finds in a part of the time left; at most one."""
+    seconds = UNDIVIDED_SHARE * task.remaining_seconds()
     limited = replace(task, deadline=time.monotonic() + seconds, time_limit_seconds=seconds)
-    schedule = DIRECT[settings.direct](limited).schedule
-    return None if schedule is None else candidate(task, schedule)
-
-
-def _undivided(task: Task, settings: HiremateSettings) -> Iterator[Candidate]:
-    """Schedules of the whole by planners that see every operator of it."""
-    for name in settings.undivided:
-        seconds = DIRECT_SHARE * task.remaining_seconds()
-        if seconds > 0:
-            limited = replace(task, deadline=time.monotonic() + seconds, time_limit_seconds=seconds)
-            schedule = UNDIVIDED[name](limited).schedule
-            if schedule is not None:
-                yield candidate(task, schedule)
+    schedule = planner(limited).schedule
+    return [] if schedule is None else [candidate(task, schedule)]
 
 
 def _sizes(settings: HiremateSettings, count: int) -> list[int]:
@@ -153,7 +130,6 @@ def _round_seconds(task: Task, is_last: bool) -> float:
 def _problem(
     root: Hierarchy,
     options: Sequence[tuple[StepPair, ...]],
-    planner: str,
     settings: HiremateSettings,
     seed: int,
 ) -> PartProblem:
@@ -165,7 +141,6 @@ def _problem(
     return PartProblem(
         root.cluster,
         parts,
-        planner,
         settings.most_options,
         settings.peak_budgets,
         settings.save_budgets,
@@ -193,7 +168,7 @@ class _Levels:
         ends = time.monotonic() + seconds
         parts = self._solve_parts(root, self._settings.parts_share * seconds)
         started = time.monotonic()
-        problem = _problem(root, parts, self._settings.top, self._settings, self._task.seed)
+        problem = _problem(root, parts, self._settings, self._task.seed)
         budget_bytes = self._task.budget_bytes - self._task.graph.resident_bytes
         options = part_options(problem)
         combined, _ = self._combined(root, Combinations(root.cluster, options))
@@ -237,7 +212,7 @@ class _Levels:
         ends = time.monotonic() + seconds
         for height in sorted(levels):
             left = (ends - time.monotonic()) / max(1, max(levels) - max(0, height - 1))
-            self._solve_level(levels[height], height, max(0.0, left))
+            self._solve_level(levels[height], max(0.0, left))
         return [self._options[id(child)] for child in root.children]
 
     def _collect(self, root: Hierarchy, levels: dict[int, list[Hierarchy]]) -> None:
@@ -245,14 +220,12 @@ class _Levels:
             levels.setdefault(child.height, []).append(child)
             self._collect(child, levels)
 
-    def _solve_level(self, members: list[Hierarchy], height: int, seconds: float) -> None:
+    def _solve_level(self, members: list[Hierarchy], seconds: float) -> None:
         settings = self._settings
-        planner = settings.bottom if height <= 1 else settings.lower
         problems = {
             id(each): _problem(
                 each,
                 [self._options[id(child)] for child in each.children],
-                planner,
                 settings,
                 self._task.seed,
             )

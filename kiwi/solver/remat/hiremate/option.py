@@ -6,10 +6,10 @@ interface values. What of these is not needed any more, or not written yet, at a
 the correction terms (section 3.4.4.1).
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from dataclasses import dataclass
 
-from kiwi.solver.remat.chain import segment_bytes
+from kiwi.solver.remat.chain import read_first, segment_bytes
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair, Steps
 
@@ -99,7 +99,7 @@ def make_option(
     written = {v for k in (*forward, *backward) for v in graph.operators[k].outputs}
     reads = read_first(graph, backward)
     phantom = frozenset(reads & written - interface)
-    saved_bytes = _bytes(graph, phantom)
+    saved_bytes = graph.bytes_of(phantom)
     again = outputs - reads
     inner = written - interface
     return Option(
@@ -128,7 +128,7 @@ def _part(
         steps,
         sum(graph.operators[k].compute_seconds for k in steps),
         reads,
-        _substeps(graph, steps, memory, _bytes(graph, phantom), reads, born),
+        _substeps(graph, steps, memory, graph.bytes_of(phantom), reads, born),
         max(memory, default=0),
         all(graph.operators[k].recomputable for k in steps),
     )
@@ -166,16 +166,6 @@ def _substeps(
         if not any(other.implies(step) for other in kept):
             kept = [other for other in kept if not step.implies(other)] + [step]
     return tuple(kept)
-
-
-def read_first(graph: RematGraph, steps: Iterable[int]) -> set[int]:
-    """Values that `steps` read before they write them."""
-    read: set[int] = set()
-    written: set[int] = set()
-    for k in steps:
-        read.update(value for value in graph.operators[k].inputs if value not in written)
-        written.update(graph.operators[k].outputs)
-    return read
 
 
 def plain_options(cluster: Cluster) -> list[StepPair]:
@@ -217,7 +207,3 @@ def shares(counts: list[int], most: int) -> list[int]:
     """How many of `most` options each node gets, by the number that it has; at least one."""
     total = max(1, sum(counts))
     return [max(1, most * count // total) for count in counts]
-
-
-def _bytes(graph: RematGraph, values: Iterable[int]) -> int:
-    return sum(graph.values[value].size_bytes for value in values)

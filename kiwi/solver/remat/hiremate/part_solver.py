@@ -1,11 +1,10 @@
-"""Solving one cluster: by H-ILP over the options of its parts, or by a planner for plain graphs."""
+"""Solving one cluster: combinations of the options of its parts, and H-ILP over them."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
-from kiwi.solver.remat.fastsa import fastsa
+from kiwi.solver.remat.bounds import evenly, largest_working_set, order_peak_bytes
 from kiwi.solver.remat.graph import Operator, RematGraph
 from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair, Steps
 from kiwi.solver.remat.hiremate.combination import Combinations
@@ -19,17 +18,6 @@ from kiwi.solver.remat.hiremate.option import (
     select,
     shares,
 )
-from kiwi.solver.remat.moccasin import moccasin
-from kiwi.solver.remat.result import Finding, Task
-from kiwi.solver.remat.rk_checkmate import rk_checkmate
-
-H_ILP = "h-ilp"
-DIRECT: Mapping[str, Callable[[Task], Finding]] = {
-    "fastsa": fastsa,
-    "moccasin": moccasin,
-    "rk-checkmate": rk_checkmate,
-}
-"""Planners that take a cluster as a plain graph, whatever its parts."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +26,6 @@ class PartProblem:
 
     cluster: Cluster
     parts: tuple[tuple[StepPair, ...], ...]
-    planner: str
     most_options: int
     peak_budgets: int
     save_budgets: int
@@ -76,7 +63,7 @@ def combined_pairs(
 ) -> list[StepPair]:
     """At most `most` combinations of the parts' options, evenly spaced by exchanges."""
     combinations = Combinations(cluster, options)
-    counts = sorted({0, *_evenly(0, combinations.count, most - 1)})
+    counts = sorted({0, *evenly(0, combinations.count, most - 1)})
     return [combinations.pair(count) for count in counts]
 
 
@@ -92,63 +79,34 @@ def solve_once(
 
     `known`: a combination (an option for each part) for H-ILP to start from.
     """
-    if problem.planner == H_ILP:
-        options = fewer_options(options, problem.most_options)
-        graph = h_graph(problem.cluster, options, is_whole=save_bytes is None)
-        answer = solve_h_ilp(graph, peak_bytes, save_bytes, seconds, problem.seed, known)
-        return None if answer.runs is None else _pair_of(graph, answer.runs)
-    return _by_planner(problem, peak_bytes, save_bytes is None, seconds)
+    options = fewer_options(options, problem.most_options)
+    graph = h_graph(problem.cluster, options, is_whole=save_bytes is None)
+    runs = solve_h_ilp(graph, peak_bytes, save_bytes, seconds, problem.seed, known)
+    return None if runs is None else _pair_of(graph, runs)
 
 
 def _budgets(problem: PartProblem) -> list[tuple[int, int]]:
-    """(peak, save), evenly spaced (section 2.6); plain planners know no save budget."""
+    """(peak, save), evenly spaced (section 2.6)."""
     cluster = problem.cluster
-    block = block_graph(cluster, is_whole=False)
+    block = _with_loss(cluster)
     low, high = largest_working_set(block).size_bytes, order_peak_bytes(block)
     keep = make_option(
         cluster.graph, cluster.interface, cluster.outputs, (cluster.forward, cluster.backward)
     )
-    peaks = _evenly(low, high, problem.peak_budgets)
-    if problem.planner != H_ILP:
-        return [(peak_bytes, 0) for peak_bytes in _evenly(low, high, 2 * problem.peak_budgets)]
-    outputs = sum(cluster.graph.values[v].size_bytes for v in cluster.outputs)
-    saves = _evenly(0, keep.saved_bytes + outputs, problem.save_budgets)
+    peaks = evenly(low, high, problem.peak_budgets)
+    outputs = cluster.graph.bytes_of(cluster.outputs)
+    saves = evenly(0, keep.saved_bytes + outputs, problem.save_budgets)
     return [(peak_bytes, save_bytes) for save_bytes in saves for peak_bytes in peaks]
 
 
-def _evenly(low: int, high: int, count: int) -> list[int]:
-    """`count` integers from above `low` up to `high`, without repetition."""
-    return sorted({low + (high - low) * (k + 1) // count for k in range(count)})
-
-
-def block_graph(cluster: Cluster, *, is_whole: bool) -> RematGraph:
+def _with_loss(cluster: Cluster) -> RematGraph:
     """The cluster with a loss in place of the rest of the graph, as a plain graph."""
     loss = Operator("loss", 0.0, tuple(cluster.outputs), tuple(cluster.gradients), 0, False)
-    if is_whole:
-        loss = replace(loss, inputs=(), outputs=())
     operators = cluster.graph.operators
     first = cluster.forward_count
     listed = (*operators[:first], loss, *operators[first:])
-    results = cluster.interface if is_whole else cluster.interface - cluster.outputs
+    results = cluster.interface - cluster.outputs
     return RematGraph(listed, cluster.graph.values, tuple(range(len(listed))), results)
-
-
-def _by_planner(
-    problem: PartProblem, peak_bytes: int, is_whole: bool, seconds: float
-) -> StepPair | None:
-    cluster = problem.cluster
-    graph = block_graph(cluster, is_whole=is_whole)
-    task = Task(graph, peak_bytes, time.monotonic() + seconds, seconds, problem.seed)
-    schedule = DIRECT[problem.planner](task).schedule
-    if schedule is None:
-        return None
-    loss = cluster.forward_count
-    at = schedule.steps.index(loss)
-    forward = schedule.steps[:at]
-    if any(k > loss for k in forward):
-        return None  # a backward operator that needs no gradient ran early: not of this form
-    backward = tuple(k if k < loss else k - 1 for k in schedule.steps[at + 1 :])
-    return forward, backward
 
 
 def _pair_of(graph: HGraph, runs: Sequence[tuple[int, int]]) -> StepPair:

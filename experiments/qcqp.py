@@ -36,9 +36,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kiwi.errors import SolverUnavailableError
-from kiwi.solver.formulations.answer import Answer, price
-from kiwi.solver.formulations.sharded_graph import Read, ShardedGraph
-from kiwi.solver.formulations.solve import solve_formulation
+from kiwi.solver.formulations import Answer, Read, ShardedGraph, price, solve_formulation
 from kiwi.solver.result import SolveStatus, relative_gap
 from kiwi.solver.schedule import Schedule
 

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from kiwi.solver.formulations import price, solve_qcqp
+from experiments.qcqp import solve_qcqp
+from kiwi.solver.formulations import price
 from kiwi.solver.result import SolveStatus
 from tests.solver.formulations.oracles import full_seconds
 from tests.solver.formulations.random_graphs import random_graph, random_limit
