@@ -9,6 +9,9 @@ from kiwi.solver.remat.simulate import simulate
 from kiwi.solver.result import SolveStatus
 from kiwi.solver.schedule import Schedule
 
+Solution = tuple[Schedule, tuple[int, ...]]
+"""A schedule of operators, parameters left out, and a strategy for each operator."""
+
 
 @dataclass(frozen=True)
 class Priced:
@@ -46,6 +49,13 @@ class Answer:
     def seconds(self) -> float:
         """Time of the schedule; infinite without one."""
         return math.inf if self.priced is None else self.priced.seconds
+
+    @property
+    def solution(self) -> Solution | None:
+        """Schedule and strategies, if there are any."""
+        if self.schedule is None or self.strategies is None:
+            return None
+        return self.schedule, self.strategies
 
 
 def price(graph: ShardedGraph, schedule: Schedule, strategies: Sequence[int]) -> Priced:

@@ -33,30 +33,14 @@ class Family:
     rows: tuple[str, ...]
 
 
-FULL_FAMILIES = (
-    Family("the memory held while some operator runs is within the limit", ("memory",)),
-    Family("the inputs of an operator are there when it runs (Eq. 12)", ("inputs",)),
-    Family("only what is there can be kept (Eq. 13)", ("kept",)),
-    Family("a value is held until its users in a stage have run (Eq. 17-20)", ("hold",)),
-    Family("the results are there at the end", ("results",)),
-)
-REDUCED_FAMILIES = (
-    Family("the memory held while some operator runs is within the limit (Eq. 8)", ("memory",)),
-    Family("no input of a recomputed operator is recomputed (Eq. 9)", ("inputs",)),
-    Family("a value is held until the recomputations that read it (Eq. 10, 11)", ("when", "freed")),
-)
-FAMILIES = {"full": FULL_FAMILIES, "reduced": REDUCED_FAMILIES}
-"""Families of rows by formulation."""
-
-
-def conflict(build: Callable[[], Program], families: tuple[Family, ...], seconds: float) -> str:
+def conflict(build: Callable[[], Program], families: tuple[Family, ...]) -> str:
     """Which families of an infeasible model stand in the way, in words.
 
     **Arguments:**
 
     - `build`: the model, anew each time.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + SECONDS
     found, open_ = [], []
     for left, family in zip(range(len(families), 0, -1), families, strict=True):
         share = max(0.2, (deadline - time.monotonic()) / left)

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiwi.solver.formulations.answer import repeated_before
-from kiwi.solver.formulations.sharded_graph import Read, ShardedGraph
+from kiwi.solver.formulations.answer import Solution, repeated_before
+from kiwi.solver.formulations.sharded_graph import Read, ShardedGraph, Tie
 from kiwi.solver.problem import Edge, Interval, Node, Problem
-from kiwi.solver.schedule import Schedule
 
 
 @dataclass(frozen=True, order=True)
@@ -42,7 +41,7 @@ class JointProblem:
     residencies: tuple[tuple[Residency, ...], ...]
     problem: Problem
 
-    def read_answer(self, solution: tuple[int, ...]) -> tuple[Schedule, tuple[int, ...]]:
+    def read_answer(self, solution: tuple[int, ...]) -> Solution:
         """Schedule and strategies of a solution."""
         pairs = [divmod(o, len(r)) for o, r in zip(solution, self.residencies, strict=True)]
         chosen = [r[k] for (_, k), r in zip(pairs, self.residencies, strict=True)]
@@ -56,14 +55,7 @@ def build_joint(graph: ShardedGraph, limit_bytes: int, *, chains: bool = True) -
     found = tuple(_residencies(graph, i, times) for i in range(len(graph.operators)))
     nodes = tuple(_node(graph, i, found[i]) for i in range(len(found)))
     edges = [_read_edge(read, found, chains) for read in graph.reads]
-    edges += [
-        Edge(
-            tie.first,
-            tie.second,
-            np.kron(tie.seconds, np.ones((len(found[tie.first]), len(found[tie.second])))),
-        )
-        for tie in graph.ties
-    ]
+    edges += [tied_edge(tie, len(found[tie.first]), len(found[tie.second])) for tie in graph.ties]
     return JointProblem(graph, found, Problem(nodes, tuple(edges), limit_bytes, len(nodes)))
 
 
@@ -136,6 +128,12 @@ def _read_edge(read: Read, found: tuple[tuple[Residency, ...], ...], chains: boo
             for t in tails
         ]
     )
-    costs = read.seconds[:, None, :, None] * runs + np.where(there, 0.0, np.inf)[None, :, None, :]
-    rows, columns = read.seconds.shape
-    return Edge(read.producer, read.reader, costs.reshape(rows * len(tails), columns * len(heads)))
+    costs = np.kron(read.seconds, np.tile(runs, (len(tails), 1)))
+    costs += np.tile(np.where(there, 0.0, np.inf), read.seconds.shape)
+    return Edge(read.producer, read.reader, costs)
+
+
+def tied_edge(tie: Tie, first_count: int, second_count: int) -> Edge:
+    """The costs of a tie, for so many residencies of each strategy."""
+    costs = np.kron(tie.seconds, np.ones((first_count, second_count)))
+    return Edge(tie.first, tie.second, costs)

@@ -33,16 +33,23 @@ pass does not read, or that may not be computed again, has m = 1.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ortools.math_opt.python import mathopt
 
-from kiwi.solver.formulations.answer import repeated_before
+from kiwi.solver.formulations.answer import Solution, repeated_before
+from kiwi.solver.formulations.conflict import Family
 from kiwi.solver.formulations.products import Linear, dot, one_hot, pair_cost, times
 from kiwi.solver.formulations.sharded_graph import ShardedGraph
-from kiwi.solver.schedule import Schedule
 
 MEMORY_UNITS = 1000.0
 """The limit in the model's unit of memory."""
+FAMILIES = (
+    Family("the memory held while some operator runs is within the limit (Eq. 8)", ("memory",)),
+    Family("no input of a recomputed operator is recomputed (Eq. 9)", ("inputs",)),
+    Family("a value is held until the recomputations that read it (Eq. 10, 11)", ("when", "freed")),
+)
+"""What the model demands, in words, by the names of its rows."""
 _DELTA = 0.5
 """Between whole points of time: strictly below 1 is all that Eq. 29 asks for."""
 
@@ -50,6 +57,8 @@ _DELTA = 0.5
 @dataclass(eq=False)
 class ReducedModel:
     """The program, and the variables that an answer is read from."""
+
+    families: ClassVar[tuple[Family, ...]] = FAMILIES
 
     graph: ShardedGraph
     limit_bytes: int
@@ -60,7 +69,7 @@ class ReducedModel:
     freed: dict[tuple[int, int], mathopt.Variable] = field(default_factory=dict)
     again: dict[int, list[mathopt.Variable]] = field(default_factory=dict)
 
-    def read_answer(self, values) -> tuple[Schedule, tuple[int, ...]]:
+    def read_answer(self, values) -> Solution:
         """Schedule and strategies of a solution."""
         strategies = tuple(max(range(len(c)), key=lambda o: values[c[o]]) for c in self.chosen)
         at = {

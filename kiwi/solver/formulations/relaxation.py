@@ -23,7 +23,8 @@ from itertools import chain, combinations, pairwise
 import numpy as np
 
 from kiwi.errors import InvalidProblemError
-from kiwi.solver.formulations.answer import price
+from kiwi.solver.formulations.answer import Solution, price
+from kiwi.solver.formulations.joint import tied_edge
 from kiwi.solver.formulations.sharded_graph import Read, ShardedGraph
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.solver.schedule import Schedule
@@ -44,7 +45,7 @@ class Relaxation:
     dropped: tuple[tuple[tuple[Gap, ...], ...], ...]
     problem: Problem
 
-    def read_answer(self, solution: tuple[int, ...]) -> tuple[Schedule, tuple[int, ...]]:
+    def read_answer(self, solution: tuple[int, ...]) -> Solution:
         """The schedule in which what is dropped runs again just before it is used.
 
         It may not be executable, or need more than the limit: the relaxation does not ask.
@@ -64,7 +65,7 @@ class Relaxed:
     strategies of the relaxation where they are a solution of the full model, too."""
 
     bound_seconds: float
-    found: tuple[Schedule, tuple[int, ...]] | None
+    found: Solution | None
 
 
 def solve_relaxation(
@@ -96,9 +97,7 @@ def build_relaxation(graph: ShardedGraph, limit_bytes: int) -> Relaxation:
     nodes = tuple(_node(graph, i, gaps[i], dropped[i]) for i in range(len(gaps)))
     runs = [np.array([1.0 + len(d) for d in mine]) for mine in dropped]
     edges = [_read_edge(read, runs) for read in graph.reads]
-    for tie in graph.ties:
-        ones = np.ones((len(runs[tie.first]), len(runs[tie.second])))
-        edges.append(Edge(tie.first, tie.second, np.kron(tie.seconds, ones)))
+    edges += [tied_edge(tie, len(runs[tie.first]), len(runs[tie.second])) for tie in graph.ties]
     return Relaxation(graph, dropped, Problem(nodes, tuple(edges), limit_bytes, len(nodes)))
 
 
@@ -146,6 +145,4 @@ def _node(
 def _read_edge(read: Read, runs: list[np.ndarray]) -> Edge:
     """Resharding for each run of the reader."""
     tails, heads = runs[read.producer], runs[read.reader]
-    costs = read.seconds[:, None, :, None] * np.ones(len(tails))[None, :, None, None] * heads
-    rows, columns = read.seconds.shape
-    return Edge(read.producer, read.reader, costs.reshape(rows * len(tails), columns * len(heads)))
+    return Edge(read.producer, read.reader, np.kron(read.seconds, np.tile(heads, (len(tails), 1))))

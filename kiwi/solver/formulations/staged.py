@@ -35,15 +35,26 @@ instead of big-M rows.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ortools.math_opt.python import mathopt
 
+from kiwi.solver.formulations.answer import Solution
+from kiwi.solver.formulations.conflict import Family
 from kiwi.solver.formulations.products import Linear, dot, one_hot, pair_cost, times
 from kiwi.solver.formulations.sharded_graph import ShardedGraph
 from kiwi.solver.schedule import Schedule
 
 MEMORY_UNITS = 1000.0
 """The limit in the model's unit of memory."""
+FAMILIES = (
+    Family("the memory held while some operator runs is within the limit", ("memory",)),
+    Family("the inputs of an operator are there when it runs (Eq. 12)", ("inputs",)),
+    Family("only what is there can be kept (Eq. 13)", ("kept",)),
+    Family("a value is held until its users in a stage have run (Eq. 17-20)", ("hold",)),
+    Family("the results are there at the end", ("results",)),
+)
+"""What the model demands, in words, by the names of its rows."""
 
 Cell = tuple[int, int]
 
@@ -51,6 +62,8 @@ Cell = tuple[int, int]
 @dataclass(eq=False)
 class StagedModel:
     """The program, and the variables that an answer is read from."""
+
+    families: ClassVar[tuple[Family, ...]] = FAMILIES
 
     graph: ShardedGraph
     limit_bytes: int
@@ -72,11 +85,9 @@ class StagedModel:
         """Who reads i and may run in stage t."""
         return tuple(j for j in self.graph.readers[i] if j <= t)
 
-    def read_answer(self, values) -> tuple[Schedule, tuple[int, ...]]:
+    def read_answer(self, values) -> Solution:
         """Schedule and strategies of a solution."""
-        strategies = tuple(
-            max(range(len(mine)), key=lambda o: values[mine[o]]) for mine in self.chosen
-        )
+        strategies = tuple(max(range(len(c)), key=lambda o: values[c[o]]) for c in self.chosen)
         runs = [cell for cell in sorted(self.computed) if values[self.computed[cell]] > 0.5]
         return Schedule(tuple(i for _, i in runs)), strategies
 

@@ -13,8 +13,8 @@ from ortools.math_opt.python import mathopt
 
 from kiwi.solver.quiet import quiet_stdout
 from kiwi.solver.remat.candidate import candidate
-from kiwi.solver.remat.checkmate import CheckmateModel, build_checkmate
-from kiwi.solver.remat.milp import CellValues, RankedGraph, schedule_of
+from kiwi.solver.remat.checkmate import build_checkmate
+from kiwi.solver.remat.milp import CellValues, RankedGraph, StagesModel, schedule_of
 from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.remat.simulate import violations
 from kiwi.solver.schedule import Schedule
@@ -36,7 +36,7 @@ def checkmate_lp(task: Task) -> Finding:
     return Finding(None, deterministic=not _timed_out(result))
 
 
-def _rounded(task: Task, built: CheckmateModel, result: mathopt.SolveResult) -> Finding:
+def _rounded(task: Task, built: StagesModel, result: mathopt.SolveResult) -> Finding:
     kept = {cell: result.variable_values(each) for cell, each in built.kept.items()}
     draw = random.Random(task.seed)
     thresholds = [0.5] + [draw.random() for _ in range(RANDOM_THRESHOLDS)]

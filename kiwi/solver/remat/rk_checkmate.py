@@ -27,11 +27,10 @@ deleted after k in stage t. `U[t, k]` in [0, B]: memory while k runs in stage t.
 - (e) D[t, v, k] <= R[t, k], 1 - P[t + 1, v] and 1 - R[t, j] for readers j > k (2.16) [deleted].
 - (f) U[t, 0] = sum of M(v) P[t, v] + created by 0, and U[t, k] = U[t, k - 1] - deleted after k - 1
   + created by k [memory]; U[t, k] + tmp(k) R[t, k] <= B (2.18) [budget].
-- (g) U[loss, loss] - deleted after loss <= save budget (2.19) [save].
+- (g) U[loss, loss] - deleted after loss <= save budget (2.19) [after].
 - (h) Results are in memory after the last stage [results].
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ortools.math_opt.python import mathopt
@@ -39,14 +38,15 @@ from ortools.math_opt.python import mathopt
 from kiwi.solver.remat.milp import (
     BUDGET_UNITS,
     Cells,
-    RankedGraph,
+    Deletions,
+    StagesModel,
+    add_computed,
+    add_deletions,
+    add_memory,
     ranked_graph,
     solve_stages,
-    triangle,
 )
 from kiwi.solver.remat.result import Finding, Task
-
-Deletions = Mapping[tuple[int, int], list[tuple[int, mathopt.Variable]]]
 
 
 @dataclass(frozen=True)
@@ -57,38 +57,18 @@ class SaveLimit:
     save_bytes: int
 
 
-@dataclass(frozen=True)
-class RkModel:
-    """The program; `present` is P by (stage, value), `created` is C by (stage, value)."""
-
-    model: mathopt.Model
-    ranked: RankedGraph
-    computed: Cells
-    present: Cells
-    created: Cells
-
-
 def rk_checkmate(task: Task, save: SaveLimit | None = None) -> Finding:
     """The best schedule of partitioned stages in the given order, by HiGHS."""
-    built = build_rk_checkmate(task, save)
-    return solve_stages(built.model, built.ranked, built.computed, task)
+    return solve_stages(build_rk_checkmate(task, save), task)
 
 
-def build_rk_checkmate(task: Task, save: SaveLimit | None = None) -> RkModel:
+def build_rk_checkmate(task: Task, save: SaveLimit | None = None) -> StagesModel:
     """The program for `task`."""
     ranked = ranked_graph(task.graph, task.budget_bytes)
     model = mathopt.Model(name="rk-checkmate")
     loss = ranked.operators.index(save.loss) if save else ranked.count
-    cells = triangle(ranked.count)
-    computed = {
-        (t, k): model.add_variable(
-            lb=float(k == t),
-            ub=float(k == t or (k != loss and ranked.recomputable[k])),
-            is_integer=True,
-            name=f"R[{t},{k}]",
-        )
-        for t, k in cells
-    }
+    repeatable = [again and k != loss for k, again in enumerate(ranked.recomputable)]
+    computed = add_computed(model, ranked, repeatable, integer=True)
     present = {
         (t, v): model.add_variable(lb=0.0, ub=1.0, is_integer=True, name=f"P[{t},{v}]")
         for v, writer in ranked.writer.items()
@@ -99,23 +79,30 @@ def build_rk_checkmate(task: Task, save: SaveLimit | None = None) -> RkModel:
         for v, writer in ranked.writer.items()
         for t in range(writer, ranked.count)
     }
-    built = RkModel(model, ranked, computed, present, created)
+    built = StagesModel(model, ranked, computed, present)
     _add_inputs(built)
     _add_kept(built)
-    _add_created(built)
-    deletions = _add_deleted(built)
-    _add_memory(built, deletions, save, loss, task)
+    _add_created(built, created)
+    deletions = _add_deleted(built, created)
+    _add_memory(built, created, deletions, {(loss, loss): _units(task, save)} if save else {})
     _add_results(built)
-    model.minimize(mathopt.fast_sum(ranked.time[k] * computed[t, k] for t, k in cells))
+    built.minimise_time()
     return built
 
 
-def _at_start(built: RkModel, stage: int, value: int) -> mathopt.Variable | float:
+def _units(task: Task, save: SaveLimit) -> float:
+    """The save budget in the program's unit of memory."""
+    resident = task.graph.resident_bytes
+    unit = BUDGET_UNITS / max(1.0, task.budget_bytes - resident)
+    return (save.save_bytes - resident) * unit
+
+
+def _at_start(built: StagesModel, stage: int, value: int) -> mathopt.Variable | float:
     """P, or zero in stages before which the value cannot have been computed."""
-    return built.present.get((stage, value), 0.0)
+    return built.kept.get((stage, value), 0.0)
 
 
-def _add_inputs(built: RkModel) -> None:
+def _add_inputs(built: StagesModel) -> None:
     """(b)"""
     for t, k in built.computed:
         for v in built.ranked.inputs[k]:
@@ -124,72 +111,49 @@ def _add_inputs(built: RkModel) -> None:
             built.model.add_linear_constraint(row, name=f"inputs[{t},{k},{v}]")
 
 
-def _add_kept(built: RkModel) -> None:
+def _add_kept(built: StagesModel) -> None:
     """(c)"""
-    for (t, v), kept in built.present.items():
+    for (t, v), kept in built.kept.items():
         there = built.computed[t - 1, built.ranked.writer[v]] + _at_start(built, t - 1, v)
         built.model.add_linear_constraint(kept <= there, name=f"kept[{t},{v}]")
 
 
-def _add_created(built: RkModel) -> None:
+def _add_created(built: StagesModel, created: Cells) -> None:
     """(d)"""
-    for (t, v), created in built.created.items():
+    for (t, v), each in created.items():
         computed = built.computed[t, built.ranked.writer[v]]
         before = _at_start(built, t, v)
         model, name = built.model, f"created[{t},{v}]"
-        model.add_linear_constraint(created <= computed, name=name + "only")
-        model.add_linear_constraint(created >= computed - before, name=name + "if")
-        model.add_linear_constraint(created + before <= 1.0, name=name + "once")
+        model.add_linear_constraint(each <= computed, name=name + "only")
+        model.add_linear_constraint(each >= computed - before, name=name + "if")
+        model.add_linear_constraint(each + before <= 1.0, name=name + "once")
 
 
-def _add_deleted(built: RkModel) -> Deletions:
-    """(e); returns, for each stage and operator k, the pairs (v, D[t, v, k])."""
-    model, ranked = built.model, built.ranked
-    deletions: dict[tuple[int, int], list[tuple[int, mathopt.Variable]]] = {}
-    for t, v in built.created:
-        uses = [k for k in (ranked.writer[v], *ranked.readers[v]) if k <= t]
-        for place, k in enumerate(uses):
-            name = f"deleted[{t},{v},{k}]"
-            deleted = model.add_variable(lb=0.0, ub=1.0, name=f"D[{t},{v},{k}]")
-            deletions.setdefault((t, k), []).append((v, deleted))
-            model.add_linear_constraint(deleted <= built.computed[t, k], name=name)
-            kept = built.present[t + 1, v]
-            model.add_linear_constraint(deleted <= 1.0 - kept, name=name + "kept")
-            for j in uses[place + 1 :]:
-                row = deleted <= 1.0 - built.computed[t, j]
-                model.add_linear_constraint(row, name=f"{name}{j}")
-    return deletions
+def _add_deleted(built: StagesModel, created: Cells) -> Deletions:
+    """(e)"""
+    ranked = built.ranked
+    return add_deletions(
+        built,
+        {(t, v): [k for k in (ranked.writer[v], *ranked.readers[v]) if k <= t] for t, v in created},
+    )
 
 
 def _add_memory(
-    built: RkModel, deletions: Deletions, save: SaveLimit | None, loss: int, task: Task
+    built: StagesModel, created: Cells, deletions: Deletions, save: dict[tuple[int, int], float]
 ) -> None:
     """(f), (g)"""
-    ranked, model = built.ranked, built.model
-    for t in range(ranked.count):
-        held = mathopt.fast_sum(
-            ranked.size[v] * built.present[t, v] for v, w in ranked.writer.items() if w < t
-        )
-        for k in range(t + 1):
-            new = mathopt.fast_sum(ranked.size[v] * built.created[t, v] for v in ranked.outputs[k])
-            used = model.add_variable(lb=0.0, ub=BUDGET_UNITS, name=f"U[{t},{k}]")
-            model.add_linear_constraint(used == held + new, name=f"memory[{t},{k}]")
-            if ranked.temporary[k]:
-                row = used + ranked.temporary[k] * built.computed[t, k] <= BUDGET_UNITS
-                model.add_linear_constraint(row, name=f"budget[{t},{k}]")
-            gone = deletions.get((t, k), [])
-            held = used - mathopt.fast_sum(ranked.size[v] * deleted for v, deleted in gone)
-            if save and t == k == loss:
-                resident = task.graph.resident_bytes
-                unit = BUDGET_UNITS / max(1.0, task.budget_bytes - resident)
-                limit = (save.save_bytes - resident) * unit
-                model.add_linear_constraint(held <= limit, name="save")
+    ranked = built.ranked
+
+    def new(t: int, k: int) -> mathopt.LinearTypes:
+        return mathopt.fast_sum(ranked.size[v] * created[t, v] for v in ranked.outputs[k])
+
+    add_memory(built, ranked.size, new, deletions, save)
 
 
-def _add_results(built: RkModel) -> None:
+def _add_results(built: StagesModel) -> None:
     """(h)"""
     ranked = built.ranked
     for v in ranked.writer:
         if v in ranked.graph.results:
-            end = built.present[ranked.count, v]
+            end = built.kept[ranked.count, v]
             built.model.add_linear_constraint(end == 1.0, name=f"results[{v}]")
