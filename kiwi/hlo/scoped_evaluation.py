@@ -4,7 +4,7 @@ An opened loop is a `jax.lax.scan` again, as JAX lowers one: what its body reads
 is sliced by the number of the iteration, and what other loops read of its body is stacked.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -103,9 +103,7 @@ class _Frame:
             frame.env.update(zip((c.current for c in carries), state[0], strict=True))
             frame.run(equations)
             following = [frame.following(c.current, c.next) for c in carries]
-            stacked = [
-                frame.stacked(e, buffer) for e, buffer in zip(stacks, state[1], strict=True)
-            ]
+            stacked = [frame.stacked(e, buffer) for e, buffer in zip(stacks, state[1], strict=True)]
             return (following, stacked), [frame.env[v] for v in members]
 
         state = [self._operand(self._producer(c.current)) for c in carries], self._buffers(stacks)

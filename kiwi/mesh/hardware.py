@@ -5,16 +5,13 @@ apart, as efficiencies between 0 and 1. Those are assumptions typical of large d
 not measurements; an entry built from them has `analytic=True`.
 """
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib.resources import files
 
 from kiwi.errors import InvalidArgumentError, UnknownProfileError
-
-_TERA = 1e12
-_GIGA = 1e9
-_GIGABIT = 1e9 / 8
-_MICRO = 1e-6
 
 
 @dataclass(frozen=True)
@@ -161,117 +158,15 @@ def _check_fraction(name: str, value: float) -> None:
         raise InvalidArgumentError(f"{name}={value} must be above 0 and at most 1.")
 
 
-# The H100 and H200 data sheets print rates "with sparsity"; dense rates are half of those.
-_HOPPER_FLOPS_PER_SECOND = {
-    "float64": 67 * _TERA,
-    "float32": 67 * _TERA,
-    "tf32": 494.5 * _TERA,
-    "bfloat16": 989.5 * _TERA,
-    "float16": 989.5 * _TERA,
-    "int8": 1979 * _TERA,
-    "float8_e4m3fn": 1979 * _TERA,
-    "float8_e5m2": 1979 * _TERA,
-}
+def _catalogue() -> Mapping[str, Hardware]:
+    text = files("kiwi.mesh").joinpath("catalogue.toml").read_text(encoding="utf-8")
+    found = {}
+    for name, entry in tomllib.loads(text).items():
+        links = {k: Link(**entry.pop(k)) for k in ("intra_link", "inter_link")}
+        nodes = entry.pop("devices_per_node", None)  # TOML has no null
+        found[name] = Hardware(name=name, devices_per_node=nodes, **links, **entry)
+    return found
 
-# Latency of one step of a ring, over NVLink and over InfiniBand: the tuning model of NCCL
-# (src/graph/tuning.cc, hardware latencies, ring algorithm, "simple" protocol).
-_NVLINK_LATENCY_SECONDS = 3.4 * _MICRO
-_NETWORK_LATENCY_SECONDS = 14 * _MICRO
-# A round trip between virtual machines of one zone by TCP takes tens of microseconds.
-_ETHERNET_LATENCY_SECONDS = 30 * _MICRO
-# XLA's own cost model of GPU kernels (gpu_performance_model_base.h) counts as much.
-_KERNEL_LAUNCH_SECONDS = 1 * _MICRO
 
-_ENTRIES = (
-    Hardware(
-        name="v100-sxm2",
-        description="NVIDIA Tesla V100 SXM2 16 GB; NVLink along the last mesh axis, and 32 "
-        "Gbit/s of Ethernet per node along the others",
-        # No matrix unit takes bfloat16, int8 or tf32: they fall back to float32.
-        flops_per_second={"float64": 7.8 * _TERA, "float32": 15.7 * _TERA, "float16": 125 * _TERA},
-        memory_bandwidth_bytes_per_second=900 * _GIGA,
-        memory_bytes=16 * 10**9,
-        host_bandwidth_bytes_per_second=16 * _GIGA,
-        intra_link=Link(150 * _GIGA, _NVLINK_LATENCY_SECONDS, efficiency=0.85),
-        inter_link=Link(32 * _GIGABIT, _ETHERNET_LATENCY_SECONDS, efficiency=0.85),
-        inter_link_is_shared=True,
-        devices_per_node=None,
-        kernel_launch_seconds=_KERNEL_LAUNCH_SECONDS,
-        matmul_efficiency=0.85,
-        source="NVIDIA Tesla V100 data sheet (rates, memory, PCIe 3.0, NVLink 300 GB/s both "
-        "directions together); Google Compute Engine network bandwidth, N1 with 16 vCPUs at "
-        "2 Gbit/s each",
-    ),
-    Hardware(
-        name="a100-sxm",
-        description="NVIDIA A100 SXM 80 GB; NVSwitch in nodes of 8, one 200 Gbit/s InfiniBand "
-        "port per GPU between nodes",
-        flops_per_second={
-            "float64": 19.5 * _TERA,
-            "float32": 19.5 * _TERA,
-            "tf32": 156 * _TERA,
-            "bfloat16": 312 * _TERA,
-            "float16": 312 * _TERA,
-            "int8": 624 * _TERA,
-        },
-        memory_bandwidth_bytes_per_second=2039 * _GIGA,
-        memory_bytes=80 * 10**9,
-        host_bandwidth_bytes_per_second=32 * _GIGA,
-        intra_link=Link(300 * _GIGA, _NVLINK_LATENCY_SECONDS, efficiency=0.8),
-        inter_link=Link(200 * _GIGABIT, _NETWORK_LATENCY_SECONDS, efficiency=0.9),
-        devices_per_node=8,
-        kernel_launch_seconds=_KERNEL_LAUNCH_SECONDS,
-        source="NVIDIA A100 data sheet (dense rates, memory, PCIe 4.0, NVLink 600 GB/s both "
-        "directions together); NVIDIA DGX A100 data sheet (8 InfiniBand HDR ports for 8 GPUs)",
-    ),
-    Hardware(
-        name="h100-sxm",
-        description="NVIDIA H100 SXM 80 GB; NVSwitch in nodes of 8, one 400 Gbit/s InfiniBand "
-        "port per GPU between nodes",
-        flops_per_second=_HOPPER_FLOPS_PER_SECOND,
-        memory_bandwidth_bytes_per_second=3350 * _GIGA,
-        memory_bytes=80 * 10**9,
-        host_bandwidth_bytes_per_second=64 * _GIGA,
-        intra_link=Link(450 * _GIGA, _NVLINK_LATENCY_SECONDS, efficiency=0.8),
-        inter_link=Link(400 * _GIGABIT, _NETWORK_LATENCY_SECONDS, efficiency=0.9),
-        devices_per_node=8,
-        kernel_launch_seconds=_KERNEL_LAUNCH_SECONDS,
-        matmul_efficiency=0.65,
-        source="NVIDIA H100 data sheet (half of the rates printed with sparsity; memory; PCIe 5.0; "
-        "NVLink 900 GB/s both directions together); NVIDIA DGX H100 data sheet "
-        "(8 NDR ports for 8 GPUs)",
-    ),
-    Hardware(
-        name="h200-sxm",
-        description="NVIDIA H200 SXM 141 GB; NVSwitch in nodes of 8, one 400 Gbit/s InfiniBand "
-        "port per GPU between nodes",
-        flops_per_second=_HOPPER_FLOPS_PER_SECOND,
-        memory_bandwidth_bytes_per_second=4800 * _GIGA,
-        memory_bytes=141 * 10**9,
-        host_bandwidth_bytes_per_second=64 * _GIGA,
-        intra_link=Link(450 * _GIGA, _NVLINK_LATENCY_SECONDS, efficiency=0.8),
-        inter_link=Link(400 * _GIGABIT, _NETWORK_LATENCY_SECONDS, efficiency=0.9),
-        devices_per_node=8,
-        kernel_launch_seconds=_KERNEL_LAUNCH_SECONDS,
-        matmul_efficiency=0.65,
-        source="NVIDIA H200 data sheet (half of the rates printed with sparsity; memory; PCIe 5.0; "
-        "NVLink 900 GB/s both directions together); NVIDIA DGX H200 data sheet "
-        "(8 NDR ports for 8 GPUs)",
-    ),
-    Hardware(
-        name="cpu",
-        description="virtual devices of one host, which share its cores and its memory",
-        flops_per_second={"float64": 0.025 * _TERA, "float32": 0.05 * _TERA},
-        memory_bandwidth_bytes_per_second=10 * _GIGA,
-        memory_bytes=4 * 10**9,
-        host_bandwidth_bytes_per_second=10 * _GIGA,
-        intra_link=Link(5 * _GIGA, 20 * _MICRO),
-        inter_link=Link(5 * _GIGA, 20 * _MICRO),
-        devices_per_node=2**16,  # One host, whatever the number of virtual devices.
-        kernel_launch_seconds=5 * _MICRO,
-        source="orders of magnitude for one or two server cores; no document",
-        platform="cpu",
-    ),
-)
-
-CATALOGUE: Mapping[str, Hardware] = {entry.name: entry for entry in _ENTRIES}
+CATALOGUE = _catalogue()
+"""By name; the figures and where they are from are in `catalogue.toml`."""
