@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 import kiwi
-from benchmarks.programs.anyhow import run_anyhow
 from benchmarks.programs.build import arguments, program
+from benchmarks.programs.random_plans import run_random_plan
 from benchmarks.programs.recipes import Recipe
 from kiwi.errors import InfeasibleBudgetError, KiwiError
 from kiwi.mesh import hardware
@@ -124,7 +124,7 @@ def _check_anyhow(planned: kiwi.PlannedFunction, args: Any, expected: Any, recip
     """
     if planned.options.planner not in ("joint", "alpa"):
         return 0  # Others decide by rules of their own.
-    results, execution = run_anyhow(planned, args, len(repr(recipe)))
+    results, execution = run_random_plan(planned, args, len(repr(recipe)))
     _checked(results, args, expected, recipe)
     return len(execution.recomputed)
 

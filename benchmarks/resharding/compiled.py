@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from benchmarks.resharding.cases import Case
-from kiwi.mesh import DeviceMesh, Step, TensorSharding, collective, hardware
+from kiwi.mesh import DeviceMesh, ReshardingStep, TensorSharding, collective, hardware
 from kiwi.mesh.moves import SLICE
 from kiwi.xla import target_config
 from kiwi.xla.collectives import AxisUse, CollectiveUse, read_axis_uses
@@ -72,7 +72,7 @@ class Target:
         return lambda sharding: NamedSharding(jax_mesh, mesh.partition_spec(sharding))
 
 
-def foreseen(steps: Sequence[Step]) -> Uses:
+def foreseen(steps: Sequence[ReshardingStep]) -> Uses:
     """The collectives of a chain of moves, by kind."""
     found: dict[str, CollectiveUse] = {}
     for step in steps:

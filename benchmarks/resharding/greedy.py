@@ -10,7 +10,7 @@ a time: it knows neither sizes nor links.
 
 from collections.abc import Iterator
 
-from kiwi.mesh.resharding import ReshardingTable, Step
+from kiwi.mesh.resharding import ReshardingStep, ReshardingTable
 from kiwi.mesh.sharding import TensorSharding
 
 # "A larger cost to the all-gather"; a penalty where one operation does not do.
@@ -21,7 +21,7 @@ _STEP_PENALTY = 1.0
 
 def greedy_path(
     table: ReshardingTable, source: TensorSharding, target: TensorSharding
-) -> tuple[Step, ...]:
+) -> tuple[ReshardingStep, ...]:
     """The moves that the heuristic takes; their seconds add up to at least the cheapest chain's.
 
     It ends: gathering an axis that is in the target's way, or cutting where none is, is always

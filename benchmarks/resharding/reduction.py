@@ -20,7 +20,7 @@ from itertools import combinations
 from kiwi.errors import ShardingConflictError
 from kiwi.mesh.collective_kinds import ALL_REDUCE, REDUCE_SCATTER
 from kiwi.mesh.moves import Traffic
-from kiwi.mesh.resharding import ReshardingTable, Step
+from kiwi.mesh.resharding import ReshardingStep, ReshardingTable
 from kiwi.mesh.sharding import TensorSharding
 
 _Axes = tuple[int, ...]
@@ -29,7 +29,7 @@ _Move = tuple[Traffic, TensorSharding, _Axes]
 
 def reduction_path(
     table: ReshardingTable, source: TensorSharding, partial: Iterable[int], target: TensorSharding
-) -> tuple[Step, ...]:
+) -> tuple[ReshardingStep, ...]:
     """The cheapest chain of moves from partial sums to `target`.
 
     **Arguments:**
@@ -67,7 +67,7 @@ def reduction_path(
     steps, state = [], source
     while (move := best(state, axes)[1]) is not None:
         traffic, after, axes = move
-        steps.append(Step.of(traffic, table.mesh, table.tensor_bytes, state, after))
+        steps.append(ReshardingStep.of(traffic, table.mesh, table.tensor_bytes, state, after))
         state = after
     return (*steps, *table.path(state, target))
 

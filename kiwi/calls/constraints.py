@@ -1,4 +1,4 @@
-"""`kiwi.Constraints`: what the caller pins or forbids of arguments, by pytree path.
+"""`kiwi.Constraints`: layouts of arguments that the caller pins or forbids, by pytree path.
 
 A path is the argument's name and the keys below it, with slashes: `state/params/Dense_0/kernel`.
 A pattern is a path in which `*` stands for any one part (or a piece of one) and `**` for any number
@@ -21,12 +21,12 @@ _PARTS = re.compile(r"\[['\"]?(.*?)['\"]?\]|([^.\[\]]+)")
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a plan has to observe of its arguments.
+    """Restrictions on the layouts of arguments.
 
-    - `shardings`: pattern → how each argument that it matches lies. The first pattern that matches
-      counts; None leaves what it matches open, `PartitionSpec.UNCONSTRAINED` one dimension.
-    - `forbid_replicated`: patterns of arguments of which every device holds a part only. What no
-      mesh axis divides is left out, unless a pattern matches nothing else.
+    - `shardings`: pattern → sharding of the arguments that it matches. The first pattern that
+      matches counts; None leaves an argument open, `PartitionSpec.UNCONSTRAINED` one dimension.
+    - `forbid_replicated`: patterns of arguments that must not be replicated. Arguments that no
+      mesh axis divides are exempt, unless a pattern matches nothing else.
     - `memory_kinds`: pattern → "pinned_host" for arguments that lie in host memory, and with them
       the results that replace them, or "device". The first pattern that matches counts. The plan
       copies them to the device where they are read (`kiwi.calls.host_memory`).

@@ -1,9 +1,9 @@
-"""Which arguments and results of a call lie in host memory.
+"""The arguments and results of a call that live in host memory.
 
-An argument does if a sharding given for it says so (`memory_kind="pinned_host"` in `in_shardings`
-or in a constraint), or the first pattern of `Constraints.memory_kinds` that it matches. A result
-does if `out_shardings` says so, or if it replaces such an argument in the next step
-(`kiwi.calls.replaced_arguments`): a training loop hands it back as it came.
+An argument lives there if its sharding says so (`memory_kind="pinned_host"` in `in_shardings` or in
+a constraint), or the first pattern of `Constraints.memory_kinds` that matches it. A result lives
+there if `out_shardings` says so, or if it replaces such an argument in the next step
+(`kiwi.calls.replaced_arguments`).
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from jax import numpy as jnp
 from jax.sharding import NamedSharding
 
 from kiwi.calls.constraints import Constraints, matched, slash_path
-from kiwi.calls.replaced_arguments import carried_results
+from kiwi.calls.replaced_arguments import replaced_arguments
 from kiwi.calls.signature import Call, flatten_prefix
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.host_memory import HOST_MEMORY, fetch, store
@@ -66,7 +66,7 @@ def host_results(
     """Positions among the results of a call's program."""
     program = units.graph.program
     values = {program.arguments[k] for k in arguments}
-    found = {p for p, a in carried_results(call, out_tree, units).items() if a in values}
+    found = {p for p, a in replaced_arguments(call, out_tree, units).items() if a in values}
     if call.options.out_shardings is not None:
         shell = jax.tree.unflatten(out_tree, list(range(len(program.results))))
         given = flatten_prefix(call.options.out_shardings, shell, "out_shardings")

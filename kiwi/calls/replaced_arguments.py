@@ -1,4 +1,4 @@
-"""Which results replace which arguments in the next step.
+"""Results that replace arguments in the next step.
 
 1. A result that takes over a donated argument's buffer replaces that argument.
 2. An argument, not donated, whose pytree has the same structure and types as a part of the
@@ -20,7 +20,7 @@ LEAST_LEAVES = 2
 """A lone array of equal shape is taken for a coincidence."""
 
 
-def carried_results(call: Call, out_tree: Any, units: UnitGraph) -> dict[int, int]:
+def replaced_arguments(call: Call, out_tree: Any, units: UnitGraph) -> dict[int, int]:
     """Position of a result → value index of the argument that it replaces."""
     program = units.graph.program
     found = {}

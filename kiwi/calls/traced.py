@@ -1,4 +1,4 @@
-"""A traced call, and the pytrees around it."""
+"""A traced call with the pytree structures of its arguments and result."""
 
 from dataclasses import dataclass
 from typing import Any

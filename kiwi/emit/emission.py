@@ -1,4 +1,4 @@
-"""Emission: an `Execution` as a JAX function, by interpreting the traced equations.
+"""Emission: an `Execution` becomes a JAX function that interprets the traced equations.
 
 Each unit is evaluated from materialised values. Its results are constrained to their layouts,
 and its operands where it expects another layout than the stored one.
@@ -20,8 +20,9 @@ instruction of the compiled program carries in its metadata.
 from collections.abc import Callable
 from typing import Any
 
-from kiwi.emit.evaluation import Context, Frame
+from kiwi.emit.context import Context
 from kiwi.emit.execution import Execution
+from kiwi.emit.interpreter import Interpreter
 
 
 def emit(execution: Execution) -> Callable[..., list[Any]]:
@@ -34,12 +35,12 @@ def emit(execution: Execution) -> Callable[..., list[Any]]:
 
     def planned_step(*arguments: Any) -> list[Any]:
         context = Context.of(execution, arguments)
-        frame = Frame(context, context.root, None, ())
-        frame.env.update(zip(program.arguments, arguments, strict=True))
-        frame.env.update(program.constants)
-        frame.run()
+        interpreter = Interpreter(context, context.root)
+        interpreter.env.update(zip(program.arguments, arguments, strict=True))
+        interpreter.env.update(program.constants)
+        interpreter.run()
         return [
-            frame.result(result, sharding)
+            interpreter.result(result, sharding)
             for result, sharding in zip(program.results, execution.result_shardings, strict=True)
         ]
 

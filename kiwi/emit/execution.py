@@ -1,4 +1,4 @@
-"""What a plan executes: a `Schedule` of units, with the layout of everything they touch."""
+"""The execution of a plan: a `Schedule` of units, with the layouts of all values and operands."""
 
 import functools
 from collections.abc import Sequence

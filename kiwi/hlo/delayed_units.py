@@ -1,8 +1,8 @@
-"""Units that wait for their first reader.
+"""Units that run just before their first reader.
 
-What `jax.checkpoint` recomputes is traced in front of all gradients that need it, and would be held
-from there. XLA's schedulers run an operator late where that holds less, and no fence forbids it: a
-fence says what must be there when a unit runs, not when that is.
+JAX traces the recomputation of `jax.checkpoint` in front of all gradients that read it, so that its
+results would live from there. XLA's schedulers run an operator late where that lowers the peak, and
+Kiwi's barriers allow it: a barrier ties a unit to its operands, not to a point of time.
 """
 
 import math
@@ -14,12 +14,13 @@ from kiwi.hlo.in_place import overwritable
 from kiwi.hlo.unit import Unit
 
 
-def postponed(graph: HloGraph, units: Sequence[Unit], aliased: Mapping[int, int]) -> list[Unit]:
-    """The same units, each that is better computed late directly in front of its first reader.
+def delay_to_first_reader(
+    graph: HloGraph, units: Sequence[Unit], aliased: Mapping[int, int]
+) -> list[Unit]:
+    """Moves each unit that extends no live range of an operand to just before its first reader.
 
-    Better late are those for which nothing would have to be held meanwhile, so that the peak does
-    not rise. None leaves its loop or its phase: to compute a result of the forward pass in the
-    backward pass is recomputation, for the plan to decide. Effects keep their place.
+    So the peak does not rise. No unit leaves its loop or its phase: to compute a forward result in
+    the backward pass is recomputation, which the plan decides. Units with effects do not move.
 
     **Arguments:**
 
@@ -28,12 +29,12 @@ def postponed(graph: HloGraph, units: Sequence[Unit], aliased: Mapping[int, int]
     """
     order = _Order(graph, units, aliased)
     for place in reversed(range(len(units))):
-        order.postpone(place)
+        order.delay(place)
     return order.units
 
 
 class _Order:
-    """An order of units, in which those behind the one in question do not move any more."""
+    """An order of units that is made from the last unit to the first."""
 
     def __init__(self, graph: HloGraph, units: Sequence[Unit], aliased: Mapping[int, int]) -> None:
         self.units = list(units)
@@ -47,16 +48,16 @@ class _Order:
             for value in unit.reads:
                 self._readers.setdefault(value, []).append(unit)
 
-    def postpone(self, place: int) -> None:
-        """Moves the unit at a place to its first reader, if it is better computed late."""
+    def delay(self, place: int) -> None:
+        """Moves the unit at a place to its first reader, if its operands live that long anyway."""
         unit = self.units[place]
-        if not self._may_wait(unit):
+        if not self._may_move(unit):
             return
         target = self._place_of_first_reader(unit)
-        if target is not None and all(self._is_there(value, target) for value in unit.reads):
+        if target is not None and all(self._lives_until(value, target) for value in unit.reads):
             self._move(place, target - 1)
 
-    def _may_wait(self, unit: Unit) -> bool:
+    def _may_move(self, unit: Unit) -> bool:
         program = self._graph.program
         equations = [program.equations[index] for index in unit.equations]
         if any(e.is_border or e.is_transfer or e.has_effects for e in equations):
@@ -64,9 +65,9 @@ class _Order:
         return self._aliased.keys().isdisjoint(unit.outputs)
 
     def _place_of_first_reader(self, unit: Unit) -> int | None:
-        """Or of the first of the neighbours up to it that belong together: what is fetched for the
-        next one, and what that writes over.
+        """The place of the first reader, or of the chain of neighbours that ends with it.
 
+        A chain is made of fetches for the next unit, and of values that the next unit overwrites.
         None where the reader is of another phase or loop.
         """
         readers = [r for value in unit.outputs for r in self._readers.get(value, ())]
@@ -81,8 +82,7 @@ class _Order:
         return place
 
     def _belongs(self, place: int) -> bool:
-        """Whether the unit at a place may write over the result of the one in front of it, or has
-        that fetched."""
+        """Whether the unit at a place reads the fetch in front of it, or overwrites its result."""
         unit, reader = self.units[place - 1], self.units[place]
         if self._graph.program.equations[unit.root].name == FETCH:
             return True
@@ -91,15 +91,15 @@ class _Order:
             for value in unit.outputs
         )
 
-    def _is_there(self, value: int, place: int) -> bool:
-        """Whether a value is held, and not written over, up to a place in any case."""
+    def _lives_until(self, value: int, place: int) -> bool:
+        """Whether a value's live range reaches a place even if the unit does not move there."""
         result = self._replaced.get(value)
         if result is not None:
             return self._place(self._producers[result]) >= place
         return self._last_use(value) >= place
 
     def _last_use(self, value: int) -> float:
-        """The place of a value's last reader; infinite where nothing frees it."""
+        """The place of a value's last reader; infinite where the value lives on after it."""
         producer = self._producers.get(value)
         readers = self._readers[value]
         program = self._graph.program

@@ -1,8 +1,8 @@
-"""What planning knows of each traced equation, from the operators that it lowers to."""
+"""An `EquationInfo` for each traced equation, from the operators that it lowers to."""
 
 from collections.abc import Hashable
 
-from kiwi.hlo.graph import EquationInfo, Operator
+from kiwi.hlo.graph import EquationInfo, StableHloOperator
 from kiwi.hlo.loops import border_dims
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Equation, Program
@@ -16,8 +16,8 @@ from kiwi.hlo.rule import (
 )
 
 REGION_PRIMITIVES = frozenset({"scan", "while", "cond", "shard_map", "custom_partitioning"})
-"""Primitives that run a region; planned whole, see `kiwi.hlo.regions`. What `shard_map` reads and
-yields lies as it says, the rest is replicated."""
+"""Primitives that run a region, see `kiwi.hlo.regions`. Operands and results of `shard_map` have
+the layouts of its specs; those of the others are replicated."""
 
 _GENERATORS = frozenset({"random_bits"})
 """Equations that fill their result from a key: any dimension of it can be sharded, although
@@ -25,13 +25,13 @@ the loop that XLA runs has no sharding rule."""
 
 
 def equation_infos(
-    program: Program, operators: tuple[Operator, ...], ssa_of_value: dict[int, int]
+    program: Program, operators: tuple[StableHloOperator, ...], ssa_of_value: dict[int, int]
 ) -> tuple[EquationInfo, ...]:
     """One `EquationInfo` per equation.
 
     `ssa_of_value` maps a value index to the index of the tensor that it became.
     """
-    members: list[list[Operator]] = [[] for _ in program.equations]
+    members: list[list[StableHloOperator]] = [[] for _ in program.equations]
     for operator in operators:
         members[operator.equation].append(operator)
     constant = _constants(program)
@@ -65,14 +65,17 @@ def _constants(program: Program) -> list[bool]:
     return found
 
 
-def _flops(equation: Equation, members: list[Operator]) -> float:
+def _flops(equation: Equation, members: list[StableHloOperator]) -> float:
     if equation.name in REGION_PRIMITIVES:
         return region_flops(equation.jaxpr_eqn)
     return sum(op.flops for op in members)
 
 
 def _rule(
-    program: Program, equation: Equation, members: list[Operator], ssa_of_value: dict[int, int]
+    program: Program,
+    equation: Equation,
+    members: list[StableHloOperator],
+    ssa_of_value: dict[int, int],
 ) -> ComposedRule:
     values = (*equation.reads, *equation.outputs)
     if equation.name in _GENERATORS:
@@ -118,7 +121,10 @@ def _border_rule(program: Program, equation: Equation) -> ComposedRule:
 
 
 def _joined_rule(
-    program: Program, equation: Equation, members: list[Operator], ssa_of_value: dict[int, int]
+    program: Program,
+    equation: Equation,
+    members: list[StableHloOperator],
+    ssa_of_value: dict[int, int],
 ) -> ComposedRule:
     """The rules of the equation's operators, joined.
 

@@ -1,22 +1,22 @@
-"""Which values XLA materialises, and which it absorbs into their readers.
+"""Which values XLA materialises, and which it fuses into their readers.
 
-An absorbed equation is computed inside every kernel that reads it, so that only the values
-it starts from occupy memory. An equation is *materialised* if one of these holds:
+Every kernel that reads an absorbed equation computes it, so that only materialised operands have
+buffers. An equation is *materialised* if one of these holds:
 
-1. it does more than map elements: matmul, convolution, reduction, gather, scatter, sort, a
-   loop or another region, random bits, several results, side effects;
+1. it is not elementwise: matmul, convolution, reduction, gather, scatter, sort, a loop or another
+   region, random bits, several results, side effects;
 2. one of its values is a result of the function;
-3. a library call (matmul, convolution) reads it, and it is more than a change of layout of
-   something materialised whole, or that behind a barrier of `jax.checkpoint`: such calls transpose,
-   but take no slices, and a barrier is no copy;
-4. several equations read it, not all of them computed by one map, and computing it twice would
-   cost more than reading it back: a transcendental function, or an addition (residual streams,
-   gradient sums) unless that adds vectors to one tensor which is there anyway (a normalisation);
+3. a library call (matmul, convolution) reads it, and it is more than a transpose or reshape of a
+   materialised value, also behind a barrier of `jax.checkpoint`: library calls read transposed
+   operands but no slices, and a barrier is no copy;
+4. several equations read it that one elementwise fusion does not join, and computing it twice costs
+   more than reading it: a transcendental function, or an addition (residual streams, gradient sums)
+   unless it adds vectors to one materialised tensor (a normalisation);
 5. the chain in front of it has grown to `MAX_CHAIN` equations or `MAX_READS` inputs;
-6. an opened loop's border: it stands there, the next iteration starts from it, or a loop reads it
+6. it is a loop's border (`kiwi.hlo.loops`), the next iteration's carry, or an operand of a loop
    that it is not part of;
-7. a manual computation (`shard_map`) reads it: it has to lie as that says;
-8. the user's hint says how it lies, or whether it is kept.
+7. a manual computation (`shard_map`) reads it in the layout of its `in_specs`;
+8. a hint of the user pins its layout or its residency.
 
 Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
 convolution or reduction whose only reader is a materialised map over the same elements is
@@ -97,7 +97,7 @@ _LAYOUT = frozenset(
 
 
 def materialised(graph: HloGraph) -> tuple[bool, ...]:
-    """For each equation, whether its results occupy memory of their own."""
+    """For each equation, whether its results have buffers."""
     program = graph.program
     results = program.result_values | program.next_values.keys() | program.pinned_values
     found: list[bool] = []
@@ -118,7 +118,7 @@ def materialised(graph: HloGraph) -> tuple[bool, ...]:
 def _has_one_reader(
     graph: HloGraph, index: int, is_materialised: list[bool], results: frozenset[int]
 ) -> bool:
-    """Whether a costly map, kept for several equations, is read by one kernel alone after all."""
+    """Whether a single kernel reads a costly elementwise result that several equations read."""
     if not is_map(graph, index) or not opcodes(graph, index) & _WORTH_KEEPING:
         return False
     program, loop = graph.program, graph.program.equations[index].loop
@@ -174,7 +174,7 @@ def chain(
 
 
 def is_map(graph: HloGraph, index: int) -> bool:
-    """Whether an equation only maps elements, and yields one result."""
+    """Whether an equation is elementwise and has one result."""
     equation = graph.program.equations[index]
     if graph.equations[index].is_region or equation.has_effects or len(equation.outputs) != 1:
         return False
@@ -197,7 +197,7 @@ def is_opaque(graph: HloGraph, equation: int) -> bool:
 
 
 def is_layout_change(graph: HloGraph, equation: int) -> bool:
-    """Whether an equation only rearranges what it reads."""
+    """Whether an equation only transposes, reshapes or broadcasts its operand."""
     return opcodes(graph, equation) <= _LAYOUT
 
 
@@ -223,13 +223,13 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chai
 
 
 def _enters_loop(program: Program, loop: int | None, reader: int) -> bool:
-    """Whether a reader runs in iterations of which the value at hand knows nothing."""
+    """Whether a reader runs in a loop that the value is not part of."""
     inner = program.equations[reader].loop
     return len(program.loops_around(inner)) > len(program.loops_around(loop))
 
 
 class _Chains:
-    """Counts the equations and inputs that each absorbed value drags along."""
+    """The equations and inputs of the chain in front of each absorbed value."""
 
     def __init__(self, graph: HloGraph, is_materialised: list[bool]) -> None:
         self._graph = graph

@@ -12,7 +12,7 @@ _Result = TypeVar("_Result")
 def without_collection(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """`function` with Python's cyclic garbage collection paused while it runs.
 
-    The collector looks through all objects again and again as their number grows: a third of the
+    The collector scans all objects again and again as their number grows: a third of the
     time of building the problem of 20 layers. What is built here has no cycles.
     """
 

@@ -19,7 +19,7 @@ class Phase(enum.Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Operator:
+class StableHloOperator:
     """One StableHLO operator.
 
     `operands` and `results` are indices of tensors (SSA values) of the graph; `equation` is
@@ -46,7 +46,7 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class EquationInfo:
-    """What planning knows of one traced equation.
+    """One traced equation with its operators, their joint sharding rule and their work.
 
     `operators` are indices into `HloGraph.operators`; `rule` joins theirs, its reads keyed
     by value index; `is_constant` says that it depends on no argument, `is_region` that it
@@ -67,7 +67,7 @@ class HloGraph:
     """A program together with the StableHLO operators that it lowers to."""
 
     program: Program
-    operators: tuple[Operator, ...]
+    operators: tuple[StableHloOperator, ...]
     tensors: tuple[Tensor, ...]
     equations: tuple[EquationInfo, ...]
 
@@ -78,14 +78,14 @@ class HloGraph:
 
     @functools.cached_property
     def opcode_sets(self) -> tuple[frozenset[str], ...]:
-        """For each equation the opcodes that it lowers to; reductions over dimensions of size one
-        count as the reshapes that they amount to."""
+        """For each equation its operators' opcodes; a reduction over dimensions of size one is a
+        reshape."""
         return tuple(
             frozenset(self._opcode(self.operators[i]) for i in info.operators)
             for info in self.equations
         )
 
-    def _opcode(self, operator: Operator) -> str:
+    def _opcode(self, operator: StableHloOperator) -> str:
         if operator.opcode != "reduce" or len(operator.results) != 1:
             return operator.opcode
         source, result = self.tensors[operator.operands[0]], self.tensors[operator.results[0]]
@@ -96,7 +96,7 @@ class HloGraph:
         return self.equations[equation].phase
 
     def opcode_of(self, equation: int) -> str:
-        """The opcode that says best what an equation does: that of its costliest operator."""
+        """The opcode of the equation's costliest operator."""
         members, own = self.equations[equation].operators, self.program.equations[equation]
         if not members or own.is_border or own.is_transfer:
             return own.name

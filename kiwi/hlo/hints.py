@@ -1,12 +1,11 @@
-"""`kiwi.hint`: what the user says about a value, in the function itself.
+"""`kiwi.hint`: pins the layout or the residency of a value, inside of the user's function.
 
-A hint is an identity with a primitive of its own, so that it stands in the traced program. It
-lowers to nothing: a program compiles to the same instructions with and without its hints.
+A hint is an identity with a primitive of its own, so that the traced program contains it. It lowers
+to nothing: a program compiles to the same instructions with and without its hints.
 
-1. Derivatives pass through it unhinted: the cotangent of a hinted value is not pinned. (A hint on
-   the gradient itself pins that.)
-2. Under `jax.vmap` the new dimension is open, the others stay as hinted.
-3. Tracing takes it out of the program and notes it at the value (`Program.hints`).
+1. A hint does not pin the cotangent of its value; a hint on the gradient does.
+2. `jax.vmap` leaves the new dimension open, and the hint pins the others.
+3. Tracing removes the hint from the program and records it at the value (`Program.hints`).
 """
 
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ HINT_PRIMITIVE = "kiwi_hint"
 
 @dataclass(frozen=True)
 class Hint:
-    """What is said of one value; see `hint`."""
+    """The arguments of one `hint`."""
 
     sharding: PartitionSpec | None = None
     keep: bool = False
@@ -35,20 +34,20 @@ class Hint:
 
     @property
     def pins(self) -> bool:
-        """Whether it restricts a plan; a name alone does not."""
+        """Whether the hint restricts a plan; a name alone does not."""
         return self.sharding is not None or self.keep or self.recompute
 
 
 @dataclass(frozen=True)
 class PlacedHint:
-    """A hint and the line of the user's code that it stands in."""
+    """A hint and its line in the user's code."""
 
     hint: Hint
     source_line: str
 
     @property
     def label(self) -> str:
-        """How notes and errors call it."""
+        """The hint's name in notes and errors."""
         name = f" {self.hint.name!r}" if self.hint.name else ""
         line = f" at {self.source_line}" if self.source_line else ""
         return f"hint{name}{line}"
@@ -70,10 +69,10 @@ def hint(
     **Arguments:**
 
     - `x`: an array or a pytree of arrays, each of which is hinted.
-    - `sharding`: how it lies on the mesh. `PartitionSpec.UNCONSTRAINED` leaves a dimension open.
-    - `keep`: it is not computed again for the backward pass.
-    - `recompute`: it is dropped after the forward pass, and computed again.
-    - `name`: how errors call the hint.
+    - `sharding`: its sharding. `PartitionSpec.UNCONSTRAINED` leaves a dimension open.
+    - `keep`: the plan keeps it for the backward pass.
+    - `recompute`: the plan drops it after the forward pass and recomputes it.
+    - `name`: the hint's name in errors.
 
     **Raises:** `InvalidArgumentError` if `sharding` is no `PartitionSpec` or has more entries than
     an array has dimensions, or if both `keep` and `recompute` are asked for.

@@ -1,11 +1,11 @@
-"""What crosses between host and device memory: arguments and results that live on the host.
+"""Copies between host and device memory, for arguments and results that live on the host.
 
-`fetch` copies an argument from the host into device memory, `store` a result back. Both are
-identities with primitives of their own, so that a plan can price them, place them, and fetch again
-what it does not hold on to. Emission moves the array (`kiwi.emit.evaluation`); outside a plan they
-do nothing.
+`fetch` copies an argument from the host into device memory, `store` copies a result back. Both are
+identities with primitives of their own, so that a plan can price them, choose their time, and fetch
+an argument twice instead of keeping the copy. The emitted program moves the array
+(`kiwi.emit.interpreter`); outside of a plan they do nothing.
 
-An argument that is fetched, and a result that is stored, take no device memory.
+The argument of a fetch and the result of a store take no device memory.
 """
 
 from typing import Any
@@ -18,16 +18,16 @@ FETCH, STORE = "host_fetch", "host_store"
 TRANSFERS = frozenset({FETCH, STORE})
 
 HOST_MEMORY = "pinned_host"
-"""The memory kind, in jax's words, from which devices read by themselves."""
+"""JAX's memory kind for host memory that devices can read."""
 
 
 def fetch(x: Any) -> Any:
-    """An argument in host memory, as the program computes with it."""
+    """The copy in device memory of an argument in host memory."""
     return _PRIMITIVES[FETCH].bind(x)
 
 
 def store(x: Any) -> Any:
-    """A result, as it goes back to host memory."""
+    """The copy in host memory of a result."""
     return _PRIMITIVES[STORE].bind(x)
 
 
@@ -35,7 +35,7 @@ def _primitive(name: str) -> Any:
     primitive = jex.Primitive(name)
     primitive.def_impl(lambda x: x)
     primitive.def_abstract_eval(lambda x: x)
-    # An operator of its own, that no fusion swallows and that has a sharding rule.
+    # An operator with a sharding rule that XLA does not fuse.
     barrier = mlir.lower_fun(lax.optimization_barrier, multiple_results=False)
     mlir.register_lowering(primitive, barrier)
     return primitive

@@ -1,8 +1,9 @@
-"""Which unit XLA may have write over what it reads.
+"""Units whose result may share the buffer of an operand.
 
-XLA writes a result over an operand only where the operator reads it directly, behind no barrier of
-ours or of the step's own (`HeapSimulator` looks for a user of what defines the buffer). Without a
-barrier it may fuse the operand into the reader instead, unless that is what a library call yields.
+XLA gives a result the buffer of an operand only if the operator reads the operand directly, behind
+no `optimization_barrier` (`HeapSimulator` looks for a user of the instruction that defines the
+buffer). Without a barrier XLA may fuse the operand into the reader instead, unless a library call
+computes it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,10 +16,10 @@ _WINDOWED = "reduce_window"
 
 
 def overwritable(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
-    """Of what a unit reads, the values of its result's size, mapped element by element to it.
+    """The operands of the result's size that an elementwise unit maps to its result.
 
-    None where a matmul reads the result and has to merge dimensions of it: XLA has the unit write
-    it in that shape, and shares no buffer across a change of shape.
+    There are none where a matmul reads the result and merges dimensions of it: XLA makes the unit
+    write the merged shape, and buffers of different shapes are not shared.
     """
     if len(unit.outputs) != 1 or not _only_maps(graph, unit.equations):
         return ()
@@ -28,7 +29,7 @@ def overwritable(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
 
 
 def overwritable_by_operand(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
-    """The same, mapped to what a window slides over, where XLA computes that apart."""
+    """The same for the operand of a `reduce_window`, which XLA computes in a kernel of its own."""
     if _WINDOWED not in opcodes(graph, unit.root):
         return ()
     if not _only_maps(graph, [e for e in unit.equations if e != unit.root]):
@@ -39,7 +40,7 @@ def overwritable_by_operand(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
 
 
 def is_of_library(graph: HloGraph, unit: Unit) -> bool:
-    """Whether a library call yields a unit's result, so that no reader can absorb it."""
+    """Whether a library call computes a unit's result, so that XLA cannot fuse it into readers."""
     return bool(opcodes(graph, unit.root) & LIBRARY_OPCODES)
 
 
@@ -48,7 +49,7 @@ def _only_maps(graph: HloGraph, equations: Sequence[int]) -> bool:
 
 
 def _mapped(graph: HloGraph, unit: Unit, target: int, dims: object) -> Iterator[int]:
-    """What a unit reads of the size and the dimensions of `target`, a value that it computes."""
+    """The operands of a unit with the size and dimensions of `target`, a value that it computes."""
     values = graph.program.values
     for value, own in unit.rule.reads:
         if values[value].size_bytes == values[target].size_bytes and own == dims:

@@ -68,7 +68,7 @@ def stacked_results(scan: Any) -> tuple[bool, ...]:
 
 
 def select_and_scatter_add(eqn: Any, source: Any, operand: Any, start: Any) -> Any:
-    """What the gradient of max pooling computes, added to `start`, a scalar, instead of to zeros.
+    """The gradient of max pooling, added to `start`, a scalar, instead of to zeros.
 
     `eqn` is of primitive `select_and_scatter_add` and of a floating dtype.
     """

@@ -1,15 +1,15 @@
-"""Loops that a program is opened into: a scan's body stands in the program once.
+"""Opened loops: the program contains the body of a scan once.
 
     loop      ::= carry* slice* equation* stack* result*
-    carry     ::= current = loop_carry(initial)        what an iteration starts from
+    carry     ::= current = loop_carry(initial)        the carry at the start of an iteration
     slice     ::= x = loop_slice(stacked)              element i of a stacked operand
     stack     ::= stacked = loop_stack(y)              y of every iteration, stacked
-    result    ::= final = loop_result(next)            what the last iteration carries on
+    result    ::= final = loop_result(next)            the carry after the last iteration
 
-An equation of the body stands for one computation per iteration. A value of the body is a family,
-one member per iteration: what another loop reads of it is the member of the same number. So a
-residual that JAX stacks in the forward scan and slices in the backward one is, in the program, a
-forward value that the backward body reads, to be kept (stacked) or computed again like any other.
+An equation of the body stands for one computation per iteration. A value of the body is a family
+with one member per iteration; another loop reads the member of its own iteration. JAX stacks a
+residual in the forward scan and slices it in the backward scan; in the program the backward body
+reads the forward value, and a plan keeps it (stacked) or recomputes it like any other.
 
 Loops of one length in one place share an index *space*: member i of one may be read at iteration
 i of another.
@@ -34,7 +34,7 @@ LOOP_PRIMITIVES = frozenset({CARRY, SLICE, STACK, RESULT})
 
 @dataclass(frozen=True)
 class Carry:
-    """What one iteration hands to the next: value indices of the body; `next` may be a literal."""
+    """A carry of a scan: value indices of the body; `next` may be a literal."""
 
     current: int
     next: Any
@@ -70,7 +70,7 @@ class ScanOperands:
 
 
 def may_open(eqn: Any) -> bool:
-    """Whether an equation is a scan whose body can be planned by itself."""
+    """Whether an equation is a scan whose body Kiwi can plan."""
     return eqn.primitive.name == "scan" and not eqn.effects and eqn.params["length"] > 0
 
 

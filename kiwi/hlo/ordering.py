@@ -4,7 +4,7 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping
 
-from kiwi.hlo.delayed_units import postponed
+from kiwi.hlo.delayed_units import delay_to_first_reader
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.host_memory import FETCH
 from kiwi.hlo.in_place import overwritable
@@ -14,18 +14,18 @@ from kiwi.hlo.unit import Unit
 def execution_order(graph: HloGraph, drafts: list[Unit], aliased: dict[int, int]) -> list[Unit]:
     """Program order, except that updates run as soon as they can; each loop's units together.
 
-    XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all
-    of them at the end. Before any update goes what may write over the result just computed:
-    behind another unit it could not (`kiwi.memory.live_ranges`, rule 4). What lies in host memory
-    is fetched for its first reader, not before, and what may wait for its reader does.
+    XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all of them
+    at the end. A unit that may write over the result just computed precedes all updates: only the
+    next unit can (`kiwi.memory.live_ranges`, rule 4). Fetches from host memory stand just before
+    their first reader, and so do units that `kiwi.hlo.delayed_units` can move there.
     """
     waits = _dependencies(graph, drafts, aliased)
     ordered = [drafts[d] for d in _Ordering(graph, drafts, waits).of(None)]
-    return postponed(graph, ordered, aliased)
+    return delay_to_first_reader(graph, ordered, aliased)
 
 
 class _Ordering:
-    """The order of the drafts of one loop's body, or of the step: inner loops count as one."""
+    """The order of the units of one loop body, or of the step; an inner loop counts as one unit."""
 
     def __init__(self, graph: HloGraph, drafts: list[Unit], waits: list[set[int]]) -> None:
         self._graph = graph
@@ -55,7 +55,7 @@ class _Ordering:
         return self._sorted(members, waiting, followers, loop)
 
     def _members(self, loop: int | None) -> dict[int, list[int]]:
-        """First draft → drafts: one item for each draft of the body, and for each inner loop."""
+        """First unit → units: one item for each unit of the body, and for each inner loop."""
         around = self._graph.program.loops_around
         depth = len(around(loop))
         items: dict[int | None, int] = {}
@@ -96,7 +96,7 @@ class _Ordering:
         return ordered
 
     def _run(self, inside: list[int], loop: int | None, ordered: list[int]) -> None:
-        """Appends a draft, or all of an inner loop in its own order, behind what it fetches."""
+        """Appends a unit, or all units of an inner loop in order, behind the fetches for them."""
         wanted = (value for number in inside for value in self._drafts[number].reads)
         ordered += [self._unfetched.pop(v) for v in wanted if v in self._unfetched]
         if self._is_loop(inside, loop):

@@ -1,4 +1,4 @@
-"""Which equations are forward, backward and update.
+"""The phase of each equation: forward, backward or update.
 
 1. A name stack with `transpose(jvp` is backward. (The `transpose` primitive alone also says
    `transpose`.)

@@ -1,15 +1,15 @@
-"""Work and memory of what an equation runs inside: loops, branches, manual computations.
+"""Work and memory of the regions of an equation: loops, branches, manual computations.
 
-A region that is planned whole is priced from its jaxpr. Under `shard_map` shapes are those of one
-device already, elsewhere of the whole.
+Kiwi prices a region that it does not open from its jaxpr. Shapes inside of `shard_map` are those of
+one device, shapes inside of other regions those of the whole tensor.
 
 *Work*: of a `scan` its body times its length, of a `cond` its costliest branch, of a `while` its
 body times its trip count: known where it counts from one literal to another by ones, as
 `fori_loop` does, else `ASSUMED_TRIPS`.
 
-*Memory* (`region_workspace_bytes`): the largest sum of what is alive at one point inside, beyond
-the region's operands and results. An iteration's memory is free again before the next one. As in
-`kiwi.hlo.fusion`, what only maps elements is held by nobody if one equation reads it.
+*Memory* (`region_workspace_bytes`): the peak of the values that live inside, without the region's
+operands and results. An iteration frees its memory before the next one starts. As in
+`kiwi.hlo.fusion`, an elementwise result with one reader is fused and takes no memory.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from typing import Any
 from jax.extend import core as jex
 
 ASSUMED_TRIPS = 10
-"""How often the body of a `while` is taken to run where nobody knows."""
+"""The assumed trip count of a `while` whose trip count is unknown."""
 
 _FREE = frozenset(
     {
@@ -48,7 +48,7 @@ _FREE = frozenset(
 """Primitives that move data and compute nothing."""
 
 _NOT_ABSORBED = frozenset({"cumsum", "cumprod", "cummax", "cumlogsumexp", "rev", "cholesky"})
-"""Primitives with operands and results of one shape that yet do more than map elements."""
+"""Primitives with operands and results of one shape that are not elementwise."""
 
 _LAYOUT = frozenset(
     {"broadcast_in_dim", "expand_dims", "iota", "reshape", "slice", "squeeze", "transpose"}
@@ -61,7 +61,7 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
 
 
 def trips(eqn: Any) -> int:
-    """How often an equation runs what is inside of it, as far as it can be told."""
+    """The trip count of an equation's region; 1 for a region that is no loop."""
     if eqn.primitive.name == "scan":
         return eqn.params["length"]
     if eqn.primitive.name != "while":
@@ -78,7 +78,7 @@ def region_flops(eqn: Any) -> float:
 
 
 def region_workspace_bytes(eqn: Any) -> int:
-    """The most bytes alive inside, beyond operands and results of the region."""
+    """The peak bytes inside of the region, without its operands and results."""
     return max((_peak_bytes(region) for region in inner_jaxprs(eqn)), default=0)
 
 
@@ -126,7 +126,7 @@ def _elements(variable: Any) -> int:
 
 
 def _peak_bytes(jaxpr: Any) -> int:
-    """The peak over the equations, in order: what is alive, and what runs inside of them."""
+    """The peak over the equations in order, with the regions that they run."""
     last_read = _last_reads(jaxpr)
     readers = _readers(jaxpr)
     outside = {*jaxpr.invars, *jaxpr.constvars, *_variables(jaxpr.outvars)}
@@ -166,7 +166,7 @@ def _itemsize(variable: Any) -> int:
 
 
 def _is_absorbed(eqn: Any, variable: Any, readers: dict[Any, list[str]]) -> bool:
-    """Whether a result is computed inside its only reader."""
+    """Whether XLA fuses a result into its reader."""
     if inner_jaxprs(eqn) or eqn.primitive.name in _NOT_ABSORBED or len(eqn.outvars) > 1:
         return False
     if eqn.primitive.name in _LAYOUT:

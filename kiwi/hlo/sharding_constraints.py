@@ -1,8 +1,8 @@
 """`jax.lax.with_sharding_constraint` in the user's function.
 
-It computes nothing: what it constrains is the value that it is given. It is an equation of its own
-only where it reshards, as far as that can be told before anything is laid out: of an argument, and
-of a value that is constrained otherwise already.
+A constraint computes nothing, so Kiwi takes it for a property of its operand
+(`Program.constraints`). It stays an equation where it may reshard: its operand is an argument, or
+has another constraint already.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ def is_constraint(eqn: Any) -> bool:
 
 
 def constraint_spec(eqn: Any) -> PartitionSpec:
-    """What a constraint says, with `UNCONSTRAINED` for the dimensions that it leaves open."""
+    """The spec of a constraint, with `UNCONSTRAINED` for the dimensions that it leaves open."""
     (operand,), given = eqn.invars, eqn.params["sharding"].spec
     entries = [*given, *[None] * (len(operand.aval.shape) - len(given))]
     for dim in eqn.params["unconstrained_dims"]:

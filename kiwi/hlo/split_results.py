@@ -1,8 +1,7 @@
-"""Equations of several results that are as many independent equations.
+"""Equations that compute several results independently of each other.
 
-`jax.numpy.split` is traced as one equation, but lowers to a slice per part, which XLA fuses one by
-one into what reads them. Planned as one equation all parts would be materialised together, and lie
-alike.
+JAX traces `jax.numpy.split` as one equation, but lowers it to a slice per result, and XLA fuses
+each slice into its readers. One unit for all of them would materialise all results, in one layout.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,10 +12,10 @@ from jax import lax
 from jax.extend import core as jex
 
 
-def parts(eqn: Any) -> jex.ClosedJaxpr | None:
-    """The program of the equations that an equation stands for; None if only for itself.
+def independent_equations(eqn: Any) -> jex.ClosedJaxpr | None:
+    """A program of one equation per result that computes the same; None if there is none.
 
-    Its arguments and results are those of the equation, its source lines too.
+    It takes the arguments, returns the results and has the source line of the given equation.
     """
     meaning = _MEANINGS.get(eqn.primitive.name)
     if meaning is None:

@@ -14,7 +14,7 @@ from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
 from kiwi.hlo.loops import Carry, Loop, ScanOperands, border_equation
 from kiwi.hlo.program import Equation, Literal, Program, Value, join_scopes, kept_outputs
 from kiwi.hlo.sharding_constraints import constraint_spec, is_constraint
-from kiwi.hlo.split_results import parts
+from kiwi.hlo.split_results import independent_equations
 
 INLINED_CALLS = {
     "jit": "jaxpr",
@@ -57,7 +57,7 @@ def trace(
 
 
 class _Builder:
-    """Inlines, merges equal equations and drops unread ones, in one pass each."""
+    """Inlines calls, merges equal equations and drops unread ones, in one pass each."""
 
     def __init__(self, keep_checkpoints: bool, open_loops: bool) -> None:
         self._keep_checkpoints = keep_checkpoints
@@ -131,7 +131,7 @@ class _Builder:
                 env[eqn.outvars[0]] = self._constrained(eqn, inputs[0], scope, loop)
             elif self._open_loops and loops.may_open(eqn):
                 env.update(zip(eqn.outvars, self._open(eqn, inputs, scope, loop), strict=True))
-            elif (taken_apart := parts(eqn)) is not None:
+            elif (taken_apart := independent_equations(eqn)) is not None:
                 outputs = self._inline_closed(taken_apart, inputs, scope, loop)
                 env.update(zip(eqn.outvars, outputs, strict=True))
             else:
@@ -139,7 +139,7 @@ class _Builder:
                 env.update(zip(kept_outputs(eqn), outputs, strict=True))
 
     def _note_hint(self, eqn: Any, value: int | Literal) -> None:
-        """Hints are no equations of the program: they stand at the value."""
+        """Records a hint at its value; the program has no equation for it."""
         if isinstance(value, Literal):
             return
         placed = PlacedHint(eqn.params["hint"], jax_internals.source_line(eqn.source_info))
@@ -150,7 +150,7 @@ class _Builder:
     def _constrained(
         self, eqn: Any, value: int | Literal, scope: str, loop: int | None
     ) -> int | Literal:
-        """The value itself, if it is computed and not constrained otherwise; else one resharded."""
+        """The value itself, or a copy if it is an argument or constrained otherwise."""
         if isinstance(value, Literal):
             return value
         known, producer = self._constraints.get(value), self._values[value].producer
@@ -202,12 +202,12 @@ class _Builder:
         return self._known[key]
 
     def _is_constant(self, eqn: Any, inputs: tuple[int | Literal, ...]) -> bool:
-        """Whether an equation depends on nothing, so that no loop need run it."""
+        """Whether an equation depends on no argument, so that it can run outside of all loops."""
         is_plain = not eqn.effects and eqn.primitive.name not in loops.LOOP_PRIMITIVES
         return is_plain and all(isinstance(i, Literal) or i in self._constant for i in inputs)
 
     def _place(self, eqn: Any, inputs: tuple[int | Literal, ...], loop: int | None) -> Any:
-        """Equal for equations of which one may stand for the other.
+        """A key that equations share if one may replace the other.
 
         The same computation on members of one space is the same family. On what lies outside of
         the loop it is one value, which need not be alive from one loop to another.
@@ -242,7 +242,7 @@ class _Builder:
     def _open(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
     ) -> list[int | Literal]:
-        """The body of a scan as equations of the program; returns the scan's results."""
+        """Inlines the body of a scan into the program; returns the scan's results."""
         operands = loops.scan_operands(eqn)
         loop = self._new_loop(operands, parent)
         border = _Border(self, eqn.source_info, scope, loop)
@@ -287,7 +287,7 @@ class _Builder:
 
 
 class _Border:
-    """Emits what stands at the border of one loop."""
+    """Emits the equations at the border of one loop."""
 
     def __init__(self, builder: _Builder, source_info: Any, scope: str, loop: int) -> None:
         self._builder = builder
@@ -331,7 +331,7 @@ class _Border:
 
 
 def _unchanged_carries(operands: ScanOperands) -> frozenset[Any]:
-    """The variables of carries that every iteration hands on as they are."""
+    """The variables of carries that every iteration passes on unchanged."""
     first = operands.constants
     jaxpr = operands.body.jaxpr
     carried = jaxpr.invars[first : first + operands.carries]
@@ -344,7 +344,7 @@ def _is_recomputation(eqn: Any) -> bool:
 
 
 def _identity(eqn: Any, inputs: tuple[int | Literal, ...]) -> Any:
-    """A key equal for equations that compute the same; None if that cannot be told."""
+    """A key that equations share if they compute the same; None if Kiwi cannot know."""
     atoms = tuple(i if isinstance(i, int) else _literal_identity(i.value) for i in inputs)
     avals = tuple(
         (
@@ -372,9 +372,9 @@ def _literal_identity(value: Any) -> tuple[str, ...]:
 
 
 def _without_dead_code(program: Program) -> Program:
-    """Drops equations whose outputs nothing reads, and renumbers what is left.
+    """Drops equations whose outputs nothing reads, and renumbers the others.
 
-    A carry that is read needs what the iteration before hands on.
+    A carry that is read keeps the equations that compute it for the next iteration.
     """
     following = {c.current: c.next for loop in program.loops for c in loop.carries}
     live = {r for r in program.results if isinstance(r, int)}

@@ -1,4 +1,4 @@
-"""One unit of planning; see `kiwi.hlo.units`."""
+"""The unit of planning; see `kiwi.hlo.units`."""
 
 from dataclasses import dataclass
 

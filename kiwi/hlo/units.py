@@ -21,11 +21,11 @@ from kiwi.hlo.unit import Unit
 
 @dataclass(frozen=True)
 class Use:
-    """A reading of a unit's results.
+    """One reader of a unit's results.
 
-    - `time`: of the reader, or of the end of an iteration.
-    - `is_late`: whether that is behind the forward pass.
-    - `reader`: the unit that reads, None where the next iteration does.
+    - `time`: the index of the reader, or of the last unit of the iteration.
+    - `is_late`: whether the reader runs after the forward pass.
+    - `reader`: the index of the reading unit, None where the next iteration reads.
     """
 
     time: int
@@ -61,10 +61,10 @@ class UnitGraph:
 
     @functools.cached_property
     def uses(self) -> tuple[tuple["Use", ...], ...]:
-        """For each unit when its results are read, in order.
+        """For each unit the readers of its results, in order.
 
-        What an iteration hands to the next one is read as it ends, and after the last iteration
-        it lies where the loop left it. Who reads an element reads what is stacked.
+        The next iteration reads a carry at the end of the iteration; after the last iteration the
+        carry stays in the loop's buffer. A reader of a slice also reads the stacked value.
         """
         return tuple(
             tuple(sorted(set(self._uses_of(unit)), key=lambda use: use.time)) for unit in self.units
@@ -84,16 +84,16 @@ class UnitGraph:
                     yield Use(self.spans[loop][1] - 1, loop != unit.loop)
 
     def entry(self, loop: int | None, time: int) -> int:
-        """The latest time, not behind `time`, at which a unit of `loop` can run.
+        """The latest time up to `time` at which a unit of `loop` can run.
 
-        That is before the inner loops, seen from `loop`, in which the unit at `time` runs.
+        If the unit at `time` runs in an inner loop of `loop`, that is the start of the inner loop.
         """
         around = self.graph.program.loops_around
         chain, depth = around(self.units[time].loop), len(around(loop))
         return time if len(chain) <= depth else self.spans[chain[depth]][0]
 
     def is_sliced(self, unit: Unit) -> bool:
-        """Whether loops take elements of what a unit yields."""
+        """Whether loops read slices of a unit's results."""
         readers = (r for o in unit.outputs for r in self.readers.get(o, ()))
         return any(self.border(self.units[r]) == SLICE for r in readers)
 
@@ -108,12 +108,12 @@ class UnitGraph:
         return found
 
     def border(self, unit: Unit) -> str | None:
-        """The name of the loop's border that a unit stands at, if any."""
+        """The loop primitive (`kiwi.hlo.loops`) that a unit computes; None for other units."""
         equation = self.graph.program.equations[unit.root]
         return equation.name if equation.is_border else None
 
     def only_maps(self, unit: Unit, value: int) -> bool:
-        """Whether a unit maps the elements of what it reads one by one, up to its result."""
+        """Whether all equations between an operand and the unit's result are elementwise."""
         behind = {value}
         for index in unit.equations:
             equation = self.graph.program.equations[index]
@@ -125,9 +125,9 @@ class UnitGraph:
         return True
 
     def trips(self, unit: Unit) -> int:
-        """How often a unit is computed in a step (once more if it is recomputed).
+        """How often a unit runs in a step, without recomputation.
 
-        What a loop starts from is brought there once for all its iterations.
+        The unit of an initial carry runs once for all iterations of its loop.
         """
         program = self.graph.program
         if self.border(unit) == CARRY and unit.loop is not None:

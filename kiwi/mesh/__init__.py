@@ -1,5 +1,8 @@
 """Device meshes, shardings over them, and what moving data between shardings costs."""
 
+import warnings
+from typing import Any
+
 from kiwi.mesh.assignment import Assignment, AxisLinks, best_assignment
 from kiwi.mesh.cluster import Cluster
 from kiwi.mesh.collective_kinds import KINDS
@@ -21,7 +24,7 @@ from kiwi.mesh.moves import SLICE
 from kiwi.mesh.price import Price, Provenance
 from kiwi.mesh.profile_entries import CollectiveEntry, Environment, OperatorEntry
 from kiwi.mesh.profile_table import ProfileTable
-from kiwi.mesh.resharding import ReshardingTable, Step
+from kiwi.mesh.resharding import ReshardingStep, ReshardingTable
 from kiwi.mesh.sharding import TensorSharding
 
 __all__ = [
@@ -42,8 +45,8 @@ __all__ = [
     "Price",
     "ProfileTable",
     "Provenance",
+    "ReshardingStep",
     "ReshardingTable",
-    "Step",
     "TensorSharding",
     "all_gather",
     "all_reduce",
@@ -56,3 +59,10 @@ __all__ = [
     "linear_costs",
     "reduce_scatter",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Step":  # kept for one release
+        warnings.warn("kiwi.mesh.Step is ReshardingStep now.", DeprecationWarning, stacklevel=2)
+        return ReshardingStep
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,7 +28,7 @@ _TIE = 1e-12
 
 
 @dataclass(frozen=True)
-class Step:
+class ReshardingStep:
     """One move of a resharding.
 
     - `kind`: "all-gather", "all-to-all", "collective-permute" or "slice"; from partial sums also
@@ -56,7 +56,7 @@ class Step:
         tensor_bytes: int,
         before: TensorSharding,
         after: TensorSharding,
-    ) -> "Step":
+    ) -> "ReshardingStep":
         """The move with a given traffic from one sharding to another."""
         pairs = enumerate(zip(before.dims, after.dims, strict=True))
         return cls(
@@ -118,12 +118,12 @@ class ReshardingTable:
         """For all pairs whether each device only cuts its part out of what it holds."""
         return np.array([[refines(target, source) for target in targets] for source in sources])
 
-    def path(self, source: TensorSharding, target: TensorSharding) -> tuple[Step, ...]:
+    def path(self, source: TensorSharding, target: TensorSharding) -> tuple[ReshardingStep, ...]:
         """The moves of the cheapest chain, empty if nothing is to be done.
 
         Shardings along it are written without axes of size 1.
         """
-        steps: list[Step] = []
+        steps: list[ReshardingStep] = []
         state, goal = self._state(source), self._state(target)
         while state != goal:
             following = int(self._paths.first_hop[state, goal])
@@ -140,7 +140,7 @@ class ReshardingTable:
         """
         return tuple(step.result for step in self.path(source, target)[:-1])
 
-    def single_move(self, source: TensorSharding, target: TensorSharding) -> Step:
+    def single_move(self, source: TensorSharding, target: TensorSharding) -> ReshardingStep:
         """The cheapest one move between neighbours.
 
         **Raises:** `InvalidArgumentError` if no one move leads there.
@@ -153,11 +153,11 @@ class ReshardingTable:
             )
         return self._step(*pair)
 
-    def _step(self, state: int, following: int) -> Step:
+    def _step(self, state: int, following: int) -> ReshardingStep:
         graph = self._paths.graph
         traffic = graph.cheapest_move(state, following, self.mesh, self.tensor_bytes)
         before, after = graph.states[state], graph.states[following]
-        return Step.of(traffic, self.mesh, self.tensor_bytes, before, after)
+        return ReshardingStep.of(traffic, self.mesh, self.tensor_bytes, before, after)
 
     @cached_property
     def _paths(self) -> "_Paths":

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from kiwi.emit.barriers import POINTER_BYTES, fences
+from kiwi.emit.barriers import POINTER_BYTES, barriers
 from kiwi.emit.execution import Execution
 from kiwi.memory.order_search import needed_bytes
 from kiwi.planners.closed_loop import ClosedLoop, Orders
@@ -49,7 +49,7 @@ Find = Callable[[int, int], RematResult]
 def pointer_bytes(execution: Execution) -> int:
     """What XLA holds for tuples throughout: those that pass fences, and that of the results."""
     results = len(execution.units.graph.program.results)
-    return fences(execution).pointer_bytes + POINTER_BYTES * results
+    return barriers(execution).pointer_bytes + POINTER_BYTES * results
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class OneDevice:
         held_bytes = int(MORE_FENCES * pointer_bytes(base.execution))
         strategies = one_device_strategies(units, base.mesh)
         temporaries = tuple(tuple(each.buffers_while_running(target)) for each in strategies)
-        tuples = tuple(int(each.pointer_bytes > 0) for each in fences(base.execution).steps)
+        tuples = tuple(int(each.pointer_bytes > 0) for each in barriers(base.execution).steps)
         graph = remat_graph(units, strategies, target, held_bytes)
         return cls(base, graph, held_bytes, Details(temporaries, tuples))
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from kiwi.emit.barriers import SLACK, Fence, fences
+from kiwi.emit.barriers import SLACK, Barrier, barriers
 from kiwi.emit.emission import emit
 from kiwi.emit.execution import build_execution
 from kiwi.problem.solved import Solved
@@ -37,38 +37,38 @@ def result_of(execution, step):
 
 
 def test_the_first_steps_have_no_fence(chained):
-    assert fences(chained).steps[: 1 + SLACK] == (Fence((), ()),) * (1 + SLACK)
+    assert barriers(chained).steps[: 1 + SLACK] == (Barrier((), ()),) * (1 + SLACK)
 
 
 def test_what_a_neighbour_yields_is_read_as_it_is(chained):
-    for step, fence in enumerate(fences(chained).steps[2:5], start=2):
-        assert result_of(chained, step - 1) not in fence.values
+    for step, barrier in enumerate(barriers(chained).steps[2:5], start=2):
+        assert result_of(chained, step - 1) not in barrier.values
 
 
 def test_arguments_and_older_values_are_read_behind_the_barrier(chained):
     weights = chained.units.graph.program.arguments[0]
-    assert weights in fences(chained).steps[3].values
-    assert result_of(chained, 0) in fences(chained).steps[5].values
+    assert weights in barriers(chained).steps[3].values
+    assert result_of(chained, 0) in barriers(chained).steps[5].values
 
 
 def test_a_trigger_is_still_to_be_read(chained):
     steps = chained.schedule.steps
-    for step, fence in enumerate(fences(chained).steps):
+    for step, barrier in enumerate(barriers(chained).steps):
         later = {v for s in steps[step:] for v in chained.units.units[s].reads}
-        assert set(fence.triggers) <= later
-        assert not set(fence.triggers) & set(fence.values)
+        assert set(barrier.triggers) <= later
+        assert not set(barrier.triggers) & set(barrier.values)
 
 
 def test_tuples_of_pointers_are_held_and_single_values_are_none(chained):
-    assert [Fence(tuple(range(n))).pointer_bytes for n in (0, 1, 2, 8, 9)] == [0, 0, 64, 64, 128]
-    assert Fence((1,), (2,)).pointer_bytes == 64
-    steps = fences(chained).steps
-    assert fences(chained).pointer_bytes == sum(fence.pointer_bytes for fence in steps) > 0
+    assert [Barrier(tuple(range(n))).pointer_bytes for n in (0, 1, 2, 8, 9)] == [0, 0, 64, 64, 128]
+    assert Barrier((1,), (2,)).pointer_bytes == 64
+    steps = barriers(chained).steps
+    assert barriers(chained).pointer_bytes == sum(barrier.pointer_bytes for barrier in steps) > 0
 
 
 def test_a_step_without_anything_older_to_wait_for_has_no_barrier():
     two = execution_of(lambda x: (x @ x) @ x, array(8, 8))
-    assert all(not fence.values for fence in fences(two).steps)
+    assert all(not barrier.values for barrier in barriers(two).steps)
 
 
 def normalised(w, x):
@@ -82,10 +82,10 @@ def normalised(w, x):
 def test_what_a_library_call_yields_may_be_written_over_by_its_last_reader():
     execution = execution_of(normalised, array(8, 8), array(64, 8))
     product, _, variance, tanh, _ = range(len(execution.schedule.steps))
-    fence = fences(execution).steps
-    assert result_of(execution, product) in fence[variance].values
-    assert result_of(execution, product) not in (*fence[tanh].values, *fence[tanh].triggers)
-    assert fence[tanh].values, "its other operands tie the step"
+    barrier = barriers(execution).steps
+    assert result_of(execution, product) in barrier[variance].values
+    assert result_of(execution, product) not in (*barrier[tanh].values, *barrier[tanh].triggers)
+    assert barrier[tanh].values, "its other operands tie the step"
     compiled = jax.jit(emit(execution), compiler_options=CPU_COMPILER_OPTIONS)
     memory = compiled.lower(array(8, 8), array(64, 8)).compile().memory_analysis()
     assert memory is not None
@@ -120,6 +120,6 @@ def test_a_matmul_reads_what_is_scaled_behind_the_barrier_if_others_read_it_late
     graph, steps = execution.units.graph, execution.schedule.steps
     opcodes = [graph.opcode_of(execution.units.units[u].root) for u in steps]
     scaled = opcodes.index("multiply")
-    first, second = (fences(execution).steps[scaled + k] for k in (1, 2))
+    first, second = (barriers(execution).steps[scaled + k] for k in (1, 2))
     assert result_of(execution, scaled) in first.values
     assert result_of(execution, scaled) in second.values

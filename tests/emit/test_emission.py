@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import kiwi
-from benchmarks.programs.anyhow import random_kept_copies, random_solution
+from benchmarks.programs.random_plans import random_kept_copies, random_solution
 from examples import convnet, gpt, mlp
 from kiwi.emit.emission import emit
 from kiwi.emit.execution import build_execution, recomputation_schedule

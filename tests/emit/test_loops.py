@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kiwi
-from kiwi.emit.blocks import Block, blocks
+from kiwi.emit.loop_bodies import LoopBody, loop_bodies
 from tests.helpers.loops import LOOPS, layers
 
 FREE = "1GiB"
@@ -60,8 +60,8 @@ def test_a_residual_is_computed_again_in_the_backward_body():
     assert again
     units = plan.execution.units
     assert all(units.units[u].loop == 0 for u in again)
-    root = blocks(units, plan.execution.schedule.steps)
-    (backward,) = (i for i in root.items if isinstance(i, Block) and i.loop == 1)
+    root = loop_bodies(units, plan.execution.schedule.steps)
+    (backward,) = (i for i in root.items if isinstance(i, LoopBody) and i.loop == 1)
     assert again == {s.unit for s in backward.steps() if s.is_again}
     assert_equal_results(
         step("layers", budget, (1, 1))(*layers().args), jax.jit(layers().step)(*layers().args)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples import convnet, gpt, mlp, moe
-from kiwi.hlo.delayed_units import postponed
+from kiwi.hlo.delayed_units import delay_to_first_reader
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.unit import Unit
@@ -140,7 +140,7 @@ def shuffled(units: UnitGraph, random: Random) -> list[Unit]:
 def test_no_order_takes_more_memory_than_before(module, remat: str | None, random: Random):
     units = step_units(module, remat)
     given_order = shuffled(units, random)
-    late = postponed(units.graph, given_order, units.aliased_results)
+    late = delay_to_first_reader(units.graph, given_order, units.aliased_results)
     assert sorted(unit.root for unit in late) == sorted(unit.root for unit in given_order)
     before, after = (max(held_bytes(units.graph, order)) for order in (given_order, late))
     assert after <= before

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kiwi
-from kiwi.emit.barriers import fences
+from kiwi.emit.barriers import barriers
 from kiwi.errors import InfeasibleBudgetError, InvalidMeshError, UnknownPlannerError
 from kiwi.memory.order_search import needed_bytes
 from kiwi.planners.one_device import (
@@ -124,7 +124,7 @@ def test_a_schedule_is_priced_with_the_tuples_that_it_needs(kept):
 
 def test_pointers_are_those_of_fences_and_results(kept):
     results = len(kept.execution.units.graph.program.results)
-    assert pointer_bytes(kept.execution) - fences(kept.execution).pointer_bytes == 8 * results
+    assert pointer_bytes(kept.execution) - barriers(kept.execution).pointer_bytes == 8 * results
 
 
 def test_several_devices_and_unknown_names_are_refused():

@@ -12,7 +12,7 @@ from jax import lax
 
 import kiwi
 from examples import mlp
-from kiwi.emit.blocks import blocks
+from kiwi.emit.loop_bodies import loop_bodies
 from kiwi.memory import order_search as orders
 from kiwi.planners import closed_loop as loop
 from kiwi.planners import tools
@@ -137,7 +137,7 @@ def test_a_reordered_loop_computes_the_same(name, reordering):
     planned = kiwi.jit(own.step, time_limit_seconds=5, **options)
     units = planned.plan(*own.args).execution.units
     assert all(start < end for start, end in units.spans.values())
-    listed = blocks(units, range(len(units.units)))
+    listed = loop_bodies(units, range(len(units.units)))
     assert [s.unit for s in listed.steps()] == list(range(len(units.units)))
     _assert_close(planned(*own.args), jax.jit(own.step)(*own.args))
 

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import kiwi
-from benchmarks.programs.anyhow import run_anyhow
+from benchmarks.programs.random_plans import run_random_plan
 from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
 from kiwi.problem.kept_copies import kept_copies
 from kiwi.solver import evaluate
@@ -215,7 +215,7 @@ def test_in_the_body_of_a_loop():
     planned = kiwi.jit(jax.grad(scanned), mesh_shape=(2,), verify=None)
     wanted = jax.jit(jax.grad(scanned))(weights, x)
     for seed in (3, 9):  # random plans that keep one
-        result, execution = run_anyhow(planned, (weights, x), seed)
+        result, execution = run_random_plan(planned, (weights, x), seed)
         units = [execution.units.units[unit] for unit, _ in execution.kept_copies]
         assert units and all(unit.loop is not None for unit in units)
         np.testing.assert_allclose(result, wanted, rtol=1e-3, atol=1e-6)

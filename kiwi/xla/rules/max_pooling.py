@@ -7,7 +7,8 @@ index per dimension, and a scatter of the gradient to these, onto zeros (jax 0.1
 - XLA:CPU holds the indices of all elements, which the reduction reads, from the start of the step:
   they depend on nothing. XLA:GPU computes them as it reduces.
 - What is found, each as large as the gradient that comes in, is held until it is scattered.
-- The zeros are the result's memory in a plan, which ties them to the step (`kiwi.emit.evaluation`).
+- The zeros are the result's memory in a plan, which ties them to the step
+  (`kiwi.emit.interpreter`).
   Without fences they are there from the start.
 
 `tests/plans/test_memory.py` and `tests/emit/test_max_pooling.py` hold it against compiled programs.

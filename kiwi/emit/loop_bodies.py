@@ -1,7 +1,7 @@
-"""A schedule's steps by the loop that runs them: a step of the program is a block of its own.
+"""The steps of a schedule by the loop that runs them, and the dataflow between them.
 
-A step that computes a unit a second time runs where the unit before which it stands runs, but no
-deeper in loops than the unit itself: what the iterations share is computed again before the loop.
+A step that recomputes a unit runs in the loop of the unit in front of which it stands, but no
+deeper than the unit itself: values that all iterations share are recomputed before the loop.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -11,8 +11,8 @@ from kiwi.hlo.units import UnitGraph
 
 
 @dataclass(frozen=True)
-class Step:
-    """One computation: its position in the schedule, and the unit's index."""
+class ScheduledUnit:
+    """One computation of a unit: the position in the schedule, and the unit's index."""
 
     position: int
     unit: int
@@ -20,34 +20,34 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Block:
-    """What one loop runs in each iteration, in order; the whole step if `loop` is None."""
+class LoopBody:
+    """What each iteration of a loop runs, in order; the whole step if `loop` is None."""
 
     loop: int | None
-    items: tuple["Step | Block", ...]
+    items: tuple["ScheduledUnit | LoopBody", ...]
 
-    def steps(self) -> Iterator[Step]:
-        """All steps, those of inner loops included."""
+    def steps(self) -> Iterator[ScheduledUnit]:
+        """All steps, with those of inner loops."""
         for item in self.items:
-            if isinstance(item, Block):
+            if isinstance(item, LoopBody):
                 yield from item.steps()
             else:
                 yield item
 
 
-def blocks(units: UnitGraph, steps: Sequence[int]) -> Block:
-    """The steps of a schedule in blocks. Loops' steps lie together."""
+def loop_bodies(units: UnitGraph, steps: Sequence[int]) -> LoopBody:
+    """The whole step as a body. In `steps` the units of a loop are contiguous."""
     chains = _chains(units, steps)
     seen: set[int] = set()
     listed = []
     for position, (unit, chain) in enumerate(zip(steps, chains, strict=True)):
-        listed.append((Step(position, unit, unit in seen), chain))
+        listed.append((ScheduledUnit(position, unit, unit in seen), chain))
         seen.add(unit)
-    return Block(None, tuple(_items(listed, 0)))
+    return LoopBody(None, tuple(_items(listed, 0)))
 
 
 def _chains(units: UnitGraph, steps: Sequence[int]) -> list[tuple[int, ...]]:
-    """For each step the loops that it runs in, outermost first."""
+    """For each step the loops around it, outermost first."""
     around = units.graph.program.loops_around
     first: dict[int, int] = {}
     for position, unit in enumerate(steps):
@@ -64,7 +64,9 @@ def _chains(units: UnitGraph, steps: Sequence[int]) -> list[tuple[int, ...]]:
     return found[::-1]
 
 
-def _items(steps: Sequence[tuple[Step, tuple[int, ...]]], depth: int) -> Iterator[Step | Block]:
+def _items(
+    steps: Sequence[tuple[ScheduledUnit, tuple[int, ...]]], depth: int
+) -> Iterator[ScheduledUnit | LoopBody]:
     position = 0
     while position < len(steps):
         step, chain = steps[position]
@@ -75,30 +77,30 @@ def _items(steps: Sequence[tuple[Step, tuple[int, ...]]], depth: int) -> Iterato
         end = position
         while end < len(steps) and steps[end][1][depth : depth + 1] == chain[depth : depth + 1]:
             end += 1
-        yield Block(chain[depth], tuple(_items(steps[position:end], depth + 1)))
+        yield LoopBody(chain[depth], tuple(_items(steps[position:end], depth + 1)))
         position = end
 
 
 @dataclass(frozen=True)
-class Flow:
+class Dataflow:
     """Which computation of a value each step reads.
 
-    - `source[k][v]`: the position of the step that computed what step k reads of value v as it is
-      stored, -1 for arguments and constants.
-    - `last_read[v, k]`: the last position that reads what step k computed of v; the number of
-      steps for results of the function.
+    - `source[k][v]`: the position of the step that computed value v as step k reads it from its
+      stored layout; -1 for arguments and constants.
+    - `last_read[v, k]`: the position of the last step that reads v as step k computed it; the
+      number of steps for results of the function.
     """
 
     source: tuple[dict[int, int], ...]
     last_read: dict[tuple[int, int], int]
 
 
-def flow(
+def dataflow(
     units: UnitGraph, steps: Sequence[int], kept_copies: Set[tuple[int, int]] = frozenset()
-) -> Flow:
+) -> Dataflow:
     """Follows every value from its latest computation to its readers.
 
-    `kept_copies`: what is read of an earlier reader's copy instead, see `Execution`.
+    `kept_copies`: the operands that are an earlier reader's copy instead, see `Execution`.
     """
     computed: dict[int, int] = {}
     source: list[dict[int, int]] = []
@@ -115,4 +117,4 @@ def flow(
         computed.update(dict.fromkeys(unit.outputs, position))
     results = units.graph.program.result_values
     last.update(((v, computed[v]), len(steps)) for v in results if v in computed)
-    return Flow(tuple(source), last)
+    return Dataflow(tuple(source), last)

@@ -52,7 +52,7 @@ def random_kept_copies(
     return frozenset((copy.unit, copy.read) for copy in open_to_choice if rng.random() < 0.5)
 
 
-def run_anyhow(planned: kiwi.PlannedFunction, args: Any, seed: int) -> tuple[Any, Execution]:
+def run_random_plan(planned: kiwi.PlannedFunction, args: Any, seed: int) -> tuple[Any, Execution]:
     """The results of a call under a random plan, and that plan."""
     traced = planned.traced(*args)
     settings = planned.settings

@@ -1,126 +1,49 @@
-"""Frames of emission: the evaluation of a step's or of an iteration's units.
+"""The interpreter of a plan: it evaluates the units of the step, or of one iteration of a loop.
 
-A frame evaluates one `Block` (`kiwi.emit.blocks`). Its `env` maps a value to its latest
-computation, with a leading dimension for each loop that the value belongs to and the frame is not
-in: an element of it is taken by the numbers of the iterations that the frame stands for.
+One `Interpreter` evaluates one `LoopBody`. Its `env` maps a value to the latest computation of it.
+A value that belongs to loops which the interpreter is not inside of has a leading dimension for
+each of these loops; an interpreter inside takes the element of its own iterations.
 """
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import starmap
 from typing import Any, NamedTuple
 
 import jax
 from jax import lax
 from jax import numpy as jnp
 
-from kiwi.emit.barriers import Fence, Fences, fences
-from kiwi.emit.blocks import Block, Flow, Step, blocks, flow
-from kiwi.emit.execution import Execution
+from kiwi.emit.barriers import Barrier
+from kiwi.emit.context import Context
+from kiwi.emit.loop_bodies import LoopBody, ScheduledUnit
 from kiwi.hlo.fusion import is_map
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK, Carry, Loop
 from kiwi.hlo.program import Literal
 from kiwi.hlo.unit import Unit
-from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.mesh import TensorSharding
 from kiwi.problem.edges import resharding_table
 from kiwi.xla.name_scopes import RESHARD_SCOPE, scope_name
 
 LARGE_BYTES = 2**20
-"""Constants from this size on are computed where they are used."""
-
-
-@dataclass(frozen=True, eq=False)
-class Context:
-    """What all frames share: the execution, its blocks, fences and flow, and the mesh for jax."""
-
-    execution: Execution
-    root: Block
-    fences: Fences
-    flow: Flow
-    jax_mesh: Any
-
-    @classmethod
-    def of(cls, execution: Execution, arguments: Sequence[Any]) -> "Context":
-        """Of one evaluation of these flat arguments."""
-        units, steps = execution.units, execution.schedule.steps
-        flows = flow(units, steps, execution.kept_copies)
-        found = blocks(units, steps), fences(execution), flows
-        return cls(execution, *found, _mesh_of(arguments, execution.mesh))
-
-    @functools.cached_property
-    def stored_layouts(self) -> dict[int, TensorSharding | None]:
-        """Of the results in host memory, the layouts that the caller gets."""
-        program = self.execution.units.graph.program
-        pairs = zip(program.results, self.execution.result_shardings, strict=True)
-        return {r: layout for r, layout in pairs if isinstance(r, int) and r in program.host_values}
-
-    def stacked(self, block: Block) -> tuple[int, ...]:
-        """The values of a loop's iterations that are read elsewhere, or are stacked results."""
-        units = self.execution.units
-        inside = {step.position: units.units[step.unit] for step in block.steps()}
-        read = {
-            value
-            for position, reads in enumerate(self.flow.source)
-            if position not in inside and not self._takes_final(position)
-            for value, source in starmap(self._origin, reads.items())
-            if source in inside and units.border(inside[source]) != SLICE
-        }
-        results = {
-            unit.outputs[0]
-            for unit in inside.values()
-            if unit.loop == block.loop and units.border(unit) == STACK
-        }
-        return tuple(sorted(read | results))
-
-    def _origin(self, value: int, source: int) -> tuple[int, int]:
-        """What is read, and the step that computed it; an element is read from what is stacked."""
-        units, steps = self.execution.units, self.execution.schedule.steps
-        while source >= 0 and units.border(units.units[steps[source]]) == SLICE:
-            reads = units.units[steps[source]].reads
-            if len(reads) != 1:
-                break  # it is taken from what is computed in front of the loop
-            (value,) = reads
-            source = self.flow.source[source][value]
-        return value, source
-
-    def _takes_final(self, position: int) -> bool:
-        units = self.execution.units
-        return units.border(units.units[self.execution.schedule.steps[position]]) == RESULT
-
-
-def _mesh_of(arguments: Sequence[Any], mesh: DeviceMesh) -> Any:
-    """The mesh that the arguments' types name, else one without devices.
-
-    An abstract mesh may know the kind of its devices and then differs from one that does not;
-    some operators of jax refuse operands over different meshes.
-    """
-    wanted = mesh.abstract_mesh()
-    for argument in arguments:
-        found = jax.typeof(argument).sharding.mesh
-        alike = found.axis_names == wanted.axis_names and found.axis_sizes == wanted.axis_sizes
-        if alike and found.axis_types == wanted.axis_types:
-            return found
-    return wanted
+"""Constants of at least this size are expanded in the step that reads them."""
 
 
 class _Array(NamedTuple):
-    """A value as it lies in the frame of `depth` loops."""
+    """A value as an interpreter inside `depth` loops holds it."""
 
     array: Any
     depth: int
 
 
 class _Final(NamedTuple):
-    """What a loop left of a carry, and its layout."""
+    """A carry after the last iteration, and its layout."""
 
     array: Any
     layout: TensorSharding
 
 
-class _Fenced(NamedTuple):
-    """What lies behind a barrier: values and copies of a fence, and scalars."""
+class _PastBarrier(NamedTuple):
+    """The results of an `optimization_barrier`: values and copies of a `Barrier`, and scalars."""
 
     values: dict[int, _Array]
     copies: dict["_Copied", Any]
@@ -131,24 +54,29 @@ _Copied = tuple[int, TensorSharding]
 """A value, and the layout of a copy of it."""
 
 
-class Frame:
-    """One evaluation of a block: of the step, or of one iteration of a loop.
+class Interpreter:
+    """Evaluates the step, or one iteration of a loop.
 
-    - `parent`: the frame that runs the loop; `indices`: numbers of the iterations, outermost first.
-    - `env`: see above. `finals[loop, value]`: what the last iteration of a loop handed on.
-    - `elements`: what an iteration adds to stacked results.
-    - `copies`: of the operands that first runs of units brought into another layout, the latest.
+    - `parent`: the interpreter of the body that runs the loop.
+    - `indices`: for each loop around the body the number of its iteration, outermost first.
+    - `env`: see above. `finals[loop, value]`: a loop's carry after the last iteration.
+    - `elements`: for each stacked result of a scan the element that this iteration adds.
+    - `copies[value, layout]`: the latest resharded copy that a first computation of a unit read.
     """
 
     def __init__(
-        self, context: Context, block: Block, parent: "Frame | None", indices: tuple[Any, ...]
+        self,
+        context: Context,
+        body: LoopBody,
+        parent: "Interpreter | None" = None,
+        indices: tuple[Any, ...] = (),
     ) -> None:
         self._context = context
         self._execution = context.execution
         self._layouts = context.execution.layouts
         self._graph = context.execution.units
         self._program = self._graph.graph.program
-        self._block = block
+        self._body = body
         self._parent = parent
         self._indices = indices
         self.env: dict[int, Any] = {}
@@ -157,13 +85,13 @@ class Frame:
         self.copies: dict[_Copied, Any] = {}
 
     def run(self) -> None:
-        """Evaluates the block's steps and loops in order."""
-        for item in self._block.items:
-            if isinstance(item, Block):
+        """Evaluates the units and loops of the body in order."""
+        for item in self._body.items:
+            if isinstance(item, LoopBody):
                 self._run_loop(item)
                 continue
             with jax.named_scope(scope_name(item.unit, again=item.is_again)):
-                self._step(item)
+                self._evaluate(item)
 
     def result(self, result: int | Literal, sharding: TensorSharding | None) -> Any:
         """A result of the function, in the layout that the caller gets."""
@@ -175,19 +103,19 @@ class Frame:
             return array
         return self._reshard(result, array, self._layouts[result], sharding)
 
-    def _step(self, step: Step) -> None:
+    def _evaluate(self, step: ScheduledUnit) -> None:
         unit = self._graph.units[step.unit]
         border = self._graph.border(unit)
         if border in (CARRY, SLICE):
-            return  # The loop has provided it.
+            return  # The interpreter of the loop has put it into `env`.
         if border == RESULT:
             self._take_final(unit)
             return
-        fence = self._context.fences.steps[step.position]
+        barrier = self._context.barriers.steps[step.position]
         if self._program.equations[unit.root].name == FETCH:
-            self._fetch(unit, fence)
+            self._fetch(unit, barrier)
             return
-        local = self._computed(unit, fence, is_again=step.is_again)
+        local = self._computed(unit, barrier, is_again=step.is_again)
         if self._program.equations[unit.root].name == STORE:
             self._store(unit, local)
             return
@@ -199,17 +127,17 @@ class Frame:
 
     # Host memory.
 
-    def _fetch(self, unit: Unit, fence: Fence) -> None:
-        """Copies an argument to the device as it lies, and brings it into the layout wanted."""
-        fenced = self._behind_barrier(fence, []).values
+    def _fetch(self, unit: Unit, barrier: Barrier) -> None:
+        """Copies an argument to the device in its own layout, then reshards it."""
+        passed = self._behind_barrier(barrier, []).values
         (argument,), (output,) = unit.reads, unit.outputs
         source, target = self._layouts[argument], self._layouts[output]
-        array = self._element_of(argument, fenced.get(argument) or self._lookup(argument))
+        array = self._element_of(argument, passed.get(argument) or self._lookup(argument))
         array = self._constrain(output, self._moved(array, source, "device"), source)
         self.env[output] = self._reshard(output, array, source, target)
 
     def _store(self, unit: Unit, local: dict[int, Any]) -> None:
-        """Copies a result to the host in the layout that the caller gets."""
+        """Reshards a result to the layout that the caller gets, then copies it to the host."""
         (operand,), (output,) = self._program.equations[unit.root].inputs, unit.outputs
         layout = self._layouts[output]
         target = self._context.stored_layouts.get(output) or layout
@@ -226,31 +154,31 @@ class Frame:
 
     # Loops.
 
-    def _run_loop(self, block: Block) -> None:
-        """Runs a loop's block as a scan."""
-        assert block.loop is not None
-        loop = self._program.loops[block.loop]
-        started = self._started(block)
+    def _run_loop(self, body: LoopBody) -> None:
+        """Runs a loop as a `lax.scan`."""
+        assert body.loop is not None
+        loop = self._program.loops[body.loop]
+        started = self._started(body)
         carries = [carry for carry in loop.carries if carry.current in started]
-        stacked = self._context.stacked(block)
+        stacked = self._context.stacked_values(body)
         buffered = [v for v in stacked if not self._program.values[v].is_extended]
         listed = [v for v in stacked if self._program.values[v].is_extended]
 
-        def body(state: Any, index: Any) -> Any:
-            frame = Frame(self._context, block, self, (*self._indices, index))
-            frame.env.update(zip((c.current for c in carries), state[0], strict=True))
-            frame.run()
+        def iterate(state: Any, index: Any) -> Any:
+            interpreter = Interpreter(self._context, body, self, (*self._indices, index))
+            interpreter.env.update(zip((c.current for c in carries), state[0], strict=True))
+            interpreter.run()
             buffers = [
-                self._with_element(value, buffer, frame.element(value), index)
+                self._with_element(value, buffer, interpreter.element(value), index)
                 for value, buffer in zip(buffered, state[1], strict=True)
             ]
-            following = [frame.handed_on(carry) for carry in carries]
-            return (following, buffers), [frame.element(value) for value in listed]
+            following = [interpreter.handed_on(carry) for carry in carries]
+            return (following, buffers), [interpreter.element(value) for value in listed]
 
         initial = [started[carry.current] for carry in carries]
         (finals, buffers), lists = lax.scan(
-            body,
-            (initial, self._buffers(block, buffered)),
+            iterate,
+            (initial, self._buffers(body, buffered)),
             jnp.arange(loop.length),
             reverse=loop.reverse,
             unroll=loop.unroll,
@@ -259,18 +187,18 @@ class Frame:
         self.env.update(zip(listed, lists, strict=True))
         self._keep_finals(loop, carries, finals)
 
-    def _started(self, block: Block) -> dict[int, Any]:
-        """What the first iteration starts from; and puts what it takes elements of in place."""
+    def _started(self, body: LoopBody) -> dict[int, Any]:
+        """The initial carries of a loop; also puts the operands that it slices into `env`."""
         found = {}
-        for item in block.items:
-            if isinstance(item, Block):
+        for item in body.items:
+            if isinstance(item, LoopBody):
                 continue
             unit = self._graph.units[item.unit]
             border = self._graph.border(unit)
             if border not in (CARRY, SLICE) or item.is_again:
                 continue
             with jax.named_scope(scope_name(unit.index)):
-                operand = self._border_operand(unit, self._computed(unit, Fence()))
+                operand = self._border_operand(unit, self._computed(unit, Barrier()))
             if border == CARRY:
                 value = unit.outputs[0]
                 found[value] = self._constrain(value, operand, self._layouts[value])
@@ -278,16 +206,16 @@ class Frame:
                 self.env[unit.outputs[0]] = operand
         return found
 
-    def _buffers(self, block: Block, values: Sequence[int]) -> list[Any]:
-        """Zeros for what the loop stacks, tied to what came before it (see `_expanded`)."""
-        assert block.loop is not None
+    def _buffers(self, body: LoopBody, values: Sequence[int]) -> list[Any]:
+        """Zeros to stack values in, tied to the step before the loop (see `_expanded`)."""
+        assert body.loop is not None
         infos = [self._program.values[v] for v in values]
         zeros = [jnp.zeros((), info.dtype) for info in infos]
-        triggers = self._context.fences.loops.get(block.loop, ())
-        tied = self._behind_barrier(Fence(triggers=triggers), zeros).scalars
+        triggers = self._context.barriers.loops.get(body.loop, ())
+        tied = self._behind_barrier(Barrier(triggers=triggers), zeros).scalars
         found = []
         for value, info, zero in zip(values, infos, tied, strict=True):
-            # A stacked result has its iterations in its shape.
+            # The shape of a stacked result has the iterations already.
             is_result = self._depth_of(value) == len(self._indices)
             shape = info.shape if is_result else (*self._lengths_of(value), *info.shape)
             with self._scope_of(value):
@@ -296,17 +224,17 @@ class Frame:
         return found
 
     def _with_element(self, value: int, buffer: Any, element: Any, index: Any) -> Any:
-        """A loop's buffer after one iteration."""
+        """The buffer of stacked values after one iteration."""
         with self._scope_of(value):
             updated = lax.dynamic_update_index_in_dim(buffer, element, index, 0)
             return self._constrain_stacked(value, updated, len(self._indices))
 
     def _scope_of(self, value: int) -> Any:
-        """The scope of the unit that yields a value: what it takes is counted there."""
+        """The name scope of the producer, to which the compiled program's memory is attributed."""
         return jax.named_scope(scope_name(self._graph.producer[value]))
 
     def _lengths_of(self, value: int) -> list[int]:
-        """The lengths of the loops that a value belongs to and this frame is not in."""
+        """The lengths of the loops that a value belongs to and this body is not inside of."""
         chain = self._program.loops_around(self._program.loop_of(value))
         return [self._program.loops[k].length for k in chain[len(self._indices) :]]
 
@@ -314,11 +242,11 @@ class Frame:
         return len(self._program.loops_around(self._program.loop_of(value)))
 
     def element(self, value: int) -> Any:
-        """What this iteration adds to what is stacked of a value."""
+        """The element that this iteration adds to a stacked value."""
         return self.elements[value] if value in self.elements else self.env[value]
 
     def handed_on(self, carry: Carry) -> Any:
-        """What this iteration hands on to the next one, as that starts from it."""
+        """A carry for the next iteration, in the layout that the iteration reads."""
         wanted = self._layouts[carry.current]
         info = self._program.values[carry.current]
         if not isinstance(carry.next, int):
@@ -333,7 +261,7 @@ class Frame:
                 self.finals[loop.index, carry.next] = final
 
     def _take_final(self, unit: Unit) -> None:
-        """What the last iteration handed on, after the loop."""
+        """Puts a carry after the last iteration into `env` of the body around the loop."""
         equation = self._program.equations[unit.root]
         (value,), (output,) = equation.reads, unit.outputs
         final = self.finals[equation.jaxpr_eqn.params["loop"], value]
@@ -342,20 +270,20 @@ class Frame:
     # Values.
 
     def _lookup(self, value: int) -> _Array:
-        """The latest computation of a value, in this frame or in one around it."""
-        frame: Frame | None = self
-        while frame is not None:
-            if value in frame.env:
-                return _Array(frame.env[value], len(frame._indices))
-            frame = frame._parent
-        # An element of something stacked, first taken by a loop that is over.
+        """The latest computation of a value, by this interpreter or by one around it."""
+        interpreter: Interpreter | None = self
+        while interpreter is not None:
+            if value in interpreter.env:
+                return _Array(interpreter.env[value], len(interpreter._indices))
+            interpreter = interpreter._parent
+        # A slice of a stacked operand that only a finished loop has put into its `env`.
         unit = self._graph.units[self._graph.producer[value]]
         assert self._graph.border(unit) == SLICE
-        operand = self._border_operand(unit, self._computed(unit, Fence()))
+        operand = self._border_operand(unit, self._computed(unit, Barrier()))
         return _Array(operand, self._depth_of(value) - 1)
 
     def _element_of(self, value: int, found: _Array) -> Any:
-        """The element that belongs to this frame's iterations."""
+        """The element that belongs to this interpreter's iterations."""
         array = found.array
         for index in self._indices[found.depth : self._depth_of(value)]:
             array = lax.dynamic_index_in_dim(array, index, 0, keepdims=False)
@@ -363,12 +291,12 @@ class Frame:
             array = self._constrain(value, array, self._layouts[value])
         return array
 
-    def _computed(self, unit: Unit, fence: Fence, *, is_again: bool = False) -> dict[int, Any]:
-        """A unit's values, from what lies behind its fence; a border's own is left out."""
-        expanded = self._expanded(unit) if fence.values else {}
-        fenced = self._behind_barrier(fence, list(expanded.values()))
-        local = self._operands(unit, fenced, is_again=is_again)
-        scalar_of = dict(zip(expanded, fenced.scalars, strict=True))
+    def _computed(self, unit: Unit, barrier: Barrier, *, is_again: bool = False) -> dict[int, Any]:
+        """The values that a unit computes from operands behind its barrier."""
+        expanded = self._expanded(unit) if barrier.values else {}
+        passed = self._behind_barrier(barrier, list(expanded.values()))
+        local = self._operands(unit, passed, is_again=is_again)
+        scalar_of = dict(zip(expanded, passed.scalars, strict=True))
         for index in unit.equations:
             equation = self._program.equations[index]
             if equation.is_border:
@@ -387,36 +315,36 @@ class Frame:
         dtype = self._program.values[unit.outputs[0]].dtype
         return jnp.asarray(operand.value, dtype)
 
-    def _behind_barrier(self, fence: Fence, scalars: Sequence[Any]) -> _Fenced:
-        """The fence's values and copies, and scalars, behind one barrier with its triggers.
+    def _behind_barrier(self, barrier: Barrier, scalars: Sequence[Any]) -> _PastBarrier:
+        """Passes values, copies, triggers and scalars through one `optimization_barrier`.
 
-        Behind it each value is constrained to its layout, otherwise the partitioner moves the
-        readers' resharding in front of it.
+        Each result is constrained to its layout: without that the partitioner reshards the
+        operands in front of the barrier for readers behind it.
         """
-        members = [*fence.values, *fence.triggers]
-        if not members and not fence.copies:
-            return _Fenced({}, {}, scalars)
+        members = [*barrier.values, *barrier.triggers]
+        if not members and not barrier.copies:
+            return _PastBarrier({}, {}, scalars)
         found = [self._lookup(v) for v in members]
-        copies = [self.copies[key] for key in fence.copies]
+        copies = [self.copies[key] for key in barrier.copies]
         arrays = lax.optimization_barrier((*(f.array for f in found), *copies, *scalars))
-        fenced = {
+        passed = {
             value: _Array(self._constrain_stacked(value, array, known.depth), known.depth)
             for value, array, known in zip(members, arrays, found, strict=False)
         }
-        self.env.update((t, fenced.pop(t).array) for t in fence.triggers)
-        behind = zip(fence.copies, arrays[len(members) :], strict=False)
-        return _Fenced(
-            fenced,
+        self.env.update((t, passed.pop(t).array) for t in barrier.triggers)
+        behind = zip(barrier.copies, arrays[len(members) :], strict=False)
+        return _PastBarrier(
+            passed,
             {key: self._constrain(key[0], array, key[1]) for key, array in behind},
             arrays[len(members) + len(copies) :],
         )
 
     def _expanded(self, unit: Unit) -> dict[int, Any]:
-        """Equation → scalar, for large constants that the unit's last operator starts from.
+        """Equation → scalar, for large constants that the unit's last operator reads.
 
-        XLA schedules what depends on nothing at the start of the step and holds it from then
-        on: the zeros that a scatter adds to, as large as the gradient of an embedding. Zeros
-        that max pooling's gradient adds to XLA:GPU even makes twice, with those of a relu.
+        XLA schedules a constant at the start of the step, and its buffer lives from then on:
+        the zeros that a scatter adds to are as large as the gradient of an embedding. XLA:GPU
+        even allocates the zeros of max pooling's gradient twice, with those of a relu.
         """
         if is_map(self._graph.graph, unit.root):
             return {}
@@ -430,9 +358,9 @@ class Frame:
                 found[index] = jnp.asarray(equation.expanded, value.dtype)
         return found
 
-    def _operands(self, unit: Unit, fenced: _Fenced, *, is_again: bool) -> dict[int, Any]:
-        """What a unit reads, in the layouts that it expects."""
-        values = fenced.values
+    def _operands(self, unit: Unit, passed: _PastBarrier, *, is_again: bool) -> dict[int, Any]:
+        """A unit's operands in the layouts that its strategy expects."""
+        values = passed.values
         arrays = {v: self._element_of(v, values.get(v) or self._lookup(v)) for v in unit.reads}
         local = {}
         for (value, _), wanted in zip(
@@ -440,8 +368,8 @@ class Frame:
         ):
             if value in local and wanted == self._layouts[value]:
                 continue
-            if (value, wanted) in fenced.copies:
-                array = fenced.copies[value, wanted]
+            if (value, wanted) in passed.copies:
+                array = passed.copies[value, wanted]
             else:
                 array = self._reshard(value, arrays[value], self._layouts[value], wanted)
             local[value] = array
@@ -452,7 +380,7 @@ class Frame:
     def _reshard(
         self, value: int, array: Any, source: TensorSharding, target: TensorSharding
     ) -> Any:
-        """Step by step along the priced chain; left alone, XLA may gather the whole tensor."""
+        """Reshards move by move along the priced chain; XLA may gather the tensor otherwise."""
         if source == target:
             return array
         info = self._program.values[value]
@@ -463,16 +391,16 @@ class Frame:
         return array
 
     def _constrain_stacked(self, value: int, array: Any, depth: int) -> Any:
-        """Constrains a value as it lies in a frame of `depth` loops: elements as planned."""
+        """Constrains a value that an interpreter inside `depth` loops holds."""
         return self._constrain(value, array, self._layouts[value], self._depth_of(value) - depth)
 
     def _constrain(self, value: int, array: Any, sharding: TensorSharding, stacked: int = 0) -> Any:
-        """Constrains a value with `stacked` leading dimensions for iterations."""
+        """Constrains a value to a sharding, behind `stacked` leading dimensions for iterations."""
         info = self._program.values[value]
         if info.is_extended or self._execution.mesh.size == 1 or not (info.shape or stacked):
             return array
         if value in self._program.host_values:
-            return array  # A constraint would compute with it.
+            return array  # The constraint would be an operator on the device.
         spec = self._execution.mesh.partition_spec(sharding)
         spec = jax.sharding.PartitionSpec(*[None] * stacked, *spec)
         return jax.lax.with_sharding_constraint(

@@ -1,0 +1,97 @@
+"""What all loop bodies of one evaluation share: the execution, its barriers and its dataflow."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import starmap
+from typing import Any
+
+import jax
+
+from kiwi.emit.barriers import Barriers, barriers
+from kiwi.emit.execution import Execution
+from kiwi.emit.loop_bodies import Dataflow, LoopBody, dataflow, loop_bodies
+from kiwi.hlo.loops import RESULT, SLICE, STACK
+from kiwi.mesh import DeviceMesh, TensorSharding
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What the interpreters of one evaluation share.
+
+    - `root`: the whole step, with its loops inside.
+    - `jax_mesh`: the mesh that sharding constraints name.
+    """
+
+    execution: Execution
+    root: LoopBody
+    barriers: Barriers
+    dataflow: Dataflow
+    jax_mesh: Any
+
+    @classmethod
+    def of(cls, execution: Execution, arguments: Sequence[Any]) -> "Context":
+        """The context of one evaluation with these flat arguments."""
+        units, steps = execution.units, execution.schedule.steps
+        return cls(
+            execution,
+            loop_bodies(units, steps),
+            barriers(execution),
+            dataflow(units, steps, execution.kept_copies),
+            _mesh_of(arguments, execution.mesh),
+        )
+
+    @functools.cached_property
+    def stored_layouts(self) -> dict[int, TensorSharding | None]:
+        """For each result in host memory the layout that the caller gets."""
+        program = self.execution.units.graph.program
+        pairs = zip(program.results, self.execution.result_shardings, strict=True)
+        return {r: layout for r, layout in pairs if isinstance(r, int) and r in program.host_values}
+
+    def stacked_values(self, body: LoopBody) -> tuple[int, ...]:
+        """The values that a loop stacks: read outside of it, or stacked results of the scan."""
+        units = self.execution.units
+        inside = {step.position: units.units[step.unit] for step in body.steps()}
+        read = {
+            value
+            for position, reads in enumerate(self.dataflow.source)
+            if position not in inside and not self._takes_final(position)
+            for value, source in starmap(self._stacked_operand, reads.items())
+            if source in inside and units.border(inside[source]) != SLICE
+        }
+        results = {
+            unit.outputs[0]
+            for unit in inside.values()
+            if unit.loop == body.loop and units.border(unit) == STACK
+        }
+        return tuple(sorted(read | results))
+
+    def _stacked_operand(self, value: int, source: int) -> tuple[int, int]:
+        """A value and the step that computed it; for an element of a stacked value, the latter."""
+        units, steps = self.execution.units, self.execution.schedule.steps
+        while source >= 0 and units.border(units.units[steps[source]]) == SLICE:
+            reads = units.units[steps[source]].reads
+            if len(reads) != 1:
+                break  # the stacked value is computed in front of the loop
+            (value,) = reads
+            source = self.dataflow.source[source][value]
+        return value, source
+
+    def _takes_final(self, position: int) -> bool:
+        units = self.execution.units
+        return units.border(units.units[self.execution.schedule.steps[position]]) == RESULT
+
+
+def _mesh_of(arguments: Sequence[Any], mesh: DeviceMesh) -> Any:
+    """The mesh that the arguments' types name, else one without devices.
+
+    An abstract mesh may know the kind of its devices and then differs from one that does not;
+    some operators of jax refuse operands over different meshes.
+    """
+    wanted = mesh.abstract_mesh()
+    for argument in arguments:
+        found = jax.typeof(argument).sharding.mesh
+        alike = found.axis_names == wanted.axis_names and found.axis_sizes == wanted.axis_sizes
+        if alike and found.axis_types == wanted.axis_types:
+            return found
+    return wanted
