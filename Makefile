@@ -16,7 +16,7 @@ find_python = for python in python3.11 python3 python3.12 python3.13; do \
 	&& { echo $$python; break; }; done
 PYTHON ?= $(shell $(find_python))
 
-.PHONY: help install demo test test-slow lint format types imports docs check clean
+.PHONY: help install demo test test-slow lint format types imports docs pictures check clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,6 +60,9 @@ imports: $(STAMP) ## Check which package may import which
 
 docs: $(STAMP) ## Build the documentation into site/, strictly
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+pictures: $(STAMP) ## Draw the pictures of docs/architecture.md from the code
+	$(BIN)/python -m benchmarks.structure
 
 check: lint types imports test docs ## Everything that must pass before a commit is shared
 

@@ -1,12 +1,16 @@
 """The way of the memory budget through `kiwi`, recorded while `kiwi.jit` plans a small step.
 
-A call passes the budget on if one of its arguments is called so (`NAMES`), or is an object with such
-a field: `Settings`, a `Problem`, a `Plan`. The sender is the nearest caller in `kiwi`, over numpy,
-jax and functools in between; a callback that gets the budget counts as a call upward.
+A call passes the budget on if one of its arguments has its name (`NAMES`), or is an object with
+such a field (`Settings`, a `Problem`, a `Plan`), or with a field that is such an object. The sender
+is the nearest caller in `kiwi`, over numpy, jax and functools in between; a callback that gets the
+budget counts as a call upward.
 """
 
 import dataclasses
+import functools
+import inspect
 import sys
+import typing
 from collections import Counter
 from collections.abc import Iterator
 from types import FrameType
@@ -16,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 import kiwi
+from kiwi.solver import warm_up
 
 NAMES = ("memory_budget", "memory_budget_bytes", "budget_bytes", "limit_bytes")
 DEPTH, WIDTH, ROWS = 4, 128, 512
@@ -30,12 +35,13 @@ def record() -> Passes:
     passes: Passes = Counter()
 
     def on_event(frame: FrameType, event: str, _: Any) -> None:
-        receiver = frame.f_globals.get("__name__", "")
+        receiver = _module(frame)
         if event == "call" and _is_ours(receiver) and _carries_budget(frame):
             sender = _sender(frame)
             if sender is not None and sender != receiver:
                 passes[sender, receiver] += 1
 
+    warm_up()  # compiles the solver's loops with a problem of its own
     function, arguments = _step()
     sys.setprofile(on_event)
     try:
@@ -62,15 +68,25 @@ def _is_ours(module: str) -> bool:
 
 
 def _sender(frame: FrameType) -> str | None:
+    """The caller's module; a decorator that passes on whatever it gets is no caller."""
     caller = frame.f_back
-    while caller is not None and not _is_ours(caller.f_globals.get("__name__", "")):
+    while caller is not None and (_is_wrapper(caller) or not _is_ours(_module(caller))):
         caller = caller.f_back
-    return None if caller is None else caller.f_globals["__name__"]
+    return None if caller is None else _module(caller)
+
+
+def _module(frame: FrameType) -> str:
+    return frame.f_globals.get("__name__", "")
+
+
+def _is_wrapper(frame: FrameType) -> bool:
+    code, both = frame.f_code, inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    return code.co_flags & both == both and not code.co_argcount
 
 
 def _carries_budget(frame: FrameType) -> bool:
     return any(
-        value is not None and (name in NAMES or _has_field(value))
+        value is not None and (name in NAMES or _has_budget(type(value)))
         for name, value in _arguments(frame)
     )
 
@@ -82,7 +98,17 @@ def _arguments(frame: FrameType) -> Iterator[tuple[str, Any]]:
         yield name, frame.f_locals.get(name)
 
 
-def _has_field(value: Any) -> bool:
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+@functools.cache
+def _has_budget(kind: type) -> bool:
+    """Whether objects of a type have the budget in a field, or an object with the budget."""
+    if not dataclasses.is_dataclass(kind):
         return False
-    return any(field.name in NAMES for field in dataclasses.fields(value))
+    hints = typing.get_type_hints(kind).values()
+    inner = [part for hint in hints for part in (hint, *typing.get_args(hint))]
+    return _is_holder(kind) or any(_is_holder(part) for part in inner)
+
+
+def _is_holder(kind: Any) -> bool:
+    if not dataclasses.is_dataclass(kind):
+        return False
+    return any(field.name in NAMES for field in dataclasses.fields(kind))

@@ -31,7 +31,7 @@ def _name(file: Path) -> str:
 
 @functools.cache
 def imports() -> Imports:
-    """The imports of each module, faces included: `from kiwi.mesh import Link` imports `kiwi.mesh`."""
+    """The imports of each module; `from kiwi.mesh import Link` imports the package `kiwi.mesh`."""
     return {module: frozenset(_imported(module)) for module in sources()}
 
 

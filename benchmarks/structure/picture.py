@@ -1,51 +1,63 @@
 """The pictures of `docs/architecture.md`: the rooms, and the way of the memory budget."""
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import matplotlib
 
 matplotlib.use("Agg")
 
-from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib import pyplot as plt
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path as PlotPath
 
-from benchmarks.structure.budget import Passes  # noqa: E402
-from benchmarks.structure.imports import imports, layers, room, sources  # noqa: E402
+from benchmarks.structure.budget import Passes
+from benchmarks.structure.imports import imports, layers, room, sources
 
 INK, PAPER, BAND, BOX, LINE = "#263238", "#fafafa", "#eceff1", "#cfd8dc", "#546e7a"
 FONT_SIZE = 9
 LETTER = 0.085
 """Inches of one letter in a box."""
 
-Place = tuple[float, float]
+WIDTH, WIDTH_OF_ROOMS, LEFT, ROW, HALF = 10.5, 13.0, 1.4, 0.62, 0.24
+"""Inches, but for half the height of a box, which is in rows."""
+
+Place: TypeAlias = tuple[float, float]
+Point: TypeAlias = "str | tuple[str, int]"
+"""A module, or a row that a line to a module crosses."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Modules side by side; `label` is the room, on its first row only."""
+    """Modules of one layer, side by side. `rooms` names the layer."""
 
-    label: str
+    rooms: str
     modules: tuple[str, ...]
 
 
 def draw_budget(passes: Passes, file: Path) -> None:
     """Draws which module passes the memory budget to which, from the highest layer down."""
     rows = budget_rows(passes)
-    places = _places(rows, passes)
-    figure, axes = _canvas(10.5, 0.72 * len(rows) + 0.2)
-    for number, row in enumerate(rows):
+    strands = _strands(rows, passes)
+    places = _places(_ordered(rows, strands), strands)
+    figure, axes = _canvas(WIDTH, ROW * len(rows) + 0.1)
+    for number, (label, members) in enumerate(groupby(range(len(rows)), lambda k: rows[k].rooms)):
+        listed = list(members)
         if number % 2 == 0:
-            axes.axhspan(-number - 0.5, -number + 0.5, color=BAND, lw=0)
-        axes.text(0.1, -number, row.label, weight="bold", va="center", color=INK)
+            axes.axhspan(-listed[-1] - 0.5, -listed[0] + 0.5, color=BAND, lw=0)
+        middle = -(listed[0] + listed[-1]) / 2
+        axes.text(0.1, middle, label, weight="bold", va="center", color=INK)
+    for row in rows:
         for module in row.modules:
             _box(axes, places[module], _short(module))
-    for sender, receiver in sorted(passes):
-        _arrow(axes, places[sender], places[receiver])
-    axes.set(xlim=(0, 10.5), ylim=(-len(rows) + 0.4, 0.6))
+    for strand in strands:
+        _arrow(axes, [places[point] for point in strand])
+    axes.set(xlim=(0, WIDTH), ylim=(-len(rows) + 0.45, 0.55))
     _save(figure, file)
 
 
@@ -58,75 +70,116 @@ def budget_rows(passes: Passes) -> list[Row]:
         depths = _depths(inside, passes)
         for depth in sorted(set(depths.values())):
             here = sorted(module for module in inside if depths[module] == depth)
-            label = " | ".join(sorted({room(module) for module in here}))
-            rows.append(Row("" if rows and rows[-1].label == label else label, tuple(here)))
+            rows.append(Row(" | ".join(sorted({room(m) for m in inside})), tuple(here)))
     return rows
 
 
 def upward(passes: Passes) -> list[tuple[str, str]]:
     """The passes that do not go to a lower row of the picture."""
-    order = {m: number for number, row in enumerate(budget_rows(passes)) for m in row.modules}
-    return [pair for pair in passes if order[pair[0]] >= order[pair[1]]]
+    rows = _row_of(budget_rows(passes))
+    return [(sender, to) for sender, to in passes if rows[sender] >= rows[to]]
 
 
-def _depths(inside: Iterable[str], passes: Passes) -> dict[str, int]:
-    senders = {m: {a for a, b in passes if b == m and a in set(inside)} for m in inside}
+def _row_of(rows: Sequence[Row]) -> dict[str, int]:
+    return {module: number for number, row in enumerate(rows) for module in row.modules}
+
+
+def _depths(inside: Set[str], passes: Passes) -> dict[str, int]:
+    senders = {m: {a for a, b in passes if b == m and a in inside} for m in inside}
     found: dict[str, int] = {}
     for module in TopologicalSorter(senders).static_order():
         found[module] = max((found[sender] + 1 for sender in senders[module]), default=0)
     return found
 
 
-def _places(rows: Sequence[Row], passes: Passes) -> dict[str, Place]:
-    """Boxes below the mean of their senders, as far as there is room."""
-    places: dict[str, Place] = {}
-    left, right = 1.4, 10.4
-    for number, row in enumerate(rows):
-        wanted = {}
-        for module in row.modules:
-            above = [places[a][0] for a, b in passes if b == module and a in places]
-            wanted[module] = sum(above) / len(above) if above else (left + right) / 2
-        widths = {m: _width(_short(m)) + 0.3 for m in row.modules}
-        listed = sorted(row.modules, key=lambda m: (wanted[m], m))
-        x = left
-        starts = []
-        for module in listed:
-            x = max(x, wanted[module] - widths[module] / 2)
-            starts.append(x)
-            x += widths[module]
-        limit = right
-        for k in reversed(range(len(listed))):
-            limit = starts[k] = min(starts[k], limit - widths[listed[k]])
-        shift = 0.35 * (-1) ** number if len(listed) == 1 and number else 0.0
-        for module, start in zip(listed, starts, strict=True):
-            places[module] = (start + widths[module] / 2 + shift, -float(number))
-    return places
+def _strands(rows: Sequence[Row], passes: Passes) -> list[tuple[Point, ...]]:
+    """Each pass as points, one per row; passes to one module share their points on the way."""
+    row_of = _row_of(rows)
+    return [
+        (a, *((b, row) for row in range(row_of[a] + 1, row_of[b])), b) for a, b in sorted(passes)
+    ]
+
+
+def _ordered(rows: Sequence[Row], strands: Sequence[tuple[Point, ...]]) -> list[list[Point]]:
+    """The points of each row, ordered to cross few lines (Sugiyama et al., 1981: barycentres)."""
+    found: list[list[Point]] = [list(row.modules) for row in rows]
+    for _, row in sorted({p for s in strands for p in s if isinstance(p, tuple)}):
+        found[row] += sorted({p for s in strands for p in s[1:-1] if p[1] == row} - {*found[row]})
+    links = [pair for strand in strands for pair in pairwise(strand)]
+    for sweep in range(24):
+        down = sweep % 2 == 0
+        for row in range(1, len(found)) if down else reversed(range(len(found) - 1)):
+            other = found[row - 1 if down else row + 1]
+            position = {point: k / max(1, len(other) - 1) for k, point in enumerate(other)}
+            found[row].sort(key=lambda point: _mean(point, links, position))
+    return found
+
+
+def _mean(point: Point, links: Sequence[tuple[Point, Point]], of: Mapping[Point, float]) -> float:
+    """The mean position of the points that are linked to one and have a position."""
+    linked = [b if a == point else a for a, b in links if point in (a, b)]
+    known = [of[other] for other in linked if other in of]
+    return sum(known) / len(known) if known else 0.5
+
+
+def _places(
+    ordered: Sequence[Sequence[Point]], strands: Sequence[tuple[Point, ...]]
+) -> dict[Point, Place]:
+    """Coordinates: points keep their order, and move towards the mean of their neighbours."""
+    links = [pair for strand in strands for pair in pairwise(strand)]
+    x = {}
+    for row in ordered:
+        step = (WIDTH - LEFT) / (len(row) + 1)
+        x.update({point: LEFT + step * (k + 1) for k, point in enumerate(row)})
+    middle = (LEFT + WIDTH) / 2
+    for _ in range(40):
+        for row in ordered:
+            wanted = [0.3 * x[p] + 0.6 * _mean(p, links, x) + 0.1 * middle for p in row]
+            x.update(zip(row, _spread(wanted, [_width(point) for point in row]), strict=True))
+    return {point: (x[point], -float(k)) for k, row in enumerate(ordered) for point in row}
+
+
+def _spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """Moves neighbours apart that overlap, within the figure."""
+    found, free = [], LEFT
+    for middle, width in zip(wanted, widths, strict=True):
+        found.append(max(middle, free + width / 2))
+        free = found[-1] + width / 2
+    free = WIDTH - 0.1
+    for k in reversed(range(len(found))):
+        found[k] = min(found[k], free - widths[k] / 2)
+        free = found[k] - widths[k] / 2
+    return found
 
 
 def draw_rooms(file: Path) -> None:
-    """Draws the rooms by layer, with their sentence, their lines, and who imports whom."""
+    """Draws the rooms by layer: their size, their sentence, and a dot for each room they import."""
     listed = [name for layer in layers() for name in layer if name != "__main__"]
-    lines = {name: _room_lines(name) for name in listed}
-    figure, axes = _canvas(10.5, 0.36 * len(listed) + 0.6)
-    heights = _heights(listed)
-    axes.text(1.3, 1, "modules", ha="right", va="center", color=LINE, size=FONT_SIZE - 1)
-    axes.text(1.95, 1, "lines", ha="right", va="center", color=LINE, size=FONT_SIZE - 1)
-    for number, layer in enumerate([layer for layer in layers() if set(layer) & set(listed)]):
+    figure, axes = _canvas(WIDTH_OF_ROOMS, 0.3 * len(listed) + 0.9)
+    column = {name: 8.45 + 0.2 * k for k, name in enumerate(listed)}
+    slanted = {"rotation": 60, "rotation_mode": "anchor", "ha": "left", "va": "center"}
+    axes.text(1.3, 1, "modules", ha="right", va="center", color=LINE)
+    axes.text(1.95, 1, "lines", ha="right", va="center", color=LINE)
+    axes.text(2.2, 1, "what it is", va="center", color=LINE)
+    for number, name in enumerate(listed):
+        count, total = _room_lines(name)
         if number % 2 == 0:
-            top, bottom = heights[layer[0]] + 0.5, heights[layer[-1]] - 0.5
-            axes.axhspan(bottom, top, color=BAND, lw=0)
-    for name in listed:
-        y, (count, total) = heights[name], lines[name]
-        axes.text(0.1, y, name, weight="bold", va="center", color=INK)
-        axes.text(1.3, y, str(count), ha="right", va="center", color=LINE)
-        axes.text(1.95, y, f"{total:,}", ha="right", va="center", color=LINE)
-        axes.text(2.2, y, _sentence(name), va="center", color=INK)
-    axes.set(xlim=(0, 10.5), ylim=(-len(listed) + 0.3, 1.6))
+            axes.axhspan(-number - 0.5, -number + 0.5, color=BAND, lw=0)
+        axes.text(0.1, -number, name, weight="bold", va="center", color=INK)
+        axes.text(1.3, -number, str(count), ha="right", va="center", color=LINE)
+        axes.text(1.95, -number, f"{total:,}", ha="right", va="center", color=LINE)
+        axes.text(2.2, -number, _sentence(name), va="center", color=INK)
+        axes.text(column[name], 0.7, name, color=LINE, **slanted)
+        dots = [column[other] for other in sorted(_imported_rooms(name) & set(listed))]
+        axes.scatter(dots, [-number] * len(dots), s=18, color=LINE, zorder=3)
+        axes.scatter([column[name]], [-number], s=20, marker="s", color=BOX, zorder=3)
+    axes.set(xlim=(0, WIDTH_OF_ROOMS), ylim=(-len(listed) + 0.4, 2.9))
     _save(figure, file)
 
 
-def _heights(listed: Sequence[str]) -> Mapping[str, float]:
-    return {name: -float(number) for number, name in enumerate(listed)}
+def _imported_rooms(name: str) -> set[str]:
+    pairs = ((room(module), others) for module, others in imports().items())
+    return {room(o) for own, others in pairs if own == name for o in others} - {name}
 
 
 def _room_lines(name: str) -> tuple[int, int]:
@@ -153,8 +206,8 @@ def _short(module: str) -> str:
     return ".".join(module.split(".")[2:]) or module.split(".")[1]
 
 
-def _width(text: str) -> float:
-    return LETTER * len(text) + 0.2
+def _width(point: Point) -> float:
+    return LETTER * len(_short(point)) + 0.4 if isinstance(point, str) else 0.22
 
 
 def _box(axes: Any, place: Place, text: str) -> None:
@@ -162,13 +215,17 @@ def _box(axes: Any, place: Place, text: str) -> None:
     axes.text(*place, text, ha="center", va="center", color=INK, bbox=style, zorder=3)
 
 
-def _arrow(axes: Any, start: Place, end: Place) -> None:
-    shape = {"arrowstyle": "-|>", "color": LINE, "lw": 0.9, "shrinkA": 0, "shrinkB": 0}
-    steps = start[1] - end[1]
-    side = 1 if start[0] >= end[0] else -1
-    bend = 0.0 if steps <= 1 else side * min(0.25, 0.06 * steps)
-    shape["connectionstyle"] = f"arc3,rad={bend}"
-    axes.annotate("", (end[0], end[1] + 0.2), (start[0], start[1] - 0.2), arrowprops=shape)
+def _arrow(axes: Any, places: Sequence[Place]) -> None:
+    """A curve through the places, vertical at each of them, with its head at the last."""
+    (x, y), (last_x, last_y) = places[0], places[-1]
+    ends = [(x, y - HALF), *places[1:-1], (last_x, last_y + HALF)]
+    points, codes = [ends[0]], [PlotPath.MOVETO]
+    for (x, y), (to_x, to_y) in pairwise(ends):
+        middle = (y + to_y) / 2
+        points += [(x, middle), (to_x, middle), (to_x, to_y)]
+        codes += [PlotPath.CURVE4] * 3
+    axes.add_patch(PathPatch(PlotPath(points, codes), fill=False, color=LINE, lw=0.9))
+    axes.plot(last_x, last_y + HALF + 0.03, marker="v", color=LINE, markersize=4.5)
 
 
 def _save(figure: Any, file: Path) -> None:
