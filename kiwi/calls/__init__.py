@@ -1,1 +1,1 @@
-"""A call of the user's function: its arguments, their given shardings, its traced program."""
+"""One call of the user's function: arguments, given shardings, constraints, traced program."""

@@ -1,1 +1,1 @@
-"""A solution of the planning problem as a JAX function."""
+"""Turns a solution into a JAX function that XLA compiles to the plan's order and layouts."""

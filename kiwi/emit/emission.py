@@ -1,20 +1,20 @@
 """Emission: an `Execution` becomes a JAX function that interprets the traced equations.
 
-Each unit is evaluated from materialised values. Its results are constrained to their layouts,
-and its operands where it expects another layout than the stored one.
+Sharding constraints pin the results of each unit to their layouts, and its operands where the unit
+expects another layout than the stored one.
 
-**Barriers.** Each step of the schedule reads what is older than its neighbours through a barrier
-(`kiwi.emit.barriers`). That keeps XLA to the plan's order; it can neither merge a second
-computation with the first, nor keep something derived from the kept values instead of them (an
-absorbed equation, another layout, a gathered parameter), nor copy a donated argument that an update
-overwrites because it does not see that the argument's other readers are done.
+**Barriers.** Each step of the schedule reads values that are older than its neighbours through a
+barrier (`kiwi.emit.barriers`), which keeps XLA to the plan's order. Without it XLA would merge a
+recomputation with the first computation, keep a value that it derives from a kept one (an absorbed
+equation, another layout, a gathered parameter), or copy a donated argument that an update
+overwrites while the argument has other readers.
 
-**Loops.** The body of an opened loop is interpreted in a `jax.lax.scan` of its own. What others
-read of its iterations is stacked in buffers that the scan carries along; what the body reads of
-other loops, or of stacked operands, it takes by the number of its iteration.
+**Loops.** The body of an opened loop runs in a `jax.lax.scan`. The scan carries a buffer for each
+value that is read outside of the loop; the body reads values of other loops, and stacked operands,
+at the number of its iteration.
 
-**Names.** Each unit is evaluated in a name scope of its own (`kiwi.xla.name_scopes`), which every
-instruction of the compiled program carries in its metadata.
+**Names.** Each unit has a name scope (`kiwi.xla.name_scopes`), which the metadata of every
+instruction of the compiled program contains.
 """
 
 from collections.abc import Callable

@@ -19,8 +19,8 @@ class Execution:
     - `result_shardings`: per flat result; None for a result that is a literal.
     - `layouts`: per value index the sharding in which it is stored.
     - `reads[u]`: for unit u, per entry of `rule.reads`, the sharding that it expects.
-    - `kept_copies`: the entries, as (unit, number), for which the unit's first run reads the copy
-      that the latest earlier reader of the value left.
+    - `kept_copies`: the entries, as (unit, number), for which the unit's first computation reads
+      the copy that the latest earlier reader of the value keeps.
     """
 
     units: UnitGraph
@@ -66,8 +66,7 @@ def _depths(units: UnitGraph) -> list[int]:
 def recomputation_schedule(depths: Sequence[int], recompute_at: dict[int, int]) -> Schedule:
     """Units in order; before unit t, those recomputed at t, in their original order.
 
-    `depths[u]` counts the loops around unit u: in front of a loop, what runs outside of it comes
-    first.
+    `depths[u]` counts the loops around unit u: in front of a loop, units outside of it come first.
     """
     again: list[list[int]] = [[] for _ in depths]
     for unit in sorted(recompute_at, key=lambda u: (depths[u], u)):

@@ -1,1 +1,1 @@
-"""From a JAX function to planning units: tracing, lowering, sharding rules, fusion, costs."""
+"""Groups the equations of a JAX function into units: tracing, lowering, sharding rules, fusion."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 
-from kiwi.hlo.graph import EquationInfo, StableHloOperator
+from kiwi.hlo.graph import EquationInfo, StableHloOp
 from kiwi.hlo.loops import border_dims
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Equation, Program
@@ -25,13 +25,13 @@ the loop that XLA runs has no sharding rule."""
 
 
 def equation_infos(
-    program: Program, operators: tuple[StableHloOperator, ...], ssa_of_value: dict[int, int]
+    program: Program, operators: tuple[StableHloOp, ...], ssa_of_value: dict[int, int]
 ) -> tuple[EquationInfo, ...]:
     """One `EquationInfo` per equation.
 
     `ssa_of_value` maps a value index to the index of the tensor that it became.
     """
-    members: list[list[StableHloOperator]] = [[] for _ in program.equations]
+    members: list[list[StableHloOp]] = [[] for _ in program.equations]
     for operator in operators:
         members[operator.equation].append(operator)
     constant = _constants(program)
@@ -65,17 +65,14 @@ def _constants(program: Program) -> list[bool]:
     return found
 
 
-def _flops(equation: Equation, members: list[StableHloOperator]) -> float:
+def _flops(equation: Equation, members: list[StableHloOp]) -> float:
     if equation.name in REGION_PRIMITIVES:
         return region_flops(equation.jaxpr_eqn)
     return sum(op.flops for op in members)
 
 
 def _rule(
-    program: Program,
-    equation: Equation,
-    members: list[StableHloOperator],
-    ssa_of_value: dict[int, int],
+    program: Program, equation: Equation, members: list[StableHloOp], ssa_of_value: dict[int, int]
 ) -> ComposedRule:
     values = (*equation.reads, *equation.outputs)
     if equation.name in _GENERATORS:
@@ -121,10 +118,7 @@ def _border_rule(program: Program, equation: Equation) -> ComposedRule:
 
 
 def _joined_rule(
-    program: Program,
-    equation: Equation,
-    members: list[StableHloOperator],
-    ssa_of_value: dict[int, int],
+    program: Program, equation: Equation, members: list[StableHloOp], ssa_of_value: dict[int, int]
 ) -> ComposedRule:
     """The rules of the equation's operators, joined.
 

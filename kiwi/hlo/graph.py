@@ -2,7 +2,6 @@
 
 import enum
 import functools
-from collections import Counter
 from dataclasses import dataclass
 from math import prod
 
@@ -19,7 +18,7 @@ class Phase(enum.Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class StableHloOperator:
+class StableHloOp:
     """One StableHLO operator.
 
     `operands` and `results` are indices of tensors (SSA values) of the graph; `equation` is
@@ -67,14 +66,9 @@ class HloGraph:
     """A program together with the StableHLO operators that it lowers to."""
 
     program: Program
-    operators: tuple[StableHloOperator, ...]
+    operators: tuple[StableHloOp, ...]
     tensors: tuple[Tensor, ...]
     equations: tuple[EquationInfo, ...]
-
-    @functools.cached_property
-    def opcode_counts(self) -> Counter[str]:
-        """How often each opcode occurs."""
-        return Counter(op.opcode for op in self.operators)
 
     @functools.cached_property
     def opcode_sets(self) -> tuple[frozenset[str], ...]:
@@ -85,7 +79,7 @@ class HloGraph:
             for info in self.equations
         )
 
-    def _opcode(self, operator: StableHloOperator) -> str:
+    def _opcode(self, operator: StableHloOp) -> str:
         if operator.opcode != "reduce" or len(operator.results) != 1:
             return operator.opcode
         source, result = self.tensors[operator.operands[0]], self.tensors[operator.results[0]]

@@ -2,8 +2,7 @@
 
 XLA gives a result the buffer of an operand only if the operator reads the operand directly, behind
 no `optimization_barrier` (`HeapSimulator` looks for a user of the instruction that defines the
-buffer). Without a barrier XLA may fuse the operand into the reader instead, unless a library call
-computes it.
+buffer). Without a barrier XLA may fuse the operand instead, unless a library call computes it.
 """
 
 from collections.abc import Iterator, Sequence

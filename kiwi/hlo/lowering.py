@@ -14,7 +14,7 @@ from kiwi.hlo import jax_internals
 from kiwi.hlo.costs import operator_flops
 from kiwi.hlo.equations import equation_infos
 from kiwi.hlo.garbage_collection import without_collection
-from kiwi.hlo.graph import HloGraph, StableHloOperator, Tensor
+from kiwi.hlo.graph import HloGraph, StableHloOp, Tensor
 from kiwi.hlo.program import Program
 from kiwi.hlo.rule import ShardingRule, elementwise_rule, identity_rule, independent_rule
 
@@ -31,7 +31,7 @@ def lower(program: Program) -> HloGraph:
     ssa_of_value = dict(zip(range(len(program.values)), returned, strict=True))
     owners = _owners(program, reader, ssa_of_value)
     operators = tuple(
-        StableHloOperator(k, r.opcode, r.operands, r.results, r.rule, owners[i], _flops(reader, r))
+        StableHloOp(k, r.opcode, r.operands, r.results, r.rule, owners[i], _flops(reader, r))
         for k, (i, r) in enumerate((i, reader.records[i]) for i in sorted(owners))
     )
     return HloGraph(

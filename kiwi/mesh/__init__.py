@@ -1,64 +1,38 @@
-"""Device meshes, shardings over them, and what moving data between shardings costs."""
+"""Devices, links, layouts of tensors, and the price of moving data between layouts."""
 
 import warnings
 from typing import Any
 
-from kiwi.mesh.assignment import Assignment, AxisLinks, best_assignment
-from kiwi.mesh.cluster import Cluster
-from kiwi.mesh.collective_kinds import KINDS
-from kiwi.mesh.collectives import (
-    Collective,
-    LinearCost,
-    all_gather,
-    all_reduce,
-    all_to_all,
-    collective,
-    collective_permute,
-    linear_costs,
-    reduce_scatter,
-)
-from kiwi.mesh.device_mesh import DeviceMesh
-from kiwi.mesh.enumeration import enumerate_shardings
-from kiwi.mesh.hardware import CATALOGUE, Hardware, Link, hardware
-from kiwi.mesh.moves import SLICE
-from kiwi.mesh.price import Price, Provenance
-from kiwi.mesh.profile_entries import CollectiveEntry, Environment, OperatorEntry
-from kiwi.mesh.profile_table import ProfileTable
-from kiwi.mesh.resharding import ReshardingStep, ReshardingTable
-from kiwi.mesh.sharding import TensorSharding
-
-__all__ = [
-    "CATALOGUE",
-    "KINDS",
-    "SLICE",
-    "Assignment",
-    "AxisLinks",
-    "Cluster",
-    "Collective",
-    "CollectiveEntry",
-    "DeviceMesh",
-    "Environment",
-    "Hardware",
-    "LinearCost",
-    "Link",
-    "OperatorEntry",
-    "Price",
-    "ProfileTable",
-    "Provenance",
-    "ReshardingStep",
-    "ReshardingTable",
-    "TensorSharding",
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "best_assignment",
-    "collective",
-    "collective_permute",
-    "enumerate_shardings",
-    "hardware",
-    "linear_costs",
-    "reduce_scatter",
-]
+from kiwi.mesh.assignment import Assignment as Assignment
+from kiwi.mesh.assignment import AxisLinks as AxisLinks
+from kiwi.mesh.assignment import best_assignment as best_assignment
+from kiwi.mesh.cluster import Cluster as Cluster
+from kiwi.mesh.collective_kinds import KINDS as KINDS
+from kiwi.mesh.collectives import Collective as Collective
+from kiwi.mesh.collectives import LinearCost as LinearCost
+from kiwi.mesh.collectives import all_gather as all_gather
+from kiwi.mesh.collectives import all_reduce as all_reduce
+from kiwi.mesh.collectives import all_to_all as all_to_all
+from kiwi.mesh.collectives import collective as collective
+from kiwi.mesh.collectives import collective_permute as collective_permute
+from kiwi.mesh.collectives import linear_costs as linear_costs
+from kiwi.mesh.collectives import reduce_scatter as reduce_scatter
+from kiwi.mesh.device_mesh import DeviceMesh as DeviceMesh
+from kiwi.mesh.enumeration import enumerate_shardings as enumerate_shardings
+from kiwi.mesh.hardware import CATALOGUE as CATALOGUE
+from kiwi.mesh.hardware import Hardware as Hardware
+from kiwi.mesh.hardware import Link as Link
+from kiwi.mesh.hardware import hardware as hardware
+from kiwi.mesh.moves import SLICE as SLICE
+from kiwi.mesh.price import Price as Price
+from kiwi.mesh.price import Provenance as Provenance
+from kiwi.mesh.profile_entries import CollectiveEntry as CollectiveEntry
+from kiwi.mesh.profile_entries import Environment as Environment
+from kiwi.mesh.profile_entries import OperatorEntry as OperatorEntry
+from kiwi.mesh.profile_table import ProfileTable as ProfileTable
+from kiwi.mesh.resharding import ReshardingStep as ReshardingStep
+from kiwi.mesh.resharding import ReshardingTable as ReshardingTable
+from kiwi.mesh.sharding import TensorSharding as TensorSharding
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Which device of a cluster goes where in a mesh, so that the links of each axis are alike.
+"""Assigns the devices of a cluster to positions of a mesh, so that each axis has equal links.
 
 A collective along an axis is as slow as the slowest connection in any of its groups, so the
 devices of a group should be connected alike (Liu et al., *MAP*, 2023, section 4.2).

@@ -1,4 +1,4 @@
-"""What the connections of a cluster are like, pair by pair, and its file format.
+"""Latency and bandwidth of every pair of devices in a cluster, and their file format.
 
 A file is JSON:
 
@@ -7,8 +7,8 @@ A file is JSON:
      "latency_seconds": [[0, 3e-6], [3e-6, 0]],
      "bandwidth_bytes_per_second": [[0, 2e11], [2e11, 0]]}
 
-Row i, column j is what device i sends to device j while the others are silent. What is on the
-diagonal is not read. Further keys, such as a "source", are kept out.
+Row i, column j is measured while device i sends to device j and no other device sends. The diagonal
+is not read. Further keys, such as a "source", are ignored.
 """
 
 import json

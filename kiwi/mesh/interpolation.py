@@ -1,4 +1,4 @@
-"""Times between and beyond those that were measured; the steps are those of `profile_table`."""
+"""Interpolation and extrapolation of measured times, see `kiwi.mesh.profile_table`."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -12,8 +12,7 @@ dimension. A move is one of:
   multiple: each device cuts its share out of what it holds, and whole local results move. It
   always exists: a block of the source lies on as many devices as want parts of it.
 
-A fifth, the *reduce-scatter*, leads from partial sums to a state (see `kiwi.mesh.reduction`);
-nothing leads back.
+A fifth, the *reduce-scatter*, leads from partial sums to a state; nothing leads back.
 
 Which moves there are depends on the shape of the mesh and on which axes cut which dimension, so
 one graph serves all tensors of a pattern, whatever the links. What a move costs depends on its
@@ -45,11 +44,11 @@ _Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Traffic:
-    """All that the time of a move depends on, but for the size of the tensor.
+    """The properties of a move that, with the size of the tensor, determine its time.
 
     - `kind`: an HLO opcode, or `SLICE`.
     - `axes`: the mesh axes that it runs over, increasing; for a slice, those appended.
-    - `shards`: the buffer that counts is the tensor's bytes over `shards`.
+    - `shards`: the time follows from a buffer of the tensor's bytes over `shards`.
     - `cuts_first`: each device cuts what it sends out of a larger buffer.
     """
 

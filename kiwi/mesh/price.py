@@ -1,4 +1,4 @@
-"""Predicted seconds and where they come from."""
+"""Predicted seconds with their provenance."""
 
 import enum
 from dataclasses import dataclass

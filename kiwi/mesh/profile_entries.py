@@ -1,4 +1,4 @@
-"""What a profile table consists of: operators and collectives, as measured."""
+"""The entries of a profile table: measured operators and collectives."""
 
 import math
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ STREAM, STREAM_DTYPE = "stream", "uint8"
 
 @dataclass(frozen=True)
 class OperatorEntry:
-    """An operator on one device, as measured.
+    """A measured operator on one device.
 
     - `opcode`: the operator; `variant`: what else distinguishes it, such as "bij,bjk->bik".
     - `dtype`: of its operands; `shapes`: theirs, on one device.
-    - `flops`, `bytes`: its work, and what it reads and writes; for the roofline.
+    - `flops`, `bytes`: its work, and the bytes that it reads and writes; for the roofline.
     - `seconds`: median; `spread`: half the interquartile range over the median.
 
     **Raises:** `InvalidArgumentError` for a figure that no measurement gives.
@@ -53,10 +53,10 @@ class OperatorEntry:
 
 @dataclass(frozen=True)
 class CollectiveEntry:
-    """A collective along one axis, as measured.
+    """A measured collective along one axis.
 
     - `kind`: one of `kiwi.mesh.KINDS`; `devices`: the axis length; `dtype`: of what is moved.
-    - `axes`: those of the table's mesh that it ran along; empty where that is not known.
+    - `axes`: the axes of the table's mesh that it ran along; empty if unknown.
     - `bytes`: the larger buffer of one device, as in `kiwi.mesh.collectives`.
     - `seconds`, `spread`: as of `OperatorEntry`.
 
@@ -83,7 +83,7 @@ class CollectiveEntry:
 
 @dataclass(frozen=True)
 class Environment:
-    """Where and with what a table was recorded; `date` as YYYY-MM-DD."""
+    """The machine and the software that recorded a table; `date` as YYYY-MM-DD."""
 
     device: str
     jax: str

@@ -74,13 +74,13 @@ class EdgeMatrices:
         is_slice: bool = False,
         is_map: bool = False,
     ) -> Edge | None:
-        """From a producer to a reader; None where it would be all zero.
+        """The edge from a producer to a reader; None if all its costs are zero.
 
-        Resharding is paid `trips` times, and as often again where the reader is recomputed. A
-        pair of residencies in which the recomputed reader finds nothing to read is forbidden.
-        Who takes elements (`is_slice`) needs the producer for as long as he offers them. Who only
-        maps elements (`is_map`) pays nothing to read a part of what a device holds: XLA fuses the
-        slice into the map (`tests/emit/test_emission.py`).
+        A reader reshards its operand `trips` times, and as often again if it is recomputed. A pair
+        of residencies is forbidden if the recomputed reader runs while the operand is not live. A
+        slice (`is_slice`) needs the stacked operand for as long as the slice has readers. An
+        elementwise reader (`is_map`) pays nothing for a part of the device's shard: XLA fuses the
+        slice (`tests/emit/test_emission.py`).
         """
         available = _endurance if is_slice else _availability
         here = available(stored.residencies, wanted.residencies)

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from kiwi.calls.replaced_arguments import carried_results
+from kiwi.calls.replaced_arguments import replaced_arguments
 from kiwi.calls.signature import flatten_prefix, to_tensor_sharding
 from kiwi.calls.traced import Traced
 from kiwi.hlo.program import Program
@@ -57,4 +57,4 @@ class StepToPlan:
     def replaced_arguments(self) -> dict[int, int]:
         """By position of a result the value index of the argument that it replaces in the next
         step, whatever `out_shardings` gives it."""
-        return carried_results(self.traced.call, self.traced.out_tree, self.units)
+        return replaced_arguments(self.traced.call, self.traced.out_tree, self.units)

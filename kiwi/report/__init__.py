@@ -1,4 +1,4 @@
-"""The HTML report: one file, without network, from a plan's document."""
+"""The HTML report of a plan's document, the notebook's view and the plot."""
 
 from kiwi.report.render import render as render
 from kiwi.report.render import write_report as write_report

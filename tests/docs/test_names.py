@@ -16,11 +16,20 @@ MODULE = re.compile(r"\bpython -m ((?:kiwi|benchmarks|examples|experiments)[\w.]
 
 @pytest.mark.parametrize("page", READ, ids=[page.stem for page in READ])
 def test_what_a_page_names_exists(page):
-    text = page.read_text("utf-8")
+    assert missing_in(page.read_text("utf-8")) == []
+
+
+def test_what_a_docstring_names_exists():
+    for file in ROOT.glob("kiwi/**/*.py"):
+        quoted = re.findall(r"`([^`\n]+)`", file.read_text("utf-8"))
+        assert missing_in(" ".join(quoted)) == [], file
+
+
+def missing_in(text: str) -> list[str]:
     missing = [name for name in FILE.findall(text) if not list(ROOT.glob(name))]
     missing += [name for name in NAME.findall(text) if not resolves(name)]
     missing += [name for name in MODULE.findall(text) if not is_module(name)]
-    assert missing == []
+    return missing
 
 
 def resolves(name: str) -> bool:

@@ -1,6 +1,7 @@
 """From programs to HLO graphs: operators, owners, rules."""
 
 import math
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -67,8 +68,12 @@ def test_images_are_not_cut_by_convolutions():
     not jax.__version__.startswith("0.10."),
     reason="recorded with jax 0.10; other releases lower some primitives to other operators",
 )
+def opcode_counts(graph):
+    return Counter(operator.opcode for operator in graph.operators)
+
+
 def test_opcodes_of_a_gpt_step_are_as_recorded(check_golden):
-    counts = step_graph(gpt, gpt.SIZES["tiny"]).opcode_counts
+    counts = opcode_counts(step_graph(gpt, gpt.SIZES["tiny"]))
     lines = [f"{opcode} {count}" for opcode, count in sorted(counts.items())]
     check_golden("gpt_tiny_opcodes.txt", "\n".join(lines) + "\n")
 
@@ -93,7 +98,7 @@ def test_calls_are_read_through():
 def test_functions_of_chlo_are_maps():
     graph = graph_of(lambda x: jax.lax.erf(x), X)
     (info,) = graph.equations
-    assert "chlo.erf" in graph.opcode_counts or graph.opcode_counts["multiply"] > 3
+    assert "chlo.erf" in opcode_counts(graph) or opcode_counts(graph)["multiply"] > 3
     assert len(info.rule.shardable) == 2 and not info.rule.blocked
 
 
