@@ -62,15 +62,12 @@ def _row(traced: Traced, planner: str, limit_bytes: int | None) -> dict[str, Any
     """Formulates, solves, and reports on both."""
     shape = tuple(map(int, _MESH.value.split("x")))
     settings = Settings(
-        DeviceMesh.create(shape, flags.FLAGS.profile),
-        limit_bytes or NO_LIMIT_BYTES,
-        planner,
-        flags.FLAGS.time_limit_seconds,
-        None,
-        "auto",
-        0,
-        _GAP.value,
-        respect_user_checkpoint=False,
+        mesh=DeviceMesh.create(shape, flags.FLAGS.profile),
+        memory_budget_bytes=limit_bytes or NO_LIMIT_BYTES,
+        planner=planner,
+        time_limit_seconds=flags.FLAGS.time_limit_seconds,
+        verify=None,
+        gap=_GAP.value,
     )
     wall, cpu = time.perf_counter(), time.process_time()
     budget_bytes = settings.memory_budget_bytes

@@ -10,8 +10,9 @@ from typing import Any
 
 import jax
 
-from kiwi.api import Options, PlannedFunction
+from kiwi.api import PlannedFunction
 from kiwi.errors import InvalidArgumentError
+from kiwi.options import Options
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,34 +1,315 @@
-"""What a plan is made for."""
+"""The options of `kiwi.plan` and `kiwi.jit`, and the `Settings` that follow from them.
 
-from dataclasses import dataclass, field
+An option is one field here, with its type, default and documentation, and with its flag where the
+command line has one. `kiwi.plan`, `kiwi.jit`, `Settings`, the command line and plan files read the
+fields. Python's type checkers cannot: they take the names and types from `OptionTypes`.
+"""
+
+import argparse
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+from typing_extensions import TypedDict
 
 from kiwi.calls.constraints import Constraints
-from kiwi.mesh import DeviceMesh
+from kiwi.errors import InvalidArgumentError
+from kiwi.mesh import DeviceMesh, Hardware, ProfileTable
+from kiwi.mesh.shipped import find_table
+from kiwi.sizes import parse_size
 from kiwi.solver.outcome import OnProgress
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh | DeviceMesh
 
-@dataclass(frozen=True, eq=False)
-class Settings:
-    """What a plan is made for.
 
-    - `verify`: one of `kiwi.xla.compilers.TARGETS` to compile each plan for, None does not.
-    - `gap`: the solver may stop once this close to its bound, relatively.
-    - `respect_user_checkpoint`: keeps the recomputation that `jax.checkpoint` in the function
-      asks for, instead of planning it anew.
-    - `on_progress`: called by the solver whenever solution or bound improve.
+@dataclass(frozen=True)
+class Flag:
+    """How the command line takes an option; `parse` turns its text into the option's value."""
+
+    name: str
+    help: str | None = None
+    parse: Callable[[str], Any] = str
+    metavar: str | None = None
+
+
+def mesh_of_text(text: str) -> tuple[int, ...]:
+    """The shape of a mesh, `2,4` or `2x4`."""
+    return _integers(text.replace("x", ","), f"{text!r} is no mesh; for example 2,4")
+
+
+def _positions_of_text(text: str) -> tuple[int, ...]:
+    return _integers(text, f"{text!r} are no positions; for example 0,1")
+
+
+def _integers(text: str, complaint: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(complaint) from None
+
+
+def _names_of_text(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+def _target_of_text(text: str) -> str | None:
+    return None if text == "none" else text
+
+
+def _flag(name: str, help: str | None = None, **more: Any) -> dict[str, Flag]:
+    return {"flag": Flag(name, help, **more)}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TargetOptions:
+    """What to plan for.
+
+    - `mesh_shape`, `axis_names`: the mesh, by default named "x", "y", "z". Instead, `mesh`: a
+      `jax.sharding.Mesh` or `AbstractMesh`, or a `kiwi.mesh.DeviceMesh`, whose links and hardware
+      are then priced instead of those of `profile`.
+    - `memory_budget`: per device, in bytes or as "16GiB" or "40GB"; by default the profile's
+      device memory.
+    - `profile`: the hardware to price for, a name of the catalogue (`kiwi.mesh.CATALOGUE`) or
+      a `kiwi.mesh.Hardware`; or a `kiwi.mesh.ProfileTable` of measurements, the path of a
+      saved one (any text that ends with ".json"), or the name of one that comes with Kiwi.
+    """
+
+    mesh_shape: Sequence[int] | None = field(
+        default=None,
+        metadata=_flag("--mesh", "devices along each axis, e.g. 2,4", parse=mesh_of_text),
+    )
+    mesh: Mesh | None = None
+    memory_budget: int | str | None = field(
+        default=None,
+        metadata=_flag("--budget", "memory per device, e.g. 16GiB (default: the device's)"),
+    )
+    profile: str | Path | Hardware | ProfileTable = field(
+        default="h100-sxm",
+        metadata=_flag("--profile", "hardware, see `kiwi hardware` ({default}); or TABLE.json"),
+    )
+    axis_names: Sequence[str] | None = field(
+        default=None,
+        metadata=_flag(
+            "--axis-names", "names of the mesh axes, e.g. data,model", parse=_names_of_text
+        ),
+    )
+
+    def table(self) -> ProfileTable:
+        """The profile, as a table without measurements where there are none.
+
+        **Raises:** `UnknownProfileError`, `ProfileFileError`.
+        """
+        if isinstance(self.mesh, DeviceMesh):
+            return self.mesh.table or ProfileTable(self.mesh.hardware)
+        if isinstance(self.profile, ProfileTable):
+            return self.profile
+        if isinstance(self.profile, Hardware):
+            return ProfileTable(self.profile)
+        return find_table(self.profile)
+
+    def device_mesh(self, table: ProfileTable) -> DeviceMesh:
+        """The mesh, with the links and the measurements of `table`.
+
+        **Raises:** `InvalidMeshError`; `InvalidArgumentError` if two meshes are given.
+        """
+        if self.mesh is None:
+            shape = (jax.device_count(),) if self.mesh_shape is None else self.mesh_shape
+            found = DeviceMesh.create(shape, table.hardware, self.axis_names)
+        elif self.mesh_shape is not None or self.axis_names is not None:
+            raise InvalidArgumentError(
+                "Both mesh and mesh_shape or axis_names are given.",
+                suggestion="An existing mesh has a shape and names of its own.",
+            )
+        elif isinstance(self.mesh, DeviceMesh):
+            return self.mesh
+        else:
+            found = DeviceMesh.from_jax(self.mesh, table.hardware)
+        return found if table.environment is None else replace(found, table=table)
+
+    def budget_bytes(self, table: ProfileTable) -> int:
+        """The budget of one device.
+
+        **Raises:** `InvalidSizeError`.
+        """
+        if self.memory_budget is None:
+            return table.hardware.memory_bytes
+        return parse_size(self.memory_budget)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SearchOptions:
+    """How to plan.
+
+    - `planner`: "joint" decides sharding and recomputation together, "alpa" sharding alone;
+      "alpa+dots", "alpa+megatron" and "two-pass" recompute by a rule and decide sharding then;
+      "two-stage" decides sharding first, and then recomputation of the sharded values;
+      "kiwi-full" and "kiwi-reduced" are the paper's models, for small steps;
+      "xla" decides nothing: values are sharded as XLA does by itself from the shardings given. On
+      a mesh of one device also a planner of `kiwi.solver.remat`, e.g. "remat".
+    - `solver`: a backend of `kiwi.solver.solve`.
+    - `time_limit_seconds`: for the solver. On expiry the best plan so far is returned, with
+      its gap. A plan that has to be tightened may take up to three times as long.
+    - `gap`: the search may end once the plan is proven to be this close to the best one,
+      relative to its step time.
+    - `seed`: same arguments, same seed, same plan, unless the time limit ended the search.
+    - `verify`: "cpu" compiles the planned step for virtual CPU devices ("cuda" for the
+      profile's GPUs, without a GPU; "device" for the attached devices), fills
+      `Plan.compiled`, and plans again under a tighter limit while the compiled peak is over
+      the budget. None plans without compiling.
+    - `respect_user_checkpoint`: by default, the recomputation that `jax.checkpoint` in `fun` asks
+      for is planned anew; True keeps it as it is.
+    - `on_progress`: called with a `kiwi.solver.Progress` as the solver improves its solution or
+      its bound.
+    """
+
+    planner: str = field(default="joint", metadata=_flag("--planner", "{default} by default."))
+    solver: str = field(
+        default="auto", metadata=_flag("--solver", "a backend of kiwi.solver ({default})")
+    )
+    time_limit_seconds: float = field(
+        default=60.0,
+        metadata=_flag(
+            "--time-limit", "for each plan ({default:g})", parse=float, metavar="SECONDS"
+        ),
+    )
+    gap: float = field(
+        default=0.01,
+        metadata=_flag("--gap", "stop once proven this close ({default})", parse=float),
+    )
+    seed: int = field(default=0, metadata=_flag("--seed", parse=int))
+    verify: str | None = field(
+        default="cpu",
+        metadata=_flag(
+            "--verify", 'compile check: cpu, or none (default "{default}")', parse=_target_of_text
+        ),
+    )
+    respect_user_checkpoint: bool = False
+    on_progress: OnProgress | None = field(default=None, metadata={"in_files": False})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "time_limit_seconds", float(self.time_limit_seconds))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Options(SearchOptions, TargetOptions):
+    """Further options.
+
+    - `open_loops`: plans the body of a `jax.lax.scan` operator by operator, once for all its
+      iterations. False plans each scan as one operator that is not sharded. Planners of schedules
+      ("two-stage", the paper's models, those of one device) need False where there is a scan.
+    - `constraints`: a `kiwi.Constraints`: shardings of arguments by path, and which arguments are
+      not replicated. `kiwi.hint` pins values inside of `fun`.
+    - `static_argnums`, `static_argnames`, `donate_argnums`, `donate_argnames`, `in_shardings`,
+      `out_shardings`: as of `jax.jit`. Shardings that are given are respected; None leaves one
+      open.
+    """
+
+    open_loops: bool = True
+    static_argnums: int | Sequence[int] | None = None
+    static_argnames: str | Sequence[str] | None = None
+    donate_argnums: int | Sequence[int] | None = field(
+        default=None,
+        metadata=_flag(
+            "--donate", "donated arguments by position, e.g. 0", parse=_positions_of_text
+        ),
+    )
+    donate_argnames: str | Sequence[str] | None = None
+    in_shardings: Any = None
+    out_shardings: Any = None
+    constraints: Constraints | None = None
+
+    def settings(self, table: ProfileTable) -> "Settings":
+        """What a plan is made for, with the profile's table.
+
+        **Raises:** `InvalidMeshError`, `InvalidSizeError`; `InvalidArgumentError` if two meshes
+        are given.
+        """
+        return Settings(
+            mesh=self.device_mesh(table),
+            memory_budget_bytes=self.budget_bytes(table),
+            constraints=self.constraints or Constraints(),
+            **{f.name: getattr(self, f.name) for f in fields(SearchOptions)},
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Settings(SearchOptions):
+    """What a plan is made for: the search's options, and the mesh and the budget of one device.
+
     - `constraints`: what the caller pins of arguments; `dropped_pins`: labels of pins, of these
       and of hints, that are not heeded.
     """
 
     mesh: DeviceMesh
     memory_budget_bytes: int
-    planner: str
-    time_limit_seconds: float
-    verify: str | None
-    solver: str
-    seed: int
-    gap: float
-    respect_user_checkpoint: bool
-    on_progress: OnProgress | None = None
     constraints: Constraints = field(default_factory=Constraints)
     dropped_pins: frozenset[str] = frozenset()
+
+
+class OptionTypes(TypedDict, total=False):
+    """The fields of `Options` for type checkers, which cannot unpack a dataclass."""
+
+    mesh_shape: Sequence[int] | None
+    mesh: Mesh | None
+    memory_budget: int | str | None
+    profile: str | Path | Hardware | ProfileTable
+    axis_names: Sequence[str] | None
+    planner: str
+    solver: str
+    time_limit_seconds: float
+    gap: float
+    seed: int
+    verify: str | None
+    respect_user_checkpoint: bool
+    on_progress: OnProgress | None
+    open_loops: bool
+    static_argnums: int | Sequence[int] | None
+    static_argnames: str | Sequence[str] | None
+    donate_argnums: int | Sequence[int] | None
+    donate_argnames: str | Sequence[str] | None
+    in_shardings: Any
+    out_shardings: Any
+    constraints: Constraints | None
+
+
+class OptionTypesAndOthers(OptionTypes, total=False, extra_items=Any):
+    """`OptionTypes` beside keyword arguments of another function."""
+
+
+def flags() -> Iterator[tuple[Field[Any], Flag]]:
+    """The options that the command line has, with their flags."""
+    for option in fields(Options):
+        if "flag" in option.metadata:
+            yield option, option.metadata["flag"]
+
+
+IN_FILES = tuple(f.name for f in fields(SearchOptions) if f.metadata.get("in_files", True))
+"""The options of the search that plan files keep."""
+
+
+def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keyword arguments, parted into options and others."""
+    names = {option.name for option in fields(Options)}
+    options = {name: value for name, value in given.items() if name in names}
+    return options, {name: value for name, value in given.items() if name not in names}
+
+
+def shows_options(*, others: bool) -> Callable[[_Function], _Function]:
+    """Names and documents all options where `function` has `**options`, for `help` and
+    `inspect.signature`; `others`: it takes further keyword arguments as well."""
+
+    def shown(function: _Function) -> _Function:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD, annotation=Any)
+        parameters = [*own, *inspect.signature(Options).parameters.values(), *[rest] * others]
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        documented = (function, TargetOptions, SearchOptions, Options)
+        function.__doc__ = "\n\n".join(inspect.cleandoc(d.__doc__ or "") for d in documented)
+        return function
+
+    return shown

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kiwi.api import Options, PlannedFunction
+from kiwi.api import PlannedFunction
 from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
+from kiwi.options import Options
 from kiwi.planners.registry import planner_named
 from kiwi.plans.decision import Decision
 from kiwi.plans.diff import PlanDifference

@@ -20,10 +20,12 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from typing import Any
 
+from typing_extensions import Unpack
+
 from kiwi import loading
 from kiwi.api import PlannedFunction
 from kiwi.errors import BudgetNotMetError, InvalidArgumentError, KiwiError
-from kiwi.options import Settings
+from kiwi.options import OptionTypes, Settings
 from kiwi.planners.registry import planner_named
 from kiwi.plans.document import Document, document
 from kiwi.plans.plan import Plan
@@ -126,7 +128,7 @@ def sweep(
     args: str = "make_args",
     jobs: int = 2,
     on_point: Callable[[SweepPoint], None] | None = None,
-    **options: Any,
+    **options: Unpack[OptionTypes],
 ) -> Sweep:
     """Plans `FILE.py:FUNCTION` for all meshes and budgets, in `jobs` processes.
 
@@ -140,9 +142,9 @@ def sweep(
     started = time.monotonic()
     budgets = sorted({parse_size(b) for b in memory_budgets})
     shapes = sorted({tuple(s) for s in mesh_shapes}, key=_effort, reverse=True)
-    options = {"verify": None, "time_limit_seconds": DEFAULT_TIME_LIMIT_SECONDS, **options}
+    own = {"verify": None, "time_limit_seconds": DEFAULT_TIME_LIMIT_SECONDS, **options}
     found: list[SweepPoint] = []
-    for points in _planned_meshes(function, args, shapes, budgets, options, jobs):
+    for points in _planned_meshes(function, args, shapes, budgets, own, jobs):
         found += points
         if on_point is not None:
             for point in points:

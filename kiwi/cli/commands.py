@@ -14,6 +14,7 @@ from kiwi.errors import InvalidArgumentError
 from kiwi.loading import UserFunction, load, use_cpu_devices
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
+from kiwi.options import split
 from kiwi.planners.notes import notes
 from kiwi.planners.registry import planner_named
 from kiwi.plans.document import document
@@ -30,8 +31,8 @@ from kiwi.xla.compilers import compile_for
 
 def plan(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi plan`."""
-    if arguments.mesh is not None:
-        use_cpu_devices(math.prod(arguments.mesh))
+    if "mesh_shape" in arguments:
+        use_cpu_devices(math.prod(arguments.mesh_shape))
     user = load(arguments.function, arguments.args)
     with output.progress() as bar:
         bar.say("tracing (the first plan on a machine also compiles the solver, a minute)")
@@ -57,24 +58,8 @@ def _reporter(bar: Bar) -> Any:
 
 def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of `kiwi.jit` that were given on the command line."""
-    names = {
-        "mesh": "mesh_shape",
-        "budget": "memory_budget",
-        "profile": "profile",
-        "axis_names": "axis_names",
-        "planner": "planner",
-        "solver": "solver",
-        "time_limit": "time_limit_seconds",
-        "gap": "gap",
-        "seed": "seed",
-        "donate": "donate_argnums",
-    }
-    given = {new: getattr(arguments, old, None) for old, new in names.items()}
-    found = {name: value for name, value in given.items() if value is not None}
-    found["verify"] = None if arguments.verify in (None, "none") else arguments.verify
-    if "mesh_shape" in found:
-        found["mesh"] = None
-    return found
+    found, _ = split(vars(arguments))
+    return {**found, "mesh": None} if "mesh_shape" in found else found
 
 
 def _planned(user: UserFunction, changes: dict[str, Any]) -> PlannedFunction:
@@ -170,16 +155,15 @@ def verify(arguments: argparse.Namespace, output: Output) -> bool:
 
 def sweep(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi sweep`."""
-    total = len(arguments.mesh) * len(arguments.budget)
-    options = overrides(arguments)
-    for key in ("mesh_shape", "memory_budget", "mesh"):
-        options.pop(key, None)
+    options, _ = split(vars(arguments))
+    meshes, budgets = options.pop("mesh_shape"), options.pop("memory_budget")
+    total = len(meshes) * len(budgets)
     with output.progress(total) as bar:
         bar.say(f"planning {total} combinations in {arguments.jobs} processes")
         found = run_sweep(
             arguments.function,
-            arguments.mesh,
-            arguments.budget,
+            meshes,
+            budgets,
             args=arguments.args,
             jobs=arguments.jobs,
             on_point=lambda _: bar.advance(),

@@ -9,13 +9,15 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 from kiwi.cli import commands
 from kiwi.cli.cluster import cluster
 from kiwi.cli.output import Output
 from kiwi.cli.profile import profile
 from kiwi.errors import InfeasibleError, KiwiError
-from kiwi.planners.registry import DEFAULT_PLANNER, described
+from kiwi.options import flags, mesh_of_text
+from kiwi.planners.registry import described
 from kiwi.version import VERSION
 
 DONE, NO, USAGE, INFEASIBLE, FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
@@ -73,9 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_plan(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
     parser = group.add_parser("plan", parents=[common], help="plan a function of a file")
     _add_function(parser)
-    parser.add_argument("--mesh", type=_mesh, help="devices along each axis, e.g. 2,4")
-    parser.add_argument("--budget", help="memory per device, e.g. 16GiB (default: the device's)")
-    _add_settings(parser, verify="cpu")
+    _add_options(parser)
     _add_constraints(parser)
     parser.add_argument("--out", metavar="PLAN.json", help="save the plan")
     parser.add_argument("--report", metavar="PLAN.html", help="write the report")
@@ -92,18 +92,21 @@ def _add_function(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_settings(parser: argparse.ArgumentParser, *, verify: str) -> None:
-    parser.add_argument("--profile", help="hardware, see `kiwi hardware` (h100-sxm); or TABLE.json")
-    parser.add_argument("--axis-names", type=_names, help="names of the mesh axes, e.g. data,model")
-    parser.add_argument("--planner", help=f"{DEFAULT_PLANNER} by default. {described()}")
-    parser.add_argument("--solver", help="a backend of kiwi.solver (auto)")
-    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="for each plan (60)")
-    parser.add_argument("--gap", type=float, help="stop once proven this close (0.01)")
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--donate", type=_numbers, help="donated arguments by position, e.g. 0")
-    parser.add_argument(
-        "--verify", default=verify, help=f'compile check: cpu, or none (default "{verify}")'
-    )
+def _add_options(parser: argparse.ArgumentParser, verify: str = "cpu", **several: Any) -> None:
+    """The options of `kiwi.plan`; those not given are left to the function's own. `mesh_shape`
+    and `memory_budget` take `several` settings of argparse, where there are several of them."""
+    for option, flag in flags():
+        default = verify if option.name == "verify" else option.default
+        text = None if flag.help is None else flag.help.format(default=default)
+        parser.add_argument(
+            flag.name,
+            dest=option.name,
+            type=flag.parse,
+            metavar=flag.metavar or flag.name.removeprefix("--").replace("-", "_").upper(),
+            default=verify if option.name == "verify" else argparse.SUPPRESS,
+            help=f"{text} {described()}" if option.name == "planner" else text,
+            **(several if option.name in ("mesh_shape", "memory_budget") else {}),
+        )
 
 
 def _add_constraints(parser: argparse.ArgumentParser) -> None:
@@ -156,10 +159,8 @@ def _add_diff(group: "argparse._SubParsersAction", common: argparse.ArgumentPars
 def _add_sweep(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
     parser = group.add_parser("sweep", parents=[common], help="plan for several meshes and budgets")
     _add_function(parser)
-    parser.add_argument("--mesh", type=_mesh, action="append", required=True)
-    parser.add_argument("--budget", action="append", required=True)
+    _add_options(parser, verify="none", action="append", required=True)
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
-    _add_settings(parser, verify="none")
     parser.add_argument("--out", metavar="SWEEP.json", help="save the table")
     parser.add_argument("--report", metavar="SWEEP.html", help="report of the fastest plan")
     parser.set_defaults(run=commands.sweep)
@@ -185,7 +186,9 @@ def _add_cluster(group: "argparse._SubParsersAction", common: argparse.ArgumentP
         "cluster", parents=[common], help="find the mesh whose axes have uniform links"
     )
     parser.add_argument("file", nargs="?", metavar="CLUSTER.json", help="default: measure now")
-    parser.add_argument("--mesh", type=_mesh, help="assign to this mesh, e.g. 2,4 (the best)")
+    parser.add_argument(
+        "--mesh", type=mesh_of_text, help="assign to this mesh, e.g. 2,4 (the best)"
+    )
     parser.add_argument("--out", metavar="CLUSTER.json", help="save the measurements")
     parser.set_defaults(run=cluster)
 
@@ -195,7 +198,9 @@ def _add_profile(group: "argparse._SubParsersAction", common: argparse.ArgumentP
         "profile", parents=[common], help="measure what planning a function needs to know"
     )
     _add_function(parser)
-    parser.add_argument("--mesh", type=_mesh, required=True, help="attached devices, e.g. 2,4")
+    parser.add_argument(
+        "--mesh", type=mesh_of_text, required=True, help="attached devices, e.g. 2,4"
+    )
     parser.add_argument(
         "--out", metavar="TABLE.json", required=True, help="the table; resumed where it exists"
     )
@@ -204,24 +209,6 @@ def _add_profile(group: "argparse._SubParsersAction", common: argparse.ArgumentP
         "--cpu-devices", type=int, metavar="N", help="measure N virtual CPU devices"
     )
     parser.set_defaults(run=profile)
-
-
-def _mesh(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(size) for size in text.replace("x", ",").split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no mesh; for example 2,4") from None
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} are no positions; for example 0,1") from None
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(","))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,56 @@
+"""Options are spelled once: whatever takes them names and documents all of them."""
+
+import inspect
+from dataclasses import fields
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+import kiwi
+from kiwi.options import Options, OptionTypes, SearchOptions, Settings
+
+NAMES = [option.name for option in fields(Options)]
+
+
+def test_type_checkers_are_told_the_names_and_types_of_all_options():
+    assert get_type_hints(OptionTypes) == get_type_hints(Options)
+    assert list(get_type_hints(OptionTypes)) == NAMES
+
+
+@pytest.mark.parametrize("function", [kiwi.plan, kiwi.jit])
+def test_signature_and_help_name_all_options(function):
+    shown = inspect.signature(function).parameters
+    for option in fields(Options):
+        assert shown[option.name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert shown[option.name].default == option.default
+        assert shown[option.name].annotation == option.type
+        assert f"`{option.name}`" in function.__doc__
+
+
+def test_only_plan_takes_keyword_arguments_of_the_function():
+    rest = [
+        [p.name for p in inspect.signature(f).parameters.values() if p.kind is p.VAR_KEYWORD]
+        for f in (kiwi.plan, kiwi.jit)
+    ]
+    assert rest == [["kwargs"], []]
+    with pytest.raises(TypeError, match="budget"):
+        kiwi.jit(lambda x: x, budget="1GiB")  # type: ignore[call-overload]
+
+
+def test_the_table_of_the_documentation_has_all_options():
+    page = Path(__file__).parents[1] / "docs" / "interface.md"
+    table = [
+        line.split("|")[1] for line in page.read_text("utf-8").splitlines() if line[:3] == "| `"
+    ]
+    assert {name for name in NAMES if not any(f"`{name}`" in cell for cell in table)} == set()
+
+
+def test_settings_take_the_options_of_the_search_over():
+    options = Options(
+        mesh_shape=(2, 4), memory_budget="1GiB", seed=7, gap=0.5, time_limit_seconds=9
+    )
+    settings = options.settings(options.table())
+    assert all(getattr(settings, f.name) == getattr(options, f.name) for f in fields(SearchOptions))
+    assert settings.mesh.shape == (2, 4) and settings.memory_budget_bytes == 2**30
+    assert isinstance(settings, Settings) and isinstance(settings.time_limit_seconds, float)
