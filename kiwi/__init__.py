@@ -1,5 +1,6 @@
 """Kiwi plans how a JAX training step runs on a device mesh under a memory budget."""
 
+from kiwi import deprecated
 from kiwi import errors as errors
 from kiwi.api import PlannedFunction as PlannedFunction
 from kiwi.api import jit as jit
@@ -15,3 +16,5 @@ from kiwi.saved import SavedPlan as SavedPlan
 from kiwi.saved import diff as diff
 from kiwi.saved import load_plan as load_plan
 from kiwi.version import VERSION as __version__  # noqa: F401
+
+deprecated.install()

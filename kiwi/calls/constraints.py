@@ -54,36 +54,6 @@ class Constraints:
                     suggestion=f'"device" or "{HOST_MEMORY}".',
                 )
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain data, for plan files."""
-        shardings = {p: None if s is None else _plain(s) for p, s in self.shardings.items()}
-        return {
-            "shardings": shardings,
-            "forbid_replicated": list(self.forbid_replicated),
-            "memory_kinds": dict(self.memory_kinds),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Constraints":
-        """What `to_json` gave."""
-        shardings = {
-            pattern: None if entries is None else PartitionSpec(*map(_entry_of_plain, entries))
-            for pattern, entries in data["shardings"].items()
-        }
-        return cls(shardings, tuple(data["forbid_replicated"]), data.get("memory_kinds", {}))
-
-
-def _plain(sharding: PartitionSpec | NamedSharding) -> list[Any]:
-    spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
-    entries = ("?" if e is PartitionSpec.UNCONSTRAINED else e for e in spec)
-    return [list(e) if isinstance(e, tuple) else e for e in entries]
-
-
-def _entry_of_plain(entry: Any) -> Any:
-    if entry == "?":
-        return PartitionSpec.UNCONSTRAINED
-    return tuple(entry) if isinstance(entry, list) else entry
-
 
 def slash_path(path: str) -> str:
     """A path of `Call.paths`, `state.params['w']`, with slashes: `state/params/w`."""

@@ -16,12 +16,13 @@ once more).
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from kiwi.codec import to_plain
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.collective_kinds import COLLECTIVE_PERMUTE
 from kiwi.mesh.hardware import Hardware
@@ -95,7 +96,7 @@ class ProfileTable:
 
     def _content(self) -> dict[str, Any]:
         """What a file keeps of the table."""
-        content = asdict(self)
+        content = to_plain(self)
         del content["loaded_from"]
         return content
 

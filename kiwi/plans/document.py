@@ -1,28 +1,28 @@
 """A plan as plain data, for files, reports and comparisons.
 
 Arguments and results are keyed by their pytree paths, operators by the identity of their
-materialised equation (see `kiwi.plans.fingerprint`), in execution order. Shardings are lists of
-mesh axis names, one list for each dimension; times are seconds, sizes bytes of one device.
-Wall times are left out: equal plans have equal documents.
+materialised equation (see `kiwi.plans.fingerprint`), in execution order. `kiwi.plans.plan_codec`
+writes the parts of a plan; times are seconds, sizes bytes of one device. Wall times are left out:
+equal plans have equal documents.
 """
 
-import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import cattrs
 import jax
 
 from kiwi.calls.constraints import Constraints
 from kiwi.calls.signature import JitOptions, flatten_prefix
+from kiwi.codec import to_plain
 from kiwi.hlo.host_memory import HOST_MEMORY
 from kiwi.hlo.program import Literal, Program
-from kiwi.mesh import ProfileTable, TensorSharding
+from kiwi.mesh import ProfileTable
+from kiwi.options import IN_FILES
 from kiwi.plans.breakdown import OperatorEntry
 from kiwi.plans.fingerprint import Fingerprint, fingerprint, identities, value_type
+from kiwi.plans.plan_codec import plan_converter
 from kiwi.plans.record import PlanRecord
-from kiwi.problem.alternatives import Alternative
-from kiwi.solver.problem import Interval
 from kiwi.version import VERSION
 
 Document = dict[str, Any]
@@ -32,36 +32,29 @@ def document(plan: PlanRecord) -> Document:
     """Everything about a plan but wall times."""
     print_ = fingerprint(plan.execution.units.graph.program)
     names = identities(print_.equations)
+    by = plan_converter(plan.mesh.axis_names)
+    mesh = to_plain(plan.mesh, by)
     return {
         "jax": jax.__version__,
         "kiwi": VERSION,
         "function": _function(plan, print_, names),
-        "mesh": {
-            "shape": list(plan.mesh.shape),
-            "axis_names": list(plan.mesh.axis_names),
-            "device_order": plan.mesh.device_order and list(plan.mesh.device_order),
-        },
-        "hardware": dataclasses.asdict(plan.mesh.hardware),
-        "links": [dataclasses.asdict(link) for link in plan.mesh.links],
-        "options": _options(plan),
-        "arguments": _arguments(plan),
-        "constants": _constants(plan),
-        "results": _results(plan),
+        "hardware": mesh.pop("hardware"),
+        "links": mesh.pop("links"),
+        "mesh": mesh,
+        "options": _options(plan, by),
+        "arguments": _arguments(plan, by),
+        "constants": _constants(plan, by),
+        "results": _results(plan, by),
         "operators": {
-            names[plan.execution.units.units[entry.unit].root]: _operator(plan, entry)
+            names[plan.execution.units.units[entry.unit].root]: _operator(plan, entry, by)
             for entry in plan.ledger.operators
         },
         "schedule": list(plan.execution.schedule.steps),
-        "estimate": _estimate(plan),
+        "estimate": to_plain(plan.estimate, by),
         "bounds": _bounds(plan),
-        "checks": _checks(plan),
+        "checks": to_plain(plan.compiled, by),
         "notes": list(plan.notes),
     }
-
-
-def axes(sharding: TensorSharding, names: Sequence[str]) -> list[list[str]]:
-    """A sharding as lists of axis names."""
-    return [[names[axis] for axis in dim] for dim in sharding.dims]
 
 
 def _function(plan: PlanRecord, print_: Fingerprint, names: list[str]) -> Document:
@@ -71,10 +64,8 @@ def _function(plan: PlanRecord, print_: Fingerprint, names: list[str]) -> Docume
         "structure": print_.structure,
         "values": print_.values,
         "binding": {
-            "static_argnums": list(call.static_argnums),
-            "static_argnames": list(call.static_argnames),
-            "donate_argnums": list(call.donate_argnums),
-            "donate_argnames": list(call.donate_argnames),
+            name: list(getattr(call, name))
+            for name in ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
         },
         "equations": {
             name: [line.text, " ".join(line.inputs), *literals]
@@ -83,7 +74,7 @@ def _function(plan: PlanRecord, print_: Fingerprint, names: list[str]) -> Docume
     }
 
 
-def _options(plan: PlanRecord) -> Document:
+def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
     found: Document = {
         "planner": plan.planner,
         "memory_budget_bytes": plan.memory_budget_bytes,
@@ -94,21 +85,10 @@ def _options(plan: PlanRecord) -> Document:
     }
     if plan.origin is not None:
         settings = plan.origin.settings
-        found |= {
-            "solver": settings.solver,
-            "time_limit_seconds": settings.time_limit_seconds,
-            "gap": settings.gap,
-            "seed": settings.seed,
-            "verify": settings.verify,
-            "respect_user_checkpoint": settings.respect_user_checkpoint,
-            **_constraints(settings.constraints),
-        }
+        found = {name: getattr(settings, name) for name in IN_FILES} | found
+        if settings.constraints != Constraints():
+            found["constraints"] = to_plain(settings.constraints, by)
     return found
-
-
-def _constraints(constraints: Constraints) -> Document:
-    given = constraints != Constraints()
-    return {"constraints": constraints.to_json()} if given else {}
 
 
 def _table(table: ProfileTable | None) -> Document | None:
@@ -118,7 +98,7 @@ def _table(table: ProfileTable | None) -> Document | None:
     return {"loaded_from": table.loaded_from, "digest": table.digest}
 
 
-def _arguments(plan: PlanRecord) -> Document:
+def _arguments(plan: PlanRecord, by: cattrs.Converter) -> Document:
     program = plan.execution.units.graph.program
     held = {entry.value: entry.held for entry in plan.ledger.sources}
     given = () if plan.origin is None else plan.origin.traced.call.given_shardings
@@ -132,8 +112,8 @@ def _arguments(plan: PlanRecord) -> Document:
             "donated": position in plan.trees.donated,
             "given": position in given,
             "bytes": program.values[value].size_bytes,
-            "sharding": axes(plan.execution.argument_shardings[position], plan.mesh.axis_names),
-            "held": intervals(held.get(value, ())),
+            "sharding": to_plain(plan.execution.argument_shardings[position], by),
+            "held": to_plain(held.get(value, ()), by),
             **_memory_kind(program, value),
         }
     return found
@@ -143,20 +123,20 @@ def _memory_kind(program: Program, value: int | Literal) -> Document:
     return {"memory_kind": HOST_MEMORY} if program.is_on_host(value) else {}
 
 
-def _constants(plan: PlanRecord) -> list[Document]:
+def _constants(plan: PlanRecord, by: cattrs.Converter) -> list[Document]:
     program = plan.execution.units.graph.program
     held = {entry.value: entry.held for entry in plan.ledger.sources}
     return [
         {
             "type": value_type(program, value),
-            "sharding": axes(plan.execution.layouts[value], plan.mesh.axis_names),
-            "held": intervals(held.get(value, ())),
+            "sharding": to_plain(plan.execution.layouts[value], by),
+            "held": to_plain(held.get(value, ()), by),
         }
         for value in program.constants
     ]
 
 
-def _results(plan: PlanRecord) -> Document:
+def _results(plan: PlanRecord, by: cattrs.Converter) -> Document:
     program = plan.execution.units.graph.program
     tree = jax.tree.unflatten(plan.trees.out_tree, list(range(len(program.results))))
     paths = [
@@ -170,7 +150,7 @@ def _results(plan: PlanRecord) -> Document:
         path: {
             "type": value_type(program, result) if isinstance(result, int) else "literal",
             "given": wanted is not None,
-            "sharding": None if sharding is None else axes(sharding, plan.mesh.axis_names),
+            "sharding": to_plain(sharding, by),
             **_memory_kind(program, result),
         }
         for path, result, sharding, wanted in zip(
@@ -179,35 +159,17 @@ def _results(plan: PlanRecord) -> Document:
     }
 
 
-def _operator(plan: PlanRecord, entry: OperatorEntry) -> Document:
-    names = plan.mesh.axis_names
+def _operator(plan: PlanRecord, entry: OperatorEntry, by: cattrs.Converter) -> Document:
     unit = plan.execution.units.units[entry.unit]
     program = plan.execution.units.graph.program
-    decision = plan.decisions[entry.unit]
+    decision = to_plain(plan.decisions[entry.unit], by)
     return {
-        "unit": entry.unit,
         "root": unit.root,
-        "opcode": decision.opcode,
-        "absorbed": list(decision.absorbed),
-        "phase": decision.phase,
-        "name_stack": decision.name_stack,
-        "source": _portable(decision.source_line),
         "types": [value_type(program, output) for output in unit.outputs],
         "operands": _operands(plan, entry.unit),
-        "reads": [axes(s, names) for s in entry.reads],
-        "kept_reads": list(entry.kept_reads),
-        "results": [axes(s, names) for s in entry.results],
-        "residency": decision.residency,
-        "recompute_at": entry.recompute_at,
-        "end": entry.end,
-        "bytes": decision.bytes,
-        "trips": decision.trips,
-        "seconds": dict(entry.seconds),
-        "held": intervals(entry.held),
-        "copies": intervals(entry.copies),
-        "option_count": entry.option_count,
-        "alternatives": [_alternative(a, names) for a in entry.alternatives],
-        "excluded": list(entry.excluded),
+        "source": _portable(decision.pop("source_line")),
+        **decision,
+        **to_plain(entry, by),
     }
 
 
@@ -228,37 +190,6 @@ def _operands(plan: PlanRecord, unit: int) -> list[str]:
     return found
 
 
-def _alternative(found: Alternative, names: Sequence[str]) -> Document:
-    return {
-        "reads": [axes(s, names) for s in found.reads],
-        "results": [axes(s, names) for s in found.results],
-        "recompute_at": found.recompute_at,
-        "change_seconds": found.change_seconds,
-        "change_bytes": found.change_bytes,
-    }
-
-
-def intervals(found: Iterable[Interval]) -> list[list[int]]:
-    """`[start, end, bytes]` of each."""
-    return [[int(i.start), int(i.end), int(i.bytes)] for i in found]
-
-
-def _estimate(plan: PlanRecord) -> Document:
-    fields = {
-        field.name: getattr(plan.estimate, field.name)
-        for field in dataclasses.fields(plan.estimate)
-        if field.name != "held"  # the entries of arguments and operators say the same
-    }
-    fields["memory_bytes"] = list(plan.estimate.memory_bytes)
-    fields["collective_uses"] = [_use(use) for use in plan.estimate.collective_uses]
-    return fields
-
-
-def _use(use: Any) -> Document:
-    fields = dataclasses.asdict(use)
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
-
-
 def _bounds(plan: PlanRecord) -> Document:
     result = plan.solve_result
     return {
@@ -270,20 +201,3 @@ def _bounds(plan: PlanRecord) -> Document:
         "deterministic": result.deterministic,
         "message": result.message,
     }
-
-
-def _checks(plan: PlanRecord) -> Document | None:
-    if plan.compiled is None:
-        return None
-    fields = dataclasses.asdict(plan.compiled)
-    del fields["compile_seconds"]
-    return _plain(fields)
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists, numpy's numbers as Python's."""
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
-    return value.item() if hasattr(value, "item") else value

@@ -5,8 +5,8 @@ from typing import Any
 
 from kiwi.plans.breakdown import PARTS
 from kiwi.plans.document import Document
-from kiwi.plans.document import axes as axis_lists
 from kiwi.plans.forced_alternative import ForcedAlternative
+from kiwi.plans.plan_codec import axes as axis_lists
 from kiwi.plans.summary import table
 from kiwi.sizes import format_bytes, format_seconds
 

@@ -145,9 +145,13 @@ def _rewired(
 
 
 def value_type(program: Program, value: int) -> str:
-    """`f32[16,8]`, as JAX writes it."""
-    info = program.values[value]
-    return f"{_short(info.dtype)}[{','.join(map(str, info.shape))}]"
+    """The type of a program's value, see `type_text`."""
+    return type_text(program.values[value])
+
+
+def type_text(array: Any) -> str:
+    """`f32[16,8]`, as JAX writes the type of whatever has a shape and a dtype."""
+    return f"{_short(array.dtype)}[{','.join(map(str, array.shape))}]"
 
 
 def _short(dtype: Any) -> str:

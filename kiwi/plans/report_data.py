@@ -3,9 +3,10 @@
 import math
 from typing import Any
 
+from kiwi.codec import from_plain
 from kiwi.plans.document import Document
 from kiwi.plans.record import PlanRecord
-from kiwi.xla.buffer_assignment import memory_from_json
+from kiwi.xla.buffer_assignment import CompiledMemory
 from kiwi.xla.excess_memory import unit_curve
 from kiwi.xla.name_scopes import scope_of
 
@@ -54,7 +55,7 @@ def _compiled_curve(document: Document) -> list[int] | None:
     memory = (document["checks"] or {}).get("memory")
     if memory is None or not document["operators"]:
         return None
-    return unit_curve(memory_from_json(memory), len(document["operators"])).tolist()
+    return unit_curve(from_plain(memory, CompiledMemory), len(document["operators"])).tolist()
 
 
 def _compiled_peak(document: Document) -> list[dict[str, Any]]:

@@ -5,35 +5,34 @@ is executed is always the function at hand.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from types import MappingProxyType
-from typing import Any
+from dataclasses import replace
 
+import cattrs
 import jax
 
 from kiwi.calls.constraints import Constraints
 from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
 from kiwi.calls.traced import Traced
+from kiwi.codec import from_plain
 from kiwi.emit.execution import Execution
 from kiwi.errors import PlanMismatchError, ProfileFileError, UnknownProfileError
 from kiwi.hlo.units import UnitGraph, regroup
 from kiwi.memory.residency import Residency
-from kiwi.mesh import DeviceMesh, Hardware, Link, ProfileTable, TensorSharding
+from kiwi.mesh import DeviceMesh, ProfileTable, TensorSharding
 from kiwi.mesh.shipped import find_table
-from kiwi.options import Settings
-from kiwi.plans.breakdown import Ledger, OperatorEntry, SourceEntry
+from kiwi.options import IN_FILES, Settings
+from kiwi.plans.breakdown import Ledger
 from kiwi.plans.decision import Decision
 from kiwi.plans.document import Document
 from kiwi.plans.estimate import Estimate, Held
-from kiwi.plans.fingerprint import EquationLine, differences, fingerprint
+from kiwi.plans.fingerprint import EquationLine, differences, fingerprint, type_text
 from kiwi.plans.origin import MadeBy, Origin
 from kiwi.plans.plan import Plan
-from kiwi.problem.alternatives import Alternative
-from kiwi.solver import Interval, SolveResult, SolveStatus
+from kiwi.plans.plan_codec import partition_spec, plan_converter
+from kiwi.solver import SolveResult, SolveStatus
 from kiwi.solver.schedule import Schedule
-from kiwi.xla.collectives import AxisUse
-from kiwi.xla.compiled_program import CompiledProgram, compiled_from_json
+from kiwi.xla.compiled_program import CompiledProgram
 
 _PLAN_AGAIN = "Plan again: kiwi.plan(fun, ...) or `kiwi plan`."
 
@@ -52,7 +51,7 @@ def restore(saved: Document, traced: Traced, planner: MadeBy, *, strict: bool = 
     _check_function(saved, traced, strict=strict)
     mesh = mesh_of(saved)
     units, regrouped = _units(saved, traced)
-    ledger = ledger_of(saved, units, mesh)
+    ledger = ledger_of(saved, units)
     table = _table(saved)
     # Without the table that it was priced from it cannot be priced again.
     lost = regrouped or (saved["options"].get("recorded", False) and table is None)
@@ -80,7 +79,7 @@ def check_arguments(saved: Document, call: Call) -> None:
     """Raises `PlanMismatchError` unless paths, types and donation are those of the plan."""
     wanted = {path: (a["type"], a["donated"]) for path, a in saved["arguments"].items()}
     found = {
-        path: (_type(shape), position in call.donated)
+        path: (type_text(shape), position in call.donated)
         for position, (path, shape) in enumerate(zip(call.paths, call.shapes, strict=True))
     }
     if list(wanted.items()) == list(found.items()):
@@ -104,11 +103,6 @@ def on_host_of(saved: Document) -> OnHost:
         for part in ("arguments", "results")
     )
     return OnHost(arguments, results)
-
-
-def _type(shape: jax.ShapeDtypeStruct) -> str:
-    short = str(shape.dtype).replace("float", "f").replace("uint", "u").replace("int", "i")
-    return f"{short}[{','.join(map(str, shape.shape))}]"
 
 
 def _argument(found: tuple[str, bool]) -> str:
@@ -149,16 +143,12 @@ def _check_function(saved: Document, traced: Traced, *, strict: bool) -> None:
 
 def mesh_of(saved: Document) -> DeviceMesh:
     """The mesh with the hardware that the plan was priced for."""
-    entry = dict(saved["hardware"])
-    entry["intra_link"] = Link(**entry["intra_link"])
-    entry["inter_link"] = Link(**entry["inter_link"])
-    known = {field.name for field in fields(Hardware)}
-    hardware = Hardware(**{k: v for k, v in entry.items() if k in known})
-    mesh = saved["mesh"]
-    links = tuple(Link(**link) for link in saved["links"])
-    order = mesh.get("device_order")
-    order = None if order is None else tuple(order)
-    return DeviceMesh(tuple(mesh["shape"]), tuple(mesh["axis_names"]), links, hardware, order)
+    parts = {"hardware": saved["hardware"], "links": saved["links"]}
+    return from_plain({**saved["mesh"], **parts}, DeviceMesh, _converter(saved))
+
+
+def _converter(saved: Document) -> cattrs.Converter:
+    return plan_converter(tuple(saved["mesh"]["axis_names"]))
 
 
 def _table(saved: Document) -> ProfileTable | None:
@@ -183,18 +173,13 @@ def _units(saved: Document, traced: Traced) -> tuple[UnitGraph, bool]:
     return units, sorted(roots) != sorted(known)
 
 
-def sharding_of(dims: Sequence[Sequence[str]], mesh: DeviceMesh) -> TensorSharding:
-    """The inverse of `kiwi.plans.document.axes`."""
-    names = list(mesh.axis_names)
-    return TensorSharding(tuple(tuple(names.index(name) for name in dim) for dim in dims))
-
-
 def _execution(saved: Document, units: UnitGraph, mesh: DeviceMesh, ledger: Ledger) -> Execution:
     layouts = {source.value: source.sharding for source in ledger.sources}
     for entry, unit in zip(ledger.operators, units.units, strict=True):
         layouts.update(zip(unit.outputs, entry.results, strict=True))
+    by = _converter(saved)
     results = tuple(
-        None if r["sharding"] is None else sharding_of(r["sharding"], mesh)
+        None if r["sharding"] is None else from_plain(r["sharding"], TensorSharding, by)
         for r in saved["results"].values()
     )
     return Execution(
@@ -209,74 +194,35 @@ def _execution(saved: Document, units: UnitGraph, mesh: DeviceMesh, ledger: Ledg
     )
 
 
-def ledger_of(saved: Document, units: UnitGraph, mesh: DeviceMesh) -> Ledger:
+def ledger_of(saved: Document, units: UnitGraph) -> Ledger:
     """The ledger in a document; `units` give the values of arguments and constants."""
     program = units.graph.program
-    sources = (*saved["arguments"].values(), *saved["constants"])
     values = (*program.arguments, *program.constants)
-    return Ledger(
-        tuple(
-            SourceEntry(value, sharding_of(s["sharding"], mesh), _intervals(s["held"]))
-            for value, s in zip(values, sources, strict=True)
-        ),
-        tuple(_entry(operator, mesh) for operator in saved["operators"].values()),
-    )
-
-
-def _entry(operator: Document, mesh: DeviceMesh) -> OperatorEntry:
-    shardings = lambda lists: tuple(sharding_of(dims, mesh) for dims in lists)  # noqa: E731
-    return OperatorEntry(
-        unit=operator["unit"],
-        seconds=MappingProxyType(operator["seconds"]),
-        held=_intervals(operator["held"]),
-        copies=_intervals(operator["copies"]),
-        recompute_at=operator["recompute_at"],
-        end=operator["end"],
-        reads=shardings(operator["reads"]),
-        results=shardings(operator["results"]),
-        option_count=operator["option_count"],
-        alternatives=tuple(
-            Alternative(
-                shardings(a["reads"]),
-                shardings(a["results"]),
-                a["recompute_at"],
-                a["change_seconds"],
-                a["change_bytes"],
-            )
-            for a in operator["alternatives"]
-        ),
-        excluded=tuple(operator["excluded"]),
-        kept_reads=tuple(operator["kept_reads"]),
-    )
-
-
-def _intervals(lists: Sequence[Sequence[int]]) -> tuple[Interval, ...]:
-    return tuple(Interval(*i) for i in lists)
+    sources = zip(values, (*saved["arguments"].values(), *saved["constants"]), strict=True)
+    parts = {
+        "sources": [{**source, "value": value} for value, source in sources],
+        "operators": list(saved["operators"].values()),
+    }
+    return from_plain(parts, Ledger, _converter(saved))
 
 
 def estimate_of(saved: Document, ledger: Ledger | None = None) -> Estimate:
     """The estimate; `held` comes from the ledger, where there is one."""
-    values = dict(saved["estimate"])
-    values["memory_bytes"] = tuple(values["memory_bytes"])
-    values["collective_uses"] = tuple(_use(use) for use in values["collective_uses"])
+    found = from_plain({**saved["estimate"], "held": []}, Estimate, _converter(saved), "estimate")
     held: list[Held] = []
     if ledger is not None:
         held += [Held("argument", s.value, s.held) for s in ledger.sources]
         held += [Held("result", o.unit, o.held) for o in ledger.operators]
         held += [Held("copy", o.unit, o.copies) for o in ledger.operators if o.copies]
-    return Estimate(**values, held=tuple(held))
-
-
-def _use(use: Document) -> AxisUse:
-    axes = use["axes"]
-    return AxisUse(**{**use, "axes": None if axes is None else tuple(axes)})
+    return replace(found, held=tuple(held))
 
 
 def compiled_of(saved: Document) -> CompiledProgram | None:
     """The figures of the compiled program; compiling took no time now."""
     if saved.get("checks") is None:
         return None
-    return compiled_from_json({**saved["checks"], "compile_seconds": 0.0})
+    checks = {**saved["checks"], "compile_seconds": 0.0}
+    return from_plain(checks, CompiledProgram, _converter(saved), "checks")
 
 
 def solve_result_of(saved: Document) -> SolveResult:
@@ -298,36 +244,21 @@ def solve_result_of(saved: Document) -> SolveResult:
 
 def decisions_of(saved: Document) -> tuple[Decision, ...]:
     """One decision per operator, in execution order."""
-    return tuple(_decision(operator) for operator in saved["operators"].values())
+    operators = [_with_derived(operator) for operator in saved["operators"].values()]
+    return from_plain(operators, tuple[Decision, ...], _converter(saved), "operators")
 
 
-def _decision(operator: Document) -> Decision:
-    results, types = operator["results"], operator["types"]
+def _with_derived(operator: Document) -> Document:
+    """With the fields of a `Decision` that other entries of the document tell."""
+    results, types, seconds = (operator[key] for key in ("results", "types", "seconds"))
     shape = types[0].partition("[")[2].rstrip("]") if types else ""
-    seconds = operator["seconds"]
-    return Decision(
-        opcode=operator["opcode"],
-        absorbed=tuple(operator["absorbed"]),
-        phase=operator["phase"],
-        name_stack=operator["name_stack"],
-        source_line=operator["source"],
-        shape=tuple(int(d) for d in shape.split(",") if d),
-        sharding=jax.sharding.PartitionSpec(*map(_spec_entry, results[0])) if results else None,
-        residency=operator["residency"],
-        seconds=seconds["compute"] + seconds["communication"],
-        bytes=operator["bytes"],
-        trips=operator.get("trips", 1),
-    )
-
-
-def _spec_entry(axes: Sequence[str]) -> Any:
-    if not axes:
-        return None
-    return axes[0] if len(axes) == 1 else tuple(axes)
-
-
-_NO_CONSTRAINTS: Document = {"shardings": {}, "forbid_replicated": []}
-"""Of plan files without any."""
+    return {
+        **operator,
+        "source_line": operator["source"],
+        "shape": [int(size) for size in shape.split(",") if size],
+        "sharding": results[0] if results else None,
+        "seconds": seconds["compute"] + seconds["communication"],
+    }
 
 
 def _origin(
@@ -338,26 +269,19 @@ def _origin(
     if "solver" not in options:
         return None
     given = {
-        k: jax.sharding.PartitionSpec(*map(_spec_entry, a["sharding"]))
+        k: partition_spec(a["sharding"])
         for k, a in enumerate(saved["arguments"].values())
         if a["given"]
     }
     results = [
-        jax.sharding.PartitionSpec(*map(_spec_entry, r["sharding"])) if r["given"] else None
-        for r in saved["results"].values()
+        partition_spec(r["sharding"]) if r["given"] else None for r in saved["results"].values()
     ]
     out = jax.tree.unflatten(traced.out_tree, results) if any(results) else None
     settings = Settings(
         mesh=mesh,
         memory_budget_bytes=options["memory_budget_bytes"],
-        planner=options["planner"],
-        time_limit_seconds=options["time_limit_seconds"],
-        verify=options["verify"],
-        solver=options["solver"],
-        seed=options["seed"],
-        gap=options["gap"],
-        respect_user_checkpoint=options["respect_user_checkpoint"],
-        constraints=Constraints.from_json(options.get("constraints", _NO_CONSTRAINTS)),
+        constraints=from_plain(options.get("constraints", {}), Constraints, _converter(saved)),
+        **{name: options[name] for name in IN_FILES},
     )
     call = replace(traced.call, given_shardings=given)
     own = tuple((Residency(entry.recompute_at, entry.end),) for entry in ledger.operators)

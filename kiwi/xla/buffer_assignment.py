@@ -91,17 +91,6 @@ class BufferSizes:
     alias_bytes: int
 
 
-def memory_from_json(fields: dict[str, Any]) -> CompiledMemory:
-    """The inverse of `dataclasses.asdict`, from parsed JSON."""
-    return CompiledMemory(
-        tuple(fields["curve_bytes"]),
-        tuple(fields["units"]),
-        fields["peak_position"],
-        tuple(LiveBuffer(**buffer) for buffer in fields["at_peak"]),
-        fields["fragmentation_bytes"],
-    )
-
-
 def read_memory(module: bytes, assignment: bytes) -> CompiledMemory:
     """Reads a serialised `HloModuleProto` and `BufferAssignmentProto`."""
     program = _Program(parse_module(module))

@@ -8,7 +8,6 @@ from kiwi.mesh import DeviceMesh
 from kiwi.xla.buffer_assignment import (
     BufferSizes,
     CompiledMemory,
-    memory_from_json,
     read_memory,
     read_sizes,
 )
@@ -46,16 +45,6 @@ class CompiledProgram:
     def collective_bytes(self) -> int:
         """Bytes of all collectives together."""
         return sum(use.bytes for use in self.collective_uses)
-
-
-def compiled_from_json(fields: Mapping[str, Any]) -> CompiledProgram:
-    """The inverse of `dataclasses.asdict`, from parsed JSON."""
-    uses = tuple(
-        AxisUse(**{**use, "axes": None if use["axes"] is None else tuple(use["axes"])})
-        for use in fields["collective_uses"]
-    )
-    memory = None if fields["memory"] is None else memory_from_json(fields["memory"])
-    return CompiledProgram(**{**fields, "collective_uses": uses, "memory": memory})
 
 
 def read_compiled(

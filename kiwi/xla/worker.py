@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kiwi.codec import from_plain
 from kiwi.errors import CompileCheckError, KiwiError
-from kiwi.xla.compiled_program import CompiledProgram, compiled_from_json
+from kiwi.xla.compiled_program import CompiledProgram
 
 EXPORTED, REQUEST, RESULT = "step.bin", "request.json", "result.json"
 
@@ -52,7 +53,7 @@ def compile_elsewhere(
 
     **Raises:** what `explain` returns, else `CompileCheckError`, if the process fails.
     """
-    return compiled_from_json(_answer(exported, request, explain))
+    return from_plain(_answer(exported, request, explain), CompiledProgram)
 
 
 def text_elsewhere(exported: bytes, request: Request) -> str:

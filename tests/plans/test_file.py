@@ -181,8 +181,10 @@ def test_foreign_files_are_refused(tmp_path, content):
 
 def test_a_file_of_the_future_is_refused(path, tmp_path):
     future = json.loads(path.read_text())
-    future["version"] = file.VERSION + 1
-    refused(tmp_path, json.dumps(future).encode(), "newer Kiwi", f"reads up to {file.VERSION}")
+    future["version"] = file.FORMAT.version + 1
+    refused(
+        tmp_path, json.dumps(future).encode(), "newer Kiwi", f"reads up to {file.FORMAT.version}"
+    )
 
 
 @pytest.mark.parametrize("version", [None, "1", 0, True, -3])
@@ -203,6 +205,22 @@ def test_a_file_without_a_section_is_refused_even_if_its_digest_fits(path, tmp_p
     document = json.loads(path.read_text())["plan"]
     del document[section]
     refused(tmp_path, file.dump(document), "not a valid plan file")
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "message"),
+    [
+        ("estimate", "peak_bytes", "estimate.peak_bytes is 'much', not a whole number"),
+        ("hardware", "platform", "platform='much' is neither"),
+        ("mesh", "device_order", "device_order is 'much', not a list"),
+        ("operators", "trips", "operators[0].trips is 'much', not a whole number"),
+    ],
+)
+def test_what_cannot_be_read_is_named(path, tmp_path, section, key, message):
+    document = json.loads(path.read_text())["plan"]
+    entry = document[section]
+    (next(iter(entry.values())) if section == "operators" else entry)[key] = "much"
+    refused(tmp_path, file.dump(document), "not a valid plan file", message)
 
 
 def test_a_missing_file_is_refused(tmp_path):
@@ -244,7 +262,7 @@ GOLDENS = sorted((Path(__file__).parent / "goldens").glob("plan_v*.json"))
 
 def test_there_is_a_file_of_every_version():
     versions = [json.loads(path.read_text())["version"] for path in GOLDENS]
-    assert versions == list(range(1, file.VERSION + 1))
+    assert versions == list(range(1, file.FORMAT.version + 1))
 
 
 @pytest.mark.parametrize("path", GOLDENS, ids=[path.stem for path in GOLDENS])

@@ -1,0 +1,98 @@
+"""Dataclasses as plain data, as JSON has it, and back: by cattrs, read strictly.
+
+An object has the names of the dataclass's fields as keys. No text or truth value is read as a
+number, and no number is infinite. An error names the place of what cannot be read:
+`operators[3].seconds is None, not a finite number`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar, get_origin
+
+import cattrs
+from cattrs.cols import homogenous_tuple_structure_factory
+from cattrs.gen import make_dict_structure_fn
+
+from kiwi.errors import InvalidArgumentError, KiwiError
+
+_T = TypeVar("_T")
+_MOST_ERRORS = 3
+
+
+class _Unfit(ValueError):
+    """The message is a predicate of the value's place: "is None, not a finite number"."""
+
+
+def _checked(fits: Callable[[Any], bool], wanted: str) -> Callable[[Any, Any], Any]:
+    def read(value: Any, kind: Any) -> Any:
+        if not fits(value):
+            raise _Unfit(f"is {value!r:.80}, not {wanted}")
+        return value
+
+    return read
+
+
+def _after(check: Callable[[Any, Any], Any], read: Callable[[Any, Any], Any]) -> Any:
+    return lambda value, kind: read(check(value, kind), kind)
+
+
+def converter(*, forbid_extra_keys: bool) -> cattrs.Converter:
+    """A converter to which further hooks may be added."""
+    found = cattrs.Converter()
+    for kind, wanted in ((int, "a whole number"), (str, "a text"), (bool, "true or false")):
+        exactly = _checked(lambda value, kind=kind: type(value) is kind, wanted)
+        found.register_structure_hook(kind, exactly)
+    is_number = lambda value: type(value) in (int, float) and math.isfinite(value)  # noqa: E731
+    found.register_structure_hook(float, _checked(is_number, "a finite number"))
+    is_list = _checked(lambda value: isinstance(value, list), "a list")
+    is_object = _checked(lambda value: isinstance(value, dict), "an object")
+
+    @found.register_structure_hook_factory(lambda kind: get_origin(kind) is tuple)
+    def lists(kind: Any, by: cattrs.Converter) -> Any:
+        return _after(is_list, homogenous_tuple_structure_factory(kind, by))
+
+    @found.register_structure_hook_factory(dataclasses.is_dataclass)
+    def objects(kind: Any, by: cattrs.Converter) -> Any:
+        read = make_dict_structure_fn(kind, by, _cattrs_forbid_extra_keys=forbid_extra_keys)
+        return _after(is_object, read)
+
+    return found
+
+
+_PLAIN = converter(forbid_extra_keys=True)
+
+
+def to_plain(value: Any, by: cattrs.Converter = _PLAIN) -> Any:
+    """A dataclass as a dictionary of JSON's kinds, a tuple as a list."""
+    return by.unstructure(value)
+
+
+def from_plain(data: Any, kind: type[_T], by: cattrs.Converter = _PLAIN, name: str = "") -> _T:
+    """The inverse of `to_plain`; `name`: what errors call the data.
+
+    **Raises:** `InvalidArgumentError` for what is missing, unknown, of another kind or refused by
+    the dataclass; it says where.
+    """
+    try:
+        return by.structure(data, kind)
+    except (cattrs.BaseValidationError, _Unfit, KiwiError) as error:
+        found = cattrs.transform_error(error, path=name, format_exception=_said)
+        raise InvalidArgumentError(" ".join(map(_sentence, found[:_MOST_ERRORS]))) from error
+
+
+def _said(error: BaseException, kind: type | None) -> str:
+    if isinstance(error, KiwiError):
+        return f": {error.what}"
+    if isinstance(error, cattrs.ForbiddenExtraKeysError):
+        return f" has unknown keys: {', '.join(sorted(error.extra_fields))}."
+    if isinstance(error, KeyError):
+        return " is missing."
+    return f" {error}." if isinstance(error, _Unfit) else f" is not understood: {error}."
+
+
+def _sentence(said: str) -> str:
+    """cattrs names the place behind what is said: `... @ .operators[3].seconds`."""
+    what, _, where = said.rpartition(" @ ")
+    where = where.removeprefix(".")
+    return what[2:] if what[0] == ":" and not where else f"{where or 'It'}{what}"

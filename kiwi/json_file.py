@@ -1,0 +1,99 @@
+"""JSON files with a header that says what they are, and which version of it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kiwi.errors import KiwiError
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A kind of file: objects with `"format": name` and `"version"`, the first two keys.
+
+    - `what`: the kind in words; `error`: raised where a file is none of it.
+    - `ending`: of each complete file's text.
+    - `again`: how a damaged file is replaced.
+    """
+
+    name: str
+    version: int
+    what: str
+    error: type[KiwiError]
+    ending: str
+    again: str
+
+    def write(self, content: bytes, path: str | Path) -> None:
+        """Writes a file; an existing one is replaced once the new one is complete.
+
+        **Raises:** `error`.
+        """
+        target = Path(path)
+        draft = target.with_name(target.name + ".part")
+        try:
+            draft.write_bytes(content)
+            draft.replace(target)
+        except OSError as error:
+            raise self.error(
+                f"The {self.what} cannot be written to {path}: {error.strerror}.",
+                suggestion="A path in a folder that exists and may be written to.",
+            ) from error
+
+    def read(self, path: str | Path) -> dict[str, Any]:
+        """What the file at `path` holds, see `parse`.
+
+        **Raises:** `error`, also if the file cannot be read.
+        """
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise self.error(
+                f"The {self.what} {path} cannot be read: {error.strerror}.",
+                suggestion="The path of a saved one.",
+            ) from error
+        return self.parse(content, str(path))
+
+    def parse(self, content: bytes, name: str) -> dict[str, Any]:
+        """The object in a file called `name`, of this version or an older one.
+
+        **Raises:** `error` if it is of another kind, truncated, no JSON, or newer.
+        """
+        text = content.decode("utf-8", errors="replace")
+        try:
+            found = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            if f'"format": "{self.name}"' not in text[:64]:
+                raise self._foreign(name, "It is not JSON.") from error
+            cut = not text.rstrip().endswith(self.ending)
+            raise self.error(
+                f"{name} is {'truncated' if cut else 'corrupt'}.",
+                cause=f"It ends in the middle, after {len(content)} bytes." if cut else str(error),
+                suggestion=self.again,
+            ) from error
+        if not isinstance(found, dict) or found.get("format") != self.name:
+            raise self._foreign(name, f'It is JSON, but its "format" is not "{self.name}".')
+        self._check_version(found, name)
+        return found
+
+    def _check_version(self, found: Mapping[str, Any], name: str) -> None:
+        version = found.get("version")
+        if type(version) is not int or version < 1:
+            raise self.invalid(name, f"its version is {version!r}")
+        if version > self.version:
+            raise self.error(
+                f"{name} has version {version} of the {self.name.removeprefix('kiwi-')} format; "
+                f"this Kiwi reads up to {self.version}.",
+                cause="It was saved by a newer Kiwi.",
+                suggestion="Update Kiwi, or make it again with this one.",
+            )
+
+    def _foreign(self, name: str, cause: str) -> KiwiError:
+        return self.error(
+            f"{name} is not a {self.what} of Kiwi.", cause=cause, suggestion=self.again
+        )
+
+    def invalid(self, name: str, cause: str) -> KiwiError:
+        """The error for a file in which something cannot be understood."""
+        return self.error(f"{name} is not a valid {self.what}.", cause=cause, suggestion=self.again)

@@ -1,0 +1,75 @@
+"""How the parts of a plan are written: a sharding as lists of mesh axis names, one list for each
+dimension, an interval as `[start, end, bytes]`, a `PartitionSpec` as the list of its entries."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import cattrs
+from cattrs.gen import make_dict_unstructure_fn, override
+from jax.sharding import NamedSharding, PartitionSpec
+
+from kiwi.codec import converter
+from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.plans.decision import Decision
+from kiwi.plans.estimate import Estimate
+from kiwi.solver import Interval
+from kiwi.xla.compiled_program import CompiledProgram
+
+OPEN = "?"
+"""Stands for `PartitionSpec.UNCONSTRAINED`."""
+
+_DERIVED: dict[type, tuple[str, ...]] = {
+    CompiledProgram: ("compile_seconds",),  # Equal plans have equal documents.
+    Decision: ("shape", "sharding", "seconds"),
+    DeviceMesh: ("table",),  # Tables are long, and stay in their own files.
+    Estimate: ("held",),
+}
+"""Fields that are left out, because other parts of the document tell them."""
+
+
+@functools.lru_cache(maxsize=8)
+def plan_converter(axis_names: tuple[str, ...]) -> cattrs.Converter:
+    """A converter for the parts of a plan on a mesh with these axes.
+
+    Keys that are no fields are ignored: a file of an older Kiwi may have them.
+    """
+    found, names = converter(forbid_extra_keys=False), axis_names
+    for kind, derived in _DERIVED.items():
+        omitted: Any = {name: override(omit=True) for name in derived}
+        found.register_unstructure_hook(kind, make_dict_unstructure_fn(kind, found, **omitted))
+    found.register_unstructure_hook(TensorSharding, lambda sharding: axes(sharding, names))
+    found.register_structure_hook(
+        TensorSharding,
+        lambda dims, _: TensorSharding(tuple(tuple(map(names.index, dim)) for dim in dims)),
+    )
+    found.register_unstructure_hook(Interval, lambda i: [int(i.start), int(i.end), int(i.bytes)])
+    found.register_structure_hook(Interval, lambda numbers, _: Interval(*numbers))
+    found.register_unstructure_hook(PartitionSpec, _entries)
+    found.register_unstructure_hook(NamedSharding, lambda sharding: _entries(sharding.spec))
+    for kind in (PartitionSpec | None, PartitionSpec | NamedSharding | None):
+        found.register_structure_hook(kind, lambda entries, _: partition_spec(entries))
+    return found
+
+
+def axes(sharding: TensorSharding, names: Sequence[str]) -> list[list[str]]:
+    """A sharding as lists of axis names."""
+    return [[names[axis] for axis in dim] for dim in sharding.dims]
+
+
+def _entries(spec: PartitionSpec) -> list[Any]:
+    entries = (OPEN if e is PartitionSpec.UNCONSTRAINED else e for e in spec)
+    return [list(e) if isinstance(e, tuple) else e for e in entries]
+
+
+def partition_spec(entries: Sequence[Any] | None) -> PartitionSpec | None:
+    """A `PartitionSpec` of its entries, or of lists of axis names."""
+    return None if entries is None else PartitionSpec(*map(_entry, entries))
+
+
+def _entry(entry: Any) -> Any:
+    if entry == OPEN:
+        return PartitionSpec.UNCONSTRAINED
+    if not isinstance(entry, list):
+        return entry
+    return entry[0] if len(entry) == 1 else tuple(entry) or None
