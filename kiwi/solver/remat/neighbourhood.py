@@ -1,13 +1,14 @@
 """Large neighbourhoods: all recomputations of some operators are planned anew, by CP-SAT.
 
-The model is that of Moccasin (`kiwi.solver.remat.moccasin`) for a few *free* operators. What
-else is computed stays where it is: the schedule without the free operators' recomputations, its
-*frame*.
+The model is that of Moccasin (Bartan et al., ICML 2023) for a few *free* operators. What else is
+computed stays where it is: the schedule without the free operators' recomputations, its *frame*.
 
 **Sets.** Frame steps i, in order; free operators k with ranks 1 … m by first computation;
 *touched* values v: those that free operators read or write. Slot i (m + 1) is frame step i; the m
 slots before it are places for one recomputation of each free operator, by rank, so that a
 recomputation finds inputs that are recomputed in the same place.
+
+**Data.** time(k), bytes of values, temporary bytes of operators, the budget, all integers.
 
 **Variables.** `active[k, c]`, `start[k, c]` in the slots of k behind its first computation; per
 computation of a touched value the slot `end` until which it is retained.
@@ -32,11 +33,11 @@ from itertools import accumulate
 from ortools.sat.python import cp_model
 
 from kiwi.solver.remat.graph import RematGraph
-from kiwi.solver.remat.moccasin import time_unit
 from kiwi.solver.remat.simulate import live_ranges
 from kiwi.solver.schedule import Schedule
 
 Amount = cp_model.IntVar | int
+TIME_UNITS = 10**9
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,14 @@ class _Copy:
     active: cp_model.IntVar | None
 
 
-class _Model:
-    """The program under construction: one method per constraint family."""
+class RetentionModel:
+    """The program under construction: one method per constraint family.
 
-    def __init__(self, graph: RematGraph, frame: Frame, budget_bytes: int) -> None:
-        self.graph, self.frame = graph, frame
+    A free operator has as many recomputations as in the schedule, and `least_copies` at least.
+    """
+
+    def __init__(self, graph: RematGraph, frame: Frame, least_copies: int = 1) -> None:
+        self.graph, self.frame, self.least_copies = graph, frame, least_copies
         self.width = len(frame.again) + 1
         self.last = len(frame.steps) * self.width
         self.model = cp_model.CpModel()
@@ -108,7 +112,6 @@ class _Model:
         self._add_free_copies()
         self._add_readings()
         self._add_results()
-        self._add_budget(budget_bytes - graph.resident_bytes)
 
     def _add_frame_copies(self) -> None:
         for place, k in enumerate(self.frame.steps):
@@ -122,16 +125,13 @@ class _Model:
         self.copies[v].append(_Copy(start, end, active))
 
     def _add_free_copies(self) -> None:
-        """(d), and hints that repeat the schedule as it is."""
+        """(d)"""
         for k, places in self.frame.again.items():
             slots = [self._slot(k, p) for p in range(self.first[k] + 1, len(self.frame.steps))]
             domain = cp_model.Domain.from_values(slots)
-            for c in range(max(1, len(places)) if slots else 0):
+            for c in range(max(self.least_copies, len(places)) if slots else 0):
                 active = self.active[k, c] = self.model.new_bool_var("")
                 start = self.start[k, c] = self.model.new_int_var_from_domain(domain, "")
-                self.model.add_hint(active, c < len(places))
-                if c < len(places):
-                    self.model.add_hint(start, self._slot(k, places[c]))
                 if c:
                     self.model.add_implication(active, self.active[k, c - 1])
                     self.model.add(self.start[k, c - 1] < start).only_enforce_if(active)
@@ -177,7 +177,7 @@ class _Model:
                 choices.append(kept)
             self.model.add_bool_or(choices)
 
-    def _add_budget(self, budget_bytes: int) -> None:
+    def add_budget(self, budget_bytes: int) -> None:
         """(c)"""
         intervals, demands = [], []
         for v, copies in self.copies.items():
@@ -199,7 +199,7 @@ class _Model:
                 if held and length and start >= 0:
                     intervals.append(self.model.new_fixed_size_interval_var(start, length, ""))
                     demands.append(held)
-        self.model.add_cumulative(intervals, demands, budget_bytes)
+        self.model.add_cumulative(intervals, demands, budget_bytes - self.graph.resident_bytes)
 
     def _interval(self, copy: _Copy) -> cp_model.IntervalVar:
         size = self.model.new_int_var(1, self.last + 1, "")
@@ -223,12 +223,22 @@ class _Model:
         steps = [live + own for live, own in zip(held, temporary, strict=True)]
         return list(zip(list(accumulate(before))[:count], steps, strict=True))
 
-    def minimise(self) -> None:
-        """The objective, and (e)."""
-        unit = time_unit(self.graph)
-        units = {k: round(self.graph.operators[k].compute_seconds / unit) for k in self.frame.again}
-        total = sum(units[k] * active for (k, _), active in self.active.items())
-        now = sum(units[k] * len(places) for k, places in self.frame.again.items())
+    def recomputation_units(self) -> cp_model.LinearExprT:
+        """The time of all recomputations of free operators."""
+        return sum(self._units(k) * active for (k, _), active in self.active.items())
+
+    def _units(self, k: int) -> int:
+        return round(self.graph.operators[k].compute_seconds / time_unit(self.graph))
+
+    def improve_on_frame(self) -> None:
+        """The objective, (e), and hints that repeat the schedule as it is."""
+        for (k, c), active in self.active.items():
+            places = self.frame.again[k]
+            self.model.add_hint(active, c < len(places))
+            if c < len(places):
+                self.model.add_hint(self.start[k, c], self._slot(k, places[c]))
+        total = self.recomputation_units()
+        now = sum(self._units(k) * len(places) for k, places in self.frame.again.items())
         self.model.add(total <= now - 1)
         self.model.minimize(total)
 
@@ -241,6 +251,14 @@ class _Model:
             if solver.boolean_value(active)
         ]
         return Schedule(tuple(k for _, k in sorted(slots)))
+
+
+def time_unit(graph: RematGraph) -> float:
+    """The unit in which times are integers: 1 where they are integers already."""
+    seconds = [operator.compute_seconds for operator in graph.operators]
+    if all(float(each).is_integer() for each in seconds) and sum(seconds) < TIME_UNITS:
+        return 1.0
+    return (graph.once_seconds or 1.0) / TIME_UNITS
 
 
 def improve(
@@ -262,8 +280,9 @@ def improve(
     frame = Frame.of(schedule, free)
     if not any(frame.again.values()):
         return Found(None, complete=True)
-    built = _Model(graph, frame, budget_bytes)
-    built.minimise()
+    built = RetentionModel(graph, frame)
+    built.add_budget(budget_bytes)
+    built.improve_on_frame()
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = max(0.01, effort_seconds)
     if wall_seconds < math.inf:
