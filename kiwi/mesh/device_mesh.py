@@ -99,10 +99,6 @@ class DeviceMesh:
         """The number of devices."""
         return prod(self.shape)
 
-    def axis_size(self, axis: int) -> int:
-        """The number of devices along mesh axis `axis`."""
-        return self.shape[axis]
-
     @cached_property
     def nontrivial_axes(self) -> tuple[int, ...]:
         """The axes of size above 1, in increasing order."""

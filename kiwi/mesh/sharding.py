@@ -73,15 +73,6 @@ class TensorSharding:
         shards = self.dim_shards(mesh_shape)
         return all(size % count == 0 for size, count in zip(shape, shards, strict=True))
 
-    def local_shape(self, shape: Sequence[int], mesh_shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of the piece that one device holds.
-
-        **Raises:** `ShardingConflictError` if `shape` is not cut evenly.
-        """
-        self.check(shape, mesh_shape)
-        shards = self.dim_shards(mesh_shape)
-        return tuple(size // count for size, count in zip(shape, shards, strict=True))
-
     def without_trivial_axes(self, mesh_shape: Sequence[int]) -> "TensorSharding":
         """The same layout, written without the mesh axes of size 1."""
         self._check_axes(mesh_shape)

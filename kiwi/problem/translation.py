@@ -56,14 +56,6 @@ def offered(choices: Sequence[Choices]) -> tuple[tuple[Residency, ...], ...]:
     return tuple(tuple(dict.fromkeys(r for _, r in mine)) for mine in by_unit)
 
 
-def translate(
-    solution: Sequence[int], source: PlanningProblem, target: PlanningProblem
-) -> tuple[int, ...]:
-    """The same choices for another problem of the same call on the same mesh."""
-    count = len(source.sources) + len(source.unit_nodes)
-    return copies_that_follow(target, solution[:count])
-
-
 def copies_that_follow(planning: PlanningProblem, choices: Sequence[int]) -> tuple[int, ...]:
     """Completes choices of sources and units by those of the copies."""
     layouts = {s.value: s.shardings[o] for s, o in zip(planning.sources, choices, strict=False)}

@@ -7,7 +7,6 @@ at every point of time. Costs of `FORBIDDEN_COST` and more stand for infinity th
 
 import gzip
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,38 +64,6 @@ def problem_from_contest(document: object) -> Problem:
     return Problem(built, _edges(edges, built), limit, horizon)
 
 
-def problem_to_contest(problem: Problem, name: str = "kiwi") -> dict:
-    """The JSON document of a problem whose options hold memory over one interval per node.
-
-    Raises `InvalidProblemError` where the format cannot say what the problem says.
-    """
-    if problem.limit_bytes is None:
-        raise _inexpressible("no memory limit")
-    columns = [_single_interval(node) for node in problem.nodes]
-    return {
-        "problem": {
-            "name": name,
-            "nodes": {
-                "intervals": [interval for interval, _ in columns],
-                "costs": [_numbers(node.costs) for node in problem.nodes],
-                "usages": [usage for _, usage in columns],
-            },
-            "edges": {
-                "nodes": [[edge.tail, edge.head] for edge in problem.edges],
-                "costs": [_numbers(_dense(edge).ravel()) for edge in problem.edges],
-            },
-            "usage_limit": problem.limit_bytes,
-        }
-    }
-
-
-def write_contest(problem: Problem, path: str | Path, name: str = "kiwi") -> None:
-    """Writes `problem_to_contest`, gzipped where the name ends in .gz."""
-    path = Path(path)
-    raw = json.dumps(problem_to_contest(problem, name)).encode()
-    path.write_bytes(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
-
-
 def _node(name: str, interval: Any, costs: Any, usages: Any) -> Node:
     if not _is_numbers(interval) or len(interval) != 2:
         raise _malformed(f"the interval {interval!r} of node {name}")
@@ -152,30 +119,3 @@ def _malformed(what: str) -> InvalidProblemError:
     return InvalidProblemError(
         f"The document is not an instance of the contest: {what}.", suggestion=_SUGGESTION
     )
-
-
-def _single_interval(node: Node) -> tuple[list[int], list[int]]:
-    """The interval of a node and the bytes of each option in it."""
-    spans = {(use.start, use.end) for option in node.usage for use in option}
-    if len(spans) > 1 or any(len(option) > 1 for option in node.usage):
-        raise _inexpressible(f"options of node {node.name!r} that hold memory at different times")
-    span = next(iter(spans), (0, 0))
-    return list(span), [sum(use.bytes for use in option) for option in node.usage]
-
-
-def _dense(edge: Edge) -> np.ndarray:
-    options = [range(count) for count in edge.option_counts]
-    cells = [[edge.costs[edge.cell(a, b)] for b in options[1]] for a in options[0]]
-    return np.array(cells)
-
-
-def _inexpressible(what: str) -> InvalidProblemError:
-    return InvalidProblemError(
-        f"The contest's format cannot express {what}.",
-        cause="it knows one interval of time per node and always a limit",
-        suggestion="build the problem in Python instead",
-    )
-
-
-def _numbers(costs: Sequence[float] | np.ndarray) -> list:
-    return [10**18 if np.isinf(c) else int(c) if c == int(c) else float(c) for c in costs]

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,9 +18,8 @@ shapes = st.lists(st.integers(0, 32), max_size=4).map(tuple)
 mesh_shapes = st.sampled_from([(1,), (8,), (2, 4), (1, 8), (8, 1), (2, 3), (2, 2, 2), (2, 1, 4)])
 
 
-def test_local_shape_divides_by_the_product_of_axes():
+def test_dimensions_are_cut_by_the_product_of_axes():
     sharding = TensorSharding(((0, 1), (), ()))
-    assert sharding.local_shape((16, 3, 5), (2, 4)) == (2, 3, 5)
     assert sharding.shard_count((2, 4)) == 8
     assert sharding.dim_shards((2, 4)) == (8, 1, 1)
     assert sharding.axes_used == (0, 1)
@@ -56,14 +56,15 @@ def test_partition_specs_round_trip(shape, mesh_shape):
         assert read == sharding
 
 
-def test_local_shapes_are_those_of_jax():
+def test_pieces_are_those_of_jax():
     jax_mesh = MESH.jax_mesh()
     for sharding in enumerate_shardings((16, 8, 3), MESH):
         array = jax.device_put(
             jnp.zeros((16, 8, 3)), NamedSharding(jax_mesh, MESH.partition_spec(sharding))
         )
         local = array.addressable_shards[0].data.shape
-        assert sharding.local_shape((16, 8, 3), MESH.shape) == local
+        shards = sharding.dim_shards(MESH.shape)
+        assert tuple(np.multiply(local, shards)) == (16, 8, 3)
 
 
 def test_short_and_nested_specs_are_read():
@@ -93,12 +94,12 @@ def test_trivial_axes_can_be_dropped():
         (lambda: TensorSharding(((0,), (0,))), "uses a mesh axis more than once"),
         (lambda: TensorSharding(((-1,),)), "negative mesh axis"),
         (
-            lambda: TensorSharding(((2,),)).local_shape((8,), (2, 4)),
+            lambda: TensorSharding(((2,),)).check((8,), (2, 4)),
             r"axis 2, but the mesh .*2 axes",
         ),
-        (lambda: TensorSharding(((0,),)).local_shape((8, 8), (2, 4)), r"1 dimensions.* has 2"),
+        (lambda: TensorSharding(((0,),)).check((8, 8), (2, 4)), r"1 dimensions.* has 2"),
         (
-            lambda: TensorSharding(((), (0, 1))).local_shape((8, 12), (2, 4)),
+            lambda: TensorSharding(((), (0, 1))).check((8, 12), (2, 4)),
             r"Dimension 1 of shape \(8, 12\) cannot be cut into 8 equal",
         ),
         (lambda: TensorSharding(((2,),)).describe(NAMES), "axis 2, but the mesh"),

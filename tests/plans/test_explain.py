@@ -10,7 +10,7 @@ from kiwi.plans.document import document
 from kiwi.plans.explain import matching_options, pin
 from kiwi.plans.explain_text import explanation_text, find_in_document
 from kiwi.plans.recover import recover_solution
-from kiwi.problem.translation import follow, translate
+from kiwi.problem.translation import copies_that_follow, follow
 from kiwi.solver import evaluate
 from tests.helpers.planning import array
 
@@ -53,7 +53,8 @@ def test_a_solution_is_recovered_from_its_ledger(plan, tight):
 
 def test_a_solution_is_carried_to_another_budget_at_the_same_cost(plan, tight):
     source, target = tight.origin.planning, plan.origin.planning
-    moved = translate(tight.solve_result.solution, source, target)
+    count = len(source.sources) + len(source.unit_nodes)
+    moved = copies_that_follow(target, tight.solve_result.solution[:count])
     priced = evaluate(target.problem, moved)
     assert priced.feasible and priced.cost == pytest.approx(tight.solve_result.objective)
 

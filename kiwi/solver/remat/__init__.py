@@ -10,7 +10,6 @@ from kiwi.solver.remat.graph import RematGraph as RematGraph
 from kiwi.solver.remat.graph import Value as Value
 from kiwi.solver.remat.graph import single_output_graph as single_output_graph
 from kiwi.solver.remat.node_link import read_node_link as read_node_link
-from kiwi.solver.remat.node_link import write_node_link as write_node_link
 from kiwi.solver.remat.result import RematResult as RematResult
 from kiwi.solver.remat.simulate import Simulation as Simulation
 from kiwi.solver.remat.simulate import simulate as simulate

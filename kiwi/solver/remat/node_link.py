@@ -1,4 +1,4 @@
-"""Reading and writing graphs as networkx node-link JSON.
+"""Reading graphs from networkx node-link JSON.
 
 In such a file each node is one operator with one result. The keys differ between sources;
 those understood are listed in `SECONDS_KEYS`, `BYTES_KEYS` and `ID_KEYS`. Links are
@@ -66,42 +66,6 @@ def from_node_link(data: dict[str, Any]) -> NodeLinkGraph:
         backward_of=_pairs(nodes),
     )
     return NodeLinkGraph(graph, ids)
-
-
-def to_node_link(graph: RematGraph) -> dict[str, Any]:
-    """Node-link data of a graph whose operators write one value each.
-
-    Raises `kiwi.errors.InvalidProblemError` for operators that write none or several, or that
-    have temporary memory: the form has no place for them.
-    """
-    for operator in graph.operators:
-        if len(operator.outputs) != 1 or operator.temporary_bytes:
-            raise InvalidProblemError(
-                f"operator {operator.name!r} cannot be written in node-link form",
-                cause="it does not write exactly one value, or it has temporary memory",
-            )
-    nodes = [
-        {
-            "id": index,
-            "name": operator.name,
-            "duration": operator.compute_seconds,
-            "out_cost": graph.values[operator.outputs[0]].size_bytes,
-        }
-        for index, operator in enumerate(graph.operators)
-    ]
-    links = [
-        {"source": writer, "target": reader}
-        for reader in range(len(graph.operators))
-        for writer in graph.predecessors(reader)
-    ]
-    results = [graph.producer[value] for value in sorted(graph.results)]
-    about = {"order": list(graph.order), "results": results}
-    return {"directed": True, "multigraph": False, "graph": about, "nodes": nodes, "links": links}
-
-
-def write_node_link(graph: RematGraph, path: Path | str) -> None:
-    """Writes `to_node_link(graph)` to file `path`."""
-    Path(path).write_text(json.dumps(to_node_link(graph), indent=1))
 
 
 def topological_order(node_count: int, edges: list[tuple[int, int]]) -> tuple[int, ...]:

@@ -1,6 +1,8 @@
 """Small graphs for the tests of the planners."""
 
+import json
 import random
+from pathlib import Path
 
 from kiwi.solver.remat.graph import Operator, RematGraph, Value, single_output_graph
 
@@ -136,3 +138,24 @@ def with_backward(
         sizes.append(max([sizes[w] for w in writers[k]], default=sizes[k]))
     pairs = tuple((k, 2 * forward - 1 - k) for k in range(forward))
     return single_output_graph(seconds, sizes, edges, backward_of=pairs)
+
+
+def write_node_link(graph: RematGraph, path: Path) -> None:
+    """Writes a graph whose operators write one value each, as networkx does."""
+    nodes = [
+        {
+            "id": index,
+            "name": operator.name,
+            "duration": operator.compute_seconds,
+            "out_cost": graph.values[operator.outputs[0]].size_bytes,
+        }
+        for index, operator in enumerate(graph.operators)
+    ]
+    links = [
+        {"source": writer, "target": reader}
+        for reader in range(len(graph.operators))
+        for writer in graph.predecessors(reader)
+    ]
+    results = [graph.producer[value] for value in sorted(graph.results)]
+    about = {"order": list(graph.order), "results": results}
+    path.write_text(json.dumps({"graph": about, "nodes": nodes, "links": links}))

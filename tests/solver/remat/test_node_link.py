@@ -3,15 +3,9 @@ import json
 import pytest
 
 from kiwi.errors import InvalidProblemError
-from kiwi.solver.remat.graph import Operator, RematGraph, Value
-from kiwi.solver.remat.node_link import (
-    from_node_link,
-    read_node_link,
-    to_node_link,
-    write_node_link,
-)
+from kiwi.solver.remat.node_link import from_node_link, read_node_link
 
-from .graphs import random_graph
+from .graphs import random_graph, write_node_link
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -45,9 +39,3 @@ def test_other_files_are_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(InvalidProblemError):
         read_node_link(path)
-
-
-def test_operators_with_two_results_have_no_place_in_the_form():
-    graph = RematGraph((Operator("f", 1.0, (), (0, 1)),), (Value("a", 1), Value("b", 1)), (0,))
-    with pytest.raises(InvalidProblemError, match="exactly one value"):
-        to_node_link(graph)

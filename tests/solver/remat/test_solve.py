@@ -6,13 +6,12 @@ import pytest
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
 from kiwi.solver.remat.__main__ import main
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
-from kiwi.solver.remat.node_link import write_node_link
 from kiwi.solver.remat.simulate import simulate
 from kiwi.solver.remat.solve import PLANNERS, solve
 from kiwi.solver.result import SolveStatus
 from kiwi.solver.schedule import Schedule
 
-from .graphs import random_general_graph, random_graph, training_chain
+from .graphs import random_general_graph, random_graph, training_chain, write_node_link
 from .oracle import least_seconds
 
 
