@@ -10,6 +10,8 @@ a time: it knows neither sizes nor links.
 
 from collections.abc import Iterator
 
+from kiwi.mesh.enumeration import divisible_pattern
+from kiwi.mesh.moves import move_graph
 from kiwi.mesh.resharding import ReshardingStep, ReshardingTable
 from kiwi.mesh.sharding import TensorSharding
 
@@ -36,9 +38,17 @@ def greedy_path(
     steps = []
     while state != target:
         after = min(_transforms(table, state), key=lambda s: (_difference(s, target), s))
-        steps.append(table.single_move(state, after))
+        steps.append(_single_move(table, state, after))
         state = after
     return tuple(steps)
+
+
+def _single_move(table: ReshardingTable, source: TensorSharding, target: TensorSharding) -> Step:
+    """The cheapest one move between neighbours."""
+    mesh, size = table.mesh, table.tensor_bytes
+    graph = move_graph(mesh.shape, divisible_pattern(table.shape, mesh))
+    traffic = graph.cheapest_move(graph.index[source], graph.index[target], mesh, size)
+    return Step.of(traffic, mesh, size, source, target)
 
 
 def _transforms(table: ReshardingTable, state: TensorSharding) -> Iterator[TensorSharding]:

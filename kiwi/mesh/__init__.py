@@ -10,13 +10,8 @@ from kiwi.mesh.cluster import Cluster as Cluster
 from kiwi.mesh.collective_kinds import KINDS as KINDS
 from kiwi.mesh.collectives import Collective as Collective
 from kiwi.mesh.collectives import LinearCost as LinearCost
-from kiwi.mesh.collectives import all_gather as all_gather
-from kiwi.mesh.collectives import all_reduce as all_reduce
-from kiwi.mesh.collectives import all_to_all as all_to_all
 from kiwi.mesh.collectives import collective as collective
-from kiwi.mesh.collectives import collective_permute as collective_permute
 from kiwi.mesh.collectives import linear_costs as linear_costs
-from kiwi.mesh.collectives import reduce_scatter as reduce_scatter
 from kiwi.mesh.device_mesh import DeviceMesh as DeviceMesh
 from kiwi.mesh.enumeration import enumerate_shardings as enumerate_shardings
 from kiwi.mesh.hardware import CATALOGUE as CATALOGUE

@@ -40,12 +40,10 @@ from math import prod
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.collective_kinds import (
-    ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
     COLLECTIVE_PERMUTE,
     KINDS,
-    REDUCE_SCATTER,
 )
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.price import Provenance
@@ -81,31 +79,6 @@ class LinearCost:
     def seconds(self, size_bytes: float) -> float:
         """The time for a buffer of `size_bytes`."""
         return self.latency_seconds + self.seconds_per_byte * size_bytes
-
-
-def all_gather(mesh: DeviceMesh, axes: Iterable[int], full_bytes: int) -> Collective:
-    """Every device gets all shards; `full_bytes` is the gathered result."""
-    return collective(ALL_GATHER, mesh, axes, full_bytes)
-
-
-def all_reduce(mesh: DeviceMesh, axes: Iterable[int], local_bytes: int) -> Collective:
-    """Partial sums of `local_bytes` on each device become their sum on every device."""
-    return collective(ALL_REDUCE, mesh, axes, local_bytes)
-
-
-def reduce_scatter(mesh: DeviceMesh, axes: Iterable[int], full_bytes: int) -> Collective:
-    """Partial sums of `full_bytes` on each device become one shard of the sum on each."""
-    return collective(REDUCE_SCATTER, mesh, axes, full_bytes)
-
-
-def all_to_all(mesh: DeviceMesh, axes: Iterable[int], local_bytes: int) -> Collective:
-    """A shard of one dimension becomes a shard of another, `local_bytes` before and after."""
-    return collective(ALL_TO_ALL, mesh, axes, local_bytes)
-
-
-def collective_permute(mesh: DeviceMesh, axes: Iterable[int], local_bytes: int) -> Collective:
-    """Devices swap whole buffers of `local_bytes`, along any of `axes`."""
-    return collective(COLLECTIVE_PERMUTE, mesh, axes, local_bytes)
 
 
 def collective(kind: str, mesh: DeviceMesh, axes: Iterable[int], size_bytes: int) -> Collective:

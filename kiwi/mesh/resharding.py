@@ -140,19 +140,6 @@ class ReshardingTable:
         """
         return tuple(step.result for step in self.path(source, target)[:-1])
 
-    def single_move(self, source: TensorSharding, target: TensorSharding) -> ReshardingStep:
-        """The cheapest one move between neighbours.
-
-        **Raises:** `InvalidArgumentError` if no one move leads there.
-        """
-        pair = self._state(source), self._state(target)
-        if not self._paths.graph.moves(*pair):
-            raise InvalidArgumentError(
-                f"No single move leads from {source.dims} to {target.dims}.",
-                suggestion="ReshardingTable.path gives a chain.",
-            )
-        return self._step(*pair)
-
     def _step(self, state: int, following: int) -> ReshardingStep:
         graph = self._paths.graph
         traffic = graph.cheapest_move(state, following, self.mesh, self.tensor_bytes)

@@ -12,8 +12,9 @@ import pytest
 
 import kiwi
 from kiwi.errors import ClusterError, InvalidMeshError
-from kiwi.mesh import Cluster, DeviceMesh, all_reduce, assignment, best_assignment
+from kiwi.mesh import Cluster, DeviceMesh, assignment, best_assignment
 from kiwi.profiling.cluster_probe import measure_cluster
+from tests.helpers.collectives import all_reduce
 
 RECORDED = Path(__file__).parent / "clusters"
 

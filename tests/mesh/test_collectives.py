@@ -12,13 +12,15 @@ from kiwi.mesh import (
     Collective,
     DeviceMesh,
     Link,
+    collective,
+    hardware,
+    linear_costs,
+)
+from tests.helpers.collectives import (
     all_gather,
     all_reduce,
     all_to_all,
-    collective,
     collective_permute,
-    hardware,
-    linear_costs,
     reduce_scatter,
 )
 

@@ -12,12 +12,11 @@ from kiwi.mesh import (
     DeviceMesh,
     ReshardingTable,
     TensorSharding,
-    all_reduce,
     collective,
     enumerate_shardings,
-    reduce_scatter,
 )
 from kiwi.xla.rules.partitioner import reduction_collectives
+from tests.helpers.collectives import all_reduce, reduce_scatter
 
 X, Y, Z = range(3)
 SHAPE = (1600, 3200)

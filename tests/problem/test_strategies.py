@@ -4,8 +4,9 @@ import jax
 import pytest
 
 from kiwi.hlo.units import UnitGraph
-from kiwi.mesh import DeviceMesh, TensorSharding, all_reduce, reduce_scatter
+from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.strategies import enumerate_strategies, tensor_sharding
+from tests.helpers.collectives import all_reduce, reduce_scatter
 from tests.helpers.planning import array, units_of
 
 MESH = DeviceMesh.create((2, 4), "h100-sxm")

@@ -1,7 +1,7 @@
 """The graph that rematerialisation planners work on: operators, values, and a given order."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from kiwi.errors import InvalidProblemError
@@ -175,3 +175,37 @@ def single_output_graph(
     values = tuple(map(Value, labels, sizes_bytes))
     given = order or tuple(range(len(seconds)))
     return RematGraph(operators, values, given, results, backward_of)
+
+
+@dataclass(frozen=True)
+class Extract:
+    """A graph of some operators, with local numbers: `number[value]` of the original values."""
+
+    graph: RematGraph
+    number: Mapping[int, int]
+
+
+def extract(
+    graph: RematGraph, operators: Sequence[Operator], counted: Set[int], results: Set[int]
+) -> Extract:
+    """`operators` over values of `graph`, in this order and without names.
+
+    Values are numbered by first occurrence, so that parts that look alike are equal. Those that are
+    not `counted` have size zero.
+    """
+    number: dict[int, int] = {}
+    for each in operators:
+        for value in (*each.inputs, *each.outputs):
+            number.setdefault(value, len(number))
+    local = tuple(
+        replace(
+            each,
+            name="",
+            inputs=tuple(number[v] for v in each.inputs),
+            outputs=tuple(number[v] for v in each.outputs),
+        )
+        for each in operators
+    )
+    values = tuple(Value("", graph.values[v].size_bytes if v in counted else 0) for v in number)
+    kept = frozenset(number[v] for v in results if v in number)
+    return Extract(RematGraph(local, values, tuple(range(len(local))), kept), number)

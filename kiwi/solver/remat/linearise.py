@@ -7,6 +7,7 @@ without a backward operator, and reading only common values, e.g. an attention m
 all over the network; they are left out of that account.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kiwi.errors import InvalidProblemError
@@ -40,7 +41,7 @@ def linearise(graph: RematGraph) -> Linearised:
     forward = [k for k in graph.order if k not in backward and k not in common]
     groups = _groups(graph, forward)
     stage_of = {operator: stage for stage, group in enumerate(groups) for operator in group}
-    behind = _backward_stages(graph, backward, stage_of, len(groups))
+    behind = backward_owners(graph, backward, stage_of, len(groups) - 1)
     return Linearised(
         tuple(map(tuple, groups)),
         tuple(
@@ -104,18 +105,17 @@ def _groups(graph: RematGraph, forward: list[int]) -> list[list[int]]:
     return [group for group in groups if group]
 
 
-def _backward_stages(
-    graph: RematGraph, backward: set[int], stage_of: dict[int, int], stages: int
+def backward_owners(
+    graph: RematGraph, backward: set[int], owners: Mapping[int, int], last: int
 ) -> dict[int, int]:
-    """The stage of a backward operator is that of its forward operator, else of its gradients.
-
-    It is never later than that of an operator it depends on, since stages run backwards.
+    """The number of each backward operator: that of its forward operator, `owners` of which, else
+    `last`; but never later than that of an operator it depends on, since backward parts run in
+    reverse.
     """
     partner = {after: before for before, after in graph.backward_of}
     behind: dict[int, int] = {}
     for k in graph.order:
         if k in backward:
             earlier = [behind[p] for p in graph.predecessors(k) if p in behind]
-            own = stage_of.get(partner.get(k, -1), stages - 1)
-            behind[k] = min([own, *earlier])
+            behind[k] = min([owners.get(partner.get(k, -1), last), *earlier])
     return behind

@@ -20,6 +20,7 @@ def moccasin(task: Task, copies: int = MOST_COPIES) -> Finding:
     free = [k for k in graph.order if graph.operators[k].recomputable]
     built = RetentionModel(graph, Frame(graph.order, {k: [] for k in free}), copies - 1)
     built.add_budget(task.budget_bytes)
+    built.add_hints()
     unit = time_unit(graph)
     once = sum(round(operator.compute_seconds / unit) for operator in graph.operators)
     built.model.minimize(once + built.recomputation_units())

@@ -230,13 +230,16 @@ class RetentionModel:
     def _units(self, k: int) -> int:
         return round(self.graph.operators[k].compute_seconds / time_unit(self.graph))
 
-    def improve_on_frame(self) -> None:
-        """The objective, (e), and hints that repeat the schedule as it is."""
+    def add_hints(self) -> None:
+        """Hints that repeat the schedule as it is."""
         for (k, c), active in self.active.items():
             places = self.frame.again[k]
             self.model.add_hint(active, c < len(places))
             if c < len(places):
                 self.model.add_hint(self.start[k, c], self._slot(k, places[c]))
+
+    def improve_on_frame(self) -> None:
+        """The objective, and (e)."""
         total = self.recomputation_units()
         now = sum(self._units(k) * len(places) for k, places in self.frame.again.items())
         self.model.add(total <= now - 1)
@@ -282,6 +285,7 @@ def improve(
         return Found(None, complete=True)
     built = RetentionModel(graph, frame)
     built.add_budget(budget_bytes)
+    built.add_hints()
     built.improve_on_frame()
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = max(0.01, effort_seconds)

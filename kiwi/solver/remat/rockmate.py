@@ -21,7 +21,7 @@ from kiwi.solver.remat.chain import (
     make_stage,
     stage_borders,
 )
-from kiwi.solver.remat.graph import Operator, RematGraph, Value
+from kiwi.solver.remat.graph import Operator, RematGraph, extract
 from kiwi.solver.remat.linearise import Linearised, linearise
 from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.remat.rk_checkmate import SaveLimit, rk_checkmate
@@ -57,8 +57,8 @@ def rockmate(task: Task) -> Finding:
     groups = linearise(task.graph)
     borders = stage_borders(task.graph, groups)
     blocks = [make_block(task.graph, groups, borders, s) for s in range(len(groups.forward))]
-    keys = [signature(block) for block in blocks]
-    solved: dict[object, tuple[tuple[int, ...], ...]] = {}
+    keys = [block.graph for block in blocks]
+    solved: dict[RematGraph, tuple[tuple[int, ...], ...]] = {}
     ends = time.monotonic() + BLOCKS_SHARE * task.remaining_seconds()
     left = len(set(keys))
     for key, block in zip(keys, blocks, strict=True):
@@ -84,49 +84,19 @@ def rockmate(task: Task) -> Finding:
 def make_block(graph: RematGraph, groups: Linearised, borders: Borders, index: int) -> Block:
     """The graph of stage `index`; its operators and values are numbered by first occurrence."""
     values = borders.stages[index]
-    number: dict[int, int] = {}
-    sizes: list[Value] = []
-
-    def renumbered(originals: tuple[int, ...]) -> tuple[int, ...]:
-        for value in originals:
-            if value not in number:
-                number[value] = len(sizes)
-                outside = value in values.before or value in borders.shared
-                size = 0 if outside or graph.producer[value] < 0 else graph.values[value].size_bytes
-                sizes.append(Value(str(len(sizes)), size))
-        return tuple(number[value] for value in originals)
-
-    def copied(k: int) -> Operator:
-        each = graph.operators[k]
-        return replace(
-            each,
-            name=str(k),
-            inputs=renumbered(each.inputs),
-            outputs=renumbered(each.outputs),
-        )
-
-    forward = [copied(k) for k in groups.forward[index]]
+    forward, backward = groups.forward[index], groups.backward[index]
     output, gradient = sorted(values.output), sorted(values.gradient_in)
-    loss = Operator("loss", 0.0, renumbered(tuple(output)), renumbered(tuple(gradient)))
-    backward = [copied(k) for k in groups.backward[index]]
-    operators = (*forward, loss, *backward)
-    results = frozenset(number[value] for value in values.gradient_out if value in number)
+    loss = Operator("loss", 0.0, tuple(output), tuple(gradient))
+    operators = [graph.operators[k] for k in forward]
+    operators += [loss, *(graph.operators[k] for k in backward)]
+    written = {v for v, writer in enumerate(graph.producer) if writer >= 0}
+    counted = written - values.before - borders.shared
     return Block(
-        RematGraph(operators, tuple(sizes), tuple(range(len(operators))), results),
-        (*groups.forward[index], -1, *groups.backward[index]),
+        extract(graph, operators, counted, values.gradient_out).graph,
+        (*forward, -1, *backward),
         len(forward),
         graph.bytes_of(gradient),
     )
-
-
-def signature(block: Block) -> object:
-    """Equal for blocks that differ only in which operators and values they consist of."""
-    operators = tuple(
-        (each.compute_seconds, each.temporary_bytes, each.inputs, each.outputs)
-        for each in block.graph.operators
-    )
-    sizes = tuple(value.size_bytes for value in block.graph.values)
-    return operators, sizes, block.graph.results
 
 
 def _block_schedules(task: Task, block: Block, seconds: float) -> tuple[tuple[int, ...], ...]:

@@ -10,7 +10,7 @@ from kiwi.solver.remat.chain import make_chain, stage_borders
 from kiwi.solver.remat.graph import single_output_graph
 from kiwi.solver.remat.linearise import linearise
 from kiwi.solver.remat.result import Task
-from kiwi.solver.remat.rockmate import make_block, rockmate, signature
+from kiwi.solver.remat.rockmate import make_block, rockmate
 from kiwi.solver.remat.rotor import rotor, solve_chain
 from kiwi.solver.remat.simulate import simulate, violations
 from kiwi.solver.schedule import Schedule
@@ -98,10 +98,8 @@ def test_identical_blocks_are_recognised():
     graph = residual_chain(0, 4)
     groups = linearise(graph)
     borders = stage_borders(graph, groups)
-    signatures = {
-        signature(make_block(graph, groups, borders, s)) for s in range(len(groups.forward))
-    }
-    assert len(signatures) < len(groups.forward)
+    different = {make_block(graph, groups, borders, s).graph for s in range(len(groups.forward))}
+    assert len(different) < len(groups.forward)
 
 
 @pytest.mark.parametrize("planner", [rotor, rockmate])

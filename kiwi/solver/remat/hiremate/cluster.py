@@ -4,12 +4,16 @@ A cluster is taken out of its graph as a graph of its own with local numbers, so
 that consist of the same operators are equal and can be solved in another process.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-from kiwi.solver.remat.graph import Operator, RematGraph, Value
+from kiwi.solver.remat.graph import RematGraph, extract
 from kiwi.solver.remat.hiremate.partition import ForwardGraph, Tree
-from kiwi.solver.remat.linearise import backward_operators, check_has_backward
+from kiwi.solver.remat.linearise import (
+    backward_operators,
+    backward_owners,
+    check_has_backward,
+)
 
 Steps = tuple[int, ...]
 StepPair = tuple[Steps, Steps]
@@ -73,14 +77,8 @@ def find_roles(graph: RematGraph) -> Roles:
     backward = backward_operators(graph)
     forward = tuple(k for k in graph.order if k not in backward)
     rank = {k: place for place, k in enumerate(forward)}
-    partner = {after: before for before, after in graph.backward_of}
-    owner: dict[int, int] = {}
-    for k in graph.order:
-        if k in backward:
-            earlier = [rank[owner[p]] for p in graph.predecessors(k) if p in owner]
-            own = rank.get(partner.get(k, -1), len(forward) - 1)
-            owner[k] = forward[min([own, *earlier])]
-    return Roles(forward, owner)
+    behind = backward_owners(graph, backward, rank, len(forward) - 1)
+    return Roles(forward, {k: forward[place] for k, place in behind.items()})
 
 
 def forward_graph(graph: RematGraph, roles: Roles) -> ForwardGraph:
@@ -142,28 +140,16 @@ class _Extraction:
     def _cluster(self, forward: Steps, backward: Steps, children: tuple[Hierarchy, ...]) -> Cluster:
         operators = forward + backward
         local = {k: place for place, k in enumerate(operators)}
-        number: dict[int, int] = {}
-        for k in operators:
-            for value in (*self._graph.operators[k].inputs, *self._graph.operators[k].outputs):
-                number.setdefault(value, len(number))
-        written = {v for k in operators for v in self._graph.operators[k].outputs}
-        gradients = {v for v in number if v not in written and self._is_gradient(v)}
+        taken = [self._graph.operators[k] for k in operators]
+        written = {v for each in taken for v in each.outputs}
+        gradients = {v for each in taken for v in each.inputs if self._is_gradient(v)} - written
         interface = {v for v in written if self._leaves(v, local)}
-        sizes = (
-            self._graph.values[v].size_bytes if v in written or v in gradients else 0
-            for v in number
-        )
-        graph = RematGraph(
-            tuple(_renumbered(self._graph.operators[k], number) for k in operators),
-            tuple(Value("", size_bytes) for size_bytes in sizes),
-            tuple(range(len(operators))),
-            frozenset(number[v] for v in interface),
-        )
+        part = extract(self._graph, taken, written | gradients, interface)
         return Cluster(
-            graph,
+            part.graph,
             len(forward),
-            frozenset(number[v] for v in interface),
-            frozenset(number[v] for v in gradients),
+            part.graph.results,
+            frozenset(part.number[v] for v in gradients),
             tuple(tuple(local[k] for k in child.operators) for child in children),
         )
 
@@ -174,12 +160,3 @@ class _Extraction:
         """Whether a value of a cluster is read outside of it, or kept to the end."""
         readers = self._graph.readers[value]
         return value in self._graph.results or any(k not in local for k in readers)
-
-
-def _renumbered(operator: Operator, number: dict[int, int]) -> Operator:
-    return replace(
-        operator,
-        name="",
-        inputs=tuple(number[v] for v in operator.inputs),
-        outputs=tuple(number[v] for v in operator.outputs),
-    )
