@@ -1,7 +1,7 @@
 """What a formulation answers, and the one way in which it is priced: by simulation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kiwi.solver.formulations.sharded_graph import ShardedGraph
@@ -69,9 +69,9 @@ def price(graph: ShardedGraph, schedule: Schedule, strategies: Sequence[int]) ->
     return Priced(seconds, found.peak_bytes, found.memory_bytes)
 
 
-def repeated_before(graph: ShardedGraph, repeat_at: dict[int, int]) -> Schedule:
-    """All operators in order; before operator t those that are recomputed at t, in order."""
+def repeated_before(graph: ShardedGraph, repeats: Iterable[tuple[int, int]]) -> Schedule:
+    """All operators in order; before operator t those i of which (i, t) is in `repeats`."""
     again: dict[int, list[int]] = {}
-    for i in sorted(repeat_at):
-        again.setdefault(repeat_at[i], []).append(i)
+    for i, t in sorted(repeats):
+        again.setdefault(t, []).append(i)
     return Schedule(tuple(i for t in graph.computing for i in (*again.get(t, ()), t)))

@@ -45,7 +45,7 @@ class JointProblem:
         """Schedule and strategies of a solution."""
         pairs = [divmod(o, len(r)) for o, r in zip(solution, self.residencies, strict=True)]
         chosen = [r[k] for (_, k), r in zip(pairs, self.residencies, strict=True)]
-        at = {i: r.repeat_at for i, r in enumerate(chosen) if r.repeat_at is not None}
+        at = [(i, r.repeat_at) for i, r in enumerate(chosen) if r.repeat_at is not None]
         return repeated_before(self.graph, at), tuple(s for s, _ in pairs)
 
 

@@ -72,11 +72,11 @@ class ReducedModel:
     def read_answer(self, values) -> Solution:
         """Schedule and strategies of a solution."""
         strategies = tuple(max(range(len(c)), key=lambda o: values[c[o]]) for c in self.chosen)
-        at = {
-            i: time
+        at = [
+            (i, time)
             for i, time in enumerate(self.graph.first_late_use)
             if time is not None and values[self.stays[i]] < 0.5
-        }
+        ]
         return repeated_before(self.graph, at), strategies
 
 

@@ -23,11 +23,10 @@ from itertools import chain, combinations, pairwise
 import numpy as np
 
 from kiwi.errors import InvalidProblemError
-from kiwi.solver.formulations.answer import Solution, price
+from kiwi.solver.formulations.answer import Solution, price, repeated_before
 from kiwi.solver.formulations.joint import tied_edge
 from kiwi.solver.formulations.sharded_graph import Read, ShardedGraph
 from kiwi.solver.problem import Edge, Interval, Node, Problem
-from kiwi.solver.schedule import Schedule
 from kiwi.solver.solve import solve
 
 MOST_GAPS = 4
@@ -51,12 +50,8 @@ class Relaxation:
         It may not be executable, or need more than the limit: the relaxation does not ask.
         """
         pairs = [divmod(o, len(d)) for o, d in zip(solution, self.dropped, strict=True)]
-        again: dict[int, list[int]] = {}
-        for i, (_, k) in enumerate(pairs):
-            for _, end in self.dropped[i][k]:
-                again.setdefault(end, []).append(i)
-        steps = tuple(i for t in self.graph.computing for i in (*again.get(t, ()), t))
-        return Schedule(steps), tuple(s for s, _ in pairs)
+        repeats = ((i, end) for i, (_, k) in enumerate(pairs) for _, end in self.dropped[i][k])
+        return repeated_before(self.graph, repeats), tuple(s for s, _ in pairs)
 
 
 @dataclass(frozen=True)

@@ -151,11 +151,6 @@ class ShardedGraph:
         o = self.operators[i]
         return o.is_forward and o.may_recompute and not o.is_parameter and i not in self.results
 
-    def resident_bytes(self, strategies: Sequence[int]) -> int:
-        """Bytes of all parameters."""
-        chosen = zip(self.operators[: self.first], strategies, strict=False)
-        return sum(o.result_bytes[s] for o, s in chosen)
-
     def at(self, strategies: Sequence[int]) -> RematGraph:
         """The graph with one strategy for each operator: what a schedule is simulated on.
 

@@ -33,14 +33,14 @@ class Grouping:
         return Schedule(tuple(each for step in schedule.steps for each in self.members[step]))
 
 
-def group_operators(graph: RematGraph, longest_group: int = LONGEST_GROUP) -> Grouping:
+def group_operators(graph: RematGraph) -> Grouping:
     """Algorithm 1 of FastSA on the given order."""
     members: dict[int, tuple[int, ...]] = {k: (k,) for k in range(len(graph.operators))}
     inputs = {k: graph.operators[k].inputs for k in members}
     readers: list[dict[int, None]] = [dict.fromkeys(each) for each in graph.readers]
     for index in graph.order:
         joined = _readers_to_join(graph, index, readers)
-        if any(len(members[index]) + len(members[each]) > longest_group for each in joined):
+        if any(len(members[index]) + len(members[each]) > LONGEST_GROUP for each in joined):
             continue
         outputs = graph.operators[index].outputs
         for reader in joined:
