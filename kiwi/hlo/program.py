@@ -278,15 +278,6 @@ class Program:
                 found[value].append(equation.index)
         return tuple(tuple(f) for f in found)
 
-    def evaluate(self, arguments: Sequence[Any]) -> dict[int, Any]:
-        """Evaluates every equation of a program without opened loops; all values by index."""
-        assert not self.loops
-        env: dict[int, Any] = dict(zip(self.arguments, arguments, strict=True))
-        env.update(self.constants)
-        for equation in self.equations:
-            env.update(zip(equation.outputs, equation.apply(env.__getitem__), strict=True))
-        return env
-
 
 def join_scopes(outer: str, inner: str) -> str:
     """The name scope within a name scope."""

@@ -75,7 +75,7 @@ class _Frame:
         if frame is not None:
             array, depth = frame.env[value], len(frame._indices)
         else:  # An element of something stacked, first taken by a loop that is over.
-            array, depth = self._operand(self._producer(value)), whole - 1
+            array, depth = self.operand(self._producer(value)), whole - 1
         for index in self._indices[depth:whole]:
             array = lax.dynamic_index_in_dim(array, index, 0, keepdims=False)
         return array
@@ -83,7 +83,7 @@ class _Frame:
     def _evaluate(self, equation: Equation) -> None:
         with jax.named_scope(equation_scope(equation.index)):
             if equation.name == SLICE:
-                stacked, index = self._operand(equation), self._indices[-1]
+                stacked, index = self.operand(equation), self._indices[-1]
                 found = [lax.dynamic_index_in_dim(stacked, index, 0, keepdims=False)]
             elif equation.is_border:
                 return  # The loop provides it.
@@ -94,8 +94,11 @@ class _Frame:
                 self.env[value] = array if constraint is None else constrained(constraint, array)
 
     def _run_loop(self, loop: Loop, equations: Sequence[Equation]) -> None:
-        carries = [c for c in loop.carries if self._program.values[c.current].producer is not None]
-        stacks = [e for e in equations if e.name == STACK and e.loop == loop.index]
+        carries = loop.carries
+        all_stacks = [e for e in equations if e.name == STACK and e.loop == loop.index]
+        values = self._program.values
+        stacks = [e for e in all_stacks if not values[e.outputs[0]].is_extended]
+        listed = [e for e in all_stacks if e not in stacks]
         members = self._read_elsewhere(loop.index)
 
         def body(state: Any, index: Any) -> Any:
@@ -104,12 +107,13 @@ class _Frame:
             frame.run(equations)
             following = [frame.following(c.current, c.next) for c in carries]
             stacked = [frame.stacked(e, buffer) for e, buffer in zip(stacks, state[1], strict=True)]
-            return (following, stacked), [frame.env[v] for v in members]
+            elements = [frame.env[v] for v in members]
+            return (following, stacked), [*elements, *(frame.operand(e) for e in listed)]
 
-        state = [self._operand(self._producer(c.current)) for c in carries], self._buffers(stacks)
+        state = [self.operand(self._producer(c.current)) for c in carries], self._buffers(stacks)
         numbers = jnp.arange(loop.length)
         (finals, buffers), elements = lax.scan(body, state, numbers, reverse=loop.reverse)
-        self.env.update(zip(members, elements, strict=True))
+        self.env.update(zip([*members, *(e.outputs[0] for e in listed)], elements, strict=True))
         self.env.update((e.outputs[0], b) for e, b in zip(stacks, buffers, strict=True))
         final_of = dict(zip((c.next for c in carries), finals, strict=True))
         for equation in self._program.equations:
@@ -125,12 +129,12 @@ class _Frame:
     def stacked(self, equation: Equation, buffer: Any) -> Any:
         """A stacked result after this iteration."""
         with jax.named_scope(equation_scope(equation.index)):
-            element = self._operand(equation)
+            element = self.operand(equation)
             return lax.dynamic_update_index_in_dim(buffer, element, self._indices[-1], 0)
 
     def _buffers(self, stacks: Sequence[Equation]) -> list[Any]:
         values = [self._program.values[e.outputs[0]] for e in stacks]
-        return [lax.empty(v.shape, v.dtype) for v in values]
+        return [jnp.zeros(v.shape, v.dtype) for v in values]
 
     def _read_elsewhere(self, loop: int) -> list[int]:
         """The values of a loop's iterations that equations outside of it read."""
@@ -152,7 +156,7 @@ class _Frame:
                 found.append(value.index)
         return found
 
-    def _operand(self, equation: Equation) -> Any:
+    def operand(self, equation: Equation) -> Any:
         """The operand of an equation at a loop's border."""
         (operand,) = equation.inputs
         if isinstance(operand, Literal):

@@ -151,6 +151,8 @@ class RuleBased(ProblemPlanner):
 
     rule: Rule
 
+    opens_loops: ClassVar[bool] = True
+
     def fix(self, fixed: Fixed, step: StepToPlan, budget_bytes: int, settings: Settings) -> Fixed:
         """Fixes what is recomputed."""
         return replace(fixed, rewrite=self.rule(step.units, budget_bytes, settings))
@@ -158,7 +160,10 @@ class RuleBased(ProblemPlanner):
 
 @dataclass(frozen=True)
 class TwoPass(RuleBased):
-    """The same where the rule depends on the budget."""
+    """The same where the rule depends on the budget, and on a schedule of one device, which runs
+    every unit in one sequence."""
+
+    opens_loops: ClassVar[bool] = False
 
     def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> None:
         """What is recomputed depends on the budget: no other budget's problem will do."""

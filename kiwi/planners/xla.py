@@ -8,21 +8,21 @@ value changes what Shardy propagates to it.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-import jax
 from jax.sharding import PartitionSpec
 
-from kiwi.hlo.program import Program
-from kiwi.hlo.sharding_constraints import constrained
+from kiwi.hlo.loops import RESULT
+from kiwi.hlo.program import Literal, Program
+from kiwi.hlo.scoped_evaluation import evaluate_scoped
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.options import Settings
 from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.problem.build import Fixed
 from kiwi.problem.step import StepToPlan
-from kiwi.xla.op_shardings import ShardedInstruction, entry_instructions, tensor_sharding
+from kiwi.xla.op_shardings import ShardedInstruction, instructions, tensor_sharding
 from kiwi.xla.propagation import propagated_text_on_cpu
 from kiwi.xla.step import Step
 
@@ -30,6 +30,8 @@ from kiwi.xla.step import Step
 @dataclass(frozen=True)
 class Xla(ProblemPlanner):
     """Decides nothing but what XLA leaves open: how operators yield the propagated shardings."""
+
+    opens_loops: ClassVar[bool] = True
 
     def fix(self, fixed: Fixed, step: StepToPlan, budget_bytes: int, settings: Settings) -> Fixed:
         """Fixes every value's sharding."""
@@ -74,8 +76,13 @@ def propagated_shardings(
     """
     inputs = [*program.arguments, *program.constants]
     outputs = sorted(program.result_values)
+
+    def function(*arrays: Any) -> list[Any]:
+        env = evaluate_scoped(program, dict(zip(inputs, arrays, strict=True)))
+        return [env[v] for v in outputs]
+
     step = Step(
-        _scoped(program, inputs, outputs),
+        function,
         [program.values[v].shape_dtype for v in inputs],
         mesh,
         [arguments.get(v) for v in inputs],
@@ -83,30 +90,28 @@ def propagated_shardings(
         donated=(),
     )
     found: dict[int, TensorSharding] = {}
-    for instruction in entry_instructions(propagated_text_on_cpu(step)):
+    for instruction in instructions(propagated_text_on_cpu(step)):
         value = _value_of(program, inputs, instruction)
         rank = len(instruction.shape)
         lies = None if value is None else tensor_sharding(instruction.sharding, rank, mesh)
         if value is not None and lies is not None:
             found[value] = lies  # the last instruction of a scope yields the equation's result
-    return found
+    return found | dict(_of_carries(program, found))
 
 
-def _scoped(
-    program: Program, inputs: Sequence[int], outputs: Sequence[int]
-) -> Callable[..., list[Any]]:
-    """From a program's inputs to some of its values, each equation in its scope."""
-
-    def function(*arrays: Any) -> list[Any]:
-        env = dict(zip(inputs, arrays, strict=True))
-        for equation in program.equations:
-            with jax.named_scope(f"kiwi_equation_{equation.index}"):
-                env.update(zip(equation.outputs, equation.apply(env.__getitem__), strict=True))
-                for value in program.constraints.keys() & equation.outputs:
-                    env[value] = constrained(program.constraints[value], env[value])
-        return [env[v] for v in outputs]
-
-    return function
+def _of_carries(
+    program: Program, found: Mapping[int, TensorSharding]
+) -> Iterator[tuple[int, TensorSharding]]:
+    """What an iteration starts from and what a loop leaves lie as what an iteration hands on: XLA
+    gives one sharding to all three, and has no instruction for the former."""
+    for loop in program.loops:
+        for carry in loop.carries:
+            lies = None if isinstance(carry.next, Literal) else found.get(carry.next)
+            if lies is not None:
+                yield carry.current, lies
+    for equation in program.equations:
+        if equation.name == RESULT and equation.inputs[0] in found:
+            yield equation.outputs[0], found[equation.inputs[0]]
 
 
 def _value_of(

@@ -21,7 +21,8 @@ from kiwi.xla.rules.max_pooling import untied
 
 @dataclass(frozen=True)
 class _Copy:
-    """A value in another layout than the stored one, and the units that read it so, in order."""
+    """A value in another layout than the stored one, and the units of the step or of one loop's
+    body that read it so, in order."""
 
     value: int
     stored: TensorSharding
@@ -53,20 +54,21 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
 
 def _copies(solved: Solved) -> Iterator[_Copy]:
     layouts = solved.layouts
-    readers: dict[tuple[int, TensorSharding], list[int]] = {}
+    readers: dict[tuple[int, TensorSharding, int | None], list[int]] = {}
     for unit, (strategy, _) in zip(solved.problem.units.units, solved.choices, strict=True):
         for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
             if layouts[value] != wanted:
-                readers.setdefault((value, wanted), []).append(unit.index)
-    for (value, wanted), units in readers.items():
+                readers.setdefault((value, wanted, unit.loop), []).append(unit.index)
+    for (value, wanted, _), units in readers.items():
         yield _Copy(value, layouts[value], wanted, tuple(dict.fromkeys(units)))
 
 
 def _seconds(planning: PlanningProblem, copy: _Copy) -> float:
-    """Of making the copy once."""
+    """Of making the copy once, in every iteration of the loop that reads it."""
     info = planning.units.graph.program.values[copy.value]
     table = resharding_table(planning.mesh, info)
-    return float(table.seconds_matrix([copy.stored], [copy.wanted])[0, 0])
+    trips = planning.units.trips(planning.units.units[copy.readers[0]])
+    return trips * float(table.seconds_matrix([copy.stored], [copy.wanted])[0, 0])
 
 
 def _held(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Held]:

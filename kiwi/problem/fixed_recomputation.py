@@ -4,7 +4,8 @@ Every unit has a single residency. With R the units that the rule recomputes, an
 at which u of R runs again,
 
 1. H(u) is the earliest of u's own first reader behind the forward pass and of H(v) of its
-   readers v in R: as late as possible, and once only.
+   readers v in R: as late as possible, and once only. A unit of a loop's body runs again in the
+   body of the loop that reads it; one outside of that loop before it.
 2. A unit outside R is kept until its last reader, or until the last H(v) of its readers in R.
 3. A unit that nothing reads behind the forward pass, itself or through R, is not run again.
 """
@@ -30,7 +31,8 @@ def rewritten(units: UnitGraph, recomputed: Set[int]) -> tuple[UnitResidency, ..
 def may_be_recomputed(units: UnitGraph, unit: Unit) -> bool:
     """Whether a plan may run the unit a second time."""
     is_result = any(o in units.graph.program.result_values for o in unit.outputs)
-    return unit.may_recompute and unit.phase is Phase.FORWARD and not is_result
+    is_forward = unit.may_recompute and unit.phase is Phase.FORWARD
+    return is_forward and not is_result and not units.is_sliced(unit)
 
 
 def _times(units: UnitGraph, recomputed: Set[int]) -> dict[int, int]:
@@ -39,10 +41,11 @@ def _times(units: UnitGraph, recomputed: Set[int]) -> dict[int, int]:
     for unit in reversed(units.units):
         if unit.index not in recomputed:
             continue
-        late = [r for r in _readers(units, unit) if units.units[r].phase is not Phase.FORWARD]
-        times = [*late, *(found[r] for r in _readers(units, unit) if r in found)]
+        uses = units.uses[unit.index]
+        times = [u.time for u in uses if u.is_late]
+        times += [found[u.reader] for u in uses if u.reader in found]
         if times:
-            found[unit.index] = min(times)
+            found[unit.index] = min(units.entry(unit.loop, time) for time in times)
     return found
 
 
@@ -50,16 +53,12 @@ def _residency(units: UnitGraph, unit: Unit, again: dict[int, int]) -> UnitResid
     if any(output in units.graph.program.result_values for output in unit.outputs):
         last = len(units.units) - 1
         return UnitResidency(last, last, (Residency(None, last),))
-    readers = _readers(units, unit)
-    last = max(readers, default=unit.index)
+    uses = units.uses[unit.index]
+    last = max((u.time for u in uses), default=unit.index)
     at = again.get(unit.index)
-    late = [r for r in readers if units.units[r].phase is not Phase.FORWARD]
-    lasts = [*late, *(again[r] for r in readers if r in again)]
+    lasts = [u.time for u in uses if u.is_late]
+    lasts += [again[u.reader] for u in uses if u.reader in again]
     # A recomputed value is held again only for late readers and those that run again.
     end = max(lasts if at is not None else [last, *lasts])
-    forward = [r for r in readers if units.units[r].phase is Phase.FORWARD]
-    return UnitResidency(max(forward, default=unit.index), last, (Residency(at, end),))
-
-
-def _readers(units: UnitGraph, unit: Unit) -> tuple[int, ...]:
-    return tuple(sorted({r for o in unit.outputs for r in units.readers.get(o, ())}))
+    forward = max((u.time for u in uses if not u.is_late), default=unit.index)
+    return UnitResidency(forward, last, (Residency(at, end),))

@@ -18,7 +18,8 @@ _Found = tuple[str, tuple[int, ...], int, int]
 def predicted_uses(solved: Solved, *, once_per_layout: bool = False) -> tuple[AxisUse, ...]:
     """Those of the strategies, of resharding between units, and of bringing results in place.
 
-    `once_per_layout`: a value is brought into another layout once for all who read it so.
+    `once_per_layout`: a value is brought into another layout once for all units of the step, or of
+    a loop's body, that read it so.
     """
     names = solved.problem.mesh.axis_names
     found: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
@@ -45,10 +46,11 @@ def _of_units(solved: Solved, once_per_layout: bool) -> Iterator[_Found]:
             yield collective.kind, collective.axes, collective.bytes, times
         pairs = zip(unit.rule.reads, strategy.reads, strict=True)
         for read, ((value, _), wanted) in enumerate(pairs):
-            is_there = once_per_layout and (value, wanted) in seen
+            key = (value, wanted, unit.loop)
+            is_there = once_per_layout and key in seen
             if not (is_there or (unit.index, read) in solved.kept):
                 yield from _resharding(planning, value, layouts[value], wanted, times)
-            seen.add((value, wanted))
+            seen.add(key)
 
 
 def _of_results(planning: PlanningProblem, layouts: _Layouts) -> Iterator[_Found]:

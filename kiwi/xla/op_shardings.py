@@ -52,15 +52,21 @@ class ShardedInstruction:
     position: int | None
 
 
-def entry_instructions(text: str) -> Iterator[ShardedInstruction]:
-    """The instructions of a module's entry computation, in order; tuples are left out.
+def instructions(text: str) -> Iterator[ShardedInstruction]:
+    """The instructions of a module's computations, in order, those of the entry computation last;
+    tuples are left out.
 
     What Shardy leaves without a sharding is replicated.
     """
-    _, _, entry = text.partition("\nENTRY ")
-    for line in entry.splitlines():
+    others, _, entry = text.partition("\nENTRY ")
+    yield from _instructions(others, is_entry=False)
+    yield from _instructions(entry, is_entry=True)
+
+
+def _instructions(text: str, *, is_entry: bool) -> Iterator[ShardedInstruction]:
+    for line in text.splitlines():
         found = _INSTRUCTION.match(line)
-        if found is not None:
+        if found is not None and (is_entry or found["opcode"] != "parameter"):
             name, sharding = _OP_NAME.search(found["rest"]), _SHARDING.search(found["rest"])
             yield ShardedInstruction(
                 found["opcode"],

@@ -2,12 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from kiwi.hlo.fusion import materialised
 from kiwi.hlo.loops import CARRY, LOOP_PRIMITIVES, RESULT, SLICE, STACK
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.program import Program
+from kiwi.hlo.scoped_evaluation import evaluate_scoped
 from kiwi.hlo.units import build_units
 from tests.helpers.loops import LOOPS, Loop, layers
 from tests.helpers.planning import array, primitives, trace_flat
@@ -26,6 +28,16 @@ def test_every_scan_is_opened(name):
     program = program_of(loop)
     assert len(program.loops) == loop.loops
     assert "scan" not in primitives(program)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_an_opened_program_computes_the_same(name):
+    loop = LOOPS[name]()
+    program, leaves = program_of(loop), jax.tree.leaves(loop.args)
+    inputs = dict(zip(program.arguments, leaves, strict=True))
+    env = evaluate_scoped(program, {**inputs, **program.constants})
+    for result, wanted in zip(program.results, jax.tree.leaves(loop.step(*loop.args)), strict=True):
+        np.testing.assert_allclose(env[result], wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_a_scan_stays_whole_unless_it_is_asked_for():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from kiwi.mesh import DeviceMesh, TensorSharding
-from kiwi.xla.op_shardings import entry_instructions, tensor_sharding
+from kiwi.xla.op_shardings import instructions, tensor_sharding
 from kiwi.xla.propagation import propagated_text_on_cpu
 from kiwi.xla.step import Step
 
@@ -22,8 +22,8 @@ def test_every_sharding_of_a_matrix_is_read_back(dims):
     lies = TensorSharding(dims)
     x = jax.ShapeDtypeStruct((16, 32), "float32")
     step = Step(lambda y: [jnp.sin(y)], [x], MESH, [MESH.partition_spec(lies)], [None], donated=())
-    instructions = entry_instructions(propagated_text_on_cpu(step))
-    (found,) = [i for i in instructions if i.opcode == "sine"]
+    all_of_text = instructions(propagated_text_on_cpu(step))
+    (found,) = [i for i in all_of_text if i.opcode == "sine"]
     assert found.shape == (16, 32) and "sin" in found.op_name
     assert tensor_sharding(found.sharding, 2, MESH) == lies
 
@@ -79,7 +79,7 @@ ENTRY %main (a: f32[8]) -> f32[8] {
 
 
 def test_instructions_of_the_entry_computation():
-    parameter, element, negated = entry_instructions(TEXT)
+    parameter, element, negated = instructions(TEXT)
     assert (parameter.opcode, parameter.position) == ("parameter", 3)
     assert tensor_sharding(parameter.sharding, 1, MESH) == TensorSharding(((2,),))
     assert (element.position, element.sharding) == (1, "replicated")

@@ -1,0 +1,112 @@
+"""Every planner opens scans, or says that it cannot."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import kiwi
+from kiwi.errors import LoopNotSupportedError
+from kiwi.planners.registry import PLANNERS
+from tests.helpers.loops import descent, layers, normal
+
+LAYERS, BATCH, LENGTH, HEADS, WIDTH = 4, 16, 32, 4, 64
+OPENING = ("joint", "alpa", "xla", "alpa+dots", "alpa+megatron")
+
+
+def _layer(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
+    y = x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-3)
+    q, k, v = (
+        (y @ w[name]).reshape(*x.shape[:2], HEADS, -1) for name in ("query", "key", "value")
+    )
+    scores = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k))
+    mixed = jnp.einsum("bhqk,bkhd->bqhd", scores, v).reshape(x.shape)
+    return x + mixed @ w["out"], None
+
+
+def _loss(params: Any, x: jax.Array) -> jax.Array:
+    x, _ = jax.lax.scan(_layer, x, params)
+    return jnp.mean(x * x)
+
+
+def _unrolled_loss(params: Any, x: jax.Array) -> jax.Array:
+    for k in range(LAYERS):
+        x, _ = _layer(x, jax.tree.map(lambda w, k=k: w[k], params))
+    return jnp.mean(x * x)
+
+
+@functools.cache
+def _arguments() -> tuple[Any, jax.Array]:
+    names = ("query", "key", "value", "out")
+    params = {name: normal(k, LAYERS, WIDTH, WIDTH) for k, name in enumerate(names)}
+    return params, normal(4, BATCH, LENGTH, WIDTH)
+
+
+def _jitted(planner: str, loss: Any = _loss, **options: Any) -> Any:
+    options = {"mesh_shape": (2, 4), "time_limit_seconds": 5, "donate_argnums": 0, **options}
+    return kiwi.jit(descent(loss), planner=planner, memory_budget="1GiB", **options)
+
+
+@functools.cache
+def _megatron_specs() -> Any:
+    column, row = P(None, None, "y"), P(None, "y", None)
+    return {"query": column, "key": column, "value": column, "out": row}, P("x")
+
+
+@pytest.mark.parametrize("planner", OPENING[1:])  # "joint": tests/emit/test_loops.py
+def test_a_planned_stack_computes_the_same_and_its_peak_is_foreseen(planner):
+    planned = _jitted(planner)
+    expected = jax.jit(descent(_loss))(*_arguments())
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), _arguments())
+    plan = planned.plan(*shapes)
+    assert plan.execution.units.graph.program.loops
+    assert plan.estimate.peak_bytes == pytest.approx(plan.compiled.peak_bytes, rel=0.15)
+    copies = jax.tree.map(jnp.copy, _arguments())
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
+        planned(*copies),
+        expected,
+    )
+
+
+@pytest.mark.parametrize("planner", ["alpa+dots", "alpa+megatron"])
+def test_rules_recompute_in_the_body_of_the_backward_loop(planner):
+    plan = _jitted(planner, verify=None).plan(*_arguments())
+    units, again = plan.execution.units, plan.execution.recomputed
+    assert again and {units.units[u].loop for u in again} == {0}
+    for entry in plan.ledger.operators:
+        if entry.unit in again:
+            assert units.units[entry.recompute_at].loop == 1
+    assert plan.estimate.peak_bytes < _jitted("alpa", verify=None).plan(*_arguments()).peak_bytes
+
+
+def test_xla_lays_a_scanned_stack_out_as_an_unrolled_one():
+    options = {"in_shardings": _megatron_specs()}
+    scanned, unrolled = (
+        _jitted("xla", loss, **options).plan(*_arguments()) for loss in (_loss, _unrolled_loss)
+    )
+    for plan in (scanned, unrolled):
+        assert plan.estimate.collectives == plan.compiled.collectives
+        assert plan.estimate.peak_bytes == pytest.approx(plan.compiled.peak_bytes, rel=0.1)
+    assert scanned.estimate.peak_bytes == pytest.approx(unrolled.estimate.peak_bytes, rel=0.3)
+
+
+@pytest.mark.parametrize("planner", [n for n in PLANNERS if n not in OPENING])
+def test_the_others_say_that_they_cannot(planner):
+    mesh_shape = (2, 4) if PLANNERS[planner].is_sharding else (1,)
+    options = {"mesh_shape": mesh_shape, "planner": planner, "verify": None}
+    assert not PLANNERS[planner].opens_loops
+    with pytest.raises(LoopNotSupportedError, match="open_loops=False"):
+        kiwi.plan(layers().step, *layers().args, memory_budget="1GiB", **options)
+
+
+def test_without_opening_loops_they_plan_scans_as_operators():
+    options = {"mesh_shape": (2, 4), "memory_budget": "1GiB", "verify": None}
+    plan = kiwi.plan(
+        layers().step, *layers().args, planner="two-stage", open_loops=False, **options
+    )
+    assert not plan.execution.units.graph.program.loops
