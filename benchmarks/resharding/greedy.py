@@ -43,12 +43,14 @@ def greedy_path(
     return tuple(steps)
 
 
-def _single_move(table: ReshardingTable, source: TensorSharding, target: TensorSharding) -> Step:
+def _single_move(
+    table: ReshardingTable, source: TensorSharding, target: TensorSharding
+) -> ReshardingStep:
     """The cheapest one move between neighbours."""
     mesh, size = table.mesh, table.tensor_bytes
     graph = move_graph(mesh.shape, divisible_pattern(table.shape, mesh))
     traffic = graph.cheapest_move(graph.index[source], graph.index[target], mesh, size)
-    return Step.of(traffic, mesh, size, source, target)
+    return ReshardingStep.of(traffic, mesh, size, source, target)
 
 
 def _transforms(table: ReshardingTable, state: TensorSharding) -> Iterator[TensorSharding]:

@@ -20,9 +20,7 @@ OPENING = ("joint", "alpa", "xla", "alpa+dots", "alpa+megatron")
 
 def _layer(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
     y = x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-3)
-    q, k, v = (
-        (y @ w[name]).reshape(*x.shape[:2], HEADS, -1) for name in ("query", "key", "value")
-    )
+    q, k, v = ((y @ w[name]).reshape(*x.shape[:2], HEADS, -1) for name in ("query", "key", "value"))
     scores = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k))
     mixed = jnp.einsum("bhqk,bkhd->bqhd", scores, v).reshape(x.shape)
     return x + mixed @ w["out"], None
