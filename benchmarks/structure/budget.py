@@ -76,7 +76,12 @@ def _sender(frame: FrameType) -> str | None:
 
 
 def _module(frame: FrameType) -> str:
-    return frame.f_globals.get("__name__", "")
+    """The module of a function; of a method, the one of the object's class, inherited or not."""
+    defined = frame.f_globals.get("__name__", "")
+    if not _is_ours(defined) or frame.f_code.co_varnames[:1] != ("self",):
+        return defined
+    own = type(frame.f_locals.get("self")).__module__
+    return own if _is_ours(own) else defined
 
 
 def _is_wrapper(frame: FrameType) -> bool:

@@ -17,7 +17,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path as PlotPath
 
 from benchmarks.structure.budget import Passes
-from benchmarks.structure.imports import imports, layers, room, sources
+from benchmarks.structure.imports import circles, imports, layers, room, sources
 
 INK, PAPER, BAND, BOX, LINE = "#263238", "#fafafa", "#eceff1", "#cfd8dc", "#546e7a"
 FONT_SIZE = 9
@@ -85,7 +85,10 @@ def _row_of(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def _depths(inside: Set[str], passes: Passes) -> dict[str, int]:
+    """The longest way to each module inside of a layer, without steps within a circle."""
     senders = {m: {a for a, b in passes if b == m and a in inside} for m in inside}
+    for circle in circles(senders):
+        senders.update({m: senders[m] - {*circle} for m in circle})
     found: dict[str, int] = {}
     for module in TopologicalSorter(senders).static_order():
         found[module] = max((found[sender] + 1 for sender in senders[module]), default=0)
