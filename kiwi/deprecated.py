@@ -13,6 +13,7 @@ from typing import Any
 MOVED = {
     "kiwi.mesh": {
         "can_scatter": "kiwi.xla.rules.partitioner.can_scatter",
+        "Step": "kiwi.mesh.ReshardingStep",
         "measure_cluster": "kiwi.measure_cluster",
         "moved_itemsize": "kiwi.xla.rules.partitioner.moved_itemsize",
         "record_profile": "kiwi.record_profile",

@@ -1,6 +1,7 @@
 """The pictures of `docs/architecture.md`: the rooms, and the way of the memory budget."""
 
 import ast
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -24,7 +25,7 @@ FONT_SIZE = 9
 LETTER = 0.085
 """Inches of one letter in a box."""
 
-WIDTH, WIDTH_OF_ROOMS, LEFT, ROW, HALF = 10.5, 13.0, 1.4, 0.62, 0.24
+WIDTH, LEFT, ROW, HALF = 10.5, 1.4, 0.62, 0.24
 """Inches, but for half the height of a box, which is in rows."""
 
 Place: TypeAlias = tuple[float, float]
@@ -42,6 +43,7 @@ class Row:
 
 def draw_budget(passes: Passes, file: Path) -> None:
     """Draws which module passes the memory budget to which, from the highest layer down."""
+    passes = merged(passes)
     rows = budget_rows(passes)
     strands = _strands(rows, passes)
     places = _places(_ordered(rows, strands), strands)
@@ -61,8 +63,31 @@ def draw_budget(passes: Passes, file: Path) -> None:
     _save(figure, file)
 
 
+def merged(passes: Passes) -> Passes:
+    """The passes with one name for the modules of a room that pass the budget back and forth.
+
+    A loop calls what it repeats, and is called with it: within a room that is no way upward.
+    """
+    names: dict[str, str] = {}
+    for name in {room(module) for pair in passes for module in pair}:
+        inside = {m for pair in passes for m in pair if room(m) == name}
+        receivers = {m: {b for a, b in passes if a == m and b in inside} for m in inside}
+        for circle in circles(receivers):
+            joined = f"kiwi.{name}.{' · '.join(_short(module) for module in circle)}"
+            names.update(dict.fromkeys(circle, joined))
+    found: Passes = Counter()
+    for (sender, receiver), count in passes.items():
+        pair = names.get(sender, sender), names.get(receiver, receiver)
+        if pair[0] != pair[1]:
+            found[pair] += count
+    return found
+
+
 def budget_rows(passes: Passes) -> list[Row]:
-    """The modules that get the budget, by layer; in a layer each stands below its senders."""
+    """The modules that get the budget, by layer; in a layer each stands below its senders.
+
+    `passes` are `merged`.
+    """
     modules = {module for pair in passes for module in pair}
     rows = []
     for layer in layers():
@@ -76,8 +101,9 @@ def budget_rows(passes: Passes) -> list[Row]:
 
 def upward(passes: Passes) -> list[tuple[str, str]]:
     """The passes that do not go to a lower row of the picture."""
-    rows = _row_of(budget_rows(passes))
-    return [(sender, to) for sender, to in passes if rows[sender] >= rows[to]]
+    order = merged(passes)
+    rows = _row_of(budget_rows(order))
+    return [(sender, to) for sender, to in order if rows[sender] >= rows[to]]
 
 
 def _row_of(rows: Sequence[Row]) -> dict[str, int]:
@@ -85,10 +111,8 @@ def _row_of(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def _depths(inside: Set[str], passes: Passes) -> dict[str, int]:
-    """The longest way to each module inside of a layer, without steps within a circle."""
+    """The longest way to each module inside of a layer."""
     senders = {m: {a for a, b in passes if b == m and a in inside} for m in inside}
-    for circle in circles(senders):
-        senders.update({m: senders[m] - {*circle} for m in circle})
     found: dict[str, int] = {}
     for module in TopologicalSorter(senders).static_order():
         found[module] = max((found[sender] + 1 for sender in senders[module]), default=0)
@@ -158,8 +182,9 @@ def _spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
 def draw_rooms(file: Path) -> None:
     """Draws the rooms by layer: their size, their sentence, and a dot for each room they import."""
     listed = [name for layer in layers() for name in layer if name != "__main__"]
-    figure, axes = _canvas(WIDTH_OF_ROOMS, 0.3 * len(listed) + 0.9)
-    column = {name: 8.45 + 0.2 * k for k, name in enumerate(listed)}
+    column = {name: 8.6 + 0.2 * k for k, name in enumerate(listed)}
+    width = column[listed[-1]] + 0.7
+    figure, axes = _canvas(width, 0.3 * len(listed) + 1)
     slanted = {"rotation": 60, "rotation_mode": "anchor", "ha": "left", "va": "center"}
     axes.text(1.3, 1, "modules", ha="right", va="center", color=LINE)
     axes.text(1.95, 1, "lines", ha="right", va="center", color=LINE)
@@ -176,7 +201,7 @@ def draw_rooms(file: Path) -> None:
         dots = [column[other] for other in sorted(_imported_rooms(name) & set(listed))]
         axes.scatter(dots, [-number] * len(dots), s=18, color=LINE, zorder=3)
         axes.scatter([column[name]], [-number], s=20, marker="s", color=BOX, zorder=3)
-    axes.set(xlim=(0, WIDTH_OF_ROOMS), ylim=(-len(listed) + 0.4, 2.9))
+    axes.set(xlim=(0, width), ylim=(-len(listed) + 0.4, 3.4))
     _save(figure, file)
 
 

@@ -1,8 +1,5 @@
 """Devices, links, layouts of tensors, and the price of moving data between layouts."""
 
-import warnings
-from typing import Any
-
 from kiwi.mesh.assignment import Assignment as Assignment
 from kiwi.mesh.assignment import AxisLinks as AxisLinks
 from kiwi.mesh.assignment import best_assignment as best_assignment
@@ -28,10 +25,3 @@ from kiwi.mesh.profile_table import ProfileTable as ProfileTable
 from kiwi.mesh.resharding import ReshardingStep as ReshardingStep
 from kiwi.mesh.resharding import ReshardingTable as ReshardingTable
 from kiwi.mesh.sharding import TensorSharding as TensorSharding
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Step":  # kept for one release
-        warnings.warn("kiwi.mesh.Step is ReshardingStep now.", DeprecationWarning, stacklevel=2)
-        return ReshardingStep
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
