@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.resources import files
 
+from kiwi.codec import from_plain
 from kiwi.errors import InvalidArgumentError, UnknownProfileError
 
 
@@ -160,12 +161,11 @@ def _check_fraction(name: str, value: float) -> None:
 
 def _catalogue() -> Mapping[str, Hardware]:
     text = files("kiwi.mesh").joinpath("catalogue.toml").read_text(encoding="utf-8")
-    found = {}
-    for name, entry in tomllib.loads(text).items():
-        links = {k: Link(**entry.pop(k)) for k in ("intra_link", "inter_link")}
-        nodes = entry.pop("devices_per_node", None)  # TOML has no null
-        found[name] = Hardware(name=name, devices_per_node=nodes, **links, **entry)
-    return found
+    return {
+        # TOML has no null.
+        name: from_plain({"name": name, "devices_per_node": None, **entry}, Hardware, name=name)
+        for name, entry in tomllib.loads(text).items()
+    }
 
 
 CATALOGUE = _catalogue()
