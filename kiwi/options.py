@@ -200,7 +200,8 @@ class Options(SearchOptions, TargetOptions):
 
     - `open_loops`: plans the body of a `jax.lax.scan` operator by operator, once for all its
       iterations. False plans each scan as one operator that is not sharded. Planners of schedules
-      ("two-stage", the paper's models, those of one device) need False where there is a scan.
+      ("two-pass", "two-stage", the paper's models, those of one device) need False where there is
+      a scan.
     - `constraints`: a `kiwi.Constraints`: shardings of arguments by path, and which arguments are
       not replicated. `kiwi.hint` pins values inside of `fun`.
     - `static_argnums`, `static_argnames`, `donate_argnums`, `donate_argnames`, `in_shardings`,

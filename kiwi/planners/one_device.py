@@ -94,8 +94,9 @@ class OneDevicePlanner(Planner):
         proven bound, `BudgetNotMetError` if no schedule fits as compiled, `InvalidProblemError`
         where the planner cannot take the graph.
         """
-        problem = self.formulate(step, budget_bytes, tools.settings)
-        one_device = OneDevice.of(self._keeping_all(step, problem), problem.fixed.target)
+        own = start or Start(self.formulate(step, budget_bytes, tools.settings))
+        base = self._keeping_all(step, own.problem, budget_bytes)
+        one_device = OneDevice.of(base, own.problem.fixed.target)
         seconds = max(0.1, tools.settings.time_limit_seconds / MOST_ROUNDS)
         search = Search(one_device.graph, self.name, seconds)
         return self.tightened(one_device, search.within, budget_bytes, tools)
@@ -125,15 +126,13 @@ class OneDevicePlanner(Planner):
         )
         return ClosedLoop(self, search, budget_bytes, tools).run()
 
-    def _keeping_all(self, step: StepToPlan, problem: PlanningProblem) -> Plan:
+    def _keeping_all(self, step: StepToPlan, problem: PlanningProblem, budget_bytes: int) -> Plan:
         """Without a limit the only solution: on one device every node has one option."""
         assert all(len(node.costs) == 1 for node in problem.problem.nodes)
         only = (0,) * len(problem.problem.nodes)
         unlimited = replace(problem.problem, limit_bytes=None)
         result = conclude(unlimited, only, -math.inf, solver=self.name)
-        limit_bytes = problem.problem.limit_bytes
-        assert limit_bytes is not None
-        return self.plan_of(step, Solved(problem, only), result, limit_bytes)
+        return self.plan_of(step, Solved(problem, only), result, budget_bytes)
 
 
 def scheduled(step: OneDevice, result: RematResult, limit_bytes: int, seed: int = 0) -> Plan:

@@ -45,8 +45,8 @@ class PaperModel(Planner):
         **Raises:** `InfeasibleBudgetError`, `NoPlanFoundError`; `BudgetNotMetError` if none fits as
         compiled.
         """
-        problem = self.formulate(step, budget_bytes, tools.settings)
-        graph = sharded_graph(problem)
+        own = start or Start(self.formulate(step, budget_bytes, tools.settings))
+        problem, graph = own.problem, sharded_graph(own.problem)
 
         def plan_within(limit_bytes: int) -> Plan:
             answer = self._answer(graph, limit_bytes, tools)

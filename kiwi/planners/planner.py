@@ -62,16 +62,19 @@ class Planner(ABC):
 
         **Arguments:**
 
-        - `start`: a problem at hand, and a solution to begin with (see `start_for`). Planners
-          without such a problem pass over it.
+        - `start`: the step's problem where it is at hand (see `start_for`), and a solution of it
+          to begin with, of which planners of schedules make no use.
 
         **Raises:** `InfeasibleBudgetError` or `NoPlanFoundError` where there is no plan;
         `BudgetNotMetError` where none fits as compiled.
         """
 
     def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> Start | None:
-        """What plans for budgets from `budget_bytes` on can share; None if that is nothing."""
-        return None
+        """What plans for budgets from `budget_bytes` on share; None if that is nothing.
+
+        The smallest budget's problem has the most copies of operands: it serves all budgets.
+        """
+        return Start(self.formulate(step, budget_bytes, settings))
 
     def check(self, mesh: DeviceMesh) -> None:
         """Raises `InvalidMeshError` where it cannot plan for the mesh."""

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
-from kiwi.options import Settings
 from kiwi.planners.closed_loop import ClosedLoop, Orders, Proposal, Refusal
 from kiwi.planners.infeasible_pins import blamed
 from kiwi.planners.planner import Planner
@@ -75,10 +74,6 @@ def late_seconds(time_limit_seconds: float) -> float:
 @dataclass(frozen=True)
 class ProblemPlanner(Planner):
     """A planner whose plans are solutions of `formulate`'s problem."""
-
-    def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> Start | None:
-        """The smallest budget's problem has the most copies of operands: it serves all budgets."""
-        return Start(self.formulate(step, budget_bytes, settings))
 
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None

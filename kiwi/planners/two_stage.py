@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
-from kiwi.options import Settings
 from kiwi.planners.closed_loop import ClosedLoop
 from kiwi.planners.limit_search import LimitSearch
 from kiwi.planners.planner import Planner
@@ -51,10 +50,6 @@ class Sharded:
 class TwoStage(Planner):
     """Sharding under growing budgets, then recomputation of each sharding's chain."""
 
-    def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> Start:
-        """The smallest budget's problem has the most copies of operands: it serves all budgets."""
-        return Start(self.formulate(step, budget_bytes, settings))
-
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
     ) -> Plan:
@@ -64,7 +59,7 @@ class TwoStage(Planner):
         working set, `BudgetNotMetError` if none fits as compiled, `InvalidProblemError` if the step
         has no backward pass.
         """
-        own = start or self.start_for(step, budget_bytes, tools.settings)
+        own = start or Start(self.formulate(step, budget_bytes, tools.settings))
         try:
             return self._planned(step, own.problem, budget_bytes, tools)
         except BudgetNotMetError:

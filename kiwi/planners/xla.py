@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from jax.sharding import PartitionSpec
 
 from kiwi.hlo.loops import RESULT
-from kiwi.hlo.program import Literal, Program
+from kiwi.hlo.program import Program
 from kiwi.hlo.scoped_evaluation import evaluate_scoped
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.options import Settings
@@ -104,14 +104,12 @@ def _of_carries(
 ) -> Iterator[tuple[int, TensorSharding]]:
     """What an iteration starts from and what a loop leaves lie as what an iteration hands on: XLA
     gives one sharding to all three, and has no instruction for the former."""
-    for loop in program.loops:
-        for carry in loop.carries:
-            lies = None if isinstance(carry.next, Literal) else found.get(carry.next)
-            if lies is not None:
-                yield carry.current, lies
-    for equation in program.equations:
-        if equation.name == RESULT and equation.inputs[0] in found:
-            yield equation.outputs[0], found[equation.inputs[0]]
+    carries = (carry for loop in program.loops for carry in loop.carries)
+    pairs = [(carry.current, carry.next) for carry in carries]
+    pairs += [(e.outputs[0], e.inputs[0]) for e in program.equations if e.name == RESULT]
+    for value, handed_on in pairs:
+        if isinstance(handed_on, int) and handed_on in found:
+            yield value, found[handed_on]
 
 
 def _value_of(
