@@ -40,11 +40,11 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from kiwi.emit.execution import Execution
-from kiwi.emit.loop_bodies import LoopBody, ScheduledUnit, dataflow, loop_bodies
 from kiwi.hlo.in_place import is_of_library, overwritable, overwritable_by_operand
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK
 from kiwi.hlo.unit import Unit
 from kiwi.memory.live_ranges import temporaries
+from kiwi.memory.loop_bodies import LoopBody, ScheduledUnit, dataflow, loop_bodies
 from kiwi.mesh import TensorSharding
 from kiwi.xla.rules.scaled_operands import is_scaled
 

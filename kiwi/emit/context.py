@@ -10,8 +10,8 @@ import jax
 
 from kiwi.emit.barriers import Barriers, barriers
 from kiwi.emit.execution import Execution
-from kiwi.emit.loop_bodies import Dataflow, LoopBody, dataflow, loop_bodies
 from kiwi.hlo.loops import RESULT, SLICE, STACK
+from kiwi.memory.loop_bodies import Dataflow, LoopBody, dataflow, loop_bodies
 from kiwi.mesh import DeviceMesh, TensorSharding
 
 

@@ -14,12 +14,12 @@ from jax import numpy as jnp
 
 from kiwi.emit.barriers import Barrier
 from kiwi.emit.context import Context
-from kiwi.emit.loop_bodies import LoopBody, ScheduledUnit
 from kiwi.hlo.fusion import is_map
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK, Carry, Loop
 from kiwi.hlo.program import Literal
 from kiwi.hlo.unit import Unit
+from kiwi.memory.loop_bodies import LoopBody, ScheduledUnit
 from kiwi.mesh import TensorSharding
 from kiwi.problem.edges import resharding_table
 from kiwi.xla.name_scopes import RESHARD_SCOPE, scope_name

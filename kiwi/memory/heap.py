@@ -1,41 +1,137 @@
-"""How much memory XLA's heap needs for buffers of known lives: more than what is alive at once.
+"""How much memory XLA's heap needs for buffers of known live ranges: more than is alive at once.
 
 XLA gives every temporary one offset for its whole life, so that free memory may lie in pieces
 too small for what comes. Its `GlobalDecreasingSizeBestFitHeap` (xla/service/heap_simulator)
-places buffers from the largest to the smallest, each in the smallest gap that is free during
-its whole life; it tries the order by size and that by length of life, and takes the better.
+places buffers one after the other, each in the smallest gap that is free during its whole life. It
+tries two orders, and takes the better: by size, then length of life, and the other way round; of
+equal ones the buffer that is defined first comes first. The length of a life counts how many
+buffers are allocated and freed meanwhile. A buffer that is written over another one shares its
+place.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numba
 import numpy as np
 
-from kiwi.solver.problem import Interval
+from kiwi.hlo.units import UnitGraph
+from kiwi.memory.timeline import Buffer
 
-_NO_BOUND = 2**62
+NO_BOUND = 2**62
 
 
-def packed_bytes(buffers: Sequence[Interval]) -> int:
+class Lives(NamedTuple):
+    """The buffers of a heap; times from `begin` to `last`, both included.
+
+    - `size`: bytes; `rank`: the place of its size among all.
+    - `into`: the number of the buffer that is written over it, if it ends just before that
+      begins; -1 for none.
+    - `events`: for each time how many other buffers are allocated and freed there.
+    """
+
+    begin: np.ndarray
+    last: np.ndarray
+    size: np.ndarray
+    rank: np.ndarray
+    into: np.ndarray
+    events: np.ndarray
+
+
+def allocated_bytes(buffers: Sequence[Buffer], horizon: int, units: UnitGraph) -> int:
+    """What XLA allocates: what the whole step holds, and a heap for the rest."""
+    throughout, temporaries = split(buffers, horizon, units)
+    return throughout + heap_bytes(temporaries)
+
+
+def split(buffers: Sequence[Buffer], horizon: int, units: UnitGraph) -> tuple[int, list[Buffer]]:
+    """The bytes that XLA holds throughout, and the buffers that it puts on its heap.
+
+    A result that takes over an argument's buffer belongs to that buffer, which is held
+    throughout.
+    """
+    takes_over = {units.producer[r] for r in units.aliased_results}
+    throughout, heap = 0, []
+    for buffer in buffers:
+        if buffer.kind == "argument" or (buffer.start == 0 and buffer.end == horizon):
+            throughout += buffer.bytes
+        elif buffer.kind != "result" or buffer.index not in takes_over or buffer.end < horizon:
+            heap.append(buffer)
+    return throughout, heap
+
+
+def heap_bytes(buffers: Sequence[Buffer]) -> int:
     """The size of the heap for these buffers; at least the peak of their sum."""
     if not buffers:
         return 0
-    fields = np.array([(b.start, b.end, b.bytes) for b in buffers], dtype=np.int64)
-    start, end, size = fields.T
-    length = end - start
-    orders = (
-        np.lexsort((start, -length, -size)),
-        np.lexsort((start, -size, -length)),
-    )
-    return min(int(placed_bytes(order, start, end - 1, size, _NO_BOUND)[0]) for order in orders)
+    begin, end, size = np.array([(b.start, b.end, b.bytes) for b in buffers], dtype=np.int64).T
+    events = np.zeros(end.max(), dtype=np.int64)
+    lives = Lives(begin.copy(), end - 1, size.copy(), ranks(size), _writers(buffers), events)
+    return int(placed_bytes(lives, NO_BOUND)[0])
+
+
+def ranks(size: np.ndarray) -> np.ndarray:
+    """For each size its place among the different ones."""
+    return np.searchsorted(np.unique(size), size).astype(np.int64)
+
+
+def _writers(buffers: Sequence[Buffer]) -> np.ndarray:
+    """For each buffer the one that is written over it, -1 for none."""
+    results: dict[tuple[int, int, int], int] = {}
+    for k, b in enumerate(buffers):
+        if b.kind == "result":
+            results.setdefault((b.start, b.index, b.bytes), k)
+    keys = ((b.end, b.overwritten_by, b.bytes) for b in buffers)
+    return np.array([results.get(k, -1) if k[1] >= 0 else -1 for k in keys], dtype=np.int64)
 
 
 @numba.njit(cache=True, nogil=True)
-def placed_bytes(order, begin, last, size, bound):
+def placed_bytes(lives, bound):
+    """The heap as XLA builds it, and the buffer at its top; any size above `bound` beyond that."""
+    begin, size, length = lives.begin.copy(), lives.size.copy(), _lengths(lives)
+    for b in range(len(size)):
+        # A buffer that is written over another one shares its place, and comes when that does.
+        other = lives.into[b]
+        if other >= 0 and begin[other] == lives.last[b] + 1:
+            begin[other], length[other], size[b] = begin[b], length[b], 0
+    count, times = len(size), len(lives.events)
+    by_size, by_length = np.empty(count, np.int64), np.empty(count, np.int64)
+    for b in range(count):
+        early = times - begin[b]
+        by_size[b] = -(((lives.rank[b] << 20 | length[b]) << 20) | early)
+        by_length[b] = -(((length[b] << 20 | lives.rank[b]) << 20) | early)
+    heap, top = _best_fit(np.argsort(by_size, kind="mergesort"), begin, lives.last, size, bound)
+    other_order = np.argsort(by_length, kind="mergesort")
+    other_heap, other_top = _best_fit(other_order, begin, lives.last, size, bound)
+    if other_heap < heap:
+        heap, top = other_heap, other_top
+    return heap, begin[top], lives.last[top]
+
+
+@numba.njit(cache=True, nogil=True)
+def _lengths(lives):
+    """How long each buffer lives, as XLA counts: by how many are allocated and freed meanwhile."""
+    times = len(lives.events)
+    starts, allocated = np.zeros(times + 1, np.int64), np.zeros(times, np.int64)
+    starts[1:] = lives.events
+    for b in range(len(lives.size)):
+        if lives.size[b]:
+            allocated[lives.begin[b]] += 1
+            starts[lives.begin[b] + 1] += 1
+            starts[lives.last[b] + 1] += 1
+    starts = np.cumsum(starts)
+    found = np.empty(len(lives.size), np.int64)
+    for b in range(len(lives.size)):
+        begin, last = lives.begin[b], lives.last[b]
+        found[b] = starts[last] + allocated[last] - starts[begin]
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _best_fit(order, begin, last, size, bound):
     """The heap by best fit in an order, and the buffer at its top; ends where it exceeds `bound`.
 
-    Buffers live from `begin` to `last`, both included. Those that have their place are kept from
-    the bottom to the top of the heap.
+    The buffers that have their place are kept from the bottom to the top of the heap.
     """
     count, top, highest, placed = len(order), 0, 0, 0
     starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)

@@ -1,4 +1,4 @@
-"""When values occupy memory: intervals of unit indices, given a residency.
+"""When values occupy memory: intervals of points of time, given who computes and reads them when.
 
 1. An argument that is not donated is held throughout.
 2. A donated argument is held until the result that takes over its buffer is computed, and the
@@ -10,9 +10,10 @@
    has to be the next unit, or to read what a library call yielded: other readers find the value
    behind a barrier, see `kiwi.emit.barriers`, and XLA does not write over such operands (10 models
    of `benchmarks/fidelity`, CPU and GPU).
-5. While a unit runs it also holds its workspace. What is recomputed for one reader runs one after
-   the other, but at one point of time: copies of operands, which are many, are left out there.
-6. What lies in host memory (`kiwi.hlo.host_memory`) takes none; what is fetched from there is as in
+5. While a unit runs it also holds its workspace. Units that are recomputed for one reader run one
+   after the other; where they share that reader's point of time, copies of operands, which are
+   many, are left out.
+6. A value in host memory (`kiwi.hlo.host_memory`) takes none; what is fetched from there is as in
    4.
 
 In the body of an opened loop (`kiwi.hlo.loops`) the same holds within one iteration, and
@@ -23,6 +24,8 @@ In the body of an opened loop (`kiwi.hlo.loops`) the same holds within one itera
 9. What an iteration starts from is held in one place for the whole loop. What it hands on is
    written there, unless the iteration still reads the former value when it is computed.
 10. An element of what is stacked is copied for each reader, while that runs.
+
+A point of time is that of a unit, or of a step of a schedule (`kiwi.memory.runs`).
 """
 
 import functools
@@ -35,83 +38,103 @@ from kiwi.hlo.loops import CARRY, SLICE, STACK
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.residency import Residency, UnitResidency
-from kiwi.solver.problem import Interval
+from kiwi.memory.timeline import Buffer
 
 
 @dataclass(frozen=True)
-class Lifetimes:
-    """Precomputed facts of a unit graph that lifetimes depend on.
+class Run:
+    """One computation of a unit, at the point of time `start`.
 
-    `overwritten` are pairs of a unit and a reader that may overwrite its result, if nothing reads
-    it any more, `handed_on` the units that write theirs where an iteration keeps what the next one
-    starts from.
+    - `end`: the point of its last reader. `uses`: those of all its readers.
+    - `overwritten_by`: the unit that reads it at `end` and writes its result over it; -1 for none.
+    - `shares_point`: other units run at the same point of time.
+    """
+
+    start: int
+    end: int
+    uses: tuple[int, ...] = ()
+    overwritten_by: int = -1
+    shares_point: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class LiveRanges:
+    """The rules above for units that run at points of time.
+
+    - `loops`: for each point of time the loops around what runs there, outermost first.
+    - `first_run`: for each unit the point of time of its first computation.
     """
 
     units: UnitGraph
-    overwritten: frozenset[tuple[int, int]]
-    handed_on: frozenset[int] = frozenset()
+    loops: tuple[tuple[int, ...], ...]
+    first_run: Sequence[int]
 
     @classmethod
-    def of(cls, units: UnitGraph, target: str) -> "Lifetimes":
-        """Finds the values that a compiler, one of `hoisted.TARGETS`, overwrites in place."""
-        victims = ((_overwrites(units, unit, target), unit.index) for unit in units.units)
-        found = {(victim, reader) for victim, reader in victims if victim is not None}
-        return cls(units, frozenset(found), frozenset(_handed_on(units)))
+    def of(cls, units: UnitGraph) -> "LiveRanges":
+        """A point of time for each unit, in order; what runs again shares its first reader's."""
+        around = units.graph.program.loops_around
+        return cls(units, tuple(around(u.loop) for u in units.units), range(len(units.units)))
 
     @property
     def horizon(self) -> int:
         """The number of points of time."""
-        return max(1, len(self.units.units))
+        return max(1, len(self.loops))
 
-    def of_argument(self, argument: int, local_bytes: int) -> tuple[Interval, ...]:
+    @functools.cached_property
+    def spans(self) -> dict[int, tuple[int, int]]:
+        """For each loop its points of time, half-open."""
+        found: dict[int, tuple[int, int]] = {}
+        for time, loops in enumerate(self.loops):
+            found.update((loop, (found.get(loop, (time, 0))[0], time + 1)) for loop in loops)
+        return found
+
+    def of_argument(self, argument: int, local_bytes: int) -> tuple[Buffer, ...]:
         """Cases 1, 2 and 6."""
         if argument in self.units.graph.program.host_values:
             return ()
         end = self._end_of_argument.get(argument, self.horizon)
-        return (Interval(0, end, local_bytes),)
+        return (Buffer(0, end, local_bytes, "argument", argument),)
 
     @functools.cached_property
     def _end_of_argument(self) -> dict[int, int]:
         """Case 2: when the buffer of a donated argument passes to a result."""
-        producer = self.units.producer
-        return {source: producer[r] for r, source in self.units.aliased_results.items()}
+        pairs = self.units.aliased_results.items()
+        return {source: self.first_run[self.units.producer[r]] for r, source in pairs}
 
     def operands_held(self, unit: int) -> tuple[int, int]:
         """For how long a unit holds its operands: while it runs, or, where it only takes elements
         of them, until the last iteration ends."""
         found = self.units.units[unit]
         if self.units.border(found) == SLICE and found.loop is not None:
-            return self.units.spans[found.loop]
-        return (unit, unit + 1)
+            return self.spans[found.loop]
+        return (self.first_run[unit], self.first_run[unit] + 1)
 
     def of_unit(
         self,
         unit: Unit,
-        residency: UnitResidency,
-        option: Residency,
-        local_bytes: int,
+        runs: Sequence[Run],
+        result_bytes: int,
         workspace: Sequence[int],
-        workspace_again: Sequence[int],
-    ) -> tuple[Interval, ...]:
-        """Cases 3 to 6 for one option of a unit.
+        workspace_shared: Sequence[int],
+    ) -> tuple[Buffer, ...]:
+        """Cases 3 to 10.
 
-        `workspace` are the bytes of each buffer, `workspace_again` where the unit is recomputed.
+        `workspace` are the bytes of each buffer that the unit needs while it runs,
+        `workspace_shared` at a point of time that it shares.
         """
-        starts = [unit.index]
-        if option.recompute_at is not None:
-            starts.append(option.recompute_at)
-        intervals = [
-            Interval(start, end, count * local_bytes)
-            for start, end, count in self._lives(unit, residency, option)
+        own = ("result", unit.index)
+        overwritten_by = {run.end: run.overwritten_by for run in runs}
+        buffers = [
+            Buffer(start, end, count * result_bytes, *own, overwritten_by.get(end, -1))
+            for start, end, count in self._held(unit, runs)
             if end > start
         ]
-        for t, sizes in zip(starts, (workspace, workspace_again), strict=False):
-            intervals += [Interval(t, t + 1, size) for size in sizes]
-        return tuple(intervals)
+        for run in runs:
+            sizes = workspace_shared if run.shares_point else workspace
+            buffers += [Buffer(run.start, run.start + 1, size, *own) for size in sizes]
+        return tuple(buffers)
 
-    def _lives(
-        self, unit: Unit, residency: UnitResidency, option: Residency
-    ) -> list[tuple[int, int, int]]:
+    def _held(self, unit: Unit, runs: Sequence[Run]) -> list[tuple[int, int, int]]:
         """When the unit's results exist, half-open, and how many elements of them."""
         if any(output in self.units.graph.program.host_values for output in unit.outputs):
             return []
@@ -119,58 +142,69 @@ class Lifetimes:
             return [(0, self.horizon, 1)]
         border = self.units.border(unit)
         if border == SLICE:
-            return [(u.time, u.time + 1, 1) for u in self.units.uses[unit.index]]
+            return [(time, time + 1, 1) for run in runs for time in run.uses]
         if border == STACK:
             assert unit.loop is not None
             outer = self.units.graph.program.loops[unit.loop].parent
-            start, _ = self.units.spans[unit.loop]
-            return [(start, self._held(outer, max(option.end, unit.index)) + 1, 1)]
-        if option.recompute_at is None:
-            return list(self._life(unit, unit.index, option.end))
-        first_end = max(residency.last_forward_use, unit.index)
-        return [
-            *self._life(unit, unit.index, first_end),
-            *self._life(unit, option.recompute_at, option.end),
-        ]
+            last = max(runs[-1].end, self.first_run[unit.index])
+            return [(self.spans[unit.loop][0], self._until(outer, last) + 1, 1)]
+        return [held for run in runs for held in self._of_run(unit, run)]
 
-    def _life(self, unit: Unit, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """One computation's result, from `start` until the reader at `end`; cases 4, 7, 8, 9."""
-        in_place = (unit.index, end) in self.overwritten
-        program = self.units.graph.program
-        depth = len(program.loops_around(unit.loop))
-        around = program.loops_around(self.units.units[start].loop)[:depth]
+    def _of_run(self, unit: Unit, run: Run) -> Iterator[tuple[int, int, int]]:
+        """One computation's result; cases 4, 7, 8, 9."""
+        program, start, end = self.units.graph.program, run.start, run.end
+        around = self.loops[start][: len(program.loops_around(unit.loop))]
         home = around[-1] if around else None
-        first, behind = self.units.spans[home] if home is not None else (0, self.horizon)
-        left = [k for k in around if not self._contains(k, end)]
-        last = end if not left else max(self._uses_within(unit, start, behind), default=start)
-        if unit.index in self.handed_on and start == unit.index:
+        first, behind = self.spans[home] if home is not None else (0, self.horizon)
+        left = [k for k in around if not self.spans[k][0] <= end < self.spans[k][1]]
+        within = [time for time in run.uses if start <= time < behind]
+        last = end if not left else max(within, default=start)
+        if unit.index in self._handed_on and start == self.first_run[unit.index]:
             pass  # The place is that of the carry.
         elif self.units.border(unit) == CARRY:
             yield first, behind, 1
         else:
-            yield start, max(self._held(home, last) + (0 if in_place else 1), start + 1), 1
+            more = 0 if run.overwritten_by >= 0 else 1
+            yield start, max(self._until(home, last) + more, start + 1), 1
         if left:
             count = prod(program.loops[k].length for k in left)
             outer = program.loops[left[0]].parent
-            yield self.units.spans[left[0]][0], self._held(outer, end) + 1, count
+            yield self.spans[left[0]][0], self._until(outer, end) + 1, count
 
-    def _contains(self, loop: int, time: int) -> bool:
-        start, end = self.units.spans[loop]
-        return start <= time < end
-
-    def _uses_within(self, unit: Unit, start: int, end: int) -> list[int]:
-        return [u.time for u in self.units.uses[unit.index] if start <= u.time < end]
-
-    def _held(self, loop: int | None, time: int) -> int:
+    def _until(self, loop: int | None, time: int) -> int:
         """Case 7: until when a value of `loop` is held for a reader at `time`."""
-        around = self.units.graph.program.loops_around
-        chain, depth = around(self.units.units[time].loop), len(around(loop))
-        return time if len(chain) <= depth else self.units.spans[chain[depth]][1] - 1
+        chain, depth = self.loops[time], len(self.units.graph.program.loops_around(loop))
+        return time if len(chain) <= depth else self.spans[chain[depth]][1] - 1
 
     def _is_fresh_result(self, unit: Unit) -> bool:
         """Case 3; a unit with several results counts if any of them is one."""
         results = self.units.graph.program.result_values
         return any(o in results and o not in self.units.aliased_results for o in unit.outputs)
+
+    @functools.cached_property
+    def _handed_on(self) -> frozenset[int]:
+        """Case 9: the units that write their result where the iteration found the former value."""
+        return frozenset(_handed_on(self.units))
+
+
+def runs_of(
+    units: UnitGraph,
+    unit: Unit,
+    residency: UnitResidency,
+    option: Residency,
+    overwritten: frozenset[tuple[int, int]],
+) -> tuple[Run, ...]:
+    """The computations that a residency means; `overwritten` as `overwritten_pairs` finds them."""
+
+    def run(start: int, end: int, *, shares_point: bool = False) -> Run:
+        by = end if (unit.index, end) in overwritten else -1
+        return Run(start, end, uses, by, shares_point)
+
+    uses = tuple(use.time for use in units.uses[unit.index])
+    if option.recompute_at is None:
+        return (run(unit.index, option.end),)
+    first_end = max(residency.last_forward_use, unit.index)
+    return run(unit.index, first_end), run(option.recompute_at, option.end, shares_point=True)
 
 
 def _handed_on(units: UnitGraph) -> Iterator[int]:
@@ -187,20 +221,35 @@ def _handed_on(units: UnitGraph) -> Iterator[int]:
                 yield producer
 
 
-def _overwrites(units: UnitGraph, unit: Unit, target: str) -> int | None:
-    """The unit whose result `unit` may overwrite. There is one place to write to: of several, the
-    one whose result it reads latest of all readers, and of these the neighbour."""
+def overwritten_pairs(units: UnitGraph, target: str) -> frozenset[tuple[int, int]]:
+    """Pairs of a unit and a reader that may write over its result, once nothing else reads it.
+
+    There is one place to write to: of several, the one whose result the reader reads latest of all
+    readers, and of these the neighbour. `target`: the compiler, one of
+    `kiwi.xla.rules.held_from_start.TARGETS`.
+    """
+    found = set()
+    for unit in units.units:
+        victims = [
+            producer.index
+            for _, producer in overwritable_temporaries(units, unit, target)
+            if producer.index == unit.index - 1 or is_of_library(units.graph, producer)
+        ]
+        if victims:
+            found.add((min(victims, key=lambda p: (units.uses[p][-1].time, -p)), unit.index))
+    return frozenset(found)
+
+
+def overwritable_temporaries(
+    units: UnitGraph, unit: Unit, target: str
+) -> Iterator[tuple[int, Unit]]:
+    """The temporaries that a unit may write its result over, each with the unit that yields it."""
     if any(output in units.aliased_results for output in unit.outputs):
-        return None
+        return iter(())
     values = overwritable(units.graph, unit)
     if target == "cpu":
         values += overwritable_by_operand(units.graph, unit)
-    found = [
-        producer.index
-        for _, producer in temporaries(units, unit, values)
-        if producer.index == unit.index - 1 or is_of_library(units.graph, producer)
-    ]
-    return min(found, key=lambda p: (units.uses[p][-1].time, -p), default=None)
+    return temporaries(units, unit, values)
 
 
 def temporaries(

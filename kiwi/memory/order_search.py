@@ -12,11 +12,12 @@ Units: bytes, and positions of steps, both ends included.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from typing import NamedTuple
 
 import numba
 import numpy as np
 
-from kiwi.memory.heap import placed_bytes
+from kiwi.memory.heap import NO_BOUND, Lives, placed_bytes, ranks
 
 MOST_TRIES = 20_000
 WORK = 8e9
@@ -30,11 +31,9 @@ ViT of 300 steps at 40 % ended above the budget, as it did with 0 for one of two
 NEAR = 8
 """Every other step to move is at most so many from where most is needed."""
 
-_NEVER = 2**62
-
 
 @dataclass(frozen=True)
-class Buffer:
+class MovingBuffer:
     """What is held from step `first` on until the last of `readers` has run.
 
     - `first`: -1 for what is there from the start. `is_behind`: it begins just after that step.
@@ -65,7 +64,7 @@ class Steps:
 
     runs: tuple[int, ...]
     precedes: frozenset[tuple[int, int]]
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[MovingBuffer, ...]
     swaps: bool = False
     constant_bytes: int = 0
     events: tuple[int, ...] = ()
@@ -79,8 +78,8 @@ class Steps:
 def needed_bytes(steps: Steps, order: Sequence[int] | None = None) -> int:
     """What an order of runs needs, by default the given one."""
     given = np.arange(len(steps.runs)) if order is None else np.array(order)
-    arrays = _arrays(steps)
-    needed, _, _, _ = _needed(_places(given, _ends(steps)), arrays, _NEVER, _NEVER)
+    buffers = _buffers_of(steps)
+    needed, _, _, _ = _needed(_places(given, _ends(steps)), buffers, NO_BOUND, NO_BOUND)
     return int(needed) + steps.constant_bytes
 
 
@@ -96,15 +95,15 @@ def better_order(
     - `anew`: the given order is out of question, and what is close to it: the best of all that
       are tried after a quarter of the moves, should it need more, too.
     """
-    buffers = max(1, len(steps.buffers))
-    tries = int(max(LEAST_TRIES, min(MOST_TRIES, WORK / buffers**2)))
+    count = max(1, len(steps.buffers))
+    tries = int(max(LEAST_TRIES, min(MOST_TRIES, WORK / count**2)))
     own = [int(each) - steps.constant_bytes for each in (limit_bytes, aim_bytes)]
     heat = HEAT * aim_bytes
     edges = _edges(steps)
     runs = len(steps.runs)
-    ties = (*_rows(edges, runs), *_rows(((b, a) for a, b in edges), runs))
-    ends, arrays = _ends(steps), _arrays(steps)
-    found = _search(ends, ties, arrays, own[0], own[1], tries, heat, seed, anew)
+    ties = _Ties(*_rows(edges, runs), *_rows(((b, a) for a, b in edges), runs))
+    ends, buffers = _ends(steps), _buffers_of(steps)
+    found = _search(ends, ties, buffers, own[0], own[1], tries, heat, seed, anew)
     return tuple(int(run) for run in found)
 
 
@@ -130,26 +129,55 @@ def _rows(pairs: Iterable[tuple[int, int]], count: int) -> tuple[np.ndarray, np.
     return np.array(starts, dtype=np.int64), np.array(entries, dtype=np.int64)
 
 
-def _arrays(steps: Steps) -> tuple[np.ndarray, ...]:
-    """Events of steps; of buffers bytes, their ranks, first steps, readers, and the rest."""
+class _Buffers(NamedTuple):
+    """The `MovingBuffer`s `b` of `Steps`, for numba.
+
+    - `size`, `first`, `overwritten_by`, `is_behind`, `is_temporary` (B): as there.
+    - `rank`, `into` (B), `events`: as in `kiwi.memory.heap.Lives`; `events` by step.
+    - `reader_start` (B+1), `reader`: the readers of b are reader[reader_start[b]:...].
+    """
+
+    size: np.ndarray
+    first: np.ndarray
+    overwritten_by: np.ndarray
+    is_behind: np.ndarray
+    is_temporary: np.ndarray
+    rank: np.ndarray
+    into: np.ndarray
+    events: np.ndarray
+    reader_start: np.ndarray
+    reader: np.ndarray
+    swaps: bool
+
+
+class _Ties(NamedTuple):
+    """For each run those that stay behind it, and those that stay before it, as `_rows`."""
+
+    after_start: np.ndarray
+    after: np.ndarray
+    before_start: np.ndarray
+    before: np.ndarray
+
+
+def _buffers_of(steps: Steps) -> _Buffers:
     buffers = [b for b in steps.buffers if b.bytes or steps.swaps]
     size = np.array([b.bytes for b in buffers], dtype=np.int64)
-    rank = np.searchsorted(np.unique(size), size).astype(np.int64)
     readers = [(k, reader) for k, b in enumerate(buffers) for reader in b.readers]
-    flags = [(b.is_behind, b.is_temporary, steps.swaps) for b in buffers]
-    return (
-        np.array(steps.events or [0] * steps.count, dtype=np.int64),
+    return _Buffers(
         size,
-        rank,
         np.array([b.first for b in buffers], dtype=np.int64),
-        *_rows(readers, len(buffers)),
         np.array([b.overwritten_by for b in buffers], dtype=np.int64),
-        np.array(flags, dtype=np.bool_).reshape(-1, 3),
+        np.array([b.is_behind for b in buffers], dtype=np.bool_),
+        np.array([b.is_temporary for b in buffers], dtype=np.bool_),
+        ranks(size),
         _written_over(buffers),
+        np.array(steps.events or [0] * steps.count, dtype=np.int64),
+        *_rows(readers, len(buffers)),
+        steps.swaps,
     )
 
 
-def _written_over(buffers: Sequence[Buffer]) -> np.ndarray:
+def _written_over(buffers: Sequence[MovingBuffer]) -> np.ndarray:
     """For each buffer the one that takes its place, where it is written over; -1 if none does."""
     result = {b.first: k for k, b in enumerate(buffers) if b.readers and b.first >= 0}
     found = []
@@ -174,15 +202,15 @@ def _places(order, ends):
 
 
 @numba.njit(cache=True, nogil=True)
-def _search(ends, ties, arrays, limit, aim, tries, heat, seed, anew):
-    """Annealing; `ties` are the runs behind each and before each."""
+def _search(ends, ties, buffers, limit, aim, tries, heat, seed, anew):
+    """Annealing."""
     np.random.seed(seed)
     count = len(ends) - 1
     order, at = np.arange(count), np.arange(count)
-    now, above, _, worst = _needed(_places(order, ends), arrays, _NEVER, aim)
+    now, above, _, worst = _needed(_places(order, ends), buffers, NO_BOUND, aim)
     best, least, least_above = order.copy(), now, above
     if anew:
-        least = np.int64(_NEVER)
+        least = np.int64(NO_BOUND)
     for tried in range(tries):
         if least <= aim:
             break
@@ -195,7 +223,7 @@ def _search(ends, ties, arrays, limit, aim, tries, heat, seed, anew):
             continue
         _move(order, at, source, target)
         bound = now - heat * (1 - tried / tries) * np.log(1 - np.random.random())
-        found, above, alive, where = _needed(_places(order, ends), arrays, np.int64(bound), aim)
+        found, above, alive, where = _needed(_places(order, ends), buffers, np.int64(bound), aim)
         if alive > limit or found > bound:
             _move(order, at, target, source)
             continue
@@ -221,12 +249,11 @@ def _run_near(order, ends, position):
 @numba.njit(cache=True, nogil=True)
 def _room(run, at, ties):
     """The first and the last place that a run can be moved to."""
-    row, after, back, before = ties
     low, high = 0, len(at) - 1
-    for k in range(back[run], back[run + 1]):
-        low = max(low, at[before[k]] + 1)
-    for k in range(row[run], row[run + 1]):
-        high = min(high, at[after[k]] - 1)
+    for k in range(ties.before_start[run], ties.before_start[run + 1]):
+        low = max(low, at[ties.before[k]] + 1)
+    for k in range(ties.after_start[run], ties.after_start[run + 1]):
+        high = min(high, at[ties.after[k]] - 1)
     return low, high
 
 
@@ -242,19 +269,18 @@ def _move(order, at, source, target):
 
 
 @numba.njit(cache=True, nogil=True)
-def _needed(place, arrays, bound, aim):
+def _needed(place, buffers, bound, aim):
     """The bytes needed, by how much neighbours the other way round are above the aim, the most
     that is alive, and from where to where most is needed. Above `bound` the first is any number
     above it."""
-    _, size, _, _, _, _, _, flags, _ = arrays
-    count, steps = len(size), len(place) - 1
-    begin, last, former = _lives(place, arrays)
-    held = _alive(begin, last, size, steps)
+    count, steps = len(buffers.size), len(place) - 1
+    begin, last, former = _lives(place, buffers)
+    held = _alive(begin, last, buffers.size, steps)
     where = np.full(2, np.argmax(held))
     alive = held[where[0]]
     needed, above = alive, 0
-    if count and flags[0, 2]:
-        swapped = _swapped(place, begin, last, former, held, arrays)
+    if count and buffers.swaps:
+        swapped = _swapped(place, begin, last, former, held, buffers)
         for position, each in enumerate(swapped):
             above += max(0, each - aim)
             if each > needed:
@@ -262,63 +288,25 @@ def _needed(place, arrays, bound, aim):
                 where[:] = position
     if needed > bound:
         return needed, above, alive, where
-    heap, low, high = _heap(begin, last, size.copy(), place, arrays, bound)
+    events = np.zeros(steps, np.int64)
+    for step in range(steps):
+        events[place[step]] = buffers.events[step]
+    lives = Lives(begin, last, buffers.size, buffers.rank, buffers.into, events)
+    heap, low, high = placed_bytes(lives, bound)
     if heap > needed:
         needed, where[0], where[1] = heap, low, high
     return needed, above, alive, where
 
 
 @numba.njit(cache=True, nogil=True)
-def _heap(begin, last, size, place, arrays, bound):
-    """The heap as XLA builds it, and the life of the buffer at its top."""
-    events, _, rank, _, _, _, _, _, into = arrays
-    length = _events(begin, last, size, place, events)
-    for b in range(len(size)):
-        # What is written over another buffer shares its place, and comes when that does.
-        other = into[b]
-        if other >= 0 and begin[other] == last[b] + 1:
-            begin[other], length[other], size[b] = begin[b], length[b], 0
-    count, steps = len(size), len(place) - 1
-    by_size, by_length = np.empty(count, np.int64), np.empty(count, np.int64)
-    for b in range(count):
-        early = steps - begin[b]
-        by_size[b] = -(((rank[b] << 20 | length[b]) << 20) | early)
-        by_length[b] = -(((length[b] << 20 | rank[b]) << 20) | early)
-    heap, top = placed_bytes(np.argsort(by_size), begin, last, size, bound)
-    other_heap, other_top = placed_bytes(np.argsort(by_length), begin, last, size, bound)
-    if other_heap < heap:
-        heap, top = other_heap, other_top
-    return heap, begin[top], last[top]
-
-
-@numba.njit(cache=True, nogil=True)
-def _events(begin, last, size, place, events):
-    """How long each buffer lives, as XLA counts: by how many are allocated and freed meanwhile."""
-    steps = len(place) - 1
-    starts, allocated = np.zeros(steps + 1, np.int64), np.zeros(steps, np.int64)
-    for step in range(steps):
-        starts[place[step] + 1] = events[step]
-    for b in range(len(size)):
-        if size[b]:
-            allocated[begin[b]] += 1
-            starts[begin[b] + 1] += 1
-            starts[last[b] + 1] += 1
-    starts = np.cumsum(starts)
-    found = np.empty(len(size), np.int64)
-    for b in range(len(size)):
-        found[b] = starts[last[b]] + allocated[last[b]] - starts[begin[b]]
-    return found
-
-
-@numba.njit(cache=True, nogil=True)
-def _lives(place, arrays):
+def _lives(place, buffers):
     """When each buffer begins and ends, and its last reader but one."""
-    _, _, _, first, row, readers, overwritten_by, flags, _ = arrays
+    first, row, readers = buffers.first, buffers.reader_start, buffers.reader
     count = len(first)
     begin, last = np.empty(count, np.int64), np.empty(count, np.int64)
     former = np.full(count, -1, np.int64)
     for b in range(count):
-        begin[b] = place[first[b]] + flags[b, 0] if first[b] >= 0 else 0
+        begin[b] = place[first[b]] + buffers.is_behind[b] if first[b] >= 0 else 0
         last[b] = begin[b]
         for k in range(row[b], row[b + 1]):
             at = place[readers[k]]
@@ -326,7 +314,7 @@ def _lives(place, arrays):
                 former[b], last[b] = last[b], at
             elif former[b] < at < last[b]:
                 former[b] = at
-        writer = overwritten_by[b]
+        writer = buffers.overwritten_by[b]
         if writer >= 0 and last[b] == place[writer] > begin[b]:
             last[b] -= 1
     return begin, last, former
@@ -343,15 +331,16 @@ def _alive(begin, last, size, steps):
 
 
 @numba.njit(cache=True, nogil=True)
-def _swapped(place, begin, last, former, held, arrays):
+def _swapped(place, begin, last, former, held, buffers):
     """What is alive should a step run before its neighbour, for each that does not read what the
     neighbour yields: `former` reads it, too, or does not."""
-    _, size, _, first, row, readers, _, flags, _ = arrays
+    size, first = buffers.size, buffers.first
+    row, readers = buffers.reader_start, buffers.reader
     steps = len(held)
     own, temporary = np.zeros(steps, np.int64), np.zeros(steps, np.int64)
     freed, reads_neighbour = np.zeros(steps, np.int64), np.zeros(steps, np.bool_)
     for b in range(len(size)):
-        if flags[b, 1]:
+        if buffers.is_temporary[b]:
             temporary[begin[b]] += size[b]
             continue
         if first[b] >= 0:

@@ -30,7 +30,7 @@ def with_schedule(
         peak_bytes=peak_bytes,
         peak_unit=memory.index(max(memory)) if memory else 0,
         memory_bytes=memory,
-        held=(),  # the simulation follows sums alone
+        buffers=(),  # the simulation follows sums alone
     )
     decisions = tuple(
         replace(d, residency="recompute") if u in execution.recomputed else d

@@ -7,6 +7,7 @@ of time to its `memory_bytes` there.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from kiwi.memory.timeline import Buffer, bytes_at
 from kiwi.mesh import TensorSharding
 from kiwi.problem.alternatives import Alternative, local_alternatives
 from kiwi.problem.build import PlanningProblem
@@ -70,12 +71,23 @@ class Ledger:
     sources: tuple[SourceEntry, ...]
     operators: tuple[OperatorEntry, ...]
 
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """All that the entries hold, over unit indices."""
+        owned = [("argument", s.value, s.held) for s in self.sources]
+        owned += [("result", o.unit, o.held) for o in self.operators]
+        owned += [("copy", o.unit, o.copies) for o in self.operators]
+        return tuple(
+            Buffer(i.start, i.end, i.bytes, kind, index)
+            for kind, index, held in owned
+            for i in held
+        )
+
     def alive_at(self, time: int) -> Iterator[tuple[SourceEntry | OperatorEntry, int]]:
         """The entries that hold memory while unit `time` runs, with their bytes."""
         for entry in (*self.sources, *self.operators):
             copies = entry.copies if isinstance(entry, OperatorEntry) else ()
-            held = (*entry.held, *copies)
-            size = sum(i.bytes for i in held if i.start <= time < i.end)
+            size = bytes_at((*entry.held, *copies), time)
             if size:
                 yield entry, size
 
@@ -139,9 +151,9 @@ def _seconds(restricted: PlanningProblem) -> list[dict[str, float]]:
 
 
 def _copies(restricted: PlanningProblem) -> dict[int, list[Interval]]:
-    """The intervals of resharded operands, by the unit that makes them."""
-    first = len(restricted.sources) + len(restricted.unit_nodes)
+    """The buffers of resharded operands, by the unit that makes them."""
     found: dict[int, list[Interval]] = {}
-    for index, maker in enumerate(restricted.makers, start=first):
-        found.setdefault(maker, []).extend(restricted.problem.nodes[index].usage[0])
+    for buffer in restricted.buffers:
+        if buffer.kind == "copy":
+            found.setdefault(buffer.index, []).append(buffer)
     return found

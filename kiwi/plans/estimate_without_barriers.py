@@ -9,13 +9,14 @@ it once for all readers of that layout, and holds the copy from the first to the
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from kiwi.memory.heap import allocated_bytes
+from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.mesh import TensorSharding
-from kiwi.plans.estimate import Estimate, Held, allocated_bytes
+from kiwi.plans.estimate import Estimate
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.edges import resharding_table
 from kiwi.problem.predicted_collectives import predicted_uses
 from kiwi.problem.solved import Solved
-from kiwi.solver.problem import Interval
 from kiwi.xla.rules.max_pooling import untied
 
 
@@ -37,18 +38,18 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
     """
     planning, copies = solved.problem, tuple(_copies(solved))
     saved = sum((len(c.readers) - 1) * _seconds(planning, c) for c in copies)
-    own = (h for h in planned.held if h.kind != "copy")
-    held = (*own, *_held(planning, copies), *_untied(solved))
-    curve = _curve(held, len(planning.units.units))
+    own = (b for b in planned.buffers if b.kind != "copy")
+    buffers = (*own, *_buffers(planning, copies), *_untied(solved))
+    line = Timeline(buffers, planning.problem.horizon)
     return replace(
         planned,
         step_seconds=planned.step_seconds - saved,
         resharding_seconds=planned.resharding_seconds - saved,
-        peak_bytes=max(*curve, allocated_bytes(held, planning.units)),
-        peak_unit=curve.index(max(curve)),
-        memory_bytes=curve,
+        peak_bytes=max(line.peak_bytes, allocated_bytes(buffers, line.horizon, planning.units)),
+        peak_unit=line.peak_time,
+        memory_bytes=line.curve_bytes,
         collective_uses=predicted_uses(solved, once_per_layout=True),
-        held=held,
+        buffers=buffers,
     )
 
 
@@ -71,7 +72,7 @@ def _seconds(planning: PlanningProblem, copy: _Copy) -> float:
     return trips * float(table.seconds_matrix([copy.stored], [copy.wanted])[0, 0])
 
 
-def _held(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Held]:
+def _buffers(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Buffer]:
     """Slices are left out: XLA takes them as it reads."""
     shape, values = planning.mesh.shape, planning.units.graph.program.values
     for copy in copies:
@@ -79,25 +80,12 @@ def _held(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Held]:
         if shards <= copy.stored.shard_count(shape):
             first, last = copy.readers[0], copy.readers[-1]
             size = values[copy.value].size_bytes // shards
-            yield Held("copy", first, (Interval(first, last + 1, size),))
+            yield Buffer(first, last + 1, size, "copy", first)
 
 
-def _untied(solved: Solved) -> Iterator[Held]:
+def _untied(solved: Solved) -> Iterator[Buffer]:
     """What a plan's fences keep from being made at the start of the step."""
     units, target = solved.problem.units, solved.problem.fixed.target
     for unit, (strategy, _) in zip(units.units, solved.choices, strict=True):
-        intervals = untied(units, unit, strategy.result_bytes, target)
-        if intervals:
-            yield Held("result", unit.index, intervals)
-
-
-def _curve(held: Sequence[Held], horizon: int) -> tuple[int, ...]:
-    change = [0] * (horizon + 1)
-    for interval in (i for h in held for i in h.intervals):
-        change[interval.start] += interval.bytes
-        change[interval.end] -= interval.bytes
-    total, curve = 0, []
-    for step in change[:-1]:
-        total += step
-        curve.append(total)
-    return tuple(curve)
+        for held in untied(units, unit, strategy.result_bytes, target):
+            yield Buffer(held.start, held.end, held.bytes, "result", unit.index)

@@ -108,7 +108,10 @@ def unit_at_peak(memory: CompiledMemory) -> int:
 
 def predicted_by_owner(plan: PlanRecord, unit: int) -> dict[Owner, int]:
     """What the model holds while a unit runs, in bytes by owner."""
-    found = {(held.kind, held.index): held.bytes_at(unit) for held in plan.estimate.held}
+    found: dict[Owner, int] = {}
+    for buffer in plan.estimate.alive_at(unit):
+        owner = (buffer.kind, buffer.index)
+        found[owner] = found.get(owner, 0) + buffer.bytes
     return {owner: size for owner, size in found.items() if size}
 
 

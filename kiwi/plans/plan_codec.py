@@ -23,7 +23,7 @@ _DERIVED: dict[type, tuple[str, ...]] = {
     CompiledProgram: ("compile_seconds",),  # Equal plans have equal documents.
     Decision: ("shape", "sharding", "seconds"),
     DeviceMesh: ("table",),  # Tables are long, and stay in their own files.
-    Estimate: ("held",),
+    Estimate: ("buffers", "times"),
 }
 """Fields that are left out, because other parts of the document tell them."""
 

@@ -25,7 +25,7 @@ from kiwi.options import IN_FILES, Settings
 from kiwi.plans.breakdown import Ledger
 from kiwi.plans.decision import Decision
 from kiwi.plans.document import Document
-from kiwi.plans.estimate import Estimate, Held
+from kiwi.plans.estimate import Estimate
 from kiwi.plans.fingerprint import EquationLine, differences, fingerprint, type_text
 from kiwi.plans.origin import MadeBy, Origin
 from kiwi.plans.plan import Plan
@@ -207,14 +207,10 @@ def ledger_of(saved: Document, units: UnitGraph) -> Ledger:
 
 
 def estimate_of(saved: Document, ledger: Ledger | None = None) -> Estimate:
-    """The estimate; `held` comes from the ledger, where there is one."""
-    found = from_plain({**saved["estimate"], "held": []}, Estimate, _converter(saved), "estimate")
-    held: list[Held] = []
-    if ledger is not None:
-        held += [Held("argument", s.value, s.held) for s in ledger.sources]
-        held += [Held("result", o.unit, o.held) for o in ledger.operators]
-        held += [Held("copy", o.unit, o.copies) for o in ledger.operators if o.copies]
-    return replace(found, held=tuple(held))
+    """The estimate; `buffers` come from the ledger, where there is one."""
+    plain = {**saved["estimate"], "buffers": []}
+    found = from_plain(plain, Estimate, _converter(saved), "estimate")
+    return replace(found, buffers=() if ledger is None else ledger.buffers)
 
 
 def compiled_of(saved: Document) -> CompiledProgram | None:

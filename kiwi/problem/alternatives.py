@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kiwi.memory.timeline import bytes_at, curve_bytes
 from kiwi.mesh import TensorSharding
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.copies import CopyNode
@@ -101,12 +102,9 @@ def _keeps(planning: PlanningProblem, copy: CopyNode, *, must_run_once: bool) ->
 
 
 def _peak_time(planning: PlanningProblem, solution: Sequence[int]) -> int:
-    change = np.zeros(planning.problem.horizon + 1, dtype=np.int64)
-    for node, option in zip(planning.problem.nodes, solution, strict=True):
-        for interval in node.usage[option]:
-            change[interval.start] += interval.bytes
-            change[interval.end] -= interval.bytes
-    return int(np.argmax(np.cumsum(change)))
+    chosen = zip(planning.problem.nodes, solution, strict=True)
+    held = (interval for node, option in chosen for interval in node.usage[option])
+    return int(np.argmax(curve_bytes(held, planning.problem.horizon)))
 
 
 def _cheapest(
@@ -124,7 +122,7 @@ def _cheapest(
     usage = planning.problem.nodes[index].usage
 
     def held(option: int) -> int:
-        return sum(i.bytes for i in usage[option] if i.start <= peak_time < i.end)
+        return bytes_at(usage[option], peak_time)
 
     seen = {_appearance(planning, unit, chosen)}
     found: list[Alternative] = []

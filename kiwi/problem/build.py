@@ -17,7 +17,6 @@ Edges:
     on: resharding from the result's layout to the argument's.
 """
 
-import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,8 +27,9 @@ from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.loops import SLICE
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
-from kiwi.memory.live_ranges import Lifetimes
+from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs, runs_of
 from kiwi.memory.residency import Residency, UnitResidency, residencies, with_offered
+from kiwi.memory.timeline import Buffer
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
 from kiwi.problem.copies import (
     NEGLIGIBLE,
@@ -45,9 +45,9 @@ from kiwi.problem.fixed_recomputation import rewritten
 from kiwi.problem.pins import Pins
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
+from kiwi.problem.unit_memory import UnitMemory, unit_memory
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.xla.rules.gathered_operands import gathered_matrices
-from kiwi.xla.rules.held_from_start import hoisted
 
 
 @dataclass(frozen=True)
@@ -143,13 +143,11 @@ class PlanningProblem:
             if copy.options[option].reading is Reading.KEPT
         )
 
-    @functools.cached_property
-    def makers(self) -> tuple[int, ...]:
-        """For each copy, where all have one option only, the unit that makes it."""
-        found: list[int] = []
-        for copy in self.copies:
-            found.append(copy.unit if copy.earlier is None else found[copy.earlier])
-        return tuple(found)
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """All that is held, where each node has one option."""
+        usages = (node.usage[0] for node in self.problem.nodes)
+        return tuple(b for usage in usages for b in usage if isinstance(b, Buffer))
 
     def restricted(
         self, solution: Sequence[int], kept: KeptCopies | None = NONE_KEPT
@@ -258,7 +256,7 @@ def _assemble(
         least = min(least, NEGLIGIBLE * shards_bytes)
     matrices = EdgeMatrices(with_parts=with_parts)
     builder = _Builder(units, mesh, fixed, sources, unit_nodes, least, kept, matrices)
-    problem = Problem(builder.nodes(), builder.edges(), limit_bytes, builder.lifetimes.horizon)
+    problem = Problem(builder.nodes(), builder.edges(), limit_bytes, builder.ranges.horizon)
     return PlanningProblem(units, mesh, fixed, sources, unit_nodes, builder.copies, problem)
 
 
@@ -300,7 +298,8 @@ class _Builder:
         self._source_index = {source.value: k for k, source in enumerate(sources)}
         self._kept = kept
         self._matrices = matrices
-        self.lifetimes = Lifetimes.of(units, fixed.target)
+        self.ranges = LiveRanges.of(units)
+        self._overwritten = overwritten_pairs(units, fixed.target)
         self.copies = tuple(self._with_kept(self._find_copies(least_copy_bytes)))
 
     def nodes(self) -> tuple[Node, ...]:
@@ -370,19 +369,18 @@ class _Builder:
         return all(u.loop == home and self._units.border(u) is None for u in units)
 
     def _node_of_copy(self, copy: CopyNode) -> Node:
-        size = self._values[copy.value].size_bytes
-        span = self.lifetimes.operands_held(copy.unit)
-        since = span[0]
-        if copy.earlier is not None:
-            since = self.lifetimes.operands_held(self.copies[copy.earlier].unit)[1]
-        usage = copy.usage(size, self._mesh.shape, span, since)
+        size, shape = self._values[copy.value].size_bytes, self._mesh.shape
+        usage = tuple(
+            copy.buffers(option, size, shape, self.ranges, self.copies, option.again)
+            for option in copy.options
+        )
         zero = np.zeros(len(usage))
         return Node(f"copy {copy.unit}.{copy.read}", zero, usage, {"resharding": zero})
 
     def _node_of_source(self, source: SourceNode) -> Node:
         size = self._values[source.value].size_bytes
         usage = tuple(
-            self.lifetimes.of_argument(source.value, size // s.shard_count(self._mesh.shape))
+            self.ranges.of_argument(source.value, size // s.shard_count(self._mesh.shape))
             for s in source.shardings
         )
         zero = np.zeros(len(usage))
@@ -407,19 +405,15 @@ class _Builder:
     def _usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
         """Memory of a unit's options. Strategies that hold equally much share their lists."""
         unit, residency = self._units.units[node.unit], node.residency
-        target = self._fixed.target
-        held_of = [
-            (s.result_bytes, s.buffers_while_running(target), s.own_buffers)
-            for s in node.strategies
+        runs = [
+            runs_of(self._units, unit, residency, option, self._overwritten)
+            for option in residency.options
         ]
-        known: dict[tuple[object, ...], list[tuple[Interval, ...]]] = {}
-        for held in dict.fromkeys(held_of):
-            early = hoisted(self._units, unit, held[0], target)
-            known[held] = [
-                (*self.lifetimes.of_unit(unit, residency, r, *held), *early)
-                for r in residency.options
-            ]
-        return tuple(usage for held in held_of for usage in known[held])
+        held = [unit_memory(self._units, unit, s, self._fixed.target) for s in node.strategies]
+        known: dict[UnitMemory, list[tuple[Interval, ...]]] = {}
+        for memory in dict.fromkeys(held):
+            known[memory] = [memory.buffers(self.ranges, unit, each) for each in runs]
+        return tuple(usage for memory in held for usage in known[memory])
 
     def _result_resharding(self, node: UnitNode) -> np.ndarray:
         """Seconds to bring results into the layouts that the caller fixed, per strategy."""

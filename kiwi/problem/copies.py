@@ -24,9 +24,10 @@ from enum import Enum
 
 import numpy as np
 
+from kiwi.memory.live_ranges import LiveRanges
 from kiwi.memory.residency import Residency
+from kiwi.memory.timeline import Buffer
 from kiwi.mesh import TensorSharding
-from kiwi.solver.problem import Interval
 
 NEGLIGIBLE = 0.004
 """Copies below this part of the memory limit count only while they are kept: they are too many. In
@@ -66,6 +67,11 @@ class CopyOption:
         """Whether the value is stored in another layout."""
         return self.reading is not Reading.DIRECT
 
+    @property
+    def again(self) -> tuple[int, ...]:
+        """When the reader is recomputed."""
+        return () if self.again_at is None else (self.again_at,)
+
 
 @dataclass(frozen=True, eq=False)
 class CopyNode:
@@ -84,32 +90,36 @@ class CopyNode:
     is_negligible: bool = False
     transposes: Transposes = never
 
-    def usage(
-        self, size_bytes: int, mesh_shape: Sequence[int], span: tuple[int, int], since: int
-    ) -> tuple[tuple[Interval, ...], ...]:
-        """Memory of each option; `size_bytes` of the whole value.
+    def buffers(
+        self,
+        option: CopyOption,
+        size_bytes: int,
+        mesh_shape: Sequence[int],
+        ranges: LiveRanges,
+        copies: Sequence["CopyNode"],
+        again: Sequence[int],
+    ) -> tuple[Buffer, ...]:
+        """Memory of one option; `size_bytes` of the whole value.
 
-        `span` is the time for which a reader that is not recomputed holds its operands, `since`
-        until when the earlier one does.
+        `copies` are all nodes, `again` the points of time at which the reader is recomputed.
         """
-        targets = {option.target for option in self.options if option.is_copy}
-        held = {target: size_bytes // target.shard_count(mesh_shape) for target in targets}
-        return tuple(
-            self._intervals(option, held[option.target], span, since) if option.is_copy else ()
-            for option in self.options
-        )
-
-    def _intervals(
-        self, option: CopyOption, held_bytes: int, span: tuple[int, int], since: int
-    ) -> tuple[Interval, ...]:
-        again = [] if option.again_at is None else [(option.again_at, option.again_at + 1)]
-        spans = [span, *again]
+        if not option.is_copy:
+            return ()
+        maker, span = self.unit, ranges.operands_held(self.unit)
+        spans = [span, *((time, time + 1) for time in again)]
         transposed = spans if option.is_transposed and not self.is_negligible else []
-        if option.reading is Reading.KEPT:
-            spans = [(since, span[1])]
-        elif self.is_negligible:
+        if self.is_negligible:
             spans = []
-        return tuple(Interval(*each, held_bytes) for each in (*spans, *transposed))
+        if option.reading is Reading.KEPT:
+            assert self.earlier is not None
+            since = ranges.operands_held(copies[self.earlier].unit)[1]
+            maker, spans = self._maker(copies), [(since, span[1]), *spans[1:]]
+        local_bytes = size_bytes // option.target.shard_count(mesh_shape)
+        return tuple(Buffer(*each, local_bytes, "copy", maker) for each in (*spans, *transposed))
+
+    def _maker(self, copies: Sequence["CopyNode"]) -> int:
+        """The unit that makes the copy which *kept* holds on to."""
+        return self.unit if self.earlier is None else copies[self.earlier]._maker(copies)
 
     def allowed_after(self, layouts: Sequence[TensorSharding]) -> np.ndarray:
         """Boolean [layouts, options]: which options agree with the stored layout."""

@@ -92,7 +92,7 @@ class EdgeMatrices:
         layouts = (table.shape, table.itemsize, trips, stored.layouts, wanted.layouts, is_map)
         key = (*layouts, here.tobytes(), again.tobytes())
         if key not in self._known:
-            seconds = trips * _read_seconds(table, stored.layouts, wanted.layouts, is_map=is_map)
+            seconds = trips * read_seconds(table, stored.layouts, wanted.layouts, is_map=is_map)
             self._known[key] = self._read_matrices(stored, wanted, here, again, seconds)
         matrices = self._known[key]
         if matrices is None:
@@ -144,7 +144,7 @@ class EdgeMatrices:
         parts, saved = {}, np.zeros(allowed.shape)
         if copy.earlier is not None:
             target = [copy.options[0].target]
-            seconds = trips * _read_seconds(table, stored.layouts, target, is_map=is_map)
+            seconds = trips * read_seconds(table, stored.layouts, target, is_map=is_map)
             saved = np.where(copy.is_kept, seconds, 0.0)
             if self._with_parts:
                 parts = {"resharding": np.where(allowed, -saved, np.inf)}
@@ -175,7 +175,7 @@ class EdgeMatrices:
         return Edge(tail, head, seconds, parts, tails, heads)
 
 
-def _read_seconds(
+def read_seconds(
     table: ReshardingTable,
     stored: Sequence[TensorSharding],
     wanted: Sequence[TensorSharding],

@@ -40,16 +40,18 @@ def predicted_moves(solved: Solved, *, once_per_layout: bool = False) -> Iterato
 def _of_units(solved: Solved, once_per_layout: bool) -> Iterator[_Found]:
     """Kind, axes, bytes, times."""
     planning, layouts, seen = solved.problem, solved.layouts, set()
-    for unit, (strategy, residency) in zip(planning.units.units, solved.choices, strict=True):
-        times = planning.units.trips(unit) * (2 if residency.recomputes else 1)
+    for unit, (strategy, _) in zip(planning.units.units, solved.choices, strict=True):
+        trips = planning.units.trips(unit)
+        times = trips * solved.runs[unit.index]
         for collective in strategy.collectives:
             yield collective.kind, collective.axes, collective.bytes, times
         pairs = zip(unit.rule.reads, strategy.reads, strict=True)
         for read, ((value, _), wanted) in enumerate(pairs):
             key = (value, wanted, unit.loop)
             is_there = once_per_layout and key in seen
-            if not (is_there or (unit.index, read) in solved.kept):
-                yield from _resharding(planning, value, layouts[value], wanted, times)
+            made = times - trips if (unit.index, read) in solved.kept else times
+            if made and not is_there:
+                yield from _resharding(planning, value, layouts[value], wanted, made)
             seen.add(key)
 
 

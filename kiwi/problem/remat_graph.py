@@ -1,12 +1,12 @@
 """The `RematGraph` of a unit graph: recomputation alone, for given layouts.
 
 Operators are units, in execution order, so that a schedule of the graph is a schedule of
-units. Memory follows `kiwi.memory.live_ranges`, except that results are not overwritten in
-place: arguments and fresh results of the function are resident throughout, and a result that
-takes over a donated argument's buffer needs no memory of its own. An update that overwrites a
-donated argument waits for all other readers of it, by values of no bytes. Temporary memory is what
-the compiler of `target` holds while a unit runs; what it holds from the start of the step on until
-a unit runs (`kiwi.xla.rules.held_from_start`) is resident throughout, which is more than that.
+units. Sizes are those of `kiwi.problem.unit_memory`. Live ranges follow `kiwi.memory.live_ranges`,
+except that results are not overwritten in place: arguments and fresh results of the function are
+resident throughout, and a result that takes over a donated argument's buffer needs no memory of its
+own. An update that overwrites a donated argument waits for all other readers of it, by values of no
+bytes. Buffers that the compiler holds from the start of the step on until a unit runs are resident
+throughout, which is more than that.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ from dataclasses import replace
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
-from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.mesh import DeviceMesh
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.edges import resharding_table
+from kiwi.problem.scheduled import read_resharding_seconds
 from kiwi.problem.solved import Solved
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
-from kiwi.solver.problem import Interval
+from kiwi.problem.unit_memory import UnitMemory, unit_memory
 from kiwi.solver.remat import (
     Communication,
     Operator,
@@ -29,7 +29,6 @@ from kiwi.solver.remat import (
     Value,
     with_communication,
 )
-from kiwi.xla.rules.held_from_start import hoisted
 
 
 def remat_graph(
@@ -44,8 +43,16 @@ def remat_graph(
     `fence_bytes` are resident beside what the units need: what keeps the program to a schedule.
     """
     values = units.graph.program.values
-    graph = _Builder(units, strategies, lambda value: values[value].size_bytes, target).graph()
+    memories = _memories(units, strategies, target)
+    graph = _Builder(units, strategies, memories, lambda v: values[v].size_bytes).graph()
     return replace(graph, values=(*graph.values, Value("fences", fence_bytes)))
+
+
+def _memories(
+    units: UnitGraph, strategies: Sequence[ShardingStrategy], target: str
+) -> list[UnitMemory]:
+    pairs = zip(units.units, strategies, strict=True)
+    return [unit_memory(units, unit, strategy, target) for unit, strategy in pairs]
 
 
 def sharded_remat_graph(solved: Solved) -> RematGraph:
@@ -63,12 +70,14 @@ def sharded_remat_graph(solved: Solved) -> RematGraph:
     def local_bytes(value: int) -> int:
         return values[value].size_bytes // layouts[value].shard_count(planning.mesh.shape)
 
-    graph = _Builder(units, strategies, local_bytes, planning.fixed.target).graph()
-    resharded = {
-        unit.index: _resharded_operands(planning, unit, strategies[unit.index], layouts)
-        for unit in units.units
-    }
-    return with_communication(graph, resharded)
+    memories = _memories(units, strategies, planning.fixed.target)
+    graph = _Builder(units, strategies, memories, local_bytes).graph()
+    copied_bytes = [0] * len(units.units)
+    for buffer in solved.restricted.buffers:
+        if buffer.kind == "copy":
+            copied_bytes[buffer.index] += buffer.bytes
+    pairs = zip(read_resharding_seconds(solved), copied_bytes, strict=True)
+    return with_communication(graph, {u: Communication(*pair) for u, pair in enumerate(pairs)})
 
 
 def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
@@ -95,24 +104,11 @@ def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
     def local_bytes(value: int) -> int:
         return values[value].size_bytes // shards[value]
 
-    return _Builder(units, strategies, local_bytes, target, with_hoisted=False).graph()
-
-
-def _resharded_operands(
-    planning: PlanningProblem,
-    unit: Unit,
-    strategy: ShardingStrategy,
-    layouts: dict[int, TensorSharding],
-) -> Communication:
-    """Time to reshard the unit's operands, and bytes of the copies."""
-    values = planning.units.graph.program.values
-    seconds, copied_bytes = 0.0, 0
-    for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
-        if layouts[value] != wanted:
-            table = resharding_table(planning.mesh, values[value])
-            seconds += table.seconds(layouts[value], wanted)
-            copied_bytes += values[value].size_bytes // wanted.shard_count(planning.mesh.shape)
-    return Communication(seconds, copied_bytes)
+    memories = [
+        replace(m, from_start=(), written_over_bytes=0)
+        for m in _memories(units, strategies, target)
+    ]
+    return _Builder(units, strategies, memories, local_bytes).graph()
 
 
 def one_device_strategies(units: UnitGraph, mesh: DeviceMesh) -> tuple[ShardingStrategy, ...]:
@@ -131,13 +127,10 @@ class _Builder:
         self,
         units: UnitGraph,
         strategies: Sequence[ShardingStrategy],
+        memories: Sequence[UnitMemory],
         local_bytes: Callable[[int], int],
-        target: str,
-        *,
-        with_hoisted: bool = True,
     ) -> None:
-        self._units, self._strategies, self._target = units, strategies, target
-        self._with_hoisted = with_hoisted
+        self._units, self._strategies, self._memories = units, strategies, memories
         on_host = units.graph.program.host_values
         self._local_bytes = lambda value: 0 if value in on_host else local_bytes(value)
         self.values: list[Value] = []
@@ -179,35 +172,27 @@ class _Builder:
         return tuple(found)
 
     def _operator(self, unit: Unit) -> Operator:
-        strategy, held = self._strategies[unit.index], self._hoisted(unit)
-        # What is written over what was held before needs no memory of its own.
-        written_over = sum(each.bytes for each in held if each.end == unit.index)
-        is_there = 0 < self._result_bytes(unit) <= written_over
+        strategy, memory = self._strategies[unit.index], self._memories[unit.index]
+        # A result that is written over what was held before needs no memory of its own.
+        is_there = 0 < memory.result_bytes <= memory.written_over_bytes
         for value in unit.outputs:
             self._add(value, 0 if is_there else self._local_bytes(value))
         return Operator(
             f"{unit.index} {self._units.graph.opcode_of(unit.root)}",
             strategy.compute_seconds + strategy.communication_seconds,
-            tuple(self.number[value] for value in unit.reads) + self._held(unit, held),
+            tuple(self.number[value] for value in unit.reads) + self._from_start(unit),
             tuple(self.number[value] for value in unit.outputs),
-            sum(strategy.buffers_while_running(self._target)),
+            memory.workspace_bytes,
             unit.may_recompute,
         )
 
-    def _hoisted(self, unit: Unit) -> tuple[Interval, ...]:
-        """What is held for a unit from the start of the step on."""
-        if not self._with_hoisted:
-            return ()
-        return hoisted(self._units, unit, self._result_bytes(unit), self._target)
-
-    def _result_bytes(self, unit: Unit) -> int:
-        return sum(self._local_bytes(value) for value in unit.outputs)
-
-    def _held(self, unit: Unit, held: Sequence[Interval]) -> tuple[int, ...]:
-        """The value that stands for it, if there is any."""
+    def _from_start(self, unit: Unit) -> tuple[int, ...]:
+        """The value that stands for the buffers held from the start of the step on, if any."""
+        held = self._memories[unit.index].from_start
         if not held:
             return ()
-        self.values.append(Value(f"hoisted {unit.index}", sum(each.bytes for each in held)))
+        size = sum(each.bytes for each in held)
+        self.values.append(Value(f"held from the start {unit.index}", size))
         return (len(self.values) - 1,)
 
     def _add(self, value: int, size_bytes: int) -> None:

@@ -1,8 +1,10 @@
 """The `ShardedGraph` of a planning problem: what the paper's formulations choose for.
 
 Arguments and constants become parameters, resident throughout; units become operators, in order.
-Left out are what these models do not know: copies of operands, results that overwrite an operand
-or take over a donated argument's buffer. Their plans are predicted, and compiled, as any other.
+Sizes are those of `kiwi.problem.unit_memory`; buffers that the compiler holds from the start of the
+step on count while their unit runs. These models do not know copies of resharded operands, nor
+results that overwrite an operand or take over a donated argument's buffer. Their plans are
+estimated, and compiled, as any other.
 """
 
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from kiwi.hlo.graph import Phase
 from kiwi.mesh import TensorSharding
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.edges import resharding_table
+from kiwi.problem.unit_memory import unit_memory
 from kiwi.solver.formulations import Operator, Read, ShardedGraph, Tie
 
 
@@ -57,6 +60,8 @@ class _Builder:
         graph = self._planning.units.graph
         for node in self._planning.unit_nodes:
             unit = self._planning.units.units[node.unit]
+            target = self._planning.fixed.target
+            sizes = [unit_memory(self._planning.units, unit, s, target) for s in node.strategies]
             once = np.zeros(len(node.strategies))
             for position, wanted in self._planning.fixed.results.items():
                 value = self._program.results[position]
@@ -66,8 +71,8 @@ class _Builder:
             yield Operator(
                 f"unit {node.unit} ({graph.opcode_of(unit.root)})",
                 tuple(s.compute_seconds + s.communication_seconds for s in node.strategies),
-                tuple(s.result_bytes for s in node.strategies),
-                tuple(s.workspace_bytes for s in node.strategies),
+                tuple(size.result_bytes for size in sizes),
+                tuple(size.workspace_bytes + size.beside_bytes for size in sizes),
                 tuple(map(float, once)),
                 is_forward=unit.phase is Phase.FORWARD,
                 may_recompute=unit.may_recompute,

@@ -8,6 +8,7 @@ from kiwi.memory.residency import Residency
 from kiwi.mesh import TensorSharding
 from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
 from kiwi.problem.strategies import ShardingStrategy
+from kiwi.solver.schedule import Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,11 +17,13 @@ class Solved:
 
     - `solution`: at least the options of sources and units; those of copies follow from them.
     - `kept`: reads, as (unit, number of the read), that use an earlier reader's copy.
+    - `schedule`: of the units; None for the one that the solution's residencies mean.
     """
 
     problem: PlanningProblem
     solution: Sequence[int]
     kept: KeptCopies = NONE_KEPT
+    schedule: Schedule | None = None
 
     @functools.cached_property
     def restricted(self) -> PlanningProblem:
@@ -31,6 +34,14 @@ class Solved:
     def choices(self) -> list[tuple[ShardingStrategy, Residency]]:
         """Strategy and residency of each unit, in order."""
         return self.problem.unit_choices(self.solution)
+
+    @functools.cached_property
+    def runs(self) -> tuple[int, ...]:
+        """How often each unit is computed."""
+        if self.schedule is None:
+            return tuple(2 if residency.recomputes else 1 for _, residency in self.choices)
+        counts = self.schedule.computations()
+        return tuple(counts[unit] for unit in range(len(self.choices)))
 
     @functools.cached_property
     def layouts(self) -> dict[int, TensorSharding]:

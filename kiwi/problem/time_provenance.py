@@ -26,8 +26,7 @@ def describe(shares: Mapping[str, float]) -> str:
 
 def _amounts(solved: Solved) -> Iterator[tuple[Provenance, float]]:
     mesh = solved.problem.mesh
-    for strategy, residency in solved.choices:
-        times = 2 if residency.recomputes else 1
+    for (strategy, _), times in zip(solved.choices, solved.runs, strict=True):
         yield strategy.compute_provenance, times * strategy.compute_seconds
     for kind, axes, size_bytes, times in predicted_moves(solved):
         if kind in KINDS and axes:

@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from kiwi.memory.timeline import curve_bytes
+from kiwi.solver.problem import Interval
+
 CATEGORIES = {
     "arguments": "arguments and results held throughout",
     "forward": "results of the forward pass",
@@ -18,11 +21,10 @@ CATEGORIES = {
 def memory_curves(document: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """For each category the bytes held while each operator runs, float64, shape (operators,)."""
     horizon = max(1, len(document["operators"]))
-    change = {category: np.zeros(horizon + 1) for category in CATEGORIES}
+    spans: dict[str, list[Interval]] = {category: [] for category in CATEGORIES}
     for category, start, end, size in _spans(document):
-        change[category][start] += size
-        change[category][end] -= size
-    return {category: np.cumsum(curve)[:horizon] for category, curve in change.items()}
+        spans[category].append(Interval(start, end, size))
+    return {c: curve_bytes(own, horizon).astype(np.float64) for c, own in spans.items()}
 
 
 def _spans(document: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kiwi
-from kiwi.emit.loop_bodies import LoopBody, loop_bodies
+from kiwi.memory.loop_bodies import LoopBody, loop_bodies
 from tests.helpers.loops import LOOPS, layers
 
 FREE = "1GiB"

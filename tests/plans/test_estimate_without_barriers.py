@@ -41,10 +41,9 @@ def test_a_value_is_gathered_once_for_all_readers_of_a_layout():
 def test_the_gathered_copy_is_held_from_the_first_reader_to_the_last():
     plan = plan_of(two_readers, (P("x"), P("x")), (64, 32), (32, 32))
     assert plan.as_written is not None
-    (copy,) = (h for h in plan.as_written.held if h.kind == "copy")
-    (interval,) = copy.intervals
-    assert interval.bytes == 32 * 32 * 4
-    assert copy.bytes_at(interval.start) and interval.end - interval.start >= 2
+    (copy,) = (b for b in plan.as_written.buffers if b.kind == "copy")
+    assert copy.bytes == 32 * 32 * 4
+    assert copy in plan.as_written.alive_at(copy.start) and copy.end - copy.start >= 2
     least = max(plan.as_written.memory_bytes)
     assert plan.as_written.peak_bytes >= least >= plan.estimate.peak_bytes
 

@@ -1,4 +1,4 @@
-"""Problems of small functions: residencies, lifetimes, edges, dominance."""
+"""Problems of small functions: residencies, edges, dominance."""
 
 import dataclasses
 import math
@@ -10,7 +10,6 @@ import pytest
 
 import kiwi.problem.strategy_table
 from kiwi.hlo.graph import Phase
-from kiwi.memory.live_ranges import Lifetimes
 from kiwi.memory.residency import Residency, residencies
 from kiwi.mesh import TensorSharding
 from kiwi.solver import evaluate, solve
@@ -83,58 +82,6 @@ def test_without_recomputation_everything_has_one_option(units):
 )
 def test_a_value_is_available_while_it_lives(residency, time: int, available: bool):
     assert residency.available_at(time) is available
-
-
-def held(intervals, bytes_, horizon):
-    """Times at which `bytes_` are held."""
-    return {t for i in intervals if i.bytes == bytes_ for t in range(i.start, min(i.end, horizon))}
-
-
-def test_case_1_arguments_are_held_throughout(units):
-    lifetimes = Lifetimes.of(units, "cpu")
-    argument = units.graph.program.arguments[0]
-    assert held(lifetimes.of_argument(argument, 7), 7, 99) == set(range(lifetimes.horizon))
-
-
-def test_case_2_a_donated_argument_is_held_until_it_is_overwritten():
-    units = units_of(lambda w, x: w - jax.grad(loss)(w, x), W, X, donated=(0,))
-    lifetimes = Lifetimes.of(units, "cpu")
-    argument = units.graph.program.arguments[0]
-    (result,) = units.graph.program.results
-    writer = units.producer[result]
-    assert held(lifetimes.of_argument(argument, 7), 7, 99) == set(range(writer))
-    options = residencies(units)[writer]
-    usage = lifetimes.of_unit(units.units[writer], options, options.options[0], 7, (), ())
-    assert held(usage, 7, lifetimes.horizon) == set(range(writer, lifetimes.horizon))
-
-
-def test_case_3_a_result_is_held_throughout(units):
-    lifetimes, result = Lifetimes.of(units, "cpu"), units.graph.program.results[1]
-    writer = units.units[units.producer[result]]
-    options = residencies(units)[writer.index]
-    usage = lifetimes.of_unit(writer, options, options.options[0], 7, (), ())
-    assert held(usage, 7, 99) == set(range(lifetimes.horizon))
-
-
-def test_cases_4_and_5_a_recomputed_value_has_two_lives_with_workspace_each(units):
-    lifetimes, (first, *_) = Lifetimes.of(units, "cpu"), forward_tanhs(units)
-    residency = residencies(units)[first.index]
-    option = next(r for r in residency.options if r.recomputes)
-    usage = lifetimes.of_unit(first, residency, option, 7, (3,), (3,))
-    times = held(usage, 7, lifetimes.horizon)
-    assert set(range(first.index, residency.last_forward_use + 1)) <= times
-    gap = range(residency.last_forward_use + 1, option.recompute_at)
-    assert len(gap) and not times & set(gap)
-    assert option.recompute_at in times and max(times) <= option.end
-    assert held(usage, 3, 99) == {first.index, option.recompute_at}
-
-
-def test_keeping_a_value_holds_it_in_between(units):
-    lifetimes, (first, *_) = Lifetimes.of(units, "cpu"), forward_tanhs(units)
-    residency = residencies(units)[first.index]
-    usage = lifetimes.of_unit(first, residency, residency.options[0], 7, (), ())
-    times = held(usage, 7, lifetimes.horizon)
-    assert times == set(range(min(times), max(times) + 1)) and max(times) >= residency.last_use - 1
 
 
 def random_choice(planning, rng):

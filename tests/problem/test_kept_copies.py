@@ -14,10 +14,12 @@ from jax.sharding import PartitionSpec as P
 
 import kiwi
 from benchmarks.programs.random_plans import run_random_plan
+from kiwi.memory.timeline import Buffer
+from kiwi.plans.estimate import estimate_schedule
 from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
 from kiwi.problem.kept_copies import kept_copies
+from kiwi.problem.solved import Solved
 from kiwi.solver import evaluate
-from kiwi.solver.problem import Interval
 from tests.helpers.planning import array
 
 ROWS, WIDTH, LAYERS = 2**15, 128, 3
@@ -92,10 +94,18 @@ def test_a_copy_is_held_from_its_first_reader_to_its_last():
         if copy.earlier is not None:
             maker = restricted.copies[copy.earlier].unit
             (usage,) = restricted.problem.nodes[first + number].usage
-            assert usage == (Interval(maker + 1, copy.unit + 1, WEIGHT_BYTES),)
-            assert restricted.makers[number] == maker < copy.unit
-    held = [h for h in plan.estimate.held if h.kind == "copy"]
-    assert sum(i.bytes * (i.end - i.start) for h in held for i in h.intervals) > 0
+            assert usage == (Buffer(maker + 1, copy.unit + 1, WEIGHT_BYTES, "copy", maker),)
+            assert maker < copy.unit
+    held = [b for b in plan.estimate.buffers if b.kind == "copy"]
+    assert sum(b.bytes * (b.end - b.start) for b in held) > 0
+
+
+def test_the_schedule_holds_the_same_copies():
+    plan = free_plan()
+    planning, solution = alone(plan)
+    solved = Solved(planning, solution, plan.execution.kept_copies)
+    found = estimate_schedule(solved, plan.execution.schedule)
+    assert found == replace(plan.estimate, time_shares=found.time_shares)
 
 
 def test_the_compiled_program_holds_the_copies():
@@ -121,7 +131,7 @@ def test_a_plan_file_keeps_them(tmp_path):
     saved = kiwi.load_plan(tmp_path / "plan.json")
     applied = saved.apply(step).plan(*ARGUMENTS)
     assert applied.execution.kept_copies == free_plan().execution.kept_copies
-    assert set(applied.estimate.held) == set(free_plan().estimate.held)
+    assert set(applied.estimate.buffers) == set(free_plan().estimate.buffers)
 
 
 def test_the_ledger_adds_up():

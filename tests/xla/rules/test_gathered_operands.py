@@ -1,5 +1,7 @@
 """Which gathered copies XLA:GPU's matmuls transpose: for each dimension that is gathered."""
 
+from unittest.mock import Mock
+
 import jax.numpy as jnp
 import pytest
 
@@ -65,8 +67,9 @@ def test_a_transposed_copy_takes_its_memory_twice():
     copies = node(cut(3, 0), cut(3, 1))
     kinds = [(o.reading, o.is_transposed) for o in copies.options]
     assert kinds == [(Reading.COPY, False), (Reading.COPY, True)]
-    usage = copies.usage(800, (8,), (3, 4), 3)
-    assert [sum(i.bytes for i in intervals) for intervals in usage] == [800, 1600]
+    ranges = Mock(operands_held=lambda unit: (unit, unit + 1))
+    held = [copies.buffers(option, 800, (8,), ranges, (copies,), ()) for option in copies.options]
+    assert [sum(b.bytes for b in buffers) for buffers in held] == [800, 1600]
 
 
 def test_the_stored_layout_tells_which_copy_it_is():

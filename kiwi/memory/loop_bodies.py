@@ -37,7 +37,7 @@ class LoopBody:
 
 def loop_bodies(units: UnitGraph, steps: Sequence[int]) -> LoopBody:
     """The whole step as a body. In `steps` the units of a loop are contiguous."""
-    chains = _chains(units, steps)
+    chains = loops_of_steps(units, steps)
     seen: set[int] = set()
     listed = []
     for position, (unit, chain) in enumerate(zip(steps, chains, strict=True)):
@@ -46,7 +46,7 @@ def loop_bodies(units: UnitGraph, steps: Sequence[int]) -> LoopBody:
     return LoopBody(None, tuple(_items(listed, 0)))
 
 
-def _chains(units: UnitGraph, steps: Sequence[int]) -> list[tuple[int, ...]]:
+def loops_of_steps(units: UnitGraph, steps: Sequence[int]) -> list[tuple[int, ...]]:
     """For each step the loops around it, outermost first."""
     around = units.graph.program.loops_around
     first: dict[int, int] = {}

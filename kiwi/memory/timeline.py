@@ -1,0 +1,66 @@
+"""Buffers over time: which are alive at a point of time, how many bytes that is, and the most."""
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kiwi.solver.problem import Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer(Interval):
+    """Device memory of one owner over a live range, half-open in points of time.
+
+    - `kind`, `index`: the owner. "argument": `index` is a value. "result": what unit `index`
+      yields, and its workspace while it runs. "copy": an operand of unit `index` in another
+      layout, also while later units read the copy.
+    - `overwritten_by`: the unit that runs at `end` and writes its result into this buffer; -1 for
+      none. Files do not keep it.
+    """
+
+    kind: str = "result"
+    index: int = -1
+    overwritten_by: int = field(default=-1, compare=False)
+
+
+def curve_bytes(intervals: Iterable[Interval], horizon: int) -> np.ndarray:
+    """The bytes that are alive at each point of time, int64, shape (horizon,)."""
+    change = np.zeros(horizon + 1, dtype=np.int64)
+    for each in intervals:
+        change[each.start] += each.bytes
+        change[each.end] -= each.bytes
+    return np.cumsum(change[:horizon])
+
+
+def bytes_at(intervals: Iterable[Interval], time: int) -> int:
+    """The bytes that are alive at one point of time."""
+    return sum(each.bytes for each in intervals if each.start <= time < each.end)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Buffers over the points of time 0 .. horizon - 1."""
+
+    buffers: tuple[Buffer, ...]
+    horizon: int
+
+    @functools.cached_property
+    def curve_bytes(self) -> tuple[int, ...]:
+        """The bytes that are alive at each point of time."""
+        return tuple(curve_bytes(self.buffers, self.horizon).tolist())
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that are alive at once; XLA's heap needs more (`kiwi.memory.heap`)."""
+        return max(self.curve_bytes)
+
+    @property
+    def peak_time(self) -> int:
+        """The first point of time at which the most is alive."""
+        return self.curve_bytes.index(self.peak_bytes)
+
+    def at(self, time: int) -> tuple[Buffer, ...]:
+        """The buffers that are alive at a point of time."""
+        return tuple(b for b in self.buffers if b.start <= time < b.end)

@@ -1,0 +1,79 @@
+"""What a schedule of units holds, and how long its recomputation takes.
+
+Any schedule: units in any valid order, each computed once or more often, under one sharding
+strategy each. Sizes are those of `kiwi.problem.unit_memory` and `kiwi.problem.copies`, live ranges
+those of `kiwi.memory.live_ranges`, as in the joint problem.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kiwi.memory.runs import ScheduledRuns
+from kiwi.memory.timeline import Buffer, Timeline
+from kiwi.problem.build import PlanningProblem
+from kiwi.problem.edges import read_seconds, resharding_table
+from kiwi.problem.solved import Solved
+from kiwi.problem.unit_memory import unit_memory
+from kiwi.solver.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """The buffers of a schedule.
+
+    `times[u]`: of the points of time at which unit u runs the one at which most is alive; empty
+    where each unit has the point of its own number.
+    """
+
+    timeline: Timeline
+    times: tuple[int, ...] = ()
+
+
+def scheduled(chosen: PlanningProblem, schedule: Schedule) -> Scheduled:
+    """The buffers of a valid schedule; `chosen` has one option for each node, of which the
+    residencies do not matter."""
+    runs = ScheduledRuns(chosen.units, schedule.steps, chosen.fixed.target)
+    timeline = Timeline(tuple(_buffers(chosen, runs)), runs.ranges.horizon)
+    if runs.shares_points:
+        return Scheduled(timeline)
+    curve = timeline.curve_bytes
+    points = ([runs.points[step] for step in steps] for steps in runs.steps_of)
+    return Scheduled(timeline, tuple(max(own, key=curve.__getitem__) for own in points))
+
+
+def _buffers(chosen: PlanningProblem, runs: ScheduledRuns) -> Iterator[Buffer]:
+    units, shape, ranges = chosen.units, chosen.mesh.shape, runs.ranges
+    values = units.graph.program.values
+    for source in chosen.sources:
+        local_bytes = values[source.value].size_bytes // source.shardings[0].shard_count(shape)
+        yield from ranges.of_argument(source.value, local_bytes)
+    for unit, node in zip(units.units, chosen.unit_nodes, strict=True):
+        memory = unit_memory(units, unit, node.strategies[0], chosen.fixed.target)
+        yield from memory.buffers(ranges, unit, runs.of_unit(unit.index))
+    for copy in chosen.copies:
+        size, again = values[copy.value].size_bytes, runs.again(copy.unit)
+        yield from copy.buffers(copy.options[0], size, shape, ranges, chosen.copies, again)
+
+
+def again_seconds(solved: Solved) -> tuple[float, ...]:
+    """For each unit the time of one more computation: its own, that of its collectives, and the
+    resharding of its operands."""
+    pairs = zip(solved.choices, read_resharding_seconds(solved), strict=True)
+    return tuple(s.compute_seconds + s.communication_seconds + reading for (s, _), reading in pairs)
+
+
+def read_resharding_seconds(solved: Solved) -> tuple[float, ...]:
+    """For each unit the time to reshard its operands once, in all iterations together."""
+    units, values = solved.problem.units, solved.problem.units.graph.program.values
+    found = []
+    for unit, (strategy, _) in zip(units.units, solved.choices, strict=True):
+        seconds = 0.0
+        for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
+            table, stored = (
+                resharding_table(solved.problem.mesh, values[value]),
+                solved.layouts[value],
+            )
+            is_map = units.only_maps(unit, value)
+            seconds += float(read_seconds(table, [stored], [wanted], is_map=is_map)[0, 0])
+        found.append(units.trips(unit) * seconds)
+    return tuple(found)

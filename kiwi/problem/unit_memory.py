@@ -1,0 +1,64 @@
+"""The sizes of what a unit holds under a sharding strategy, on one device: the same for all
+planners."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.memory.live_ranges import LiveRanges, Run
+from kiwi.memory.timeline import Buffer
+from kiwi.problem.strategies import ShardingStrategy
+from kiwi.solver.problem import Interval
+from kiwi.xla.rules.held_from_start import hoisted
+
+
+@dataclass(frozen=True)
+class UnitMemory:
+    """Local bytes of one unit.
+
+    - `result_bytes`: of all results together.
+    - `workspace`: of each buffer that it needs while it runs, copies of operands that the compiler
+      makes included; `workspace_shared`: without these, which are left out where units that are
+      recomputed for one reader share its point of time.
+    - `from_start`: buffers that the compiler holds from the start of the step on until the unit
+      runs, or until it has run, in indices of units; `written_over_bytes`: of those that the
+      result is written into.
+    """
+
+    result_bytes: int
+    workspace: tuple[int, ...]
+    workspace_shared: tuple[int, ...]
+    from_start: tuple[Interval, ...]
+    written_over_bytes: int = 0
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Of all buffers together."""
+        return sum(self.workspace)
+
+    @property
+    def beside_bytes(self) -> int:
+        """Of the buffers held from the start those that the result is not written into."""
+        return sum(each.bytes for each in self.from_start) - self.written_over_bytes
+
+    def buffers(self, ranges: LiveRanges, unit: Unit, runs: Sequence[Run]) -> tuple[Buffer, ...]:
+        """The unit's buffers in points of time of `ranges`; `runs` are its own."""
+        shift = ranges.first_run[unit.index] - unit.index
+        sizes = (self.result_bytes, self.workspace, self.workspace_shared)
+        early = (Buffer(0, e.end + shift, e.bytes, "result", unit.index) for e in self.from_start)
+        return (*ranges.of_unit(unit, runs, *sizes), *early)
+
+
+def unit_memory(
+    units: UnitGraph, unit: Unit, strategy: ShardingStrategy, target: str
+) -> UnitMemory:
+    """The sizes with the compiler of `target`, see `kiwi.xla.rules.held_from_start`."""
+    from_start = hoisted(units, unit, strategy.result_bytes, target)
+    return UnitMemory(
+        strategy.result_bytes,
+        strategy.buffers_while_running(target),
+        strategy.own_buffers,
+        from_start,
+        sum(each.bytes for each in from_start if each.end == unit.index),
+    )
