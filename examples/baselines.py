@@ -16,9 +16,11 @@ from jax.sharding import PartitionSpec
 import kiwi
 from examples._common import Specs
 from kiwi.mesh import DeviceMesh
+from kiwi.planners.registry import planner_named
 from kiwi.plans.estimate import Estimate
-from kiwi.xla.compiled_program import CompiledProgram
+from kiwi.problem.step import StepToPlan
 from kiwi.xla.compilers import compile_for
+from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
 
 UNLIMITED = "1024TiB"
@@ -34,10 +36,21 @@ class Baseline:
 
 
 def estimate_baseline(
-    baseline: Baseline, state: Any, batch: Any, *, mesh_shape: tuple[int, ...], profile: str
+    baseline: Baseline,
+    state: Any,
+    batch: Any,
+    *,
+    mesh_shape: tuple[int, ...],
+    profile: str,
+    verify: str | None = None,
 ) -> Estimate:
-    """Prices a baseline as `jax.jit` runs it, from the shardings that XLA propagates."""
-    plan = planned_baseline(baseline, state, batch, mesh_shape=mesh_shape, profile=profile)
+    """Prices a baseline as `jax.jit` runs it, from the shardings that XLA propagates.
+
+    `verify` names the compiler that is predicted; None is the profile's. Nothing is compiled.
+    """
+    planned = _planned(baseline, mesh_shape, profile, verify)
+    step = StepToPlan(planned.traced(state, batch))
+    plan = planner_named("xla").make(step, planned.settings, is_checked=False)
     assert plan.as_written is not None
     return plan.as_written
 
@@ -52,10 +65,14 @@ def planned_baseline(
     verify: str | None = None,
 ) -> kiwi.Plan:
     """A baseline run by Kiwi: the same shardings and recomputation, in the order of a plan."""
-    return kiwi.plan(
+    return _planned(baseline, mesh_shape, profile, verify).plan(state, batch)
+
+
+def _planned(
+    baseline: Baseline, mesh_shape: tuple[int, ...], profile: str, verify: str | None
+) -> kiwi.PlannedFunction:
+    return kiwi.jit(
         baseline.train_step,
-        state,
-        batch,
         mesh_shape=mesh_shape,
         profile=profile,
         memory_budget=UNLIMITED,

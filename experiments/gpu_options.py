@@ -1,7 +1,7 @@
 """What XLA:GPU's options do to the compiled peak of plans, without a GPU.
 
 For each model of the fidelity benchmark one plan on a mesh, under a share of its own predicted
-peak without a budget, compiled under several sets of options. `kiwi.xla.compiler_options` was
+peak without a budget, compiled under several sets of options. `kiwi.xla.gpu.options` was
 chosen by it.
 
     python -m experiments.gpu_options --out experiments/results/gpu_options.json
@@ -9,7 +9,6 @@ chosen by it.
 
 import datetime
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from absl import app, flags
 
 from benchmarks.fidelity.measure import Case, make_plan
 from examples.baselines import UNLIMITED
-from kiwi.xla import gpu as cuda
-from kiwi.xla.compiler_options import GPU_COMPILER_OPTIONS
-from kiwi.xla.dump import dump_options
-from kiwi.xla.target_config import target_config
+from kiwi.xla.gpu.compiler import compile_only_devices
+from kiwi.xla.gpu.options import GPU_CHECK_OPTIONS, GPU_COMPILER_OPTIONS
+from kiwi.xla.gpu.target_config import target_config
 
 _MODELS = flags.DEFINE_list("models", ["mlp", "gpt", "encoder_decoder"], "Models of the benchmark.")
 _MESH = flags.DEFINE_string("mesh", "2x4", "Mesh shape.")
@@ -69,7 +67,7 @@ def _row(model: str) -> dict[str, int]:
     case = Case(model, shape, None, _PROFILE.value, 10.0)
     free = make_plan(case, UNLIMITED).estimate.peak_bytes
     plan = make_plan(case, int(_SHARE.value * free))
-    devices = cuda.compile_only_devices(target_config(plan.mesh.hardware), plan.mesh.size)
+    devices = compile_only_devices(target_config(plan.mesh.hardware), plan.mesh.size)
     mesh = plan.mesh.jax_mesh(devices)
     row = {"predicted": plan.estimate.peak_bytes}
     for name, options in OPTIONS.items():
@@ -81,10 +79,7 @@ def _row(model: str) -> dict[str, int]:
 
 
 def _with_check_options(options: dict[str, Any]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        common = cuda.check_options(dump_folder=folder)
-        dropped = {*GPU_COMPILER_OPTIONS, *dump_options(folder)}
-    return {k: v for k, v in common.items() if k not in dropped} | options
+    return {k: v for k, v in GPU_CHECK_OPTIONS.items() if k not in GPU_COMPILER_OPTIONS} | options
 
 
 if __name__ == "__main__":

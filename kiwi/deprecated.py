@@ -18,7 +18,7 @@ MOVED = {
         "moved_itemsize": "kiwi.xla.rules.partitioner.moved_itemsize",
         "record_profile": "kiwi.record_profile",
         "reduction_collectives": "kiwi.xla.rules.partitioner.reduction_collectives",
-        "target_config": "kiwi.xla.target_config.target_config",
+        "target_config": "kiwi.xla.gpu.target_config.target_config",
     },
 }
 """By module, the new place of each name that was there."""

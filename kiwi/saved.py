@@ -25,7 +25,7 @@ from kiwi.plans.restore import (
     on_host_of,
     restore,
 )
-from kiwi.xla.compiled_program import CompiledProgram
+from kiwi.xla.read.compiled_program import CompiledProgram
 
 
 class SavedPlan:

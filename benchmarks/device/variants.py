@@ -12,7 +12,7 @@ from examples import gpt
 from examples._common import Remat
 from examples.baselines import Baseline, baseline_step, estimate_baseline
 from kiwi.mesh import DeviceMesh
-from kiwi.xla.attached import verify_on_device
+from kiwi.xla.compilers import compile_for
 
 BASE = gpt.GptConfig(
     layers=12, width=2048, heads=16, batch=1, sequence=1024, vocabulary=32768, dtype="bfloat16"
@@ -87,7 +87,7 @@ def _by_hand(config: gpt.GptConfig, remat: Remat, profile: str) -> Runnable:
     mesh = DeviceMesh.create((1, 1), profile)
     step = baseline_step(_baseline(config, remat), state, batch, mesh)
     estimate = _as_written(config, remat, profile)
-    compiled = verify_on_device(step)
+    compiled = compile_for("device", step)
     return Runnable(
         f"jax.checkpoint {remat}" if remat else "as written",
         step.jit(mesh.jax_mesh()),

@@ -12,9 +12,9 @@ from benchmarks.fidelity.variants import HandVariant, PlannedVariant, baseline
 from examples.baselines import UNLIMITED, baseline_step, planned_baseline
 from kiwi.mesh import DeviceMesh, collective
 from kiwi.plans.estimate import Estimate
-from kiwi.xla.collectives import AxisUse, CollectiveUse
-from kiwi.xla.compiled_program import CompiledProgram
 from kiwi.xla.compilers import compile_for
+from kiwi.xla.read.collectives import AxisUse, CollectiveUse
+from kiwi.xla.read.compiled_program import CompiledProgram
 
 Row = dict[str, Any]
 """A row as JSON: bytes, seconds, and collectives as {kind: [count, bytes]}."""
@@ -159,12 +159,9 @@ def unpredicted_seconds(estimate: Estimate, compiled: CompiledProgram, mesh: Dev
     """By how much the compiled program's collectives cost more than those predicted, or less.
 
     Both by the cost model. XLA's own collectives inside of loops that are left whole are not
-    predicted. XLA:CPU compiles a reduce-scatter to an all-reduce: of what it all-reduces beyond the
-    prediction, as much as was to be reduce-scattered counts as that.
+    predicted.
     """
     found, expected = _by_axes(compiled.collective_uses), _by_axes(estimate.collective_uses)
-    if compiled.target == "cpu":
-        found = _with_scatters(found, expected)
     return _collective_seconds(found, mesh) - _collective_seconds(expected, mesh)
 
 
@@ -174,21 +171,6 @@ _Uses = dict[tuple[str, tuple[str, ...] | None], tuple[float, float]]
 
 def _by_axes(uses: Iterable[AxisUse]) -> _Uses:
     return {(use.kind, use.axes): (use.count, use.bytes) for use in uses}
-
-
-def _with_scatters(found: _Uses, expected: _Uses) -> _Uses:
-    """The uses that a compiler without reduce-scatter would have had with it."""
-    result = dict(found)
-    for (kind, axes), (count, size) in expected.items():
-        if kind != "reduce-scatter" or not size:
-            continue
-        reduced = result.get(("all-reduce", axes), (0.0, 0.0))
-        known = expected.get(("all-reduce", axes), (0.0, 0.0))
-        part = min(1.0, max(0.0, (reduced[1] - known[1]) / size))
-        result[kind, axes] = (part * count, part * size)
-        left = max(0.0, reduced[0] - part * count), reduced[1] - part * size
-        result["all-reduce", axes] = left
-    return result
 
 
 def _collective_seconds(uses: _Uses, mesh: DeviceMesh) -> float:

@@ -53,6 +53,7 @@ from kiwi.solver.remat import (
     largest_working_set,
     order_peak_bytes,
 )
+from kiwi.xla.compilers import named
 
 NO_LIMIT, TARGET = "100TiB", "cpu"
 RESULTS = Path(__file__).parent / "results" / "jax_models.json"
@@ -151,7 +152,8 @@ def trace_model(name: str) -> OneDevice:
         verify=None,
         donate_argnums=0,
     )
-    return OneDevice.of(base, TARGET)
+    execution = replace(base.execution, compiler=named(TARGET))
+    return OneDevice.of(replace(base, execution=execution))
 
 
 def make_row(traced: OneDevice, row: Row, is_compiled: bool) -> Row:

@@ -22,7 +22,7 @@ from benchmarks.resharding.greedy import greedy_path
 from benchmarks.resharding.partial_sums import Reduced, reduced_matmuls
 from benchmarks.resharding.report import report
 from kiwi.mesh import DeviceMesh
-from kiwi.xla.collectives import by_kind
+from kiwi.xla.read.collectives import by_kind
 
 _CASES = flags.DEFINE_integer("cases", 200, "Random reshardings per target.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the cases.")

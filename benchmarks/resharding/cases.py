@@ -8,7 +8,7 @@ from math import prod
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
 from kiwi.mesh.enumeration import divisible_pattern
 from kiwi.mesh.moves import move_graph
-from kiwi.xla.rules.partitioner import moved_itemsize
+from kiwi.xla.compilers import named
 
 _MESHES = ((8,), (2, 4), (4, 2), (2, 2, 2))
 _HARDWARE = ("v100-sxm2", "h100-sxm", "cpu")
@@ -27,10 +27,9 @@ class Case:
     source: TensorSharding
     target: TensorSharding
 
-    def table(self, platform: str) -> ReshardingTable:
-        """Prices on the case's links, in the bytes that a platform's programs move."""
-        own = DeviceMesh.create(self.mesh.shape, "cpu" if platform == "cpu" else "h100-sxm")
-        itemsize = moved_itemsize(own, self.dtype, _ITEM_BYTES[self.dtype])
+    def table(self, target: str) -> ReshardingTable:
+        """Prices on the case's links, in the bytes that programs of a compiler move."""
+        itemsize = named(target).rules.moved_itemsize(self.dtype, _ITEM_BYTES[self.dtype])
         return ReshardingTable(self.mesh, self.shape, itemsize)
 
     def __str__(self) -> str:

@@ -11,10 +11,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from benchmarks.resharding.cases import Case
 from kiwi.mesh import DeviceMesh, ReshardingStep, TensorSharding, collective, hardware
 from kiwi.mesh.moves import SLICE
-from kiwi.xla import target_config
-from kiwi.xla.collectives import AxisUse, CollectiveUse, read_axis_uses
-from kiwi.xla.compiler_options import GPU_COMPILER_OPTIONS, compiler_options
-from kiwi.xla.gpu import compile_only_devices
+from kiwi.xla.compilers import named
+from kiwi.xla.gpu.compiler import compile_only_devices
+from kiwi.xla.gpu.target_config import target_config
+from kiwi.xla.read.collectives import AxisUse, CollectiveUse, read_axis_uses
 
 TOLERANCE = 0.05
 """Relative difference of bytes that still counts as agreement."""
@@ -28,13 +28,13 @@ class Target:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._options: dict[str, Any] = dict(compiler_options("cpu") or {})
+        self.compiler = named(name)
+        self._options = dict(self.compiler.run_options)
         self._devices: list[Any] = jax.devices("cpu")
         if name == "cuda":
             self._devices = compile_only_devices(target_config(hardware("h100-sxm")), 8)
             # Nothing is run, so kernels need be neither tuned nor good.
-            untuned = {"xla_gpu_autotune_level": 0, "xla_backend_optimization_level": 0}
-            self._options = {**GPU_COMPILER_OPTIONS, **untuned}
+            self._options = {**self.compiler.check_options, "xla_backend_optimization_level": 0}
 
     def reshard(self, case: Case, waypoints: Sequence[TensorSharding] = ()) -> tuple[AxisUse, ...]:
         """The collectives of a program that only reshards."""

@@ -11,12 +11,7 @@ from kiwi.hlo.tracing import trace
 from kiwi.hlo.units import build_units
 from kiwi.mesh import DeviceMesh
 from kiwi.problem.strategies import ShardingStrategy, enumerate_strategies
-from kiwi.xla.collectives import CollectiveUse, by_kind
-
-_SHAPES = (
-    jax.ShapeDtypeStruct((512, 1024), "float32"),
-    jax.ShapeDtypeStruct((1024, 256), "float32"),
-)
+from kiwi.xla.read.collectives import CollectiveUse, by_kind
 
 
 @dataclass(frozen=True)
@@ -35,16 +30,17 @@ class Reduced:
         return agree(self.predicted, self.compiled)
 
 
-def reduced_matmuls(mesh: DeviceMesh, target: Target) -> list[Reduced]:
+def reduced_matmuls(mesh: DeviceMesh, target: Target, dtype: str = "float32") -> list[Reduced]:
     """Every strategy of a matmul on `mesh` that communicates."""
-    graph: HloGraph = lower(trace(lambda x, w: [x @ w], _SHAPES))
+    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in ((512, 1024), (1024, 256))]
+    graph: HloGraph = lower(trace(lambda x, w: [x @ w], shapes))
     units = build_units(graph)
     (unit,) = units.units
     found = []
-    for strategy in enumerate_strategies(units, unit, mesh):
+    for strategy in enumerate_strategies(units, unit, mesh, target.compiler.rules):
         if strategy.collectives:
             (result,) = strategy.results
-            compiled = target.uses(lambda x, w: x @ w, mesh, _SHAPES, strategy.reads, result)
+            compiled = target.uses(lambda x, w: x @ w, mesh, shapes, strategy.reads, result)
             used = {axis for read in strategy.reads for axis in read.axes_used}
             idle = used != set(mesh.nontrivial_axes)
             found.append(Reduced(mesh, strategy, _uses(strategy), by_kind(compiled), idle))

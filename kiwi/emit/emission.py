@@ -13,7 +13,7 @@ overwrites while the argument has other readers.
 value that is read outside of the loop; the body reads values of other loops, and stacked operands,
 at the number of its iteration.
 
-**Names.** Each unit has a name scope (`kiwi.xla.name_scopes`), which the metadata of every
+**Names.** Each unit has a name scope (`kiwi.xla.read.name_scopes`), which the metadata of every
 instruction of the compiled program contains.
 """
 

@@ -5,16 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kiwi.hlo.units import UnitGraph
-from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
 from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.problem.edges import resharding_table
 from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
+from kiwi.xla.compiler import Compiler
 
 
 @dataclass(frozen=True, eq=False)
 class Execution:
     """A schedule of units and their layouts.
 
+    - `compiler`: the compiler whose collectives were priced: it settles the chains of resharding.
     - `argument_shardings`: per flat argument.
     - `result_shardings`: per flat result; None for a result that is a literal.
     - `layouts`: per value index the sharding in which it is stored.
@@ -25,6 +28,7 @@ class Execution:
 
     units: UnitGraph
     mesh: DeviceMesh
+    compiler: Compiler
     schedule: Schedule
     argument_shardings: tuple[TensorSharding, ...]
     result_shardings: tuple[TensorSharding | None, ...]
@@ -36,6 +40,11 @@ class Execution:
     def recomputed(self) -> frozenset[int]:
         """The units that run more than once."""
         return frozenset(u for u, count in self.schedule.computations().items() if count > 1)
+
+    def resharding_table(self, value: int) -> ReshardingTable:
+        """Between the layouts of a value, as it was priced."""
+        info = self.units.graph.program.values[value]
+        return resharding_table(self.mesh, self.compiler.rules, info)
 
 
 def build_execution(solved: Solved) -> Execution:
@@ -50,6 +59,7 @@ def build_execution(solved: Solved) -> Execution:
     return Execution(
         units,
         planning.mesh,
+        planning.fixed.compiler,
         recomputation_schedule(_depths(units), recompute_at),
         tuple(layouts[a] for a in units.graph.program.arguments),
         _result_shardings(planning, layouts),

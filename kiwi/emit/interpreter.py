@@ -21,8 +21,7 @@ from kiwi.hlo.program import Literal
 from kiwi.hlo.unit import Unit
 from kiwi.memory.loop_bodies import LoopBody, ScheduledUnit
 from kiwi.mesh import TensorSharding
-from kiwi.problem.edges import resharding_table
-from kiwi.xla.name_scopes import RESHARD_SCOPE, scope_name
+from kiwi.xla.read.name_scopes import RESHARD_SCOPE, scope_name
 
 LARGE_BYTES = 2**20
 """Constants of at least this size are expanded in the step that reads them."""
@@ -383,8 +382,7 @@ class Interpreter:
         """Reshards move by move along the priced chain; XLA may gather the tensor otherwise."""
         if source == target:
             return array
-        info = self._program.values[value]
-        table = resharding_table(self._execution.mesh, info)
+        table = self._execution.resharding_table(value)
         with jax.named_scope(RESHARD_SCOPE):
             for waypoint in (*table.waypoints(source, target), target):
                 array = self._constrain(value, array, waypoint)

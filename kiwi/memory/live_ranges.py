@@ -29,16 +29,20 @@ A point of time is that of a unit, or of a step of a schedule (`kiwi.memory.runs
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kiwi.hlo.in_place import is_of_library, overwritable, overwritable_by_operand
+from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import CARRY, SLICE, STACK
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.residency import Residency, UnitResidency
 from kiwi.memory.timeline import Buffer
+
+Overwritable = Callable[[HloGraph, Unit], tuple[int, ...]]
+"""The values that a compiler may have a unit write over."""
 
 
 @dataclass(frozen=True)
@@ -221,18 +225,18 @@ def _handed_on(units: UnitGraph) -> Iterator[int]:
                 yield producer
 
 
-def overwritten_pairs(units: UnitGraph, target: str) -> frozenset[tuple[int, int]]:
+def overwritten_pairs(units: UnitGraph, overwritable: Overwritable) -> frozenset[tuple[int, int]]:
     """Pairs of a unit and a reader that may write over its result, once nothing else reads it.
 
     There is one place to write to: of several, the one whose result the reader reads latest of all
-    readers, and of these the neighbour. `target`: the compiler, one of
-    `kiwi.xla.rules.held_from_start.TARGETS`.
+    readers, and of these the neighbour. `overwritable`: the compiler's
+    rule for a unit.
     """
     found = set()
     for unit in units.units:
         victims = [
             producer.index
-            for _, producer in overwritable_temporaries(units, unit, target)
+            for _, producer in overwritable_temporaries(units, unit, overwritable)
             if producer.index == unit.index - 1 or is_of_library(units.graph, producer)
         ]
         if victims:
@@ -241,15 +245,12 @@ def overwritten_pairs(units: UnitGraph, target: str) -> frozenset[tuple[int, int
 
 
 def overwritable_temporaries(
-    units: UnitGraph, unit: Unit, target: str
+    units: UnitGraph, unit: Unit, overwritable: Overwritable
 ) -> Iterator[tuple[int, Unit]]:
     """The temporaries that a unit may write its result over, each with the unit that yields it."""
     if any(output in units.aliased_results for output in unit.outputs):
         return iter(())
-    values = overwritable(units.graph, unit)
-    if target == "cpu":
-        values += overwritable_by_operand(units.graph, unit)
-    return temporaries(units, unit, values)
+    return temporaries(units, unit, overwritable(units.graph, unit))
 
 
 def temporaries(

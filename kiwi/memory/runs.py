@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import RESULT, SLICE
 from kiwi.hlo.units import UnitGraph
-from kiwi.memory.live_ranges import LiveRanges, Run, overwritable_temporaries
+from kiwi.memory.live_ranges import LiveRanges, Overwritable, Run, overwritable_temporaries
 from kiwi.memory.loop_bodies import dataflow, loops_of_steps
 
 
@@ -25,8 +25,8 @@ class ScheduledRuns:
     - `shares_points`: whether points of time are those of units.
     """
 
-    def __init__(self, units: UnitGraph, steps: Sequence[int], target: str) -> None:
-        self._units, self._steps, self._target = units, steps, target
+    def __init__(self, units: UnitGraph, steps: Sequence[int], overwritable: Overwritable) -> None:
+        self._units, self._steps, self._overwritable = units, steps, overwritable
         self.steps_of: list[list[int]] = [[] for _ in units.units]
         for step, unit in enumerate(steps):
             self.steps_of[unit].append(step)
@@ -111,7 +111,7 @@ class ScheduledRuns:
         if self.steps_of[unit.index][0] != step:
             return None
         found = []
-        for value, producer in overwritable_temporaries(self._units, unit, self._target):
+        for value, producer in overwritable_temporaries(self._units, unit, self._overwritable):
             source = self._source[step][value]
             is_before = self.points[source] == self.points[step] - 1
             is_first = self.steps_of[producer.index][0] == source

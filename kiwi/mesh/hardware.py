@@ -64,9 +64,10 @@ class Hardware:
       matmuls, and kernels bound by memory, reach.
     - `source`: the public documents that the figures come from.
     - `analytic`: True if from documents, False if measured on such a machine.
-    - `platform`: "gpu" or "cpu": which of XLA's compilers makes its programs.
+    - `platform`: jax's name for such devices, "gpu" or "cpu": which of XLA's compilers makes
+      their programs (`kiwi.xla.compilers`).
     - `target_config`: what XLA:GPU says of the device (`GpuTargetConfigProto` as text), where
-      the machine was asked; None means that of the catalogue, see `kiwi.xla.target_config`.
+      the machine was asked; None means that of the catalogue, see `kiwi.xla.gpu.target_config`.
 
     **Raises:** `InvalidArgumentError` if a figure is out of range.
     """
@@ -92,8 +93,6 @@ class Hardware:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_second", dict(self.flops_per_second))
-        if self.platform not in ("gpu", "cpu"):
-            raise InvalidArgumentError(f"platform={self.platform!r} is neither 'gpu' nor 'cpu'.")
         for dtype in ("float32", "float64"):
             if dtype not in self.flops_per_second:
                 raise InvalidArgumentError(

@@ -33,7 +33,7 @@ from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
 from kiwi.solver.remat import RematGraph, solve
 from kiwi.solver.remat.solve import DEFAULT_PLANNER
-from kiwi.xla.compilers import memory_model
+from kiwi.xla.compilers import predicted_compiler
 
 Rule = Callable[[UnitGraph, int, Settings], frozenset[int]]
 """From the units of a step and a budget in bytes to the indices of the units to recompute."""
@@ -102,7 +102,8 @@ def rematerialised_first(units: UnitGraph, budget_bytes: int, settings: Settings
 
 def _unsharded_graph(units: UnitGraph, settings: Settings) -> RematGraph:
     one = DeviceMesh.create((1,), settings.mesh.hardware)
-    return remat_graph(units, one_device_strategies(units, one), memory_model(settings.verify))
+    rules = predicted_compiler(settings.verify, one.hardware).rules
+    return remat_graph(units, one_device_strategies(units, one, rules), rules)
 
 
 def _primitives(units: UnitGraph, unit: Unit) -> set[str]:

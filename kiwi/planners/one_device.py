@@ -67,14 +67,14 @@ class OneDevice:
     details: Details
 
     @classmethod
-    def of(cls, base: Plan, target: str) -> "OneDevice":
-        """The step of a plan for one device; `target` as in `kiwi.xla.rules.held_from_start`."""
-        units = base.execution.units
+    def of(cls, base: Plan) -> "OneDevice":
+        """The step of a plan for one device."""
+        units, rules = base.execution.units, base.execution.compiler.rules
         held_bytes = int(MORE_FENCES * pointer_bytes(base.execution))
-        strategies = one_device_strategies(units, base.mesh)
-        temporaries = tuple(tuple(each.buffers_while_running(target)) for each in strategies)
+        strategies = one_device_strategies(units, base.mesh, rules)
+        temporaries = tuple(each.buffers_while_running for each in strategies)
         tuples = tuple(int(each.pointer_bytes > 0) for each in barriers(base.execution).steps)
-        graph = remat_graph(units, strategies, target, held_bytes)
+        graph = remat_graph(units, strategies, rules, held_bytes)
         return cls(base, graph, held_bytes, Details(temporaries, tuples))
 
 
@@ -96,7 +96,7 @@ class OneDevicePlanner(Planner):
         """
         own = start or Start(self.formulate(step, budget_bytes, tools.settings))
         base = self._keeping_all(step, own.problem, budget_bytes)
-        one_device = OneDevice.of(base, own.problem.fixed.target)
+        one_device = OneDevice.of(base)
         seconds = max(0.1, tools.settings.time_limit_seconds / MOST_ROUNDS)
         search = Search(one_device.graph, self.name, seconds)
         return self.tightened(one_device, search.within, budget_bytes, tools)

@@ -32,7 +32,7 @@ from kiwi.problem.pins import Pins
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult
-from kiwi.xla.compilers import memory_model
+from kiwi.xla.compilers import named, predicted_compiler
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,17 @@ class Planner(ABC):
                 suggestion='mesh_shape=(1,), or planner="joint", which shards too.',
             )
 
-    def make(self, step: StepToPlan, settings: Settings, start: Start | None = None) -> Plan:
+    def make(
+        self,
+        step: StepToPlan,
+        settings: Settings,
+        start: Start | None = None,
+        *,
+        is_checked: bool = True,
+    ) -> Plan:
         """Checks the request, plans the step for the settings, and times that.
+
+        Without `is_checked` the compiler of `settings.verify` is predicted, and not asked.
 
         **Raises:** the errors of the checks and of `plan`; `LoopNotSupportedError`.
         """
@@ -93,7 +102,9 @@ class Planner(ABC):
         check_search(settings)
         self.check(settings.mesh)
         self._check_step(step, settings)
-        plan = self.plan(step, settings.memory_budget_bytes, Tools.of(settings), start)
+        tools = Tools.of(settings)
+        tools = tools if is_checked else tools.unchecked
+        plan = self.plan(step, settings.memory_budget_bytes, tools, start)
         seconds = step.traced.seconds + time.monotonic() - started
         return replace(plan, planning_seconds=seconds)
 
@@ -106,9 +117,10 @@ class Planner(ABC):
                 suggestion="open_loops=False, which plans each scan as one operator, or "
                 'planner="joint".',
             )
-        if settings.verify == "cpu" and step.program.host_values:
+        verify = settings.verify
+        if step.program.host_values and verify and not named(verify).has_host_memory:
             raise InvalidArgumentError(
-                'verify="cpu" cannot check a plan with arguments or results in host memory.',
+                f'verify="{verify}" cannot check a plan with arguments or results in host memory.',
                 cause="XLA:CPU has one memory, and leaves copies between two of them out.",
                 suggestion='verify="cuda" or "device", or verify=None.',
             )
@@ -123,11 +135,13 @@ class Planner(ABC):
     ) -> PlanningProblem:
         """The problem of a step; `offered` as in `kiwi.problem.build.Fixed`."""
         program, mesh = step.program, settings.mesh
+        compiler = predicted_compiler(settings.verify, mesh.hardware)
         arguments = step.given_arguments(mesh)
         pins = resolve_pins(
             step.traced,
             settings.constraints,
             mesh,
+            compiler.rules,
             heeds_hints=self.heeds_hints,
             recomputes=self.recomputes,
             dropped=settings.dropped_pins,
@@ -140,8 +154,8 @@ class Planner(ABC):
             arguments,
             results,
             carried,
+            compiler,
             self.recomputes,
-            target=memory_model(settings.verify),
             offered=offered,
             pins=pins,
         )

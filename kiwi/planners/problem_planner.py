@@ -3,9 +3,9 @@
 1. The problem is solved under the limit; copies that fit beside the solution are kept
    (`kiwi.problem.kept_copies`).
 2. What a compiled program holds beyond the prediction, unit by unit, becomes memory of the problem
-   that no option can avoid (`kiwi.xla.excess_memory`); what its heap wastes lowers the limit. The
-   next search starts from the last solution. If no plan is left, the limit is lowered by half as
-   much: another plan's heap may waste less.
+   that no option can avoid (`kiwi.xla.read.excess_memory`); what its heap wastes lowers the limit.
+   The next search starts from the last solution. If no plan is left, the limit is lowered by half
+   as much: another plan's heap may waste less.
 3. Without a compiler, the limit is lowered by what the predicted size of XLA's heap
    (`kiwi.memory.heap`) is over the budget.
 4. Where a peak is over the budget by no more than the heap wastes, units change places
@@ -38,7 +38,7 @@ from kiwi.sizes import format_bytes
 from kiwi.solver import SolveResult, SolveStatus, evaluate
 from kiwi.solver.problem import Node
 from kiwi.solver.settle import settled
-from kiwi.xla.excess_memory import as_intervals, excess
+from kiwi.xla.read.excess_memory import as_intervals, excess
 
 MOST_ROUNDS = 5
 """How many plans are compiled at most."""

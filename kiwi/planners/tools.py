@@ -8,8 +8,8 @@ from typing import Any
 from kiwi.errors import InvalidArgumentError, UnknownSolverError
 from kiwi.options import Settings
 from kiwi.solver import SOLVERS, Problem, SolveResult, solve
-from kiwi.xla.compiled_program import CompiledProgram
-from kiwi.xla.compilers import TARGETS, compile_for
+from kiwi.xla.compilers import compile_for, predicted_compiler
+from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
 
 Compile = Callable[[Step], CompiledProgram]
@@ -62,12 +62,8 @@ class Tools:
 
 
 def check_search(settings: Settings) -> None:
-    """Raises `UnknownSolverError` or `InvalidArgumentError`."""
-    if settings.verify is not None and settings.verify not in TARGETS:
-        raise InvalidArgumentError(
-            f"verify={settings.verify!r} is not a target of the compile check.",
-            suggestion="One of " + ", ".join(repr(t) for t in TARGETS) + ", or None.",
-        )
+    """Raises `UnknownSolverError`, `InvalidArgumentError` or `CompilerUnavailableError`."""
+    predicted_compiler(settings.verify, settings.mesh.hardware)
     if settings.solver not in SOLVERS:
         raise UnknownSolverError(
             f"There is no solver {settings.solver!r}.",

@@ -32,12 +32,14 @@ from kiwi.mesh import DeviceMesh, enumerate_shardings
 from kiwi.problem.exclusions import rule_exclusions
 from kiwi.problem.pins import Pin, Pins
 from kiwi.problem.strategy_table import StrategyTable
+from kiwi.xla.rules.base import Rules
 
 
 def resolve_pins(
     traced: Traced,
     constraints: Constraints,
     mesh: DeviceMesh,
+    rules: Rules,
     *,
     heeds_hints: bool,
     recomputes: bool,
@@ -61,7 +63,7 @@ def resolve_pins(
             _check_agreement(found.get(value, ()), pin)
             found[value] = (*found.get(value, ()), pin)
     resolved = Pins(found)
-    check = _Check(traced, mesh, resolved)
+    check = _Check(traced, mesh, rules, resolved)
     check.run()
     constrained = _constraint_pins(traced, mesh) if heeds_hints else ()
     return Pins(found | check.possible(constrained, dropped))
@@ -176,6 +178,7 @@ class _Check:
 
     traced: Traced
     mesh: DeviceMesh
+    rules: Rules
     pins: Pins
 
     @property
@@ -184,7 +187,7 @@ class _Check:
 
     @functools.cached_property
     def _table(self) -> StrategyTable:
-        return StrategyTable(self._units, self.mesh)
+        return StrategyTable(self._units, self.mesh, self.rules)
 
     def run(self) -> None:
         if not self.pins.values:
@@ -195,7 +198,7 @@ class _Check:
                 self._check_source(value)
                 continue
             unit = self._units.units[self._units.producer[value]]
-            if not self.pins.strategies(self._units, self.mesh, self._table, unit):
+            if not self.pins.strategies(self._table, unit):
                 raise self._no_strategy(value, unit)
             if not self.pins.residency(unit, lifetimes[unit.index]).options:
                 raise self._no_residency(value, unit)
@@ -210,7 +213,7 @@ class _Check:
             if producer is None or pin.label in dropped or not _agree(known, pin):
                 continue
             trial, unit = Pins({value: (*known, pin)}), self._units.units[producer]
-            if trial.strategies(self._units, self.mesh, self._table, unit):
+            if trial.strategies(self._table, unit):
                 found[value] = trial.values[value]
         return found
 

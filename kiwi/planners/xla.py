@@ -22,8 +22,8 @@ from kiwi.options import Settings
 from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.problem.build import Fixed
 from kiwi.problem.step import StepToPlan
-from kiwi.xla.op_shardings import ShardedInstruction, instructions, tensor_sharding
-from kiwi.xla.propagation import propagated_text_on_cpu
+from kiwi.xla.cpu.propagation import propagated_text_on_cpu
+from kiwi.xla.read.op_shardings import ShardedInstruction, instructions, tensor_sharding
 from kiwi.xla.step import Step
 
 

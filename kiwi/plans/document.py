@@ -79,6 +79,7 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
         "planner": plan.planner,
         "memory_budget_bytes": plan.memory_budget_bytes,
         "profile": plan.profile,
+        "compiler": plan.execution.compiler.name,
         "recorded": plan.mesh.table is not None,
         "table": _table(plan.mesh.table),
         "open_loops": bool(plan.execution.units.graph.program.loops),

@@ -11,7 +11,7 @@ from kiwi.problem.solved import Solved
 from kiwi.problem.time_provenance import time_shares
 from kiwi.solver import Evaluation, evaluate
 from kiwi.solver.schedule import Schedule
-from kiwi.xla.collectives import AxisUse, CollectiveUse, by_kind
+from kiwi.xla.read.collectives import AxisUse, CollectiveUse, by_kind
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,8 @@ from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.mesh import TensorSharding
 from kiwi.plans.estimate import Estimate
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.edges import resharding_table
 from kiwi.problem.predicted_collectives import predicted_uses
 from kiwi.problem.solved import Solved
-from kiwi.xla.rules.max_pooling import untied
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,7 @@ def _copies(solved: Solved) -> Iterator[_Copy]:
 
 def _seconds(planning: PlanningProblem, copy: _Copy) -> float:
     """Of making the copy once, in every iteration of the loop that reads it."""
-    info = planning.units.graph.program.values[copy.value]
-    table = resharding_table(planning.mesh, info)
+    table = planning.resharding_table(copy.value)
     trips = planning.units.trips(planning.units.units[copy.readers[0]])
     return trips * float(table.seconds_matrix([copy.stored], [copy.wanted])[0, 0])
 
@@ -85,7 +82,7 @@ def _buffers(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Buf
 
 def _untied(solved: Solved) -> Iterator[Buffer]:
     """What a plan's fences keep from being made at the start of the step."""
-    units, target = solved.problem.units, solved.problem.fixed.target
+    units, rules = solved.problem.units, solved.problem.fixed.compiler.rules
     for unit, (strategy, _) in zip(units.units, solved.choices, strict=True):
-        for held in untied(units, unit, strategy.result_bytes, target):
+        for held in rules.held_without_barriers(units, unit, strategy.result_bytes):
             yield Buffer(held.start, held.end, held.bytes, "result", unit.index)

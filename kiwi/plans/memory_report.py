@@ -13,7 +13,7 @@ from kiwi.errors import InvalidArgumentError
 from kiwi.plans.record import PlanRecord
 from kiwi.plans.summary import table
 from kiwi.sizes import format_bytes
-from kiwi.xla.buffer_assignment import CompiledMemory, LiveBuffer
+from kiwi.xla.read.buffer_assignment import CompiledMemory, LiveBuffer
 
 _MOST_ROWS = 16
 

@@ -26,8 +26,16 @@ class MadeBy(Protocol):
         """The problem of a step; `offered` as in `kiwi.problem.build.Fixed`."""
         ...
 
-    def make(self, step: StepToPlan, settings: Settings, start: Start | None = None) -> Any:
-        """A `kiwi.plans.plan.Plan` of the step, of the problem of `start` where that is given."""
+    def make(
+        self,
+        step: StepToPlan,
+        settings: Settings,
+        start: Start | None = None,
+        *,
+        is_checked: bool = True,
+    ) -> Any:
+        """A `kiwi.plans.plan.Plan` of the step, of the problem of `start` where that is given; not
+        compiled unless `is_checked`."""
         ...
 
 

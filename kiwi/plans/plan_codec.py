@@ -14,7 +14,7 @@ from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.plans.decision import Decision
 from kiwi.plans.estimate import Estimate
 from kiwi.solver import Interval
-from kiwi.xla.compiled_program import CompiledProgram
+from kiwi.xla.read.compiled_program import CompiledProgram
 
 OPEN = "?"
 """Stands for `PartitionSpec.UNCONSTRAINED`."""

@@ -23,9 +23,9 @@ from kiwi.plans.origin import Origin
 from kiwi.plans.rounds import Round
 from kiwi.problem.predicted_collectives import unforeseen
 from kiwi.solver import Progress, SolveResult
-from kiwi.xla.collectives import AxisUse
-from kiwi.xla.compiled_program import CompiledProgram
-from kiwi.xla.compiler_options import compiler_options
+from kiwi.xla.compilers import of_platform
+from kiwi.xla.read.collectives import AxisUse
+from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
 
 
@@ -105,12 +105,11 @@ class PlanRecord:
     def unforeseen_collectives(self) -> tuple[AxisUse, ...]:
         """What the compiled program communicates beyond the plan, by kind and mesh axes.
 
-        Empty without a check. For the target "cpu" an all-reduce stands for a reduce-scatter.
+        Empty without a check.
         """
         if self.compiled is None:
             return ()
-        predicted = self.estimate.collective_uses
-        return unforeseen(predicted, self.compiled.collective_uses, self.compiled.target)
+        return unforeseen(self.estimate.collective_uses, self.compiled.collective_uses)
 
     @functools.cached_property
     def _in_specs(self) -> list[Any]:
@@ -185,8 +184,11 @@ class PlanRecord:
         return self.step.argument_shardings(mesh)
 
     def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:
-        """The planned step over flat leaves, jitted for concrete devices."""
-        return self.step.jit(mesh, compiler_options(mesh.devices.flat[0].platform))
+        """The planned step over flat leaves, jitted for concrete devices.
+
+        **Raises:** `CompilerUnavailableError` if Kiwi does not know their compiler.
+        """
+        return self.step.jit(mesh, of_platform(mesh.devices.flat[0].platform).run_options)
 
     def residency_counts(self) -> Mapping[str, int]:
         """How many operators are kept and recomputed."""

@@ -6,9 +6,9 @@ from typing import Any
 from kiwi.codec import from_plain
 from kiwi.plans.document import Document
 from kiwi.plans.record import PlanRecord
-from kiwi.xla.buffer_assignment import CompiledMemory
-from kiwi.xla.excess_memory import unit_curve
-from kiwi.xla.name_scopes import scope_of
+from kiwi.xla.read.buffer_assignment import CompiledMemory
+from kiwi.xla.read.excess_memory import unit_curve
+from kiwi.xla.read.name_scopes import scope_of
 
 MOST_BUFFERS = 200
 

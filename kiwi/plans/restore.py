@@ -32,7 +32,9 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.plan_codec import partition_spec, plan_converter
 from kiwi.solver import SolveResult, SolveStatus
 from kiwi.solver.schedule import Schedule
-from kiwi.xla.compiled_program import CompiledProgram
+from kiwi.xla.compiler import Compiler
+from kiwi.xla.compilers import named, of_platform
+from kiwi.xla.read.compiled_program import CompiledProgram
 
 _PLAN_AGAIN = "Plan again: kiwi.plan(fun, ...) or `kiwi plan`."
 
@@ -185,6 +187,7 @@ def _execution(saved: Document, units: UnitGraph, mesh: DeviceMesh, ledger: Ledg
     return Execution(
         units,
         mesh,
+        _compiler(saved, mesh),
         Schedule(tuple(saved["schedule"])),
         tuple(layouts[a] for a in units.graph.program.arguments),
         results,
@@ -192,6 +195,12 @@ def _execution(saved: Document, units: UnitGraph, mesh: DeviceMesh, ledger: Ledg
         tuple(entry.reads for entry in ledger.operators),
         frozenset((entry.unit, read) for entry in ledger.operators for read in entry.kept_reads),
     )
+
+
+def _compiler(saved: Document, mesh: DeviceMesh) -> Compiler:
+    """The compiler that was planned for; earlier files priced moves by the profile's platform."""
+    name = saved["options"].get("compiler")
+    return of_platform(mesh.hardware.platform) if name is None else named(name)
 
 
 def ledger_of(saved: Document, units: UnitGraph) -> Ledger:

@@ -7,7 +7,7 @@ from kiwi.plans.decision import Decision
 from kiwi.plans.record import PlanRecord
 from kiwi.problem.time_provenance import describe
 from kiwi.sizes import format_bytes, format_seconds
-from kiwi.xla.collectives import COLLECTIVE_KINDS
+from kiwi.xla.read.collectives import COLLECTIVE_KINDS
 
 _MOST_ROWS = 8
 _LONGEST_PATH = 44

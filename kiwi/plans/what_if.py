@@ -30,7 +30,8 @@ def what_if(
     - `operator`: as for `explain`.
     - `sharding`: of its (first) result; None leaves it open.
     - `residency`: "keep" or "recompute"; None leaves it open.
-    - `verify`: as for `kiwi.plan`; by default the new plan is not compiled.
+    - `verify`: as for `kiwi.plan`; by default the new plan is not compiled, and predicted for this
+      plan's compiler.
 
     **Raises:** `InvalidArgumentError` if that is none of the operator's options;
     `InfeasibleBudgetError`, `NoPlanFoundError` as `kiwi.plan`.
@@ -53,11 +54,13 @@ def what_if(
     start = follow(pinned, recover_solution(planning, plan.ledger), {unit: allowed})
     settings = replace(
         plan.origin.settings,
-        verify=verify,
+        verify=verify or plan.origin.settings.verify,
         time_limit_seconds=time_limit_seconds or plan.origin.settings.time_limit_seconds,
     )
     try:
-        return plan.origin.planner.make(plan.origin.step, settings, Start(pinned, start))
+        return plan.origin.planner.make(
+            plan.origin.step, settings, Start(pinned, start), is_checked=verify is not None
+        )
     except InfeasibleBudgetError as error:
         raise InfeasibleBudgetError(
             f"With operator {unit} pinned: {error.what}",

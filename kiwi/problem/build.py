@@ -35,7 +35,6 @@ from kiwi.problem.copies import (
     NEGLIGIBLE,
     CopyNode,
     Reading,
-    Transposes,
     copy_node,
     never,
     that_keeps,
@@ -47,7 +46,7 @@ from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
 from kiwi.problem.unit_memory import UnitMemory, unit_memory
 from kiwi.solver.problem import Edge, Interval, Node, Problem
-from kiwi.xla.rules.gathered_operands import gathered_matrices
+from kiwi.xla.compiler import Compiler
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,10 @@ class Fixed:
     - `results`: position among the function's results → its sharding.
     - `carried`: position of a result → value index of the argument that it replaces in the
       next step, and whose sharding it should have.
+    - `compiler`: the compiler whose buffers and collectives are predicted.
     - `recompute`: whether recomputation may be planned.
     - `values`: value index of what a unit yields → its sharding, where the unit has a strategy
       that yields it so.
-    - `target`: the compiler whose memory is predicted, see `kiwi.xla.rules.held_from_start`.
     - `rewrite`: the units that are recomputed, and no others; None leaves that to the solver.
     - `offered`: for each unit, residencies to offer beside its own: those of other plans of the
       same step, which are then solutions of this problem, too.
@@ -71,9 +70,9 @@ class Fixed:
     arguments: Mapping[int, TensorSharding]
     results: Mapping[int, TensorSharding]
     carried: Mapping[int, int]
+    compiler: Compiler
     recompute: bool = True
     values: Mapping[int, TensorSharding] = field(default_factory=dict)
-    target: str = "cpu"
     rewrite: frozenset[int] | None = None
     offered: tuple[tuple[Residency, ...], ...] = ()
     pins: Pins = field(default_factory=Pins)
@@ -149,6 +148,11 @@ class PlanningProblem:
         usages = (node.usage[0] for node in self.problem.nodes)
         return tuple(b for usage in usages for b in usage if isinstance(b, Buffer))
 
+    def resharding_table(self, value: int) -> ReshardingTable:
+        """Between the layouts of a value."""
+        info = self.units.graph.program.values[value]
+        return resharding_table(self.mesh, self.fixed.compiler.rules, info)
+
     def restricted(
         self, solution: Sequence[int], kept: KeptCopies | None = NONE_KEPT
     ) -> "PlanningProblem":
@@ -189,11 +193,11 @@ def build_problem(
     else:
         lifetimes = rewritten(units, fixed.rewrite)
     lifetimes = with_offered(lifetimes, fixed.offered)
-    table = StrategyTable(units, mesh)
+    table = StrategyTable(units, mesh, fixed.compiler.rules)
     unit_nodes = tuple(
         UnitNode(
             unit.index,
-            _strategies(units, mesh, table, unit, fixed),
+            _strategies(units, table, unit, fixed),
             fixed.pins.residency(unit, lifetimes[unit.index]),
         )
         for unit in units.units
@@ -202,7 +206,7 @@ def build_problem(
 
 
 def _strategies(
-    units: UnitGraph, mesh: DeviceMesh, table: StrategyTable, unit: Unit, fixed: Fixed
+    units: UnitGraph, table: StrategyTable, unit: Unit, fixed: Fixed
 ) -> tuple[ShardingStrategy, ...]:
     """Those that yield what is fixed, and of these those that move the fewest bytes.
 
@@ -211,7 +215,7 @@ def _strategies(
     """
     wanted = [fixed.values.get(output) for output in unit.outputs]
     if all(sharding is None for sharding in wanted):
-        return fixed.pins.strategies(units, mesh, table, unit)
+        return fixed.pins.strategies(table, unit)
     found = [
         s
         for s in table.all_of(unit)
@@ -298,8 +302,9 @@ class _Builder:
         self._source_index = {source.value: k for k, source in enumerate(sources)}
         self._kept = kept
         self._matrices = matrices
+        self._rules = fixed.compiler.rules
         self.ranges = LiveRanges.of(units)
-        self._overwritten = overwritten_pairs(units, fixed.target)
+        self._overwritten = overwritten_pairs(units, self._rules.overwritable)
         self.copies = tuple(self._with_kept(self._find_copies(least_copy_bytes)))
 
     def nodes(self) -> tuple[Node, ...]:
@@ -315,8 +320,9 @@ class _Builder:
         Copies of fewer bytes than `least` are negligible, and left out where none is kept.
         """
         for node in self._unit_nodes:
-            transposes = self._transposes(node.unit)
-            for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
+            unit = self._units.units[node.unit]
+            transposes = self._rules.transposed_reads(self._units, unit, self._mesh.shape)
+            for read, (value, _) in enumerate(unit.rule.reads):
                 wanted = [s.reads[read] for s in node.strategies]
                 shards = min(w.shard_count(self._mesh.shape) for w in set(wanted))
                 is_negligible = self._values[value].size_bytes < least * shards
@@ -335,13 +341,6 @@ class _Builder:
                 )
                 if copy is not None:
                     yield replace(copy, is_negligible=is_negligible)
-
-    def _transposes(self, unit: int) -> dict[int, Transposes]:
-        """By number of the read, whether copies are transposed; never where there is none."""
-        if self._fixed.target == "cpu":
-            return {}
-        found = gathered_matrices(self._units, self._units.units[unit], self._mesh.shape)
-        return {read: matrix.is_transposed for read, matrix in found.items()}
 
     def _with_kept(self, copies: Iterator[CopyNode]) -> Iterator[CopyNode]:
         """Adds the options to keep what an earlier reader gathered, where that is asked for."""
@@ -409,7 +408,7 @@ class _Builder:
             runs_of(self._units, unit, residency, option, self._overwritten)
             for option in residency.options
         ]
-        held = [unit_memory(self._units, unit, s, self._fixed.target) for s in node.strategies]
+        held = [unit_memory(self._units, unit, s, self._rules) for s in node.strategies]
         known: dict[UnitMemory, list[tuple[Interval, ...]]] = {}
         for memory in dict.fromkeys(held):
             known[memory] = [memory.buffers(self.ranges, unit, each) for each in runs]
@@ -443,7 +442,7 @@ class _Builder:
         return self._node_index(node.unit), Side.of(wanted, node.residency)
 
     def _table(self, value: int) -> ReshardingTable:
-        return resharding_table(self._mesh, self._values[value])
+        return resharding_table(self._mesh, self._rules, self._values[value])
 
     def _node_index(self, unit: int) -> int:
         return len(self._sources) + unit

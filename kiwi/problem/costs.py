@@ -21,7 +21,6 @@ from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork
-from kiwi.xla.rules.copied_operands import NOTHING_COPIED, CopiedOperands
 
 _PARTIAL_READERS = frozenset({"gather", "dynamic_slice", "slice"})
 """Operators that read no more of their first operand than they yield."""
@@ -42,7 +41,6 @@ class UnitWork:
       ends with lies in place; of what is stacked an iteration writes one element.
     - `stacked`: how many elements a stacked result has, 1 if it is none.
     - `is_transfer`: whether it copies between host and device memory.
-    - `copied`: the operands that XLA:CPU copies first.
     """
 
     seconds_of_equation: tuple[float, ...]
@@ -57,7 +55,6 @@ class UnitWork:
     border: str | None = None
     stacked: int = 1
     is_transfer: bool = False
-    copied: CopiedOperands = NOTHING_COPIED
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
@@ -81,7 +78,6 @@ class UnitWork:
             units.border(unit),
             _stacked(units, unit),
             is_transfer,
-            CopiedOperands.of(units, unit),
         )
 
     def price(

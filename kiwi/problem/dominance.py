@@ -14,20 +14,24 @@ those that compute the same and scatter as far. This may lose a plan, of which s
 is the point; on three axes it halves the problem.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
-from kiwi.mesh import DeviceMesh, ReshardingTable
-from kiwi.problem.edges import resharding_table
+from kiwi.mesh import ReshardingTable
 from kiwi.problem.strategies import ShardingStrategy
-from kiwi.xla.rules.held_from_start import TARGETS
+
+Tables = Callable[[int], ReshardingTable]
+"""By value, the table between its layouts."""
 
 
 def undominated(
-    units: UnitGraph, unit: Unit, mesh: DeviceMesh, strategies: Sequence[ShardingStrategy]
+    units: UnitGraph,
+    unit: Unit,
+    table: Tables,
+    strategies: Sequence[ShardingStrategy],
 ) -> tuple[ShardingStrategy, ...]:
     """The strategies that are left, in order."""
     strategies = _without_cut_sums(strategies)
@@ -35,13 +39,12 @@ def undominated(
         return tuple(strategies)
     own = np.array([s.compute_seconds + s.communication_seconds for s in strategies])
     held = np.array([s.result_bytes for s in strategies])
-    workspaces = [np.array([sum(s.buffers_while_running(t)) for s in strategies]) for t in TARGETS]
+    workspace = np.array([sum(s.buffers_while_running) for s in strategies])
     # detour[s, t]: seconds of doing t where s is wanted.
-    detour = own[None, :] + _reads_seconds(units, unit, mesh, strategies)
-    detour += _results_seconds(units, unit, mesh, strategies)
+    detour = own[None, :] + _reads_seconds(unit, table, strategies)
+    detour += _results_seconds(units, unit, table, strategies)
     fits = held[None, :] <= held[:, None]
-    for workspace in workspaces:
-        fits &= workspace[None, :] <= workspace[:, None]
+    fits &= workspace[None, :] <= workspace[:, None]
     better = fits & (detour < own[:, None])
     alive = np.ones(len(strategies), dtype=bool)
     # From the costliest on: a strategy may only be replaced by one that stays.
@@ -63,27 +66,24 @@ def _without_cut_sums(strategies: Sequence[ShardingStrategy]) -> Sequence[Shardi
     ]
 
 
-def _table(units: UnitGraph, value: int, mesh: DeviceMesh) -> ReshardingTable:
-    return resharding_table(mesh, units.graph.program.values[value])
-
-
-def _reads_seconds(
-    units: UnitGraph, unit: Unit, mesh: DeviceMesh, strategies: Sequence[ShardingStrategy]
-) -> np.ndarray:
+def _reads_seconds(unit: Unit, table: Tables, strategies: Sequence[ShardingStrategy]) -> np.ndarray:
     total = np.zeros((len(strategies), len(strategies)))
     for read, (value, _) in enumerate(unit.rule.reads):
         layouts = [s.reads[read] for s in strategies]
-        total += _table(units, value, mesh).seconds_matrix(layouts, layouts)
+        total += table(value).seconds_matrix(layouts, layouts)
     return total
 
 
 def _results_seconds(
-    units: UnitGraph, unit: Unit, mesh: DeviceMesh, strategies: Sequence[ShardingStrategy]
+    units: UnitGraph,
+    unit: Unit,
+    table: Tables,
+    strategies: Sequence[ShardingStrategy],
 ) -> np.ndarray:
     total = np.zeros((len(strategies), len(strategies)))
     for k, value in enumerate(unit.outputs):
         layouts = [s.results[k] for s in strategies]
         # A result of the function is read once more, by whoever fixed its layout.
         count = 1 + len(units.readers.get(value, ()))
-        total += 2 * count * _table(units, value, mesh).seconds_matrix(layouts, layouts).T
+        total += 2 * count * table(value).seconds_matrix(layouts, layouts).T
     return total

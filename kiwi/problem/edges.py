@@ -15,7 +15,7 @@ from kiwi.memory.residency import Residency, UnitResidency
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
 from kiwi.problem.copies import CopyNode
 from kiwi.solver.problem import Edge
-from kiwi.xla.rules.partitioner import moved_itemsize
+from kiwi.xla.rules.base import Rules
 
 _ALWAYS = (Residency(None, 2**31),)
 
@@ -49,9 +49,9 @@ class Side:
         return (self.layout_of_strategy[:, None] * width + classes[None, :]).ravel()
 
 
-def resharding_table(mesh: DeviceMesh, value: Value) -> ReshardingTable:
+def resharding_table(mesh: DeviceMesh, rules: Rules, value: Value) -> ReshardingTable:
     """Between the layouts of a value, in the bytes that the compiled program moves."""
-    itemsize = moved_itemsize(mesh, str(value.dtype), value.itemsize)
+    itemsize = rules.moved_itemsize(str(value.dtype), value.itemsize)
     return ReshardingTable(mesh, value.shape, itemsize)
 
 

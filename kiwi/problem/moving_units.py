@@ -51,7 +51,9 @@ class _Units:
         self._count = len(planning.units.units)
         self._again = recomputed_at(planning)
         self._readings = readings(planning.units, self._again)
-        self._overwritten = overwritten_pairs(planning.units, planning.fixed.target)
+        self._overwritten = overwritten_pairs(
+            planning.units, planning.fixed.compiler.rules.overwritable
+        )
 
     def steps(self) -> Steps:
         """All of them."""
@@ -111,7 +113,7 @@ class _Units:
 
     def _moving(self, buffer: Buffer) -> list[MovingBuffer]:
         """A result, workspace or a copy; or, of what is held from the start, as many buffers of a
-        result's size as that is (`kiwi.xla.rules.held_from_start`)."""
+        result's size as that is (`Rules.held_from_start`)."""
         unit, end, size = buffer.index, buffer.end, buffer.bytes
         if buffer.kind == "copy":
             return [self._copy(buffer)]

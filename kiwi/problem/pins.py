@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
 from kiwi.memory.residency import UnitResidency
-from kiwi.mesh import DeviceMesh, TensorSharding
-from kiwi.problem.dominance import undominated
+from kiwi.mesh import TensorSharding
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
 
@@ -58,9 +56,7 @@ class Pins:
         pins = self.values.get(value, ())
         return tuple(s for s in shardings if all(pin.allows(s) for pin in pins))
 
-    def strategies(
-        self, units: UnitGraph, mesh: DeviceMesh, table: StrategyTable, unit: Unit
-    ) -> tuple[ShardingStrategy, ...]:
+    def strategies(self, table: StrategyTable, unit: Unit) -> tuple[ShardingStrategy, ...]:
         """The strategies of a unit that yield its results as pinned, without dominated ones.
 
         One that beats all others in time and memory may yield another layout, so that what is
@@ -69,7 +65,7 @@ class Pins:
         if not any(pin.layout for output in unit.outputs for pin in self.values.get(output, ())):
             return table.of(unit)
         found = [s for s in table.all_of(unit) if self._allows(unit, s)]
-        return undominated(units, unit, mesh, found)
+        return table.undominated(unit, found)
 
     def _allows(self, unit: Unit, strategy: ShardingStrategy) -> bool:
         return all(

@@ -1,12 +1,12 @@
 """The collectives that a plan foresees, and those of the compiled program that it does not."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from kiwi.mesh import KINDS, TensorSharding
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.edges import resharding_table
 from kiwi.problem.solved import Solved
-from kiwi.xla.collectives import AxisUse, CollectiveUse, axis_uses
+from kiwi.xla.read.collectives import AxisUse, CollectiveUse, axis_uses
 
 SLACK = 0.01
 """By how much of all planned bytes a kind may exceed what was planned along its axes."""
@@ -81,28 +81,20 @@ def _resharding(
     target: TensorSharding,
     times: int,
 ) -> Iterator[_Found]:
-    info = planning.units.graph.program.values[value]
-    for step in resharding_table(planning.mesh, info).path(source, target):
+    for step in planning.resharding_table(value).path(source, target):
         yield step.kind, step.axes, step.bytes, times
 
 
-def unforeseen(
-    predicted: Sequence[AxisUse], compiled: Sequence[AxisUse], target: str
-) -> tuple[AxisUse, ...]:
+def unforeseen(predicted: Sequence[AxisUse], compiled: Sequence[AxisUse]) -> tuple[AxisUse, ...]:
     """What the compiled program communicates beyond the plan, by kind and axes, largest first.
 
-    XLA:CPU has no reduce-scatter: for the target "cpu" a planned one counts as the all-reduce that
-    is compiled instead. Excesses below `SLACK` of all planned bytes are left out.
+    Excesses below `SLACK` of all planned bytes are left out.
     """
-    planned: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
-    for use in predicted:
-        kind = "all-reduce" if target == "cpu" and use.kind == "reduce-scatter" else use.kind
-        added = CollectiveUse(use.count, use.bytes)
-        planned[kind, use.axes] = planned.get((kind, use.axes), CollectiveUse(0, 0)) + added
+    planned = {(use.kind, use.axes): use for use in predicted}
     least = SLACK * sum(use.bytes for use in planned.values())
     excess: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
     for use in compiled:
-        known = planned.get((use.kind, use.axes), CollectiveUse(0, 0))
+        known = planned.get((use.kind, use.axes), replace(use, count=0, bytes=0))
         if use.bytes - known.bytes > least:
             count = max(use.count - known.count, 0)
             excess[use.kind, use.axes] = CollectiveUse(count, use.bytes - known.bytes)

@@ -29,30 +29,31 @@ from kiwi.solver.remat import (
     Value,
     with_communication,
 )
+from kiwi.xla.rules.base import Rules
 
 
 def remat_graph(
     units: UnitGraph,
     strategies: Sequence[ShardingStrategy],
-    target: str,
+    rules: Rules,
     fence_bytes: int = 0,
 ) -> RematGraph:
     """The graph of one device, on which unit u runs under `strategies[u]`.
 
-    Time is that of computation, in seconds. `target` as in `kiwi.xla.rules.held_from_start`.
+    Time is that of computation, in seconds. `rules` are the compiler's, as for the strategies.
     `fence_bytes` are resident beside what the units need: what keeps the program to a schedule.
     """
     values = units.graph.program.values
-    memories = _memories(units, strategies, target)
+    memories = _memories(units, strategies, rules)
     graph = _Builder(units, strategies, memories, lambda v: values[v].size_bytes).graph()
     return replace(graph, values=(*graph.values, Value("fences", fence_bytes)))
 
 
 def _memories(
-    units: UnitGraph, strategies: Sequence[ShardingStrategy], target: str
+    units: UnitGraph, strategies: Sequence[ShardingStrategy], rules: Rules
 ) -> list[UnitMemory]:
     pairs = zip(units.units, strategies, strict=True)
-    return [unit_memory(units, unit, strategy, target) for unit, strategy in pairs]
+    return [unit_memory(units, unit, strategy, rules) for unit, strategy in pairs]
 
 
 def sharded_remat_graph(solved: Solved) -> RematGraph:
@@ -70,7 +71,7 @@ def sharded_remat_graph(solved: Solved) -> RematGraph:
     def local_bytes(value: int) -> int:
         return values[value].size_bytes // layouts[value].shard_count(planning.mesh.shape)
 
-    memories = _memories(units, strategies, planning.fixed.target)
+    memories = _memories(units, strategies, planning.fixed.compiler.rules)
     graph = _Builder(units, strategies, memories, local_bytes).graph()
     copied_bytes = [0] * len(units.units)
     for buffer in solved.restricted.buffers:
@@ -95,25 +96,26 @@ def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
         value: max(layout.shard_count(planning.mesh.shape) for layout in each)
         for value, each in layouts.items()
     }
-    target = planning.fixed.target
     strategies = [
-        min(node.strategies, key=lambda strategy: sum(strategy.buffers_while_running(target)))
+        min(node.strategies, key=lambda strategy: sum(strategy.buffers_while_running))
         for node in planning.unit_nodes
     ]
 
     def local_bytes(value: int) -> int:
         return values[value].size_bytes // shards[value]
 
+    rules = planning.fixed.compiler.rules
     memories = [
-        replace(m, from_start=(), written_over_bytes=0)
-        for m in _memories(units, strategies, target)
+        replace(m, from_start=(), written_over_bytes=0) for m in _memories(units, strategies, rules)
     ]
     return _Builder(units, strategies, memories, local_bytes).graph()
 
 
-def one_device_strategies(units: UnitGraph, mesh: DeviceMesh) -> tuple[ShardingStrategy, ...]:
+def one_device_strategies(
+    units: UnitGraph, mesh: DeviceMesh, rules: Rules
+) -> tuple[ShardingStrategy, ...]:
     """The cheapest strategy of each unit by itself; on a mesh of one device there is just one."""
-    table = StrategyTable(units, mesh)
+    table = StrategyTable(units, mesh, rules)
     return tuple(
         min(table.of(unit), key=lambda each: each.compute_seconds + each.communication_seconds)
         for unit in units.units

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kiwi.memory.runs import ScheduledRuns
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.edges import read_seconds, resharding_table
+from kiwi.problem.edges import read_seconds
 from kiwi.problem.solved import Solved
 from kiwi.problem.unit_memory import unit_memory
 from kiwi.solver.schedule import Schedule
@@ -32,7 +32,7 @@ class Scheduled:
 def scheduled(chosen: PlanningProblem, schedule: Schedule) -> Scheduled:
     """The buffers of a valid schedule; `chosen` has one option for each node, of which the
     residencies do not matter."""
-    runs = ScheduledRuns(chosen.units, schedule.steps, chosen.fixed.target)
+    runs = ScheduledRuns(chosen.units, schedule.steps, chosen.fixed.compiler.rules.overwritable)
     timeline = Timeline(tuple(_buffers(chosen, runs)), runs.ranges.horizon)
     if runs.shares_points:
         return Scheduled(timeline)
@@ -48,7 +48,7 @@ def _buffers(chosen: PlanningProblem, runs: ScheduledRuns) -> Iterator[Buffer]:
         local_bytes = values[source.value].size_bytes // source.shardings[0].shard_count(shape)
         yield from ranges.of_argument(source.value, local_bytes)
     for unit, node in zip(units.units, chosen.unit_nodes, strict=True):
-        memory = unit_memory(units, unit, node.strategies[0], chosen.fixed.target)
+        memory = unit_memory(units, unit, node.strategies[0], chosen.fixed.compiler.rules)
         yield from memory.buffers(ranges, unit, runs.of_unit(unit.index))
     for copy in chosen.copies:
         size, again = values[copy.value].size_bytes, runs.again(copy.unit)
@@ -64,15 +64,11 @@ def again_seconds(solved: Solved) -> tuple[float, ...]:
 
 def read_resharding_seconds(solved: Solved) -> tuple[float, ...]:
     """For each unit the time to reshard its operands once, in all iterations together."""
-    units, values = solved.problem.units, solved.problem.units.graph.program.values
-    found = []
+    units, found = solved.problem.units, []
     for unit, (strategy, _) in zip(units.units, solved.choices, strict=True):
         seconds = 0.0
         for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
-            table, stored = (
-                resharding_table(solved.problem.mesh, values[value]),
-                solved.layouts[value],
-            )
+            table, stored = solved.problem.resharding_table(value), solved.layouts[value]
             is_map = units.only_maps(unit, value)
             seconds += float(read_seconds(table, [stored], [wanted], is_map=is_map)[0, 0])
         found.append(units.trips(unit) * seconds)

@@ -14,7 +14,6 @@ import numpy as np
 from kiwi.hlo.graph import Phase
 from kiwi.mesh import TensorSharding
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.edges import resharding_table
 from kiwi.problem.unit_memory import unit_memory
 from kiwi.solver.formulations import Operator, Read, ShardedGraph, Tie
 
@@ -60,8 +59,8 @@ class _Builder:
         graph = self._planning.units.graph
         for node in self._planning.unit_nodes:
             unit = self._planning.units.units[node.unit]
-            target = self._planning.fixed.target
-            sizes = [unit_memory(self._planning.units, unit, s, target) for s in node.strategies]
+            rules = self._planning.fixed.compiler.rules
+            sizes = [unit_memory(self._planning.units, unit, s, rules) for s in node.strategies]
             once = np.zeros(len(node.strategies))
             for position, wanted in self._planning.fixed.results.items():
                 value = self._program.results[position]
@@ -101,5 +100,4 @@ class _Builder:
     def _seconds(
         self, value: int, stored: list[TensorSharding], wanted: list[TensorSharding]
     ) -> np.ndarray:
-        table = resharding_table(self._planning.mesh, self._program.values[value])
-        return table.seconds_matrix(stored, wanted)
+        return self._planning.resharding_table(value).seconds_matrix(stored, wanted)

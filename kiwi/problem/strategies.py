@@ -18,8 +18,9 @@ from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import Collective, DeviceMesh, Price, Provenance, TensorSharding
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.manual_computations import GivenLayouts, given_layouts
+from kiwi.xla.rules.base import CopiedOperands, Rules
 from kiwi.xla.rules.max_pooling import found_bytes
-from kiwi.xla.rules.partial_sums import is_transposed, summed_elsewhere
+from kiwi.xla.rules.partial_sums import summed_elsewhere
 from kiwi.xla.rules.partitioner import can_scatter, reduction_collectives
 
 Assignment = tuple[tuple[int, ...], ...]
@@ -38,9 +39,9 @@ class ShardingStrategy:
     - `workspace_bytes`: local bytes held beyond operands and results while it runs: partial
       sums that are larger than the scattered result, what is alive inside of a region, and what is
       found for the gradient of max pooling (`kiwi.xla.rules.max_pooling`).
-    - `cpu_buffers`, `gpu_buffers`: bytes of more workspace in XLA:CPU and XLA:GPU
-      (`buffers_while_running`): operands that are copied (`kiwi.xla.rules.copied_operands`), or,
-      where that is more, sums in another place (`kiwi.xla.rules.partial_sums`).
+    - `compiler_buffers`: bytes of more workspace that the compiler takes
+      (`buffers_while_running`): operands that it copies (`Rules.copied_operands`), or, where that
+      is more, sums in another place (`kiwi.xla.rules.partial_sums`).
     - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and cuts.
     - `compute_provenance`: where `compute_seconds` come from.
     """
@@ -53,24 +54,21 @@ class ShardingStrategy:
     workspace_bytes: int
     cuts_sums: bool = False
     compute_provenance: Provenance = Provenance.ANALYTIC
-    cpu_buffers: tuple[int, ...] = ()
-    gpu_buffers: tuple[int, ...] = ()
+    compiler_buffers: tuple[int, ...] = ()
 
     @property
     def communication_seconds(self) -> float:
         """Time of the strategy's own collectives."""
         return sum(c.seconds for c in self.collectives)
 
-    def buffers_while_running(self, target: str) -> tuple[int, ...]:
-        """The bytes of each buffer of workspace that a compiler has.
-
-        `target` as in `kiwi.xla.rules.held_from_start`.
-        """
-        return self.own_buffers + (self.cpu_buffers if target == "cpu" else self.gpu_buffers)
+    @property
+    def buffers_while_running(self) -> tuple[int, ...]:
+        """The bytes of each buffer of workspace."""
+        return self.own_buffers + self.compiler_buffers
 
     @property
     def own_buffers(self) -> tuple[int, ...]:
-        """Those that it has with every compiler."""
+        """Those that every compiler takes."""
         return (self.workspace_bytes,) if self.workspace_bytes else ()
 
 
@@ -97,20 +95,20 @@ def tensor_sharding(
 
 
 def enumerate_strategies(
-    units: UnitGraph, unit: Unit, mesh: DeviceMesh
+    units: UnitGraph, unit: Unit, mesh: DeviceMesh, rules: Rules
 ) -> tuple[ShardingStrategy, ...]:
     """All strategies that divide evenly, the cheaper of any two with the same layouts."""
-    work = UnitWork.of(units, unit, mesh)
+    work, copied = UnitWork.of(units, unit, mesh), rules.copied_operands(units, unit)
     given = given_layouts(units, unit, mesh)
     if given is not None:
         return (_given_strategy(units, unit, mesh, work, given),)
     best: dict[tuple[object, ...], ShardingStrategy] = {}
     for assignment in _assignments(unit.rule, mesh):
-        computation = _computation(units, unit, mesh, work, assignment)
+        computation = _computation(units, unit, mesh, work, copied, assignment)
         if computation is None:
             continue
         for scatter in _scatters(unit.rule, assignment, mesh):
-            strategy = _strategy(units, unit, mesh, computation, scatter)
+            strategy = _strategy(units, unit, mesh, rules, computation, scatter)
             if strategy is None:
                 continue
             if work.workspace_bytes:
@@ -204,7 +202,7 @@ class _Computation:
 
     - `reads`, `results`: the layouts of operands and of results, partial sums included.
     - `partial`: the mesh axes that leave partial sums.
-    - `partial_bytes`: local bytes of all results; `copied`: of each operand that XLA:CPU copies.
+    - `partial_bytes`: local bytes of all results; `copied`: of each operand that is copied.
     """
 
     assignment: dict[int, tuple[int, ...]]
@@ -221,6 +219,7 @@ def _computation(
     unit: Unit,
     mesh: DeviceMesh,
     work: UnitWork,
+    copied: CopiedOperands,
     assignment: dict[int, tuple[int, ...]],
 ) -> _Computation | None:
     """None where an operand or a result cannot be laid out so."""
@@ -240,13 +239,18 @@ def _computation(
         tuple(results),
         tuple(sorted(a for f, axes in assignment.items() if f not in kept for a in axes)),
         partial_bytes,
-        work.copied.buffers(shards, read_bytes, partial_bytes),
+        copied.buffers(shards, read_bytes, partial_bytes),
         work.price(shards, read_shards, partial_bytes),
     )
 
 
 def _strategy(
-    units: UnitGraph, unit: Unit, mesh: DeviceMesh, found: _Computation, scatter: dict[int, int]
+    units: UnitGraph,
+    unit: Unit,
+    mesh: DeviceMesh,
+    rules: Rules,
+    found: _Computation,
+    scatter: dict[int, int],
 ) -> ShardingStrategy | None:
     """The strategy that scatters each axis of `scatter` onto its factor."""
     rule = unit.rule
@@ -262,18 +266,17 @@ def _strategy(
         dims = {axis: dim_of_factor[factor] for axis, factor in scatter.items()}
     collectives: tuple[Collective, ...] = ()
     sums: tuple[int, ...] = ()
-    if found.partial:
-        source = found.results[0]
-        summed = (found.partial, dims, found.partial_bytes)
-        trips = units.trips(unit)
-        collectives = tuple(
-            replace(c, seconds=trips * c.seconds)
-            for c in reduction_collectives(mesh, source, *summed)
-        )
-        sums = summed_elsewhere(units, unit, mesh, found.reads, found.partial_bytes)
-    result_bytes = _local_bytes(units, unit, mesh, results)
     scatters = bool(scatter) and can_scatter(found.results[0], found.partial, dims)
-    transposes = scatters and is_transposed(units, unit, mesh, found.results[0], dims.values())
+    if found.partial:
+        source, trips = found.results[0], units.trips(unit)
+        summed = source, found.partial, dims, _moved_bytes(units, unit, rules, found)
+        reduced = reduction_collectives(mesh, *summed, rules.has_reduce_scatter)
+        collectives = tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
+        scattered = dims.values() if scatters else ()
+        cuts = [prod(mesh.shape[a] for a in axes) for axes in source.dims]
+        if rules.sums_elsewhere(units.graph.program.equations[unit.root], cuts, scattered):
+            sums = summed_elsewhere(units, unit, mesh, found.reads, found.partial_bytes)
+    result_bytes = _local_bytes(units, unit, mesh, results)
     return ShardingStrategy(
         found.reads,
         results,
@@ -284,7 +287,6 @@ def _strategy(
         bool(scatter) and not scatters,
         found.compute.provenance,
         max(found.copied, sums, key=sum),
-        sums if transposes else (),
     )
 
 
@@ -295,6 +297,13 @@ def _local_bytes(
     values = [units.graph.program.values[output] for output in unit.outputs]
     pairs = zip(values, layouts, strict=True)
     return sum(value.size_bytes // layout.shard_count(mesh.shape) for value, layout in pairs)
+
+
+def _moved_bytes(units: UnitGraph, unit: Unit, rules: Rules, found: _Computation) -> int:
+    """One device's partial sums, as large as they are when collectives move them."""
+    result = units.graph.program.values[unit.outputs[0]]
+    moved = rules.moved_itemsize(str(result.dtype), result.itemsize)
+    return found.partial_bytes * moved // result.itemsize
 
 
 def _all_exist(layouts: list[TensorSharding | None]) -> TypeGuard[list[TensorSharding]]:

@@ -3,23 +3,24 @@
 A transformer's layers consist of the same units, so that enumerating one layer serves all.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
-from kiwi.mesh import DeviceMesh
+from kiwi.mesh import DeviceMesh, ReshardingTable
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.dominance import undominated
+from kiwi.problem.edges import resharding_table
 from kiwi.problem.manual_computations import given_layouts
 from kiwi.problem.strategies import ShardingStrategy, enumerate_strategies
+from kiwi.xla.rules.base import Rules
 
 
 class StrategyTable:
     """Strategies by unit."""
 
-    def __init__(self, units: UnitGraph, mesh: DeviceMesh) -> None:
-        self._units = units
-        self._mesh = mesh
+    def __init__(self, units: UnitGraph, mesh: DeviceMesh, rules: Rules) -> None:
+        self._units, self._mesh, self._rules = units, mesh, rules
         self._all: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
         self._undominated: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
 
@@ -27,15 +28,24 @@ class StrategyTable:
         """The undominated strategies of one unit."""
         key = self._appearance(unit)
         if key not in self._undominated:
-            found = self.all_of(unit)
-            self._undominated[key] = undominated(self._units, unit, self._mesh, found)
+            self._undominated[key] = self.undominated(unit, self.all_of(unit))
         return self._undominated[key]
+
+    def undominated(
+        self, unit: Unit, strategies: Sequence[ShardingStrategy]
+    ) -> tuple[ShardingStrategy, ...]:
+        """Those of a unit's strategies that no other one of them beats."""
+        return undominated(self._units, unit, self._resharding, strategies)
+
+    def _resharding(self, value: int) -> ReshardingTable:
+        info = self._units.graph.program.values[value]
+        return resharding_table(self._mesh, self._rules, info)
 
     def all_of(self, unit: Unit) -> tuple[ShardingStrategy, ...]:
         """All strategies of one unit, also those that others beat."""
         key = self._appearance(unit)
         if key not in self._all:
-            self._all[key] = enumerate_strategies(self._units, unit, self._mesh)
+            self._all[key] = enumerate_strategies(self._units, unit, self._mesh, self._rules)
         return self._all[key]
 
     def _appearance(self, unit: Unit) -> Hashable:
@@ -51,4 +61,5 @@ class StrategyTable:
         rule = unit.rule
         factors = (rule.factor_sizes, rule.results, rule.reduction, rule.blocked)
         given = given_layouts(self._units, unit, self._mesh)
-        return reads, outputs, factors, given, UnitWork.of(self._units, unit, self._mesh)
+        copied = self._rules.copied_operands(self._units, unit)
+        return reads, outputs, factors, given, copied, UnitWork.of(self._units, unit, self._mesh)

@@ -10,7 +10,7 @@ from kiwi.memory.live_ranges import LiveRanges, Run
 from kiwi.memory.timeline import Buffer
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.solver.problem import Interval
-from kiwi.xla.rules.held_from_start import hoisted
+from kiwi.xla.rules.base import Rules
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class UnitMemory:
 
 
 def unit_memory(
-    units: UnitGraph, unit: Unit, strategy: ShardingStrategy, target: str
+    units: UnitGraph, unit: Unit, strategy: ShardingStrategy, rules: Rules
 ) -> UnitMemory:
-    """The sizes with the compiler of `target`, see `kiwi.xla.rules.held_from_start`."""
-    from_start = hoisted(units, unit, strategy.result_bytes, target)
+    """The sizes with the compiler whose `rules` these are."""
+    from_start = rules.held_from_start(units, unit, strategy.result_bytes)
     return UnitMemory(
         strategy.result_bytes,
-        strategy.buffers_while_running(target),
+        strategy.buffers_while_running,
         strategy.own_buffers,
         from_start,
         sum(each.bytes for each in from_start if each.end == unit.index),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiwi.api import PlannedFunction, jit
 from kiwi.mesh import DeviceMesh, ProfileTable, hardware
-from kiwi.xla.compiler_options import compiler_options
+from kiwi.xla.compilers import of_platform
 
 if TYPE_CHECKING:
     from kiwi.profiling.recording import Progress
@@ -59,6 +59,6 @@ def record_profile(
         mesh_shape,
         path=path,
         repetitions=repetitions,
-        compiler_options=compiler_options,
+        compiler_options=lambda platform: of_platform(platform).run_options,
         on_progress=on_progress,
     )

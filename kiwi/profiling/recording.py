@@ -20,7 +20,7 @@ from kiwi.mesh.profile_table import ProfileTable
 from kiwi.profiling.collective_points import COLLECTIVE_BYTES, collective_points
 from kiwi.profiling.measure import Bench, Timing
 from kiwi.profiling.operator_points import STREAM_BYTES, StreamPoint, matmul_flops_per_second
-from kiwi.xla.target_config import attached_target_config, target_config
+from kiwi.xla.gpu.target_config import attached_target_config, target_config
 
 _SAVE_SECONDS = 5.0
 _MATMUL_SIZE = {"cpu": 1024, "gpu": 8192}

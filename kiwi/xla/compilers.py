@@ -1,35 +1,65 @@
-"""What a planned step can be compiled for to check it: the targets of `verify`."""
+"""The one registry of compilers: by name in `verify`, and by platform of devices."""
 
-from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import jax
 
-from kiwi.mesh import DeviceMesh
-from kiwi.xla.attached import verify_on_device
-from kiwi.xla.compiled_program import CompiledProgram
-from kiwi.xla.gpu import check_available, verify_on_cuda
-from kiwi.xla.step import Step, cpu_devices, verify_on_cpu
-from kiwi.xla.worker import process_ahead
+from kiwi.errors import CompilerUnavailableError, InvalidArgumentError
+from kiwi.mesh import DeviceMesh, Hardware
+from kiwi.xla.compiler import Compiler
+from kiwi.xla.cpu.compiler import CPU
+from kiwi.xla.gpu.compiler import GPU
+from kiwi.xla.read.compiled_program import CompiledProgram
+from kiwi.xla.step import Step
 
-_CHECKS: Mapping[str, Callable[[Step], CompiledProgram]] = {
-    "cpu": verify_on_cpu,
-    "cuda": verify_on_cuda,
-    "device": verify_on_device,
-}
+COMPILERS = {compiler.name: compiler for compiler in (CPU, GPU)}
 
-TARGETS = tuple(_CHECKS)
-"""Names: virtual CPU devices; the profile's GPU, by XLA:GPU without a GPU; attached devices."""
+ATTACHED = "device"
+"""Names the compiler of jax's default devices, which then compiles for these devices."""
+
+TARGETS = (*COMPILERS, ATTACHED)
+"""The names that `verify` takes."""
 
 
-def memory_model(target: str | None) -> str:
-    """The compiler whose memory a plan should predict: "cpu" or "cuda".
+def named(target: str) -> Compiler:
+    """The compiler that one of `TARGETS` names.
 
-    Without a check it is XLA:CPU's, on which a plan can be looked at everywhere.
+    **Raises:** `InvalidArgumentError` for another name.
     """
-    if target == "device":
-        return "cpu" if jax.default_backend() == "cpu" else "cuda"
-    return target or "cpu"
+    if target == ATTACHED:
+        return of_platform(jax.devices()[0].platform)
+    if target not in COMPILERS:
+        raise InvalidArgumentError(
+            f"verify={target!r} is not a target of the compile check.",
+            suggestion="One of " + ", ".join(repr(t) for t in TARGETS) + ", or None.",
+        )
+    return COMPILERS[target]
+
+
+def of_platform(platform: str) -> Compiler:
+    """The compiler for devices of a platform, as jax or a profile names it.
+
+    **Raises:** `CompilerUnavailableError` if Kiwi has no rules for the platform's compiler.
+    """
+    for compiler in COMPILERS.values():
+        if platform in compiler.platforms:
+            return compiler
+    known = ", ".join(repr(p) for compiler in COMPILERS.values() for p in compiler.platforms)
+    raise CompilerUnavailableError(
+        f"Kiwi does not know the compiler of the platform {platform!r}.",
+        cause=f"It knows those of {known}.",
+        suggestion='verify="cpu" predicts and checks the program that XLA:CPU compiles.',
+    )
+
+
+def predicted_compiler(verify: str | None, hardware: Hardware) -> Compiler:
+    """The compiler whose buffers and collectives a plan predicts.
+
+    It is the compiler that `verify` names; without a check, that of the hardware's platform.
+
+    **Raises:** as `named` and `of_platform`.
+    """
+    return of_platform(hardware.platform) if verify is None else named(verify)
 
 
 def compile_for(target: str, step: Step) -> CompiledProgram:
@@ -38,7 +68,8 @@ def compile_for(target: str, step: Step) -> CompiledProgram:
     **Raises:** `CompileCheckError` if the compilation fails, `CompilerUnavailableError` if there
     is no compiler for the target, `NotEnoughDevicesError` if "device" has too few.
     """
-    return _CHECKS[target](step)
+    compiler = named(target)
+    return compiler.compile_attached(step) if target == ATTACHED else compiler.compile(step)
 
 
 def prepared(target: str | None, mesh: DeviceMesh) -> AbstractContextManager[None]:
@@ -47,8 +78,8 @@ def prepared(target: str | None, mesh: DeviceMesh) -> AbstractContextManager[Non
     **Raises:** `CompilerUnavailableError` at once, and not after seconds of planning, if there
     is no compiler for the target.
     """
-    if target == "cuda":
-        check_available(mesh.hardware)
-        return process_ahead()
-    is_elsewhere = target == "cpu" and len(cpu_devices()) < mesh.size
-    return process_ahead() if is_elsewhere else nullcontext()
+    if target in (None, ATTACHED):
+        return nullcontext()
+    compiler = named(target)
+    compiler.check_available(mesh.hardware)
+    return compiler.ahead(mesh)

@@ -14,7 +14,7 @@ import kiwi
 from kiwi import Constraints
 from kiwi.errors import InvalidArgumentError, NoPlanFoundError
 from kiwi.mesh import hardware
-from kiwi.xla import gpu as cuda
+from kiwi.xla.gpu import compiler as cuda
 from tests.helpers.planning import array
 
 WIDTH, BATCH = 64, 32

@@ -19,7 +19,8 @@ from kiwi.mesh import TensorSharding
 from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
 from kiwi.problem.solved import Solved
 from kiwi.solver import evaluate
-from kiwi.xla.step import CPU_COMPILER_OPTIONS, Step
+from kiwi.xla.cpu.options import CPU_COMPILER_OPTIONS
+from kiwi.xla.step import Step
 from tests.helpers.planning import array, flat, problem_of, random_arrays, units_of
 
 MODELS = {

@@ -10,7 +10,7 @@ from jax import lax
 
 import kiwi
 from tests.helpers.planning import array, random_arrays
-from tests.xla.test_gpu import needs_compiler
+from tests.xla.gpu.test_compiler import needs_compiler
 
 WINDOW, STRIDES = (1, 3, 3, 1), (1, 2, 2, 1)
 

@@ -14,6 +14,7 @@ from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph, build_units
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.build import Fixed, PlanningProblem, build_problem
+from kiwi.xla.compilers import of_platform
 
 
 def array(*shape: int, dtype: Any = "float32") -> jax.ShapeDtypeStruct:
@@ -61,14 +62,15 @@ def problem_of(
     limit_bytes: int | None = None,
 ) -> PlanningProblem:
     """The planning problem of units; `arguments` and `carried` name arguments by position."""
-    position = units.graph.program.arguments
+    position, mesh = units.graph.program.arguments, DeviceMesh.create(mesh_shape, profile)
     fixed = Fixed(
         {position[k]: s for k, s in (arguments or {}).items()},
         dict(results or {}),
         {r: position[k] for r, k in (carried or {}).items()},
+        of_platform(mesh.hardware.platform),
         recompute,
     )
-    return build_problem(units, DeviceMesh.create(mesh_shape, profile), fixed, limit_bytes)
+    return build_problem(units, mesh, fixed, limit_bytes)
 
 
 def unit_with(units: UnitGraph, opcode: str, occurrence: int = 0) -> Unit:

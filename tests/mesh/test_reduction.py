@@ -15,6 +15,7 @@ from kiwi.mesh import (
     collective,
     enumerate_shardings,
 )
+from kiwi.xla.compilers import of_platform
 from kiwi.xla.rules.partitioner import reduction_collectives
 from tests.helpers.collectives import all_reduce, reduce_scatter
 
@@ -101,7 +102,8 @@ def test_a_partial_axis_that_cuts_is_refused():
 
 def uses(profile, mesh_shape, source, partial, scattered):
     mesh = DeviceMesh.create(mesh_shape, profile)
-    found = reduction_collectives(mesh, source, partial, scattered, 8000)
+    has_it = of_platform(mesh.hardware.platform).rules.has_reduce_scatter
+    found = reduction_collectives(mesh, source, partial, scattered, 8000, has_it)
     for c in found:
         assert c.seconds == collective(c.kind, mesh, c.axes, c.bytes).seconds
     return [(c.kind, c.axes, c.bytes) for c in found]

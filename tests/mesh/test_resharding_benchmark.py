@@ -10,7 +10,7 @@ from benchmarks.resharding.compiled import Target, agree, foreseen, seconds
 from benchmarks.resharding.partial_sums import reduced_matmuls
 from benchmarks.resharding.report import report
 from kiwi.mesh import DeviceMesh
-from kiwi.xla.collectives import CollectiveUse, by_kind
+from kiwi.xla.read.collectives import CollectiveUse, by_kind
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "resharding" / "results"
 
@@ -30,9 +30,13 @@ def test_guided_reshards_compile_to_what_is_foreseen(case, target):
         assert seconds(case.mesh, compiled) <= table.seconds(case.source, case.target) * 1.001
 
 
-@pytest.mark.parametrize("mesh_shape", [(8,), (2, 4)])
-def test_partial_sums_are_reduced_as_foreseen(mesh_shape, target):
-    found = reduced_matmuls(DeviceMesh.create(mesh_shape, "cpu"), target)
+@pytest.mark.parametrize(
+    ("mesh_shape", "dtype"), [((8,), "float32"), ((8,), "bfloat16"), ((2, 4), "float32")]
+)
+@pytest.mark.parametrize("profile", ["cpu", "h100-sxm"])
+def test_partial_sums_are_reduced_as_foreseen(mesh_shape, dtype, profile, target):
+    """By the compiler's rules, whatever the links are."""
+    found = reduced_matmuls(DeviceMesh.create(mesh_shape, profile), target, dtype)
     busy = [row for row in found if not row.idle]
     assert len(busy) >= 3 and all(row.agrees for row in busy)
 

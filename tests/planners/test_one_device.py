@@ -23,6 +23,7 @@ from kiwi.planners.reordered_schedules import steps_of
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.solver.remat import simulate, solve
 from kiwi.solver.schedule import Schedule
+from kiwi.xla.cpu.compiler import CPU
 
 LAYERS, WIDTH, BATCH = 6, 32, 512
 
@@ -82,14 +83,15 @@ def test_arguments_in_host_memory_are_not_resident():
         constraints = kiwi.Constraints(memory_kinds=kinds)
         plan = _plan("keep-all", "1GiB", verify=None, constraints=constraints)
         units = plan.execution.units
-        graph = remat_graph(units, one_device_strategies(units, plan.mesh), "cpu")
+        strategies = one_device_strategies(units, plan.mesh, CPU.rules)
+        graph = remat_graph(units, strategies, CPU.rules)
         resident.append(graph.resident_bytes)
     assert resident[0] - resident[1] == 4 * BATCH * WIDTH
 
 
 def _step_of(kept, share):
     """The step as it is to be scheduled within a share of its peak, and that limit."""
-    step = OneDevice.of(kept, "cpu")
+    step = OneDevice.of(kept)
     limit = int(share * simulate(step.graph, Schedule(step.graph.order)).peak_bytes)
     return replace(step, base=replace(kept, memory_budget_bytes=limit)), limit
 

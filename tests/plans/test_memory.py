@@ -9,8 +9,9 @@ import pytest
 import kiwi
 from examples import gpt, mlp
 from kiwi.mesh import DeviceMesh
-from kiwi.xla.compiled_program import read_compiled
-from kiwi.xla.step import CPU_COMPILER_OPTIONS, compile_on_cpu_elsewhere, verify_on_cpu
+from kiwi.xla.cpu.compiler import CPU, compile_elsewhere
+from kiwi.xla.cpu.options import CPU_COMPILER_OPTIONS
+from kiwi.xla.read.compiled_program import read_compiled
 from tests.helpers.planning import array
 
 GPT = gpt.GptConfig(layers=4, width=256, heads=8, batch=8, sequence=256)
@@ -64,7 +65,7 @@ def small_plan():
 
 
 def test_the_check_in_a_process_of_its_own_agrees_with_the_one_here(small_plan):
-    here, there = verify_on_cpu(small_plan.step), compile_on_cpu_elsewhere(small_plan.step)
+    here, there = CPU.compile(small_plan.step), compile_elsewhere(small_plan.step)
     assert there.collectives == here.collectives and here.collective_bytes > 0
     assert there.peak_bytes == here.peak_bytes
     assert there.alias_bytes == here.alias_bytes > 0

@@ -6,6 +6,8 @@ import pytest
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.strategies import enumerate_strategies, tensor_sharding
+from kiwi.xla.cpu.compiler import CPU
+from kiwi.xla.gpu.compiler import GPU
 from tests.helpers.collectives import all_reduce, reduce_scatter
 from tests.helpers.planning import array, units_of
 
@@ -17,9 +19,9 @@ def matmul(i=8, k=16, j=32) -> UnitGraph:
     return units_of(lambda x, w: x @ w, array(i, k), array(k, j))
 
 
-def strategies_of(units, mesh=MESH):
+def strategies_of(units, mesh=MESH, compiler=GPU):
     (unit,) = units.units
-    return enumerate_strategies(units, unit, mesh)
+    return enumerate_strategies(units, unit, mesh, compiler.rules)
 
 
 def layout(*dims):
@@ -56,20 +58,24 @@ def test_without_communication_a_matmul_costs_its_share_of_the_work():
 
 
 def test_partial_sums_are_all_reduced():
-    strategy = find(strategies_of(matmul()), [layout([], [Y]), layout([Y], [])], layout([], []))
-    assert strategy.collectives == (all_reduce(MESH, [Y], 8 * 32 * 4),)
-    assert strategy.communication_seconds == all_reduce(MESH, [Y], 8 * 32 * 4).seconds > 0
-    assert strategy.workspace_bytes == 0 and strategy.buffers_while_running("cuda") == ()
-    # The sums in a place of their own; the operands are arguments, and stay.
-    assert strategy.buffers_while_running("cpu") == (8 * 32 * 4,)
+    # XLA:CPU sums to a place of its own; the operands are arguments, and stay.
+    for compiler, buffers in ((GPU, ()), (CPU, (8 * 32 * 4,))):
+        found = strategies_of(matmul(), compiler=compiler)
+        strategy = find(found, [layout([], [Y]), layout([Y], [])], layout([], []))
+        assert strategy.collectives == (all_reduce(MESH, [Y], 8 * 32 * 4),)
+        assert strategy.communication_seconds == all_reduce(MESH, [Y], 8 * 32 * 4).seconds > 0
+        assert strategy.workspace_bytes == 0 and strategy.buffers_while_running == buffers
 
 
 def test_partial_sums_are_scattered_where_shards_are_wanted():
-    strategy = find(strategies_of(matmul()), [layout([], [Y]), layout([Y], [])], layout([Y], []))
-    assert strategy.collectives == (reduce_scatter(MESH, [Y], 8 * 32 * 4),)
-    assert strategy.result_bytes == 8 * 32 * 4 // 4
-    assert strategy.workspace_bytes == 8 * 32 * 4 - strategy.result_bytes
-    assert sum(strategy.buffers_while_running("cpu")) == 2 * 8 * 32 * 4 - strategy.result_bytes
+    size = 8 * 32 * 4
+    for compiler, reduced, sums in ((GPU, reduce_scatter, 0), (CPU, all_reduce, size)):
+        found = strategies_of(matmul(), compiler=compiler)
+        strategy = find(found, [layout([], [Y]), layout([Y], [])], layout([Y], []))
+        assert strategy.collectives == (reduced(MESH, [Y], size),)
+        assert strategy.result_bytes == size // 4
+        assert strategy.workspace_bytes == size - strategy.result_bytes
+        assert sum(strategy.buffers_while_running) == size - strategy.result_bytes + sums
 
 
 def test_partial_sums_along_two_axes_are_scattered_first_and_reduced_then():
@@ -164,4 +170,4 @@ def test_a_gpu_transposes_a_convolution_s_summands_to_scatter_them(
         # Operands are arguments: the transposed summands cannot take their place.
         expected = (size,) if is_transposed else ()
         assert strategy.workspace_bytes == size - size // 4
-        assert strategy.buffers_while_running("cuda")[1:] == expected
+        assert strategy.buffers_while_running[1:] == expected

@@ -6,19 +6,15 @@ index per dimension, and a scatter of the gradient to these, onto zeros (jax 0.1
 
 - XLA:CPU holds the indices of all elements, which the reduction reads, from the start of the step:
   they depend on nothing. XLA:GPU computes them as it reduces.
-- What is found, each as large as the gradient that comes in, is held until it is scattered.
+- The selected values and indices, each as large as the gradient that comes in, are held until they
+  are scattered.
 - The zeros are the result's memory in a plan, which ties them to the step
-  (`kiwi.emit.interpreter`).
-  Without fences they are there from the start.
+  (`kiwi.emit.interpreter`). Without barriers they are there from the start.
 
 `tests/plans/test_memory.py` and `tests/emit/test_max_pooling.py` hold it against compiled programs.
 """
 
-from collections.abc import Iterator
-
-import numpy as np
-
-from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation, Literal, Value
+from kiwi.hlo.program import MAX_POOLING_GRADIENT
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.solver.problem import Interval
@@ -46,33 +42,8 @@ def found_bytes(units: UnitGraph, unit: Unit, result_bytes: int) -> int:
     return int(ratio * (result_bytes + index_bytes(units, unit, result_bytes)))
 
 
-def untied(units: UnitGraph, unit: Unit, result_bytes: int, target: str) -> tuple[Interval, ...]:
-    """What XLA holds from the start of the step on where no fences keep it from that: the zeros
-    that max pooling's gradient adds to.
-
-    XLA:GPU holds them twice if an operator reads zeros of that shape, as a relu and its gradient.
-    """
-    program = units.graph.program
-    if program.equations[unit.root].name != MAX_POOLING_GRADIENT:
+def zeros_without_barriers(units: UnitGraph, unit: Unit, result_bytes: int) -> tuple[Interval, ...]:
+    """The zeros that max pooling's gradient adds to, live from the start of the step."""
+    if units.graph.program.equations[unit.root].name != MAX_POOLING_GRADIENT:
         return ()
-    once = Interval(0, unit.index + 1, result_bytes)
-    readers = list(_readers_of_zeros(units, program.values[unit.outputs[0]]))
-    if target == "cpu" or not readers:
-        return (once,)
-    return once, Interval(0, max((*readers, unit.index)) + 1, result_bytes)
-
-
-def _readers_of_zeros(units: UnitGraph, like: Value) -> Iterator[int]:
-    """The units with an operator that reads zeros of the shape and dtype of a value."""
-    equations = units.graph.program.equations
-    for unit in units.units:
-        if any(_reads_zeros(equations[k], like) for k in unit.equations):
-            yield unit.index
-
-
-def _reads_zeros(equation: Equation, like: Value) -> bool:
-    """Whether a literal zero is an operand, which XLA broadcasts to the shape of the result."""
-    if equation.jaxpr_eqn.outvars[0].aval.shape != like.shape:
-        return False
-    literals = (np.asarray(i.value) for i in equation.inputs if isinstance(i, Literal))
-    return any(each.dtype == like.dtype and not each.any() for each in literals)
+    return (Interval(0, unit.index + 1, result_bytes),)

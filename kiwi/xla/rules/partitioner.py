@@ -1,16 +1,16 @@
-"""What XLA compiles where it does something else than was asked for.
+"""What XLA's partitioner compiles where it does something else than was asked for.
 
-Found by compiling (`python -m benchmarks.resharding`), and the same for XLA's partitioner on both
-platforms unless said:
+Found by compiling (`python -m benchmarks.resharding`); the partitioner is the same on all
+platforms:
 
 (a) An operator that leaves partial sums, with its result constrained to one sharding: axes that
-    all go to one dimension of the result are reduce-scattered by XLA:GPU. Axes that go to
-    several dimensions are all-reduced together and cut.
-(b) XLA:CPU has no reduce-scatter: it all-reduces, once for each dimension, and cuts.
+    all go to one dimension of the result are reduce-scattered where the compiler can do that
+    (`Rules.has_reduce_scatter`). Axes that go to several dimensions are all-reduced together and
+    cut.
+(b) A compiler without reduce-scatter all-reduces, once for each dimension, and cuts.
 (c) Where an axis goes to a dimension that is cut already, and other partial sums are left or go
     elsewhere, all are all-reduced together and cut.
-(d) XLA:CPU moves bfloat16 as float32.
-(e) A reshard that takes several moves may be compiled to worse ones, up to gathering the whole
+(d) A reshard that takes several moves may be compiled to worse ones, up to gathering the whole
     tensor. Constraints at `ReshardingTable.waypoints` prevent it, and plans have them.
 
 Not priced: where a mesh axis neither cuts an operand nor holds partial sums, XLA may cut the
@@ -26,13 +26,11 @@ from kiwi.mesh.collectives import Collective, collective
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.sharding import TensorSharding
 
-_WIDENED_ON_CPU = {"bfloat16": 4}
-
 
 def can_scatter(
     source: TensorSharding, partial: Iterable[int], scattered: Mapping[int, int]
 ) -> bool:
-    """Whether XLA:GPU reduce-scatters, and does not all-reduce and cut: rules (a) and (c).
+    """Whether partial sums can be reduce-scattered, by rules (a) and (c).
 
     For the arguments see `reduction_collectives`.
     """
@@ -47,8 +45,9 @@ def reduction_collectives(
     partial: Iterable[int],
     scattered: Mapping[int, int],
     partial_bytes: int,
+    has_reduce_scatter: bool,
 ) -> tuple[Collective, ...]:
-    """What an operator's partial sums are reduced by, rules (a) to (c).
+    """The collectives that reduce an operator's partial sums, by rules (a) to (c).
 
     **Arguments:**
 
@@ -56,6 +55,7 @@ def reduction_collectives(
     - `partial`: the mesh axes along which each device holds a summand.
     - `scattered`: for some of them, the dimension of the result that they cut.
     - `partial_bytes`: one device's partial sums.
+    - `has_reduce_scatter`: of the compiler.
     """
     rest = sorted(set(partial) - set(scattered))
     axes_of_dim: dict[int, list[int]] = defaultdict(list)
@@ -64,7 +64,7 @@ def reduction_collectives(
     if (len(axes_of_dim) > 1 or rest) and any(source.dims[dim] for dim in axes_of_dim):
         return (collective(ALL_REDUCE, mesh, {*partial, *scattered}, partial_bytes),)
     found = []
-    if mesh.hardware.platform == "cpu":
+    if not has_reduce_scatter:
         found += [
             collective(ALL_REDUCE, mesh, axes, partial_bytes) for axes in axes_of_dim.values()
         ]
@@ -76,10 +76,3 @@ def reduction_collectives(
         left_bytes = partial_bytes // prod(mesh.shape[axis] for axis in scattered)
         found.append(collective(ALL_REDUCE, mesh, rest, left_bytes))
     return tuple(found)
-
-
-def moved_itemsize(mesh: DeviceMesh, dtype: str, itemsize: int) -> int:
-    """Bytes per element that collectives move, rule (d)."""
-    if mesh.hardware.platform == "cpu":
-        return _WIDENED_ON_CPU.get(dtype, itemsize)
-    return itemsize

@@ -12,7 +12,7 @@ from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.solver.remat import order_peak_bytes, simulate, solve, violations
 from kiwi.solver.remat.linearise import linearise
 from kiwi.solver.schedule import Schedule
-from kiwi.xla.step import verify_on_cpu
+from kiwi.xla.cpu.compiler import CPU
 
 LAYERS, WIDTH, BATCH = 6, 32, 512
 
@@ -47,7 +47,7 @@ def base():
 @pytest.fixture(scope="module")
 def graph(base):
     units = base.execution.units
-    return remat_graph(units, one_device_strategies(units, base.mesh), "cpu")
+    return remat_graph(units, one_device_strategies(units, base.mesh, CPU.rules), CPU.rules)
 
 
 def test_graph_has_one_operator_per_unit_and_all_arguments_resident(base, graph):
@@ -58,8 +58,8 @@ def test_graph_has_one_operator_per_unit_and_all_arguments_resident(base, graph)
 
 def test_what_fences_hold_is_resident(base, graph):
     units = base.execution.units
-    strategies = one_device_strategies(units, base.mesh)
-    fenced = remat_graph(units, strategies, "cpu", 1000)
+    strategies = one_device_strategies(units, base.mesh, CPU.rules)
+    fenced = remat_graph(units, strategies, CPU.rules, 1000)
     assert fenced.resident_bytes == graph.resident_bytes + 1000
     assert order_peak_bytes(fenced) == order_peak_bytes(graph) + 1000
 
@@ -82,7 +82,7 @@ def test_a_planned_schedule_runs_to_the_same_result_in_less_memory(base, graph, 
     result = solve(graph, budget, planner, time_limit_seconds=2.0)
     assert simulate(graph, result.schedule).peak_bytes <= budget
     planned = replace(base, execution=replace(base.execution, schedule=result.schedule))
-    kept, recomputed = verify_on_cpu(base.step), verify_on_cpu(planned.step)
+    kept, recomputed = CPU.compile(base.step), CPU.compile(planned.step)
     assert recomputed.peak_bytes < kept.peak_bytes
     weights = list(0.1 * jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, WIDTH)))
     x = jax.random.normal(jax.random.key(1), (BATCH, WIDTH))

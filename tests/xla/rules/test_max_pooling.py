@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 
 from kiwi.solver.problem import Interval
-from kiwi.xla.rules.held_from_start import hoisted
-from kiwi.xla.rules.max_pooling import found_bytes, untied
+from kiwi.xla.cpu.compiler import CPU
+from kiwi.xla.gpu.compiler import GPU
+from kiwi.xla.rules.max_pooling import found_bytes
 from tests.helpers.planning import array, units_of
 
 
@@ -24,14 +25,14 @@ def gradient_of(units):
 def test_a_cpu_holds_an_index_array_per_dimension_from_the_start():
     units = units_of(jax.grad(pooled), array(2, 8, 8, 4))
     unit, size = gradient_of(units), 2 * 8 * 8 * 4 * 4
-    assert hoisted(units, unit, size, "cpu") == (Interval(0, unit.index + 1, 4 * size),)
-    assert hoisted(units, unit, size, "cuda") == ()
+    assert CPU.rules.held_from_start(units, unit, size) == (Interval(0, unit.index + 1, 4 * size),)
+    assert GPU.rules.held_from_start(units, unit, size) == ()
 
 
 def test_indices_have_four_bytes_whatever_the_dtype():
     units = units_of(jax.grad(pooled), array(2, 8, 8, 4, dtype="bfloat16"))
     size = 2 * 8 * 8 * 4 * 2
-    assert hoisted(units, gradient_of(units), size, "cpu")[0].bytes == 4 * 2 * size
+    assert CPU.rules.held_from_start(units, gradient_of(units), size)[0].bytes == 4 * 2 * size
 
 
 def test_what_is_found_is_held_a_value_and_an_index_per_dimension():
@@ -43,8 +44,10 @@ def test_what_is_found_is_held_a_value_and_an_index_per_dimension():
 def test_without_fences_the_zeros_are_there_from_the_start():
     units = units_of(jax.grad(pooled), array(2, 8, 8, 4))
     unit = gradient_of(units)
-    assert untied(units, unit, 1024, "cuda") == (Interval(0, unit.index + 1, 1024),)
-    assert untied(units, units.units[0], 1024, "cuda") == ()
+    for compiler in (CPU, GPU):
+        found = compiler.rules.held_without_barriers(units, unit, 1024)
+        assert found == (Interval(0, unit.index + 1, 1024),)
+    assert GPU.rules.held_without_barriers(units, units.units[0], 1024) == ()
 
 
 def test_without_fences_a_gpu_makes_them_with_the_zeros_of_a_relu_and_of_its_gradient():
@@ -54,7 +57,7 @@ def test_without_fences_a_gpu_makes_them_with_the_zeros_of_a_relu_and_of_its_gra
     units = units_of(jax.grad(loss), array(4, 4), array(2, 8, 8, 4))
     unit = gradient_of(units)
     relu = units.units[unit.index + 1]  # Its gradient: g where x > 0, else 0.
-    assert untied(units, unit, 1024, "cuda") == (
+    assert GPU.rules.held_without_barriers(units, unit, 1024) == (
         Interval(0, unit.index + 1, 1024),
         Interval(0, relu.index + 1, 1024),
     )

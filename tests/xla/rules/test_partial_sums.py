@@ -3,9 +3,11 @@
 import pytest
 
 from kiwi.mesh import DeviceMesh
-from kiwi.problem.dominance import _without_cut_sums, undominated
+from kiwi.problem.dominance import _without_cut_sums
 from kiwi.problem.strategies import enumerate_strategies
-from kiwi.xla.rules.partitioner import moved_itemsize
+from kiwi.problem.strategy_table import StrategyTable
+from kiwi.xla.cpu.compiler import CPU
+from kiwi.xla.gpu.compiler import GPU
 from tests.helpers.planning import array, units_of
 
 
@@ -14,13 +16,13 @@ def test_scattering_strategies_stand_in_for_those_that_cut(mesh_shape):
     units = units_of(lambda x, w: [x @ w], array(512, 1024), array(1024, 256))
     (unit,) = units.units
     mesh = DeviceMesh.create(mesh_shape, "h100-sxm")
-    found = enumerate_strategies(units, unit, mesh)
+    found = enumerate_strategies(units, unit, mesh, GPU.rules)
     cutting = [s for s in found if s.cuts_sums]
     assert cutting
     for s in cutting:
         assert [c.kind for c in s.collectives] == ["all-reduce"] * len(s.collectives)
         assert s.workspace_bytes > 0
-    left = undominated(units, unit, mesh, found)
+    left = StrategyTable(units, mesh, GPU.rules).undominated(unit, found)
     assert not any(s.cuts_sums for s in left)
     # The same operands, and as little memory for the result, by a reduce-scatter.
     for s in cutting:
@@ -33,14 +35,13 @@ def test_they_stay_where_nothing_scatters_as_far():
     units = units_of(lambda x, w: [x @ w], array(4, 1024), array(1024, 2))
     (unit,) = units.units
     mesh = DeviceMesh.create((2, 4), "h100-sxm")
-    left = _without_cut_sums(enumerate_strategies(units, unit, mesh))
+    left = _without_cut_sums(enumerate_strategies(units, unit, mesh, GPU.rules))
     summed = [s for s in left if s.reads[0].dims == ((), (0, 1))]
     assert [s.result_bytes for s in summed if s.cuts_sums] == [4]
     assert all(s.result_bytes > 4 for s in summed if not s.cuts_sums)
 
 
 def test_collectives_on_cpus_move_wider_elements():
-    cpu, gpu = (DeviceMesh.create((8,), name) for name in ("cpu", "h100-sxm"))
-    assert moved_itemsize(cpu, "bfloat16", 2) == 4
-    assert moved_itemsize(cpu, "float16", 2) == 2
-    assert moved_itemsize(gpu, "bfloat16", 2) == 2
+    assert CPU.rules.moved_itemsize("bfloat16", 2) == 4
+    assert CPU.rules.moved_itemsize("float16", 2) == 2
+    assert GPU.rules.moved_itemsize("bfloat16", 2) == 2

@@ -1,0 +1,78 @@
+"""What XLA writes of a program once its buffers are assigned, before it generates code.
+
+Nothing after that changes what the program holds or sends: instructions, schedule and buffers are
+final, and the machine code of a compile check is never run. It takes most of the compilation (12
+of 17 seconds for `gpt-13b-4l` on (2, 4), see docs/memory.md), and for GPUs before compute
+capability 7.5 a `ptxas` that knows them.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from kiwi.errors import CompileCheckError
+from kiwi.xla.read.protos import parse_hlo
+
+_LOOK_AGAIN_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Dump:
+    """An optimised program: XLA's text, `HloModuleProto` and `BufferAssignmentProto`."""
+
+    text: str
+    module: bytes
+    assignment: bytes
+
+
+def dump_options(folder: str) -> dict[str, Any]:
+    """Compiler options with which XLA writes to a folder what `dumped` reads."""
+    return {
+        "xla_dump_to": folder,
+        "xla_dump_hlo_as_proto": True,
+        "xla_dump_hlo_as_text": True,
+    }
+
+
+def dumped(compiling: Callable[[], object], folder: str, program: str) -> Dump:
+    """What XLA writes to `folder` while `compiling` runs, as soon as it is there.
+
+    `program` is the end of the files' names, e.g. "gpu_after_optimizations".
+
+    The compilation goes on in a thread of its own, which ends with the process.
+
+    **Raises:** what `compiling` raises; `CompileCheckError` if it ends and nothing was written.
+    """
+    compilation = ThreadPoolExecutor(1).submit(compiling)
+    has_ended = False
+    while not has_ended:
+        has_ended = compilation.done()
+        found = _read(folder, program)
+        if found is not None:
+            return found
+        wait([compilation], _LOOK_AGAIN_SECONDS)
+    compilation.result()
+    raise CompileCheckError(
+        "XLA did not write the program that it compiled.",
+        cause=f"{folder} holds no *{program}.hlo.pb.",
+        suggestion="verify='cpu', or another version of jax and its plugin.",
+    )
+
+
+def _read(folder: str, program: str) -> Dump | None:
+    """The dump, if it is written to its end: XLA writes the text before the messages, and of
+    these the buffer assignment last."""
+    messages, texts = (list(Path(folder).glob(f"*{program}.{e}")) for e in ("hlo.pb", "txt"))
+    if len(messages) != 1 or len(texts) != 1:
+        return None
+    try:
+        hlo = parse_hlo(messages[0].read_bytes())
+    except DecodeError:
+        return None
+    if not hlo.buffer_assignment:
+        return None
+    return Dump(texts[0].read_text(), hlo.hlo_module, hlo.buffer_assignment)

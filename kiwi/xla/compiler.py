@@ -1,0 +1,62 @@
+"""What Kiwi knows of one of XLA's compilers."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from kiwi.mesh import DeviceMesh, Hardware
+from kiwi.xla.compile.worker import process_ahead
+from kiwi.xla.read.compiled_program import CompiledProgram, read_compiled
+from kiwi.xla.rules.base import Rules
+from kiwi.xla.step import Step
+
+
+@dataclass(frozen=True, eq=False)
+class Compiler(ABC):
+    """One of XLA's compilers: its options, its rules, and how it compiles for a check.
+
+    - `name`: in `verify`, e.g. "cuda".
+    - `platforms`: jax's names of the devices that it compiles for; the first one is also
+      `Hardware.platform`.
+    - `run_options`: compiler options that a plan runs with; `check_options`: those that a check
+      compiles with.
+    - `rules`: what it does with a program, as far as memory and communication depend on it.
+    - `has_host_memory`: whether it tells host memory from device memory.
+    """
+
+    name: str
+    platforms: tuple[str, ...]
+    run_options: Mapping[str, Any]
+    check_options: Mapping[str, Any]
+    rules: Rules
+    has_host_memory: bool = True
+
+    @abstractmethod
+    def compile(self, step: Step) -> CompiledProgram:
+        """Compiles for `step.mesh.size` devices, none of which needs to be attached.
+
+        **Raises:** `CompileCheckError` if the compilation fails, `CompilerUnavailableError` as
+        `check_available`.
+        """
+
+    def check_available(self, hardware: Hardware) -> None:
+        """Raises `CompilerUnavailableError` unless `compile` works here for the hardware."""
+        return
+
+    def ahead(self, mesh: DeviceMesh) -> AbstractContextManager[None]:
+        """Inside, whatever `compile` has to start for the mesh does so in the background."""
+        return process_ahead()
+
+    def compile_attached(self, step: Step) -> CompiledProgram:
+        """Compiles for the first `step.mesh.size` attached devices, with the options of a run.
+
+        **Raises:** `NotEnoughDevicesError` if there are fewer.
+        """
+        started = time.monotonic()
+        compiled = step.compile(jax.devices(), self.run_options)
+        return read_compiled(compiled, step.mesh, "device", time.monotonic() - started)

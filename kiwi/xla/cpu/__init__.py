@@ -1,0 +1,1 @@
+"""XLA:CPU, which compiles for virtual devices on any machine."""

@@ -1,0 +1,71 @@
+"""XLA:CPU compiles for virtual devices.
+
+It does so in this process where that has enough CPU devices, else in a process of its own.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+
+from kiwi.codec import from_plain, to_plain
+from kiwi.mesh import DeviceMesh
+from kiwi.xla.compile.worker import answer_elsewhere, process_ahead
+from kiwi.xla.compiler import Compiler
+from kiwi.xla.cpu.options import CPU_CHECK_OPTIONS, CPU_COMPILER_OPTIONS
+from kiwi.xla.cpu.rules import CpuRules
+from kiwi.xla.read.compiled_program import CompiledProgram, read_compiled
+from kiwi.xla.step import ExportedStep, Step
+
+
+class CpuCompiler(Compiler):
+    """XLA:CPU, which is always installed."""
+
+    def compile(self, step: Step) -> CompiledProgram:
+        """Compiles for `step.mesh.size` virtual CPU devices.
+
+        **Raises:** `CompileCheckError` if the compilation fails.
+        """
+        devices = cpu_devices()
+        return compile_elsewhere(step) if len(devices) < step.mesh.size else _read(step, devices)
+
+    def ahead(self, mesh: DeviceMesh) -> AbstractContextManager[None]:
+        """Starts a process only for more devices than this one has."""
+        return process_ahead() if len(cpu_devices()) < mesh.size else nullcontext()
+
+
+CPU = CpuCompiler(
+    "cpu", ("cpu",), CPU_COMPILER_OPTIONS, CPU_CHECK_OPTIONS, CpuRules(), has_host_memory=False
+)
+
+
+def cpu_devices() -> list[Any]:
+    """This process's CPU devices, if it has any."""
+    try:
+        return list(jax.devices("cpu"))
+    except RuntimeError:
+        return []
+
+
+def compile_elsewhere(step: Step) -> CompiledProgram:
+    """`CPU.compile` in a process of its own, with as many CPU devices as the mesh needs."""
+    return from_plain(answer_elsewhere(compiled_there, step, "cpu"), CompiledProgram)
+
+
+def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
+    """What the process answers: a `CompiledProgram` as JSON."""
+    return to_plain(_read(step, virtual_devices(step.mesh.size)))
+
+
+def virtual_devices(count: int) -> list[Any]:
+    """CPU devices of a process that has not asked for any yet."""
+    jax.config.update("jax_num_cpu_devices", count)
+    return jax.devices()
+
+
+def _read(step: Step | ExportedStep, devices: Sequence[Any]) -> CompiledProgram:
+    started = time.monotonic()
+    compiled = step.compile(devices, CPU.check_options)
+    return read_compiled(compiled, step.mesh, CPU.name, time.monotonic() - started)

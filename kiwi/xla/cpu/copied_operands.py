@@ -1,0 +1,84 @@
+"""Operands that XLA:CPU copies before an operator can read them.
+
+1. A matmul reads matrices (`DotDecomposer`): the left operand's dimensions in the order batch,
+   kept, summed, the right one's in the order batch, summed, kept, each group as the operator names
+   it. Where both groups behind the batch are one dimension at most, they may be swapped
+   (`TransposeFolding`). An operand that lies otherwise is transposed first, unless the map that
+   computes it runs just before and writes it so. XLA:GPU's matmuls read more orders.
+2. A convolution reads images in the order batch, space, features and kernels in the order space,
+   inputs, outputs (`CpuConvCanonicalization`), with the same exception. The gradient of a kernel
+   reads both of its operands otherwise, that of an image the kernel.
+3. A concatenation copies what it joins, and a window slides over its operand (`reduce_window`,
+   `select_and_scatter`), each computed first. XLA:GPU fuses them.
+
+Observed with jax 0.10.2 in the compiled programs of `benchmarks/fidelity` (LSTM, GPT, U-Net) and of
+`benchmarks/remat` (U-Net, convnet); `tests/plans/test_memory.py` holds them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kiwi.hlo.fusion import is_map, opcodes
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.xla.rules.base import CopiedOperands
+from kiwi.xla.rules.matrix_operands import CONVOLUTION, MATMUL, Matrix, matrices
+
+_COMPUTE_APART = frozenset({"concatenate", "reduce_window", "select_and_scatter"})
+"""Opcodes of rule 3."""
+
+
+@dataclass(frozen=True)
+class CopiedMatrices(CopiedOperands):
+    """What a unit's operators may copy.
+
+    - `matrices`: what matmuls and convolutions read.
+    - `apart`: what is computed apart, as multiples of the result.
+    """
+
+    matrices: tuple[Matrix, ...] = ()
+    apart: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, units: UnitGraph, unit: Unit) -> "CopiedMatrices":
+        """Those of `unit`."""
+        found = matrices(units, unit, (MATMUL, CONVOLUTION))
+        values = [value for value, _ in unit.rule.reads]
+        read = tuple(m for m in found if not _is_written_so(units, unit, values[m.read]))
+        return cls(read, tuple(_computed_apart(units, unit)))
+
+    def buffers(
+        self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
+    ) -> tuple[int, ...]:
+        """As `CopiedOperands.buffers`."""
+        transposed = (read_bytes[m.read] for m in self.matrices if _is_transposed(m, shards))
+        apart = (int(part * result_bytes) for part in self.apart)
+        return tuple(size for size in (*transposed, *apart) if size)
+
+
+def _is_transposed(matrix: Matrix, shards: Mapping[int, int]) -> bool:
+    """Whether it is copied. Factors of which a device has one element lie in any order."""
+    batch, rows, columns = matrix.canonical(shards)
+    readable = [(*batch, *rows, *columns)]
+    if len(rows) <= 1 and len(columns) <= 1:
+        readable.append((*batch, *columns, *rows))
+    lies = matrix.lies(matrix.dims, shards)
+    return all(lies != matrix.lies(order, shards) for order in readable)
+
+
+def _is_written_so(units: UnitGraph, unit: Unit, source: int) -> bool:
+    """Whether the map that computes a value runs just before, behind no barrier."""
+    producer = units.producer.get(source)
+    if producer is None or producer != unit.index - 1:
+        return False
+    return is_map(units.graph, units.units[producer].root)
+
+
+def _computed_apart(units: UnitGraph, unit: Unit) -> Iterator[float]:
+    program = units.graph.program
+    root = program.equations[unit.root]
+    if opcodes(units.graph, unit.root) & _COMPUTE_APART:
+        size = program.values[root.outputs[0]].size_bytes
+        for operand in root.inputs:
+            if isinstance(operand, int) and operand not in unit.reads and size:
+                yield program.values[operand].size_bytes / size

@@ -1,0 +1,1 @@
+"""XLA:GPU for NVIDIA GPUs, attached or only described."""

@@ -1,0 +1,114 @@
+"""XLA:GPU compiles for NVIDIA GPUs that need not be attached.
+
+The wheels jax-cuda12-plugin and jax-cuda12-pjrt (the extra `aot-cuda`; no other library of
+NVIDIA's) compile for devices that are described to them, see `kiwi.xla.gpu.target_config`.
+"""
+
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import jax
+
+from kiwi.codec import from_plain, to_plain
+from kiwi.errors import CompilerUnavailableError, KiwiError
+from kiwi.mesh import Hardware
+from kiwi.xla.compile.dump import dump_options, dumped
+from kiwi.xla.compile.worker import answer_elsewhere
+from kiwi.xla.compiler import Compiler
+from kiwi.xla.gpu.options import GPU_CHECK_OPTIONS, GPU_COMPILER_OPTIONS
+from kiwi.xla.gpu.rules import GpuRules
+from kiwi.xla.gpu.target_config import target_config
+from kiwi.xla.read.compiled_program import CompiledProgram, read_dump
+from kiwi.xla.step import ExportedStep, Step
+
+PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
+"""Distributions that bring the compiler; each with a "-pjrt" of the same version."""
+
+_INSTALL = 'pip install "kiwi-planner[aot-cuda]"'
+
+
+class GpuCompiler(Compiler):
+    """XLA:GPU, as jax's CUDA plugin brings it."""
+
+    def compile(self, step: Step) -> CompiledProgram:
+        """Compiles for as many GPUs of the mesh's hardware as the mesh has devices.
+
+        **Raises:** as `check_available`; `CompileCheckError` if the compilation fails.
+        """
+        options = {"target_config": target_config(step.mesh.hardware)}
+        check_plugin()
+        answer = answer_elsewhere(compiled_there, step, "cuda", options, explain_failure)
+        return from_plain(answer, CompiledProgram)
+
+    def check_available(self, hardware: Hardware) -> None:
+        """Raises `CompilerUnavailableError` if the compiler is missing or of another version than
+        jax, or if the hardware is no NVIDIA GPU."""
+        target_config(hardware)
+        check_plugin()
+
+
+GPU = GpuCompiler("cuda", ("gpu", "cuda"), GPU_COMPILER_OPTIONS, GPU_CHECK_OPTIONS, GpuRules())
+
+
+def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
+    """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
+    devices = compile_only_devices(options["target_config"], step.mesh.size)
+    told = {**GPU.check_options, **dump_options(folder)}
+    started = time.monotonic()
+    dump = dumped(lambda: step.compile(devices, told), folder, "gpu_after_optimizations")
+    return to_plain(read_dump(dump, step.mesh, GPU.name, time.monotonic() - started))
+
+
+def check_plugin() -> None:
+    """Raises `CompilerUnavailableError` unless the plugin is there in jax's version."""
+    versions = {name: _version(name) for name in PLUGINS}
+    found = {name: version for name, version in versions.items() if version is not None}
+    if not found:
+        raise CompilerUnavailableError(
+            "XLA:GPU's compiler is not installed.",
+            cause=f"None of the distributions {', '.join(PLUGINS)} is there.",
+            suggestion=f"{_INSTALL}, or verify='cpu'.",
+        )
+    name, version = next(iter(found.items()))
+    pjrt = name.replace("plugin", "pjrt")
+    for part, is_version in ((name, version), (pjrt, _version(pjrt))):
+        if is_version != jax.__version__:
+            raise CompilerUnavailableError(
+                f"{part} is {_said(is_version)}, jax is of version {jax.__version__}.",
+                cause="jax and its plugins work together in the same version only.",
+                suggestion=f"pip install \"{part}=={jax.__version__}\", or verify='cpu'.",
+            )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _said(version: str | None) -> str:
+    return "not installed" if version is None else f"of version {version}"
+
+
+def explain_failure(printed: str) -> KiwiError | None:
+    """The typed error for what a failed compilation printed; None if it is not known."""
+    if "target_config" in printed or "GpuTargetConfigProto" in printed:
+        return CompilerUnavailableError(
+            "XLA:GPU does not accept the description of the device.",
+            cause=printed.strip().splitlines()[-1],
+            suggestion="A profile of the catalogue, or verify='cpu'.",
+        )
+    return None
+
+
+def compile_only_devices(config: str, count: int) -> list[Any]:
+    """Devices that programs can be compiled for, and not run on."""
+    from jax.experimental import topologies
+
+    topology = topologies.get_topology_desc(
+        platform="cuda", target_config=config, topology=f"1x1x{count}"
+    )
+    return list(topology.devices)

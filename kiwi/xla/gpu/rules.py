@@ -1,0 +1,75 @@
+"""What XLA:GPU does with a program, as far as memory and communication depend on it.
+
+It all-reduces in place (jax 0.10.2, a product whose operands are cut along what is summed over).
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from kiwi.hlo.program import Equation, Literal, Value
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.solver.problem import Interval
+from kiwi.xla.gpu.gathered_operands import gathered_matrices
+from kiwi.xla.rules.base import Intervals, Rules, Transposes
+from kiwi.xla.rules.matrix_operands import CONVOLUTION
+
+_FEATURES_LAST_BYTES = 2
+"""Up to this size of an element the convolution library writes the features last."""
+
+
+class GpuRules(Rules):
+    """The rules of XLA:GPU."""
+
+    def held_without_barriers(self, units: UnitGraph, unit: Unit, result_bytes: int) -> Intervals:
+        """Max pooling's zeros twice if an operator reads zeros of that shape, as a relu and its
+        gradient do (jax 0.10.2, convnets of `benchmarks/fidelity`)."""
+        once = super().held_without_barriers(units, unit, result_bytes)
+        value = units.graph.program.values[unit.outputs[0]] if once else None
+        readers = [] if value is None else list(_readers_of_zeros(units, value))
+        if not readers:
+            return once
+        return *once, Interval(0, max((*readers, unit.index)) + 1, result_bytes)
+
+    def transposed_reads(
+        self, units: UnitGraph, unit: Unit, mesh_shape: tuple[int, ...]
+    ) -> Mapping[int, Transposes]:
+        """See `kiwi.xla.gpu.gathered_operands`."""
+        found = gathered_matrices(units, unit, mesh_shape)
+        return {read: matrix.is_transposed for read, matrix in found.items()}
+
+    def sums_elsewhere(
+        self, root: Equation, cuts: Sequence[int], scattered: Collection[int]
+    ) -> bool:
+        """Where it transposes a convolution's summands to reduce-scatter them.
+
+        It reduce-scatters along the most major dimension only (`GpuLayoutAssignment`), and the
+        convolution library writes images in the order batch, features, space, in 16 bits features
+        last. Matmuls write summands in the order wanted. `tests/xla/gpu/test_compiler.py` holds it.
+        """
+        if root.name != CONVOLUTION:
+            return False
+        result = root.jaxpr_eqn.outvars[0].aval
+        batch, features, *space = root.jaxpr_eqn.params["dimension_numbers"].out_spec
+        order = (batch, features, *space)
+        if result.dtype.itemsize <= _FEATURES_LAST_BYTES:
+            order = (batch, *space, features)
+        longer = [d for d in order if result.shape[d] > cuts[d]]
+        return bool(longer) and any(d != longer[0] for d in scattered)
+
+
+def _readers_of_zeros(units: UnitGraph, like: Value) -> Iterator[int]:
+    """The units with an operator that reads zeros of the shape and dtype of a value."""
+    equations = units.graph.program.equations
+    for unit in units.units:
+        if any(_reads_zeros(equations[k], like) for k in unit.equations):
+            yield unit.index
+
+
+def _reads_zeros(equation: Equation, like: Value) -> bool:
+    """Whether a literal zero is an operand, which XLA broadcasts to the shape of the result."""
+    if equation.jaxpr_eqn.outvars[0].aval.shape != like.shape:
+        return False
+    literals = (np.asarray(i.value) for i in equation.inputs if isinstance(i, Literal))
+    return any(each.dtype == like.dtype and not each.any() for each in literals)

@@ -1,0 +1,60 @@
+"""What XLA:GPU has to know of a GPU that it compiles for without having it.
+
+The texts are protocol buffers in text form, one file per entry of the hardware catalogue, with
+the public documents that the figures come from in its head.
+"""
+
+import tempfile
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from kiwi.errors import CompilerUnavailableError
+from kiwi.mesh.hardware import Hardware
+
+
+def target_config(hardware: Hardware) -> str:
+    """XLA's description of one device, a `GpuTargetConfigProto` as text.
+
+    A machine's own (`Hardware.target_config`, as a profile table records it) goes before the
+    catalogue's entry of the same name.
+
+    **Raises:** `CompilerUnavailableError` if neither exists.
+    """
+    if hardware.target_config is not None:
+        return hardware.target_config
+    file = _folder() / f"{hardware.name}.txtpb"
+    if not file.is_file():
+        raise CompilerUnavailableError(
+            f"The profile {hardware.name!r} does not describe its device to XLA:GPU.",
+            cause="It is no NVIDIA GPU of the catalogue, and has no target_config of its own.",
+            suggestion=f"A profile that does: {', '.join(described())}; or verify='cpu'.",
+        )
+    return file.read_text(encoding="utf-8")
+
+
+def attached_target_config(device: Any) -> str | None:
+    """XLA's description of a GPU that is attached, or that programs can be compiled for.
+
+    jax has no call for it: XLA:GPU writes it beside the dump of a program that it compiles. None
+    where it does not, as on CPUs.
+    """
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    here = NamedSharding(Mesh(np.asarray([device], dtype=object), ("x",)), PartitionSpec())
+    with tempfile.TemporaryDirectory() as folder:
+        add = jax.jit(lambda x: x + 1, in_shardings=here, compiler_options={"xla_dump_to": folder})
+        add.lower(jax.ShapeDtypeStruct((1,), "float32")).compile()
+        dumped = sorted(Path(folder).glob("*gpu_target_config.pbtxt"))
+        return dumped[0].read_text(encoding="utf-8") if dumped else None
+
+
+def described() -> list[str]:
+    """The names of the catalogue that have a description."""
+    return sorted(file.name.removesuffix(".txtpb") for file in _folder().iterdir())
+
+
+def _folder() -> Any:
+    return resources.files("kiwi.xla.gpu") / "target_configs"

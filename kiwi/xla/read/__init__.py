@@ -1,0 +1,1 @@
+"""What every compiler writes, read: buffers, collectives, shardings, name scopes."""

@@ -1,0 +1,315 @@
+"""What a compiled program holds in memory, and when: read from XLA's buffer assignment.
+
+Positions are places in the module's schedule, with the computations that a `while`, `call` or
+`conditional` runs put in front of it. A buffer lives from the instruction that defines it
+through the last one that reads it, under whatever name: a buffer keeps its identity through
+tuples, barriers and bitcasts, which XLA lists as aliases. Buffers that share memory at the same
+time (an update in place, an argument and the result that takes it over) count once, as the one
+place that XLA gave them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kiwi.xla.read.heap_trace import traced_lives
+from kiwi.xla.read.name_scopes import Scope, scope_of
+from kiwi.xla.read.protos import parse_buffer_assignment, parse_module
+
+_FORWARDS = frozenset({"tuple", "get-tuple-element", "opt-barrier", "bitcast", "while"})
+"""Instructions whose results are their operands, under another name."""
+
+_CARRIES = _FORWARDS | {"copy", "copy-start", "copy-done"}
+_HOST_COLOR = 5
+"""Of the host's memory: `Layout::kHostMemorySpace` of `xla/layout.h`."""
+
+_MOST_HOPS = 16
+"""Through instructions without metadata of their own."""
+
+_RUNS_COMPUTATIONS = frozenset({"while", "call", "conditional", "async-start"})
+
+
+_Place = tuple[int, tuple[int, ...]]
+"""An instruction, and the element of its result."""
+
+
+@dataclass(frozen=True)
+class LiveBuffer:
+    """One buffer that is alive at the compiled peak, on one device.
+
+    - `instruction`, `opcode`: what defines it; `op_name`: its metadata.
+    - `kind`: "argument", "output" or "temporary"; `argument`: the flat argument's position.
+    - `start`, `end`: positions of the schedule, half-open.
+    """
+
+    bytes: int
+    kind: str
+    instruction: str
+    opcode: str
+    op_name: str
+    start: int
+    end: int
+    argument: int | None = None
+
+    @property
+    def scope(self) -> Scope | None:
+        """The unit whose computation defines it; None where metadata tells of none."""
+        return scope_of(self.op_name)
+
+
+@dataclass(frozen=True)
+class CompiledMemory:
+    """Memory over the schedule of a compiled program, on one device.
+
+    - `curve_bytes[p]`: held while the instruction at position p runs: arguments, results and
+      what lives among temporaries.
+    - `units[p]`: the unit that this instruction belongs to, -1 if unknown.
+    - `peak_position`: the first position of the largest value.
+    - `at_peak`: the buffers alive there, largest first.
+    - `fragmentation_bytes`: by how much the allocated temporaries exceed those alive at peak.
+    """
+
+    curve_bytes: tuple[int, ...]
+    units: tuple[int, ...]
+    peak_position: int
+    at_peak: tuple[LiveBuffer, ...]
+    fragmentation_bytes: int
+
+
+@dataclass(frozen=True)
+class BufferSizes:
+    """Bytes that a program allocates on one device, as `Compiled.memory_analysis()` names them.
+
+    What is aliased is an argument and an output in one.
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    temporary_bytes: int
+    alias_bytes: int
+
+
+def read_memory(module: bytes, assignment: bytes) -> CompiledMemory:
+    """Reads a serialised `HloModuleProto` and `BufferAssignmentProto`."""
+    program = _Program(parse_module(module))
+    buffers = parse_buffer_assignment(assignment)
+    temporaries, always = _places(program, buffers)
+    curve = _curve(len(program.order), temporaries, sum(b.bytes for b in always))
+    peak = int(np.argmax(curve)) if len(curve) else 0
+    alive = [b for b in temporaries if b.start <= peak < b.end]
+    allocated = _allocated_bytes(buffers)
+    return CompiledMemory(
+        tuple(int(b) for b in curve),
+        tuple(program.unit_at(position) for position in range(len(program.order))),
+        peak,
+        tuple(sorted([*alive, *always], key=lambda b: (-b.bytes, b.instruction))),
+        allocated - sum(b.bytes for b in alive),
+    )
+
+
+def read_sizes(assignment: bytes) -> BufferSizes:
+    """Reads a serialised `BufferAssignmentProto`."""
+    buffers = parse_buffer_assignment(assignment)
+    on_device = _on_device(buffers)
+    arguments = [a for a in on_device if a.is_entry_computation_parameter]
+    return BufferSizes(
+        sum(a.size for a in arguments),
+        sum(a.size for a in on_device if a.maybe_live_out),
+        _allocated_bytes(buffers),
+        sum(a.size for a in arguments if a.maybe_live_out),
+    )
+
+
+def _forwarded(instruction: Any, operands: Sequence[list[frozenset[int]]]) -> list[frozenset[int]]:
+    """Per element of a forwarding instruction's result, the instructions that define it."""
+    if instruction.opcode == "tuple":
+        return [frozenset().union(*given) for given in operands]
+    if instruction.opcode == "get-tuple-element" and len(operands[0]) > 1:
+        return [operands[0][instruction.tuple_index]]
+    return operands[0]
+
+
+class _Program:
+    """The instructions of a module by identity, and its flattened schedule."""
+
+    def __init__(self, module: Any) -> None:
+        self.instructions = {i.id: i for c in module.computations for i in c.instructions}
+        self._sequences = {s.key: list(s.value.instruction_ids) for s in module.schedule.sequences}
+        self.order = list(self._flatten(module.entry_computation_id))
+        self.position = {instruction: p for p, instruction in enumerate(self.order)}
+        self.last_use = self._last_uses()
+
+    def _flatten(self, computation: int) -> Iterator[int]:
+        """A computation's instructions, each behind those of the computations that it runs."""
+        for identity in self._sequences.get(computation, ()):
+            instruction = self.instructions[identity]
+            if instruction.opcode in _RUNS_COMPUTATIONS:
+                for called in instruction.called_computation_ids:
+                    yield from self._flatten(called)
+            yield identity
+
+    def _last_uses(self) -> dict[int, int]:
+        """The last position at which anything reads what each instruction defines."""
+        found: dict[int, int] = {}
+        parts: dict[int, list[frozenset[int]]] = {}
+        for position, identity in enumerate(self.order):
+            instruction = self.instructions[identity]
+            operands = [parts.get(o, [frozenset((o,))]) for o in instruction.operand_ids]
+            if instruction.opcode in _FORWARDS:
+                parts[identity] = _forwarded(instruction, operands)
+            for origin in frozenset().union(*(part for given in operands for part in given)):
+                found[origin] = position
+        return found
+
+    def op_name(self, identity: int, index: tuple[int, ...]) -> str:
+        """What made element `index` of an instruction's result: its metadata, or, where XLA gave
+        it none of a unit's, that of what it copies or carries from one iteration to the next."""
+        own = self.instructions[identity].metadata.op_name
+        for _ in range(_MOST_HOPS):
+            instruction = self.instructions[identity]
+            if scope_of(instruction.metadata.op_name) is not None:
+                return instruction.metadata.op_name
+            if instruction.opcode not in _CARRIES or not instruction.operand_ids:
+                break
+            operand = 0
+            if instruction.opcode == "tuple":
+                operand, index = (index[0], index[1:]) if index else (0, ())
+            elif instruction.opcode == "get-tuple-element":
+                index = (instruction.tuple_index, *index)
+            identity = instruction.operand_ids[operand]
+        return own
+
+    def is_parameter(self, identity: int) -> bool:
+        return self.instructions[identity].opcode == "parameter"
+
+    def unit_at(self, position: int) -> int:
+        """The unit of the instruction at a position, -1 if it has none."""
+        scope = scope_of(self.instructions[self.order[position]].metadata.op_name)
+        return -1 if scope is None else scope.unit
+
+
+def _places(program: _Program, assignment: Any) -> tuple[list[LiveBuffer], list[LiveBuffer]]:
+    """Temporaries with their lives, and what the whole step holds: arguments and results."""
+    lives = _lives(program, assignment)
+    defined = {
+        b.id: (b.defined_at.instruction_id, tuple(b.defined_at.shape_index))
+        for b in assignment.logical_buffers
+    }
+    temporaries, always = [], []
+    for allocation in _on_device(assignment):
+        if allocation.is_thread_local or allocation.is_constant:
+            continue
+        if _is_temporary(allocation):
+            temporaries += _temporaries(program, allocation, defined, lives)
+        else:
+            always.append(_held_throughout(program, allocation, defined))
+    return temporaries, always
+
+
+def _is_temporary(allocation: Any) -> bool:
+    return not (
+        allocation.is_thread_local
+        or allocation.is_constant
+        or allocation.is_entry_computation_parameter
+        or allocation.maybe_live_out
+    )
+
+
+def _allocated_bytes(assignment: Any) -> int:
+    return sum(a.size for a in _on_device(assignment) if _is_temporary(a))
+
+
+def _on_device(assignment: Any) -> list[Any]:
+    """The allocations in device memory; XLA calls memory spaces colors."""
+    return [a for a in assignment.buffer_allocations if a.color != _HOST_COLOR]
+
+
+def _lives(program: _Program, assignment: Any) -> dict[int, tuple[int, int]]:
+    """For each logical buffer its half-open range of positions."""
+    names: dict[int, list[int]] = {
+        b.id: [b.defined_at.instruction_id] for b in assignment.logical_buffers
+    }
+    for alias in assignment.buffer_aliases:
+        names[alias.source_buffer_id].append(alias.location.instruction_id)
+    lives = {}
+    for buffer, instructions in names.items():
+        places = [program.position[i] for i in instructions if i in program.position]
+        if places:
+            uses = [program.last_use.get(i, -1) for i in instructions]
+            lives[buffer] = (
+                program.position.get(instructions[0], min(places)),
+                max(*places, *uses) + 1,
+            )
+    by_name = {program.instructions[i].name: p for i, p in program.position.items()}
+    return lives | traced_lives(assignment, by_name)
+
+
+def _temporaries(
+    program: _Program,
+    allocation: Any,
+    defined: Mapping[int, _Place],
+    lives: Mapping[int, tuple[int, int]],
+) -> list[LiveBuffer]:
+    """The buffers of one allocation; those that share a place at one time are one."""
+    by_offset: dict[int, list[tuple[int, int, int, int]]] = {}
+    for assigned in allocation.assigned:
+        identity = assigned.logical_buffer_id
+        if identity in lives:
+            start, end = lives[identity]
+            by_offset.setdefault(assigned.offset, []).append((start, end, assigned.size, identity))
+    found = []
+    for members in by_offset.values():
+        for start, end, size, identity in _merged(sorted(members)):
+            found.append(_buffer(program, defined[identity], size, "temporary", (start, end)))
+    return found
+
+
+def _merged(members: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Of buffers in one place at one time, the earlier ends where the later begins.
+
+    The later one then holds the place for as long as any of them is alive.
+    """
+    cut: list[tuple[int, int, int, int]] = []
+    for start, end, size, identity in members:
+        if cut and start < cut[-1][1]:
+            first, last, largest, name = cut.pop()
+            if first < start:
+                cut.append((first, start, largest, name))
+            end, size = max(end, last), max(size, largest)
+        cut.append((start, end, size, identity))
+    return cut
+
+
+def _held_throughout(
+    program: _Program, allocation: Any, defined: Mapping[int, _Place]
+) -> LiveBuffer:
+    is_argument = allocation.is_entry_computation_parameter
+    places = [defined[a.logical_buffer_id] for a in allocation.assigned]
+    places = [place for place in places if place[0] in program.instructions]
+    wanted = [p for p in places if program.is_parameter(p[0]) == is_argument]
+    kind = "argument" if is_argument else "output"
+    place = (wanted or places)[0 if is_argument else -1]
+    argument = allocation.parameter_number if is_argument else None
+    return _buffer(program, place, allocation.size, kind, (0, len(program.order)), argument)
+
+
+def _buffer(
+    program: _Program,
+    place: _Place,
+    size: int,
+    kind: str,
+    life: tuple[int, int],
+    argument: int | None = None,
+) -> LiveBuffer:
+    instruction, op_name = program.instructions[place[0]], program.op_name(*place)
+    return LiveBuffer(size, kind, instruction.name, instruction.opcode, op_name, *life, argument)
+
+
+def _curve(length: int, buffers: Iterable[LiveBuffer], base_bytes: int) -> np.ndarray:
+    change = np.zeros(length + 1, dtype=np.int64)
+    for buffer in buffers:
+        change[buffer.start] += buffer.bytes
+        change[buffer.end] -= buffer.bytes
+    return base_bytes + np.cumsum(change[:length])

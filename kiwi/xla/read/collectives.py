@@ -1,0 +1,240 @@
+"""The collectives of an optimised HLO module: kind, mesh axes, count and bytes.
+
+Replica groups come in three spellings: as lists of devices, `{{0,1},{2,3}}`; as an iota,
+`[2,4]<=[4,2]T(1,0)` (XLA's `IotaReplicaGroupList`: 0, 1, ... in the shape on the right,
+transposed, read as the shape on the left, one group a row); and as axes of a mesh of XLA's own,
+`mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}`, with the devices 0, 1, ... where none are
+listed, an axis possibly in part, `'b':(1)2`: the one of size 2 that
+has 1 before it when the axis is split. A permutation lists pairs of devices.
+
+What axes of *our* mesh a collective runs along follows from its groups: those are compared with
+the groups of every subset of axes. Device k of the module is device k of the mesh, row-major.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kiwi.xla.read.integer_lists import IOTA, integers, iota
+from kiwi.xla.read.trip_counts import lines_with_runs
+
+COLLECTIVE_KINDS = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+)
+
+Groups = frozenset[frozenset[int]]
+
+_ITEM_BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
+
+_COLLECTIVE = re.compile(
+    r"= (?P<type>.*?) (?P<kind>" + "|".join(COLLECTIVE_KINDS) + r")(?P<start>-start)?\("
+)
+_ARRAY = re.compile(r"(?P<dtype>[a-z]+\d*[a-z0-9]*)\[(?P<shape>[\d,]*)\]")
+_LIST = re.compile(r"replica_groups=\{(?P<groups>(?:\{[\d,]*\},?)*)\}")
+_IOTA = re.compile(r"replica_groups=\[(?P<shape>[\d,]+)\]<=" + IOTA)
+_MESH = re.compile(
+    r"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\((?P<devices>[^{]*)\))?"
+    r"\s*\{(?P<axes>[^}]*)\}"
+)
+_DEVICES = re.compile(IOTA)
+_MESH_AXIS = re.compile(r"'(?P<name>[^']*)'=(?P<size>\d+)")
+_USED_AXIS = re.compile(r"'(?P<name>[^']*)'(?::\((?P<before>\d+)\)(?P<size>\d+))?")
+_PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
+
+
+@dataclass(frozen=True)
+class CollectiveUse:
+    """How often one kind of collective occurs, and its bytes.
+
+    `bytes` sums the larger buffer of one device over all occurrences: the result of an
+    all-gather, the input of a reduce-scatter, the local buffer of the others.
+    """
+
+    count: int
+    bytes: int
+
+    def __add__(self, other: "CollectiveUse") -> "CollectiveUse":
+        return CollectiveUse(self.count + other.count, self.bytes + other.bytes)
+
+
+@dataclass(frozen=True)
+class AxisUse:
+    """The collectives of one kind along the same mesh axes.
+
+    `axes` are names in the order of the mesh; None where the groups follow no axes.
+    """
+
+    kind: str
+    axes: tuple[str, ...] | None
+    count: int
+    bytes: int
+
+
+def read_axis_uses(
+    hlo_text: str, mesh_shape: Sequence[int], axis_names: Sequence[str]
+) -> tuple[AxisUse, ...]:
+    """The collectives of an optimised HLO module, largest first.
+
+    One inside a loop counts once for each iteration that XLA knows of
+    (`kiwi.xla.read.trip_counts`), an asynchronous one at its start, and one over groups of a single
+    device not at all.
+    """
+    axes_of = _AxesOfGroups(tuple(mesh_shape), tuple(axis_names))
+    found: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
+    for line, runs in lines_with_runs(hlo_text):
+        match = _COLLECTIVE.search(line)
+        if match is None:
+            continue
+        kind, axes = match["kind"], axes_of(match["kind"], line)
+        if axes == ():
+            continue
+        size = _buffer_bytes(kind, match["type"], bool(match["start"]), line, axes_of.device_count)
+        use = CollectiveUse(runs, runs * size)
+        found[kind, axes] = found.get((kind, axes), CollectiveUse(0, 0)) + use
+    return axis_uses(found)
+
+
+def axis_uses(
+    found: Mapping[tuple[str, tuple[str, ...] | None], CollectiveUse],
+) -> tuple[AxisUse, ...]:
+    """Uses by kind and axes as a tuple, largest first."""
+    uses = [AxisUse(kind, axes, use.count, use.bytes) for (kind, axes), use in found.items()]
+    return tuple(sorted(uses, key=lambda u: (-u.bytes, u.kind, u.axes or ())))
+
+
+def by_kind(uses: Sequence[AxisUse]) -> dict[str, CollectiveUse]:
+    """The sum over axes, in the order of `COLLECTIVE_KINDS`."""
+    found: dict[str, CollectiveUse] = {}
+    for kind in COLLECTIVE_KINDS:
+        for use in uses:
+            if use.kind == kind:
+                added = CollectiveUse(use.count, use.bytes)
+                found[kind] = found.get(kind, CollectiveUse(0, 0)) + added
+    return found
+
+
+def replica_groups(line: str, device_count: int) -> Groups:
+    """The groups of devices of one instruction.
+
+    One of all devices where it names none; none where it names them in a way not known here.
+    """
+    if "replica_groups=" not in line:
+        return frozenset([frozenset(range(device_count))])
+    for pattern, read in ((_IOTA, _iota_groups), (_MESH, _mesh_groups), (_LIST, _list_groups)):
+        match = pattern.search(line)
+        if match is not None:
+            groups = frozenset(read(match))
+            return groups or frozenset([frozenset(range(device_count))])
+    return frozenset()
+
+
+def _list_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
+    for group in re.findall(r"\{([\d,]+)\}", match["groups"]):
+        yield frozenset(integers(group))
+
+
+def _iota_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
+    for group in iota(match).reshape(integers(match["shape"])):
+        yield frozenset(int(d) for d in np.ravel(group))
+
+
+def _mesh_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
+    sizes = {m["name"]: int(m["size"]) for m in _MESH_AXIS.finditer(match["mesh"])}
+    parts: dict[str, list[int]] = {name: [size] for name, size in sizes.items()}
+    used: list[tuple[str, int]] = []
+    for axis in _USED_AXIS.finditer(match["axes"]):
+        name, part = axis["name"], 0
+        if axis["size"] is not None:
+            before, size = int(axis["before"]), int(axis["size"])
+            parts[name], part = [before, size, sizes[name] // before // size], 1
+        used.append((name, part))
+    flat = [(name, part) for name, sizes in parts.items() for part in range(len(sizes))]
+    shape = [parts[name][part] for name, part in flat]
+    devices = _mesh_devices(match["devices"], math.prod(shape)).reshape(shape)
+    inside = [flat.index(key) for key in used]
+    outside = [k for k in range(len(flat)) if k not in inside]
+    rows = devices.transpose([*outside, *inside])
+    for group in rows.reshape(-1, math.prod(shape[k] for k in inside)):
+        yield frozenset(int(d) for d in group)
+
+
+def _mesh_devices(text: str | None, count: int) -> np.ndarray:
+    """The devices of a mesh in its row-major order: as an iota, as a list, or 0, 1, ..."""
+    if text is None:
+        return np.arange(count)
+    found = _DEVICES.search(text)
+    return np.array(integers(text)) if found is None else iota(found).ravel()
+
+
+class _AxesOfGroups:
+    """Which axes of a mesh the devices of a collective differ in."""
+
+    def __init__(self, mesh_shape: tuple[int, ...], axis_names: tuple[str, ...]) -> None:
+        self.device_count = math.prod(mesh_shape)
+        self._shape, self._names = mesh_shape, axis_names
+        self._known: dict[Groups, tuple[str, ...]] = {}
+        real = [axis for axis, size in enumerate(mesh_shape) if size > 1]
+        for count in range(len(real) + 1):
+            for axes in itertools.combinations(real, count):
+                self._known[self._groups(axes)] = tuple(axis_names[a] for a in axes)
+
+    def __call__(self, kind: str, line: str) -> tuple[str, ...] | None:
+        if kind == "collective-permute":
+            return self._of_pairs(line)
+        return self._known.get(replica_groups(line, self.device_count))
+
+    def _groups(self, axes: Sequence[int]) -> Groups:
+        others = [a for a in range(len(self._shape)) if a not in axes]
+        devices = np.arange(self.device_count).reshape(self._shape).transpose([*others, *axes])
+        rows = devices.reshape(-1, math.prod(self._shape[a] for a in axes))
+        return frozenset(frozenset(int(d) for d in row) for row in rows)
+
+    def _of_pairs(self, line: str) -> tuple[str, ...] | None:
+        match = _PAIRS.search(line)
+        if match is None:
+            return None
+        moved: set[int] = set()
+        for pair in re.findall(r"\{(\d+,\d+)\}", match["pairs"]):
+            source, target = (np.unravel_index(d, self._shape) for d in integers(pair))
+            moved |= {a for a, (s, t) in enumerate(zip(source, target, strict=True)) if s != t}
+        return tuple(self._names[a] for a in sorted(moved))
+
+
+def _buffer_bytes(kind: str, result_type: str, is_start: bool, line: str, device_count: int) -> int:
+    arrays = [_array_bytes(m) for m in _ARRAY.finditer(result_type)]
+    if is_start and kind != "all-reduce":
+        return _start_bytes(kind, arrays)
+    if kind == "reduce-scatter":
+        sizes = map(len, replica_groups(line, device_count))
+        return sum(arrays) * max(sizes, default=1)
+    return sum(arrays)
+
+
+def _start_bytes(kind: str, arrays: Sequence[int]) -> int:
+    """The result of these starts is (operands..., results..., contexts...).
+
+    That of an all-reduce is its results alone.
+    """
+    if kind == "collective-permute":
+        return max(arrays, default=0)
+    half = len(arrays) // 2
+    return sum(arrays[:half]) if kind == "reduce-scatter" else sum(arrays[half:])
+
+
+def _array_bytes(match: re.Match[str]) -> int:
+    return math.prod(integers(match["shape"])) * _item_bits(match["dtype"]) // 8
+
+
+def _item_bits(dtype: str) -> int:
+    if dtype in _ITEM_BITS:
+        return _ITEM_BITS[dtype]
+    digits = re.search(r"\d+", dtype)
+    return int(digits.group()) if digits is not None else 0

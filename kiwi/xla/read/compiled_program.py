@@ -1,0 +1,99 @@
+"""What the compiler made of a plan: memory and collectives, read from the compiled program."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kiwi.mesh import DeviceMesh
+from kiwi.xla.compile.dump import Dump
+from kiwi.xla.read.buffer_assignment import (
+    BufferSizes,
+    CompiledMemory,
+    read_memory,
+    read_sizes,
+)
+from kiwi.xla.read.collectives import AxisUse, CollectiveUse, by_kind, read_axis_uses
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """Memory of one device and collectives of a compiled step.
+
+    - `target`: what it was compiled for, e.g. "cpu".
+    - `peak_bytes`: arguments + outputs + temporaries - aliased.
+    - `collective_uses`: by kind and mesh axes, largest first.
+    - `compile_seconds`: wall time of the compilation.
+    - `memory`: what is alive when; None where the compiler does not report its buffers.
+    """
+
+    target: str
+    peak_bytes: int
+    argument_bytes: int
+    output_bytes: int
+    temporary_bytes: int
+    alias_bytes: int
+    collective_uses: tuple[AxisUse, ...]
+    compile_seconds: float
+    memory: CompiledMemory | None = None
+
+    @property
+    def collectives(self) -> Mapping[str, CollectiveUse]:
+        """By kind, over all axes."""
+        return by_kind(self.collective_uses)
+
+    @property
+    def collective_bytes(self) -> int:
+        """Bytes of all collectives together."""
+        return sum(use.bytes for use in self.collective_uses)
+
+
+def read_compiled(
+    compiled: Any, mesh: DeviceMesh, target: str, compile_seconds: float
+) -> CompiledProgram:
+    """Reads a `jax.stages.Compiled` for devices in the order of `mesh`.
+
+    `peak_memory_in_bytes` leaves temporaries out on CPU, so the peak is summed here.
+    """
+    stats = compiled.memory_analysis()
+    sizes = BufferSizes(
+        int(stats.argument_size_in_bytes),
+        int(stats.output_size_in_bytes),
+        int(stats.temp_size_in_bytes),
+        int(stats.alias_size_in_bytes),
+    )
+    memory = _memory(compiled, stats)
+    return _program(compiled.as_text(), sizes, memory, mesh, target, compile_seconds)
+
+
+def read_dump(dump: Dump, mesh: DeviceMesh, target: str, compile_seconds: float) -> CompiledProgram:
+    """Reads what XLA has written of a program, for devices in the order of `mesh`."""
+    memory = read_memory(dump.module, dump.assignment)
+    sizes = read_sizes(dump.assignment)
+    return _program(dump.text, sizes, memory, mesh, target, compile_seconds)
+
+
+def _program(
+    text: str,
+    sizes: BufferSizes,
+    memory: CompiledMemory | None,
+    mesh: DeviceMesh,
+    target: str,
+    compile_seconds: float,
+) -> CompiledProgram:
+    held_bytes = sizes.argument_bytes + sizes.output_bytes + sizes.temporary_bytes
+    return CompiledProgram(
+        target=target,
+        peak_bytes=held_bytes - sizes.alias_bytes,
+        **vars(sizes),
+        collective_uses=read_axis_uses(text, mesh.shape, mesh.axis_names),
+        compile_seconds=compile_seconds,
+        memory=memory,
+    )
+
+
+def _memory(compiled: Any, stats: Any) -> CompiledMemory | None:
+    assignment = getattr(stats, "serialized_buffer_assignment_proto", b"")
+    modules = compiled.runtime_executable().hlo_modules()
+    if not assignment or len(modules) != 1:
+        return None
+    return read_memory(modules[0].as_serialized_hlo_module_proto(), assignment)

@@ -1,0 +1,155 @@
+"""The shardings of a program's instructions, in XLA's text after Shardy has propagated them.
+
+    %add.7 = f32[64,256]{1,0} add(%a, %b), sharding={devices=[8,1]<=[8]}, metadata={op_name="…"}
+
+A tile assignment `devices=[t0,t1,…]<=[d0,d1,…]T(p0,p1,…)` cuts dimension k of the tensor into `tk`
+parts; which device gets which part is the iota of all devices, reshaped to `d`, transposed by `p`
+and reshaped to `t` (`xla/hlo/ir/tile_assignment.h`). Trailing tile dimensions replicate.
+
+XLA of jax 0.11 writes names instead (`xla/hlo/ir/named_sharding.h`):
+
+    sharding={mesh['x'=2,'y'=4], [{'y'}, {'x':(1)2}]}
+
+for each dimension the axes that cut it, major first, or of an axis `'x':(p)s` the part of size s
+behind a part of size p.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.xla.read.integer_lists import IOTA, integers, iota
+
+_INSTRUCTION = re.compile(
+    r"^\s+(?:ROOT )?%\S+ = \w+\[(?P<shape>[\d,]*)\]\S* (?P<opcode>[\w-]+)\((?P<operands>[^)]*)\)"
+    r"(?P<rest>.*)$"
+)
+_SHARDING = re.compile(r"sharding=\{(?P<sharding>[^{}]*(?:\{[^{}]*\}[^{}]*)*)\}")
+_INDEX = re.compile(r", index=(\d+)")
+_OP_NAME = re.compile(r'op_name="(?P<name>[^"]*)"')
+_NAMED = re.compile(r"mesh\[(?P<mesh>[^\]]*)\], (?P<dims>replicated|\[.*?\])")
+_MESH_AXIS = re.compile(r"'([^']+)'=(\d+)")
+_DIMENSION = re.compile(r"\{([^{}]*)\}")
+_CUT = re.compile(r"'(?P<axis>[^']+)'(?::\((?P<before>\d+)\)(?P<size>\d+))?")
+_TILES = re.compile(r"devices=\[(?P<tiles>[\d,]+)\](?:<=" + IOTA + r"|(?P<devices>[\d,]+))")
+
+
+@dataclass(frozen=True)
+class ShardedInstruction:
+    """An instruction with one array as its result.
+
+    `position` is the number of a parameter, or the element that is taken of a tuple.
+    """
+
+    opcode: str
+    shape: tuple[int, ...]
+    op_name: str
+    sharding: str
+    position: int | None
+
+
+def instructions(text: str) -> Iterator[ShardedInstruction]:
+    """The instructions of a module's computations, in order, those of the entry computation last;
+    tuples are left out.
+
+    What Shardy leaves without a sharding is replicated.
+    """
+    others, _, entry = text.partition("\nENTRY ")
+    yield from _instructions(others, is_entry=False)
+    yield from _instructions(entry, is_entry=True)
+
+
+def _instructions(text: str, *, is_entry: bool) -> Iterator[ShardedInstruction]:
+    for line in text.splitlines():
+        found = _INSTRUCTION.match(line)
+        if found is not None and (is_entry or found["opcode"] != "parameter"):
+            name, sharding = _OP_NAME.search(found["rest"]), _SHARDING.search(found["rest"])
+            yield ShardedInstruction(
+                found["opcode"],
+                tuple(integers(found["shape"])),
+                "" if name is None else name["name"],
+                "replicated" if sharding is None else sharding["sharding"],
+                _position(found),
+            )
+
+
+def _position(found: re.Match[str]) -> int | None:
+    if found["opcode"] == "parameter":
+        return int(found["operands"])
+    index = _INDEX.search(found["rest"]) if found["opcode"] == "get-tuple-element" else None
+    return None if index is None else int(index[1])
+
+
+def tensor_sharding(sharding: str, rank: int, mesh: DeviceMesh) -> TensorSharding | None:
+    """A sharding's text in axes of the mesh; None if it cannot be said in them."""
+    named = _NAMED.match(sharding)
+    if sharding.startswith("replicated") or (named and named["dims"] == "replicated"):
+        return TensorSharding(((),) * rank)
+    parts = _named_parts(named, mesh) if named else _tiled_parts(_TILES.match(sharding), mesh)
+    if parts is None or parts.shape[-1] < rank:
+        return None
+    dims = [_axes_of(parts[..., k], mesh) for k in range(rank)]
+    known = tuple(axes for axes in dims if axes is not None)
+    return TensorSharding(known) if len(known) == rank else None
+
+
+def _tiled_parts(found: re.Match[str] | None, mesh: DeviceMesh) -> np.ndarray | None:
+    """Of each device, in the mesh's shape, the part that it has along each tile dimension."""
+    if found is None:
+        return None
+    tiles = integers(found["tiles"])
+    parts = np.empty((mesh.size, len(tiles)), int)
+    parts[_devices(found)] = np.indices(tiles).reshape(len(tiles), -1).T
+    return parts.reshape(*mesh.shape, len(tiles))
+
+
+def _named_parts(found: re.Match[str], mesh: DeviceMesh) -> np.ndarray | None:
+    """The same from names of axes; None where they are those of another number of devices."""
+    sizes = {name: int(size) for name, size in _MESH_AXIS.findall(found["mesh"])}
+    if prod(sizes.values()) != mesh.size:
+        return None
+    places = dict(zip(sizes, np.indices(tuple(sizes.values())), strict=True))
+    dims = [_CUT.finditer(cuts) for cuts in _DIMENSION.findall(found["dims"])]
+    parts = [_part_along(cuts, sizes, places) for cuts in dims]
+    return np.stack([p.reshape(mesh.shape) for p in parts], axis=-1)
+
+
+def _part_along(
+    cuts: Iterator[re.Match[str]], sizes: dict[str, int], places: dict[str, np.ndarray]
+) -> np.ndarray:
+    """Of each device the part along a dimension that axes, or parts of axes, cut."""
+    part = np.zeros(tuple(sizes.values()), int)
+    for cut in cuts:
+        whole = sizes[cut["axis"]]
+        before, size = int(cut["before"] or 1), int(cut["size"] or whole)
+        part = part * size + places[cut["axis"]] // (whole // (before * size)) % size
+    return part
+
+
+def _devices(found: re.Match[str]) -> np.ndarray:
+    """The devices in row-major order of the tiles."""
+    written = found["devices"]
+    return iota(found).ravel() if written is None else np.array(integers(written))
+
+
+def _axes_of(part: np.ndarray, mesh: DeviceMesh) -> tuple[int, ...] | None:
+    """The mesh axes along which a dimension is cut, major first, from every device's part of it.
+
+    None where no sequence of whole axes cuts it so.
+    """
+    origin = (0,) * part.ndim
+    steps = {}
+    for axis in mesh.nontrivial_axes:
+        step = int(part[(*origin[:axis], 1, *origin[axis + 1 :])] - part[origin])
+        if step:
+            steps[axis] = step
+    axes = tuple(sorted(steps, key=lambda axis: -abs(steps[axis])))
+    expected = np.zeros_like(part)
+    for axis in axes:
+        shape = [-1 if k == axis else 1 for k in range(part.ndim)]
+        expected = expected * mesh.shape[axis] + np.arange(mesh.shape[axis]).reshape(shape)
+    return axes if np.array_equal(expected, part) else None

@@ -1,0 +1,90 @@
+"""What XLA's compilers do with a program, as far as memory and communication depend on it.
+
+`Rules` says what all of them do, which follows from passes that they share; a backend's class
+(`kiwi.xla.cpu.rules`, `kiwi.xla.gpu.rules`) says what its compiler does otherwise.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
+
+from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.in_place import overwritable
+from kiwi.hlo.program import Equation
+from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.mesh import TensorSharding
+from kiwi.solver.problem import Interval
+from kiwi.xla.rules.max_pooling import zeros_without_barriers
+from kiwi.xla.rules.scan import zeros_of_stacked_results
+
+Intervals = tuple[Interval, ...]
+
+Transposes = Callable[[TensorSharding, TensorSharding], bool]
+"""Whether the copy of an operand, from the stored to the expected layout, is transposed."""
+
+
+@dataclass(frozen=True)
+class CopiedOperands:
+    """Operands that a compiler copies before an operator reads them: none."""
+
+    def buffers(
+        self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
+    ) -> tuple[int, ...]:
+        """Local bytes of each copy; `shards` per factor, `read_bytes` local ones per read."""
+        return ()
+
+
+class Rules:
+    """What a compiler does with the units of a step. Bytes are those of one device.
+
+    - `has_reduce_scatter`: False where it all-reduces and cuts instead
+      (`kiwi.xla.rules.partitioner`).
+    - `moved_itemsizes`: by dtype the bytes per element that collectives move, where that is not
+      the dtype's own size.
+    """
+
+    has_reduce_scatter: ClassVar[bool] = True
+    moved_itemsizes: ClassVar[Mapping[str, int]] = MappingProxyType({})
+
+    def held_from_start(self, units: UnitGraph, unit: Unit, result_bytes: int) -> Intervals:
+        """Buffers of a unit beside its result that are live from the start of the step.
+
+        Some operators are expanded into constants of the size of their operands. These depend on
+        nothing, so that XLA's scheduler computes them first and holds them until the operator
+        runs; a barrier cannot reach them (`kiwi.emit.barriers`).
+        """
+        return zeros_of_stacked_results(units, unit, result_bytes)
+
+    def held_without_barriers(self, units: UnitGraph, unit: Unit, result_bytes: int) -> Intervals:
+        """Buffers that are live from the start only where no barrier of a plan prevents it."""
+        return zeros_without_barriers(units, unit, result_bytes)
+
+    def copied_operands(self, units: UnitGraph, unit: Unit) -> CopiedOperands:
+        """Operands that are copied to another buffer before the unit reads them."""
+        return CopiedOperands()
+
+    def transposed_reads(
+        self, units: UnitGraph, unit: Unit, mesh_shape: tuple[int, ...]
+    ) -> Mapping[int, Transposes]:
+        """By number of the read, when its gathered copy is transposed to another buffer."""
+        return {}
+
+    def overwritable(self, graph: HloGraph, unit: Unit) -> tuple[int, ...]:
+        """The values that a unit may write its result, or an operand of its root, over."""
+        return overwritable(graph, unit)
+
+    def sums_elsewhere(
+        self, root: Equation, cuts: Sequence[int], scattered: Collection[int]
+    ) -> bool:
+        """Whether the partial sums of an operator take another buffer beside summands and result.
+
+        `cuts`: into how many pieces each dimension of the summands is cut; `scattered`: the
+        dimensions that a reduce-scatter cuts further.
+        """
+        return False
+
+    def moved_itemsize(self, dtype: str, itemsize: int) -> int:
+        """Bytes per element that collectives move."""
+        return self.moved_itemsizes.get(dtype, itemsize)

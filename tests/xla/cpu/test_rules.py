@@ -1,0 +1,49 @@
+"""What XLA holds from the start of the step because nothing tells it to wait."""
+
+import jax
+import jax.numpy as jnp
+
+from kiwi.solver.problem import Interval
+from kiwi.xla.compilers import COMPILERS
+from kiwi.xla.cpu.compiler import CPU
+from kiwi.xla.gpu.compiler import GPU
+from tests.helpers.planning import array, units_of
+
+
+def unit_of(units, name):
+    program = units.graph.program
+    return next(u for u in units.units if program.equations[u.root].name == name)
+
+
+def test_a_scan_holds_its_stacked_results_and_not_its_carry():
+    def step(w, x):
+        y = jnp.sin(x @ w)
+        final, stacked = jax.lax.scan(lambda c, v: (c + v, c * v), y[0], y)
+        return final.sum() + stacked.sum()
+
+    units = units_of(step, array(8, 8), array(16, 8))
+    unit = unit_of(units, "scan")
+    carry, stacked = 8 * 4, 16 * 8 * 4
+    for compiler in COMPILERS.values():
+        found = compiler.rules.held_from_start(units, unit, carry + stacked)
+        assert found == (Interval(0, unit.index, stacked),)
+
+
+def _embedding_gradient(table, ids):
+    return jax.grad(lambda t: jnp.sin(t[ids]).sum())(table)
+
+
+def test_zeros_that_a_gradient_is_scattered_onto_are_held_by_a_cpu():
+    arguments = array(64, 32), array(16, dtype="int32")
+    units = units_of(lambda t, ids: t - _embedding_gradient(t, ids), *arguments)
+    unit = unit_of(units, "scatter-add")
+    size = 64 * 32 * 4
+    assert CPU.rules.held_from_start(units, unit, size) == (Interval(0, unit.index, size),)
+    assert GPU.rules.held_from_start(units, unit, size) == ()
+    units = units_of(_embedding_gradient, *arguments)
+    assert CPU.rules.held_from_start(units, unit_of(units, "scatter-add"), size) == ()
+
+
+def test_everything_else_holds_nothing():
+    units = units_of(lambda x: jnp.sin(x @ x), array(8, 8))
+    assert all(CPU.rules.held_from_start(units, u, 256) == () for u in units.units)

@@ -1,0 +1,78 @@
+"""Which gathered copies XLA:GPU's matmuls transpose: for each dimension that is gathered."""
+
+from unittest.mock import Mock
+
+import jax.numpy as jnp
+import pytest
+
+from kiwi.memory.residency import Residency
+from kiwi.mesh import TensorSharding
+from kiwi.problem.copies import CopyNode, Reading, copy_node
+from kiwi.xla.gpu.gathered_operands import GatheredMatrix, gathered_matrices
+from tests.helpers.planning import array, units_of
+
+SIZES = {"b": 8, "s": 16, "d": 32, "e": 64, "h": 8, "k": 16, "t": 24}
+WHOLE = TensorSharding(((), (), ()))
+
+
+def first_operand(pattern: str) -> GatheredMatrix:
+    one, other = pattern.split("->")[0].split(",")
+    arrays = [array(*(SIZES[k] for k in each)) for each in (one, other)]
+    units = units_of(lambda x, y: jnp.einsum(pattern, x, y), *arrays)
+    (unit,) = [u for u in units.units if units.graph.opcode_of(u.root) == "dot_general"]
+    read = [value for value, _ in unit.rule.reads].index(units.graph.program.arguments[0])
+    return gathered_matrices(units, unit, (8,))[read]
+
+
+def cut(rank: int, *dims: int) -> TensorSharding:
+    return TensorSharding(tuple((0,) if d in dims else () for d in range(rank)))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "transposed"),
+    [
+        ("bsd,bse->de", [1]),  # (s, b, d): what is summed over lies in another order
+        ("bsd,de->bse", [1]),  # the same of what is kept
+        ("bshk,hkd->bsd", [1, 2, 3]),  # both groups have two dimensions: only the batch comes first
+        ("bshk,bthk->bhst", [0, 1, 2, 3]),  # the heads lie between, whatever is gathered
+    ],
+)
+def test_a_copy_is_read_only_if_its_groups_lie_together_and_in_order(pattern, transposed):
+    matrix = first_operand(pattern)
+    rank = len(matrix.matrix.dims)
+    whole = cut(rank)
+    assert [d for d in range(rank) if matrix.is_transposed(cut(rank, d), whole)] == transposed
+
+
+def test_what_is_only_cut_is_no_gathered_copy():
+    matrix = first_operand("bsd,bse->de")
+    assert not matrix.is_transposed(WHOLE, cut(3, 1))
+
+
+def test_dimensions_of_one_element_lie_anywhere():
+    matrix = first_operand("bsd,bse->de")
+    assert not matrix.is_transposed(
+        TensorSharding(((0,), (1,), ())), TensorSharding(((0,), (), ()))
+    )
+
+
+def node(*stored: TensorSharding) -> CopyNode:
+    transposes = first_operand("bsd,bse->de").is_transposed
+    found = copy_node(3, 0, 0, stored, [WHOLE], [Residency(None, 5)], transposes)
+    assert found is not None
+    return found
+
+
+def test_a_transposed_copy_takes_its_memory_twice():
+    copies = node(cut(3, 0), cut(3, 1))
+    kinds = [(o.reading, o.is_transposed) for o in copies.options]
+    assert kinds == [(Reading.COPY, False), (Reading.COPY, True)]
+    ranges = Mock(operands_held=lambda unit: (unit, unit + 1))
+    held = [copies.buffers(option, 800, (8,), ranges, (copies,), ()) for option in copies.options]
+    assert [sum(b.bytes for b in buffers) for buffers in held] == [800, 1600]
+
+
+def test_the_stored_layout_tells_which_copy_it_is():
+    copies = node(cut(3, 0), cut(3, 1), cut(3, 2))
+    allowed = copies.allowed_after([cut(3, 0), cut(3, 1), cut(3, 2)])
+    assert allowed.tolist() == [[True, False], [False, True], [True, False]]

@@ -1,0 +1,74 @@
+"""Which compiler a plan predicts, and what is said of one that Kiwi does not know."""
+
+from dataclasses import replace
+
+import pytest
+from jax.sharding import PartitionSpec
+
+import kiwi
+from kiwi.errors import CompilerUnavailableError, InvalidArgumentError
+from kiwi.mesh import DeviceMesh, hardware
+from kiwi.xla.compilers import COMPILERS, compile_for, of_platform, predicted_compiler
+from tests.helpers.planning import array
+
+H100, PROCESSOR = hardware("h100-sxm"), hardware("cpu")
+
+
+@pytest.mark.parametrize(
+    ("verify", "profile", "name"),
+    [
+        ("cpu", H100, "cpu"),
+        ("cuda", H100, "cuda"),
+        ("device", H100, "cpu"),  # the devices that are attached here
+        (None, H100, "cuda"),
+        (None, PROCESSOR, "cpu"),
+    ],
+)
+def test_the_check_settles_what_is_predicted_and_else_the_profile(verify, profile, name):
+    assert predicted_compiler(verify, profile) is COMPILERS[name]
+
+
+def test_a_name_that_is_no_compiler_is_refused():
+    with pytest.raises(InvalidArgumentError, match="'tpu' is not a target") as caught:
+        kiwi.plan(lambda x: x, array(8), mesh_shape=(2,), verify="tpu")
+    assert "'cuda'" in caught.value.suggestion
+    with pytest.raises(InvalidArgumentError):
+        compile_for("rocm", kiwi.plan(lambda x: x, array(8), mesh_shape=(2,)).step)
+
+
+def test_a_platform_without_rules_is_no_gpu():
+    with pytest.raises(CompilerUnavailableError, match="platform 'tpu'"):
+        of_platform("tpu")
+    mesh = DeviceMesh.create((2,), replace(H100, platform="tpu"))
+    with pytest.raises(CompilerUnavailableError, match="platform 'tpu'"):
+        kiwi.plan(lambda x: x + 1, array(8), mesh=mesh, verify=None)
+    assert kiwi.plan(lambda x: x + 1, array(8), mesh=mesh, verify="cpu").fits
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_buffers_and_collectives_follow_the_same_compiler(dtype):
+    def product(x, w):
+        return x @ w
+
+    given = PartitionSpec(None, "x"), PartitionSpec("x")
+
+    def plan(verify):
+        return kiwi.plan(
+            product,
+            array(512, 64, dtype=dtype),
+            array(64, 512, dtype=dtype),
+            mesh_shape=(8,),
+            profile="h100-sxm",
+            planner="xla",
+            in_shardings=given,
+            out_shardings=PartitionSpec("x"),
+            verify=verify,
+        )
+
+    on_cpu, on_gpu = plan("cpu"), plan(None)
+    assert set(on_gpu.estimate.collectives) == {"reduce-scatter"}
+    assert on_cpu.compiled is not None and on_cpu.unforeseen_collectives == ()
+    assert on_cpu.estimate.collectives == on_cpu.compiled.collectives
+    # XLA:CPU sums to a buffer of its own.
+    assert on_cpu.estimate.peak_bytes > on_gpu.estimate.peak_bytes
+    assert on_cpu.estimate.step_seconds > on_gpu.estimate.step_seconds
