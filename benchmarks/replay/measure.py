@@ -47,7 +47,7 @@ class Candidate:
         budget_bytes = settings.memory_budget_bytes
         planning = origin.planner.formulate(origin.step, budget_bytes, settings)
         try:
-            solution = recover_solution(planning, self.plan.ledger)
+            solution = recover_solution(planning, self.plan.breakdown)
         except kiwi.errors.PlanMismatchError:
             return self.plan.estimate.step_seconds
         return estimate_solution(Solved(planning, solution)).step_seconds

@@ -22,7 +22,7 @@ from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
 from kiwi.options import Settings
 from kiwi.planners.tools import Tools, check_search
 from kiwi.planners.user_pins import resolve_pins
-from kiwi.plans.breakdown import Ledger
+from kiwi.plans.breakdown import CostBreakdown
 from kiwi.plans.decision import decisions
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.estimate_without_barriers import estimate_as_written
@@ -186,7 +186,7 @@ class Planner(ABC):
             trees=step.traced.trees,
             notes=(),
             planning_seconds=0.0,
-            ledger=Ledger((), ()),
+            breakdown=CostBreakdown((), ()),
             as_written=estimate_as_written(solved, estimate) if as_is else None,
         )
 

@@ -26,7 +26,7 @@ from kiwi.planners.planner import Planner
 from kiwi.planners.progress import ProgressLog
 from kiwi.planners.reordered_units import Ordered, reformulated
 from kiwi.planners.tools import Tools
-from kiwi.plans.breakdown import build_ledger
+from kiwi.plans.breakdown import build_breakdown
 from kiwi.plans.origin import Origin
 from kiwi.plans.plan import Plan
 from kiwi.plans.rounds import Round
@@ -99,7 +99,7 @@ class ProblemPlanner(Planner):
         return replace(
             plan,
             origin=Origin(traced, step.out_shardings, settings, self, offered),
-            ledger=build_ledger(Solved(problem, solution, plan.execution.kept_copies)),
+            breakdown=build_breakdown(Solved(problem, solution, plan.execution.kept_copies)),
             progress=log.entries,
         )
 

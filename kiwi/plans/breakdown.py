@@ -65,7 +65,7 @@ class OperatorEntry:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class CostBreakdown:
     """A plan's costs by argument and by operator, in execution order."""
 
     sources: tuple[SourceEntry, ...]
@@ -92,7 +92,7 @@ class Ledger:
                 yield entry, size
 
 
-def build_ledger(solved: Solved) -> Ledger:
+def build_breakdown(solved: Solved) -> CostBreakdown:
     """Splits the seconds and the memory of a solution by operator."""
     planning, restricted = solved.problem, solved.restricted
     nodes = restricted.problem.nodes
@@ -126,7 +126,7 @@ def build_ledger(solved: Solved) -> Ledger:
                 tuple(kept_reads.get(node.unit, ())),
             )
         )
-    return Ledger(sources, tuple(operators))
+    return CostBreakdown(sources, tuple(operators))
 
 
 def _seconds(restricted: PlanningProblem) -> list[dict[str, float]]:

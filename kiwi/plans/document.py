@@ -47,7 +47,7 @@ def document(plan: PlanRecord) -> Document:
         "results": _results(plan, by),
         "operators": {
             names[plan.execution.units.units[entry.unit].root]: _operator(plan, entry, by)
-            for entry in plan.ledger.operators
+            for entry in plan.breakdown.operators
         },
         "schedule": list(plan.execution.schedule.steps),
         "estimate": to_plain(plan.estimate, by),
@@ -101,7 +101,7 @@ def _table(table: ProfileTable | None) -> Document | None:
 
 def _arguments(plan: PlanRecord, by: cattrs.Converter) -> Document:
     program = plan.execution.units.graph.program
-    held = {entry.value: entry.held for entry in plan.ledger.sources}
+    held = {entry.value: entry.held for entry in plan.breakdown.sources}
     given = () if plan.origin is None else plan.origin.traced.call.given_shardings
     found = {}
     for position, (path, shape, value) in enumerate(
@@ -126,7 +126,7 @@ def _memory_kind(program: Program, value: int | Literal) -> Document:
 
 def _constants(plan: PlanRecord, by: cattrs.Converter) -> list[Document]:
     program = plan.execution.units.graph.program
-    held = {entry.value: entry.held for entry in plan.ledger.sources}
+    held = {entry.value: entry.held for entry in plan.breakdown.sources}
     return [
         {
             "type": value_type(program, value),

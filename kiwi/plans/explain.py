@@ -1,7 +1,7 @@
 """Why one operator is done as it is, and what another choice would cost.
 
 Two prices of an alternative are told apart. *Alone*: the change of the step time if every
-other choice stayed, from the ledger. *Forced*: the problem solved again with the operator pinned
+other choice stayed, from the breakdown. *Forced*: the problem solved again with the operator pinned
 to the alternative, starting from the plan, so that everything around it may follow.
 """
 
@@ -57,11 +57,11 @@ def explain(
     **Raises:** `InvalidArgumentError` if there is no such operator.
     """
     unit = find_operator(plan, operator)
-    entry = plan.ledger.operators[unit]
+    entry = plan.breakdown.operators[unit]
     if not forced or plan.origin is None:
         return Explanation(plan, entry, ())
     planning = plan.origin.planning
-    start = recover_solution(planning, plan.ledger)
+    start = recover_solution(planning, plan.breakdown)
     found = tuple(
         _force(plan, planning, start, unit, alternative, time_limit_seconds)
         for alternative in entry.alternatives[:forced]
@@ -89,7 +89,7 @@ def find_operator(plan: PlanRecord, operator: int | str) -> int:
             f"No operator's opcode, name stack or source line contains {operator!r}.",
             suggestion="plan.decisions lists all of them.",
         )
-    return max(found, key=lambda k: plan.ledger.operators[k].total_seconds)
+    return max(found, key=lambda k: plan.breakdown.operators[k].total_seconds)
 
 
 def _force(

@@ -1,5 +1,6 @@
 """`kiwi.Plan`: what `kiwi.plan` returns."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import jax
 
+from kiwi.plans.breakdown import CostBreakdown
 from kiwi.plans.document import document
 from kiwi.plans.explain import Explanation, explain
 from kiwi.plans.export.checkpoint_policy import CheckpointPolicy, checkpoint_policy
@@ -30,6 +32,16 @@ from kiwi.report.plot import plot_memory
 class Plan(PlanRecord):
     """How one training step runs on a mesh; see `kiwi.plan`. Its attributes are those of
     `kiwi.plans.record.PlanRecord`."""
+
+    @property
+    def ledger(self) -> CostBreakdown:
+        """The old name of `breakdown`."""
+        warnings.warn(
+            "plan.ledger is plan.breakdown now; the old name goes with the next release.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.breakdown
 
     def save(self, path: str | Path) -> None:
         """Writes the plan to a file that `kiwi.load_plan` reads; equal plans give equal bytes.

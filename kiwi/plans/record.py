@@ -16,7 +16,7 @@ from kiwi.emit.emission import emit
 from kiwi.emit.execution import Execution
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import DeviceMesh
-from kiwi.plans.breakdown import Ledger
+from kiwi.plans.breakdown import CostBreakdown
 from kiwi.plans.decision import Decision
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.origin import Origin
@@ -45,7 +45,7 @@ class PlanRecord:
     - `execution`: schedule and layouts, what is emitted.
     - `notes`: what the reader should know, one sentence each.
     - `planning_seconds`: wall time of planning, compile checks included.
-    - `ledger`: the estimate, split by argument and operator.
+    - `breakdown`: the estimate, split by argument and operator.
     - `origin`: what the plan was made from, for explaining and changing it; `progress`: states
       of the solver, in time.
     - `as_written`: with `planner="xla"`, the estimate of the program that `jax.jit` runs as it
@@ -65,7 +65,7 @@ class PlanRecord:
     trees: ArgumentTrees
     notes: tuple[str, ...]
     planning_seconds: float
-    ledger: Ledger
+    breakdown: CostBreakdown
     origin: Origin | None = None
     progress: tuple[Progress, ...] = ()
     rounds: tuple[Round, ...] = ()

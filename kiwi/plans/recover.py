@@ -1,24 +1,24 @@
 """The option indices of a plan's choices, for a problem formulated anew."""
 
 from kiwi.errors import PlanMismatchError
-from kiwi.plans.breakdown import Ledger, OperatorEntry
+from kiwi.plans.breakdown import CostBreakdown, OperatorEntry
 from kiwi.problem.build import PlanningProblem, UnitNode
 from kiwi.problem.translation import copies_that_follow
 
 
-def recover_solution(planning: PlanningProblem, ledger: Ledger) -> tuple[int, ...]:
-    """The solution of `planning` that a ledger describes.
+def recover_solution(planning: PlanningProblem, breakdown: CostBreakdown) -> tuple[int, ...]:
+    """The solution of `planning` that a breakdown describes.
 
     **Raises:** `PlanMismatchError` if a choice is no longer among the options, as in a file of
     an older Kiwi.
     """
     sources = [
         node.shardings.index(entry.sharding)
-        for node, entry in zip(planning.sources, ledger.sources, strict=True)
+        for node, entry in zip(planning.sources, breakdown.sources, strict=True)
     ]
     units = [
         _option(node, entry)
-        for node, entry in zip(planning.unit_nodes, ledger.operators, strict=True)
+        for node, entry in zip(planning.unit_nodes, breakdown.operators, strict=True)
     ]
     return copies_that_follow(planning, [*sources, *units])
 

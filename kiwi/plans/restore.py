@@ -22,7 +22,7 @@ from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, ProfileTable, TensorSharding
 from kiwi.mesh.shipped import find_table
 from kiwi.options import IN_FILES, Settings
-from kiwi.plans.breakdown import Ledger
+from kiwi.plans.breakdown import CostBreakdown
 from kiwi.plans.decision import Decision
 from kiwi.plans.document import Document
 from kiwi.plans.estimate import Estimate
@@ -53,26 +53,28 @@ def restore(saved: Document, traced: Traced, planner: MadeBy, *, strict: bool = 
     _check_function(saved, traced, strict=strict)
     mesh = mesh_of(saved)
     units, regrouped = _units(saved, traced)
-    ledger = ledger_of(saved, units)
+    breakdown = breakdown_of(saved, units)
     table = _table(saved)
     # Without the table that it was priced from it cannot be priced again.
     lost = regrouped or (saved["options"].get("recorded", False) and table is None)
     ordered = replace(traced, units=units)
-    origin = None if lost else _origin(saved, ordered, replace(mesh, table=table), ledger, planner)
+    origin = (
+        None if lost else _origin(saved, ordered, replace(mesh, table=table), breakdown, planner)
+    )
     return Plan(
         mesh=mesh,
         profile=saved["options"]["profile"],
         planner=saved["options"]["planner"],
         memory_budget_bytes=saved["options"]["memory_budget_bytes"],
-        estimate=estimate_of(saved, ledger),
+        estimate=estimate_of(saved, breakdown),
         compiled=compiled_of(saved),
         solve_result=solve_result_of(saved),
         decisions=decisions_of(saved),
-        execution=_execution(saved, units, mesh, ledger),
+        execution=_execution(saved, units, mesh, breakdown),
         trees=traced.trees,
         notes=tuple(saved["notes"]),
         planning_seconds=0.0,
-        ledger=ledger,
+        breakdown=breakdown,
         origin=origin,
     )
 
@@ -175,9 +177,11 @@ def _units(saved: Document, traced: Traced) -> tuple[UnitGraph, bool]:
     return units, sorted(roots) != sorted(known)
 
 
-def _execution(saved: Document, units: UnitGraph, mesh: DeviceMesh, ledger: Ledger) -> Execution:
-    layouts = {source.value: source.sharding for source in ledger.sources}
-    for entry, unit in zip(ledger.operators, units.units, strict=True):
+def _execution(
+    saved: Document, units: UnitGraph, mesh: DeviceMesh, breakdown: CostBreakdown
+) -> Execution:
+    layouts = {source.value: source.sharding for source in breakdown.sources}
+    for entry, unit in zip(breakdown.operators, units.units, strict=True):
         layouts.update(zip(unit.outputs, entry.results, strict=True))
     by = _converter(saved)
     results = tuple(
@@ -192,8 +196,8 @@ def _execution(saved: Document, units: UnitGraph, mesh: DeviceMesh, ledger: Ledg
         tuple(layouts[a] for a in units.graph.program.arguments),
         results,
         layouts,
-        tuple(entry.reads for entry in ledger.operators),
-        frozenset((entry.unit, read) for entry in ledger.operators for read in entry.kept_reads),
+        tuple(entry.reads for entry in breakdown.operators),
+        frozenset((entry.unit, read) for entry in breakdown.operators for read in entry.kept_reads),
     )
 
 
@@ -203,8 +207,8 @@ def _compiler(saved: Document, mesh: DeviceMesh) -> Compiler:
     return of_platform(mesh.hardware.platform) if name is None else named(name)
 
 
-def ledger_of(saved: Document, units: UnitGraph) -> Ledger:
-    """The ledger in a document; `units` give the values of arguments and constants."""
+def breakdown_of(saved: Document, units: UnitGraph) -> CostBreakdown:
+    """The breakdown in a document; `units` give the values of arguments and constants."""
     program = units.graph.program
     values = (*program.arguments, *program.constants)
     sources = zip(values, (*saved["arguments"].values(), *saved["constants"]), strict=True)
@@ -212,14 +216,14 @@ def ledger_of(saved: Document, units: UnitGraph) -> Ledger:
         "sources": [{**source, "value": value} for value, source in sources],
         "operators": list(saved["operators"].values()),
     }
-    return from_plain(parts, Ledger, _converter(saved))
+    return from_plain(parts, CostBreakdown, _converter(saved))
 
 
-def estimate_of(saved: Document, ledger: Ledger | None = None) -> Estimate:
-    """The estimate; `buffers` come from the ledger, where there is one."""
+def estimate_of(saved: Document, breakdown: CostBreakdown | None = None) -> Estimate:
+    """The estimate; `buffers` come from the breakdown, where there is one."""
     plain = {**saved["estimate"], "buffers": []}
     found = from_plain(plain, Estimate, _converter(saved), "estimate")
-    return replace(found, buffers=() if ledger is None else ledger.buffers)
+    return replace(found, buffers=() if breakdown is None else breakdown.buffers)
 
 
 def compiled_of(saved: Document) -> CompiledProgram | None:
@@ -267,7 +271,7 @@ def _with_derived(operator: Document) -> Document:
 
 
 def _origin(
-    saved: Document, traced: Traced, mesh: DeviceMesh, ledger: Ledger, planner: MadeBy
+    saved: Document, traced: Traced, mesh: DeviceMesh, breakdown: CostBreakdown, planner: MadeBy
 ) -> Origin | None:
     """What the plan was made from, with the shardings that its caller had fixed."""
     options = saved["options"]
@@ -289,5 +293,5 @@ def _origin(
         **{name: options[name] for name in IN_FILES},
     )
     call = replace(traced.call, given_shardings=given)
-    own = tuple((Residency(entry.recompute_at, entry.end),) for entry in ledger.operators)
+    own = tuple((Residency(entry.recompute_at, entry.end),) for entry in breakdown.operators)
     return Origin(replace(traced, call=call), out, settings, planner, own)

@@ -51,7 +51,7 @@ def what_if(
     unit = find_operator(plan, operator)
     allowed = _allowed(plan, planning, unit, sharding, residency)
     pinned = pin(planning, {unit: allowed})
-    start = follow(pinned, recover_solution(planning, plan.ledger), {unit: allowed})
+    start = follow(pinned, recover_solution(planning, plan.breakdown), {unit: allowed})
     settings = replace(
         plan.origin.settings,
         verify=verify or plan.origin.settings.verify,
@@ -88,7 +88,7 @@ def _allowed(
         raise InvalidArgumentError(
             f"Operator {unit} ({plan.decisions[unit].opcode}) has no option with "
             f"sharding={sharding}, residency={residency}.",
-            cause="; ".join(plan.ledger.operators[unit].excluded)
+            cause="; ".join(plan.breakdown.operators[unit].excluded)
             or "Options that others beat in time and memory are left out.",
             suggestion="Layouts of its result that can be planned: " + ", ".join(known) + ".",
         )

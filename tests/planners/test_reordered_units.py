@@ -50,7 +50,7 @@ def recomputing():
 def _given(plan):
     """The plan's solution, in the order of its problem."""
     planning = plan.origin.planning
-    solution = recover_solution(planning, plan.ledger)
+    solution = recover_solution(planning, plan.breakdown)
     return Ordered.given(Solved(planning, solution, plan.execution.kept_copies))
 
 
@@ -197,14 +197,14 @@ def test_kept_copies_are_kept_by_the_same_readers(reordering):
 
 def test_a_reordered_plan_explains_itself_and_is_saved(reordering, tmp_path):
     plan = _mlp(recomputing().memory_budget_bytes).plan(*_abstract())
-    total = sum(entry.total_seconds for entry in plan.ledger.operators)
+    total = sum(entry.total_seconds for entry in plan.breakdown.operators)
     assert total == pytest.approx(plan.estimate.step_seconds)
     plan.save(tmp_path / "plan.json")
     again = kiwi.load_plan(tmp_path / "plan.json").apply(mlp.make_train_step(CONFIG))
     loaded = again.plan(*_abstract())
     assert _roots(loaded) == _roots(plan) and loaded.origin is not None
     assert loaded.execution.schedule == plan.execution.schedule
-    assert recover_solution(loaded.origin.planning, loaded.ledger)
+    assert recover_solution(loaded.origin.planning, loaded.breakdown)
 
 
 def test_a_seed_gives_one_order():

@@ -37,18 +37,23 @@ def tight(plan):
     return make_plan(in_shardings=fixed, donate_argnums=0, memory_budget=budget)
 
 
-def test_the_ledger_sums_to_the_estimate(plan, tight):
+def test_the_old_name_of_the_breakdown_warns(plan):
+    with pytest.warns(DeprecationWarning, match=r"plan\.breakdown now"):
+        assert plan.ledger is plan.breakdown
+
+
+def test_the_breakdown_sums_to_the_estimate(plan, tight):
     for found in (plan, tight):
-        total = sum(entry.total_seconds for entry in found.ledger.operators)
+        total = sum(entry.total_seconds for entry in found.breakdown.operators)
         assert total == pytest.approx(found.estimate.step_seconds)
         for time, size in enumerate(found.estimate.memory_bytes):
-            assert sum(b for _, b in found.ledger.alive_at(time)) == size
+            assert sum(b for _, b in found.breakdown.alive_at(time)) == size
 
 
-def test_a_solution_is_recovered_from_its_ledger(plan, tight):
+def test_a_solution_is_recovered_from_its_breakdown(plan, tight):
     for found in (plan, tight):
         planning = found.origin.planning
-        assert recover_solution(planning, found.ledger) == found.solve_result.solution
+        assert recover_solution(planning, found.breakdown) == found.solve_result.solution
 
 
 def test_a_solution_is_carried_to_another_budget_at_the_same_cost(plan, tight):
@@ -71,7 +76,7 @@ def cost_with_copies_kept(plan, solution):
 def test_alternatives_alone_cost_what_the_referee_says(plan):
     planning, solution = plan.origin.planning, plan.solve_result.solution
     checked = 0
-    for entry in plan.ledger.operators:
+    for entry in plan.breakdown.operators:
         for found in entry.alternatives:
             allowed = matching_options(
                 planning,
@@ -106,7 +111,7 @@ def test_what_cannot_be_is_explained(plan):
     assert "backward pass" in str(plan.explain(backward, forced=0))
     options = {"mesh_shape": (2, 4), "verify": None}
     narrow = kiwi.plan(lambda x: (x @ x.T).sum(), array(64, 6), **options)
-    texts = [t for entry in narrow.ledger.operators for t in entry.excluded]
+    texts = [t for entry in narrow.breakdown.operators for t in entry.excluded]
     assert any("y (4)" in t and "size 6" in t for t in texts)
 
 
@@ -120,7 +125,7 @@ def test_an_unknown_operator_is_refused(plan):
 def test_what_if_pins_the_residency(plan):
     kept = next(
         k
-        for k, entry in enumerate(plan.ledger.operators)
+        for k, entry in enumerate(plan.breakdown.operators)
         if entry.recompute_at is None and any(a.recompute_at for a in entry.alternatives)
     )
     changed = plan.what_if(kept, residency="recompute")
@@ -134,12 +139,12 @@ def test_what_if_pins_the_residency(plan):
 def test_what_if_pins_the_sharding(plan):
     index, wanted = next(
         (entry.unit, a.results[0])
-        for entry in plan.ledger.operators
+        for entry in plan.breakdown.operators
         for a in entry.alternatives
         if a.results != entry.results
     )
     changed = plan.what_if(index, sharding=plan.mesh.partition_spec(wanted))
-    assert changed.ledger.operators[index].results[0] == wanted
+    assert changed.breakdown.operators[index].results[0] == wanted
 
 
 def test_what_if_refuses_what_cannot_be(plan):

@@ -134,13 +134,13 @@ def test_a_plan_file_keeps_them(tmp_path):
     assert set(applied.estimate.buffers) == set(free_plan().estimate.buffers)
 
 
-def test_the_ledger_adds_up():
-    ledger, estimate = free_plan().ledger, free_plan().estimate
-    total = sum(entry.total_seconds for entry in ledger.operators)
+def test_the_breakdown_adds_up():
+    breakdown, estimate = free_plan().breakdown, free_plan().estimate
+    total = sum(entry.total_seconds for entry in breakdown.operators)
     assert total == pytest.approx(estimate.step_seconds)
-    at_peak = sum(size for _, size in ledger.alive_at(estimate.peak_unit))
+    at_peak = sum(size for _, size in breakdown.alive_at(estimate.peak_unit))
     assert at_peak == estimate.memory_bytes[estimate.peak_unit]
-    kept = [(entry.unit, read) for entry in ledger.operators for read in entry.kept_reads]
+    kept = [(entry.unit, read) for entry in breakdown.operators for read in entry.kept_reads]
     assert frozenset(kept) == free_plan().execution.kept_copies
     assert "kept by operator" in str(free_plan().explain(kept[0][0], forced=0))
 

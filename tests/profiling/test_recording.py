@@ -91,7 +91,7 @@ def test_a_missing_operator_takes_the_roofline_and_says_so(gpt_plan):
     assert not any("lacks some" in note for note in gpt_plan.notes)
     matmuls = [
         entry.seconds["compute"]
-        for entry, decision in zip(plan.ledger.operators, plan.decisions, strict=True)
+        for entry, decision in zip(plan.breakdown.operators, plan.decisions, strict=True)
         if decision.opcode == "dot_general"
     ]
     assert matmuls and min(matmuls) > table.hardware.kernel_launch_seconds
