@@ -7,6 +7,7 @@ import pytest
 from kiwi.hlo.graph import Phase
 from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs, runs_of
 from kiwi.memory.residency import residencies
+from kiwi.xla.cpu.compiler import CPU
 from tests.helpers.planning import array, units_of
 
 W, X = array(16, 16), array(8, 16)
@@ -37,7 +38,7 @@ def held(buffers, size):
 def usage(units, unit, option, workspace=()):
     """The buffers of one option of a unit, whose result has 7 bytes."""
     own = residencies(units)[unit.index]
-    runs = runs_of(units, unit, own, option, overwritten_pairs(units, "cpu"))
+    runs = runs_of(units, unit, own, option, overwritten_pairs(units, CPU.rules.overwritable))
     return LiveRanges.of(units).of_unit(unit, runs, 7, workspace, workspace)
 
 
