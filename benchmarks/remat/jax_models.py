@@ -45,6 +45,7 @@ from kiwi.planners.one_device import OneDevice, OneDevicePlanner
 from kiwi.planners.registry import planner_named
 from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
+from kiwi.problem.step import StepToPlan
 from kiwi.solver.remat import (
     PLANNERS,
     RematGraph,
@@ -53,7 +54,6 @@ from kiwi.solver.remat import (
     largest_working_set,
     order_peak_bytes,
 )
-from kiwi.xla.compilers import named
 
 NO_LIMIT, TARGET = "100TiB", "cpu"
 RESULTS = Path(__file__).parent / "results" / "jax_models.json"
@@ -142,18 +142,23 @@ class _Maker:
 def trace_model(name: str) -> OneDevice:
     """Traces and plans without recomputation: on one device nothing else is left to decide."""
     step, state, batch = MODELS[name]()
-    base = kiwi.api.plan(
+    planned = kiwi.api.jit(
         step,
-        state,
-        batch,
         mesh_shape=(1,),
         memory_budget=NO_LIMIT,
         planner="keep-all",
-        verify=None,
+        verify=TARGET,
         donate_argnums=0,
     )
-    execution = replace(base.execution, compiler=named(TARGET))
-    return OneDevice.of(replace(base, execution=execution))
+    settings = planned.settings
+    to_plan = StepToPlan(planned.traced(state, batch))
+    return _one_device("keep-all").to_schedule(to_plan, settings.memory_budget_bytes, settings)
+
+
+def _one_device(name: str) -> OneDevicePlanner:
+    found = planner_named(name)
+    assert isinstance(found, OneDevicePlanner)
+    return found
 
 
 def make_row(traced: OneDevice, row: Row, is_compiled: bool) -> Row:
@@ -215,8 +220,7 @@ def _compiled_row(traced: OneDevice, row: Row, budget_bytes: int) -> Row:
         return result
 
     try:
-        planner = planner_named(row.planner)
-        assert isinstance(planner, OneDevicePlanner)
+        planner = _one_device(row.planner)
         plan = planner.tightened(traced, find, budget_bytes, Tools.of(settings))
     except BudgetNotMetError as error:
         assert isinstance(error.plan, Plan)

@@ -18,6 +18,7 @@ from typing import ClassVar
 from kiwi.emit.barriers import POINTER_BYTES, barriers
 from kiwi.emit.execution import Execution
 from kiwi.memory.order_search import needed_bytes
+from kiwi.options import Settings
 from kiwi.planners.closed_loop import ClosedLoop, Orders
 from kiwi.planners.limit_search import MOST_ROUNDS, ORDERS, LimitSearch
 from kiwi.planners.planner import Planner
@@ -25,13 +26,12 @@ from kiwi.planners.reordered_schedules import Details, repacked, steps_of
 from kiwi.planners.scheduled_plan import with_schedule
 from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
-from kiwi.problem.build import PlanningProblem
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult
 from kiwi.solver.outcome import conclude
-from kiwi.solver.remat import RematGraph, RematResult, Search, simulate
+from kiwi.solver.remat import RematGraph, RematResult, Search
 from kiwi.solver.schedule import Schedule
 
 MORE_FENCES = 1.2
@@ -62,20 +62,21 @@ class OneDevice:
     """
 
     base: Plan
+    solved: Solved
     graph: RematGraph
     pointer_bytes: int
     details: Details
 
     @classmethod
-    def of(cls, base: Plan) -> "OneDevice":
-        """The step of a plan for one device."""
+    def of(cls, base: Plan, solved: Solved) -> "OneDevice":
+        """The step of a plan for one device, which is of the solution `solved`."""
         units, rules = base.execution.units, base.execution.compiler.rules
         held_bytes = int(MORE_FENCES * pointer_bytes(base.execution))
         strategies = one_device_strategies(units, base.mesh, rules)
         temporaries = tuple(each.buffers_while_running for each in strategies)
         tuples = tuple(int(each.pointer_bytes > 0) for each in barriers(base.execution).steps)
         graph = remat_graph(units, strategies, rules, held_bytes)
-        return cls(base, graph, held_bytes, Details(temporaries, tuples))
+        return cls(base, solved, graph, held_bytes, Details(temporaries, tuples))
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,7 @@ class OneDevicePlanner(Planner):
         proven bound, `BudgetNotMetError` if no schedule fits as compiled, `InvalidProblemError`
         where the planner cannot take the graph.
         """
-        own = start or Start(self.formulate(step, budget_bytes, tools.settings))
-        base = self._keeping_all(step, own.problem, budget_bytes)
-        one_device = OneDevice.of(base)
+        one_device = self.to_schedule(step, budget_bytes, tools.settings, start)
         seconds = max(0.1, tools.settings.time_limit_seconds / MOST_ROUNDS)
         search = Search(one_device.graph, self.name, seconds)
         return self.tightened(one_device, search.within, budget_bytes, tools)
@@ -126,13 +125,18 @@ class OneDevicePlanner(Planner):
         )
         return ClosedLoop(self, search, budget_bytes, tools).run()
 
-    def _keeping_all(self, step: StepToPlan, problem: PlanningProblem, budget_bytes: int) -> Plan:
-        """Without a limit the only solution: on one device every node has one option."""
+    def to_schedule(
+        self, step: StepToPlan, budget_bytes: int, settings: Settings, start: Start | None = None
+    ) -> OneDevice:
+        """The step that keeps everything: without a limit the only solution, because on one device
+        every node has one option."""
+        own = start or Start(self.formulate(step, budget_bytes, settings))
+        problem = own.problem
+        solved = Solved(problem, (0,) * len(problem.problem.nodes))
         assert all(len(node.costs) == 1 for node in problem.problem.nodes)
-        only = (0,) * len(problem.problem.nodes)
         unlimited = replace(problem.problem, limit_bytes=None)
-        result = conclude(unlimited, only, -math.inf, solver=self.name)
-        return self.plan_of(step, Solved(problem, only), result, budget_bytes)
+        result = conclude(unlimited, tuple(solved.solution), -math.inf, solver=self.name)
+        return OneDevice.of(self.plan_of(step, solved, result, budget_bytes), solved)
 
 
 def scheduled(step: OneDevice, result: RematResult, limit_bytes: int, seed: int = 0) -> Plan:
@@ -140,12 +144,9 @@ def scheduled(step: OneDevice, result: RematResult, limit_bytes: int, seed: int 
 
     Steps may change places, within the limit, where XLA's heap would exceed the plan's budget.
     """
-    base, graph = step.base, step.graph
-    budget_bytes = base.memory_budget_bytes
-    schedule = _repacked(step, result.schedule, limit_bytes, budget_bytes, seed)
-    seconds = base.estimate.step_seconds + result.compute_seconds - graph.once_seconds
-    answer = _solve_result(base.solve_result, result)
-    return _with_schedule(step, answer, schedule, seconds)
+    base = step.base
+    schedule = _repacked(step, result.schedule, limit_bytes, base.memory_budget_bytes, seed)
+    return _with_schedule(step, _solve_result(base.solve_result, result), schedule)
 
 
 def in_another_order(
@@ -160,7 +161,7 @@ def in_another_order(
     schedule = _repacked(step, before, limit_bytes, aimed_bytes, seed, anew=True)
     if schedule == before:
         return None
-    return _with_schedule(step, plan.solve_result, schedule, plan.estimate.step_seconds)
+    return _with_schedule(step, plan.solve_result, schedule)
 
 
 def _repacked(
@@ -188,17 +189,11 @@ def _repacked(
     return min(found, key=lambda each: each[0])[1]
 
 
-def _with_schedule(
-    step: OneDevice, answer: SolveResult, schedule: Schedule, seconds: float
-) -> Plan:
-    """The plan of a step under a schedule that takes `seconds`, with the fences that it needs."""
-    base, found = step.base, simulate(step.graph, schedule)
-    execution = replace(base.execution, schedule=schedule)
-    more_bytes = pointer_bytes(execution) - step.pointer_bytes
-    peak_bytes = found.peak_bytes + more_bytes
-    memory_bytes = [each + more_bytes for each in found.memory_bytes]
-    plan = replace(base, solve_result=replace(answer, peak_bytes=peak_bytes))
-    return with_schedule(plan, schedule, seconds, peak_bytes, memory_bytes)
+def _with_schedule(step: OneDevice, answer: SolveResult, schedule: Schedule) -> Plan:
+    """The plan of a step under a schedule, with the pointers of the barriers that it needs."""
+    held_bytes = pointer_bytes(replace(step.base.execution, schedule=schedule))
+    plan = with_schedule(step.base, step.solved, schedule, held_bytes)
+    return replace(plan, solve_result=replace(answer, peak_bytes=plan.estimate.peak_bytes))
 
 
 def _solve_result(base: SolveResult, result: RematResult) -> SolveResult:

@@ -94,11 +94,11 @@ class PaperModel(Planner):
         # Without recomputation each unit has one residency: options are strategies.
         solution = copies_that_follow(problem, answer.strategies)
         result = _solve_result(solution, answer)
-        plan = self.plan_of(step, Solved(problem, solution), result, budget_bytes)
+        solved = Solved(problem, solution)
+        plan = self.plan_of(step, solved, result, budget_bytes)
         first = len(problem.sources)
         schedule = Schedule(tuple(i - first for i in answer.schedule.steps))
-        priced = answer.priced
-        return with_schedule(plan, schedule, answer.seconds, priced.peak_bytes, priced.memory_bytes)
+        return with_schedule(plan, solved, schedule)
 
 
 def _solve_result(solution: tuple[int, ...], answer: Answer) -> SolveResult:

@@ -43,6 +43,7 @@ class Sharded:
     """A sharding: the plan that recomputes nothing, and the graph of one device's part of it."""
 
     plan: Plan
+    solved: Solved
     graph: RematGraph
 
 
@@ -77,7 +78,7 @@ class TwoStage(Planner):
             if result.solution is not None:
                 solved = Solved(problem, result.solution)
                 plan = self.plan_of(step, solved, result, budget_bytes)
-                shardings.append(Sharded(plan, sharded_remat_graph(solved)))
+                shardings.append(Sharded(plan, solved, sharded_remat_graph(solved)))
         if not shardings:
             peaks = [r.least_peak_bytes for r in found if r.least_peak_bytes is not None]
             raise _infeasible(budget_bytes, min(peaks, default=None))
@@ -199,8 +200,7 @@ def _recomputing(sharded: Sharded, limit_bytes: int) -> Plan:
     found = simulate(graph, finding.schedule)
     if found.peak_bytes > limit_bytes:
         raise _infeasible(limit_bytes, min(found.peak_bytes, plan.estimate.peak_bytes))
-    seconds = plan.estimate.step_seconds + found.compute_seconds - graph.once_seconds
-    return with_schedule(plan, finding.schedule, seconds, found.peak_bytes, found.memory_bytes)
+    return with_schedule(plan, sharded.solved, finding.schedule)
 
 
 def _infeasible(
