@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from kiwi.solver.remat.annealing.sequence import EMPTY, find_event, is_reading
+from kiwi.solver.remat.annealing.sequence import EMPTY, find_event
 
 
 @njit(cache=True, nogil=True)
@@ -29,12 +29,6 @@ def random_unit(state):
 
 
 @njit(cache=True, nogil=True)
-def random_computation(state):
-    """The position of a random computation."""
-    return state.taken[random_below(state, state.taken_count[0])]
-
-
-@njit(cache=True, nogil=True)
 def random_gap(state):
     """A random free position, or -1 if none is found soon."""
     for _ in range(64):
@@ -45,30 +39,15 @@ def random_gap(state):
 
 
 @njit(cache=True, nogil=True)
-def _has_inputs(tables, state, operator, position):
-    """Whether all inputs of `operator` are computed before `position`."""
+def can_insert(tables, state, operator, position):
+    """Whether all inputs are computed before `position`, and there is room for one more copy."""
+    if state.copies[operator] >= tables.most_copies[operator]:
+        return False
     for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
         value = tables.input_values[k]
         if find_event(tables, state, value, position) == tables.event_start[value]:
             return False
     return True
-
-
-@njit(cache=True, nogil=True)
-def first_reading_of(tables, state, value, position):
-    """Where `value` is first read, if `position` computes it and no other before; -1 if not."""
-    at = tables.event_start[value]
-    if state.events[at] == 2 * position + 1 and is_reading(tables, state, value, at + 1):
-        return state.events[at + 1] >> 1
-    return -1
-
-
-@njit(cache=True, nogil=True)
-def can_insert(tables, state, operator, position):
-    """Whether all inputs are computed before `position`, and there is room for one more copy."""
-    if state.copies[operator] >= tables.most_copies[operator]:
-        return False
-    return _has_inputs(tables, state, operator, position)
 
 
 @njit(cache=True, nogil=True)
@@ -78,7 +57,10 @@ def can_remove(tables, state, position):
     if state.copies[operator] < 2:
         return False
     for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
-        if first_reading_of(tables, state, tables.output_values[k], position) >= 0:
+        value = tables.output_values[k]
+        at = tables.event_start[value]
+        is_first = state.events[at] == 2 * position + 1
+        if is_first and (state.events[at + 1] & 1) == 0:
             return False
     return True
 
@@ -87,9 +69,17 @@ def can_remove(tables, state, position):
 def can_rotate(tables, state, source, target):
     """Whether the computation at `source` may move to the free position `target`."""
     operator = state.operator_at[source]
-    if not _has_inputs(tables, state, operator, target):
-        return False
-    for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
-        if 0 <= first_reading_of(tables, state, tables.output_values[k], source) < target:
+    for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
+        value = tables.input_values[k]
+        if find_event(tables, state, value, target) == tables.event_start[value]:
             return False
+    if target < source:
+        return True
+    for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
+        value = tables.output_values[k]
+        at = tables.event_start[value]
+        if state.events[at] == 2 * source + 1 and state.event_count[value] > 1:
+            code = state.events[at + 1]
+            if (code & 1) == 0 and (code >> 1) < target:
+                return False
     return True

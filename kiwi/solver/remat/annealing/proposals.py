@@ -14,18 +14,10 @@ from kiwi.solver.remat.annealing.moves import (
     can_insert,
     can_remove,
     can_rotate,
-    first_reading_of,
     random_below,
-    random_computation,
     random_gap,
 )
-from kiwi.solver.remat.annealing.sequence import (
-    EMPTY,
-    LOG_LENGTH,
-    change,
-    find_event,
-    is_reading,
-)
+from kiwi.solver.remat.annealing.sequence import EMPTY, LOG_LENGTH, change, find_event
 
 (
     ADD,
@@ -50,7 +42,7 @@ def propose(tables, state, kind, most_seconds=math.inf):
     elif kind == REMOVE:
         _remove(tables, state, 1)
     elif kind == ROTATE:
-        source = random_computation(state)
+        source = state.taken[random_below(state, state.taken_count[0])]
         _rotate(tables, state, source, random_gap(state))
     elif kind == ADD_BEFORE_READER:
         _add_before_reader(tables, state, most_seconds)
@@ -82,7 +74,7 @@ def _add(tables, state, most_seconds):
 def _remove(tables, state, draws):
     source = -1
     for _ in range(draws):
-        source = random_computation(state)
+        source = state.taken[random_below(state, state.taken_count[0])]
         if state.copies[state.operator_at[source]] > 1:
             break
     if can_remove(tables, state, source):
@@ -105,7 +97,7 @@ def _gap_at_or_before(state, position, floor):
 @njit(cache=True, nogil=True)
 def _add_before_reader(tables, state, most_seconds):
     """Recomputes an input of a random computation somewhere since its last event."""
-    reader = random_computation(state)
+    reader = state.taken[random_below(state, state.taken_count[0])]
     operator = state.operator_at[reader]
     first = tables.input_start[operator]
     count = tables.input_start[operator + 1] - first
@@ -129,16 +121,19 @@ def _add_before_reader(tables, state, most_seconds):
 @njit(cache=True, nogil=True)
 def _rotate_nearby(tables, state):
     """Moves a random computation within the window that its operands leave it, mostly not far."""
-    source = random_computation(state)
+    source = state.taken[random_below(state, state.taken_count[0])]
     operator = state.operator_at[source]
     low, high = 0, state.operator_at.size - 2
     for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
         first = state.events[tables.event_start[tables.input_values[k]]] >> 1
         low = max(low, first + 1)
     for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
-        reading = first_reading_of(tables, state, tables.output_values[k], source)
-        if reading >= 0:
-            high = min(high, reading - 1)
+        value = tables.output_values[k]
+        at = tables.event_start[value]
+        if state.events[at] == 2 * source + 1 and state.event_count[value] > 1:
+            code = state.events[at + 1]
+            if (code & 1) == 0:
+                high = min(high, (code >> 1) - 1)
     if random_below(state, 2):
         reach = 1 + state.operator_at.size // (1 + state.taken_count[0]) * 8
         low, high = max(low, source - reach), min(high, source + reach)
@@ -168,7 +163,8 @@ def _add_chain(tables, state, most_seconds):
             if state.seconds[0] + tables.seconds[producer] > most_seconds:
                 continue
             at = find_event(tables, state, value, position)
-            if is_reading(tables, state, value, at + 1):
+            end = tables.event_start[value] + state.event_count[value]
+            if at + 1 < end and (state.events[at + 1] & 1) == 0:
                 continue
             since = state.events[at - 1] >> 1
             target = _gap_at_or_before(state, position - 1, since)
@@ -202,6 +198,8 @@ def _is_useless(tables, state, position):
         return False
     for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
         value = tables.output_values[k]
-        if is_reading(tables, state, value, find_event(tables, state, value, position + 1)):
+        after = find_event(tables, state, value, position + 1)
+        end = tables.event_start[value] + state.event_count[value]
+        if after < end and (state.events[after] & 1) == 0:
             return False
     return True

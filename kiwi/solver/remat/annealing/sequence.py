@@ -85,7 +85,7 @@ def load(tables, state, steps):
         insert(tables, state, steps[k], (k + 1) * (positions - 1) // (steps.size + 1))
     for value in range(tables.size.size):
         if tables.is_result[value]:
-            insert_event(tables, state, value, 2 * (positions - 1))
+            insert_reading(tables, state, value, positions - 1)
     propagate(state.memory)
 
 
@@ -117,13 +117,6 @@ def find_event(tables, state, value, position):
 
 
 @njit(cache=True, nogil=True)
-def is_reading(tables, state, value, at):
-    """Whether `value` has an event `at`, and that is a reading."""
-    end = tables.event_start[value] + state.event_count[value]
-    return at < end and (state.events[at] & 1) == 0
-
-
-@njit(cache=True, nogil=True)
 def _open_event(tables, state, value, at, code):
     end = tables.event_start[value] + state.event_count[value]
     while end > at:
@@ -142,15 +135,34 @@ def _close_event(tables, state, value, at):
 
 
 @njit(cache=True, nogil=True)
-def _reading_change(tables, state, value, at, position, sign):
-    """Memory of a reading between the events `at - 1` and `at`, unless a later one follows it."""
-    if not is_reading(tables, state, value, at) and at > tables.event_start[value]:
+def _reading_change(tables, state, value, at, end, position, sign):
+    """Memory of a reading between the events `at - 1` and `at`, of which `end` is one past last."""
+    read_later = at < end and (state.events[at] & 1) == 0
+    if not read_later and at > tables.event_start[value]:
         before = state.events[at - 1] >> 1
         add_on_range(state.memory, before + 1, position + 1, sign * tables.size[value])
 
 
 @njit(cache=True, nogil=True)
-def _computation_change(tables, state, value, at, position, sign):
+def insert_reading(tables, state, value, position):
+    """Adds a reading of `value`, up to propagation of memory."""
+    at = find_event(tables, state, value, position)
+    end = tables.event_start[value] + state.event_count[value]
+    _reading_change(tables, state, value, at, end, position, 1.0)
+    _open_event(tables, state, value, at, 2 * position)
+
+
+@njit(cache=True, nogil=True)
+def remove_reading(tables, state, value, position):
+    """Undoes `insert_reading`."""
+    at = find_event(tables, state, value, position)
+    _close_event(tables, state, value, at)
+    end = tables.event_start[value] + state.event_count[value]
+    _reading_change(tables, state, value, at, end, position, -1.0)
+
+
+@njit(cache=True, nogil=True)
+def _computation_change(tables, state, value, at, end, position, sign):
     """Memory of a computation between the events `at - 1` and `at`.
 
     Between a live range's events it frees the value from the last reading until `position`.
@@ -158,49 +170,44 @@ def _computation_change(tables, state, value, at, position, sign):
     Otherwise it adds a live range of one position.
     """
     size = tables.size[value]
-    if not is_reading(tables, state, value, at):
+    read_later = at < end and (state.events[at] & 1) == 0
+    if not read_later:
         add_on_range(state.memory, position, position + 1, sign * size)
     elif at > tables.event_start[value]:
         before = state.events[at - 1] >> 1
         add_on_range(state.memory, before + 1, position, -sign * size)
     else:
         last = at
-        while is_reading(tables, state, value, last + 1):
+        while last + 1 < end and (state.events[last + 1] & 1) == 0:
             last += 1
         add_on_range(state.memory, position, (state.events[last] >> 1) + 1, sign * size)
 
 
 @njit(cache=True, nogil=True)
-def _event_change(tables, state, value, at, code, sign):
-    if code & 1:
-        _computation_change(tables, state, value, at, code >> 1, sign)
-    else:
-        _reading_change(tables, state, value, at, code >> 1, sign)
+def insert_computation(tables, state, value, position):
+    """Adds a computation of `value`, up to propagation of memory."""
+    at = find_event(tables, state, value, position)
+    end = tables.event_start[value] + state.event_count[value]
+    _computation_change(tables, state, value, at, end, position, 1.0)
+    _open_event(tables, state, value, at, 2 * position + 1)
 
 
 @njit(cache=True, nogil=True)
-def insert_event(tables, state, value, code):
-    """Adds a computation or reading of `value`, up to propagation of memory."""
-    at = find_event(tables, state, value, code >> 1)
-    _event_change(tables, state, value, at, code, 1.0)
-    _open_event(tables, state, value, at, code)
-
-
-@njit(cache=True, nogil=True)
-def remove_event(tables, state, value, code):
-    """Undoes `insert_event`."""
-    at = find_event(tables, state, value, code >> 1)
+def remove_computation(tables, state, value, position):
+    """Undoes `insert_computation`."""
+    at = find_event(tables, state, value, position)
     _close_event(tables, state, value, at)
-    _event_change(tables, state, value, at, code, -1.0)
+    end = tables.event_start[value] + state.event_count[value]
+    _computation_change(tables, state, value, at, end, position, -1.0)
 
 
 @njit(cache=True, nogil=True)
 def insert(tables, state, operator, position):
     """Computes `operator` at a free position, up to propagation of memory."""
     for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
-        insert_event(tables, state, tables.input_values[k], 2 * position)
+        insert_reading(tables, state, tables.input_values[k], position)
     for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
-        insert_event(tables, state, tables.output_values[k], 2 * position + 1)
+        insert_computation(tables, state, tables.output_values[k], position)
     state.operator_at[position] = operator
     state.place_of[position] = state.taken_count[0]
     state.taken[state.taken_count[0]] = position
@@ -216,9 +223,9 @@ def remove(tables, state, position):
     """Undoes `insert`."""
     operator = state.operator_at[position]
     for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
-        remove_event(tables, state, tables.input_values[k], 2 * position)
+        remove_reading(tables, state, tables.input_values[k], position)
     for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
-        remove_event(tables, state, tables.output_values[k], 2 * position + 1)
+        remove_computation(tables, state, tables.output_values[k], position)
     state.operator_at[position] = EMPTY
     state.taken_count[0] -= 1
     moved = state.taken[state.taken_count[0]]
@@ -231,7 +238,11 @@ def remove(tables, state, position):
 
 
 @njit(cache=True, nogil=True)
-def _move(tables, state, operator, source, target):
+def change(tables, state, operator, source, target):
+    """Removes, puts or moves one computation, and logs that."""
+    entry = state.log[state.log_count[0]]
+    entry[0], entry[1], entry[2] = operator, source, target
+    state.log_count[0] += 1
     if source >= 0:
         remove(tables, state, source)
     if target >= 0:
@@ -239,20 +250,14 @@ def _move(tables, state, operator, source, target):
 
 
 @njit(cache=True, nogil=True)
-def change(tables, state, operator, source, target):
-    """Removes, puts or moves one computation, and logs that."""
-    entry = state.log[state.log_count[0]]
-    entry[0], entry[1], entry[2] = operator, source, target
-    state.log_count[0] += 1
-    _move(tables, state, operator, source, target)
-
-
-@njit(cache=True, nogil=True)
 def roll_back(tables, state):
     """Undoes the logged changes; the log stays, for `roll_forward`."""
     for k in range(state.log_count[0] - 1, -1, -1):
         operator, source, target = state.log[k]
-        _move(tables, state, operator, target, source)
+        if target >= 0:
+            remove(tables, state, target)
+        if source >= 0:
+            insert(tables, state, operator, source)
     propagate(state.memory)
 
 
@@ -261,5 +266,8 @@ def roll_forward(tables, state):
     """Does the logged changes again."""
     for k in range(state.log_count[0]):
         operator, source, target = state.log[k]
-        _move(tables, state, operator, source, target)
+        if source >= 0:
+            remove(tables, state, source)
+        if target >= 0:
+            insert(tables, state, operator, target)
     propagate(state.memory)
