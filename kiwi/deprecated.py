@@ -15,9 +15,7 @@ MOVED = {
         "can_scatter": "kiwi.xla.rules.partitioner.can_scatter",
         "Step": "kiwi.mesh.ReshardingStep",
         "measure_cluster": "kiwi.measure_cluster",
-        "moved_itemsize": "kiwi.xla.rules.partitioner.moved_itemsize",
         "record_profile": "kiwi.record_profile",
-        "reduction_collectives": "kiwi.xla.rules.partitioner.reduction_collectives",
         "target_config": "kiwi.xla.gpu.target_config.target_config",
     },
 }

@@ -229,8 +229,7 @@ def overwritten_pairs(units: UnitGraph, overwritable: Overwritable) -> frozenset
     """Pairs of a unit and a reader that may write over its result, once nothing else reads it.
 
     There is one place to write to: of several, the one whose result the reader reads latest of all
-    readers, and of these the neighbour. `overwritable`: the compiler's
-    rule for a unit.
+    readers, and of these the neighbour. `overwritable`: the compiler's rule for one unit.
     """
     found = set()
     for unit in units.units:

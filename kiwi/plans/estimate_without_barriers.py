@@ -82,7 +82,7 @@ def _buffers(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Buf
 
 def _untied(solved: Solved) -> Iterator[Buffer]:
     """What a plan's fences keep from being made at the start of the step."""
-    units, rules = solved.problem.units, solved.problem.fixed.compiler.rules
+    units, rules = solved.problem.units, solved.problem.rules
     for unit, (strategy, _) in zip(units.units, solved.choices, strict=True):
         for held in rules.held_without_barriers(units, unit, strategy.result_bytes):
             yield Buffer(held.start, held.end, held.bytes, "result", unit.index)

@@ -47,6 +47,7 @@ from kiwi.problem.strategy_table import StrategyTable
 from kiwi.problem.unit_memory import UnitMemory, unit_memory
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.xla.compiler import Compiler
+from kiwi.xla.rules.base import Rules
 
 
 @dataclass(frozen=True)
@@ -143,15 +144,20 @@ class PlanningProblem:
         )
 
     @property
-    def buffers(self) -> tuple[Buffer, ...]:
-        """All that is held, where each node has one option."""
-        usages = (node.usage[0] for node in self.problem.nodes)
-        return tuple(b for usage in usages for b in usage if isinstance(b, Buffer))
+    def rules(self) -> Rules:
+        """Those of the compiler that is predicted."""
+        return self.fixed.compiler.rules
 
     def resharding_table(self, value: int) -> ReshardingTable:
         """Between the layouts of a value."""
         info = self.units.graph.program.values[value]
-        return resharding_table(self.mesh, self.fixed.compiler.rules, info)
+        return resharding_table(self.mesh, self.rules, info)
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """All that is held, where each node has one option."""
+        usages = (node.usage[0] for node in self.problem.nodes)
+        return tuple(b for usage in usages for b in usage if isinstance(b, Buffer))
 
     def restricted(
         self, solution: Sequence[int], kept: KeptCopies | None = NONE_KEPT
@@ -302,8 +308,8 @@ class _Builder:
         self._source_index = {source.value: k for k, source in enumerate(sources)}
         self._kept = kept
         self._matrices = matrices
-        self._rules = fixed.compiler.rules
         self.ranges = LiveRanges.of(units)
+        self._rules = fixed.compiler.rules
         self._overwritten = overwritten_pairs(units, self._rules.overwritable)
         self.copies = tuple(self._with_kept(self._find_copies(least_copy_bytes)))
 

@@ -18,7 +18,7 @@ Resharding is priced on the edge between producer and reader; the edge between p
 gives it back for *kept*.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -28,13 +28,11 @@ from kiwi.memory.live_ranges import LiveRanges
 from kiwi.memory.residency import Residency
 from kiwi.memory.timeline import Buffer
 from kiwi.mesh import TensorSharding
+from kiwi.xla.rules.base import Transposes
 
 NEGLIGIBLE = 0.004
 """Copies below this part of the memory limit count only while they are kept: they are too many. In
 an estimate it is a part of what a device has of all values, where that is less."""
-
-
-Transposes = Callable[[TensorSharding, TensorSharding], bool]
 
 
 def never(stored: TensorSharding, target: TensorSharding) -> bool:

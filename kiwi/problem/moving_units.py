@@ -51,9 +51,7 @@ class _Units:
         self._count = len(planning.units.units)
         self._again = recomputed_at(planning)
         self._readings = readings(planning.units, self._again)
-        self._overwritten = overwritten_pairs(
-            planning.units, planning.fixed.compiler.rules.overwritable
-        )
+        self._overwritten = overwritten_pairs(planning.units, planning.rules.overwritable)
 
     def steps(self) -> Steps:
         """All of them."""

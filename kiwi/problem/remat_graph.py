@@ -71,7 +71,7 @@ def sharded_remat_graph(solved: Solved) -> RematGraph:
     def local_bytes(value: int) -> int:
         return values[value].size_bytes // layouts[value].shard_count(planning.mesh.shape)
 
-    memories = _memories(units, strategies, planning.fixed.compiler.rules)
+    memories = _memories(units, strategies, planning.rules)
     graph = _Builder(units, strategies, memories, local_bytes).graph()
     copied_bytes = [0] * len(units.units)
     for buffer in solved.restricted.buffers:
@@ -104,9 +104,9 @@ def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
     def local_bytes(value: int) -> int:
         return values[value].size_bytes // shards[value]
 
-    rules = planning.fixed.compiler.rules
     memories = [
-        replace(m, from_start=(), written_over_bytes=0) for m in _memories(units, strategies, rules)
+        replace(m, from_start=(), written_over_bytes=0)
+        for m in _memories(units, strategies, planning.rules)
     ]
     return _Builder(units, strategies, memories, local_bytes).graph()
 

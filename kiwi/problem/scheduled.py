@@ -32,7 +32,7 @@ class Scheduled:
 def scheduled(chosen: PlanningProblem, schedule: Schedule) -> Scheduled:
     """The buffers of a valid schedule; `chosen` has one option for each node, of which the
     residencies do not matter."""
-    runs = ScheduledRuns(chosen.units, schedule.steps, chosen.fixed.compiler.rules.overwritable)
+    runs = ScheduledRuns(chosen.units, schedule.steps, chosen.rules.overwritable)
     timeline = Timeline(tuple(_buffers(chosen, runs)), runs.ranges.horizon)
     if runs.shares_points:
         return Scheduled(timeline)
@@ -48,7 +48,7 @@ def _buffers(chosen: PlanningProblem, runs: ScheduledRuns) -> Iterator[Buffer]:
         local_bytes = values[source.value].size_bytes // source.shardings[0].shard_count(shape)
         yield from ranges.of_argument(source.value, local_bytes)
     for unit, node in zip(units.units, chosen.unit_nodes, strict=True):
-        memory = unit_memory(units, unit, node.strategies[0], chosen.fixed.compiler.rules)
+        memory = unit_memory(units, unit, node.strategies[0], chosen.rules)
         yield from memory.buffers(ranges, unit, runs.of_unit(unit.index))
     for copy in chosen.copies:
         size, again = values[copy.value].size_bytes, runs.again(copy.unit)
@@ -64,7 +64,8 @@ def again_seconds(solved: Solved) -> tuple[float, ...]:
 
 def read_resharding_seconds(solved: Solved) -> tuple[float, ...]:
     """For each unit the time to reshard its operands once, in all iterations together."""
-    units, found = solved.problem.units, []
+    units = solved.problem.units
+    found = []
     for unit, (strategy, _) in zip(units.units, solved.choices, strict=True):
         seconds = 0.0
         for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):

@@ -59,7 +59,7 @@ class _Builder:
         graph = self._planning.units.graph
         for node in self._planning.unit_nodes:
             unit = self._planning.units.units[node.unit]
-            rules = self._planning.fixed.compiler.rules
+            rules = self._planning.rules
             sizes = [unit_memory(self._planning.units, unit, s, rules) for s in node.strategies]
             once = np.zeros(len(node.strategies))
             for position, wanted in self._planning.fixed.results.items():

@@ -53,7 +53,7 @@ class UnitMemory:
 def unit_memory(
     units: UnitGraph, unit: Unit, strategy: ShardingStrategy, rules: Rules
 ) -> UnitMemory:
-    """The sizes with the compiler whose `rules` these are."""
+    """The sizes by a compiler's rules."""
     from_start = rules.held_from_start(units, unit, strategy.result_bytes)
     return UnitMemory(
         strategy.result_bytes,

@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +30,6 @@ Answer = Callable[[ExportedStep, Mapping[str, Any], str], Any]
 to write to. It returns JSON."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the process is told beside the function.
-
-    - `module`, `function`: name the `Answer` that the process calls.
-    - `shape`, `axis_names`: of the mesh; `donated`: argument positions.
-    - `options`: what else the answer needs, as JSON.
-    """
-
-    module: str
-    function: str
-    shape: tuple[int, ...]
-    axis_names: tuple[str, ...]
-    donated: tuple[int, ...]
-    options: Mapping[str, Any]
-
-
 def answer_elsewhere(
     answer: Answer,
     step: Step,
@@ -60,17 +42,22 @@ def answer_elsewhere(
     **Arguments:**
 
     - `platform`: jax's name of the devices that the step is exported for.
+    - `options`: what else the answer needs, as JSON.
     - `explain`: may turn what a failed process printed into an error.
 
     **Raises:** what `explain` returns, else `CompileCheckError`, if the process fails;
     `CompileCheckError` if the step cannot be serialised.
     """
-    mesh, names = step.mesh, (answer.__module__, answer.__name__)
-    request = Request(*names, mesh.shape, mesh.axis_names, step.donated, options or {})
+    request = {
+        "answer": (answer.__module__, answer.__name__),
+        "mesh": (step.mesh.shape, "cpu", step.mesh.axis_names),
+        "donated": step.donated,
+        "options": options or {},
+    }
     exported = step.exported(platform)
     with tempfile.TemporaryDirectory(prefix="kiwi-") as folder:
         Path(folder, EXPORTED).write_bytes(exported)
-        Path(folder, REQUEST).write_text(json.dumps(vars(request)))
+        Path(folder, REQUEST).write_text(json.dumps(request))
         _run(folder, explain)
         return json.loads(Path(folder, RESULT).read_text())
 

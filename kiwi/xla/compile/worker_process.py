@@ -13,18 +13,18 @@ from pathlib import Path
 from jax import export
 
 from kiwi.mesh import DeviceMesh
-from kiwi.xla.compile.worker import EXPORTED, REQUEST, RESULT, Request
+from kiwi.xla.compile.worker import EXPORTED, REQUEST, RESULT
 from kiwi.xla.step import ExportedStep
 
 
 def main(folder: str) -> None:
     """Answers the request that lies in `folder`."""
-    request = Request(**json.loads(Path(folder, REQUEST).read_text()))
+    request = json.loads(Path(folder, REQUEST).read_text())
     exported = export.deserialize(bytearray(Path(folder, EXPORTED).read_bytes()))
-    mesh = DeviceMesh.create(request.shape, "cpu", request.axis_names)
-    step = ExportedStep(exported, mesh, tuple(request.donated))
-    answer = getattr(import_module(request.module), request.function)
-    Path(folder, RESULT).write_text(json.dumps(answer(step, request.options, folder)))
+    step = ExportedStep(exported, DeviceMesh.create(*request["mesh"]), tuple(request["donated"]))
+    module, function = request["answer"]
+    found = getattr(import_module(module), function)(step, request["options"], folder)
+    Path(folder, RESULT).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -63,20 +63,19 @@ def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) 
 
 def check_plugin() -> None:
     """Raises `CompilerUnavailableError` unless the plugin is there in jax's version."""
-    versions = {name: _version(name) for name in PLUGINS}
-    found = {name: version for name, version in versions.items() if version is not None}
-    if not found:
+    found = next((name for name in PLUGINS if _version(name) is not None), None)
+    if found is None:
         raise CompilerUnavailableError(
             "XLA:GPU's compiler is not installed.",
             cause=f"None of the distributions {', '.join(PLUGINS)} is there.",
             suggestion=f"{_INSTALL}, or verify='cpu'.",
         )
-    name, version = next(iter(found.items()))
-    pjrt = name.replace("plugin", "pjrt")
-    for part, is_version in ((name, version), (pjrt, _version(pjrt))):
-        if is_version != jax.__version__:
+    for part in (found, found.replace("plugin", "pjrt")):
+        version = _version(part)
+        if version != jax.__version__:
+            said = "not installed" if version is None else f"of version {version}"
             raise CompilerUnavailableError(
-                f"{part} is {_said(is_version)}, jax is of version {jax.__version__}.",
+                f"{part} is {said}, jax is of version {jax.__version__}.",
                 cause="jax and its plugins work together in the same version only.",
                 suggestion=f"pip install \"{part}=={jax.__version__}\", or verify='cpu'.",
             )
@@ -87,10 +86,6 @@ def _version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _said(version: str | None) -> str:
-    return "not installed" if version is None else f"of version {version}"
 
 
 def explain_failure(printed: str) -> KiwiError | None:
