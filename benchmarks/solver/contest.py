@@ -3,7 +3,7 @@
 Runs `python -m kiwi.solver` once for each instance and seed in its own process, with the
 contest's time limit from process start, and checks each solution file by integer arithmetic on the
 instance as published. Writes results/contest.json, results/contest.md and, with matplotlib,
-results/contest.png (cost and bound over time).
+results/contest.png (cost and bound over time, beside those of results/contest_before.json).
 
 Published values: the contest's leader board and the best values known since
 (ASPLOS/EuroSys 2025 contest on intra-operator parallelism; google/iopddl), and lower bounds.
@@ -11,15 +11,20 @@ Published values: the contest's leader board and the best values known since
 
 import argparse
 import gzip
+import itertools
 import json
+import math
 import re
+import resource
 import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+_PANELS_IN_A_ROW = 4
 
 
 @dataclass(frozen=True)
@@ -36,15 +41,19 @@ class Instance:
 INSTANCES = (
     Instance("A", 60, 6_548_641_531, 6_548_641_531, 6.51381e9),
     Instance("B", 60, 532_843, 532_843, 532_843),
+    Instance("C", 60, 84_102_445_260, 84_102_445_244, 8.2509e10),
     Instance("G", 120, 217_039, 217_039, 216_931),
     Instance("M", 180, 49_928_460_991, 49_928_157_537, 4.94074e10),
     Instance("P", 240, 662_197_407_330, 662_197_407_330, 6.16246e11),
+    Instance("Q", 240, 526_776_842_042, 526_776_842_042, 5.0555e11),
+    Instance("S", 240, 1_534_613_444, 1_511_377_982, 1.51124e9),
 )
 
 
 @dataclass(frozen=True)
 class Run:
-    """One solution, as checked here; `trace` has (seconds, cost or None, bound)."""
+    """One solution, as checked here; `trace` has (seconds, cost or None, bound). Processor seconds
+    are fewer than those taken where the machine had other work."""
 
     instance: str
     seed: int
@@ -56,6 +65,7 @@ class Run:
     status: str
     score: float
     trace: list[tuple[float, float | None, float]]
+    processor_seconds: float | None = None
 
 
 def main() -> None:
@@ -71,13 +81,16 @@ def main() -> None:
     runs = _with_earlier(runs)
     (RESULTS / "contest.json").write_text(json.dumps([asdict(run) for run in runs], indent=1))
     (RESULTS / "contest.md").write_text(table(runs))
-    plot(runs)
+    plot(runs, _on_record(options.before), options.picture)
+
+
+def _on_record(path: Path) -> list[Run]:
+    return [Run(**run) for run in json.loads(path.read_text())] if path.exists() else []
 
 
 def _with_earlier(runs: list[Run]) -> list[Run]:
     """Adds the results on record of what was not run now."""
-    path = RESULTS / "contest.json"
-    earlier = [Run(**run) for run in json.loads(path.read_text())] if path.exists() else []
+    earlier = _on_record(RESULTS / "contest.json")
     found = {(run.instance, run.seed): run for run in [*earlier, *runs]}
     return [found[key] for key in sorted(found)]
 
@@ -89,7 +102,7 @@ def run_instance(data: Path, instance: Instance, seed: int, share: float) -> Run
     RESULTS.mkdir(exist_ok=True)
     limit = share * instance.time_limit_seconds
     command = [sys.executable, "-m", "kiwi.solver", str(path), "--time-limit", str(limit)]
-    started = time.monotonic()
+    started, before = time.monotonic(), _children_seconds()
     process = subprocess.run(
         [*command, "--seed", str(seed), "--out", str(out)],
         capture_output=True,
@@ -113,7 +126,13 @@ def run_instance(data: Path, instance: Instance, seed: int, share: float) -> Run
         found["status"],
         instance.best_known / cost if feasible and cost else 0.0,
         _trace(process.stdout),
+        round(_children_seconds() - before, 1),
     )
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def check(path: Path, solution: list[int] | None) -> tuple[int | None, bool]:
@@ -156,26 +175,28 @@ def table(runs: list[Run]) -> str:
     """Markdown: one row per run, and the mean score."""
     known = {instance.name: instance for instance in INSTANCES}
     lines = [
-        "| instance | seed | limit s | taken s | cost | best known | best known / ours "
-        "| our bound | our gap | published bound | status |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| instance | seed | limit s | taken s | processor s | cost | best known "
+        "| best known / ours | our bound | our gap | published bound | status |",
+        "| --- " * 12 + "|",
     ]
     for run in runs:
         instance = known[run.instance]
         gap = "-" if not run.cost or run.bound is None else f"{1 - run.bound / run.cost:.4%}"
         bound = "-" if run.bound is None else f"{run.bound:,.0f}"
         cost = "none found" if run.cost is None else f"{run.cost:,}"
+        used = "-" if run.processor_seconds is None else run.processor_seconds
         lines.append(
             f"| {run.instance} | {run.seed} | {run.time_limit_seconds:.0f} | {run.seconds} "
-            f"| {cost} | {instance.best_known:,} | {run.score:.6f} | {bound} | {gap} "
+            f"| {used} | {cost} | {instance.best_known:,} | {run.score:.6f} | {bound} | {gap} "
             f"| {instance.published_bound:,.0f} | {run.status} |"
         )
     mean = sum(run.score for run in runs) / max(1, len(runs))
     return "\n".join([*lines, "", f"Mean of best known / ours: {mean:.6f}", ""])
 
 
-def plot(runs: list[Run]) -> None:
-    """Cost and bound over time, relative to the best known cost, one panel per instance."""
+def plot(runs: list[Run], before: list[Run], path: Path) -> None:
+    """Cost and bound over time, relative to the best known cost, one panel per instance; dashed
+    what they were before."""
     try:
         import matplotlib
     except ImportError:
@@ -184,19 +205,34 @@ def plot(runs: list[Run]) -> None:
     from matplotlib import pyplot
 
     names = sorted({run.instance for run in runs})
-    figure, axes = pyplot.subplots(1, len(names), figsize=(4 * len(names), 3), squeeze=False)
-    for axis, name in zip(axes[0], names, strict=True):
-        best = next(i.best_known for i in INSTANCES if i.name == name)
-        for run in runs:
-            if run.instance == name:
-                found = [(t, c / best) for t, c, _ in run.trace if c is not None]
-                axis.step(*zip(*found, strict=True), where="post", color="C0")
-                bounds = [(t, b / best) for t, _, b in run.trace]
-                axis.step(*zip(*bounds, strict=True), where="post", color="C1")
-        axis.set(title=name, xlabel="seconds", ylim=(0.9, 1.1))
-    axes[0][0].set_ylabel("cost (blue) and bound / best known")
+    rows = math.ceil(len(names) / _PANELS_IN_A_ROW)
+    figure, axes = pyplot.subplots(
+        rows, _PANELS_IN_A_ROW, figsize=(3.2 * _PANELS_IN_A_ROW, 2.6 * rows), squeeze=False
+    )
+    for axis, name in itertools.zip_longest(axes.flat, names):
+        if name is None:
+            axis.set_axis_off()
+            continue
+        for run in [run for run in before if run.instance == name]:
+            _draw(axis, run, "dashed")
+        for run in [run for run in runs if run.instance == name]:
+            _draw(axis, run, "solid")
+        axis.set(title=name, xlabel="seconds", ylim=(0.65, 1.55))
+    for row in axes:
+        row[0].set_ylabel("cost (blue) and bound\n/ best known")
     figure.tight_layout()
-    figure.savefig(RESULTS / "contest.png", dpi=120)
+    figure.savefig(path, dpi=80)
+
+
+def _draw(axis: Any, run: Run, style: str) -> None:
+    """Lines reach on to the end of the run."""
+    best = next(i.best_known for i in INSTANCES if i.name == run.instance)
+    trace = [*run.trace, (run.seconds, *run.trace[-1][1:])] if run.trace else []
+    costs = [(t, c / best) for t, c, _ in trace if c is not None]
+    bounds = [(t, b / best) for t, _, b in trace]
+    for points, color in ((costs, "C0"), (bounds, "C1")):
+        if points:
+            axis.step(*zip(*points, strict=True), where="post", color=color, linestyle=style)
 
 
 def _arguments() -> argparse.Namespace:
@@ -205,6 +241,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--instances", nargs="+", default=[i.name for i in INSTANCES])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--share", type=float, default=1.0, help="share of the time limits")
+    parser.add_argument("--before", type=Path, default=RESULTS / "contest_before.json")
+    parser.add_argument("--picture", type=Path, default=RESULTS / "contest.png")
     return parser.parse_args()
 
 

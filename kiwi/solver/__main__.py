@@ -2,23 +2,28 @@
 
 Reads an instance of the ASPLOS/EuroSys 2025 contest and writes
 {"solution": [option per node], "objective": ..., "bound": ..., "gap": ..., "peak": ...,
-"status": ..., "deterministic": ...}. The time limit counts from the start of the process. On
-Ctrl-C the best solution so far is written. The exit status is 0 with a solution, 1 without one,
-2 for bad input, 130 when interrupted before there was one.
+"status": ..., "deterministic": ...}, first when a solution is found and again whenever a better
+one is. The time limit counts from the start of the process. On Ctrl-C and SIGTERM the search ends
+with the best solution so far. The exit status is 0 with a solution, 1 without one, 2 for bad input,
+130 when interrupted before there was one.
 """
 
 import argparse
+import functools
 import json
+import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kiwi.errors import KiwiError
 from kiwi.solver.contest import read_contest
 from kiwi.solver.evaluate import evaluate
 from kiwi.solver.problem import Problem
-from kiwi.solver.result import Progress, SolveResult
+from kiwi.solver.result import Progress, SolveResult, SolveStatus
 from kiwi.solver.solve import DEFAULT_GAP, SOLVERS, solve
+from kiwi.solver.supervise import Supervisor, interrupt_once
 from kiwi.solver.warm_up import warm_up
 
 _MARGIN_SECONDS, _MARGIN_SECONDS_PER_NODE = 0.5, 5e-5
@@ -26,14 +31,33 @@ _MARGIN_SECONDS, _MARGIN_SECONDS_PER_NODE = 0.5, 5e-5
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns the exit status."""
-    options = _parser().parse_args(arguments)
-    started = time.monotonic() - _seconds_since_start()
+    """Runs the command in this process; returns the exit status."""
+    return _run(_parser().parse_args(arguments), _started())
+
+
+def _supervised() -> int:
+    """Runs the command in a process that ends with the time limit."""
+    options, started = _parser().parse_args(), _started()
+    supervisor = Supervisor(started + options.time_limit)
+
+    def work() -> int:
+        interrupt_once()
+        return _run(options, started, supervisor.note_written)
+
+    return supervisor.run(work)
+
+
+def _run(
+    options: argparse.Namespace, started: float, on_written: Callable[[], None] = lambda: None
+) -> int:
     try:
         problem = read_contest(options.instance)
         warm_up()  # on the clock here, which runs from the start of the process
         margin = _MARGIN_SECONDS + _MARGIN_SECONDS_PER_NODE * len(problem.nodes)
         left = options.time_limit - (time.monotonic() - started) - margin
+        tell: list[Callable[[Progress], None]] = [] if options.quiet else [_Printer(started)]
+        if options.out is not None:
+            tell.append(_Writer(options.out, on_written))
         result = solve(
             problem,
             solver=options.solver,
@@ -41,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
             seed=options.seed,
             gap=options.gap,
             until_time_limit=not options.stop_early,
-            on_progress=None if options.quiet else _Printer(started),
+            on_progress=functools.partial(_tell_all, tell),
             any_time=True,
         )
     except KiwiError as error:
@@ -52,8 +76,14 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     _print_result(result)
     if options.out is not None:
-        options.out.write_text(json.dumps(_document(problem, result)) + "\n")
+        _write(options.out, _document(problem, result))
+        on_written()
     return 0 if result.solution is not None else 1
+
+
+def _tell_all(listeners: Sequence[Callable[[Progress], None]], state: Progress) -> None:
+    for listener in listeners:
+        listener(state)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,6 +107,48 @@ def _seconds_since_start() -> float:
         return max(0.0, uptime - float(fields[19]) / 100.0)  # clock ticks of 1/100 s
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+def _started() -> float:
+    return time.monotonic() - _seconds_since_start()
+
+
+class _Writer:
+    """Writes every better solution, so that it is there however the process ends."""
+
+    def __init__(self, path: Path, on_written: Callable[[], None]) -> None:
+        self._path, self._on_written = path, on_written
+        self._last: float | None = None
+
+    def __call__(self, state: Progress) -> None:
+        if state.solution is None or state.objective == self._last:
+            return
+        self._last = state.objective
+        _write(
+            self._path,
+            {
+                "solution": list(state.solution),
+                "objective": state.objective,
+                "bound": _finite(state.bound),
+                "gap": state.gap,
+                "peak": state.peak_bytes,
+                "status": SolveStatus.FEASIBLE.value,
+                "deterministic": False,
+                "limit_met": True,
+            },
+        )
+        self._on_written()
+
+
+def _write(path: Path, document: dict) -> None:
+    """Never leaves half a document."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(document) + "\n")
+    part.replace(path)
+
+
+def _finite(bound: float) -> float | None:
+    return bound if abs(bound) < float("inf") else None
 
 
 class _Printer:
@@ -121,7 +193,7 @@ def _document(problem: Problem, result: SolveResult) -> dict:
     document = {
         "solution": None if result.solution is None else list(result.solution),
         "objective": result.objective,
-        "bound": result.bound if abs(result.bound) < float("inf") else None,
+        "bound": _finite(result.bound),
         "gap": result.gap,
         "peak": result.peak_bytes,
         "status": result.status.value,
@@ -133,4 +205,6 @@ def _document(problem: Problem, result: SolveResult) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = _supervised()
+    sys.stdout.flush()
+    os._exit(status)  # unloading the libraries takes seconds on a busy machine

@@ -10,6 +10,13 @@ form a model of q from above; the next prices maximise
 chapter XV). Its dual is a smooth problem over weights of the assignments, solved by exchanging
 weight between two of them at a time. Excess and prices are scaled by the limit, so that a price
 is the cost of the whole limit for one point of time.
+
+The bound that is observed at p may lie far below what the assignment found there costs at p: the
+assignment is a rounded one, perhaps with forbidden pairs. Such a cut says nothing about how
+the bound changes. It is shown to the model with its cost lowered until it touches the observed
+value, raised again where it would lie below the centre's, and at its own cost once the model
+promises nothing more (cuts with errors: Kiwiel, *A proximal bundle method with approximate
+subgradient linearizations*, SIAM J. Optim. 2006, sections 2 and 3).
 """
 
 import numba
@@ -18,9 +25,14 @@ import numpy as np
 _MOST_CUTS = 80
 _EXCHANGES = 400
 _SERIOUS, _GOOD = 0.1, 0.5
-_WIDEN, _NARROW = 2.0, 0.6
+_WIDEN_FIRST, _WIDEN, _NARROW = 5.0, 2.0, 0.6
+"""Before the first step that did not gain what it should, the order of the width is unknown."""
 _PATIENCE = 4
 _LEAST_SHORTENED = 0.1
+_LARGE_ERROR = 1e-2
+"""Share of the observed value above which a cut's error is taken off its cost."""
+_NOTHING_MORE = 1e-5
+"""Share of the centre's value; a model that promises less shows every cut at its own cost."""
 
 
 @numba.njit(cache=True)
@@ -69,12 +81,18 @@ class Bundle:
     def __init__(self, times: int, width: float) -> None:
         self.centre = np.zeros(times)
         self.value = -np.inf
-        self.width = width
+        self.begin(width)
         self._costs = np.zeros(0)
+        self._shown = np.zeros(0)
         self._excess = np.zeros((0, times))
         self._weights = np.zeros(0)
-        self._model = np.inf
+        self._model = self._model_at_centre = 0.0
+
+    def begin(self, width: float) -> None:
+        """Looks for the right order of the width, from this one on."""
+        self.width = width
         self._null_steps = 0
+        self._widen = _WIDEN_FIRST
 
     @property
     def size(self) -> int:
@@ -83,15 +101,25 @@ class Bundle:
 
     @property
     def predicted(self) -> float:
-        """How much the model still promises above the centre's value."""
-        return self._model - self.value
+        """How much more the model promises at the proposed prices than at the centre, where it may
+        lie above the value too: no step can gain that."""
+        return self._model - self._model_at_centre
 
-    def add(self, cost: float, excess: np.ndarray) -> None:
-        """Adds an assignment (its true cost, its scaled excess at each time) to the model."""
+    def add(
+        self, cost: float, excess: np.ndarray, at: tuple[np.ndarray, float] | None = None
+    ) -> None:
+        """Adds an assignment (its true cost, its scaled excess at each time) to the model; `at`:
+        the prices it was found at, and the value observed there."""
         if np.any((self._costs == cost) & (self._excess == excess).all(axis=1)):
             return
         if len(self._costs) >= _MOST_CUTS:
             self._drop_one()
+        shown = cost
+        if at is not None:
+            touching = at[1] - float(excess @ at[0])
+            if cost - touching > _LARGE_ERROR * abs(at[1]):
+                shown = max(touching, self.value - float(excess @ self.centre))
+        self._shown = np.append(self._shown, shown)
         self._costs = np.append(self._costs, cost)
         self._excess = np.vstack([self._excess, excess])
         self._weights = np.append(self._weights, 0.0)
@@ -101,10 +129,10 @@ class Bundle:
         if not len(self._costs):
             return self.centre
         if self._weights.sum() <= 0.0:
-            self._weights[np.argmin(self._costs)] = 1.0
+            self._weights[np.argmin(self._shown)] = 1.0
         tolerance = 1e-7 * max(abs(self.value), 1e-300) if np.isfinite(self.value) else 0.0
         prices, self._model = _balance(
-            self._costs,
+            self._shown,
             self._excess,
             self.centre,
             self.width,
@@ -112,16 +140,26 @@ class Bundle:
             _EXCHANGES,
             tolerance,
         )
+        self._model_at_centre = float((self._shown + self._excess @ self.centre).min())
         return prices
 
     def observe(self, prices: np.ndarray, value: float) -> bool:
         """Tells the value found at `prices`; True where they became the new centre."""
+        serious = self._step(prices, value)
+        if self.predicted < _NOTHING_MORE * abs(self.value):
+            self._shown = self._costs.copy()
+        elif len(self._shown):
+            self._shown = np.maximum(self._shown, self.value - self._excess @ self.centre)
+        return serious
+
+    def _step(self, prices: np.ndarray, value: float) -> bool:
         if value >= self.value + _SERIOUS * max(self.predicted, 0.0) or self.value == -np.inf:
             if value >= self.value + _GOOD * max(self.predicted, 0.0):
-                self.width *= _WIDEN
+                self.width *= self._widen
             self.centre, self.value = prices, value
             self._null_steps = 0
             return True
+        self._widen = _WIDEN
         if value > self.value:
             self.centre, self.value = prices, value
         self._null_steps += 1
@@ -142,12 +180,13 @@ class Bundle:
 
     def _drop_one(self) -> None:
         """Forgets the assignment without weight that is least binding at the centre."""
-        slack = self._costs + self._excess @ self.centre
+        slack = self._shown + self._excess @ self.centre
         slack[self._weights > 0] = -np.inf
         index = int(np.argmax(slack)) if np.isfinite(slack).any() else int(np.argmin(self._weights))
         weight = self._weights[index]
         keep = np.arange(len(self._costs)) != index
         self._costs, self._excess = self._costs[keep], self._excess[keep]
+        self._shown = self._shown[keep]
         self._weights = self._weights[keep]
         if weight > 0 and self._weights.sum() > 0:
             self._weights /= self._weights.sum()

@@ -11,6 +11,7 @@ re-optimised from the rounded assignment give the bundle its next cut.
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,10 +31,17 @@ _FIRST_MOVE = 0.05
 _LEAST_SCALE = 1e-9
 
 
+Oracle = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray | None, float]]
+"""An assignment (or None) and a proven bound of the network at costs of options and of cells."""
+
+
 @dataclass(eq=False)
 class Dual:
     """State of the relaxation. `table` and `unary` are finite: forbidden is merely expensive,
     which keeps every bound valid.
+
+    Messages bound the network by less than its least cost, and what they round to may be far from
+    it. Where that holds the prices back (`ask`), an oracle says what the network costs.
 
     **Attributes:**
 
@@ -44,6 +52,8 @@ class Dual:
     net: Network
     table: np.ndarray
     unary: np.ndarray
+    oracle: Oracle | None = None
+    asking: bool = field(init=False, default=False)
     best_prices: np.ndarray = field(init=False)
     bound: float = field(init=False, default=-np.inf)
     choice: np.ndarray = field(init=False)
@@ -55,6 +65,8 @@ class Dual:
         self.choice = np.zeros(net.node_count, dtype=np.int64)
         self._tail_share = np.zeros(int(net.row_start[-1]))
         self._head_share = np.zeros(int(net.col_start[-1]))
+        self._centre_shares = self._tail_share.copy(), self._head_share.copy()
+        self._has_asked = False
         self._work = new_workspace(net)
         self._tables = tables_of(net, self.table)
         self._limit = max(net.limit_bytes, 1)
@@ -78,16 +90,55 @@ class Dual:
             if best - before <= _CONVERGED * abs(best):
                 break
         self.evaluations += 1
+        forest_descent(self.net, self._work, self.table, priced, self.choice, 2)
+        if self.asking:
+            best = max(best, self._asked(priced, rent))
         if best > self.bound:
             self.bound, self.best_prices = best, prices.copy()
-        forest_descent(self.net, self._work, self.table, priced, self.choice, 2)
         return best
+
+    def _asked(self, priced: np.ndarray, rent: float) -> float:
+        """The oracle's bound; `choice` follows where its assignment is better."""
+        if self.oracle is None:
+            return -np.inf
+        choice, value = self.oracle(priced, self.table)
+        mine = cost_of(self.net, priced, self.table, self.choice)
+        if choice is not None and cost_of(self.net, priced, self.table, choice) < mine:
+            self.choice[:] = choice
+        return value - rent - _ROUNDING * (abs(value) + rent)
+
+    def begin_at(self, prices: np.ndarray) -> None:
+        """Makes these prices the centre, before any others were looked at."""
+        self.best_prices = prices.copy()
+        self.bundle.centre = prices * self._limit
+
+    def visit(self, prices: np.ndarray) -> np.ndarray:
+        """The assignment at prices that the bundle does not hear of."""
+        asking, self.asking = self.asking, self._has_asked
+        self.evaluate(prices)
+        self.asking = asking
+        self._keep_messages(of_centre=False)
+        return self.choice.copy()
+
+    def ask(self) -> bool:
+        """Asks the oracle from now on; where it is asked already, no more but for visits. False
+        where it was or there is none."""
+        self.asking = not self._has_asked and self.oracle is not None and len(self.net.times) > 0
+        if not self.asking:
+            return False
+        self._has_asked = True
+        value = self.evaluate(self.bundle.centre / self._limit)
+        self.bundle.observe(self.bundle.centre, value)
+        self.learn(self.choice, (self.bundle.centre, value))
+        self._set_width()
+        return True
 
     def improve(self, steps: int, deadline: float = math.inf) -> None:
         """`steps` evaluations at the bundle's prices, fewer where the deadline (a reading of
         `time.monotonic`) passes."""
         if not len(self.net.times):
             self.evaluate(self.best_prices)
+            self._keep_messages(of_centre=True)
             return
         for _ in range(steps):
             if time.monotonic() > deadline:
@@ -95,9 +146,20 @@ class Dual:
             prices = self.bundle.propose()
             value = self.evaluate(prices / self._limit)
             self.bundle.observe(prices, value)
-            self.learn(self.choice)
-            if self.evaluations == 1:
+            self._keep_messages(of_centre=value >= self.bundle.value)
+            is_first = not self.bundle.size
+            self.learn(self.choice, (prices, value))
+            if is_first:
                 self._set_width()
+
+    def _keep_messages(self, *, of_centre: bool) -> None:
+        """Notes the messages where they belong to the bundle's centre, and goes back to those where
+        they do not. After a step too far messages are worth less near the centre than before,
+        every later value there seems a loss, and steps shrink to nothing."""
+        if of_centre:
+            self._centre_shares = self._tail_share.copy(), self._head_share.copy()
+        else:
+            self._tail_share[:], self._head_share[:] = self._centre_shares
 
     def reduced_costs(self) -> tuple[float, np.ndarray]:
         """The bound at `best_prices`, and for each option how far above it every assignment with
@@ -109,11 +171,11 @@ class Dual:
         spare = reduced_costs(self.net, self._tables, priced, self._tail_share, self._head_share)
         return min(bound, last), spare
 
-    def learn(self, choice: np.ndarray) -> None:
-        """Gives the bundle an assignment as a cut."""
+    def learn(self, choice: np.ndarray, at: tuple[np.ndarray, float] | None = None) -> None:
+        """Gives the bundle an assignment as a cut; `at`: as in `Bundle.add`."""
         if len(self.net.times):
             cost = float(cost_of(self.net, self.unary, self.table, choice))
-            self.bundle.add(cost, usage_of(self.net, choice) / self._limit - 1.0)
+            self.bundle.add(cost, usage_of(self.net, choice) / self._limit - 1.0, at)
 
     def _set_width(self) -> None:
         """A first step that would move the bound by a twentieth, were the excess to stay."""
@@ -121,7 +183,7 @@ class Dual:
         norm = float(excess @ excess)
         if norm > 0.0:
             scale = max(abs(self.bound), _LEAST_SCALE * float(self.table.max(initial=1.0)))
-            self.bundle.width = _FIRST_MOVE * scale / norm
+            self.bundle.begin(_FIRST_MOVE * scale / norm)
 
     def _sweep(self, priced: np.ndarray, forward: bool, rent: float) -> float:
         network_bound = sweep(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kiwi.solver.dual import Dual
+from kiwi.solver.dual import Dual, Oracle
 from kiwi.solver.network import Network
 from kiwi.solver.primal import Incumbent, Primal
 from kiwi.solver.result import OPTIMAL_GAP, relative_gap
@@ -19,7 +19,13 @@ from kiwi.solver.search import seed_random
 
 _FIRST_SWEEPS = 15
 _DUAL_STEPS = 10
-_FORCED_TRIES = 60
+_LEAST_DUAL_STEPS = 4
+_STUCK = 2
+_STALLED = 0.01
+"""Steps of the prices that close less of the gap than this share have stalled."""
+_FORCED_TRIES, _MOST_FORCED_TRIES, _FORCED_CELLS = 60, 150, 1_000_000
+"""Options forced in a round, as many as fit into a like amount of work, from the least to the
+most; a network of so many options and cells gets the least."""
 _NOTICEABLE = 0.02
 LEAST_SCALE = 1e-9
 """A typical cost where the bound is still 0, as a share of the cost of forbidden."""
@@ -34,6 +40,7 @@ class Engine:
     gap: float
     deadline: float
     on_round: Callable[["Engine"], None] | None = None
+    oracle: Oracle | None = None
     rounds: int = field(init=False, default=0)
     out_of_time: bool = field(init=False, default=False)
 
@@ -41,9 +48,14 @@ class Engine:
         self.forbidden = forbidden_cost(self.net)
         table = np.minimum(self.net.table, self.forbidden)
         unary = np.minimum(self.net.cost, self.forbidden)
-        self.dual = Dual(self.net, table, unary)
+        self.dual = Dual(self.net, table, unary, self.oracle)
         self.primal = Primal(self.net, table, unary, self.deadline)
         self._least_rounds = 0
+        self._dual_steps = _DUAL_STEPS
+        cells = max(1, self.net.option_count + self.net.cell_count)
+        tries = _FORCED_TRIES * _FORCED_CELLS // cells
+        self._random, self._anew = np.random.default_rng(self.seed), False
+        self._tries = min(max(_FORCED_TRIES, tries), _MOST_FORCED_TRIES)
         seed_random(self.seed)
 
     @property
@@ -73,8 +85,8 @@ class Engine:
         self, most_rounds: int, most_idle_rounds: int, *, force: bool, least_rounds: int = 0
     ) -> None:
         """Rounds until settled, idle, used up or late. A round is idle when it moved neither cost
-        nor bound noticeably; with `force`, the next one forces options. For the first
-        `least_rounds` it is never late."""
+        nor bound noticeably; with `force`, the next one forces options, and every other one after
+        `_STUCK` idle ones begins anew. For the first `least_rounds` it is never late."""
         if not self.rounds:
             self.dual.evaluate(self.dual.best_prices, _FIRST_SWEEPS)
         self._least_rounds = least_rounds
@@ -83,6 +95,7 @@ class Engine:
             if self._late():
                 return
             before = self._standing()
+            self._anew = idle >= _STUCK and idle % 2 == 0
             self._round(force=force and idle > 0)
             self.rounds += 1
             idle = idle + 1 if self._is_close(before) else 0
@@ -92,15 +105,38 @@ class Engine:
     def _round(self, *, force: bool) -> None:
         scale = max(abs(self.bound), LEAST_SCALE * self.forbidden)
         self.primal.deadline = self._due
-        self.dual.improve(_DUAL_STEPS, self._due)
+        self._improve_bound()
         prices = self.dual.best_prices
         self.primal.improve_from(self.dual.choice.copy(), prices, scale)
         if self.incumbent is None or self.settled or self._late():
             return
         self.primal.improve_from(self.incumbent.choice.copy(), prices, scale)
-        if force:
-            self.primal.force(prices, _FORCED_TRIES)
+        if force and self._anew:
+            self._begin_anew(prices, scale)
+        elif force:
+            self.primal.force(prices, self._tries)
         self.dual.learn(self.incumbent.choice)
+
+    def _begin_anew(self, prices: np.ndarray, scale: float) -> None:
+        """A second solution from what the network takes at lower prices, improved by itself.
+
+        Everything else goes on from one solution, around which forced options may find nothing:
+        where few large choices hold the memory, a better one may share few of them."""
+        share = float(self._random.random())
+        start = self.dual.visit(share * prices)
+        self.primal.improve_apart(start, prices, scale, self._tries)
+
+    def _improve_bound(self) -> None:
+        """Steps of the prices. Where they hardly gain, an oracle is asked; where they still do not,
+        it is not, and fewer are taken, for solutions to have the time."""
+        before = self.bound
+        self.dual.improve(self._dual_steps, self._due)
+        best = self.incumbent
+        open_cost = (best.cost if best else 2.0 * abs(self.bound)) - self.bound
+        if self.bound - before > _STALLED * open_cost:
+            self._dual_steps = _DUAL_STEPS
+        elif not self.rounds or not self.dual.ask():
+            self._dual_steps = max(_LEAST_DUAL_STEPS, self._dual_steps // 2)
 
     def _standing(self) -> tuple[float, float]:
         return (self.incumbent.cost if self.incumbent else math.inf), self.bound

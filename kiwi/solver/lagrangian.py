@@ -20,6 +20,7 @@ from kiwi.solver.outcome import OnProgress, conclude
 from kiwi.solver.presolve import Reduction, chain, presolve
 from kiwi.solver.problem import Problem
 from kiwi.solver.result import OPTIMAL_GAP, Progress, SolveResult, relative_gap
+from kiwi.solver.toulbar import oracle_for
 
 NAME = "lagrangian"
 _STAGES = ((30, 2, False), (20, 2, True), (30, 3, True))
@@ -29,7 +30,7 @@ LEAST_ROUNDS = 2
 """Rounds of a search that knows no solution, whatever its time limit. The first rarely ends without
 one, the second may save a third of its cost; on a busy machine a limit of seconds would leave room
 for neither. Together they take 1.5 seconds for `gpt-13b-4l`'s 440,000 pairs of options."""
-_MOST_PATIENCE, _PATIENT_CELLS = 5, 1_000_000
+_MOST_PATIENCE, _PATIENT_CELLS = 2, 1_000_000
 _LEAST_PEAK_SECONDS, _GRACE_SECONDS = 10.0, 1.0
 _SMALLER = 0.9
 """Another stage on a smaller network pays when at most this share of the options is left."""
@@ -62,9 +63,12 @@ class Search:
     clock_ended: bool = field(init=False, default=False)
     least_peak_bytes: int | None = field(init=False, default=None)
     _least: LeastPeak | None = field(init=False, default=None)
+    _running: Engine | None = field(init=False, default=None)
+    _engines: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self._started = time.monotonic()
+        self._times, self._prices = np.zeros(0, dtype=np.int64), np.zeros(0)
         order = time_order(self.problem)
         ordered = build_network(self.problem, order)
         self.left = chain(Reduction.renumbered(ordered, order), presolve(ordered))
@@ -147,7 +151,13 @@ class Search:
         )
 
     def _engine(self) -> Engine:
-        engine = Engine(self.left.net, self.seed, self.gap, self.deadline, self._report)
+        net = self.left.net
+        oracle = oracle_for(net, self.seed)
+        seed = self.seed + self._engines  # not the same moves again
+        engine = Engine(net, seed, self.gap, self.deadline, self._report, oracle)
+        self._engines += 1
+        engine.dual.begin_at(self._prices_at(net.times))
+        self._running = engine
         if self.solution is not None:
             lowered = self.left.lower(np.array(self.solution, dtype=np.int64))
             if lowered is not None:
@@ -163,11 +173,25 @@ class Search:
         net = self.left.net
         return max(1, min(_MOST_PATIENCE, _PATIENT_CELLS // (net.option_count + net.cell_count)))
 
+    def _prices_at(self, times: np.ndarray) -> np.ndarray:
+        """Those that the last engine ended with, where the network still has the time."""
+        prices = np.zeros(len(times))
+        _, mine, theirs = np.intersect1d(self._times, times, return_indices=True)
+        prices[theirs] = self._prices[mine]
+        return prices
+
+    def take_unfinished(self) -> None:
+        """Takes what the engine had found when it was interrupted."""
+        if self._running is not None:
+            self._take(self._running)
+
     def _take(self, engine: Engine) -> None:
+        self._running = None
         best = engine.incumbent
         if best is not None and best.cost < self.objective:
             self.offer(tuple(self.left.lift(best.choice).tolist()))
         self.raise_bound(math.inf if engine.infeasible else engine.bound)
+        self._times, self._prices = engine.net.times, engine.dual.best_prices
         self.rounds += engine.rounds
         self.out_of_time = self.out_of_time or engine.out_of_time
         smallest = engine.primal.smallest
@@ -205,5 +229,6 @@ class Search:
                     peak_bytes=self.peak_bytes,
                     solver=NAME,
                     iterations=self.rounds + engine.rounds,
+                    solution=self.solution,
                 )
             )

@@ -3,8 +3,9 @@
 import datetime
 import functools
 import math
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 
 from ortools.math_opt.python import mathopt
 from ortools.util.python.solve_interrupter import SolveInterrupter
@@ -12,6 +13,9 @@ from ortools.util.python.solve_interrupter import SolveInterrupter
 from kiwi.errors import SolverUnavailableError
 from kiwi.solver.answer import MilpAnswer
 from kiwi.solver.quiet import quiet_stdout
+
+_GRACE_SECONDS = 0.5
+"""How long a solver may be late before it is interrupted, and then before it is left alone."""
 
 SOLVER_TYPES = {
     "highs": mathopt.SolverType.HIGHS,
@@ -52,19 +56,46 @@ def solve_with_mathopt(
         model_params=mathopt.ModelSolveParameters(solution_hints=hints),
         interrupter=None if solver == "scip" else interrupter,  # its event handler fails
     )
-    with ThreadPoolExecutor(1) as pool:  # native code in this thread would hold Ctrl-C back
-        future = pool.submit(call)
+    future = _in_thread(call)  # native code in this thread would hold Ctrl-C back
+    try:
+        return _answer(_awaited(future, max(time_limit_seconds, 0.01), interrupter))
+    except TimeoutError:
+        return MilpAnswer(None, -math.inf, True)
+    except KeyboardInterrupt:
+        interrupter.interrupt()
+        raise
+    except Exception as error:  # MathOpt lets whatever its binding raises through
+        raise SolverUnavailableError(
+            f"The solver {solver!r} failed: {error}",
+            cause="it does not take this model, or is not part of this OR-tools",
+            suggestion='use solver="auto"',
+        ) from error
+
+
+def _in_thread(call: Callable[[], mathopt.SolveResult]) -> "Future[mathopt.SolveResult]":
+    """Runs `call` in a thread that nothing waits for."""
+    future: Future[mathopt.SolveResult] = Future()
+
+    def run() -> None:
         try:
-            return _answer(future.result())
-        except KeyboardInterrupt:
-            interrupter.interrupt()
-            raise
-        except Exception as error:  # MathOpt lets whatever its binding raises through
-            raise SolverUnavailableError(
-                f"The solver {solver!r} failed: {error}",
-                cause="it does not take this model, or is not part of this OR-tools",
-                suggestion='use solver="auto"',
-            ) from error
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def _awaited(
+    future: "Future[mathopt.SolveResult]", seconds: float, interrupter: SolveInterrupter
+) -> mathopt.SolveResult:
+    """The result, or `TimeoutError` where the solver keeps neither its time limit nor heeds the
+    interruption: it is left alone then. Writing the model for it counts as its time."""
+    try:
+        return future.result(seconds + _GRACE_SECONDS)
+    except TimeoutError:
+        interrupter.interrupt()
+        return future.result(_GRACE_SECONDS)
 
 
 def solve_by_highs(

@@ -14,12 +14,15 @@ Constraints:
 (c) column[e, B]:  sum_A y[e, A, B] = sum_{o in B} x[j, o]
 (d) mem[t]:        sum_{i, o} bytes[i, o, t] x[i, o] <= limit
 
-Forbidden options and pairs get no variable. This is the local polytope of the cost network
+Forbidden options and pairs get no variable. Of (d) only rows that some solution has broken are
+written where all would be many: an option of a node that stands for hundreds holds memory in
+thousands of rows, and writing them took minutes. This is the local polytope of the cost network
 (Schlesinger 1976; Wainwright and Jordan 2008, section 4.1) with rows for memory.
 """
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -43,32 +46,47 @@ SCALED_LIMIT = 1e3
 """Memory rows are scaled to this right-hand side, for the same reason."""
 
 _REPAIR_ROUNDS = 3
+_MOST_TERMS = 200_000
+"""Terms of all rows (d) up to which they are all written at once."""
+_ROW_ROUNDS, _NEW_ROWS = 40, 20
+"""How often broken rows are added, and how many at a time."""
+_BETWEEN_SECONDS = 0.05
+"""The least time that another round of solving is worth beginning with."""
 _BOUND_SAFETY = 1e-7
 """Floating-point MILP solvers prove bounds up to their tolerances; this much is given back."""
 
 
 @dataclass(frozen=True, eq=False)
 class Formulation:
-    """The model, its variables x by (node, option), its rows (d), and the factor that scaled the
-    costs."""
+    """The model, its variables x by (node, option), its rows (d) by position in `Network.times`,
+    and the factor that scaled the costs."""
 
     model: mathopt.Model
     choose: dict[tuple[int, int], mathopt.Variable]
-    memory_rows: list[mathopt.LinearConstraint]
+    memory_rows: dict[int, mathopt.LinearConstraint]
     cost_scale: float
 
 
-def formulate(network: Network, *, integral_pairs: bool = False) -> Formulation:
-    """Writes the model. `integral_pairs` makes y integral too, for solvers that know no other."""
+def formulate(
+    network: Network, *, integral_pairs: bool = False, deadline: float = math.inf
+) -> Formulation:
+    """Writes the model. `integral_pairs` makes y integral too, for solvers that know no other.
+
+    Raises `TimeoutError` at the deadline, a reading of `time.monotonic`.
+    """
     model = mathopt.Model(name="kiwi")
     scale = _cost_scale(network)
     choose = _add_choices(model, network)
     objective = [network_cost * scale * x for network_cost, x in _costs_of(network, choose)]
     for edge in range(network.edge_count):
+        if time.monotonic() > deadline:
+            raise TimeoutError
         objective += _add_pairs(model, network, choose, edge, scale, integral_pairs)
-    rows = _add_memory(model, network, choose)
     model.minimize(mathopt.fast_sum(objective))
-    return Formulation(model, choose, rows, scale)
+    form = Formulation(model, choose, {}, scale)
+    if network.limit_bytes < NO_LIMIT_BYTES and _term_count(network) <= _MOST_TERMS:
+        _add_memory(form, network, range(len(network.times)))
+    return form
 
 
 def solve_milp(
@@ -112,34 +130,46 @@ def solve_network(
 ) -> tuple[np.ndarray | None, float, bool]:
     """The choice found or None, the proven bound (+inf: infeasible), and whether time ran out.
 
-    The memory rows hold up to the solver's tolerance only; where a few bytes too many are held,
-    the rows are tightened by as much and the model is solved again. The bound of the first round
-    holds for the network.
+    Rows of memory that the choice breaks are added, and the model is solved again; each round's
+    bound holds, as that of fewer rows. Rows hold up to the solver's tolerance only: where a few
+    bytes too many are held in spite of one, all rows are tightened by as much, and bounds count no
+    longer.
     """
     deadline = time.monotonic() + time_limit_seconds
-    form = formulate(network, integral_pairs=solver == "cp-sat")
+    try:
+        form = formulate(network, integral_pairs=solver == "cp-sat", deadline=deadline)
+    except TimeoutError:
+        return None, -math.inf, True
+    if hint is not None:
+        _add_memory(form, network, _highest(usage_of(network, hint), 0, form))
     run = solve_with_gurobi if solver == "gurobi" else partial(solve_with_mathopt, solver=solver)
-    excess_bytes = 0
-    bound, timed_out = -math.inf, False
-    for round_index in range(_REPAIR_ROUNDS):
-        _tighten(form, network, excess_bytes)
+    excess_bytes, bound, timed_out = 0, -math.inf, False
+    repairs, additions = 0, 0
+    while repairs < _REPAIR_ROUNDS and additions < _ROW_ROUNDS:
+        left = deadline - time.monotonic()
+        if left < _BETWEEN_SECONDS and additions + repairs:
+            return None, bound, True
         answer = run(
-            form.model,
-            time_limit_seconds=deadline - time.monotonic(),
-            seed=seed,
-            gap=gap,
-            hint=_hint(form, hint),
+            form.model, time_limit_seconds=left, seed=seed, gap=gap, hint=_hint(form, hint)
         )
-        if round_index == 0:
-            bound = _bound(answer, form)
+        if not repairs:
+            bound = max(bound, _bound(answer, form))
         timed_out = timed_out or answer.timed_out
         choice = _read(answer, form, network)
         if choice is None:
             return None, bound, timed_out
-        excess = int(usage_of(network, choice).max(initial=0)) - network.limit_bytes
+        usage = usage_of(network, choice)
+        excess = int(usage.max(initial=0)) - network.limit_bytes
         if excess <= 0:
             return choice, bound, timed_out
-        excess_bytes += excess
+        broken = _highest(usage, network.limit_bytes, form)
+        if len(broken):
+            additions += 1
+            _add_memory(form, network, broken)
+        else:
+            repairs += 1
+            excess_bytes += excess
+        _tighten(form, network, excess_bytes)
     return None, bound, timed_out
 
 
@@ -212,27 +242,38 @@ def _members(classes: np.ndarray, node: int, choose: dict) -> dict[int, list]:
     return members
 
 
-def _add_memory(model: mathopt.Model, network: Network, choose: dict) -> list:
-    """Constraints (d), scaled to `SCALED_LIMIT`."""
-    if network.limit_bytes == NO_LIMIT_BYTES:
-        return []
+def _term_count(network: Network) -> int:
+    return int((network.use_end - network.use_begin).sum())
+
+
+def _highest(usage: np.ndarray, above_bytes: int, form: Formulation) -> np.ndarray:
+    """The highest local maxima of memory use above a level that have no row yet, `_NEW_ROWS` at
+    most, as positions in `Network.times`."""
+    if not len(usage):
+        return np.zeros(0, dtype=np.int64)
+    before, after = np.append(usage[:1] - 1, usage[:-1]), np.append(usage[1:], usage[-1:] - 1)
+    tops = np.flatnonzero((usage > above_bytes) & (usage > before) & (usage >= after))
+    new = np.array([t for t in tops.tolist() if t not in form.memory_rows], dtype=np.int64)
+    return new[np.argsort(-usage[new], kind="stable")][:_NEW_ROWS]
+
+
+def _add_memory(form: Formulation, network: Network, times: Iterable[int]) -> None:
+    """Constraints (d) at these positions in `Network.times`, scaled to `SCALED_LIMIT`."""
     unit = SCALED_LIMIT / max(network.limit_bytes, 1)
-    terms: list[list] = [[] for _ in network.times]
-    for (node, option), x in choose.items():
-        flat = network.option_start[node] + option
-        for use in range(network.use_start[flat], network.use_start[flat + 1]):
-            for t in range(network.use_begin[use], network.use_end[use]):
-                terms[t].append(float(network.use_bytes[use]) * unit * x)
-    limit = network.limit_bytes * unit
-    return [
-        model.add_linear_constraint(mathopt.fast_sum(line) <= limit, name=f"mem[{time}]")
-        for time, line in zip(network.times, terms, strict=True)
-    ]
+    owner = np.repeat(np.arange(network.option_count), np.diff(network.use_start))
+    flat = {network.option_start[node] + o: x for (node, o), x in form.choose.items()}
+    for t in times:
+        here = (network.use_begin <= t) & (t < network.use_end)
+        held = np.bincount(owner[here], network.use_bytes[here])
+        terms = [float(held[o]) * unit * flat[o] for o in np.flatnonzero(held) if o in flat]
+        form.memory_rows[int(t)] = form.model.add_linear_constraint(
+            mathopt.fast_sum(terms) <= network.limit_bytes * unit, name=f"mem[{network.times[t]}]"
+        )
 
 
 def _tighten(form: Formulation, network: Network, excess_bytes: int) -> None:
     unit = SCALED_LIMIT / max(network.limit_bytes, 1)
-    for row in form.memory_rows:
+    for row in form.memory_rows.values():
         row.upper_bound = (network.limit_bytes - excess_bytes) * unit
 
 

@@ -105,6 +105,18 @@ class Primal:
             if self.late:
                 return
 
+    def improve_apart(
+        self, choice: np.ndarray, prices: np.ndarray, scale: float, tries: int
+    ) -> None:
+        """Makes a solution of `choice` without regard to the incumbent, and keeps the better."""
+        kept, self.incumbent = self.incumbent, None
+        try:
+            self.improve_from(choice, prices, scale)
+            self.force(prices, tries)
+        finally:
+            if kept is not None and (self.incumbent is None or kept.cost <= self.incumbent.cost):
+                self.incumbent = kept
+
     def _priced(self, prices: np.ndarray) -> np.ndarray:
         out = np.empty(self.net.option_count)
         priced_costs(self.net, self.unary, prices, out)

@@ -66,7 +66,7 @@ class SolveResult:
 
 @dataclass(frozen=True)
 class Progress:
-    """A state of the search, as given to `on_progress`."""
+    """A state of the search, as given to `on_progress`; `solution` is the best so far."""
 
     seconds: float
     objective: float | None
@@ -74,6 +74,7 @@ class Progress:
     peak_bytes: int | None
     solver: str
     iterations: int
+    solution: tuple[int, ...] | None = None
 
     @property
     def gap(self) -> float | None:

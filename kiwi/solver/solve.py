@@ -18,7 +18,7 @@ from kiwi.solver.toulbar import solve_toulbar
 from kiwi.solver.warm_up import warm_up
 
 DEFAULT_GAP = 1e-3
-_MILP_SHARE = 0.7
+_MILP_SHARE = 0.5
 MOST_CELLS_FOR_MILP = 60_000
 """Options and table cells up to which `auto` hands a gap that stays open to a MILP."""
 
@@ -131,6 +131,7 @@ def _searched(request: Request, *, close: bool) -> SolveResult:
     except KeyboardInterrupt:
         if not request.any_time:
             raise
+        search.take_unfinished()
         search.clock_ended, message = True, "Interrupted."
     return search.result(message)
 
@@ -254,4 +255,5 @@ def _as_progress(result: SolveResult) -> Progress:
         result.peak_bytes,
         result.solver,
         result.iterations,
+        result.solution,
     )

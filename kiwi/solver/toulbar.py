@@ -19,6 +19,7 @@ from pytoulbar2 import CFN
 from pytoulbar2.pytoulbar2 import tb2
 
 from kiwi.solver.bundle import Bundle
+from kiwi.solver.dual import Oracle
 from kiwi.solver.engine import LEAST_SCALE, forbidden_cost
 from kiwi.solver.network import Network, build_network
 from kiwi.solver.outcome import conclude
@@ -35,6 +36,9 @@ _RESOLUTION = 2**50
 """Integer costs of a priced network: at most this for one assignment without forbidden pairs."""
 _BACKTRACKS = 20_000
 """toulbar2 gives up on one round after this many, with the bound it has by then."""
+_ORACLE_BACKTRACKS = 2_000
+MOST_CELLS_FOR_ORACLE = 300_000
+"""Options and table cells of a network up to which it is an oracle for others."""
 
 
 def solve_toulbar(
@@ -67,6 +71,19 @@ def solve_toulbar(
         deterministic=not relaxation.primal.late,
         least_peak_bytes=None if smallest is None else smallest.peak_bytes,
     )
+
+
+def oracle_for(net: Network, seed: int) -> Oracle | None:
+    """toulbar2 for the priced networks of another search, where they are small enough. Backtracks
+    end it, not the clock, and it propagates by nothing that may take long (no virtual arc
+    consistency)."""
+    if net.option_count + net.cell_count > MOST_CELLS_FOR_ORACLE:
+        return None
+
+    def solved(unary: np.ndarray, table: np.ndarray) -> tuple[np.ndarray | None, float]:
+        return solve_priced(net, unary, table, seed, None, _ORACLE_BACKTRACKS, vac=0)
+
+    return solved
 
 
 class _Relaxation:
@@ -132,16 +149,25 @@ class _Relaxation:
 
 
 def solve_priced(
-    net: Network, unary: np.ndarray, table: np.ndarray, seed: int, seconds: float
+    net: Network,
+    unary: np.ndarray,
+    table: np.ndarray,
+    seed: int,
+    seconds: float | None,
+    backtracks: int = _BACKTRACKS,
+    *,
+    vac: int = 1,
 ) -> tuple[np.ndarray | None, float]:
     """The assignment found (or None), and a proven lower bound, of the network without memory.
 
-    `unary` and `table` are finite costs of options and of table cells.
+    `unary` and `table` are finite costs of options and of table cells. Without a limit of `seconds`
+    toulbar2 sets no timer, and leaves Ctrl-C to Python.
     """
     scale, shift = _scale(net, unary, table)
     with _own_interrupts():
-        solver = CFN(ubinit=None, resolution=0, vac=1, seed=seed + 1, verbose=-1)
-        tb2.option.backtrackLimit = _BACKTRACKS
+        solver = CFN(ubinit=None, resolution=0, vac=vac, seed=seed + 1, verbose=-1)
+        tb2.option.backtrackLimit = backtracks
+        tb2.option.DEE = 0  # as virtual arc consistency, it was seen not to end on 14 small nodes
         for i in range(net.node_count):
             size = int(net.option_start[i + 1] - net.option_start[i])
             solver.AddVariable(f"x{i}", range(size))
@@ -156,7 +182,8 @@ def solve_priced(
         found = None
         try:
             with contextlib.suppress(solver.Contradiction, solver.SolverOut):
-                found = solver.Solve(timeLimit=max(1, math.ceil(seconds)))
+                limit = 0 if seconds is None else max(1, math.ceil(seconds))
+                found = solver.Solve(timeLimit=limit)
         finally:
             # `Solve` leaves its timer running if it raises. The signal's handler allocates memory:
             # sent to another solver's thread while that does, it never returns.

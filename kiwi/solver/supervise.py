@@ -1,0 +1,87 @@
+"""Ends a command at its time limit, and on SIGTERM, whatever its compiled loops are doing.
+
+Python runs a signal's handler only when the compiled loop or foreign solver in hand returns. So
+the work is done in a forked process, which writes its best solution whenever it finds one; this
+process waits, and kills it where it is late.
+"""
+
+import mmap
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+
+_GRACE_SECONDS, _SIGNAL_GRACE_SECONDS = 0.5, 1.0
+"""How long after its time limit, or after a signal, the work may go on."""
+_POLL_SECONDS = 0.02
+_KILLED_WITHOUT_SOLUTION = 1
+
+
+class Supervisor:
+    """Runs a command's work in a process that can be ended.
+
+    **Arguments:**
+
+    - `deadline`: when the time limit ends, a reading of `time.monotonic`.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self._kill_at = deadline + _GRACE_SECONDS
+        self._is_written = mmap.mmap(-1, 1)  # shared with the forked process
+
+    def note_written(self) -> None:
+        """Told by the work that its best solution is in its file."""
+        self._is_written[0] = 1
+
+    def run(self, work: Callable[[], int]) -> int:
+        """The exit status of `work`; 0 where it was killed with its best solution written."""
+        if not hasattr(os, "fork"):
+            return work()
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            _work_and_exit(work)
+        return self._wait(child)
+
+    def _wait(self, child: int) -> int:
+        def pass_on(number: int, _: FrameType | None) -> None:
+            os.kill(child, number)
+            self._kill_at = min(self._kill_at, time.monotonic() + _SIGNAL_GRACE_SECONDS)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, pass_on)
+        while True:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return max(os.waitstatus_to_exitcode(status), 0) if os.WIFEXITED(status) else 1
+            if time.monotonic() > self._kill_at:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return 0 if self._is_written[0] else _KILLED_WITHOUT_SOLUTION
+            time.sleep(_POLL_SECONDS)
+
+
+def _work_and_exit(work: Callable[[], int]) -> None:
+    status = 1
+    try:
+        status = work()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def interrupt_once() -> None:
+    """From now on the first SIGTERM or SIGINT raises `KeyboardInterrupt`, and later ones nothing:
+    what is found by then is to be written."""
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for each in signals:
+        signal.signal(each, handler)
