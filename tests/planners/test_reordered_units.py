@@ -223,7 +223,7 @@ def test_what_is_held_from_the_start_is_as_many_buffers_as_results():
     def step(x):
         return x - 0.1 * jax.grad(lambda x: pooled(jnp.tanh(x) @ jnp.ones((8, 8))))(x)
 
-    plan = kiwi.plan(step, array(8, 16, 16, 8), mesh_shape=(1,), verify=None)
+    plan = kiwi.plan(step, array(8, 16, 16, 8), mesh_shape=(1,), verify=None, profile="cpu")
     given = _given(plan)
     held = [b for b in steps_of_units(given.planning, given.kept).buffers if b.first < 0]
     assert [b.bytes for b in held] == [4 * 8 * 16 * 16 * 8] * 4

@@ -211,7 +211,7 @@ def test_a_file_without_a_section_is_refused_even_if_its_digest_fits(path, tmp_p
     ("section", "key", "message"),
     [
         ("estimate", "peak_bytes", "estimate.peak_bytes is 'much', not a whole number"),
-        ("hardware", "platform", "platform='much' is neither"),
+        ("hardware", "memory_bytes", "hardware.memory_bytes is 'much', not a whole number"),
         ("mesh", "device_order", "device_order is 'much', not a list"),
         ("operators", "trips", "operators[0].trips is 'much', not a whole number"),
     ],

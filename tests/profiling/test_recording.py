@@ -66,7 +66,7 @@ def test_saved_plans_keep_their_shares_and_load(gpt_plan, tmp_path):
     assert found.estimate.step_seconds == gpt_plan.estimate.step_seconds
     old = dict(saved.document)
     old["estimate"] = {k: v for k, v in old["estimate"].items() if k != "time_shares"}
-    assert estimate_of(old) == replace(found.estimate, held=(), time_shares={})
+    assert estimate_of(old) == replace(found.estimate, buffers=(), time_shares={})
 
 
 def test_an_axis_length_that_was_not_measured_is_analytic_and_noted():
