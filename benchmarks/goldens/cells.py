@@ -174,19 +174,9 @@ def _estimate(estimate: Any) -> Data:
     return {
         **_scalars(estimate),
         "memory_bytes": digest(estimate.memory_bytes),
-        "held": digest(
-            [
-                (h.kind, h.index, [tuple(map(int, _interval(i))) for i in h.intervals])
-                for h in estimate.held
-            ]
-        ),
         "time_shares": {k: _number(v) for k, v in sorted(estimate.time_shares.items())},
         "collectives": _uses(estimate.collective_uses),
     }
-
-
-def _interval(interval: Any) -> tuple[Any, Any, Any]:
-    return interval.start, interval.end, interval.bytes
 
 
 def _compiled(plan: kiwi.Plan) -> Data | None:
