@@ -218,6 +218,8 @@ def _search(ends, ties, buffers, limit, aim, tries, heat, seed, anew):
         if tried % 2:
             run = _run_near(order, ends, worst[np.random.randint(2)])
         low, high = _room(run, at, ties)
+        if low > high:  # what the given order does not keep leaves no room
+            continue
         source, target = at[run], np.random.randint(low, high + 1)
         if source == target:
             continue
