@@ -14,6 +14,7 @@ from benchmarks.programs.recipes import Recipe
 from kiwi.errors import InfeasibleBudgetError, KiwiError
 from kiwi.mesh import hardware
 from kiwi.mesh.hardware import Link
+from kiwi.planners.registry import planner_named
 
 TOLERANCE = {"float32": 2e-4, "bfloat16": 6e-2}
 """Largest difference of a result, relative to its largest element and 1e-2."""
@@ -73,6 +74,7 @@ def check(recipe: Recipe) -> Outcome:
         mesh_shape=recipe.mesh_shape,
         donate_argnums=donated,
         planner=recipe.planner,
+        open_loops=planner_named(recipe.planner).opens_loops,
         profile=SHARING,
         verify="cpu" if recipe.verify else None,
         time_limit_seconds=TIME_LIMIT_SECONDS,

@@ -1,5 +1,6 @@
 """How a search is ended from outside: signals, its time limit, solvers that heed neither."""
 
+import gzip
 import json
 import signal
 import subprocess
@@ -13,7 +14,6 @@ import pytest
 
 from benchmarks.solver.contest import check
 from kiwi.solver import Edge, Interval, Node, Problem, evaluate, mathopt_run, milp, solve, warm_up
-from kiwi.solver.contest import write_contest
 from kiwi.solver.engine import Engine
 from kiwi.solver.network import build_network
 from tests.solver.test_problem import worked_problem
@@ -36,6 +36,22 @@ def knotted_problem(count: int = 30) -> Problem:
         Edge(i, j, rng.integers(0, 50, (6, 6)) * 1.0) for i in range(count) for j in range(i)
     )
     return Problem(nodes, edges, int(sizes.mean() * count * 0.8), count)
+
+
+def write_contest(problem: Problem, path: Path) -> None:
+    """Writes a problem of whole costs, in which a node holds memory in one interval of time."""
+    used = [[sum(use.bytes for use in option) for option in node.usage] for node in problem.nodes]
+    spans = [[node.usage[0][0].start, node.usage[0][0].end] for node in problem.nodes]
+    costs = [node.costs.astype(int).tolist() for node in problem.nodes]
+    pairs = [[edge.tail, edge.head] for edge in problem.edges]
+    tables = [np.asarray(edge.costs).astype(int).ravel().tolist() for edge in problem.edges]
+    body = {
+        "name": "knotted",
+        "nodes": {"intervals": spans, "costs": costs, "usages": used},
+        "edges": {"nodes": pairs, "costs": tables},
+        "usage_limit": problem.limit_bytes,
+    }
+    path.write_bytes(gzip.compress(json.dumps({"problem": body}).encode()))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
