@@ -8,6 +8,7 @@ import pytest
 import kiwi
 from kiwi.errors import InfeasibleBudgetError
 from kiwi.planners.paper_models import PAPER_MODELS
+from tests.helpers.planning import array
 
 FORMULATED_PLANNERS = [planner.name for planner in PAPER_MODELS]
 WIDTH, BATCH = 64, 2048
@@ -65,3 +66,36 @@ def test_without_a_limit_nothing_is_recomputed_and_time_is_that_of_the_evaluator
 def test_infeasible_budgets_name_what_cannot_be_met(planner):
     with pytest.raises(InfeasibleBudgetError, match="memory held while"):
         _planned(planner, "100KiB").plan(*_arguments())
+
+
+STACK = ([array(1024, 1024)] * 5, array(4096, 1024))
+
+
+def stacked_step(weights, x):
+    def loss(weights):
+        y = x
+        for weight in weights:
+            y = jnp.tanh(y @ weight)
+        return jnp.mean(y**2)
+
+    return [w - 0.1 * g for w, g in zip(weights, jax.grad(loss)(weights), strict=True)]
+
+
+def _is_met(planned, verify):
+    try:
+        plan = planned.with_options(verify=verify).plan(*STACK)
+    except InfeasibleBudgetError:
+        return False
+    return plan.fits
+
+
+@pytest.mark.parametrize("share", [0.8, 0.6])
+@pytest.mark.parametrize("planner", ["kiwi-full", "kiwi-reduced", "joint"])
+def test_a_budget_is_met_or_refused_alike_with_and_without_a_check(planner, share):
+    """One memory account: unchecked, the models accepted at 60 % what the compiler refuses."""
+    planned = kiwi.jit(
+        stacked_step, mesh_shape=(1, 4), profile="v100-sxm2", verify="cpu", donate_argnums=0
+    )
+    budget = int(share * planned.plan(*STACK).compiled.peak_bytes)
+    limited = planned.with_options(planner=planner, memory_budget=budget)
+    assert _is_met(limited, None) == _is_met(limited, "cpu")
