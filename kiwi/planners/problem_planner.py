@@ -300,10 +300,8 @@ class ProblemSearch:
     def _plan_in(self, ordered: Ordered, found: SolveResult) -> Plan:
         """The plan of a solution in another order, not yet compiled."""
         plan = self._planner.plan_of(self._step, ordered.solved, found, self._budget_bytes)
-        held_bytes = max(plan.estimate.memory_bytes)
-        estimate = replace(plan.estimate, peak_bytes=max(held_bytes, ordered.needed_bytes))
-        answer = replace(found, peak_bytes=held_bytes)
-        return replace(plan, estimate=estimate, solve_result=answer)
+        answer = replace(found, peak_bytes=max(plan.estimate.memory_bytes))
+        return replace(plan, solve_result=answer)
 
     def _corrected(self, limit_bytes: int) -> PlanningProblem:
         """The problem with what was learnt as one more node, whose only option holds it."""

@@ -9,8 +9,7 @@ from kiwi.planners.planner import Planner
 from kiwi.planners.two_stage import TwoStage
 from kiwi.planners.xla import Xla
 
-DEFAULT_PLANNER = "joint"
-JOINT = Joint(DEFAULT_PLANNER, "sharding and recomputation together", (ALPA, *RULE_BASED))
+JOINT = Joint("joint", "sharding and recomputation together", (ALPA, *RULE_BASED))
 
 PLANNERS: dict[str, Planner] = {}
 """Every planner by name, in the order in which they are listed."""

@@ -57,7 +57,6 @@ class Dual:
     best_prices: np.ndarray = field(init=False)
     bound: float = field(init=False, default=-np.inf)
     choice: np.ndarray = field(init=False)
-    evaluations: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         net = self.net
@@ -89,7 +88,6 @@ class Dual:
                 best = max(best, self._sweep(priced, forward, rent))
             if best - before <= _CONVERGED * abs(best):
                 break
-        self.evaluations += 1
         forest_descent(self.net, self._work, self.table, priced, self.choice, 2)
         if self.asking:
             best = max(best, self._asked(priced, rent))

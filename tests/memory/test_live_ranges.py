@@ -1,33 +1,18 @@
 """When buffers are alive, case by case of `kiwi.memory.live_ranges`."""
 
 import jax
-import jax.numpy as jnp
 import pytest
 
-from kiwi.hlo.graph import Phase
 from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs, runs_of
 from kiwi.memory.residency import residencies
 from kiwi.xla.cpu.compiler import CPU
-from tests.helpers.planning import array, units_of
-
-W, X = array(16, 16), array(8, 16)
-
-
-def loss(w, x):
-    """Three layers, of which the middle one can be recomputed."""
-    for _ in range(3):
-        x = jnp.tanh(x @ w)
-    return (x * x).sum()
+from tests.helpers.planning import units_of
+from tests.helpers.three_layers import W, X, forward_tanhs, loss
 
 
 @pytest.fixture(scope="module")
 def units():
     return units_of(jax.value_and_grad(loss), W, X)
-
-
-def forward_tanhs(units):
-    names = [e.name for e in units.graph.program.equations]
-    return [u for u in units.units if names[u.root] == "tanh" and u.phase is Phase.FORWARD]
 
 
 def held(buffers, size):

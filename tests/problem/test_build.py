@@ -14,25 +14,12 @@ from kiwi.memory.residency import Residency, residencies
 from kiwi.mesh import TensorSharding
 from kiwi.solver import evaluate, solve
 from tests.helpers.planning import array, problem_of, units_of
-
-W, X = array(16, 16), array(8, 16)
-
-
-def loss(w, x):
-    """Three layers, so that the middle one can be recomputed from the first, or in a chain."""
-    for _ in range(3):
-        x = jnp.tanh(x @ w)
-    return (x * x).sum()
+from tests.helpers.three_layers import W, X, forward_tanhs, loss
 
 
 @pytest.fixture(scope="module")
 def units():
     return units_of(jax.value_and_grad(loss), W, X)
-
-
-def forward_tanhs(units):
-    names = [e.name for e in units.graph.program.equations]
-    return [u for u in units.units if names[u.root] == "tanh" and u.phase is Phase.FORWARD]
 
 
 def test_forward_values_read_backward_may_be_kept_or_recomputed(units):
