@@ -76,6 +76,8 @@ class TargetOptions:
     - `profile`: the hardware to price for, a name of the catalogue (`kiwi.mesh.CATALOGUE`) or
       a `kiwi.mesh.Hardware`; or a `kiwi.mesh.ProfileTable` of measurements, the path of a
       saved one (any text that ends with ".json"), or the name of one that comes with Kiwi.
+    - `topology`: of TPUs, the chips of a slice along each of its dimensions, "2x4" or "4x4x4"; by
+      default the most compact one of as many devices as the mesh has.
     """
 
     mesh_shape: Sequence[int] | None = field(
@@ -90,6 +92,10 @@ class TargetOptions:
     profile: str | Path | Hardware | ProfileTable = field(
         default="h100-sxm",
         metadata=_flag("--profile", "hardware, see `kiwi hardware` ({default}); or TABLE.json"),
+    )
+    topology: str | None = field(
+        default=None,
+        metadata=_flag("--topology", "chips of a TPU slice, e.g. 2x4 (default: the most compact)"),
     )
     axis_names: Sequence[str] | None = field(
         default=None,
@@ -118,7 +124,7 @@ class TargetOptions:
         """
         if self.mesh is None:
             shape = (jax.device_count(),) if self.mesh_shape is None else self.mesh_shape
-            found = DeviceMesh.create(shape, table.hardware, self.axis_names)
+            found = DeviceMesh.create(shape, table.hardware, self.axis_names, self.topology)
         elif self.mesh_shape is not None or self.axis_names is not None:
             raise InvalidArgumentError(
                 "Both mesh and mesh_shape or axis_names are given.",
@@ -157,7 +163,7 @@ class SearchOptions:
       relative to its step time.
     - `seed`: same arguments, same seed, same plan, unless the time limit ended the search.
     - `verify`: "cpu" compiles the planned step for virtual CPU devices ("cuda" for the
-      profile's GPUs, without a GPU; "device" for the attached devices), fills
+      profile's GPUs, "tpu" for its TPUs, without one; "device" for the attached devices), fills
       `Plan.compiled`, and plans again under a tighter limit while the compiled peak is over
       the budget. None plans without compiling.
     - `respect_user_checkpoint`: by default, the recomputation that `jax.checkpoint` in `fun` asks
@@ -258,6 +264,7 @@ class OptionTypes(TypedDict, total=False):
     mesh: Mesh | None
     memory_budget: int | str | None
     profile: str | Path | Hardware | ProfileTable
+    topology: str | None
     axis_names: Sequence[str] | None
     planner: str
     solver: str

@@ -28,7 +28,7 @@ from benchmarks.provenance import commit
 
 _MODELS = flags.DEFINE_list("models", list(MODELS), "Models of benchmarks.fidelity.models.")
 _MESHES = flags.DEFINE_list("meshes", ["1x1", "1x4", "2x4", "8x1"], "Mesh shapes.")
-_TARGETS = flags.DEFINE_list("targets", ["cpu"], 'Targets of verify: "cpu", "cuda".')
+_TARGETS = flags.DEFINE_list("targets", ["cpu"], 'Targets of verify: "cpu", "cuda", "tpu".')
 _SHARES = flags.DEFINE_list("shares", ["80", "60", "45"], "Budgets, in % of the free peak.")
 _REMATS = flags.DEFINE_list(
     "remats", ["none", "full", "dots"], "jax.checkpoint in steps by hand; empty for none of these."

@@ -11,6 +11,7 @@ from kiwi.mesh.hardware import Hardware, Link
 from kiwi.mesh.hardware import hardware as find_hardware
 from kiwi.mesh.profile_table import ProfileTable
 from kiwi.mesh.sharding import TensorSharding
+from kiwi.mesh.topology import Topology
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh, PartitionSpec
@@ -33,6 +34,8 @@ class DeviceMesh:
     - `hardware`: the kind of device.
     - `device_order`: for each position, row-major, the index of its device in the list of
       devices that the mesh is laid over; None means 0, 1, ... See `kiwi.mesh.assignment`.
+    - `topology`: the chips of TPUs, whose list of devices is in the order of their coordinates;
+      None for others.
     - `table`: what was measured on such devices, priced before `hardware` and `links`; or None.
 
     At most three axes may be larger than 1; axes of size 1 are free and are never planned with.
@@ -45,6 +48,7 @@ class DeviceMesh:
     links: tuple[Link, ...]
     hardware: Hardware
     device_order: tuple[int, ...] | None = None
+    topology: Topology | None = None
     # Not hashed, since meshes are keys of caches and tables are long; still compared.
     table: ProfileTable | None = field(default=None, hash=False, repr=False)
 
@@ -69,6 +73,7 @@ class DeviceMesh:
         shape: Sequence[int],
         hardware: Hardware | str,
         axis_names: Sequence[str] | None = None,
+        topology: str | None = None,
     ) -> "DeviceMesh":
         """A mesh whose links follow from the hardware.
 
@@ -83,7 +88,9 @@ class DeviceMesh:
         if axis_names is None:
             axis_names = _default_names(shape)
         entry = find_hardware(hardware) if isinstance(hardware, str) else hardware
-        return cls(shape, tuple(axis_names), _axis_links(shape, entry), entry)
+        links = _axis_links(shape, entry)
+        chips = _topology(shape, entry, topology)
+        return cls(shape, tuple(axis_names), links, entry, topology=chips)
 
     @classmethod
     def from_jax(cls, mesh: "Mesh | AbstractMesh", hardware: Hardware | str) -> "DeviceMesh":
@@ -141,9 +148,31 @@ class DeviceMesh:
                 "jax, or set XLA_FLAGS=--xla_force_host_platform_device_count="
                 f"{self.size}.",
             )
+        if self.topology is not None:
+            devices = self.topology.ordered(devices)
         chosen = [devices[index] for index in self.device_order or range(self.size)]
         grid = np.asarray(chosen, dtype=object).reshape(self.shape)
         return Mesh(grid, self.axis_names, axis_types=(AxisType.Auto,) * len(self.shape))
+
+
+def _topology(shape: tuple[int, ...], hardware: Hardware, text: str | None) -> Topology | None:
+    """The chips of TPUs: as the text says, or as few as will do."""
+    wiring, count = hardware.interconnect, prod(shape)
+    if wiring is None:
+        if text is None:
+            return None
+        raise InvalidMeshError(
+            f"topology={text!r} is given, and {hardware.name!r} is no TPU.",
+            suggestion="profile='v5e' or another TPU.",
+        )
+    found = Topology.of_devices(count, wiring) if text is None else Topology.parse(text)
+    if found.device_count(wiring) != count:
+        raise InvalidMeshError(
+            f"A mesh of shape {shape} has {count} devices, topology={text!r} has "
+            f"{found.device_count(wiring)}.",
+            suggestion="A mesh_shape of as many devices, or no topology.",
+        )
+    return found
 
 
 def _axis_links(shape: tuple[int, ...], hardware: Hardware) -> tuple[Link, ...]:

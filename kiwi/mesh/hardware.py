@@ -13,6 +13,7 @@ from importlib.resources import files
 
 from kiwi.codec import from_plain
 from kiwi.errors import InvalidArgumentError, UnknownProfileError
+from kiwi.mesh.topology import Interconnect
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Hardware:
       matmuls, and kernels bound by memory, reach.
     - `source`: the public documents that the figures come from.
     - `analytic`: True if from documents, False if measured on such a machine.
-    - `platform`: jax's name for such devices, "gpu" or "cpu": which of XLA's compilers makes
+    - `interconnect`: of TPUs, how their chips are connected; None for others.
+    - `platform`: jax's name for such devices, "gpu", "cpu" or "tpu": which of XLA's compilers makes
       their programs (`kiwi.xla.compilers`).
     - `target_config`: what XLA:GPU says of the device (`GpuTargetConfigProto` as text), where
       the machine was asked; None means that of the catalogue, see `kiwi.xla.gpu.target_config`.
@@ -90,6 +92,7 @@ class Hardware:
     target_config: str | None = None
     platform: str = "gpu"
     host_bandwidth_bytes_per_second: float = 16e9
+    interconnect: Interconnect | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_second", dict(self.flops_per_second))

@@ -4,13 +4,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
 from kiwi.mesh import DeviceMesh, Hardware
 from kiwi.xla.compile.worker import process_ahead
+from kiwi.xla.read.buffer_assignment import HOST_ONLY
 from kiwi.xla.read.compiled_program import CompiledProgram, read_compiled
 from kiwi.xla.rules.base import Rules
 from kiwi.xla.step import Step
@@ -27,6 +28,7 @@ class Compiler(ABC):
       compiles with.
     - `rules`: what it does with a program, as far as memory and communication depend on it.
     - `has_host_memory`: whether it tells host memory from device memory.
+    - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Compiler(ABC):
     check_options: Mapping[str, Any]
     rules: Rules
     has_host_memory: bool = True
+    other_memories: Mapping[int, str] = field(default_factory=lambda: HOST_ONLY)
 
     @abstractmethod
     def compile(self, step: Step) -> CompiledProgram:

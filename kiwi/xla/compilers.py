@@ -11,8 +11,9 @@ from kiwi.xla.cpu.compiler import CPU
 from kiwi.xla.gpu.compiler import GPU
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
+from kiwi.xla.tpu.compiler import TPU
 
-COMPILERS = {compiler.name: compiler for compiler in (CPU, GPU)}
+COMPILERS = {compiler.name: compiler for compiler in (CPU, GPU, TPU)}
 
 ATTACHED = "device"
 """Names the compiler of jax's default devices, which then compiles for these devices."""

@@ -11,7 +11,7 @@ from kiwi.mesh import DeviceMesh, hardware
 from kiwi.xla.compilers import COMPILERS, compile_for, of_platform, predicted_compiler
 from tests.helpers.planning import array
 
-H100, PROCESSOR = hardware("h100-sxm"), hardware("cpu")
+H100, PROCESSOR, V5E = hardware("h100-sxm"), hardware("cpu"), hardware("v5e")
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,8 @@ H100, PROCESSOR = hardware("h100-sxm"), hardware("cpu")
         ("device", H100, "cpu"),  # the devices that are attached here
         (None, H100, "cuda"),
         (None, PROCESSOR, "cpu"),
+        ("tpu", V5E, "tpu"),
+        (None, V5E, "tpu"),
     ],
 )
 def test_the_check_settles_what_is_predicted_and_else_the_profile(verify, profile, name):
@@ -29,18 +31,18 @@ def test_the_check_settles_what_is_predicted_and_else_the_profile(verify, profil
 
 
 def test_a_name_that_is_no_compiler_is_refused():
-    with pytest.raises(InvalidArgumentError, match="'tpu' is not a target") as caught:
-        kiwi.plan(lambda x: x, array(8), mesh_shape=(2,), verify="tpu")
+    with pytest.raises(InvalidArgumentError, match="'rocm' is not a target") as caught:
+        kiwi.plan(lambda x: x, array(8), mesh_shape=(2,), verify="rocm")
     assert "'cuda'" in caught.value.suggestion
     with pytest.raises(InvalidArgumentError):
         compile_for("rocm", kiwi.plan(lambda x: x, array(8), mesh_shape=(2,)).step)
 
 
 def test_a_platform_without_rules_is_no_gpu():
-    with pytest.raises(CompilerUnavailableError, match="platform 'tpu'"):
-        of_platform("tpu")
-    mesh = DeviceMesh.create((2,), replace(H100, platform="tpu"))
-    with pytest.raises(CompilerUnavailableError, match="platform 'tpu'"):
+    with pytest.raises(CompilerUnavailableError, match="platform 'neuron'"):
+        of_platform("neuron")
+    mesh = DeviceMesh.create((2,), replace(H100, platform="neuron"))
+    with pytest.raises(CompilerUnavailableError, match="platform 'neuron'"):
         kiwi.plan(lambda x: x + 1, array(8), mesh=mesh, verify=None)
     assert kiwi.plan(lambda x: x + 1, array(8), mesh=mesh, verify="cpu").fits
 

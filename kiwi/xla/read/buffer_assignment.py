@@ -22,8 +22,8 @@ _FORWARDS = frozenset({"tuple", "get-tuple-element", "opt-barrier", "bitcast", "
 """Instructions whose results are their operands, under another name."""
 
 _CARRIES = _FORWARDS | {"copy", "copy-start", "copy-done"}
-_HOST_COLOR = 5
-"""Of the host's memory: `Layout::kHostMemorySpace` of `xla/layout.h`."""
+HOST_ONLY: Mapping[int, str] = {5: "host"}
+"""Memories that are not the device's, by color: `Layout::kHostMemorySpace` of `xla/layout.h`."""
 
 _MOST_HOPS = 16
 """Through instructions without metadata of their own."""
@@ -91,10 +91,12 @@ class BufferSizes:
     alias_bytes: int
 
 
-def read_memory(module: bytes, assignment: bytes) -> CompiledMemory:
+def read_memory(
+    module: bytes, assignment: bytes, other_memories: Mapping[int, str] = HOST_ONLY
+) -> CompiledMemory:
     """Reads a serialised `HloModuleProto` and `BufferAssignmentProto`."""
     program = _Program(parse_module(module))
-    buffers = parse_buffer_assignment(assignment)
+    buffers = _on_device(parse_buffer_assignment(assignment), other_memories)
     temporaries, always = _places(program, buffers)
     curve = _curve(len(program.order), temporaries, sum(b.bytes for b in always))
     peak = int(np.argmax(curve)) if len(curve) else 0
@@ -109,14 +111,24 @@ def read_memory(module: bytes, assignment: bytes) -> CompiledMemory:
     )
 
 
-def read_sizes(assignment: bytes) -> BufferSizes:
+def read_elsewhere(assignment: bytes, other_memories: Mapping[int, str]) -> dict[str, int]:
+    """By name, the bytes in other memories than the device's."""
+    found: dict[str, int] = {}
+    for allocation in parse_buffer_assignment(assignment).buffer_allocations:
+        if allocation.color in other_memories and not allocation.is_thread_local:
+            name = other_memories[allocation.color]
+            found[name] = found.get(name, 0) + allocation.size
+    return found
+
+
+def read_sizes(assignment: bytes, other_memories: Mapping[int, str] = HOST_ONLY) -> BufferSizes:
     """Reads a serialised `BufferAssignmentProto`."""
-    buffers = parse_buffer_assignment(assignment)
-    on_device = _on_device(buffers)
-    arguments = [a for a in on_device if a.is_entry_computation_parameter]
+    buffers = _on_device(parse_buffer_assignment(assignment), other_memories)
+    allocations = buffers.buffer_allocations
+    arguments = [a for a in allocations if a.is_entry_computation_parameter]
     return BufferSizes(
         sum(a.size for a in arguments),
-        sum(a.size for a in on_device if a.maybe_live_out),
+        sum(a.size for a in allocations if a.maybe_live_out),
         _allocated_bytes(buffers),
         sum(a.size for a in arguments if a.maybe_live_out),
     )
@@ -198,7 +210,7 @@ def _places(program: _Program, assignment: Any) -> tuple[list[LiveBuffer], list[
         for b in assignment.logical_buffers
     }
     temporaries, always = [], []
-    for allocation in _on_device(assignment):
+    for allocation in assignment.buffer_allocations:
         if allocation.is_thread_local or allocation.is_constant:
             continue
         if _is_temporary(allocation):
@@ -218,12 +230,15 @@ def _is_temporary(allocation: Any) -> bool:
 
 
 def _allocated_bytes(assignment: Any) -> int:
-    return sum(a.size for a in _on_device(assignment) if _is_temporary(a))
+    return sum(a.size for a in assignment.buffer_allocations if _is_temporary(a))
 
 
-def _on_device(assignment: Any) -> list[Any]:
-    """The allocations in device memory; XLA calls memory spaces colors."""
-    return [a for a in assignment.buffer_allocations if a.color != _HOST_COLOR]
+def _on_device(assignment: Any, other_memories: Mapping[int, str]) -> Any:
+    """The assignment without the allocations in other memories; XLA numbers them by color."""
+    found = [a for a in assignment.buffer_allocations if a.color not in other_memories]
+    del assignment.buffer_allocations[:]
+    assignment.buffer_allocations.extend(found)
+    return assignment
 
 
 def _lives(program: _Program, assignment: Any) -> dict[int, tuple[int, int]]:

@@ -30,6 +30,9 @@ COLLECTIVE_KINDS = (
     "collective-permute",
 )
 
+_SCATTERS = "all-reduce-scatter"
+"""Names of the computations that XLA:TPU fuses an all-reduce and a slice to: its reduce-scatter."""
+
 Groups = frozenset[frozenset[int]]
 
 _ITEM_BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
@@ -89,7 +92,7 @@ def read_axis_uses(
     """
     axes_of = _AxesOfGroups(tuple(mesh_shape), tuple(axis_names))
     found: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
-    for line, runs in lines_with_runs(hlo_text):
+    for line, runs, computation in lines_with_runs(hlo_text):
         match = _COLLECTIVE.search(line)
         if match is None:
             continue
@@ -97,6 +100,8 @@ def read_axis_uses(
         if axes == ():
             continue
         size = _buffer_bytes(kind, match["type"], bool(match["start"]), line, axes_of.device_count)
+        if kind == "all-reduce" and computation.startswith(_SCATTERS):
+            kind = "reduce-scatter"
         use = CollectiveUse(runs, runs * size)
         found[kind, axes] = found.get((kind, axes), CollectiveUse(0, 0)) + use
     return axis_uses(found)

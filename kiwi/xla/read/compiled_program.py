@@ -1,14 +1,16 @@
 """What the compiler made of a plan: memory and collectives, read from the compiled program."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kiwi.mesh import DeviceMesh
 from kiwi.xla.compile.dump import Dump
 from kiwi.xla.read.buffer_assignment import (
+    HOST_ONLY,
     BufferSizes,
     CompiledMemory,
+    read_elsewhere,
     read_memory,
     read_sizes,
 )
@@ -24,6 +26,7 @@ class CompiledProgram:
     - `collective_uses`: by kind and mesh axes, largest first.
     - `compile_seconds`: wall time of the compilation.
     - `memory`: what is alive when; None where the compiler does not report its buffers.
+    - `bytes_elsewhere`: by name the bytes in memories that are not the device's, e.g. "host".
     """
 
     target: str
@@ -35,6 +38,7 @@ class CompiledProgram:
     collective_uses: tuple[AxisUse, ...]
     compile_seconds: float
     memory: CompiledMemory | None = None
+    bytes_elsewhere: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:
@@ -65,11 +69,21 @@ def read_compiled(
     return _program(compiled.as_text(), sizes, memory, mesh, target, compile_seconds)
 
 
-def read_dump(dump: Dump, mesh: DeviceMesh, target: str, compile_seconds: float) -> CompiledProgram:
-    """Reads what XLA has written of a program, for devices in the order of `mesh`."""
-    memory = read_memory(dump.module, dump.assignment)
-    sizes = read_sizes(dump.assignment)
-    return _program(dump.text, sizes, memory, mesh, target, compile_seconds)
+def read_dump(
+    dump: Dump,
+    mesh: DeviceMesh,
+    target: str,
+    compile_seconds: float,
+    other_memories: Mapping[int, str] = HOST_ONLY,
+) -> CompiledProgram:
+    """Reads what XLA has written of a program, for devices in the order of `mesh`.
+
+    `other_memories`: as of `Compiler`.
+    """
+    memory = read_memory(dump.module, dump.assignment, other_memories)
+    sizes = read_sizes(dump.assignment, other_memories)
+    program = _program(dump.text, sizes, memory, mesh, target, compile_seconds)
+    return replace(program, bytes_elsewhere=read_elsewhere(dump.assignment, other_memories))
 
 
 def _program(

@@ -16,16 +16,16 @@ _BODY = re.compile(r"\bbody=%(?P<name>[\w.\-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(?P<count>\d+)"\}')
 
 
-def lines_with_runs(hlo_text: str) -> Iterator[tuple[str, int]]:
-    """Each line of a module's text, with how often its instruction runs.
+def lines_with_runs(hlo_text: str) -> Iterator[tuple[str, int, str]]:
+    """Each line of a module's text, with how often its instruction runs, and its computation.
 
-    Lines outside of any computation count once.
+    Lines outside of any computation count once, and have none ("").
     """
     computations = _computations(hlo_text)
     runs = _runs(computations)
     for name, lines in computations:
         for line in lines:
-            yield line, runs.get(name, 1)
+            yield line, runs.get(name, 1), name or ""
 
 
 def _computations(hlo_text: str) -> list[tuple[str | None, list[str]]]:

@@ -30,7 +30,7 @@ ENTRY %main (p: f32[]) -> f32[] {
 
 
 def test_loops_multiply_and_calls_add():
-    runs = {line.split()[0]: count for line, count in lines_with_runs(MODULE) if "=" in line}
+    runs = {line.split()[0]: count for line, count, _ in lines_with_runs(MODULE) if "=" in line}
     assert runs["%v"] == runs["ROOT"] == 1
     assert runs["%w"] == runs["%b"] == 3
     assert runs["%u"] == 1, "a loop of unknown length counts once"
@@ -38,4 +38,4 @@ def test_loops_multiply_and_calls_add():
 
 
 def test_lines_outside_of_computations_count_once():
-    assert list(lines_with_runs("%a = f32[] add(%p)")) == [("%a = f32[] add(%p)", 1)]
+    assert list(lines_with_runs("%a = f32[] add(%p)")) == [("%a = f32[] add(%p)", 1, "")]

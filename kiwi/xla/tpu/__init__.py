@@ -1,0 +1,1 @@
+"""XLA:TPU for Google's TPUs, without a TPU."""

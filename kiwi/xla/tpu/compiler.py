@@ -1,0 +1,126 @@
+"""XLA:TPU compiles for TPUs that need not be attached.
+
+The wheel libtpu (the extra `aot-tpu`) holds the whole compiler. It reaches the buffer assignment in
+seconds, and would generate code for minutes.
+"""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from math import prod
+from typing import Any
+
+from kiwi.codec import from_plain, to_plain
+from kiwi.errors import CompilerUnavailableError
+from kiwi.mesh import Hardware
+from kiwi.mesh.topology import Interconnect, Topology
+from kiwi.xla.compile.dump import dump_options, dumped
+from kiwi.xla.compile.worker import answer_elsewhere
+from kiwi.xla.compiler import Compiler
+from kiwi.xla.read.compiled_program import CompiledProgram, read_dump
+from kiwi.xla.step import ExportedStep, Step
+from kiwi.xla.tpu.options import TPU_CHECK_OPTIONS, TPU_COMPILER_OPTIONS
+from kiwi.xla.tpu.rules import TpuRules
+
+_INSTALL = 'pip install "kiwi-planner[aot-tpu]"'
+
+_WITHOUT_A_TPU = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # Its lock is for one TPU; there is none.
+    "TPU_SKIP_MDS_QUERY": "1",  # A machine in the cloud would be asked what TPU it has.
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # Any: the topology is given.
+}
+"""Environment under which libtpu says nothing and asks nobody."""
+
+_HOST_BOUNDS = (2, 2, 1)
+"""Chips of one host, where a topology consists of such."""
+
+
+class TpuCompiler(Compiler):
+    """XLA:TPU, as libtpu brings it."""
+
+    def compile(self, step: Step) -> CompiledProgram:
+        """Compiles for the chips of the mesh's topology.
+
+        **Raises:** as `check_available`; `CompileCheckError` if the compilation fails.
+        """
+        mesh, wiring = step.mesh, _interconnect(step.mesh.hardware)
+        check_libtpu()
+        topology = mesh.topology or Topology.of_devices(mesh.size, wiring)
+        options = {
+            "interconnect": to_plain(wiring),
+            "topology": to_plain(topology),
+            "order": mesh.device_order or list(range(mesh.size)),
+        }
+        return from_plain(answer_elsewhere(compiled_there, step, "tpu", options), CompiledProgram)
+
+    def check_available(self, hardware: Hardware) -> None:
+        """Raises `CompilerUnavailableError` if libtpu is missing, or the hardware is no TPU."""
+        _interconnect(hardware)
+        check_libtpu()
+
+
+TPU = TpuCompiler(
+    "tpu",
+    ("tpu",),
+    TPU_COMPILER_OPTIONS,
+    TPU_CHECK_OPTIONS,
+    TpuRules(),
+    other_memories={1: "VMEM", 5: "host"},
+)
+
+
+def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
+    """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
+    wiring = from_plain(options["interconnect"], Interconnect)
+    devices = compile_only_devices(wiring, from_plain(options["topology"], Topology))
+    ordered = [devices[k] for k in options["order"]]
+    told = {**TPU.check_options, **dump_options(folder)}
+    started = time.monotonic()
+    dump = dumped(lambda: step.compile(ordered, told), folder, "after_optimizations")
+    seconds = time.monotonic() - started
+    return to_plain(read_dump(dump, step.mesh, TPU.name, seconds, TPU.other_memories))
+
+
+def compile_only_devices(wiring: Interconnect, topology: Topology) -> Sequence[Any]:
+    """The devices of a topology in the order of their coordinates; nothing can run on them."""
+    os.environ.update(_WITHOUT_A_TPU)
+    from jax.experimental import topologies
+
+    bounds = (*topology.extents, 1, 1)[:3]
+    is_whole = all(extent % host == 0 for extent, host in zip(bounds, _HOST_BOUNDS, strict=True))
+    config = {} if wiring.chip_config is None else {"chip_config_name": wiring.chip_config}
+    found = topologies.get_topology_desc(
+        platform="tpu",
+        topology_name=f"{wiring.generation}:{topology}",
+        chips_per_host_bounds=_HOST_BOUNDS if is_whole else (1, 1, 1),
+        num_slices=topology.slices,
+        **config,
+    )
+    assert len(found.devices) == topology.slices * prod(bounds) * wiring.devices_per_chip
+    return topology.ordered(found.devices)
+
+
+def check_libtpu() -> None:
+    """Raises `CompilerUnavailableError` unless libtpu is there."""
+    if find_spec("libtpu") is None:
+        raise CompilerUnavailableError(
+            "XLA:TPU's compiler is not installed.",
+            cause="The distribution libtpu is not there.",
+            suggestion=f"{_INSTALL}, or verify='cpu'.",
+        )
+
+
+def _interconnect(hardware: Hardware) -> Interconnect:
+    """How the hardware's chips are connected.
+
+    **Raises:** `CompilerUnavailableError` if it is no TPU.
+    """
+    if hardware.interconnect is None:
+        raise CompilerUnavailableError(
+            f"XLA:TPU does not compile for the profile {hardware.name!r}.",
+            cause="It is no TPU of the catalogue, and describes no chips of its own.",
+            suggestion="profile='v5e' or another TPU; or verify='cpu'.",
+        )
+    return hardware.interconnect

@@ -1,0 +1,64 @@
+"""The check by XLA:TPU without a TPU: what it finds, and what it says where it cannot work."""
+
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+import kiwi
+from examples import gpt, mlp
+from kiwi.errors import CompilerUnavailableError
+from kiwi.xla.tpu import compiler
+
+needs_compiler = pytest.mark.skipif(
+    find_spec("libtpu") is None, reason="the extra aot-tpu is not installed"
+)
+
+
+def plan(module: Any, **options: Any) -> kiwi.Plan:
+    config = module.SIZES["tiny"]
+    state, batch = module.abstract_state(config), module.abstract_batch(config)
+    step = module.make_train_step(config)
+    defaults = {"mesh_shape": (2, 4), "profile": "v5e", "verify": "tpu", "donate_argnums": 0}
+    return kiwi.plan(step, state, batch, **{**defaults, **options})
+
+
+@needs_compiler
+@pytest.mark.parametrize("profile", ["v4", "v5e", "v5p", "v6e", "tpu7x"])
+def test_a_plan_is_checked_by_the_compiler_of_its_tpu(profile: str):
+    found = plan(mlp, profile=profile)
+    compiled = found.compiled
+    assert compiled is not None and compiled.target == "tpu" and found.fits
+    assert compiled.memory is not None
+    # What lives at the peak, and what the heap wastes then, is all that is allocated.
+    held = max(compiled.memory.curve_bytes) + compiled.memory.fragmentation_bytes
+    assert held == compiled.peak_bytes
+    assert {u for u in compiled.memory.units if u >= 0}
+
+
+@needs_compiler
+def test_collectives_are_those_planned_and_kept_in_the_file(tmp_path: Any):
+    found = plan(gpt)
+    assert found.compiled is not None
+    assert {u.axes for u in found.compiled.collective_uses} <= {("x",), ("y",), ("x", "y")}
+    path = tmp_path / "plan.json"
+    found.save(path)
+    assert kiwi.load_plan(path).mesh.topology == found.mesh.topology
+
+
+@needs_compiler
+def test_plans_are_checked_at_the_same_time_and_in_silence(capfd: pytest.CaptureFixture[str]):
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda shape: plan(mlp, mesh_shape=shape), [(2, 4), (8,)]))
+    assert all(found.compiled is not None for found in both)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_libtpu_or_a_tpu_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(CompilerUnavailableError, match="h100-sxm"):
+        plan(mlp, profile="h100-sxm")
+    monkeypatch.setattr(compiler, "find_spec", lambda name: None)
+    with pytest.raises(CompilerUnavailableError, match="not installed") as caught:
+        plan(mlp)
+    assert "aot-tpu" in str(caught.value)
