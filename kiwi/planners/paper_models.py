@@ -25,7 +25,8 @@ from kiwi.problem.translation import copies_that_follow
 from kiwi.sizes import format_bytes
 from kiwi.solver import SolveResult, SolveStatus
 from kiwi.solver.formulations import Answer, ShardedGraph, solve_formulation
-from kiwi.solver.formulations.solve import DEFAULT_SOLVER, PROGRAM_SOLVERS
+from kiwi.solver.formulations.solve import DEFAULT_SOLVER
+from kiwi.solver.mathopt_run import MODEL_SOLVERS
 from kiwi.solver.schedule import Schedule
 
 
@@ -66,7 +67,7 @@ class PaperModel(Planner):
             graph,
             limit_bytes,
             self.model,
-            solver=settings.solver if settings.solver in PROGRAM_SOLVERS else DEFAULT_SOLVER,
+            solver=settings.solver if settings.solver in MODEL_SOLVERS else DEFAULT_SOLVER,
             time_limit_seconds=settings.time_limit_seconds / MOST_ROUNDS,
             seed=settings.seed,
             gap=settings.gap,
@@ -104,14 +105,14 @@ class PaperModel(Planner):
 def _solve_result(solution: tuple[int, ...], answer: Answer) -> SolveResult:
     assert answer.priced is not None
     return SolveResult(
-        answer.status,
-        solution,
-        answer.seconds,
-        answer.bound_seconds,
-        answer.solve_seconds,
-        answer.solver,
-        answer.priced.peak_bytes,
-        answer.message,
+        status=answer.status,
+        solution=solution,
+        objective=answer.seconds,
+        bound=answer.bound_seconds,
+        seconds=answer.solve_seconds,
+        solver=answer.solver,
+        peak_bytes=answer.priced.peak_bytes,
+        message=answer.message,
         deterministic=answer.status is SolveStatus.OPTIMAL,
     )
 

@@ -239,12 +239,11 @@ def solve_result_of(saved: Document) -> SolveResult:
     bounds = saved["bounds"]
     bound = bounds["bound_seconds"]
     return SolveResult(
-        SolveStatus(bounds["status"]),
-        None,
-        bounds["objective_seconds"],
-        float("-inf") if bound is None else bound,
-        0.0,
-        bounds["solver"],
+        status=SolveStatus(bounds["status"]),
+        seconds=0.0,
+        objective=bounds["objective_seconds"],
+        bound=float("-inf") if bound is None else bound,
+        solver=bounds["solver"],
         peak_bytes=saved["estimate"]["peak_bytes"],
         message=bounds["message"],
         deterministic=bounds["deterministic"],

@@ -11,6 +11,7 @@ with the best solution so far. The exit status is 0 with a solution, 1 without o
 import argparse
 import functools
 import json
+import math
 import os
 import sys
 import time
@@ -19,8 +20,7 @@ from pathlib import Path
 
 from kiwi.errors import KiwiError
 from kiwi.solver.contest import read_contest
-from kiwi.solver.evaluate import evaluate
-from kiwi.solver.problem import Problem
+from kiwi.solver.outcome import OnProgress
 from kiwi.solver.result import Progress, SolveResult, SolveStatus
 from kiwi.solver.solve import DEFAULT_GAP, SOLVERS, solve
 from kiwi.solver.supervise import Supervisor, interrupt_once
@@ -55,7 +55,7 @@ def _run(
         warm_up()  # on the clock here, which runs from the start of the process
         margin = _MARGIN_SECONDS + _MARGIN_SECONDS_PER_NODE * len(problem.nodes)
         left = options.time_limit - (time.monotonic() - started) - margin
-        tell: list[Callable[[Progress], None]] = [] if options.quiet else [_Printer(started)]
+        tell: list[OnProgress] = [] if options.quiet else [_Printer(started)]
         if options.out is not None:
             tell.append(_Writer(options.out, on_written))
         result = solve(
@@ -75,13 +75,10 @@ def _run(
         print("Interrupted before there was a solution.", file=sys.stderr)
         return 130
     _print_result(result)
-    if options.out is not None:
-        _write(options.out, _document(problem, result))
-        on_written()
     return 0 if result.solution is not None else 1
 
 
-def _tell_all(listeners: Sequence[Callable[[Progress], None]], state: Progress) -> None:
+def _tell_all(listeners: Sequence[OnProgress], state: Progress) -> None:
     for listener in listeners:
         listener(state)
 
@@ -114,41 +111,35 @@ def _started() -> float:
 
 
 class _Writer:
-    """Writes every better solution, so that it is there however the process ends."""
+    """Writes every better solution, so that it is there however the process ends, and the result.
+    Never leaves half a document."""
 
     def __init__(self, path: Path, on_written: Callable[[], None]) -> None:
         self._path, self._on_written = path, on_written
         self._last: float | None = None
 
     def __call__(self, state: Progress) -> None:
-        if state.solution is None or state.objective == self._last:
+        if state.objective == self._last and not isinstance(state, SolveResult):
             return
         self._last = state.objective
-        _write(
-            self._path,
-            {
-                "solution": list(state.solution),
-                "objective": state.objective,
-                "bound": _finite(state.bound),
-                "gap": state.gap,
-                "peak": state.peak_bytes,
-                "status": SolveStatus.FEASIBLE.value,
-                "deterministic": False,
-                "limit_met": True,
-            },
-        )
+        part = self._path.with_name(self._path.name + ".part")
+        part.write_text(json.dumps(_document(state)) + "\n")
+        part.replace(self._path)
         self._on_written()
 
 
-def _write(path: Path, document: dict) -> None:
-    """Never leaves half a document."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(document) + "\n")
-    part.replace(path)
-
-
-def _finite(bound: float) -> float | None:
-    return bound if abs(bound) < float("inf") else None
+def _document(state: Progress) -> dict:
+    ended = isinstance(state, SolveResult)
+    document = {
+        "solution": state.solution,
+        "objective": state.objective,
+        "bound": state.bound if math.isfinite(state.bound) else None,
+        "gap": state.gap,
+        "peak": state.peak_bytes,
+        "status": (state.status if ended else SolveStatus.FEASIBLE).value,
+        "deterministic": ended and state.deterministic,
+    }
+    return document if state.solution is None else {**document, "limit_met": True}
 
 
 class _Printer:
@@ -187,21 +178,6 @@ def _print_result(result: SolveResult) -> None:
         print(f"The least peak found is {result.least_peak_bytes} bytes.")
     if not result.deterministic:
         print("The clock ended the search: another run may find another solution.")
-
-
-def _document(problem: Problem, result: SolveResult) -> dict:
-    document = {
-        "solution": None if result.solution is None else list(result.solution),
-        "objective": result.objective,
-        "bound": _finite(result.bound),
-        "gap": result.gap,
-        "peak": result.peak_bytes,
-        "status": result.status.value,
-        "deterministic": result.deterministic,
-    }
-    if result.solution is not None:
-        document["limit_met"] = evaluate(problem, result.solution).feasible
-    return document
 
 
 if __name__ == "__main__":

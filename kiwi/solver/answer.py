@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from ortools.math_opt.python import mathopt
 
+Hint = Mapping[mathopt.Variable, float] | None
+"""Values of variables to begin with."""
+
 
 @dataclass(frozen=True, eq=False)
 class MilpAnswer:

@@ -14,7 +14,7 @@ import numpy as np
 from kiwi.solver.dual import Dual, Oracle
 from kiwi.solver.network import Network
 from kiwi.solver.primal import Incumbent, Primal
-from kiwi.solver.result import OPTIMAL_GAP, relative_gap
+from kiwi.solver.result import is_closed
 from kiwi.solver.search import seed_random
 
 _FIRST_SWEEPS = 15
@@ -79,7 +79,7 @@ class Engine:
         best = self.incumbent
         if best is None:
             return self.infeasible
-        return relative_gap(best.cost, self.bound) <= max(self.gap, OPTIMAL_GAP)
+        return is_closed(best.cost, self.bound, self.gap)
 
     def run(
         self, most_rounds: int, most_idle_rounds: int, *, force: bool, least_rounds: int = 0

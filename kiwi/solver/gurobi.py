@@ -4,21 +4,15 @@ The wheel of gurobipy comes with a licence for at most 2000 variables and 2000 c
 """
 
 import math
-from collections.abc import Mapping
 
 from ortools.math_opt.python import mathopt
 
 from kiwi.errors import SolverUnavailableError
-from kiwi.solver.answer import MilpAnswer
+from kiwi.solver.answer import Hint, MilpAnswer
 
 
 def solve_with_gurobi(
-    model: mathopt.Model,
-    *,
-    time_limit_seconds: float,
-    seed: int,
-    gap: float,
-    hint: Mapping[mathopt.Variable, float] | None,
+    model: mathopt.Model, seconds: float, seed: int, gap: float, hint: Hint
 ) -> MilpAnswer:
     """Solves `model`, a minimisation without quadratic terms.
 
@@ -33,7 +27,7 @@ def solve_with_gurobi(
     try:
         with gurobipy.Env(params={"OutputFlag": 0}) as env, gurobipy.Model(env=env) as copy:
             variables = _copy_model(gurobipy, model, copy, hint)
-            copy.Params.TimeLimit = max(time_limit_seconds, 0.01)
+            copy.Params.TimeLimit = seconds
             copy.Params.Seed = seed
             copy.Params.MIPGap = gap
             copy.Params.Threads = 1

@@ -7,6 +7,7 @@ is presolved again, and often much smaller; its bound counts up to the cost of t
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,10 +17,10 @@ from kiwi.solver.evaluate import evaluate
 from kiwi.solver.least_peak import LeastPeak, least_peak
 from kiwi.solver.network import build_network
 from kiwi.solver.order import time_order
-from kiwi.solver.outcome import OnProgress, conclude
+from kiwi.solver.outcome import conclude
 from kiwi.solver.presolve import Reduction, chain, presolve
-from kiwi.solver.problem import Problem
-from kiwi.solver.result import OPTIMAL_GAP, Progress, SolveResult, relative_gap
+from kiwi.solver.request import Request
+from kiwi.solver.result import Progress, SolveResult, is_closed
 from kiwi.solver.toulbar import oracle_for
 
 NAME = "lagrangian"
@@ -47,12 +48,7 @@ class Search:
     - `left`: what is left of the network.
     """
 
-    problem: Problem
-    seed: int
-    gap: float
-    deadline: float
-    on_progress: OnProgress | None = None
-    round_limit: int | None = field(default=None, kw_only=True)
+    request: Request
     solution: tuple[int, ...] | None = field(init=False, default=None)
     objective: float = field(init=False, default=math.inf)
     peak_bytes: int | None = field(init=False, default=None)
@@ -67,13 +63,14 @@ class Search:
     _engines: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        self._started = time.monotonic()
         self._times, self._prices = np.zeros(0, dtype=np.int64), np.zeros(0)
-        order = time_order(self.problem)
-        ordered = build_network(self.problem, order)
+        order = time_order(self.request.problem)
+        ordered = build_network(self.request.problem, order)
         self.left = chain(Reduction.renumbered(ordered, order), presolve(ordered))
         if self.left.infeasible:
             self.bound = math.inf
+        if self.request.warm_start is not None:
+            self.offer(self.request.warm_start)
 
     @property
     def settled(self) -> bool:
@@ -82,14 +79,19 @@ class Search:
             return True
         if self.solution is None:
             return False
-        return relative_gap(self.objective, self.bound) <= max(self.gap, OPTIMAL_GAP)
+        return is_closed(self.objective, self.bound, self.request.gap)
 
-    def offer(self, solution: tuple[int, ...]) -> None:
+    def offer(self, solution: Sequence[int]) -> None:
         """Takes a solution of the problem where the referee finds it feasible and better."""
-        priced = evaluate(self.problem, solution)
+        priced = evaluate(self.request.problem, solution)
         if priced.feasible and priced.cost < self.objective:
-            self.solution, self.objective = tuple(int(o) for o in solution), priced.cost
+            self.solution, self.objective = tuple(solution), priced.cost
             self.peak_bytes = priced.peak_bytes
+
+    def offer_lifted(self, choice: np.ndarray | None) -> None:
+        """Offers what a choice of `left` stands for."""
+        if choice is not None:
+            self.offer(self.left.lift(choice).tolist())
 
     def raise_bound(self, bound: float) -> None:
         """Takes a bound on the solutions that are better than `objective`."""
@@ -106,10 +108,11 @@ class Search:
 
     def _find_fitting(self) -> None:
         net = self.left.net
-        half = time.monotonic() + (self.deadline - time.monotonic()) / 2
-        self._least = least_peak(net, self.seed, half, self.least_peak_bytes, net.limit_bytes)
-        if self._least.choice is not None:
-            self.offer(tuple(self.left.lift(self._least.choice).tolist()))
+        half = time.monotonic() + (self.request.deadline - time.monotonic()) / 2
+        self._least = least_peak(
+            net, self.request.seed, half, self.least_peak_bytes, net.limit_bytes
+        )
+        self.offer_lifted(self._least.choice)
 
     def _run_stages(self) -> None:
         for rounds, idle_rounds, force in _STAGES:
@@ -136,10 +139,12 @@ class Search:
         that some assignment was found to need."""
         least = self._least if self.solution is None else None
         if self.solution is None and least is None and not self.left.infeasible:
-            until = min(self.deadline + _GRACE_SECONDS, time.monotonic() + _LEAST_PEAK_SECONDS)
-            least = least_peak(self.left.net, self.seed, until, self.least_peak_bytes)
+            until = min(
+                self.request.deadline + _GRACE_SECONDS, time.monotonic() + _LEAST_PEAK_SECONDS
+            )
+            least = least_peak(self.left.net, self.request.seed, until, self.least_peak_bytes)
         return conclude(
-            self.problem,
+            self.request.problem,
             self.solution,
             self.bound,
             solver=NAME,
@@ -152,9 +157,9 @@ class Search:
 
     def _engine(self) -> Engine:
         net = self.left.net
-        oracle = oracle_for(net, self.seed)
-        seed = self.seed + self._engines  # not the same moves again
-        engine = Engine(net, seed, self.gap, self.deadline, self._report, oracle)
+        oracle = oracle_for(net, self.request.seed)
+        seed = self.request.seed + self._engines  # not the same moves again
+        engine = Engine(net, seed, self.request.gap, self.request.deadline, self._report, oracle)
         self._engines += 1
         engine.dual.begin_at(self._prices_at(net.times))
         self._running = engine
@@ -166,7 +171,9 @@ class Search:
 
     @property
     def _rounds_left(self) -> int:
-        return _ENDLESS if self.round_limit is None else self.round_limit - self.rounds
+        return (
+            _ENDLESS if self.request.round_limit is None else self.request.round_limit - self.rounds
+        )
 
     def _patience(self) -> int:
         """How many times the rounds of a stage: small networks can afford more."""
@@ -187,9 +194,7 @@ class Search:
 
     def _take(self, engine: Engine) -> None:
         self._running = None
-        best = engine.incumbent
-        if best is not None and best.cost < self.objective:
-            self.offer(tuple(self.left.lift(best.choice).tolist()))
+        self._take_best(engine)
         self.raise_bound(math.inf if engine.infeasible else engine.bound)
         self._times, self._prices = engine.net.times, engine.dual.best_prices
         self.rounds += engine.rounds
@@ -215,20 +220,22 @@ class Search:
         self.left = chain(self.left, smaller)
         return shrunk
 
-    def _report(self, engine: Engine) -> None:
+    def _take_best(self, engine: Engine) -> None:
         best = engine.incumbent
         if best is not None and best.cost < self.objective:
-            self.offer(tuple(self.left.lift(best.choice).tolist()))
-        if self.on_progress is not None:
-            found = self.solution is not None
-            self.on_progress(
+            self.offer_lifted(best.choice)
+
+    def _report(self, engine: Engine) -> None:
+        self._take_best(engine)
+        if self.request.on_progress is not None:
+            self.request.on_progress(
                 Progress(
-                    seconds=time.monotonic() - self._started,
-                    objective=self.objective if found else None,
-                    bound=max(self.bound, min(engine.bound, self.objective)),
-                    peak_bytes=self.peak_bytes,
-                    solver=NAME,
-                    iterations=self.rounds + engine.rounds,
-                    solution=self.solution,
+                    time.monotonic() - self.request.started,
+                    self.objective if self.solution is not None else None,
+                    max(self.bound, min(engine.bound, self.objective)),
+                    self.peak_bytes,
+                    NAME,
+                    self.rounds + engine.rounds,
+                    self.solution,
                 )
             )

@@ -1,44 +1,57 @@
-"""A MathOpt model solved by one of the solvers in OR-tools, interruptible by Ctrl-C."""
+"""A MathOpt model solved by Gurobi or one of the solvers in OR-tools, interruptible by Ctrl-C."""
 
 import datetime
 import functools
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from ortools.math_opt.python import mathopt
 from ortools.util.python.solve_interrupter import SolveInterrupter
 
 from kiwi.errors import SolverUnavailableError
-from kiwi.solver.answer import MilpAnswer
+from kiwi.solver.answer import Hint, MilpAnswer
+from kiwi.solver.gurobi import solve_with_gurobi
 from kiwi.solver.quiet import quiet_stdout
 
 _GRACE_SECONDS = 0.5
 """How long a solver may be late before it is interrupted, and then before it is left alone."""
 
-SOLVER_TYPES = {
+_SOLVER_TYPES = {
     "highs": mathopt.SolverType.HIGHS,
     "cp-sat": mathopt.SolverType.CP_SAT,
     "scip": mathopt.SolverType.GSCIP,
 }
+MODEL_SOLVERS = (*_SOLVER_TYPES, "gurobi")
+"""What `solve_model` takes."""
 
 
-def solve_with_mathopt(
+def solve_model(
     model: mathopt.Model,
-    *,
-    solver: str,
-    time_limit_seconds: float,
+    seconds: float,
     seed: int,
     gap: float,
-    hint: Mapping[mathopt.Variable, float] | None,
+    hint: Hint = None,
+    *,
+    solver: str = "highs",
 ) -> MilpAnswer:
-    """Solves `model` with one of `SOLVER_TYPES`.
+    """Solves `model` with one of `MODEL_SOLVERS`, kept off standard output.
 
-    Raises `SolverUnavailableError` where the solver refuses the model.
+    Raises `SolverUnavailableError` where the solver is missing or refuses the model.
     """
+    settings = (max(seconds, 0.01), seed % (1 << 30), gap, hint)
+    with quiet_stdout():
+        if solver == "gurobi":
+            return solve_with_gurobi(model, *settings)
+        return _solve_with_mathopt(model, *settings, solver)
+
+
+def _solve_with_mathopt(
+    model: mathopt.Model, seconds: float, seed: int, gap: float, hint: Hint, solver: str
+) -> MilpAnswer:
     parameters = mathopt.SolveParameters(
-        time_limit=datetime.timedelta(seconds=max(time_limit_seconds, 0.01)),
+        time_limit=datetime.timedelta(seconds=seconds),
         random_seed=seed,
         relative_gap_tolerance=gap,
         threads=1 if solver == "scip" else None,
@@ -51,14 +64,14 @@ def solve_with_mathopt(
     call = functools.partial(
         mathopt.solve,
         model,
-        SOLVER_TYPES[solver],
+        _SOLVER_TYPES[solver],
         params=parameters,
         model_params=mathopt.ModelSolveParameters(solution_hints=hints),
         interrupter=None if solver == "scip" else interrupter,  # its event handler fails
     )
     future = _in_thread(call)  # native code in this thread would hold Ctrl-C back
     try:
-        return _answer(_awaited(future, max(time_limit_seconds, 0.01), interrupter))
+        return _answer(_awaited(future, seconds, interrupter))
     except TimeoutError:
         return MilpAnswer(None, -math.inf, True)
     except KeyboardInterrupt:
@@ -96,25 +109,6 @@ def _awaited(
     except TimeoutError:
         interrupter.interrupt()
         return future.result(_GRACE_SECONDS)
-
-
-def solve_by_highs(
-    model: mathopt.Model,
-    seconds: float,
-    seed: int,
-    gap: float,
-    hint: Mapping[mathopt.Variable, float] | None = None,
-) -> MilpAnswer:
-    """The answer of HiGHS, which is kept off standard output."""
-    with quiet_stdout():
-        return solve_with_mathopt(
-            model,
-            solver="highs",
-            time_limit_seconds=seconds,
-            seed=seed % (1 << 30),
-            gap=gap,
-            hint=hint,
-        )
 
 
 def _answer(result: mathopt.SolveResult) -> MilpAnswer:

@@ -24,19 +24,17 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from ortools.math_opt.python import mathopt
 
-from kiwi.solver.answer import MilpAnswer
-from kiwi.solver.gurobi import solve_with_gurobi
-from kiwi.solver.mathopt_run import solve_with_mathopt
+from kiwi.solver.answer import Hint, MilpAnswer
+from kiwi.solver.mathopt_run import solve_model
 from kiwi.solver.network import NO_LIMIT_BYTES, Network, build_network
 from kiwi.solver.outcome import conclude
 from kiwi.solver.presolve import presolve
 from kiwi.solver.prices import usage_of
-from kiwi.solver.problem import Problem
+from kiwi.solver.request import Request
 from kiwi.solver.result import SolveResult
 
 SCALED_COST = 1e4
@@ -89,44 +87,22 @@ def formulate(
     return form
 
 
-def solve_milp(
-    problem: Problem,
-    *,
-    solver: str,
-    time_limit_seconds: float,
-    seed: int,
-    gap: float,
-    warm_start: tuple[int, ...] | None = None,
-) -> SolveResult:
-    """Presolves `problem`, and solves what is left with one of the MILP solvers."""
+def solve_milp(request: Request) -> SolveResult:
+    """Presolves the problem, and solves what is left with one of the MILP solvers."""
+    problem, start, solver = request.problem, request.warm_start, request.solver
     reduction = presolve(build_network(problem))
     if reduction.infeasible:
         return conclude(problem, None, math.inf, solver=solver)
-    hint = None
-    if warm_start is not None:
-        hint = reduction.lower(np.array(warm_start, dtype=np.int64))
-    choice, bound, timed_out = solve_network(
-        reduction.net,
-        solver=solver,
-        time_limit_seconds=time_limit_seconds,
-        seed=seed,
-        gap=gap,
-        hint=hint,
-    )
-    solution = warm_start if choice is None else reduction.lift(choice).tolist()
+    hint = None if start is None else reduction.lower(np.array(start, dtype=np.int64))
+    choice, bound, timed_out = solve_network(reduction.net, request, hint)
+    solution = start if choice is None else reduction.lift(choice).tolist()
     return conclude(
         problem, solution, bound, solver=solver, iterations=1, deterministic=not timed_out
     )
 
 
 def solve_network(
-    network: Network,
-    *,
-    solver: str,
-    time_limit_seconds: float,
-    seed: int,
-    gap: float,
-    hint: np.ndarray | None = None,
+    network: Network, request: Request, hint: np.ndarray | None = None
 ) -> tuple[np.ndarray | None, float, bool]:
     """The choice found or None, the proven bound (+inf: infeasible), and whether time ran out.
 
@@ -135,23 +111,21 @@ def solve_network(
     bytes too many are held in spite of one, all rows are tightened by as much, and bounds count no
     longer.
     """
-    deadline = time.monotonic() + time_limit_seconds
+    deadline, integral = request.deadline, request.solver == "cp-sat"
     try:
-        form = formulate(network, integral_pairs=solver == "cp-sat", deadline=deadline)
+        form = formulate(network, integral_pairs=integral, deadline=deadline)
     except TimeoutError:
         return None, -math.inf, True
     if hint is not None:
         _add_memory(form, network, _highest(usage_of(network, hint), 0, form))
-    run = solve_with_gurobi if solver == "gurobi" else partial(solve_with_mathopt, solver=solver)
     excess_bytes, bound, timed_out = 0, -math.inf, False
     repairs, additions = 0, 0
     while repairs < _REPAIR_ROUNDS and additions < _ROW_ROUNDS:
         left = deadline - time.monotonic()
         if left < _BETWEEN_SECONDS and additions + repairs:
             return None, bound, True
-        answer = run(
-            form.model, time_limit_seconds=left, seed=seed, gap=gap, hint=_hint(form, hint)
-        )
+        settings = (left, request.seed, request.gap, _hint(form, hint))
+        answer = solve_model(form.model, *settings, solver=request.solver)
         if not repairs:
             bound = max(bound, _bound(answer, form))
         timed_out = timed_out or answer.timed_out
@@ -277,7 +251,7 @@ def _tighten(form: Formulation, network: Network, excess_bytes: int) -> None:
         row.upper_bound = (network.limit_bytes - excess_bytes) * unit
 
 
-def _hint(form: Formulation, choice: np.ndarray | None) -> dict[mathopt.Variable, float] | None:
+def _hint(form: Formulation, choice: np.ndarray | None) -> Hint:
     if choice is None:
         return None
     return {x: float(choice[node] == option) for (node, option), x in form.choose.items()}

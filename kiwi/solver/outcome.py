@@ -28,32 +28,27 @@ def conclude(
     solution by rounding is lowered to it.
     """
     priced = None if solution is None else evaluate(problem, solution)
-    if priced is None or not priced.feasible:
-        proven = bound == math.inf
-        return SolveResult(
-            SolveStatus.INFEASIBLE if proven else SolveStatus.NO_SOLUTION_FOUND,
-            solution=None,
-            objective=None,
-            bound=bound,
-            seconds=0.0,
-            solver=solver,
-            message=message,
-            least_peak_bytes=least_peak_bytes,
-            least_peak_bound_bytes=least_peak_bound_bytes,
-            iterations=iterations,
-            deterministic=deterministic,
-        )
-    bound = min(bound, priced.cost)
-    closed = math.isfinite(bound) and relative_gap(priced.cost, bound) <= OPTIMAL_GAP
+    cost = priced.cost if priced is not None and priced.feasible else math.inf
+    found = math.isfinite(cost)
+    bound = min(bound, cost)
     return SolveResult(
-        SolveStatus.OPTIMAL if closed else SolveStatus.FEASIBLE,
-        solution=tuple(int(option) for option in solution or ()),
-        objective=priced.cost,
+        status=_status(cost, bound),
+        solution=tuple(int(option) for option in solution or ()) if found else None,
+        objective=cost if found else None,
         bound=bound,
         seconds=0.0,
         solver=solver,
-        peak_bytes=priced.peak_bytes,
+        peak_bytes=priced.peak_bytes if priced is not None and found else None,
         message=message,
+        least_peak_bytes=None if found else least_peak_bytes,
+        least_peak_bound_bytes=None if found else least_peak_bound_bytes,
         iterations=iterations,
         deterministic=deterministic,
     )
+
+
+def _status(cost: float, bound: float) -> SolveStatus:
+    if cost == math.inf:
+        return SolveStatus.INFEASIBLE if bound == cost else SolveStatus.NO_SOLUTION_FOUND
+    closed = math.isfinite(bound) and relative_gap(cost, bound) <= OPTIMAL_GAP
+    return SolveStatus.OPTIMAL if closed else SolveStatus.FEASIBLE

@@ -23,38 +23,28 @@ OPTIMAL_GAP = 1e-6
 
 
 @dataclass(frozen=True)
-class SolveResult:
-    """The outcome of one search.
+class Progress:
+    """A state of the search, as given to `on_progress`.
 
     **Attributes:**
 
-    - `status`: a `SolveStatus`. `OPTIMAL` comes only with a bound within `OPTIMAL_GAP`.
-    - `solution`: one option index per node, or None.
+    - `seconds`: wall time of the search.
     - `objective`: cost of the solution (seconds, where the problem's costs are), or None.
     - `bound`: proven lower bound on the cost of every feasible solution; -inf where none is known,
       +inf where the problem is proven infeasible.
-    - `seconds`: wall time of the search.
-    - `solver`: the backend that found it.
     - `peak_bytes`: the largest memory use of the solution, or None.
-    - `message`: anything the caller should know, e.g. that another backend stood in.
-    - `least_peak_bytes`: where no solution meets the limit, the smallest peak that was found.
-    - `least_peak_bound_bytes`: proven: no assignment peaks lower.
+    - `solver`: the backend that found it.
     - `iterations`: rounds, nodes or steps, as the backend counts them.
-    - `deterministic`: False where the clock ended the search, so that another run may differ.
+    - `solution`: one option index per node, or None.
     """
 
-    status: SolveStatus
-    solution: tuple[int, ...] | None
+    seconds: float
     objective: float | None
     bound: float
-    seconds: float
+    peak_bytes: int | None
     solver: str
-    peak_bytes: int | None = None
-    message: str = ""
-    least_peak_bytes: int | None = None
-    least_peak_bound_bytes: int | None = None
     iterations: int = 0
-    deterministic: bool = True
+    solution: tuple[int, ...] | None = None
 
     @property
     def gap(self) -> float | None:
@@ -64,24 +54,29 @@ class SolveResult:
         return relative_gap(self.objective, self.bound)
 
 
-@dataclass(frozen=True)
-class Progress:
-    """A state of the search, as given to `on_progress`; `solution` is the best so far."""
+@dataclass(frozen=True, kw_only=True)
+class SolveResult(Progress):
+    """The outcome of one search: its last state, and why it ended.
 
-    seconds: float
-    objective: float | None
-    bound: float
-    peak_bytes: int | None
-    solver: str
-    iterations: int
-    solution: tuple[int, ...] | None = None
+    **Attributes:**
 
-    @property
-    def gap(self) -> float | None:
-        """As `SolveResult.gap`."""
-        if self.objective is None or math.isinf(self.bound):
-            return None
-        return relative_gap(self.objective, self.bound)
+    - `status`: a `SolveStatus`. `OPTIMAL` comes only with a bound within `OPTIMAL_GAP`.
+    - `message`: anything the caller should know, e.g. that another backend stood in.
+    - `least_peak_bytes`: where no solution meets the limit, the smallest peak that was found.
+    - `least_peak_bound_bytes`: proven: no assignment peaks lower.
+    - `deterministic`: False where the clock ended the search, so that another run may differ.
+    """
+
+    status: SolveStatus
+    message: str = ""
+    least_peak_bytes: int | None = None
+    least_peak_bound_bytes: int | None = None
+    deterministic: bool = True
+
+
+def is_closed(objective: float, bound: float, gap: float) -> bool:
+    """Whether objective and bound lie as close as was asked for."""
+    return relative_gap(objective, bound) <= max(gap, OPTIMAL_GAP)
 
 
 def relative_gap(objective: float, bound: float) -> float:

@@ -26,8 +26,8 @@ from kiwi.solver.outcome import conclude
 from kiwi.solver.presolve import presolve
 from kiwi.solver.prices import cost_of, priced_costs, usage_of
 from kiwi.solver.primal import Primal
-from kiwi.solver.problem import Problem
-from kiwi.solver.result import OPTIMAL_GAP, SolveResult, relative_gap
+from kiwi.solver.request import Request
+from kiwi.solver.result import SolveResult, is_closed
 from kiwi.solver.search import seed_random
 
 _MOST_ROUNDS = 40
@@ -41,30 +41,24 @@ MOST_CELLS_FOR_ORACLE = 300_000
 """Options and table cells of a network up to which it is an oracle for others."""
 
 
-def solve_toulbar(
-    problem: Problem,
-    *,
-    deadline: float,
-    seed: int,
-    gap: float,
-    warm_start: tuple[int, ...] | None = None,
-) -> SolveResult:
+def solve_toulbar(request: Request) -> SolveResult:
     """Rounds of pricing until the gap is closed, nothing improves or the deadline passes."""
+    problem, start = request.problem, request.warm_start
     reduction = presolve(build_network(problem))
     if reduction.infeasible:
         return conclude(problem, None, math.inf, solver="toulbar2")
-    relaxation = _Relaxation(reduction.net, seed, deadline)
-    if warm_start is not None:
-        lowered = reduction.lower(np.array(warm_start, dtype=np.int64))
+    relaxation = _Relaxation(reduction.net, request.seed, request.deadline)
+    if start is not None:
+        lowered = reduction.lower(np.array(start, dtype=np.int64))
         if lowered is not None:
             relaxation.primal.offer(lowered)
-    rounds = relaxation.run(gap)
+    rounds = relaxation.run(request.gap)
     best = relaxation.primal.incumbent
     smallest = relaxation.primal.smallest
     infeasible = best is None and relaxation.bound > relaxation.forbidden
     return conclude(
         problem,
-        warm_start if best is None else reduction.lift(best.choice).tolist(),
+        start if best is None else reduction.lift(best.choice).tolist(),
         math.inf if infeasible else relaxation.bound,
         solver="toulbar2",
         iterations=rounds,
@@ -105,9 +99,7 @@ class _Relaxation:
         idle = 0
         for round_index in range(_MOST_ROUNDS):
             best = self.primal.incumbent
-            closed = best is not None and relative_gap(best.cost, self.bound) <= max(
-                gap, OPTIMAL_GAP
-            )
+            closed = best is not None and is_closed(best.cost, self.bound, gap)
             proven = best is None and self.bound > self.forbidden
             if closed or proven or idle >= _MOST_IDLE_ROUNDS or self.primal.late:
                 return round_index

@@ -16,6 +16,7 @@ from benchmarks.solver.contest import check
 from kiwi.solver import Edge, Interval, Node, Problem, evaluate, mathopt_run, milp, solve, warm_up
 from kiwi.solver.engine import Engine
 from kiwi.solver.network import build_network
+from kiwi.solver.request import Request
 from tests.solver.test_problem import worked_problem
 
 PATIENCE_SECONDS = 300
@@ -109,12 +110,9 @@ def test_what_an_interrupted_round_had_found_is_returned(monkeypatch) -> None:
 
 
 def test_a_model_that_takes_too_long_to_write_is_given_up() -> None:
-    net = build_network(knotted_problem(8))
-    assert milp.solve_network(net, solver="highs", time_limit_seconds=0.0, seed=0, gap=0.0) == (
-        None,
-        -np.inf,
-        True,
-    )
+    problem = knotted_problem(8)
+    late = Request(problem, "highs", time_limit_seconds=1e-9)
+    assert milp.solve_network(build_network(problem), late) == (None, -np.inf, True)
 
 
 def test_a_solver_that_keeps_no_limit_is_left_alone(monkeypatch) -> None:

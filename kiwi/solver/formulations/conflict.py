@@ -13,7 +13,7 @@ from typing import Protocol
 from ortools.math_opt.python import mathopt
 
 from kiwi.errors import SolverUnavailableError
-from kiwi.solver.mathopt_run import solve_by_highs
+from kiwi.solver.mathopt_run import solve_model
 
 SECONDS = 10.0
 """For all relaxations of a model together."""
@@ -59,7 +59,7 @@ def _is_feasible_without(model: mathopt.Model, family: Family, seconds: float) -
             model.delete_linear_constraint(row)
     model.minimize(0.0)
     try:
-        answer = solve_by_highs(model, seconds, seed=0, gap=0.0)
+        answer = solve_model(model, seconds, seed=0, gap=0.0)
     except SolverUnavailableError:
         return None
     if answer.values is not None:

@@ -17,17 +17,13 @@ from kiwi.solver.formulations.reduced import ReducedModel, build_reduced
 from kiwi.solver.formulations.relaxation import solve_relaxation
 from kiwi.solver.formulations.sharded_graph import ShardedGraph
 from kiwi.solver.formulations.staged import StagedModel, build_staged
-from kiwi.solver.gurobi import solve_with_gurobi
-from kiwi.solver.mathopt_run import SOLVER_TYPES, solve_with_mathopt
-from kiwi.solver.quiet import quiet_stdout
+from kiwi.solver.mathopt_run import MODEL_SOLVERS, solve_model
 from kiwi.solver.result import SolveStatus, relative_gap
 from kiwi.solver.solve import solve
 
 DEFAULT_SOLVER = "highs"
 PROVEN_GAP = 1e-6
 """How close to a bound a solution is called optimal at least, relatively."""
-PROGRAM_SOLVERS = (*SOLVER_TYPES, "gurobi")
-"""Solvers that take the integer programs."""
 
 Program = StagedModel | ReducedModel
 Build = Callable[[ShardedGraph, int], Program]
@@ -90,8 +86,8 @@ def solve_formulation(
 
     **Raises:** `UnknownSolverError`, `InvalidProblemError`.
     """
-    if solver not in PROGRAM_SOLVERS:
-        known = ", ".join(repr(s) for s in PROGRAM_SOLVERS)
+    if solver not in MODEL_SOLVERS:
+        known = ", ".join(repr(s) for s in MODEL_SOLVERS)
         raise UnknownSolverError(f"There is no solver {solver!r}.", suggestion=f"One of {known}.")
     if formulation not in FORMULATIONS:
         known = ", ".join(repr(f) for f in FORMULATIONS)
@@ -145,16 +141,14 @@ def _solve_program(
             hint = built.hint(*start)
         if math.isfinite(known.bound_seconds):
             built.add_bound(known.bound_seconds)
-    options = {"time_limit_seconds": seconds, "seed": asked.seed, "gap": asked.gap, "hint": hint}
-    answer = None
-    if solver == "gurobi":
-        try:
-            answer = solve_with_gurobi(built.model, **options)
-        except SolverUnavailableError as error:
-            solver, message = DEFAULT_SOLVER, f"{error.what} HiGHS stood in."
-    if answer is None:
-        with quiet_stdout():
-            answer = solve_with_mathopt(built.model, solver=solver, **options)
+    settings = (built.model, seconds, asked.seed, asked.gap, hint)
+    try:
+        answer = solve_model(*settings, solver=solver)
+    except SolverUnavailableError as error:
+        if solver != "gurobi":
+            raise
+        solver, message = DEFAULT_SOLVER, f"{error.what} HiGHS stood in."
+        answer = solve_model(*settings)
     if answer.infeasible:
         message = " ".join(filter(None, (message, _why(asked, build, built))))
     found = None if answer.values is None else built.read_answer(answer.values)

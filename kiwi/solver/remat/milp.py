@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ortools.math_opt.python import mathopt
 
-from kiwi.solver.mathopt_run import solve_by_highs
+from kiwi.solver.mathopt_run import solve_model
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.schedule import Schedule
@@ -172,7 +172,7 @@ def schedule_of(ranked: RankedGraph, computed: CellValues) -> Schedule:
 
 def solve_stages(built: StagesModel, task: Task) -> Finding:
     """Solves the program by HiGHS and reads the schedule off it."""
-    answer = solve_by_highs(built.model, task.remaining_seconds(), task.seed, gap=1e-9)
+    answer = solve_model(built.model, task.remaining_seconds(), task.seed, gap=1e-9)
     schedule = None
     if answer.values is not None:
         values = {cell: answer.values[each] for cell, each in built.computed.items()}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kiwi.solver.brute_force import solve_brute_force
+from kiwi.solver import solve
 from kiwi.solver.formulations.answer import price
 from kiwi.solver.formulations.joint import build_joint
 from kiwi.solver.formulations.sharded_graph import ShardedGraph
@@ -66,5 +66,6 @@ def _staged_schedules(graph: ShardedGraph) -> Iterator[tuple[int, ...]]:
 
 def joint_seconds(graph: ShardedGraph, limit_bytes: int, *, chains: bool = True) -> float:
     """The least cost of the joint problem, or with Eq. 9 of the reduced one, by enumeration."""
-    result = solve_brute_force(build_joint(graph, limit_bytes, chains=chains).problem)
+    problem = build_joint(graph, limit_bytes, chains=chains).problem
+    result = solve(problem, solver="brute-force")
     return math.inf if result.objective is None else result.objective

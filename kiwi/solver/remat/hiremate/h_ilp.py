@@ -40,7 +40,7 @@ from typing import Any
 
 from ortools.math_opt.python import mathopt
 
-from kiwi.solver.mathopt_run import solve_by_highs
+from kiwi.solver.mathopt_run import solve_model
 from kiwi.solver.remat.hiremate.option import Part
 from kiwi.solver.remat.milp import BUDGET_UNITS
 
@@ -357,7 +357,7 @@ def _add_run_memory(
 def _solved(
     program: _Program, seconds: float, seed: int, hint: Mapping[mathopt.Variable, float] | None
 ) -> Runs | None:
-    answer = solve_by_highs(program.model, seconds, seed, GAP, hint)
+    answer = solve_model(program.model, seconds, seed, GAP, hint)
     if answer.values is None:
         return None
     runs = sorted(cell for cell, each in program.run.items() if answer.values[each] > 0.5)

@@ -1,0 +1,69 @@
+"""What `solve` was asked for: the one argument of every backend."""
+
+import time
+from dataclasses import dataclass, field, replace
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.solver.outcome import OnProgress
+from kiwi.solver.problem import Problem
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of `kiwi.solver.solve`, checked; `started`: a reading of `time.monotonic`.
+
+    Raises `InvalidArgumentError`.
+    """
+
+    problem: Problem
+    solver: str = "auto"
+    time_limit_seconds: float = 60.0
+    seed: int = 0
+    gap: float = 0.0
+    warm_start: tuple[int, ...] | None = None
+    on_progress: OnProgress | None = None
+    until_time_limit: bool = False
+    any_time: bool = False
+    round_limit: int | None = None
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        if self.round_limit is not None and self.round_limit < 1:
+            raise InvalidArgumentError(
+                f"round_limit is {self.round_limit}.",
+                suggestion="give 1 or more, or None for no limit",
+            )
+        if not self.time_limit_seconds > 0:
+            raise InvalidArgumentError(
+                f"time_limit_seconds is {self.time_limit_seconds}.",
+                suggestion="give a positive number",
+            )
+        if not self.gap >= 0:
+            raise InvalidArgumentError(
+                f"gap is {self.gap}.", suggestion="give 0 or a small fraction"
+            )
+        count = len(self.problem.nodes)
+        if self.warm_start is not None and len(self.warm_start) != count:
+            raise InvalidArgumentError(
+                f"warm_start has {len(self.warm_start)} entries for {count} nodes.",
+                suggestion="give one option index per node",
+            )
+
+    @property
+    def deadline(self) -> float:
+        """When the time limit ends, a reading of `time.monotonic`."""
+        return self.started + self.time_limit_seconds
+
+    @property
+    def seconds_left(self) -> float:
+        """Time until the deadline, at least 0."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    def handed_to(self, solver: str, share: float) -> "Request":
+        """The same asked of another solver, in a share of the time that is left."""
+        return replace(
+            self,
+            solver=solver,
+            time_limit_seconds=max(share * self.seconds_left, 1e-9),
+            started=time.monotonic(),
+        )
