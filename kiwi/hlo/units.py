@@ -129,10 +129,28 @@ class UnitGraph:
 
         The unit of an initial carry runs once for all iterations of its loop.
         """
+        is_carry = self.border(unit) == CARRY
+        return self.operand_trips(unit) if is_carry else self.graph.program.trips(unit.loop)
+
+    def operand_trips(self, unit: Unit) -> int:
+        """How often a unit's operands are resharded in a step, without recomputation.
+
+        A loop's initial carries and stacked operands are resharded in front of it.
+        """
         program = self.graph.program
-        if self.border(unit) == CARRY and unit.loop is not None:
-            return program.trips(program.loops[unit.loop].parent)
-        return program.trips(unit.loop)
+        is_entry = self.border(unit) in (CARRY, SLICE) and unit.loop is not None
+        return program.trips(program.loops[unit.loop].parent if is_entry else unit.loop)
+
+    def result_trips(self, value: int) -> int:
+        """How often a value may be resharded in a step for those that take it, without
+        recomputation: units, the next iteration, and the caller."""
+        program = self.graph.program
+        trips = sum(self.operand_trips(self.units[r]) for r in self.readers.get(value, ()))
+        trips += sum(program.trips(loop) for loop in program.next_values.get(value, ()))
+        producer = self.units[self.producer[value]]
+        if self.border(producer) == CARRY:
+            trips += program.trips(producer.loop)
+        return trips + (value in program.result_values)
 
 
 @without_collection

@@ -106,12 +106,15 @@ class LiveRanges:
         return {source: self.first_run[self.units.producer[r]] for r, source in pairs}
 
     def operands_held(self, unit: int) -> tuple[int, int]:
-        """For how long a unit holds its operands: while it runs, or, where it only takes elements
-        of them, until the last iteration ends."""
+        """For how long a unit holds its operands: while it runs, or, where loops take elements of
+        them, until the last of these loops ends."""
         found = self.units.units[unit]
-        if self.units.border(found) == SLICE and found.loop is not None:
-            return self.spans[found.loop]
-        return (self.first_run[unit], self.first_run[unit] + 1)
+        if self.units.border(found) != SLICE or found.loop is None:
+            return (self.first_run[unit], self.first_run[unit] + 1)
+        uses = (self.first_run[use.time] for use in self.units.uses[unit])
+        outer = self.units.graph.program.loops[found.loop].parent
+        last = max(uses, default=self.first_run[unit])
+        return self.spans[found.loop][0], self._until(outer, last) + 1
 
     def of_unit(
         self,

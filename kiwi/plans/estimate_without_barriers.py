@@ -65,7 +65,7 @@ def _copies(solved: Solved) -> Iterator[_Copy]:
 def _seconds(planning: PlanningProblem, copy: _Copy) -> float:
     """Of making the copy once, in every iteration of the loop that reads it."""
     table = planning.resharding_table(copy.value)
-    trips = planning.units.trips(planning.units.units[copy.readers[0]])
+    trips = planning.units.operand_trips(planning.units.units[copy.readers[0]])
     return trips * float(table.seconds_matrix([copy.stored], [copy.wanted])[0, 0])
 
 

@@ -469,7 +469,7 @@ class _Builder:
                     stored,
                     wanted,
                     self._table(value),
-                    self._units.trips(unit),
+                    self._units.operand_trips(unit),
                     is_slice=self._units.border(unit) == SLICE,
                     is_map=self._units.only_maps(unit, value),
                 )
@@ -482,7 +482,7 @@ class _Builder:
         for index, copy in enumerate(self.copies, start=first):
             tail, stored = self._producer(copy.value)
             head, wanted = self._reader(self._unit_nodes[copy.unit], copy.read)
-            trips = self._units.trips(self._units.units[copy.unit])
+            trips = self._units.operand_trips(self._units.units[copy.unit])
             table = self._table(copy.value)
             is_map = self._units.only_maps(self._units.units[copy.unit], copy.value)
             yield self._matrices.edge_into_copy(

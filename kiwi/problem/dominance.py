@@ -3,9 +3,10 @@
 Strategy s is dominated by t if t, with resharding before and after it, does what s does for
 no more time and no more memory:
 
-    own(t) + sum over reads R(s.read -> t.read) + 2 n R(t.result -> s.result) <= own(s)
+    own(t) + m sum over reads R(s.read -> t.read) + 2 n R(t.result -> s.result) <= own(s)
 
-where n counts the readers of the result and the factor 2 covers readers that are recomputed.
+where m and n count how often operands and results are resharded in a step, in all iterations of
+loops, and the factor 2 covers readers that are recomputed.
 Replacing s by t then never makes a plan worse, because resharding costs obey the triangle
 inequality. The typical victim computes a large matmul redundantly along a mesh axis.
 
@@ -41,7 +42,7 @@ def undominated(
     held = np.array([s.result_bytes for s in strategies])
     workspace = np.array([sum(s.buffers_while_running) for s in strategies])
     # detour[s, t]: seconds of doing t where s is wanted.
-    detour = own[None, :] + _reads_seconds(unit, table, strategies)
+    detour = own[None, :] + units.operand_trips(unit) * _reads_seconds(unit, table, strategies)
     detour += _results_seconds(units, unit, table, strategies)
     fits = held[None, :] <= held[:, None]
     fits &= workspace[None, :] <= workspace[:, None]
@@ -83,7 +84,5 @@ def _results_seconds(
     total = np.zeros((len(strategies), len(strategies)))
     for k, value in enumerate(unit.outputs):
         layouts = [s.results[k] for s in strategies]
-        # A result of the function is read once more, by whoever fixed its layout.
-        count = 1 + len(units.readers.get(value, ()))
-        total += 2 * count * table(value).seconds_matrix(layouts, layouts).T
+        total += 2 * units.result_trips(value) * table(value).seconds_matrix(layouts, layouts).T
     return total

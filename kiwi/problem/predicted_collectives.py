@@ -41,16 +41,17 @@ def _of_units(solved: Solved, once_per_layout: bool) -> Iterator[_Found]:
     """Kind, axes, bytes, times."""
     planning, layouts, seen = solved.problem, solved.layouts, set()
     for unit, (strategy, _) in zip(planning.units.units, solved.choices, strict=True):
-        trips = planning.units.trips(unit)
-        times = trips * solved.runs[unit.index]
+        runs = solved.runs[unit.index]
+        times = planning.units.trips(unit) * runs
         for collective in strategy.collectives:
             yield collective.kind, collective.axes, collective.bytes, times
         pairs = zip(unit.rule.reads, strategy.reads, strict=True)
         for read, ((value, _), wanted) in enumerate(pairs):
             key = (value, wanted, unit.loop)
             is_there = once_per_layout and key in seen
-            made = times - trips if (unit.index, read) in solved.kept else times
+            made = runs - ((unit.index, read) in solved.kept)
             if made and not is_there:
+                made *= planning.units.operand_trips(unit)
                 yield from _resharding(planning, value, layouts[value], wanted, made)
             seen.add(key)
 

@@ -72,5 +72,5 @@ def read_resharding_seconds(solved: Solved) -> tuple[float, ...]:
             table, stored = solved.problem.resharding_table(value), solved.layouts[value]
             is_map = units.only_maps(unit, value)
             seconds += float(read_seconds(table, [stored], [wanted], is_map=is_map)[0, 0])
-        found.append(units.trips(unit) * seconds)
+        found.append(units.operand_trips(unit) * seconds)
     return tuple(found)

@@ -55,11 +55,12 @@ class StrategyTable:
             (values[value].shape, str(values[value].dtype), dims) for value, dims in unit.rule.reads
         )
         outputs = tuple(
-            (values[o].shape, str(values[o].dtype), len(self._units.readers.get(o, ())))
+            (values[o].shape, str(values[o].dtype), self._units.result_trips(o))
             for o in unit.outputs
         )
         rule = unit.rule
         factors = (rule.factor_sizes, rule.results, rule.reduction, rule.blocked)
         given = given_layouts(self._units, unit, self._mesh)
         copied = self._rules.copied_operands(self._units, unit)
-        return reads, outputs, factors, given, copied, UnitWork.of(self._units, unit, self._mesh)
+        work = UnitWork.of(self._units, unit, self._mesh)
+        return reads, outputs, factors, given, copied, work, self._units.operand_trips(unit)
