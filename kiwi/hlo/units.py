@@ -137,9 +137,10 @@ class UnitGraph:
 
         A loop's initial carries and stacked operands are resharded in front of it.
         """
-        program = self.graph.program
-        is_entry = self.border(unit) in (CARRY, SLICE) and unit.loop is not None
-        return program.trips(program.loops[unit.loop].parent if is_entry else unit.loop)
+        program, loop = self.graph.program, unit.loop
+        if loop is not None and self.border(unit) in (CARRY, SLICE):
+            loop = program.loops[loop].parent
+        return program.trips(loop)
 
     def result_trips(self, value: int) -> int:
         """How often a value may be resharded in a step for those that take it, without
