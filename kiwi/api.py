@@ -7,7 +7,7 @@ solution ──▶ Plan ── emit ──▶ jax.jit ── compile ──▶ m
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, overload
 
 import jax
@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 
 from kiwi.calls.constraints import Constraints
 from kiwi.calls.host_memory import OnHost, host_arguments
-from kiwi.calls.signature import Call, JitOptions, bind
+from kiwi.calls.signature import Arguments, Call, JitOptions, bind
 from kiwi.calls.traced import Traced
 from kiwi.errors import InvalidArgumentError
 from kiwi.options import (
@@ -27,9 +27,9 @@ from kiwi.options import (
     split,
 )
 from kiwi.planners.planning import check_settings, make_plan, trace_call
+from kiwi.plans.dispatch import REFUSED, Dispatched
 from kiwi.plans.plan import Plan
 from kiwi.plans.processes import check_same_plan
-from kiwi.plans.record import place_leaves
 from kiwi.xla.compilers import prepared
 
 
@@ -93,15 +93,6 @@ def _unwrapped(fun: Any) -> Callable[..., Any]:
     return fun.function if isinstance(fun, PlannedFunction) else fun
 
 
-@dataclass(frozen=True, eq=False)
-class _Compiled:
-    """A plan on concrete devices: `run` takes leaves in `shardings` and returns flat results."""
-
-    plan: Plan
-    shardings: list[jax.sharding.NamedSharding]
-    run: Callable[..., list[Any]]
-
-
 class PlannedFunction:
     """What `kiwi.jit` returns: call it as the function it wraps."""
 
@@ -116,7 +107,8 @@ class PlannedFunction:
         )
         self._traced: dict[Any, Traced] = {}
         self._plans: dict[Any, Plan] = {}
-        self._compiled: dict[Any, _Compiled] = {}
+        self._dispatched: dict[Any, Dispatched] = {}
+        self._latest: Dispatched | None = None
         if options.mesh_shape is not None or options.mesh is not None:
             check_settings(self.settings)
 
@@ -168,18 +160,25 @@ class PlannedFunction:
         return OnHost(host_arguments(call, self.options.constraints or Constraints()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the planned function; plans it first for arguments of a new signature."""
-        call = bind(self.function, self._jit_options, args, kwargs)
-        if call.key not in self._compiled:
+        """Runs the planned function; plans it first for arguments of a new signature.
+
+        The plan that ran last is asked first: `jax.jit` knows by itself whether the arguments are
+        its own.
+        """
+        if self._latest is not None:
+            try:
+                return self._latest.run(*args, **kwargs)
+            except REFUSED:
+                pass  # Another signature, or arguments that have to be moved.
+        arguments = Arguments.of(self.function, self._jit_options, args, kwargs)
+        if arguments.key not in self._dispatched:
+            call = bind(self.function, self._jit_options, args, kwargs)
             jax_mesh = self._concrete_mesh()
             found = self._plan_of(call)
             check_same_plan(found, jax_mesh)
-            shardings = found.leaf_shardings(jax_mesh)
-            self._compiled[call.key] = _Compiled(found, shardings, found.jit(jax_mesh))
-        compiled = self._compiled[call.key]
-        leaves = place_leaves(call.leaves, compiled.shardings)
-        results = compiled.run(*leaves)
-        return jax.tree.unflatten(compiled.plan.trees.out_tree, results)
+            self._dispatched[arguments.key] = Dispatched(found, call, jax_mesh, arguments)
+        self._latest = self._dispatched[arguments.key]
+        return self._latest.move_and_run(arguments)
 
     def _concrete_mesh(self) -> jax.sharding.Mesh:
         """The devices to run on; asked for before planning, so that a lack of them is cheap."""

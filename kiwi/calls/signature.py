@@ -1,5 +1,6 @@
 """Arguments as `jax.jit` treats them: static ones, donated ones, pytrees, given shardings."""
 
+import functools
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,6 +84,63 @@ def _complete(
 
 
 @dataclass(frozen=True, eq=False)
+class Arguments:
+    """A call's arguments as `jax.jit` takes them apart.
+
+    - `leaves`, `tree`: the dynamic arguments, as a pair (positional, by name) in which static
+      positional ones are None; `shapes`: the types of the leaves.
+    - `static`, `static_kwargs`: the static arguments, by position and by name.
+    """
+
+    leaves: Sequence[Any]
+    tree: Any
+    shapes: tuple[jax.ShapeDtypeStruct, ...]
+    static: Mapping[int, Any]
+    static_kwargs: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        fun: Callable[..., Any],
+        options: JitOptions,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> "Arguments":
+        """**Raises:** `InvalidArgumentError` for a leaf that is no array."""
+        static = {i: args[i] for i in options.static_argnums if i < len(args)}
+        static_kwargs = {k: kwargs[k] for k in options.static_argnames if k in kwargs}
+        dynamic = tuple(None if i in static else a for i, a in enumerate(args))
+        dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in static_kwargs}
+        leaves, tree = jax.tree.flatten((dynamic, dynamic_kwargs))
+        shapes = tuple(_shape_of(fun, tree, k, leaf) for k, leaf in enumerate(leaves))
+        return cls(leaves, tree, shapes, static, static_kwargs)
+
+    def put_together(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments with these leaves, static ones included."""
+        positional, keywords = jax.tree.unflatten(self.tree, leaves)
+        full = [self.static.get(i, a) for i, a in enumerate(positional)]
+        return full, {**keywords, **self.static_kwargs}
+
+    @functools.cached_property
+    def key(self) -> Hashable:
+        """What plans are cached by.
+
+        **Raises:** `InvalidArgumentError` for a static argument that cannot be hashed.
+        """
+        types = tuple((s.shape, s.dtype, s.weak_type) for s in self.shapes)
+        static = tuple(sorted(self.static.items())), tuple(sorted(self.static_kwargs.items()))
+        key = (self.tree, types, *static)
+        try:
+            hash(key)
+        except TypeError as error:
+            raise InvalidArgumentError(
+                f"A static argument cannot be hashed: {error}.",
+                suggestion="Static arguments must be hashable, as in jax.jit.",
+            ) from error
+        return key
+
+
+@dataclass(frozen=True, eq=False)
 class Call:
     """One call's arguments, flat.
 
@@ -118,16 +176,8 @@ def bind(
     **Raises:** `InvalidFunctionError` if there is no array among them, `InvalidArgumentError`
     for a leaf that is no array or a static argument that cannot be hashed.
     """
-    static = {i: a for i, a in enumerate(args) if i in options.static_argnums}
-    static_kwargs = {k: v for k, v in kwargs.items() if k in options.static_argnames}
-    dynamic = tuple(None if i in static else a for i, a in enumerate(args))
-    dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in static_kwargs}
-    with_paths, tree = jax.tree_util.tree_flatten_with_path((dynamic, dynamic_kwargs))
-    parameters = _positional_parameters(fun)
-    paths = tuple(_path_name(path, parameters) for path, _ in with_paths)
-    leaves = tuple(leaf for _, leaf in with_paths)
-    shapes = tuple(_shape_of(leaf, path) for leaf, path in zip(leaves, paths, strict=True))
-    if not shapes:
+    arguments = Arguments.of(fun, options, args, kwargs)
+    if not arguments.leaves:
         raise InvalidFunctionError(
             f"The call of {_name(fun)} has no array argument.",
             cause="There is nothing to shard; values captured by the function are constants.",
@@ -135,22 +185,29 @@ def bind(
         )
 
     def flat_function(*flat: Any) -> Any:
-        positional, keywords = jax.tree.unflatten(tree, flat)
-        full = [static.get(i, a) for i, a in enumerate(positional)]
-        return fun(*full, **keywords, **static_kwargs)
+        positional, keywords = arguments.put_together(flat)
+        return fun(*positional, **keywords)
 
+    paths, parameters = _leaf_paths(arguments.tree), _positional_parameters(fun)
+    dynamic, _ = jax.tree.unflatten(arguments.tree, arguments.leaves)
     return Call(
-        leaves,
-        shapes,
-        paths,
-        tree,
-        tuple(k for k, (path, _) in enumerate(with_paths) if _is_donated(path, options)),
-        _given(options.in_shardings, dynamic, len(leaves)),
+        tuple(arguments.leaves),
+        arguments.shapes,
+        tuple(_path_name(path, parameters) for path in paths),
+        arguments.tree,
+        tuple(k for k, path in enumerate(paths) if _is_donated(path, options)),
+        _given(options.in_shardings, dynamic, len(paths)),
         flat_function,
-        _key(tree, shapes, static, static_kwargs),
+        arguments.key,
         _name(fun),
         options,
     )
+
+
+def _leaf_paths(tree: Any) -> list[Any]:
+    """The path of each leaf below the pair of `Arguments.tree`."""
+    numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
+    return [path for path, _ in jax.tree_util.tree_leaves_with_path(numbered)]
 
 
 def _name(fun: Callable[..., Any]) -> str:
@@ -167,11 +224,12 @@ def _path_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
     return str(name) + jax.tree_util.keystr(tuple(path[2:]))
 
 
-def _shape_of(leaf: Any, path: str) -> jax.ShapeDtypeStruct:
+def _shape_of(fun: Callable[..., Any], tree: Any, number: int, leaf: Any) -> jax.ShapeDtypeStruct:
     try:
         aval = jax.typeof(leaf)
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
     except (TypeError, AttributeError) as error:
+        path = _path_name(_leaf_paths(tree)[number], _positional_parameters(fun))
         raise InvalidArgumentError(
             f"Argument {path} is {type(leaf).__name__}, not an array.",
             cause=str(error),
@@ -258,21 +316,3 @@ def _check_memory_kind(given: jax.sharding.NamedSharding, what: str) -> None:
             cause="Devices do not read from there by themselves.",
             suggestion=f"The same sharding without memory_kind, or with {HOST_MEMORY!r}.",
         )
-
-
-def _key(
-    tree: Any,
-    shapes: Sequence[jax.ShapeDtypeStruct],
-    static: Mapping[int, Any],
-    static_kwargs: Mapping[str, Any],
-) -> Hashable:
-    types = tuple((s.shape, str(s.dtype), s.weak_type) for s in shapes)
-    key = (tree, types, tuple(sorted(static.items())), tuple(sorted(static_kwargs.items())))
-    try:
-        hash(key)
-    except TypeError as error:
-        raise InvalidArgumentError(
-            f"A static argument cannot be hashed: {error}.",
-            suggestion="Static arguments must be hashable, as in jax.jit.",
-        ) from error
-    return key

@@ -35,7 +35,7 @@ class Step:
         return jax.jit(
             self.function,
             in_shardings=tuple(self.argument_shardings(mesh)),
-            out_shardings=_shardings(mesh, self.out_specs, self.host_results),
+            out_shardings=self.result_shardings(mesh),
             donate_argnums=self.donated,
             keep_unused=True,
             compiler_options=None if compiler_options is None else dict(compiler_options),
@@ -52,6 +52,10 @@ class Step:
     def argument_shardings(self, mesh: Any) -> list[Any]:
         """The sharding of each argument over a concrete or abstract jax mesh."""
         return _shardings(mesh, self.in_specs, self.host_arguments)
+
+    def result_shardings(self, mesh: Any) -> list[Any]:
+        """The sharding of each result over a concrete or abstract jax mesh."""
+        return _shardings(mesh, self.out_specs, self.host_results)
 
     def exported(self, platform: str) -> bytes:
         """The step as a serialised `jax.export.Exported` for a platform of jax.

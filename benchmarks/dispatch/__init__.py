@@ -1,0 +1,1 @@
+"""What a planned call costs beside one of `jax.jit`."""
