@@ -71,12 +71,11 @@ def _seconds(planning: PlanningProblem, copy: _Copy) -> float:
 
 def _buffers(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Buffer]:
     """Slices are left out: XLA takes them as it reads."""
-    shape, values = planning.mesh.shape, planning.units.graph.program.values
+    shape = planning.mesh.shape
     for copy in copies:
-        shards = copy.wanted.shard_count(shape)
-        if shards <= copy.stored.shard_count(shape):
+        if copy.wanted.shard_count(shape) <= copy.stored.shard_count(shape):
             first, last = copy.readers[0], copy.readers[-1]
-            size = values[copy.value].size_bytes // shards
+            size = planning.local_bytes(copy.value, copy.wanted)
             yield Buffer(first, last + 1, size, "copy", first)
 
 

@@ -148,6 +148,10 @@ class PlanningProblem:
         """Those of the compiler that is predicted."""
         return self.fixed.compiler.rules
 
+    def local_bytes(self, value: int, layout: TensorSharding) -> int:
+        """Bytes of one device's part of a value in a layout."""
+        return self.rules.local_bytes(self.units, value, layout, self.mesh.shape)
+
     def resharding_table(self, value: int) -> ReshardingTable:
         """Between the layouts of a value."""
         info = self.units.graph.program.values[value]
@@ -373,19 +377,20 @@ class _Builder:
         home = self._units.graph.program.loop_of(copy.value)
         return all(u.loop == home and self._units.border(u) is None for u in units)
 
+    def _local_bytes(self, value: int, layout: TensorSharding) -> int:
+        return self._rules.local_bytes(self._units, value, layout, self._mesh.shape)
+
     def _node_of_copy(self, copy: CopyNode) -> Node:
-        size, shape = self._values[copy.value].size_bytes, self._mesh.shape
         usage = tuple(
-            copy.buffers(option, size, shape, self.ranges, self.copies, option.again)
+            copy.buffers(option, self._local_bytes, self.ranges, self.copies, option.again)
             for option in copy.options
         )
         zero = np.zeros(len(usage))
         return Node(f"copy {copy.unit}.{copy.read}", zero, usage, {"resharding": zero})
 
     def _node_of_source(self, source: SourceNode) -> Node:
-        size = self._values[source.value].size_bytes
         usage = tuple(
-            self.ranges.of_argument(source.value, size // s.shard_count(self._mesh.shape))
+            self.ranges.of_argument(source.value, self._local_bytes(source.value, s))
             for s in source.shardings
         )
         zero = np.zeros(len(usage))

@@ -18,7 +18,7 @@ Resharding is priced on the edge between producer and reader; the edge between p
 gives it back for *kept*.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -29,6 +29,9 @@ from kiwi.memory.residency import Residency
 from kiwi.memory.timeline import Buffer
 from kiwi.mesh import TensorSharding
 from kiwi.xla.rules.base import Transposes
+
+LocalBytes = Callable[[int, TensorSharding], int]
+"""Bytes of one device's part of a value in a layout."""
 
 NEGLIGIBLE = 0.004
 """Copies below this part of the memory limit count only while they are kept: they are too many. In
@@ -91,13 +94,12 @@ class CopyNode:
     def buffers(
         self,
         option: CopyOption,
-        size_bytes: int,
-        mesh_shape: Sequence[int],
+        local_bytes: LocalBytes,
         ranges: LiveRanges,
         copies: Sequence["CopyNode"],
         again: Sequence[int],
     ) -> tuple[Buffer, ...]:
-        """Memory of one option; `size_bytes` of the whole value.
+        """Memory of one option; `local_bytes` of a value in a layout.
 
         `copies` are all nodes, `again` the points of time at which the reader is recomputed.
         """
@@ -112,8 +114,8 @@ class CopyNode:
             assert self.earlier is not None
             since = ranges.operands_held(copies[self.earlier].unit)[1]
             maker, spans = self._maker(copies), [(since, span[1]), *spans[1:]]
-        local_bytes = size_bytes // option.target.shard_count(mesh_shape)
-        return tuple(Buffer(*each, local_bytes, "copy", maker) for each in (*spans, *transposed))
+        size = local_bytes(self.value, option.target)
+        return tuple(Buffer(*each, size, "copy", maker) for each in (*spans, *transposed))
 
     def _maker(self, copies: Sequence["CopyNode"]) -> int:
         """The unit that makes the copy which *kept* holds on to."""

@@ -9,6 +9,7 @@ bytes. Buffers that the compiler holds from the start of the step on until a uni
 throughout, which is more than that.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -65,11 +66,11 @@ def sharded_remat_graph(solved: Solved) -> RematGraph:
     results into the layouts that the caller wants.
     """
     planning, layouts = solved.problem, solved.layouts
-    units, values = planning.units, planning.units.graph.program.values
+    units = planning.units
     strategies = [strategy for strategy, _ in solved.choices]
 
     def local_bytes(value: int) -> int:
-        return values[value].size_bytes // layouts[value].shard_count(planning.mesh.shape)
+        return planning.local_bytes(value, layouts[value])
 
     memories = _memories(units, strategies, planning.rules)
     graph = _Builder(units, strategies, memories, local_bytes).graph()
@@ -87,22 +88,19 @@ def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
     No sharding of the step without opened loops has a smaller working set than this graph's.
     What is hoisted is left out: it is not there for the whole step.
     """
-    units, values = planning.units, planning.units.graph.program.values
+    units = planning.units
     layouts = {source.value: set(source.shardings) for source in planning.sources}
     for unit, node in zip(units.units, planning.unit_nodes, strict=True):
         for place, value in enumerate(unit.outputs):
             layouts[value] = {strategy.results[place] for strategy in node.strategies}
-    shards = {
-        value: max(layout.shard_count(planning.mesh.shape) for layout in each)
-        for value, each in layouts.items()
-    }
     strategies = [
         min(node.strategies, key=lambda strategy: sum(strategy.buffers_while_running))
         for node in planning.unit_nodes
     ]
 
+    @functools.cache
     def local_bytes(value: int) -> int:
-        return values[value].size_bytes // shards[value]
+        return min(planning.local_bytes(value, layout) for layout in layouts[value])
 
     memories = [
         replace(m, from_start=(), written_over_bytes=0)

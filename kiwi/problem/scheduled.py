@@ -42,17 +42,17 @@ def scheduled(chosen: PlanningProblem, schedule: Schedule) -> Scheduled:
 
 
 def _buffers(chosen: PlanningProblem, runs: ScheduledRuns) -> Iterator[Buffer]:
-    units, shape, ranges = chosen.units, chosen.mesh.shape, runs.ranges
-    values = units.graph.program.values
+    units, ranges = chosen.units, runs.ranges
     for source in chosen.sources:
-        local_bytes = values[source.value].size_bytes // source.shardings[0].shard_count(shape)
+        local_bytes = chosen.local_bytes(source.value, source.shardings[0])
         yield from ranges.of_argument(source.value, local_bytes)
     for unit, node in zip(units.units, chosen.unit_nodes, strict=True):
         memory = unit_memory(units, unit, node.strategies[0], chosen.rules)
         yield from memory.buffers(ranges, unit, runs.of_unit(unit.index))
     for copy in chosen.copies:
-        size, again = values[copy.value].size_bytes, runs.again(copy.unit)
-        yield from copy.buffers(copy.options[0], size, shape, ranges, chosen.copies, again)
+        again = runs.again(copy.unit)
+        local_bytes = chosen.local_bytes
+        yield from copy.buffers(copy.options[0], local_bytes, ranges, chosen.copies, again)
 
 
 def again_seconds(solved: Solved) -> tuple[float, ...]:

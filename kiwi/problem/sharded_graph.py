@@ -47,10 +47,8 @@ class _Builder:
         return ShardedGraph(operators, tuple(self._reads()), tuple(self._ties()), results)
 
     def _parameters(self) -> Iterator[Operator]:
-        shape = self._planning.mesh.shape
         for source in self._planning.sources:
-            size = self._program.values[source.value].size_bytes
-            local = tuple(size // s.shard_count(shape) for s in source.shardings)
+            local = tuple(self._planning.local_bytes(source.value, s) for s in source.shardings)
             none = (0,) * len(local)
             name = f"argument {source.value}"
             yield Operator(name, (0.0,) * len(local), local, none, is_parameter=True)

@@ -101,10 +101,10 @@ def enumerate_strategies(
     work, copied = UnitWork.of(units, unit, mesh), rules.copied_operands(units, unit)
     given = given_layouts(units, unit, mesh)
     if given is not None:
-        return (_given_strategy(units, unit, mesh, work, given),)
+        return (_given_strategy(units, unit, mesh, rules, work, given),)
     best: dict[tuple[object, ...], ShardingStrategy] = {}
     for assignment in _assignments(unit.rule, mesh):
-        computation = _computation(units, unit, mesh, work, copied, assignment)
+        computation = _computation(units, unit, mesh, rules, work, copied, assignment)
         if computation is None:
             continue
         for scatter in _scatters(unit.rule, assignment, mesh):
@@ -121,10 +121,15 @@ def enumerate_strategies(
 
 
 def _given_strategy(
-    units: UnitGraph, unit: Unit, mesh: DeviceMesh, work: UnitWork, given: GivenLayouts
+    units: UnitGraph,
+    unit: Unit,
+    mesh: DeviceMesh,
+    rules: Rules,
+    work: UnitWork,
+    given: GivenLayouts,
 ) -> ShardingStrategy:
     """The only way to execute what says itself how everything lies; its work is one device's."""
-    result_bytes = _local_bytes(units, unit, mesh, given.results)
+    result_bytes = _local_bytes(units, unit, mesh, rules, given.results)
     read_shards = [read.shard_count(mesh.shape) for read in given.reads]
     compute = work.price({}, read_shards, result_bytes)
     return ShardingStrategy(
@@ -218,6 +223,7 @@ def _computation(
     units: UnitGraph,
     unit: Unit,
     mesh: DeviceMesh,
+    rules: Rules,
     work: UnitWork,
     copied: CopiedOperands,
     assignment: dict[int, tuple[int, ...]],
@@ -228,7 +234,7 @@ def _computation(
     results = [tensor_sharding(d, rule.factor_sizes, assignment, mesh) for d in rule.results]
     if not (_all_exist(reads) and _all_exist(results)):
         return None
-    partial_bytes = _local_bytes(units, unit, mesh, results)
+    partial_bytes = _local_bytes(units, unit, mesh, rules, results)
     shards = {f: prod(mesh.shape[a] for a in axes) for f, axes in assignment.items()}
     read_shards = [r.shard_count(mesh.shape) for r in reads]
     kept = _result_factors(rule)
@@ -269,14 +275,14 @@ def _strategy(
     scatters = bool(scatter) and can_scatter(found.results[0], found.partial, dims)
     if found.partial:
         source, trips = found.results[0], units.trips(unit)
-        summed = source, found.partial, dims, _moved_bytes(units, unit, rules, found)
+        summed = source, found.partial, dims, _moved_bytes(units, unit, mesh, rules, found)
         reduced = reduction_collectives(mesh, *summed, rules.has_reduce_scatter)
         collectives = tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
         scattered = dims.values() if scatters else ()
         cuts = [prod(mesh.shape[a] for a in axes) for axes in source.dims]
         if rules.sums_elsewhere(units.graph.program.equations[unit.root], cuts, scattered):
-            sums = summed_elsewhere(units, unit, mesh, found.reads, found.partial_bytes)
-    result_bytes = _local_bytes(units, unit, mesh, results)
+            sums = summed_elsewhere(units, unit, mesh, rules, found.reads, found.partial_bytes)
+    result_bytes = _local_bytes(units, unit, mesh, rules, results)
     return ShardingStrategy(
         found.reads,
         results,
@@ -291,19 +297,26 @@ def _strategy(
 
 
 def _local_bytes(
-    units: UnitGraph, unit: Unit, mesh: DeviceMesh, layouts: Sequence[TensorSharding]
+    units: UnitGraph,
+    unit: Unit,
+    mesh: DeviceMesh,
+    rules: Rules,
+    layouts: Sequence[TensorSharding],
 ) -> int:
     """Bytes of one device's part of all results."""
-    values = [units.graph.program.values[output] for output in unit.outputs]
-    pairs = zip(values, layouts, strict=True)
-    return sum(value.size_bytes // layout.shard_count(mesh.shape) for value, layout in pairs)
+    pairs = zip(unit.outputs, layouts, strict=True)
+    return sum(rules.local_bytes(units, value, layout, mesh.shape) for value, layout in pairs)
 
 
-def _moved_bytes(units: UnitGraph, unit: Unit, rules: Rules, found: _Computation) -> int:
+def _moved_bytes(
+    units: UnitGraph, unit: Unit, mesh: DeviceMesh, rules: Rules, found: _Computation
+) -> int:
     """One device's partial sums, as large as they are when collectives move them."""
-    result = units.graph.program.values[unit.outputs[0]]
+    values = units.graph.program.values
+    result, pairs = values[unit.outputs[0]], zip(unit.outputs, found.results, strict=True)
+    partial_bytes = sum(values[v].size_bytes // s.shard_count(mesh.shape) for v, s in pairs)
     moved = rules.moved_itemsize(str(result.dtype), result.itemsize)
-    return found.partial_bytes * moved // result.itemsize
+    return partial_bytes * moved // result.itemsize
 
 
 def _all_exist(layouts: list[TensorSharding | None]) -> TypeGuard[list[TensorSharding]]:

@@ -48,6 +48,12 @@ class Rules:
     has_reduce_scatter: ClassVar[bool] = True
     moved_itemsizes: ClassVar[Mapping[str, int]] = MappingProxyType({})
 
+    def local_bytes(
+        self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]
+    ) -> int:
+        """Bytes of one device's part of a value in a layout."""
+        return units.graph.program.values[value].size_bytes // layout.shard_count(mesh_shape)
+
     def held_from_start(self, units: UnitGraph, unit: Unit, result_bytes: int) -> Intervals:
         """Buffers of a unit beside its result that are live from the start of the step.
 

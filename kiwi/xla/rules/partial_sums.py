@@ -9,16 +9,22 @@ from collections.abc import Sequence
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.xla.rules.base import Rules
 
 
 def summed_elsewhere(
-    units: UnitGraph, unit: Unit, mesh: DeviceMesh, reads: Sequence[TensorSharding], summands: int
+    units: UnitGraph,
+    unit: Unit,
+    mesh: DeviceMesh,
+    rules: Rules,
+    reads: Sequence[TensorSharding],
+    summands: int,
 ) -> tuple[int, ...]:
     """Bytes of the buffer that `summands` bytes are copied or summed to; none where they fit into
     the place of the operands, which lie as in `reads`."""
     values = units.graph.program.values
     read_bytes = sum(
-        values[value].size_bytes // layout.shard_count(mesh.shape)
+        rules.local_bytes(units, value, layout, mesh.shape)
         for (value, _), layout in zip(unit.rule.reads, reads, strict=True)
         if values[value].producer is not None
     )

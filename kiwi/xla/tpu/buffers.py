@@ -1,0 +1,144 @@
+"""How many bytes XLA:TPU's buffers have.
+
+1. *Tiles.* The two minor dimensions of a buffer are cut into tiles of 8 x 128 elements, those of a
+   vector into 128 to 1,024, and the last tile of each is filled up. Layout assignment makes those
+   dimensions minor which waste least, except around convolutions: they read and write the features
+   as minor dimension.
+2. *Narrow operands.* Matmuls and convolutions of float32 in default precision multiply bfloat16.
+   What nothing else reads is stored so (`xla_jf_bf16_propagation`), also in the loop that stacks
+   it. Arguments stay as they are.
+
+Observed with jax 0.10.2 and libtpu 0.0.42 for v5e; `tests/xla/tpu/test_buffers.py` holds both.
+"""
+
+import functools
+from collections.abc import Sequence
+from itertools import permutations
+from math import prod
+
+from kiwi.hlo.fusion import opcodes
+from kiwi.hlo.loops import SLICE, STACK
+from kiwi.hlo.program import Equation
+from kiwi.hlo.units import UnitGraph
+from kiwi.mesh import TensorSharding
+from kiwi.xla.rules.matrix_operands import CONVOLUTION, MATMUL
+
+_LANES, _SUBLANES, _LONGEST_TILE = 128, 8, 1024
+_PASSES = frozenset({"transpose", "reshape", "bitcast"})
+_PRECISE = frozenset({"HIGH", "HIGHEST"})
+
+
+def tiled_elements(shape: Sequence[int], minor: int | None = None) -> int:
+    """Elements of a buffer with its tiles filled up; `minor`: the minor dimension if it is fixed."""
+    longer = [size for size in shape if size > 1]
+    if minor is not None and len(shape) > 1:
+        rest = [size for k, size in enumerate(shape) if k != minor]
+        return min(_in_tiles(shape[minor], size) * prod(rest) // size for size in rest)
+    if len(longer) < 2:
+        return _in_vector(prod(longer))
+    return min(
+        _in_tiles(lanes, sublanes) * (prod(longer) // (lanes * sublanes))
+        for lanes, sublanes in set(permutations(longer, 2))
+    )
+
+
+def _in_tiles(lanes: int, sublanes: int) -> int:
+    rows = min(_SUBLANES, _power_of_two(sublanes))
+    return _filled(lanes, _LANES) * _filled(sublanes, rows)
+
+
+def _in_vector(size: int) -> int:
+    return _filled(size, min(_LONGEST_TILE, max(_LANES, _power_of_two(size))))
+
+
+def _filled(size: int, tile: int) -> int:
+    return -(-size // tile) * tile
+
+
+def _power_of_two(size: int) -> int:
+    """The least one that is not smaller."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+class Buffers:
+    """The sizes of a step's values."""
+
+    def __init__(self, units: UnitGraph) -> None:
+        self._units, self._values = units, units.graph.program.values
+        self._narrow: dict[int, bool] = {}
+        self._features = dict(_image_features(units))
+        self._known: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def local_bytes(self, value: int, layout: TensorSharding, mesh_shape: Sequence[int]) -> int:
+        """Bytes of one device's part of a value."""
+        found = self._values[value]
+        cuts = tuple(prod(mesh_shape[axis] for axis in axes) for axes in layout.dims)
+        key = value, cuts
+        if key not in self._known:
+            shape = [size // n for size, n in zip(found.shape, cuts, strict=True)]
+            itemsize = 2 if self.is_narrow(value) else found.itemsize
+            elements = tiled_elements(shape, self._features.get(value)) if shape else _LANES
+            self._known[key] = elements * itemsize
+        return self._known[key]
+
+    def is_narrow(self, value: int) -> bool:
+        """Whether a float32 value is stored as bfloat16."""
+        if value not in self._narrow:
+            self._narrow[value] = False  # What a loop hands on to itself.
+            self._narrow[value] = self._is_narrow(value)
+        return self._narrow[value]
+
+    def _is_narrow(self, value: int) -> bool:
+        units, found = self._units, self._values[value]
+        if str(found.dtype) != "float32" or value not in units.producer:
+            return False
+        program = units.graph.program
+        if value in program.result_values or value in program.next_values:
+            return False
+        readers = units.readers.get(value, ())
+        return bool(readers) and all(self._reads_narrow(reader, value) for reader in readers)
+
+    def _reads_narrow(self, reader: int, value: int) -> bool:
+        unit = self._units.units[reader]
+        border = self._units.border(unit)
+        if border in (SLICE, STACK):
+            return all(self.is_narrow(output) for output in unit.outputs)
+        equations = self._units.graph.program.equations
+        passed = {value}
+        for index in unit.equations:
+            equation = equations[index]
+            if passed.isdisjoint(equation.reads):
+                continue
+            if opcodes(self._units.graph, index) <= _PASSES and index != unit.root:
+                passed.update(equation.outputs)
+            elif not _multiplies_bfloat16(equation):
+                return False
+        return True
+
+
+def _multiplies_bfloat16(equation: Equation) -> bool:
+    if equation.name not in (MATMUL, CONVOLUTION):
+        return False
+    precision = equation.jaxpr_eqn.params.get("precision")
+    given = precision if isinstance(precision, tuple) else (precision,)
+    return _PRECISE.isdisjoint(getattr(each, "name", str(each)) for each in given)
+
+
+def _image_features(units: UnitGraph) -> dict[int, int]:
+    """For the images that convolutions read and write the dimension of the features."""
+    program = units.graph.program
+    found: dict[int, int] = {}
+    for equation in program.equations:
+        if equation.name == CONVOLUTION:
+            numbers = equation.jaxpr_eqn.params["dimension_numbers"]
+            image, result = equation.inputs[0], equation.outputs
+            if isinstance(image, int):
+                found[image] = numbers.lhs_spec[1]
+            found.update((output, numbers.out_spec[1]) for output in result)
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def buffers_of(units: UnitGraph) -> Buffers:
+    """Those of a step, kept while it is planned."""
+    return Buffers(units)
