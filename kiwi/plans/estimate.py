@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.problem.predicted_collectives import predicted_uses
 from kiwi.problem.scheduled import Scheduled, again_seconds, scheduled
@@ -88,7 +87,7 @@ def estimate_schedule(solved: Solved, schedule: Schedule, resident_bytes: int = 
 def _estimate(
     solved: Solved, evaluation: Evaluation, recompute_seconds: float, found: Scheduled
 ) -> Estimate:
-    line, parts = found.timeline, evaluation.parts
+    line, parts, problem = found.timeline, evaluation.parts, solved.problem
     memory_bytes = tuple(line.curve_bytes[t] for t in found.times or range(line.horizon))
     return Estimate(
         evaluation.cost + (recompute_seconds - parts.get("recompute", 0.0)),
@@ -96,7 +95,7 @@ def _estimate(
         parts.get("communication", 0.0),
         parts.get("resharding", 0.0),
         recompute_seconds,
-        max(line.peak_bytes, allocated_bytes(line.buffers, line.horizon, solved.problem.units)),
+        max(line.peak_bytes, problem.allocated_bytes(line.buffers, line.horizon)),
         memory_bytes.index(max(memory_bytes)),
         memory_bytes,
         predicted_uses(solved),

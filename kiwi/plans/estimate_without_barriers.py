@@ -9,7 +9,6 @@ it once for all readers of that layout, and holds the copy from the first to the
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.mesh import TensorSharding
 from kiwi.plans.estimate import Estimate
@@ -43,7 +42,7 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
         planned,
         step_seconds=planned.step_seconds - saved,
         resharding_seconds=planned.resharding_seconds - saved,
-        peak_bytes=max(line.peak_bytes, allocated_bytes(buffers, line.horizon, planning.units)),
+        peak_bytes=max(line.peak_bytes, planning.allocated_bytes(buffers, line.horizon)),
         peak_unit=line.peak_time,
         memory_bytes=line.curve_bytes,
         collective_uses=predicted_uses(solved, once_per_layout=True),

@@ -27,6 +27,7 @@ from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.loops import SLICE
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
+from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs, runs_of
 from kiwi.memory.residency import Residency, UnitResidency, residencies, with_offered
 from kiwi.memory.timeline import Buffer
@@ -151,6 +152,11 @@ class PlanningProblem:
     def local_bytes(self, value: int, layout: TensorSharding) -> int:
         """Bytes of one device's part of a value in a layout."""
         return self.rules.local_bytes(self.units, value, layout, self.mesh.shape)
+
+    def allocated_bytes(self, buffers: Sequence[Buffer], horizon: int) -> int:
+        """What the compiler allocates for buffers: more than is alive at once."""
+        in_time_order = self.rules.places_in_time_order
+        return allocated_bytes(buffers, horizon, self.units, in_time_order=in_time_order)
 
     def resharding_table(self, value: int) -> ReshardingTable:
         """Between the layouts of a value."""

@@ -43,3 +43,12 @@ def test_between_the_peak_and_the_sum(buffers):
 @given(BUFFERS)
 def test_the_order_in_which_buffers_are_listed_does_not_matter(buffers):
     assert heap_bytes(buffers) == heap_bytes(sorted(buffers, key=repr))
+
+
+def test_in_time_order_a_place_is_taken_before_a_longer_life_is_known():
+    # The second finds no gap beside the first; the third, defined when both are gone, starts below.
+    buffers = [Buffer(0, 1, 4), Buffer(1, 3, 8), Buffer(2, 9, 2), Buffer(3, 5, 8), Buffer(0, 9, 1)]
+    assert heap_bytes(buffers, in_time_order=True) == 13
+    gap_in_front = [Buffer(0, 2, 4), Buffer(1, 9, 2), Buffer(2, 9, 8)]
+    assert heap_bytes(gap_in_front) == 10
+    assert heap_bytes(gap_in_front, in_time_order=True) == 14

@@ -43,10 +43,12 @@ class Rules:
       (`kiwi.xla.rules.partitioner`).
     - `moved_itemsizes`: by dtype the bytes per element that collectives move, where that is not
       the dtype's own size.
+    - `places_in_time_order`: how its heap places buffers, see `kiwi.memory.heap`.
     """
 
     has_reduce_scatter: ClassVar[bool] = True
     moved_itemsizes: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    places_in_time_order: ClassVar[bool] = False
 
     def local_bytes(
         self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]

@@ -2,11 +2,11 @@
 
 1. *Tiles.* The two minor dimensions of a buffer are cut into tiles of 8 x 128 elements, those of a
    vector into 128 to 1,024, and the last tile of each is filled up. Layout assignment makes those
-   dimensions minor which waste least, except around convolutions: they read and write the features
-   as minor dimension.
+   dimensions minor which waste least.
 2. *Narrow operands.* Matmuls and convolutions of float32 in default precision multiply bfloat16.
    What nothing else reads is stored so (`xla_jf_bf16_propagation`), also in the loop that stacks
-   it. Arguments stay as they are.
+   it; a reduction that is fused with what yields the value does not read it. Arguments stay as they
+   are.
 
 Observed with jax 0.10.2 and libtpu 0.0.42 for v5e; `tests/xla/tpu/test_buffers.py` holds both.
 """
@@ -17,6 +17,7 @@ from itertools import permutations
 from math import prod
 
 from kiwi.hlo.fusion import opcodes
+from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import SLICE, STACK
 from kiwi.hlo.program import Equation
 from kiwi.hlo.units import UnitGraph
@@ -25,15 +26,13 @@ from kiwi.xla.rules.matrix_operands import CONVOLUTION, MATMUL
 
 _LANES, _SUBLANES, _LONGEST_TILE = 128, 8, 1024
 _PASSES = frozenset({"transpose", "reshape", "bitcast"})
+_REDUCE = "reduce"
 _PRECISE = frozenset({"HIGH", "HIGHEST"})
 
 
-def tiled_elements(shape: Sequence[int], minor: int | None = None) -> int:
-    """Elements of a buffer with its tiles filled up; `minor`: the minor dimension if it is fixed."""
+def tiled_elements(shape: Sequence[int]) -> int:
+    """Elements of a buffer with its tiles filled up."""
     longer = [size for size in shape if size > 1]
-    if minor is not None and len(shape) > 1:
-        rest = [size for k, size in enumerate(shape) if k != minor]
-        return min(_in_tiles(shape[minor], size) * prod(rest) // size for size in rest)
     if len(longer) < 2:
         return _in_vector(prod(longer))
     return min(
@@ -66,7 +65,6 @@ class Buffers:
     def __init__(self, units: UnitGraph) -> None:
         self._units, self._values = units, units.graph.program.values
         self._narrow: dict[int, bool] = {}
-        self._features = dict(_image_features(units))
         self._known: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def local_bytes(self, value: int, layout: TensorSharding, mesh_shape: Sequence[int]) -> int:
@@ -77,7 +75,7 @@ class Buffers:
         if key not in self._known:
             shape = [size // n for size, n in zip(found.shape, cuts, strict=True)]
             itemsize = 2 if self.is_narrow(value) else found.itemsize
-            elements = tiled_elements(shape, self._features.get(value)) if shape else _LANES
+            elements = tiled_elements(shape) if shape else _LANES
             self._known[key] = elements * itemsize
         return self._known[key]
 
@@ -103,6 +101,8 @@ class Buffers:
         border = self._units.border(unit)
         if border in (SLICE, STACK):
             return all(self.is_narrow(output) for output in unit.outputs)
+        if self._is_reduced_at_once(reader, value):
+            return True
         equations = self._units.graph.program.equations
         passed = {value}
         for index in unit.equations:
@@ -115,6 +115,20 @@ class Buffers:
                 return False
         return True
 
+    def _is_reduced_at_once(self, reader: int, value: int) -> bool:
+        """Whether a reduction is fused with the map in front of it that yields the value.
+
+        Not where that map ends a matmul: then a barrier stands between.
+        """
+        units, producer = self._units, self._units.producer[value]
+        if reader != producer + 1 or _REDUCE not in opcodes(units.graph, units.units[reader].root):
+            return False
+        before = units.units[producer - 1] if producer else None
+        return before is None or not (
+            is_of_library(units.graph, before)
+            and set(before.outputs) & set(units.units[producer].reads)
+        )
+
 
 def _multiplies_bfloat16(equation: Equation) -> bool:
     if equation.name not in (MATMUL, CONVOLUTION):
@@ -122,20 +136,6 @@ def _multiplies_bfloat16(equation: Equation) -> bool:
     precision = equation.jaxpr_eqn.params.get("precision")
     given = precision if isinstance(precision, tuple) else (precision,)
     return _PRECISE.isdisjoint(getattr(each, "name", str(each)) for each in given)
-
-
-def _image_features(units: UnitGraph) -> dict[int, int]:
-    """For the images that convolutions read and write the dimension of the features."""
-    program = units.graph.program
-    found: dict[int, int] = {}
-    for equation in program.equations:
-        if equation.name == CONVOLUTION:
-            numbers = equation.jaxpr_eqn.params["dimension_numbers"]
-            image, result = equation.inputs[0], equation.outputs
-            if isinstance(image, int):
-                found[image] = numbers.lhs_spec[1]
-            found.update((output, numbers.out_spec[1]) for output in result)
-    return found
 
 
 @functools.lru_cache(maxsize=4)

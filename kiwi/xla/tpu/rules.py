@@ -11,6 +11,8 @@ from kiwi.xla.tpu.buffers import buffers_of
 class TpuRules(Rules):
     """The rules of XLA:TPU."""
 
+    places_in_time_order = True
+
     def local_bytes(
         self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]
     ) -> int:
