@@ -19,7 +19,8 @@ import numpy as np
 from kiwi.solver.bundle import Bundle
 from kiwi.solver.messages import reduced_costs, sweep, tables_of
 from kiwi.solver.network import Network
-from kiwi.solver.prices import cost_of, priced_costs, usage_of
+from kiwi.solver.prices import cost_of
+from kiwi.solver.relaxed import Relaxed
 from kiwi.solver.search import forest_descent
 from kiwi.solver.trees import new_workspace
 
@@ -27,18 +28,14 @@ _ROUNDING = 1e-10
 """Relative floating-point error granted to a bound before it counts as proven."""
 _MOST_PAIRS = 10
 _CONVERGED = 1e-5
-_FIRST_MOVE = 0.05
-_LEAST_SCALE = 1e-9
 
-
-Oracle = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray | None, float]]
-"""An assignment (or None) and a proven bound of the network at costs of options and of cells."""
+Oracle = Callable[[Network, np.ndarray], tuple[np.ndarray | None, float]]
+"""An assignment (or None) and a proven bound of a network without memory, at costs of options."""
 
 
 @dataclass(eq=False)
 class Dual:
-    """State of the relaxation. `table` and `unary` are finite: forbidden is merely expensive,
-    which keeps every bound valid.
+    """State of the relaxation. That forbidden is merely expensive keeps every bound valid.
 
     Messages bound the network by less than its least cost, and what they round to may be far from
     it. Where that holds the prices back (`ask`), an oracle says what the network costs.
@@ -49,9 +46,7 @@ class Dual:
     - `choice`: the assignment that the last evaluation ended with.
     """
 
-    net: Network
-    table: np.ndarray
-    unary: np.ndarray
+    relaxed: Relaxed
     oracle: Oracle | None = None
     asking: bool = field(init=False, default=False)
     best_prices: np.ndarray = field(init=False)
@@ -59,28 +54,19 @@ class Dual:
     choice: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        net = self.net
+        self.net = net = self.relaxed.net
         self.best_prices = np.zeros(len(net.times))
         self.choice = np.zeros(net.node_count, dtype=np.int64)
-        self._tail_share = np.zeros(int(net.row_start[-1]))
-        self._head_share = np.zeros(int(net.col_start[-1]))
-        self._centre_shares = self._tail_share.copy(), self._head_share.copy()
+        self._share, self._centre_share = np.zeros(len(net.line)), np.zeros(len(net.line))
         self._has_asked = False
         self._work = new_workspace(net)
-        self._tables = tables_of(net, self.table)
-        self._limit = max(net.limit_bytes, 1)
+        self._tables = tables_of(net)
+        self._limit = self.relaxed.limit_bytes
         self.bundle = Bundle(len(net.times), 1.0)
-
-    def priced(self, prices: np.ndarray) -> np.ndarray:
-        """Costs of all options at `prices`, a new array."""
-        out = np.empty(self.net.option_count)
-        priced_costs(self.net, self.unary, prices, out)
-        return out
 
     def evaluate(self, prices: np.ndarray, most_pairs: int = _MOST_PAIRS) -> float:
         """The bound at `prices`, by sweeps until they gain little; `choice` follows."""
-        priced = self.priced(prices)
-        rent = float(prices.sum()) * self.net.limit_bytes
+        priced, rent = self.relaxed.priced(prices), self.relaxed.rent(prices)
         best = -np.inf
         for _ in range(most_pairs):
             before = best
@@ -88,7 +74,7 @@ class Dual:
                 best = max(best, self._sweep(priced, forward, rent))
             if best - before <= _CONVERGED * abs(best):
                 break
-        forest_descent(self.net, self._work, self.table, priced, self.choice, 2)
+        forest_descent(self.net, self._work, priced, self.choice, 2)
         if self.asking:
             best = max(best, self._asked(priced, rent))
         if best > self.bound:
@@ -99,9 +85,9 @@ class Dual:
         """The oracle's bound; `choice` follows where its assignment is better."""
         if self.oracle is None:
             return -np.inf
-        choice, value = self.oracle(priced, self.table)
-        mine = cost_of(self.net, priced, self.table, self.choice)
-        if choice is not None and cost_of(self.net, priced, self.table, choice) < mine:
+        choice, value = self.oracle(self.net, priced)
+        mine = cost_of(self.net, priced, self.choice)
+        if choice is not None and cost_of(self.net, priced, choice) < mine:
             self.choice[:] = choice
         return value - rent - _ROUNDING * (abs(value) + rent)
 
@@ -128,7 +114,7 @@ class Dual:
         value = self.evaluate(self.bundle.centre / self._limit)
         self.bundle.observe(self.bundle.centre, value)
         self.learn(self.choice, (self.bundle.centre, value))
-        self._set_width()
+        self.relaxed.begin(self.bundle, self.choice, self.bound)
         return True
 
     def improve(self, steps: int, deadline: float = math.inf) -> None:
@@ -148,49 +134,31 @@ class Dual:
             is_first = not self.bundle.size
             self.learn(self.choice, (prices, value))
             if is_first:
-                self._set_width()
+                self.relaxed.begin(self.bundle, self.choice, self.bound)
 
     def _keep_messages(self, *, of_centre: bool) -> None:
         """Notes the messages where they belong to the bundle's centre, and goes back to those where
         they do not. After a step too far messages are worth less near the centre than before,
         every later value there seems a loss, and steps shrink to nothing."""
         if of_centre:
-            self._centre_shares = self._tail_share.copy(), self._head_share.copy()
+            self._centre_share[:] = self._share
         else:
-            self._tail_share[:], self._head_share[:] = self._centre_shares
+            self._share[:] = self._centre_share
 
     def reduced_costs(self) -> tuple[float, np.ndarray]:
         """The bound at `best_prices`, and for each option how far above it every assignment with
         that option costs at least."""
         bound = self.evaluate(self.best_prices, _MOST_PAIRS)
-        priced = self.priced(self.best_prices)
-        rent = float(self.best_prices.sum()) * self.net.limit_bytes
+        priced = self.relaxed.priced(self.best_prices)
+        rent = self.relaxed.rent(self.best_prices)
         last = self._sweep(priced, False, rent)  # the shares must be those of the bound
-        spare = reduced_costs(self.net, self._tables, priced, self._tail_share, self._head_share)
-        return min(bound, last), spare
+        return min(bound, last), reduced_costs(self.net, self._tables, priced, self._share)
 
     def learn(self, choice: np.ndarray, at: tuple[np.ndarray, float] | None = None) -> None:
         """Gives the bundle an assignment as a cut; `at`: as in `Bundle.add`."""
         if len(self.net.times):
-            cost = float(cost_of(self.net, self.unary, self.table, choice))
-            self.bundle.add(cost, usage_of(self.net, choice) / self._limit - 1.0, at)
-
-    def _set_width(self) -> None:
-        """A first step that would move the bound by a twentieth, were the excess to stay."""
-        excess = np.maximum(usage_of(self.net, self.choice) / self._limit - 1.0, 0.0)
-        norm = float(excess @ excess)
-        if norm > 0.0:
-            scale = max(abs(self.bound), _LEAST_SCALE * float(self.table.max(initial=1.0)))
-            self.bundle.begin(_FIRST_MOVE * scale / norm)
+            self.bundle.add(self.relaxed.cost(choice), self.relaxed.excess(choice), at)
 
     def _sweep(self, priced: np.ndarray, forward: bool, rent: float) -> float:
-        network_bound = sweep(
-            self.net,
-            self._tables,
-            priced,
-            self._tail_share,
-            self._head_share,
-            self.choice,
-            forward,
-        )
-        return network_bound - rent - _ROUNDING * (abs(network_bound) + rent)
+        value = sweep(self.net, self._tables, priced, self._share, self.choice, forward)
+        return value - rent - _ROUNDING * (abs(value) + rent)

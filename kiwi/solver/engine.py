@@ -14,6 +14,7 @@ import numpy as np
 from kiwi.solver.dual import Dual, Oracle
 from kiwi.solver.network import Network
 from kiwi.solver.primal import Incumbent, Primal
+from kiwi.solver.relaxed import Relaxed
 from kiwi.solver.result import is_closed
 from kiwi.solver.search import seed_random
 
@@ -27,8 +28,6 @@ _FORCED_TRIES, _MOST_FORCED_TRIES, _FORCED_CELLS = 60, 150, 1_000_000
 """Options forced in a round, as many as fit into a like amount of work, from the least to the
 most; a network of so many options and cells gets the least."""
 _NOTICEABLE = 0.02
-LEAST_SCALE = 1e-9
-"""A typical cost where the bound is still 0, as a share of the cost of forbidden."""
 
 
 @dataclass(eq=False)
@@ -45,11 +44,9 @@ class Engine:
     out_of_time: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        self.forbidden = forbidden_cost(self.net)
-        table = np.minimum(self.net.table, self.forbidden)
-        unary = np.minimum(self.net.cost, self.forbidden)
-        self.dual = Dual(self.net, table, unary, self.oracle)
-        self.primal = Primal(self.net, table, unary, self.deadline)
+        self.relaxed = Relaxed(self.net)
+        self.dual = Dual(self.relaxed, self.oracle)
+        self.primal = Primal(self.relaxed, self.deadline)
         self._least_rounds = 0
         self._dual_steps = _DUAL_STEPS
         cells = max(1, self.net.option_count + self.net.cell_count)
@@ -71,7 +68,7 @@ class Engine:
     @property
     def infeasible(self) -> bool:
         """True where the bound exceeds the cost of every assignment without forbidden pairs."""
-        return self.incumbent is None and self.bound > self.forbidden
+        return self.incumbent is None and self.bound > self.relaxed.forbidden
 
     @property
     def settled(self) -> bool:
@@ -103,7 +100,7 @@ class Engine:
                 self.on_round(self)
 
     def _round(self, *, force: bool) -> None:
-        scale = max(abs(self.bound), LEAST_SCALE * self.forbidden)
+        scale = self.relaxed.scale(self.bound)
         self.primal.deadline = self._due
         self._improve_bound()
         prices = self.dual.best_prices
@@ -153,13 +150,3 @@ class Engine:
     def _late(self) -> bool:
         self.out_of_time = self.out_of_time or time.monotonic() > self._due
         return self.out_of_time
-
-
-def forbidden_cost(net: Network) -> float:
-    """A finite stand-in for infinity: more than every assignment without forbidden pairs costs."""
-    cost = np.where(np.isfinite(net.cost), np.abs(net.cost), 0.0)
-    table = np.where(np.isfinite(net.table), np.abs(net.table), 0.0)
-    total = float(net.over_edges(np.maximum, table).sum())
-    if len(cost):
-        total += float(np.maximum.reduceat(cost, net.option_start[:-1]).sum())
-    return total if total > 0 else 1.0

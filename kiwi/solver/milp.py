@@ -29,6 +29,7 @@ import numpy as np
 from ortools.math_opt.python import mathopt
 
 from kiwi.solver.answer import Hint, MilpAnswer
+from kiwi.solver.edge_tables import owners
 from kiwi.solver.mathopt_run import solve_model
 from kiwi.solver.network import NO_LIMIT_BYTES, Network, build_network
 from kiwi.solver.outcome import conclude
@@ -195,9 +196,8 @@ def _add_pairs(
         )
         for a, b in np.argwhere(np.isfinite(table))
     }
-    nodes = (int(network.tail[edge]), int(network.head[edge]))
     for side, letter in ((0, "row"), (1, "column")):
-        members = _members(network.classes(edge)[side], nodes[side], choose)
+        members = _members(network.lines(edge)[side], int(network.ends[edge, side]), choose)
         lines: list[list] = [[] for _ in range(table.shape[side])]
         for pair, y in pairs.items():
             lines[pair[side]].append(y)
@@ -234,7 +234,7 @@ def _highest(usage: np.ndarray, above_bytes: int, form: Formulation) -> np.ndarr
 def _add_memory(form: Formulation, network: Network, times: Iterable[int]) -> None:
     """Constraints (d) at these positions in `Network.times`, scaled to `SCALED_LIMIT`."""
     unit = SCALED_LIMIT / max(network.limit_bytes, 1)
-    owner = np.repeat(np.arange(network.option_count), np.diff(network.use_start))
+    owner = owners(network.use_start)
     flat = {network.option_start[node] + o: x for (node, o), x in form.choose.items()}
     for t in times:
         here = (network.use_begin <= t) & (t < network.use_end)

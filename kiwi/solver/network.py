@@ -34,13 +34,13 @@ class Network(NamedTuple):
       indices of `times`.
     - `times` (T): the original points of time that were kept.
     - `limit_bytes`: `NO_LIMIT_BYTES` where there is none.
-    - `tail`, `head` (E): the nodes of each edge, tail < head.
-    - `row_start` (E+1), `row_class`: class of each option of the tail; likewise `col_*` for the
-      head.
-    - `row_count`, `col_count` (E): the numbers of classes.
-    - `table_start` (E), `table`: where each edge's costs by (row class, column class) begin,
-      row-major. Equal tables, such as those of repeated layers, are kept once.
-    - `near_start` (n+1), `near_edge`: the edges of each node, by the other node's index.
+    - `end_node` (2E): edge e has the ends h = 2e (a row of its table) and 2e + 1 (a column); h ^ 1
+      is the other end. The node at each end, the smaller at 2e.
+    - `line_start` (2E+1), `line`: the class of each option of that node, a line of the table.
+    - `line_count` (2E): the number of classes; `step` (2E): how far apart lines lie in the table.
+    - `table_start` (E), `table`: where each edge's costs by (row, column) begin, row-major.
+      Equal tables, such as those of repeated layers, are kept once.
+    - `near_start` (n+1), `near_end`: the ends at each node, by the index of the node opposite.
 
     A named tuple, because that is what numba takes apart by itself.
     """
@@ -53,18 +53,15 @@ class Network(NamedTuple):
     use_bytes: np.ndarray
     times: np.ndarray
     limit_bytes: int
-    tail: np.ndarray
-    head: np.ndarray
-    row_start: np.ndarray
-    row_class: np.ndarray
-    row_count: np.ndarray
-    col_start: np.ndarray
-    col_class: np.ndarray
-    col_count: np.ndarray
+    end_node: np.ndarray
+    line_start: np.ndarray
+    line: np.ndarray
+    line_count: np.ndarray
+    step: np.ndarray
     table_start: np.ndarray
     table: np.ndarray
     near_start: np.ndarray
-    near_edge: np.ndarray
+    near_end: np.ndarray
 
     @property
     def node_count(self) -> int:
@@ -74,7 +71,7 @@ class Network(NamedTuple):
     @property
     def edge_count(self) -> int:
         """Number of edges after merging."""
-        return len(self.tail)
+        return len(self.table_start)
 
     @property
     def option_count(self) -> int:
@@ -84,28 +81,58 @@ class Network(NamedTuple):
     @property
     def cell_count(self) -> int:
         """Number of costs in the tables of all edges, shared ones counted each time."""
-        return int((self.row_count * self.col_count).sum())
+        return int((self.line_count[::2] * self.line_count[1::2]).sum())
 
     def option_slice(self, node: int) -> slice:
         """The flat options of a node."""
         return slice(int(self.option_start[node]), int(self.option_start[node + 1]))
 
+    @property
+    def ends(self) -> np.ndarray:
+        """The nodes of each edge, the smaller first; (E, 2)."""
+        return self.end_node.reshape(-1, 2)
+
     def edge_table(self, edge: int) -> np.ndarray:
-        """Costs of an edge by (row class, column class)."""
-        first, shape = self.table_start[edge], (self.row_count[edge], self.col_count[edge])
-        return self.table[first : first + shape[0] * shape[1]].reshape(shape)
+        """Costs of an edge by (row, column)."""
+        rows, columns = self.line_count[2 * edge : 2 * edge + 2]
+        first = self.table_start[edge]
+        return self.table[first : first + rows * columns].reshape(rows, columns)
+
+    def lines(self, edge: int) -> tuple[np.ndarray, np.ndarray]:
+        """The row of each option of an edge's first node, the column of each of its second."""
+        first, middle, last = self.line_start[2 * edge : 2 * edge + 3]
+        return self.line[first:middle], self.line[middle:last]
 
     def over_edges(self, reduce: np.ufunc, table: np.ndarray) -> np.ndarray:
         """`reduce` over each edge's cells of `table`, which is laid out as this one's; (E,)."""
         starts, which = np.unique(self.table_start, return_inverse=True)
         return reduce.reduceat(table, starts)[which] if len(starts) else np.zeros(0)
 
-    def classes(self, edge: int) -> tuple[np.ndarray, np.ndarray]:
-        """Row class of each option of the tail, column class of each option of the head."""
-        return (
-            self.row_class[self.row_start[edge] : self.row_start[edge + 1]],
-            self.col_class[self.col_start[edge] : self.col_start[edge + 1]],
-        )
+
+@numba.njit(cache=True)
+def cell(net: Network, end, mine, theirs):
+    """Where in `table` the pair of an option at `end` and one at the other end stands."""
+    mine = net.line[net.line_start[end] + mine]
+    theirs = net.line[net.line_start[end ^ 1] + theirs]
+    return net.table_start[end >> 1] + mine * net.step[end] + theirs * net.step[end ^ 1]
+
+
+@numba.njit(cache=True)
+def add_line(net: Network, end, theirs, cost):
+    """Adds to each option's `cost` at `end` that of its pair with an option at the other end."""
+    fixed = net.line[net.line_start[end ^ 1] + theirs] * net.step[end ^ 1]
+    base, first, step = net.table_start[end >> 1] + fixed, net.line_start[end], net.step[end]
+    for o in range(len(cost)):
+        cost[o] += net.table[base + net.line[first + o] * step]
+
+
+@numba.njit(cache=True)
+def widest(net: Network):
+    """The most options of a node, which are no fewer than the lines of a table; at least 1."""
+    most = 1
+    for i in range(len(net.option_start) - 1):
+        most = max(most, net.option_start[i + 1] - net.option_start[i])
+    return most
 
 
 def build_network(problem: Problem, order: np.ndarray | None = None) -> Network:
@@ -174,8 +201,7 @@ def _edge_arrays(ends: np.ndarray, edges: list[_Lines], sizes: np.ndarray) -> di
         shapes,
         concatenate([table.ravel() for table in tables], np.float64),
         starts[table_of],
-        concatenate([lines.rows for lines in edges], np.int64),
-        concatenate([lines.columns for lines in edges], np.int64),
+        concatenate([x for lines in edges for x in (lines.rows, lines.columns)], np.int64),
     )
 
 

@@ -10,7 +10,7 @@ import itertools
 
 import numpy as np
 
-from kiwi.solver.edge_tables import offsets
+from kiwi.solver.edge_tables import offsets, within
 from kiwi.solver.problem import Problem
 
 Uses = tuple[np.ndarray, np.ndarray]
@@ -31,8 +31,8 @@ def flat_uses(problem: Problem, order: np.ndarray) -> Uses:
     flat = [(use.start, use.end, use.bytes) for uses in distinct for use in uses]
     table = np.array(flat, dtype=np.int64).reshape(-1, 3)
     owner = np.repeat(np.arange(len(lists)), counts[which])
-    within = np.arange(len(owner)) - np.repeat(offsets(counts[which])[:-1], counts[which])
-    uses = table[np.repeat(offsets(counts)[:-1][which], counts[which]) + within]
+    first = np.repeat(offsets(counts)[which], counts[which])
+    uses = table[first + within(offsets(counts[which]))]
     holds = (uses[:, 0] < uses[:, 1]) & (uses[:, 2] > 0)
     return uses[holds], owner[holds]
 

@@ -5,15 +5,26 @@ added to all of its span at once. The root's `top[1]` is the peak. Leaves beyond
 that never becomes the maximum.
 """
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
+
+from kiwi.solver.network import Network
 
 _NEVER = -(2**61)
 
 
+class PeakTree(NamedTuple):
+    """The tree over one assignment's memory use; `top[1]` is its peak."""
+
+    top: np.ndarray
+    lift: np.ndarray
+
+
 @numba.njit(cache=True)
 def new_tree(usage):
-    """The tree (top, lift) over `usage`, int64 of shape (T,)."""
+    """The tree over `usage`, int64 of shape (T,)."""
     leaves = 1
     while leaves < max(1, len(usage)):
         leaves *= 2
@@ -23,15 +34,15 @@ def new_tree(usage):
         top[leaves + t] = usage[t]
     for p in range(leaves - 1, 0, -1):
         top[p] = max(top[2 * p], top[2 * p + 1])
-    return top, lift
+    return PeakTree(top, lift)
 
 
 @numba.njit(cache=True)
-def add(top, lift, begin, end, amount):
+def add(tree: PeakTree, begin, end, amount):
     """Adds `amount` to the times [begin, end)."""
+    top, lift = tree
     leaves = len(top) // 2
-    low, high = begin + leaves, end + leaves
-    left, right = low, high
+    left, right = begin + leaves, end + leaves
     while left < right:
         if left & 1:
             top[left] += amount
@@ -43,30 +54,24 @@ def add(top, lift, begin, end, amount):
             lift[right] += amount
         left >>= 1
         right >>= 1
-    _rebuild(top, lift, low)
-    _rebuild(top, lift, high - 1)
+    for leaf in (begin + leaves, end - 1 + leaves):
+        p = leaf >> 1
+        while p > 0:
+            top[p] = max(top[2 * p], top[2 * p + 1]) + lift[p]
+            p >>= 1
 
 
 @numba.njit(cache=True)
-def _rebuild(top, lift, leaf):
-    p = leaf >> 1
-    while p > 0:
-        top[p] = max(top[2 * p], top[2 * p + 1]) + lift[p]
-        p >>= 1
+def exchange(net: Network, tree: PeakTree, node, old, new):
+    """Replaces the memory of a node's option by that of another; True where they differ."""
+    if old == new:
+        return False
+    _add_option(net, tree, net.option_start[node] + old, -1)
+    _add_option(net, tree, net.option_start[node] + new, 1)
+    return True
 
 
 @numba.njit(cache=True)
-def peak_time(top):
-    """A time at which the peak is reached."""
-    leaves = len(top) // 2
-    p = 1
-    while p < leaves:
-        p = 2 * p if top[2 * p] >= top[2 * p + 1] else 2 * p + 1
-    return p - leaves
-
-
-@numba.njit(cache=True)
-def add_option(net, top, lift, option, sign):
-    """Adds (sign 1) or removes (sign -1) the intervals of a flat option."""
-    for use in range(net.use_start[option], net.use_start[option + 1]):
-        add(top, lift, net.use_begin[use], net.use_end[use], sign * net.use_bytes[use])
+def _add_option(net, tree, o, sign):
+    for use in range(net.use_start[o], net.use_start[o + 1]):
+        add(tree, net.use_begin[use], net.use_end[use], sign * net.use_bytes[use])

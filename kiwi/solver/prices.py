@@ -7,20 +7,22 @@ cost[o] + sum_t p[t] bytes[o, t]; with the prefix sums of p each interval costs 
 import numba
 import numpy as np
 
-from kiwi.solver.network import Network
+from kiwi.solver.network import Network, cell
 
 
 @numba.njit(cache=True)
-def priced_costs(net: Network, unary, prices, out):
-    """Writes unary[o] + sum_t prices[t] bytes[o, t] for every option to `out`."""
+def priced_costs(net: Network, unary, prices):
+    """unary[o] + sum_t prices[t] bytes[o, t] for every option."""
     sums = np.zeros(len(prices) + 1)
     for t in range(len(prices)):
         sums[t + 1] = sums[t] + prices[t]
+    out = np.empty(len(unary))
     for o in range(len(unary)):
         charge = 0.0
         for use in range(net.use_start[o], net.use_start[o + 1]):
             charge += net.use_bytes[use] * (sums[net.use_end[use]] - sums[net.use_begin[use]])
         out[o] = unary[o] + charge
+    return out
 
 
 @numba.njit(cache=True)
@@ -32,21 +34,16 @@ def usage_of(net: Network, choice):
         for use in range(net.use_start[o], net.use_start[o + 1]):
             usage[net.use_begin[use]] += net.use_bytes[use]
             usage[net.use_end[use]] -= net.use_bytes[use]
-    total = 0
-    for t in range(len(net.times)):
-        total += usage[t]
-        usage[t] = total
-    return usage[: len(net.times)]
+    return np.cumsum(usage)[: len(net.times)]
 
 
 @numba.njit(cache=True)
-def cost_of(net: Network, unary, table, choice):
-    """Node plus edge costs of `choice` with the given option and table costs."""
+def cost_of(net: Network, unary, choice):
+    """Node plus edge costs of `choice`, with `unary` for the costs of options."""
     total = 0.0
     for i in range(len(choice)):
         total += unary[net.option_start[i] + choice[i]]
-    for e in range(len(net.tail)):
-        row = net.row_class[net.row_start[e] + choice[net.tail[e]]]
-        col = net.col_class[net.col_start[e] + choice[net.head[e]]]
-        total += table[net.table_start[e] + row * net.col_count[e] + col]
+    for e in range(len(net.table_start)):
+        tail, head = choice[net.end_node[2 * e]], choice[net.end_node[2 * e + 1]]
+        total += net.table[cell(net, 2 * e, tail, head)]
     return total

@@ -7,13 +7,14 @@ relaxation jumps across.
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from kiwi.solver.network import Network
 from kiwi.solver.peak import new_tree
-from kiwi.solver.prices import cost_of, priced_costs, usage_of
+from kiwi.solver.prices import cost_of, usage_of
+from kiwi.solver.relaxed import Relaxed
 from kiwi.solver.search import forced_moves, forest_descent, tree_descent
 from kiwi.solver.trees import new_workspace
 
@@ -38,18 +39,16 @@ class Incumbent:
 class Primal:
     """The best assignment so far, and ways to a better one.
 
-    `table` and `unary` are the network's costs with a large finite one for forbidden.
     `smallest`: of all assignments met without forbidden pairs, the one that peaks lowest.
     """
 
-    net: Network
-    table: np.ndarray
-    unary: np.ndarray
+    relaxed: Relaxed
     deadline: float
     incumbent: Incumbent | None = field(init=False, default=None)
     smallest: Incumbent | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        self.net = self.relaxed.net
         self._work = new_workspace(self.net)
 
     @property
@@ -59,7 +58,7 @@ class Primal:
 
     def offer(self, choice: np.ndarray) -> bool:
         """Takes `choice` as incumbent where it is feasible and better."""
-        cost = float(cost_of(self.net, self.net.cost, self.net.table, choice))
+        cost = float(cost_of(self.relaxed.exact, self.net.cost, choice))
         if not math.isfinite(cost):
             return False
         peak = int(usage_of(self.net, choice).max(initial=0))
@@ -74,36 +73,20 @@ class Primal:
 
     def improve_from(self, choice: np.ndarray, prices: np.ndarray, scale: float) -> None:
         """Descends from `choice`, repairs it, and polishes what fits. `scale`: a typical cost."""
-        priced = self._priced(prices)
-        forest_descent(self.net, self._work, self.table, priced, choice, 4)
+        forest_descent(self.net, self._work, self.relaxed.priced(prices), choice, 4)
         self.offer(choice)
         if self._repair(choice, prices, scale):
             self.offer(choice)
-            self._polish(choice, prices)
+            extent = (max(50, self.net.node_count // 4), _LARGEST_TREE)
+            self._move_at_levels(tree_descent, choice, prices, extent)
 
     def force(self, prices: np.ndarray, tries: int) -> None:
         """Forced options around the incumbent, at each price level."""
         if self.incumbent is None:
             return
-        choice = self.incumbent.choice.copy()
-        top, lift = new_tree(usage_of(self.net, choice))
-        for level in _PRICE_LEVELS:
-            forced_moves(
-                self.net,
-                self._work,
-                self.table,
-                self._priced(level * prices),
-                choice,
-                top,
-                lift,
-                self.net.limit_bytes,
-                tries,
-                _LARGEST_BALL,
-                _LEAST_GAIN * abs(self.incumbent.cost),
-            )
-            self.offer(choice)
-            if self.late:
-                return
+        least_gain = _LEAST_GAIN * abs(self.incumbent.cost)
+        extent = (tries, _LARGEST_BALL, least_gain)
+        self._move_at_levels(forced_moves, self.incumbent.choice.copy(), prices, extent)
 
     def improve_apart(
         self, choice: np.ndarray, prices: np.ndarray, scale: float, tries: int
@@ -116,11 +99,6 @@ class Primal:
         finally:
             if kept is not None and (self.incumbent is None or kept.cost <= self.incumbent.cost):
                 self.incumbent = kept
-
-    def _priced(self, prices: np.ndarray) -> np.ndarray:
-        out = np.empty(self.net.option_count)
-        priced_costs(self.net, self.unary, prices, out)
-        return out
 
     def _repair(self, choice: np.ndarray, prices: np.ndarray, scale: float) -> bool:
         """Raises prices where memory overflows until the assignment fits; True where it does."""
@@ -135,26 +113,17 @@ class Primal:
                 break
             extra += unit * np.maximum(usage / max(limit, 1) - 1.0, 0.0)
             unit *= _REPAIR_GROWTH
-            priced = self._priced(prices + extra)
-            forest_descent(self.net, self._work, self.table, priced, choice, 1)
+            forest_descent(self.net, self._work, self.relaxed.priced(prices + extra), choice, 1)
         self.offer(choice)
         return False
 
-    def _polish(self, choice: np.ndarray, prices: np.ndarray) -> None:
-        top, lift = new_tree(usage_of(self.net, choice))
+    def _move_at_levels(
+        self, move: Callable, choice: np.ndarray, prices: np.ndarray, extent: tuple
+    ) -> None:
+        """Lets a kind of move change `choice` at each price level, to the given extent."""
+        peak = new_tree(usage_of(self.net, choice))
         for level in _PRICE_LEVELS:
-            tree_descent(
-                self.net,
-                self._work,
-                self.table,
-                self._priced(level * prices),
-                choice,
-                top,
-                lift,
-                self.net.limit_bytes,
-                max(50, self.net.node_count // 4),
-                _LARGEST_TREE,
-            )
+            move(self.net, self._work, self.relaxed.priced(level * prices), choice, peak, *extent)
             self.offer(choice)
             if self.late:
                 return

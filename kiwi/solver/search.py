@@ -3,8 +3,8 @@
 import numba
 import numpy as np
 
-from kiwi.solver.network import Network
-from kiwi.solver.peak import add_option
+from kiwi.solver.network import Network, cell
+from kiwi.solver.peak import PeakTree, exchange
 from kiwi.solver.trees import Workspace, grow_forest, grow_tree, optimise_tree, release
 
 
@@ -15,38 +15,44 @@ def seed_random(seed):
 
 
 @numba.njit(cache=True)
-def forest_descent(net: Network, work: Workspace, table, unary, choice, rounds):
+def forest_descent(net: Network, work: Workspace, unary, choice, rounds):
     """Re-optimises random maximal induced forests of the whole graph, whatever memory they use.
 
-    Returns the change of the cost under `unary` and `table`.
+    Returns the change of the cost under `unary`.
     """
     gained = 0.0
     for _ in range(rounds):
-        order = np.random.permutation(len(choice))
-        count = grow_forest(net, work, order, len(choice))
-        gained += optimise_tree(net, work, table, unary, choice, count)
-        release(net, work, count)
+        gained += _forest(net, work, unary, choice, np.random.permutation(len(choice)), len(choice))
     return gained
 
 
 @numba.njit(cache=True)
-def tree_descent(
-    net: Network, work: Workspace, table, unary, choice, top, lift, limit, moves, most
-):
-    """Re-optimises `moves` small trees around random nodes; `top`, `lift` is the tree of `peak`.
+def _forest(net, work, unary, choice, order, most):
+    count = grow_forest(net, work, order, most)
+    change = optimise_tree(net, work, unary, choice, count)
+    release(net, work, count)
+    return change
+
+
+@numba.njit(cache=True)
+def tree_descent(net: Network, work: Workspace, unary, choice, peak: PeakTree, moves, most):
+    """Re-optimises `moves` small trees around random nodes.
 
     A move stands only if the peak stays within the limit, or does not rise where it is above
-    already. Returns the change of the cost under `unary` and `table`.
+    already. Returns the change of the cost under `unary`.
     """
     gained = 0.0
     for _ in range(moves):
         size = np.random.randint(1, most + 1)
         count = grow_tree(net, work, np.random.randint(0, len(choice)), size)
-        change = optimise_tree(net, work, table, unary, choice, count)
-        before = top[1]
-        moved = _exchange(net, work, choice, top, lift, count)
-        if moved and top[1] > max(limit, before):
-            _undo(net, work, choice, top, lift, count)
+        change = optimise_tree(net, work, unary, choice, count)
+        before, moved = peak.top[1], False
+        for i in work.members[:count]:
+            moved |= exchange(net, peak, i, work.old_choice[i], choice[i])
+        if moved and peak.top[1] > max(net.limit_bytes, before):
+            for i in work.members[:count]:
+                exchange(net, peak, i, choice[i], work.old_choice[i])
+                choice[i] = work.old_choice[i]
         else:
             gained += change
         release(net, work, count)
@@ -54,38 +60,15 @@ def tree_descent(
 
 
 @numba.njit(cache=True)
-def _exchange(net, work, choice, top, lift, count):
-    """Books the memory of the tree's new options; True where any changed."""
-    moved = False
-    for k in range(count):
-        i = work.members[k]
-        if choice[i] != work.old_choice[i]:
-            moved = True
-            add_option(net, top, lift, net.option_start[i] + work.old_choice[i], -1)
-            add_option(net, top, lift, net.option_start[i] + choice[i], 1)
-    return moved
-
-
-@numba.njit(cache=True)
-def _undo(net, work, choice, top, lift, count):
-    for k in range(count):
-        i = work.members[k]
-        if choice[i] != work.old_choice[i]:
-            add_option(net, top, lift, net.option_start[i] + choice[i], -1)
-            add_option(net, top, lift, net.option_start[i] + work.old_choice[i], 1)
-            choice[i] = work.old_choice[i]
-
-
-@numba.njit(cache=True)
 def forced_moves(
-    net: Network, work: Workspace, table, unary, choice, top, lift, limit, tries, most, least_gain
+    net: Network, work: Workspace, unary, choice, peak: PeakTree, tries, most, least_gain
 ):
     """Forces a random option on a random node, and lets forests of up to `most` nodes around it
     follow: first with the node frozen, then with it free.
 
     What others must change along with a node (a hub that many operators must agree with) is
-    found this way. A move stands only if it lowers the cost under `unary` and `table` and keeps
-    within the limit (or does not raise the peak above it). Returns the change of the cost.
+    found this way. A move stands only if it lowers the cost under `unary` and keeps within the
+    limit (or does not raise the peak above it). Returns the change of the cost.
     """
     gained = 0.0
     before = choice.copy()
@@ -96,15 +79,8 @@ def forced_moves(
         option = np.random.randint(0, size)
         if option == choice[i] or net.cost[first + option] == np.inf:
             continue
-        change = _force(net, work, table, unary, choice, i, option, ball, most)
-        peak = top[1]
-        accept = change < -least_gain
-        if accept:
-            _book(net, choice, before, top, lift)
-            if top[1] > max(limit, peak):
-                _book(net, before, choice, top, lift)
-                accept = False
-        if accept:
+        change = _force(net, work, unary, choice, i, option, ball, most)
+        if change < -least_gain and _fits(net, peak, before, choice):
             gained += change
             before[:] = choice
         else:
@@ -113,44 +89,44 @@ def forced_moves(
 
 
 @numba.njit(cache=True)
-def _force(net, work, table, unary, choice, i, option, ball, most):
+def _fits(net, peak, before, choice):
+    """Books the memory of a choice in place of another's; takes it back where it is too much."""
+    allowed = max(net.limit_bytes, peak.top[1])
+    for i in range(len(choice)):
+        exchange(net, peak, i, before[i], choice[i])
+    if peak.top[1] <= allowed:
+        return True
+    for i in range(len(choice)):
+        exchange(net, peak, i, choice[i], before[i])
+    return False
+
+
+@numba.njit(cache=True)
+def _force(net, work, unary, choice, i, option, ball, most):
     """The change of the cost by the forced option and what follows from it."""
-    change = -_cost_around(net, table, unary, choice, i)
+    change = -_cost_around(net, unary, choice, i)
     choice[i] = option
-    change += _cost_around(net, table, unary, choice, i)
-    count = _ball(net, i, ball, most)
-    work.frozen[i] = True
-    for _ in range(3):
-        change += _shuffled_forest(net, work, table, unary, choice, ball[:count], most)
-    work.frozen[i] = False
-    for _ in range(2):
-        change += _shuffled_forest(net, work, table, unary, choice, ball[:count], most)
+    change += _cost_around(net, unary, choice, i)
+    near = ball[: _fill_ball(net, i, ball, most)]
+    for turn in range(5):
+        work.frozen[i] = turn < 3
+        np.random.shuffle(near)
+        change += _forest(net, work, unary, choice, near, most)
     return change
 
 
 @numba.njit(cache=True)
-def _shuffled_forest(net, work, table, unary, choice, ball, most):
-    np.random.shuffle(ball)
-    count = grow_forest(net, work, ball, most)
-    change = optimise_tree(net, work, table, unary, choice, count)
-    release(net, work, count)
-    return change
-
-
-@numba.njit(cache=True)
-def _cost_around(net, table, unary, choice, i):
+def _cost_around(net, unary, choice, i):
     """Cost of a node and of all its edges."""
     total = unary[net.option_start[i] + choice[i]]
     for near in range(net.near_start[i], net.near_start[i + 1]):
-        e = net.near_edge[near]
-        row = net.row_class[net.row_start[e] + choice[net.tail[e]]]
-        col = net.col_class[net.col_start[e] + choice[net.head[e]]]
-        total += table[net.table_start[e] + row * net.col_count[e] + col]
+        h = net.near_end[near]
+        total += net.table[cell(net, h, choice[i], choice[net.end_node[h ^ 1]])]
     return total
 
 
 @numba.njit(cache=True)
-def _ball(net, centre, ball, most):
+def _fill_ball(net, centre, ball, most):
     """Fills `ball` with up to `most` nodes, nearest first; returns how many."""
     seen = np.zeros(len(net.option_start) - 1, dtype=np.bool_)
     ball[0], seen[centre] = centre, True
@@ -159,19 +135,9 @@ def _ball(net, centre, ball, most):
         i = ball[reached]
         reached += 1
         for near in range(net.near_start[i], net.near_start[i + 1]):
-            e = net.near_edge[near]
-            j = net.head[e] if net.tail[e] == i else net.tail[e]
+            j = net.end_node[net.near_end[near] ^ 1]
             if not seen[j] and count < most:
                 seen[j] = True
                 ball[count] = j
                 count += 1
     return count
-
-
-@numba.njit(cache=True)
-def _book(net, choice, before, top, lift):
-    """Replaces the memory of `before` by that of `choice`."""
-    for i in range(len(choice)):
-        if choice[i] != before[i]:
-            add_option(net, top, lift, net.option_start[i] + before[i], -1)
-            add_option(net, top, lift, net.option_start[i] + choice[i], 1)

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from pytoulbar2 import CFN
@@ -20,12 +21,11 @@ from pytoulbar2.pytoulbar2 import tb2
 
 from kiwi.solver.bundle import Bundle
 from kiwi.solver.dual import Oracle
-from kiwi.solver.engine import LEAST_SCALE, forbidden_cost
 from kiwi.solver.network import Network, build_network
 from kiwi.solver.outcome import conclude
 from kiwi.solver.presolve import presolve
-from kiwi.solver.prices import cost_of, priced_costs, usage_of
 from kiwi.solver.primal import Primal
+from kiwi.solver.relaxed import Relaxed
 from kiwi.solver.request import Request
 from kiwi.solver.result import SolveResult, is_closed
 from kiwi.solver.search import seed_random
@@ -55,7 +55,7 @@ def solve_toulbar(request: Request) -> SolveResult:
     rounds = relaxation.run(request.gap)
     best = relaxation.primal.incumbent
     smallest = relaxation.primal.smallest
-    infeasible = best is None and relaxation.bound > relaxation.forbidden
+    infeasible = best is None and relaxation.bound > relaxation.relaxed.forbidden
     return conclude(
         problem,
         start if best is None else reduction.lift(best.choice).tolist(),
@@ -74,23 +74,16 @@ def oracle_for(net: Network, seed: int) -> Oracle | None:
     if net.option_count + net.cell_count > MOST_CELLS_FOR_ORACLE:
         return None
 
-    def solved(unary: np.ndarray, table: np.ndarray) -> tuple[np.ndarray | None, float]:
-        return solve_priced(net, unary, table, seed, None, _ORACLE_BACKTRACKS, vac=0)
-
-    return solved
+    return partial(solve_priced, seed=seed, seconds=None, backtracks=_ORACLE_BACKTRACKS, vac=0)
 
 
 class _Relaxation:
     """The Lagrangian relaxation of one network, evaluated by toulbar2."""
 
     def __init__(self, net: Network, seed: int, deadline: float) -> None:
-        self.net, self.seed, self.deadline = net, seed, deadline
-        self.forbidden = forbidden_cost(net)
-        self.table = np.minimum(net.table, self.forbidden)
-        self.unary = np.minimum(net.cost, self.forbidden)
-        self.primal = Primal(net, self.table, self.unary, deadline)
+        self.relaxed, self.seed, self.deadline = Relaxed(net), seed, deadline
+        self.primal = Primal(self.relaxed, deadline)
         self.bound = -math.inf
-        self._limit = max(net.limit_bytes, 1)
         self._bundle = Bundle(len(net.times), 1.0)
         seed_random(seed)
 
@@ -100,7 +93,7 @@ class _Relaxation:
         for round_index in range(_MOST_ROUNDS):
             best = self.primal.incumbent
             closed = best is not None and is_closed(best.cost, self.bound, gap)
-            proven = best is None and self.bound > self.forbidden
+            proven = best is None and self.bound > self.relaxed.forbidden
             if closed or proven or idle >= _MOST_IDLE_ROUNDS or self.primal.late:
                 return round_index
             before = (best.cost if best else math.inf, self.bound)
@@ -111,39 +104,28 @@ class _Relaxation:
         return _MOST_ROUNDS
 
     def _round(self) -> None:
-        scaled = self._bundle.propose()
-        prices = scaled / self._limit
-        priced = np.empty(self.net.option_count)
-        priced_costs(self.net, self.unary, prices, priced)
+        scaled, relaxed = self._bundle.propose(), self.relaxed
+        prices = scaled / relaxed.limit_bytes
         left = self.deadline - time.monotonic()
-        choice, network_bound = solve_priced(self.net, priced, self.table, self.seed, left)
-        value = network_bound - float(prices.sum()) * self.net.limit_bytes
+        choice, network_bound = solve_priced(relaxed.net, relaxed.priced(prices), self.seed, left)
+        value = network_bound - relaxed.rent(prices)
         self.bound = max(self.bound, value - 1e-10 * abs(network_bound))
         self._bundle.observe(scaled, value)
         if choice is None:
             return
-        self._learn(choice)
-        self.primal.improve_from(choice.copy(), prices, self._scale)
+        is_first = not self._bundle.size
+        self._bundle.add(relaxed.cost(choice), relaxed.excess(choice))
+        if is_first:
+            relaxed.begin(self._bundle, choice, self.bound)
+        scale = relaxed.scale(self.bound)
+        self.primal.improve_from(choice.copy(), prices, scale)
         if self.primal.incumbent is not None:
-            self.primal.improve_from(self.primal.incumbent.choice.copy(), prices, self._scale)
-
-    @property
-    def _scale(self) -> float:
-        return max(abs(self.bound), LEAST_SCALE * self.forbidden)
-
-    def _learn(self, choice: np.ndarray) -> None:
-        excess = usage_of(self.net, choice) / self._limit - 1.0
-        first = not self._bundle.size
-        self._bundle.add(float(cost_of(self.net, self.unary, self.table, choice)), excess)
-        positive = np.maximum(excess, 0.0)
-        if first and positive.any():
-            self._bundle.width = 0.05 * self._scale / float(positive @ positive)
+            self.primal.improve_from(self.primal.incumbent.choice.copy(), prices, scale)
 
 
 def solve_priced(
     net: Network,
     unary: np.ndarray,
-    table: np.ndarray,
     seed: int,
     seconds: float | None,
     backtracks: int = _BACKTRACKS,
@@ -152,10 +134,10 @@ def solve_priced(
 ) -> tuple[np.ndarray | None, float]:
     """The assignment found (or None), and a proven lower bound, of the network without memory.
 
-    `unary` and `table` are finite costs of options and of table cells. Without a limit of `seconds`
+    `unary`: costs of options; these and the tables are finite. Without a limit of `seconds`
     toulbar2 sets no timer, and leaves Ctrl-C to Python.
     """
-    scale, shift = _scale(net, unary, table)
+    scale, shift = _scale(net, unary)
     with _own_interrupts():
         solver = CFN(ubinit=None, resolution=0, vac=vac, seed=seed + 1, verbose=-1)
         tb2.option.backtrackLimit = backtracks
@@ -166,11 +148,9 @@ def solve_priced(
             first = net.option_start[i]
             solver.AddFunction([i], _integers(unary[first : first + size], shift[i], scale))
         for e in range(net.edge_count):
-            rows, columns = net.classes(e)
-            dense = net._replace(table=table).edge_table(e)[np.ix_(rows, columns)]
-            ends = [int(net.tail[e]), int(net.head[e])]
-            solver.AddFunction(ends, _integers(dense.ravel(), dense.min(), scale))
-        constant = float(shift.sum()) + _edge_minima(net, table)
+            dense = net.edge_table(e)[np.ix_(*net.lines(e))]
+            solver.AddFunction(net.ends[e].tolist(), _integers(dense.ravel(), dense.min(), scale))
+        constant = float(shift.sum()) + float(net.over_edges(np.minimum, net.table).sum())
         found = None
         try:
             with contextlib.suppress(solver.Contradiction, solver.SolverOut):
@@ -190,15 +170,11 @@ def _integers(costs: np.ndarray, least: float, scale: float) -> list[int]:
     return np.floor((costs - least) * scale).astype(np.int64).tolist()
 
 
-def _edge_minima(net: Network, table: np.ndarray) -> float:
-    return float(net.over_edges(np.minimum, table).sum())
-
-
-def _scale(net: Network, unary: np.ndarray, table: np.ndarray) -> tuple[float, np.ndarray]:
+def _scale(net: Network, unary: np.ndarray) -> tuple[float, np.ndarray]:
     """The factor that makes costs integers, and the least cost of each node."""
     least = np.minimum.reduceat(unary, net.option_start[:-1])
     most = float((np.maximum.reduceat(unary, net.option_start[:-1]) - least).sum())
-    spans = net.over_edges(np.maximum, table) - net.over_edges(np.minimum, table)
+    spans = net.over_edges(np.maximum, net.table) - net.over_edges(np.minimum, net.table)
     most += float(spans.sum())
     return (_RESOLUTION / most if most > 0 else 1.0), least
 

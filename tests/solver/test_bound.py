@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from kiwi.solver import Problem
 from kiwi.solver.dual import Dual
-from kiwi.solver.engine import forbidden_cost
 from kiwi.solver.network import Network, build_network
 from kiwi.solver.prices import cost_of, usage_of
+from kiwi.solver.relaxed import Relaxed
 from tests.solver.random_problems import random_problem
 
 TOLERANCE = 1e-9
@@ -19,8 +19,7 @@ TOLERANCE = 1e-9
 
 def _dual(problem: Problem) -> tuple[Network, Dual]:
     net = build_network(problem)
-    big = forbidden_cost(net)
-    return net, Dual(net, np.minimum(net.table, big), np.minimum(net.cost, big))
+    return net, Dual(Relaxed(net))
 
 
 def _assignments(net: Network) -> list[np.ndarray]:
@@ -29,7 +28,7 @@ def _assignments(net: Network) -> list[np.ndarray]:
 
 
 def _lagrangian(net: Network, choice: np.ndarray, prices: np.ndarray) -> float:
-    cost = cost_of(net, net.cost, net.table, choice)
+    cost = cost_of(net, net.cost, choice)
     return cost + float(prices @ (usage_of(net, choice) - float(net.limit_bytes)))
 
 
@@ -50,7 +49,7 @@ def test_bound_is_exact_on_trees() -> None:
         tree = _spanning_tree(problem)
         net, dual = _dual(Problem(problem.nodes, tree, None, problem.horizon))
         value = dual.evaluate(np.zeros(0), 50)
-        least = min(cost_of(net, net.cost, net.table, choice) for choice in _assignments(net))
+        least = min(cost_of(net, net.cost, choice) for choice in _assignments(net))
         if math.isfinite(least):
             exact += 1
             assert math.isclose(value, least, rel_tol=1e-6, abs_tol=1e-6)
@@ -79,7 +78,7 @@ def test_reduced_costs_bound_every_assignment_with_an_option() -> None:
         for choice in _assignments(net):
             if usage_of(net, choice).max(initial=0) > net.limit_bytes:
                 continue
-            cost = cost_of(net, net.cost, net.table, choice)
+            cost = cost_of(net, net.cost, choice)
             options = net.option_start[:-1] + choice
             assert cost >= bound + spare[options].max() - TOLERANCE * max(1.0, abs(bound))
     assert positive > 100

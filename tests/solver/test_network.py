@@ -24,9 +24,9 @@ def test_every_edge_finds_its_costs(layers: int) -> None:
     problem = layered_problem(layers, seed=2)
     net = build_network(problem)
     for edge in range(net.edge_count):
-        rows, columns = net.classes(edge)
+        rows, columns = net.lines(edge)
         found = net.edge_table(edge)[np.ix_(rows, columns)]
-        assert np.array_equal(found, dense(problem, int(net.tail[edge]), int(net.head[edge])))
+        assert np.array_equal(found, dense(problem, *net.ends[edge].tolist()))
 
 
 def test_more_equal_layers_need_no_more_tables() -> None:
@@ -56,5 +56,5 @@ def test_unused_lines_do_not_mix_up_shared_tables() -> None:
     )
     net = build_network(Problem((node,) * 3, edges, None, 0))
     for edge, expected in enumerate(([[0, 1], [2, 3]], [[0, 1], [4, 5]])):
-        rows, columns = net.classes(edge)
+        rows, columns = net.lines(edge)
         assert net.edge_table(edge)[np.ix_(rows, columns)].tolist() == expected

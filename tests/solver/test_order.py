@@ -49,7 +49,7 @@ def test_a_renumbered_network_costs_and_holds_the_same() -> None:
         assert small is not None
         assert np.array_equal(reduction.lift(small), choice)
         priced = evaluate(problem, choice.tolist())
-        assert np.isclose(cost_of(net, net.cost, net.table, small), priced.cost)
+        assert np.isclose(cost_of(net, net.cost, small), priced.cost)
         held = usage_of(net, small)
         assert np.array_equal(held, priced.usage_bytes[net.times])
 

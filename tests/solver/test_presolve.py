@@ -67,8 +67,8 @@ def test_lifted_cost_and_memory_equal_those_before(step, make) -> None:
 
 def _check_lift(net: Network, reduction: Reduction, choice: np.ndarray) -> None:
     small, lifted = reduction.net, reduction.lift(choice)
-    cost = cost_of(small, small.cost, small.table, choice)
-    before = cost_of(net, net.cost, net.table, lifted)
+    cost = cost_of(small, small.cost, choice)
+    before = cost_of(net, net.cost, lifted)
     assert cost == before or math.isclose(cost, before, rel_tol=1e-12)
     kept = np.searchsorted(net.times, small.times)
     np.testing.assert_array_equal(usage_of(small, choice), usage_of(net, lifted)[kept])
@@ -142,7 +142,7 @@ def test_dominance_keeps_the_optimum() -> None:
         dropped += int((np.isfinite(net.cost) & np.isinf(cost)).sum())
         best = solve(problem, solver="brute-force").objective
         costs = [
-            cost_of(net, cost, net.table, np.array(choice))
+            cost_of(net, cost, np.array(choice))
             for choice in assignments(net)
             if usage_of(net, np.array(choice)).max(initial=0) <= net.limit_bytes
         ]
@@ -160,3 +160,24 @@ def test_nodes_that_must_agree_become_one() -> None:
     assert reduction.net.node_count == 1
     np.testing.assert_array_equal(reduction.net.cost, [3.0, 7.0, 11.0])
     assert usage_of(reduction.net, np.array([2])).max() == 20
+
+
+def test_edges_of_a_node_that_merging_leaves_alone_keep_their_costs() -> None:
+    """Two nodes agree with a third, and forbid one of its two options between themselves: its
+    edges to a ring of others are what decides about these."""
+    agree, forbids_one = np.where(np.eye(2) > 0, 0.0, np.inf), np.array([[0.0, 0.0], [0.0, np.inf]])
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        sizes = (2, 2, 2, 3, 3, 3)
+        nodes = tuple(Node(f"n{i}", rng.random(size), ((),) * size) for i, size in enumerate(sizes))
+        edges = [Edge(0, 1, agree), Edge(0, 2, agree), Edge(1, 2, forbids_one)]
+        edges += [Edge(0, i, rng.random((2, 3))) for i in (3, 4, 5)]
+        edges += [Edge(i, j, rng.random((3, 3))) for i, j in ((3, 4), (4, 5), (3, 5))]
+        problem = Problem(nodes, tuple(edges), None, 1)
+        best = solve(problem, solver="brute-force").objective
+        reduction = presolve(build_network(problem))
+        costs = [
+            cost_of(reduction.net, reduction.net.cost, np.array(c))
+            for c in assignments(reduction.net)
+        ]
+        assert best is not None and math.isclose(min(costs), best)

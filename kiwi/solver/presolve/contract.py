@@ -11,10 +11,10 @@ option are merged into one *base* node, and their edges into the costs of their 
 import numba
 import numpy as np
 
-from kiwi.solver.network import Network
+from kiwi.solver.network import Network, add_line, widest
 from kiwi.solver.presolve.propagate import propagate
 from kiwi.solver.presolve.rebuild import rebuild
-from kiwi.solver.presolve.reduction import Reduction
+from kiwi.solver.presolve.reduction import Maps, Reduction
 
 
 def contract(net: Network) -> Reduction:
@@ -26,8 +26,10 @@ def contract(net: Network) -> Reduction:
     parent, start, option = _decide(net, cost, alive)
     if (parent < 0).all() and np.isfinite(cost).all():
         return Reduction.nothing(net)
-    order = _roots_first(parent)
-    return rebuild(net, cost, parent, start, option, order)
+    maps = _resolve(net.option_start, cost, parent, start, option)
+    kept = parent < 0
+    maps = maps._replace(root=(np.cumsum(kept) - 1)[maps.root])
+    return rebuild(net, cost, maps, np.diff(net.option_start)[kept])
 
 
 @numba.njit(cache=True)
@@ -52,12 +54,34 @@ def _roots_first(parent):
 
 
 @numba.njit(cache=True)
+def _resolve(option_start, cost, parent, start, option):
+    """For each node the root of its chain of parents, and for each option of the root its own."""
+    count, order = len(parent), _roots_first(parent)
+    root = np.arange(count)
+    for i in order:
+        if parent[i] >= 0:
+            root[i] = root[parent[i]]
+    map_start = np.zeros(count + 1, dtype=np.int64)
+    map_start[1:] = np.cumsum(option_start[root + 1] - option_start[root])
+    mapped = np.full(map_start[count], -1, dtype=np.int64)
+    for i in order:
+        first = option_start[root[i]]
+        for o in range(option_start[root[i] + 1] - first):
+            if parent[i] < 0:
+                mapped[map_start[i] + o] = o if cost[first + o] < np.inf else -1
+            else:
+                above = mapped[map_start[parent[i]] + o]
+                mapped[map_start[i] + o] = -1 if above < 0 else option[start[i] + above]
+    return Maps(root, map_start, mapped)
+
+
+@numba.njit(cache=True)
 def _decide(net, cost, alive):
     """The parent of each merged node, -1 for others; from `start[i]`, for each option of the
     parent the option of i that it leaves (-1 where none)."""
     count = len(alive)
     parent = np.full(count, -1, dtype=np.int64)
-    edge_of = np.full(count, -1, dtype=np.int64)
+    end_of = np.full(count, -1, dtype=np.int64)
     top = np.arange(count)
     base = -1
     for i in range(count):
@@ -66,15 +90,15 @@ def _decide(net, cost, alive):
                 base = i
             else:
                 parent[i], top[i] = base, base
-    pick = np.empty(_widest(net), dtype=np.int64)
+    pick, values = np.empty(widest(net), dtype=np.int64), np.empty(widest(net))
     for i in range(count):
         if alive[i] == 1:
             continue
         for near in range(net.near_start[i], net.near_start[i + 1]):
-            e = net.near_edge[near]
-            j = net.head[e] if net.tail[e] == i else net.tail[e]
-            if alive[j] > 1 and _find(top, j) != i and _decides(net, cost, e, i, j, pick):
-                parent[i], edge_of[i], top[i] = j, e, j
+            h = net.near_end[near]
+            j = net.end_node[h ^ 1]
+            if alive[j] > 1 and _find(top, j) != i and _decides(net, cost, h, pick, values):
+                parent[i], end_of[i], top[i] = j, h, j
                 break
     start = np.zeros(count + 1, dtype=np.int64)
     for i in range(count):
@@ -84,16 +108,9 @@ def _decide(net, cost, alive):
     option = np.full(start[count], -1, dtype=np.int64)
     for i in range(count):
         if parent[i] >= 0:
-            _write_map(net, cost, i, parent[i], edge_of[i], pick, option[start[i] : start[i + 1]])
+            out = option[start[i] : start[i + 1]]
+            _write_map(net, cost, i, parent[i], end_of[i], pick, values, out)
     return parent, start, option
-
-
-@numba.njit(cache=True)
-def _widest(net):
-    widest = 1
-    for i in range(len(net.option_start) - 1):
-        widest = max(widest, net.option_start[i + 1] - net.option_start[i])
-    return widest
 
 
 @numba.njit(cache=True)
@@ -105,70 +122,55 @@ def _find(top, i):
 
 
 @numba.njit(cache=True)
-def _write_map(net, cost, i, j, e, pick, out):
-    first = net.option_start[j]
-    if e < 0:  # merged into the base: its only option
-        only = 0
+def _write_map(net, cost, i, j, h, pick, values, out):
+    only = 0
+    if h >= 0:
+        _decides(net, cost, h, pick, values)
+    else:  # merged into the base: its only option
         while cost[net.option_start[i] + only] == np.inf:
             only += 1
-        for o in range(len(out)):
-            out[o] = only if cost[first + o] < np.inf else -1
-        return
-    _decides(net, cost, e, i, j, pick)
-    start = net.row_start[e] if net.tail[e] == j else net.col_start[e]
-    classes = net.row_class if net.tail[e] == j else net.col_class
     for o in range(len(out)):
-        out[o] = pick[classes[start + o]] if cost[first + o] < np.inf else -1
+        if cost[net.option_start[j] + o] < np.inf:
+            out[o] = only if h < 0 else pick[net.line[net.line_start[h ^ 1] + o]]
 
 
 @numba.njit(cache=True)
-def _decides(net, cost, e, i, j, pick):
-    """True where j decides i; `pick` maps the lines of j to options of i."""
-    is_leaf = net.near_start[i + 1] - net.near_start[i] == 1
-    j_is_tail = net.tail[e] == j
-    line_count = net.row_count[e] if j_is_tail else net.col_count[e]
-    start = net.row_start[e] if j_is_tail else net.col_start[e]
-    classes = net.row_class if j_is_tail else net.col_class
-    pick[:line_count] = -2
-    first = net.option_start[j]
-    for o in range(net.option_start[j + 1] - first):
-        line = classes[start + o]
+def _decides(net, cost, h, pick, values):
+    """True where the node at the other end decides that at h; `pick` maps its lines to options."""
+    pick[: net.line_count[h ^ 1]] = -2
+    first, start = net.option_start[net.end_node[h ^ 1]], net.line_start[h ^ 1]
+    for o in range(net.line_start[(h ^ 1) + 1] - start):
+        line = net.line[start + o]
         if cost[first + o] < np.inf and pick[line] == -2:
-            pick[line] = _only_option(net, cost, e, i, line, j_is_tail, is_leaf)
+            pick[line] = _only_option(net, cost, h, o, values)
             if pick[line] < 0:
                 return False
     return True
 
 
 @numba.njit(cache=True)
-def _only_option(net, cost, e, i, line, j_is_tail, is_leaf):
-    """The one option of i worth taking with a line of its neighbour, or -1."""
-    first, base, cols = net.option_start[i], net.table_start[e], net.col_count[e]
-    best, best_cost, found = -1, np.inf, 0
-    for o in range(net.option_start[i + 1] - first):
-        value = _with_line(net, cost, e, first, o, base, cols, line, j_is_tail)
-        if value < np.inf:
+def _only_option(net, cost, h, theirs, scratch):
+    """The one option of the node at h worth taking with one of its neighbour, or -1."""
+    i = net.end_node[h]
+    first, last = net.option_start[i], net.option_start[i + 1]
+    values = scratch[: last - first]
+    values[:] = cost[first:last]
+    add_line(net, h, theirs, values)
+    best, found = -1, 0
+    for o in range(len(values)):
+        if values[o] < np.inf:
             found += 1
-            if value < best_cost:
-                best, best_cost = o, value
+            if best < 0 or values[o] < values[best]:
+                best = o
     if found <= 1:
         return best
-    if not is_leaf:
+    if net.near_start[i + 1] - net.near_start[i] > 1:
         return -1
-    for o in range(net.option_start[i + 1] - first):
-        value = _with_line(net, cost, e, first, o, base, cols, line, j_is_tail)
-        if value < np.inf and o != best and not _holds_no_more(net, first + best, first + o):
+    for o in range(len(values)):
+        other = values[o] < np.inf and o != best
+        if other and not _holds_no_more(net, first + best, first + o):
             return -1
     return best
-
-
-@numba.njit(cache=True)
-def _with_line(net, cost, e, first, o, base, cols, line, j_is_tail):
-    if j_is_tail:
-        cell = base + line * cols + net.col_class[net.col_start[e] + o]
-    else:
-        cell = base + net.row_class[net.row_start[e] + o] * cols + line
-    return cost[first + o] + net.table[cell]
 
 
 @numba.njit(cache=True)

@@ -12,8 +12,8 @@ Goldstein 1994.)
 import numba
 import numpy as np
 
-from kiwi.solver.network import Network
-from kiwi.solver.presolve.propagate import alive_lines
+from kiwi.solver.network import Network, widest
+from kiwi.solver.presolve.propagate import mark_alive
 
 _MOST_WORK = 300_000
 """Nodes whose comparison takes more steps than this are left as they are."""
@@ -23,14 +23,11 @@ _MOST_WORK = 300_000
 def dominate(net: Network):
     """Costs of all options, infinite also for those that another one dominates."""
     cost = net.cost.copy()
-    widest = 1
-    for e in range(len(net.tail)):
-        widest = max(widest, net.row_count[e], net.col_count[e])
-    row_alive, col_alive = np.zeros(widest, dtype=np.bool_), np.zeros(widest, dtype=np.bool_)
+    alive = np.empty(widest(net), dtype=np.bool_)
     for i in range(len(net.option_start) - 1):
         size = net.option_start[i + 1] - net.option_start[i]
         if size > 1 and _work(net, i, size) <= _MOST_WORK:
-            _dominate_node(net, cost, i, size, row_alive, col_alive)
+            _dominate_node(net, cost, i, size, alive)
     return cost
 
 
@@ -38,14 +35,13 @@ def dominate(net: Network):
 def _work(net, i, size):
     total = size * size * (1 + net.near_start[i + 1] - net.near_start[i])
     for near in range(net.near_start[i], net.near_start[i + 1]):
-        e = net.near_edge[near]
-        lines = net.row_count[e] if net.tail[e] == i else net.col_count[e]
-        total += lines * net.row_count[e] * net.col_count[e]
+        h = net.near_end[near]
+        total += net.line_count[h] * net.line_count[h] * net.line_count[h ^ 1]
     return total
 
 
 @numba.njit(cache=True)
-def _dominate_node(net, cost, i, size, row_alive, col_alive):
+def _dominate_node(net, cost, i, size, alive):
     first = net.option_start[i]
     margin = np.empty((size, size))  # the most that taking a in place of b can cost
     for a in range(size):
@@ -53,7 +49,7 @@ def _dominate_node(net, cost, i, size, row_alive, col_alive):
             both = cost[first + a] < np.inf and cost[first + b] < np.inf
             margin[a, b] = cost[first + a] - cost[first + b] if both else np.inf
     for near in range(net.near_start[i], net.near_start[i + 1]):
-        _add_edge_margin(net, cost, net.near_edge[near], i, size, margin, row_alive, col_alive)
+        _add_edge_margin(net, cost, net.near_end[near], margin, alive)
     for b in range(size):
         for a in range(size):
             cheaper = a != b and margin[a, b] <= 0.0 and cost[first + a] < np.inf
@@ -63,33 +59,25 @@ def _dominate_node(net, cost, i, size, row_alive, col_alive):
 
 
 @numba.njit(cache=True)
-def _add_edge_margin(net, cost, e, i, size, margin, row_alive, col_alive):
-    alive_lines(net, cost, e, row_alive, col_alive)
-    is_tail = net.tail[e] == i
-    lines = net.row_count[e] if is_tail else net.col_count[e]
-    others = net.col_count[e] if is_tail else net.row_count[e]
-    partner_alive = col_alive if is_tail else row_alive
-    classes = net.row_class[net.row_start[e] :] if is_tail else net.col_class[net.col_start[e] :]
+def _add_edge_margin(net, cost, h, margin, alive):
+    mark_alive(net, cost, h ^ 1, alive)
+    lines, base = net.line_count[h], net.table_start[h >> 1]
+    step, across = net.step[h], net.step[h ^ 1]
     worst = np.full((lines, lines), -np.inf)
     for a in range(lines):
         for b in range(lines):
-            for c in range(others):
-                if a != b and partner_alive[c]:
-                    mine = _cell(net, e, a, c, is_tail)
-                    theirs = _cell(net, e, b, c, is_tail)
+            for c in range(net.line_count[h ^ 1]):
+                if a != b and alive[c]:
+                    mine = net.table[base + a * step + c * across]
+                    theirs = net.table[base + b * step + c * across]
                     if theirs < np.inf:
                         worst[a, b] = max(worst[a, b], mine - theirs)
         worst[a, a] = 0.0
-    for a in range(size):
-        for b in range(size):
-            step = worst[classes[a], classes[b]]
-            margin[a, b] += step if step > -np.inf else 0.0
-
-
-@numba.njit(cache=True)
-def _cell(net, e, mine, theirs, is_tail):
-    row, col = (mine, theirs) if is_tail else (theirs, mine)
-    return net.table[net.table_start[e] + row * net.col_count[e] + col]
+    classes = net.line[net.line_start[h] : net.line_start[h + 1]]
+    for a in range(len(classes)):
+        for b in range(len(classes)):
+            step_cost = worst[classes[a], classes[b]]
+            margin[a, b] += step_cost if step_cost > -np.inf else 0.0
 
 
 @numba.njit(cache=True)

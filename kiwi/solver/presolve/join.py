@@ -11,10 +11,10 @@ several such pairs multiply, and stay equal lines in the tables of j's other edg
 import numba
 import numpy as np
 
-from kiwi.solver.edge_tables import offsets
+from kiwi.solver.edge_tables import offsets, within
 from kiwi.solver.network import Network
-from kiwi.solver.presolve.rebuild import gathered
-from kiwi.solver.presolve.reduction import Reduction
+from kiwi.solver.presolve.rebuild import rebuild
+from kiwi.solver.presolve.reduction import Maps, Reduction
 
 MOST_OPTIONS = 300
 """A node is not joined where more pairs than this would come of it."""
@@ -24,41 +24,26 @@ _MOST_DEGREE = 2
 
 def join(net: Network) -> Reduction:
     """One pass: no node is joined to one that is itself joined to another."""
-    parent, edge, pairs = _choose(net, MOST_OPTIONS, _MOST_GROWTH)
-    if (parent < 0).all():
+    end, pairs = _choose(net, MOST_OPTIONS, _MOST_GROWTH)
+    kept, joined = end < 0, np.flatnonzero(end >= 0)
+    if not len(joined):
         return Reduction.nothing(net)
-    root = np.where(parent < 0, np.arange(net.node_count), parent)
-    members_start, members = _members(parent)
-    joined = np.add.reduceat(pairs, net.option_start[:-1])
-    sizes = np.where(np.diff(members_start) > 0, joined, np.diff(net.option_start))
-    map_start = offsets(sizes[root])
-    mapped = np.arange(map_start[-1]) - np.repeat(map_start[:-1], sizes[root])
-    _write_pairs(net, edge, pairs, members_start, members, map_start, mapped)
-    kept = parent < 0
-    root = (np.cumsum(kept) - 1)[root]
-    sizes = sizes[kept]
-    if (sizes == 0).any():
-        return Reduction.nothing(net, infeasible=True)
-    cost = _costs(net, root, offsets(sizes), map_start, mapped)
-    small = gathered(net, cost, sizes, root, map_start, mapped, only_choices=False)
-    return Reduction(small, root, map_start, mapped)
-
-
-def _members(parent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes joined to each node, as starts and a flat list."""
-    joined = np.flatnonzero(parent >= 0)
-    order = np.argsort(parent[joined], kind="stable")
-    counts = np.bincount(parent[joined], minlength=len(parent))
-    return offsets(counts), joined[order]
+    root = np.arange(net.node_count)
+    root[joined] = net.end_node[end[joined] ^ 1]
+    sizes = np.diff(net.option_start)
+    sizes[root[joined]] = np.add.reduceat(pairs, net.option_start[:-1])[root[joined]]
+    starts = offsets(sizes[root])
+    maps = Maps(root, starts, within(starts))
+    _write_pairs(net, end[joined[np.argsort(root[joined], kind="stable")]], pairs, maps)
+    return rebuild(net, net.cost, maps._replace(root=(np.cumsum(kept) - 1)[root]), sizes[kept])
 
 
 @numba.njit(cache=True)
 def _choose(net, most_options, most_growth):
-    """The neighbour that each node is joined to, or -1, the edge between them, and for each option
-    how many its node will have of it."""
+    """The end at each node of the edge over which it is joined to a neighbour, or -1, and for each
+    option how many its node will have of it."""
     count = len(net.option_start) - 1
-    parent, edge = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
-    takes = np.zeros(count, dtype=np.bool_)
+    end, takes = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.bool_)
     pairs = np.where(net.cost < np.inf, 1, 0)
     for k in range(count):
         degree = net.near_start[k + 1] - net.near_start[k]
@@ -66,136 +51,95 @@ def _choose(net, most_options, most_growth):
             continue
         best = most_options + 1
         for near in range(net.near_start[k], net.near_start[k + 1]):
-            e = net.near_edge[near]
-            j = net.head[e] if net.tail[e] == k else net.tail[e]
-            if parent[j] >= 0:
+            h = net.near_end[near]
+            if end[net.end_node[h ^ 1]] >= 0:
                 continue
-            before, after = _pair_counts(net, e, k, j, pairs, False)
+            before, after = _pair_counts(net, h, pairs, False)
             if after < best and after <= most_growth * before:
-                best, parent[k], edge[k] = after, j, e
-        if parent[k] >= 0:
-            takes[parent[k]] = True
-            _pair_counts(net, edge[k], k, parent[k], pairs, True)
-    return parent, edge, pairs
+                best, end[k] = after, h
+        if end[k] >= 0:
+            takes[net.end_node[end[k] ^ 1]] = True
+            _pair_counts(net, end[k], pairs, True)
+    return end, pairs
 
 
 @numba.njit(cache=True)
-def _pair_counts(net, e, k, j, pairs, write):
-    """How many options j has, and would have with k; multiplies them in `pairs` where asked."""
-    j_is_tail = net.tail[e] == j
-    partners = _partners(net, e, k, not j_is_tail)
-    classes = net.row_class if j_is_tail else net.col_class
-    start = net.row_start[e] if j_is_tail else net.col_start[e]
-    first = net.option_start[j]
+def _pair_counts(net, h, pairs, write):
+    """How many options the neighbour opposite of end h has, and would have with the node at h;
+    multiplies them in `pairs` where asked."""
+    found, start = _partners(net, h), net.line_start[h ^ 1]
+    first = net.option_start[net.end_node[h ^ 1]]
     before, after = 0, 0
-    for b in range(net.option_start[j + 1] - first):
-        found = partners[classes[start + b]]
+    for b in range(net.line_start[(h ^ 1) + 1] - start):
+        partners = found[net.line[start + b]]
         before += pairs[first + b]
-        after += pairs[first + b] * found
+        after += pairs[first + b] * partners
         if write:
-            pairs[first + b] *= found
+            pairs[first + b] *= partners
     return before, after
 
 
 @numba.njit(cache=True)
-def _partners(net, e, k, k_is_tail):
-    """For each line at the other end of an edge the number of options of k that it allows."""
-    rows, cols, base = net.row_count[e], net.col_count[e], net.table_start[e]
-    members = np.zeros(rows if k_is_tail else cols, dtype=np.int64)
-    first = net.option_start[k]
-    for o in range(net.option_start[k + 1] - first):
-        if net.cost[first + o] < np.inf:
-            if k_is_tail:
-                members[net.row_class[net.row_start[e] + o]] += 1
-            else:
-                members[net.col_class[net.col_start[e] + o]] += 1
-    found = np.zeros(cols if k_is_tail else rows, dtype=np.int64)
-    for a in range(rows):
-        for b in range(cols):
-            if net.table[base + a * cols + b] < np.inf:
-                if k_is_tail:
-                    found[b] += members[a]
-                else:
-                    found[a] += members[b]
+def _partners(net, h):
+    """For each line at the other end the number of options at end h that it allows."""
+    members = np.zeros(net.line_count[h], dtype=np.int64)
+    first = net.option_start[net.end_node[h]] - net.line_start[h]
+    for x in range(net.line_start[h], net.line_start[h + 1]):
+        if net.cost[first + x] < np.inf:
+            members[net.line[x]] += 1
+    found = np.zeros(net.line_count[h ^ 1], dtype=np.int64)
+    for a in range(len(members)):
+        for b in range(len(found)):
+            at = net.table_start[h >> 1] + a * net.step[h] + b * net.step[h ^ 1]
+            if net.table[at] < np.inf:
+                found[b] += members[a]
     return found
 
 
 @numba.njit(cache=True)
-def _write_pairs(net, edge, pairs, members_start, members, map_start, mapped):
-    """The options of all members that each option of a joined node stands for: the options of j in
-    order, and for each of them the partners of every member."""
-    for j in range(len(members_start) - 1):
-        first, last = members_start[j], members_start[j + 1]
-        if first == last:
-            continue
-        base, filled = net.option_start[j], 0
-        for b in range(net.option_start[j + 1] - base):
-            for x in range(filled, filled + pairs[base + b]):
-                mapped[map_start[j] + x] = b
-            filled += pairs[base + b]
-        block = np.ones(len(pairs[base : net.option_start[j + 1]]), dtype=np.int64)
-        for m in range(first, last):
-            k = members[m]
-            _write_member(net, edge[k], k, j, pairs, block, mapped[map_start[k] :])
+def _write_pairs(net, ends, pairs, maps):
+    """The options that each option of a joined node stands for: those of the neighbour in order,
+    and for each of them the partners of every node joined to it. `ends`: of the joined nodes, by
+    their neighbours."""
+    last = -1
+    block = np.ones(1, dtype=np.int64)
+    for h in ends:
+        j = net.end_node[h ^ 1]
+        mine = pairs[net.option_start[j] : net.option_start[j + 1]]
+        if j != last:
+            last, block = j, np.ones(len(mine), dtype=np.int64)
+            maps.option[maps.start[j] : maps.start[j + 1]] = np.repeat(np.arange(len(mine)), mine)
+        _write_member(net, h, mine, block, maps.option[maps.start[net.end_node[h]] :])
 
 
 @numba.njit(cache=True)
-def _write_member(net, e, k, j, pairs, block, out):
-    """One member's options. Each of its partners of option b is written `block[b]` times in a row,
-    and the whole repeated until all pairs of b have one; `block` then grows by its number."""
-    k_is_tail = net.tail[e] == k
-    start, options = _partner_lists(net, e, k, k_is_tail)
-    classes = net.col_class if k_is_tail else net.row_class
-    line_of = net.col_start[e] if k_is_tail else net.row_start[e]
-    base, filled = net.option_start[j], 0
+def _write_member(net, h, pairs, block, out):
+    """A joined node's options. Each of its partners of option b is written `block[b]` times in a
+    row, and the whole repeated until all pairs of b have one; `block` then grows by its number."""
+    start, options = _partner_lists(net, h)
+    filled = 0
     for b in range(len(block)):
-        line = classes[line_of + b]
+        line = net.line[net.line_start[h ^ 1] + b]
         found = start[line + 1] - start[line]
-        for x in range(pairs[base + b]):
+        for x in range(pairs[b]):
             out[filled + x] = options[start[line] + (x // block[b]) % found]
-        filled += pairs[base + b]
+        filled += pairs[b]
         block[b] *= max(1, found)
 
 
 @numba.njit(cache=True)
-def _partner_lists(net, e, k, k_is_tail):
-    """For each line at the other end of an edge the options of k that it allows, as starts and a
-    flat list."""
-    found = _partners(net, e, k, k_is_tail)
+def _partner_lists(net, h):
+    """For each line at the other end the options at end h that it allows, as starts and a flat
+    list."""
+    found = _partners(net, h)
     start = np.zeros(len(found) + 1, dtype=np.int64)
     start[1:] = np.cumsum(found)
-    options = np.empty(start[-1], dtype=np.int64)
-    filled = start[:-1].copy()
-    cols, first = net.col_count[e], net.option_start[k]
-    for o in range(net.option_start[k + 1] - first):
-        if net.cost[first + o] == np.inf:
-            continue
-        mine = net.row_class[net.row_start[e] + o] if k_is_tail else -1
-        if not k_is_tail:
-            mine = net.col_class[net.col_start[e] + o]
-        for line in range(len(found)):
-            cell = mine * cols + line if k_is_tail else line * cols + mine
-            if net.table[net.table_start[e] + cell] < np.inf:
-                options[filled[line]] = o
-                filled[line] += 1
+    options, filled = np.empty(start[-1], dtype=np.int64), start[:-1].copy()
+    first = net.option_start[net.end_node[h]]
+    for o in range(net.line_start[h + 1] - net.line_start[h]):
+        line = net.table_start[h >> 1] + net.line[net.line_start[h] + o] * net.step[h]
+        for b in range(len(found)):
+            if net.cost[first + o] < np.inf and net.table[line + b * net.step[h ^ 1]] < np.inf:
+                options[filled[b]] = o
+                filled[b] += 1
     return start, options
-
-
-@numba.njit(cache=True)
-def _costs(net, root, starts, map_start, mapped):
-    """Costs of all joined nodes' options, and of the edges among them."""
-    total = np.zeros(starts[-1])
-    for i in range(len(root)):
-        for x in range(map_start[i + 1] - map_start[i]):
-            cost = net.cost[net.option_start[i] + mapped[map_start[i] + x]]
-            total[starts[root[i]] + x] += cost
-    for e in range(len(net.tail)):
-        tail, head = net.tail[e], net.head[e]
-        if root[tail] != root[head]:
-            continue
-        for x in range(map_start[tail + 1] - map_start[tail]):
-            row = net.row_class[net.row_start[e] + mapped[map_start[tail] + x]]
-            col = net.col_class[net.col_start[e] + mapped[map_start[head] + x]]
-            cell = net.table_start[e] + row * net.col_count[e] + col
-            total[starts[root[tail]] + x] += net.table[cell]
-    return total

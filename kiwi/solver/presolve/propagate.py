@@ -3,61 +3,48 @@
 import numba
 import numpy as np
 
-from kiwi.solver.network import Network
+from kiwi.solver.network import Network, widest
 
 
 @numba.njit(cache=True)
 def propagate(net: Network):
     """Costs of all options, infinite also for those that some neighbour has no partner for."""
-    cost = net.cost.copy()
-    widest = 1
-    for e in range(len(net.tail)):
-        widest = max(widest, net.row_count[e], net.col_count[e])
-    row_alive, col_alive = np.zeros(widest, dtype=np.bool_), np.zeros(widest, dtype=np.bool_)
+    cost, most = net.cost.copy(), widest(net)
+    alive, kept = np.empty((2, most), dtype=np.bool_), np.empty((2, most), dtype=np.bool_)
     changed = True
     while changed:
         changed = False
-        for e in range(len(net.tail)):
-            if _revise(net, cost, e, row_alive, col_alive):
-                changed = True
+        for e in range(len(net.table_start)):
+            changed |= _revise(net, cost, e, alive, kept)
     return cost
 
 
 @numba.njit(cache=True)
-def alive_lines(net, cost, e, row_alive, col_alive):
-    """Marks the classes of an edge that an option with finite cost belongs to."""
-    row_alive[: net.row_count[e]] = False
-    col_alive[: net.col_count[e]] = False
-    first = net.option_start[net.tail[e]] - net.row_start[e]
-    for a in range(net.row_start[e], net.row_start[e + 1]):
-        if cost[first + a] < np.inf:
-            row_alive[net.row_class[a]] = True
-    first = net.option_start[net.head[e]] - net.col_start[e]
-    for b in range(net.col_start[e], net.col_start[e + 1]):
-        if cost[first + b] < np.inf:
-            col_alive[net.col_class[b]] = True
+def mark_alive(net, cost, h, alive):
+    """Marks the lines at an end that an option with finite cost belongs to."""
+    alive[: net.line_count[h]] = False
+    first = net.option_start[net.end_node[h]] - net.line_start[h]
+    for x in range(net.line_start[h], net.line_start[h + 1]):
+        if cost[first + x] < np.inf:
+            alive[net.line[x]] = True
 
 
 @numba.njit(cache=True)
-def _revise(net, cost, e, row_alive, col_alive):
+def _revise(net, cost, e, alive, kept):
     """Forbids the options of one edge's nodes whose line has no finite partner."""
-    alive_lines(net, cost, e, row_alive, col_alive)
-    rows, cols, base = net.row_count[e], net.col_count[e], net.table_start[e]
-    row_kept, col_kept = np.zeros(rows, dtype=np.bool_), np.zeros(cols, dtype=np.bool_)
-    for row in range(rows):
-        for col in range(cols):
-            if row_alive[row] and col_alive[col] and net.table[base + row * cols + col] < np.inf:
-                row_kept[row] = True
-                col_kept[col] = True
+    mark_alive(net, cost, 2 * e, alive[0])
+    mark_alive(net, cost, 2 * e + 1, alive[1])
+    kept[:] = False
+    rows, columns, base = net.line_count[2 * e], net.line_count[2 * e + 1], net.table_start[e]
+    for a in range(rows):
+        for b in range(columns):
+            if alive[0, a] and alive[1, b] and net.table[base + a * columns + b] < np.inf:
+                kept[0, a] = kept[1, b] = True
     changed = False
-    first = net.option_start[net.tail[e]] - net.row_start[e]
-    for a in range(net.row_start[e], net.row_start[e + 1]):
-        if cost[first + a] < np.inf and not row_kept[net.row_class[a]]:
-            cost[first + a] = np.inf
-            changed = True
-    first = net.option_start[net.head[e]] - net.col_start[e]
-    for b in range(net.col_start[e], net.col_start[e + 1]):
-        if cost[first + b] < np.inf and not col_kept[net.col_class[b]]:
-            cost[first + b] = np.inf
-            changed = True
+    for h in (2 * e, 2 * e + 1):
+        first = net.option_start[net.end_node[h]] - net.line_start[h]
+        for x in range(net.line_start[h], net.line_start[h + 1]):
+            if cost[first + x] < np.inf and not kept[h & 1, net.line[x]]:
+                cost[first + x] = np.inf
+                changed = True
     return changed

@@ -2,11 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from kiwi.solver.edge_tables import offsets
+from kiwi.solver.edge_tables import offsets, owners, within
 from kiwi.solver.network import Network
+
+
+class Maps(NamedTuple):
+    """What the options of a smaller network's nodes stand for in a larger network.
+
+    **Attributes:**
+
+    - `root` (n): for each node of the larger network the node of the smaller one that decides it.
+    - `start` (n+1), `option`: for each option of that node the option of the larger one.
+    """
+
+    root: np.ndarray
+    start: np.ndarray
+    option: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,60 +29,43 @@ class Reduction:
     """`net` has the same least cost as the network that it was made from.
 
     Every feasible choice of `net` lifts to one of the same cost and the same memory use at every
-    time.
-
-    **Attributes:**
-
-    - `net`: the smaller network.
-    - `root` (n): for each node of the larger network the node of `net` that decides it.
-    - `map_start` (n+1), `option`: for each option of that node the option of the larger one.
-    - `infeasible`: True where some node is left without an option; `net` is the larger network.
+    time. `infeasible`: True where some node is left without an option; `net` is the larger network.
     """
 
     net: Network
-    root: np.ndarray
-    map_start: np.ndarray
-    option: np.ndarray
+    maps: Maps
     infeasible: bool = False
 
     @classmethod
     def nothing(cls, net: Network, *, infeasible: bool = False) -> "Reduction":
         """The reduction that leaves `net` as it is."""
-        first = np.repeat(net.option_start[:-1], np.diff(net.option_start))
-        identity = np.arange(net.option_count) - first
-        return cls(net, np.arange(net.node_count), net.option_start, identity, infeasible)
+        maps = Maps(np.arange(net.node_count), net.option_start, within(net.option_start))
+        return cls(net, maps, infeasible)
 
     @classmethod
     def renumbered(cls, net: Network, order: np.ndarray) -> "Reduction":
         """The reduction to `net` whose k-th node is node `order[k]` of the larger network."""
-        root = np.empty(len(order), dtype=np.int64)
-        root[order] = np.arange(len(order))
+        root = np.argsort(order)
         starts = offsets(np.diff(net.option_start)[root])
-        option = np.arange(starts[-1]) - np.repeat(starts[:-1], np.diff(starts))
-        return cls(net, root, starts, option)
+        return cls(net, Maps(root, starts, within(starts)))
 
     @property
     def merged(self) -> int:
         """How many nodes have disappeared."""
-        return len(self.root) - self.net.node_count
+        return len(self.maps.root) - self.net.node_count
 
     def lift(self, choice: np.ndarray) -> np.ndarray:
         """The choice of the larger network that `choice` stands for."""
-        return self.option[self.map_start[:-1] + choice[self.root]]
+        return self.maps.option[self.maps.start[:-1] + choice[self.maps.root]]
 
     def lower(self, choice: np.ndarray) -> np.ndarray | None:
         """A choice of `net` that lifts to `choice`, or None where there is none."""
-        owner = np.repeat(self.root, np.diff(self.map_start))
-        within = np.arange(len(self.option)) - np.repeat(
-            self.map_start[:-1], np.diff(self.map_start)
-        )
-        differs = self.option != np.repeat(choice, np.diff(self.map_start))
+        root, start, option = self.maps
+        differs = option != np.repeat(choice, np.diff(start))
         matches = np.ones(self.net.option_count, dtype=bool)
-        matches[self.net.option_start[owner[differs]] + within[differs]] = False
-        flat = np.flatnonzero(matches)
-        nodes = np.repeat(np.arange(self.net.node_count), np.diff(self.net.option_start))[flat]
+        matches[(self.net.option_start[root[owners(start)]] + within(start))[differs]] = False
         small = np.full(self.net.node_count, -1, dtype=np.int64)
-        small[nodes] = flat - self.net.option_start[nodes]
+        small[owners(self.net.option_start)[matches]] = within(self.net.option_start)[matches]
         if (small < 0).any() or not np.array_equal(self.lift(small), choice):
             return None
         return small
@@ -75,13 +73,12 @@ class Reduction:
 
 def chain(first: Reduction, second: Reduction) -> Reduction:
     """Both reductions as one."""
-    sizes = np.diff(second.net.option_start)
-    root = second.root[first.root]
-    starts = offsets(sizes[root])
-    within = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes[root])
-    middle = second.option[np.repeat(second.map_start[first.root], sizes[root]) + within]
-    option = first.option[np.repeat(first.map_start[:-1], sizes[root]) + middle]
-    return Reduction(second.net, root, starts, option, second.infeasible)
+    root = second.maps.root[first.maps.root]
+    sizes = np.diff(second.net.option_start)[root]
+    starts = offsets(sizes)
+    middle = np.repeat(second.maps.start[first.maps.root], sizes) + within(starts)
+    option = np.repeat(first.maps.start[:-1], sizes) + second.maps.option[middle]
+    return Reduction(second.net, Maps(root, starts, first.maps.option[option]), second.infeasible)
 
 
 def repeat(step: Callable[[Network], Reduction], net: Network, most: int) -> Reduction:

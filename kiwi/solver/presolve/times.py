@@ -9,7 +9,7 @@
 import numba
 import numpy as np
 
-from kiwi.solver.edge_tables import offsets
+from kiwi.solver.edge_tables import offsets, owners
 from kiwi.solver.network import NO_LIMIT_BYTES, Network
 
 
@@ -24,37 +24,33 @@ def drop_times(net: Network) -> Network:
 
 def with_times(net: Network, kept: np.ndarray) -> Network:
     """`net` with only the times at these positions of `net.times`; equal intervals added up."""
-    owner = np.repeat(np.arange(net.option_count), np.diff(net.use_start))
     begin, end = np.searchsorted(kept, net.use_begin), np.searchsorted(kept, net.use_end)
     seen = begin < end
-    columns = summed_uses(owner[seen], begin[seen], end[seen], net.use_bytes[seen])
-    counts = np.bincount(columns[0], minlength=net.option_count)
-    return net._replace(
-        times=net.times[kept],
-        use_start=offsets(counts),
-        use_begin=columns[1],
-        use_end=columns[2],
-        use_bytes=columns[3],
-    )
+    spans = (owners(net.use_start)[seen], begin[seen], end[seen], net.use_bytes[seen])
+    return net._replace(times=net.times[kept], **summed_uses(*spans, net.option_count))
 
 
 def summed_uses(
-    owner: np.ndarray, begin: np.ndarray, end: np.ndarray, size: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Intervals (owner, begin, end, bytes) in order, those of one owner and span added up."""
+    owner: np.ndarray, begin: np.ndarray, end: np.ndarray, size: np.ndarray, option_count: int
+) -> dict[str, np.ndarray]:
+    """The arrays of a `Network` for these intervals, those of one owner and span added up."""
     order = np.lexsort((end, begin, owner))
     owner, begin, end, size = (column[order] for column in (owner, begin, end, size))
     new = np.ones(len(owner), dtype=bool)
     new[1:] = (np.diff(owner) != 0) | (np.diff(begin) != 0) | (np.diff(end) != 0)
     firsts = np.flatnonzero(new)
-    total = np.add.reduceat(size, firsts) if len(firsts) else size
-    return owner[firsts], begin[firsts], end[firsts], total
+    return {
+        "use_start": offsets(np.bincount(owner[firsts], minlength=option_count)),
+        "use_begin": begin[firsts],
+        "use_end": end[firsts],
+        "use_bytes": np.add.reduceat(size, firsts) if len(firsts) else size,
+    }
 
 
 def _events(net: Network) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Changes of memory use by time: CSR starts over times, then option, node and bytes."""
-    owner = np.repeat(np.arange(net.option_count), np.diff(net.use_start))
-    node = np.repeat(np.arange(net.node_count), np.diff(net.option_start))[owner]
+    owner = owners(net.use_start)
+    node = owners(net.option_start)[owner]
     time = np.concatenate([net.use_begin, net.use_end])
     order = np.argsort(time, kind="stable")
     counts = np.bincount(time, minlength=len(net.times) + 1)

@@ -1,0 +1,66 @@
+"""A network in which forbidden is merely expensive, and memory has a price."""
+
+import numpy as np
+
+from kiwi.solver.bundle import Bundle
+from kiwi.solver.network import Network
+from kiwi.solver.prices import cost_of, priced_costs, usage_of
+
+_FIRST_MOVE = 0.05
+_LEAST_SCALE = 1e-9
+
+
+class Relaxed:
+    """What both sides of the search compute with.
+
+    **Attributes:**
+
+    - `exact`: the network itself; `net`: the same with finite tables.
+    - `unary` (K): finite costs of the options.
+    - `forbidden`: a stand-in for infinity, more than every assignment without forbidden pairs
+      costs.
+    - `limit_bytes`: at least 1, to divide by.
+    """
+
+    def __init__(self, net: Network) -> None:
+        self.exact, self.forbidden = net, _forbidden_cost(net)
+        self.net = net._replace(table=np.minimum(net.table, self.forbidden))
+        self.unary = np.minimum(net.cost, self.forbidden)
+        self.limit_bytes = max(net.limit_bytes, 1)
+
+    def priced(self, prices: np.ndarray) -> np.ndarray:
+        """Costs of all options at `prices`."""
+        return priced_costs(self.net, self.unary, prices)
+
+    def rent(self, prices: np.ndarray) -> float:
+        """What the whole limit costs at `prices`."""
+        return float(prices.sum()) * self.net.limit_bytes
+
+    def cost(self, choice: np.ndarray) -> float:
+        """Cost of an assignment, whatever memory it uses."""
+        return float(cost_of(self.net, self.unary, choice))
+
+    def excess(self, choice: np.ndarray) -> np.ndarray:
+        """Memory use above the limit at each time, as a share of the limit."""
+        return usage_of(self.net, choice) / self.limit_bytes - 1.0
+
+    def scale(self, bound: float) -> float:
+        """A typical cost, where the bound may still be 0."""
+        return max(abs(bound), _LEAST_SCALE * self.forbidden)
+
+    def begin(self, bundle: Bundle, choice: np.ndarray, bound: float) -> None:
+        """Gives the bundle the width of a first step that would move the bound by a twentieth, were
+        the excess of `choice` to stay."""
+        excess = np.maximum(self.excess(choice), 0.0)
+        norm = float(excess @ excess)
+        if norm > 0.0:
+            bundle.begin(_FIRST_MOVE * self.scale(bound) / norm)
+
+
+def _forbidden_cost(net: Network) -> float:
+    cost = np.where(np.isfinite(net.cost), np.abs(net.cost), 0.0)
+    table = np.where(np.isfinite(net.table), np.abs(net.table), 0.0)
+    total = float(net.over_edges(np.maximum, table).sum())
+    if len(cost):
+        total += float(np.maximum.reduceat(cost, net.option_start[:-1]).sum())
+    return total if total > 0 else 1.0
