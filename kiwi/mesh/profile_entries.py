@@ -40,6 +40,11 @@ class OperatorEntry:
     seconds: float
     spread: float
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What no other entry of a table has."""
+        return self.opcode, self.variant, self.dtype, self.shapes
+
     def __post_init__(self) -> None:
         _check_time(f"{self.opcode} {self.shapes}", self.seconds, self.spread)
         if any(size < 1 for shape in self.shapes for size in shape):
@@ -70,6 +75,11 @@ class CollectiveEntry:
     seconds: float
     spread: float
     axes: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What no other entry of a table has."""
+        return self.kind, self.devices, self.dtype, self.bytes, self.axes
 
     def __post_init__(self) -> None:
         _check_time(f"{self.kind} of {self.bytes} bytes", self.seconds, self.spread)

@@ -15,7 +15,7 @@ fits into caches is faster) and *elementwise* functions (what a kernel takes lon
 once more).
 """
 
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -66,8 +66,10 @@ class ProfileTable:
     loaded_from: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        _check_distinct((e.opcode, e.variant, e.dtype, e.shapes) for e in self.operators)
-        _check_distinct((e.kind, e.devices, e.dtype, e.bytes, e.axes) for e in self.collectives)
+        keys = Counter(entry.key for entry in (*self.operators, *self.collectives))
+        for key, count in keys.items():
+            if count > 1:
+                raise InvalidArgumentError(f"Two entries measure the same: {key}.")
         if self.environment is None and (self.operators or self.collectives):
             raise InvalidArgumentError(
                 f"The table of {self.hardware.name!r} has measurements, but no environment."
@@ -100,12 +102,10 @@ class ProfileTable:
         del content["loaded_from"]
         return content
 
-    def with_operator(self, entry: OperatorEntry) -> "ProfileTable":
+    def with_entry(self, entry: OperatorEntry | CollectiveEntry) -> "ProfileTable":
         """The table with one more entry."""
-        return replace(self, operators=(*self.operators, entry))
-
-    def with_collective(self, entry: CollectiveEntry) -> "ProfileTable":
-        """The table with one more entry."""
+        if isinstance(entry, OperatorEntry):
+            return replace(self, operators=(*self.operators, entry))
         return replace(self, collectives=(*self.collectives, entry))
 
     def operator(
@@ -244,11 +244,3 @@ class ProfileTable:
 
 def _sizes(shapes: Shapes) -> tuple[int, ...]:
     return tuple(size for shape in shapes for size in shape)
-
-
-def _check_distinct(keys: Iterable[tuple[object, ...]]) -> None:
-    seen: set[tuple[object, ...]] = set()
-    for key in keys:
-        if key in seen:
-            raise InvalidArgumentError(f"Two entries measure the same: {key}.")
-        seen.add(key)

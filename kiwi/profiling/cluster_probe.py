@@ -17,7 +17,9 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
+import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from kiwi.errors import ClusterError
 from kiwi.mesh.cluster import Cluster
@@ -44,8 +46,6 @@ def measure_cluster(
     **Raises:** `ClusterError` if there are fewer than two devices, `large_bytes` are not more
     than a KiB, or there are no repetitions.
     """
-    import jax
-
     devices = jax.devices() if devices is None else list(devices)
     if len(devices) < 2 or large_bytes <= _SMALL_BYTES or repetitions < 1:
         raise ClusterError(
@@ -69,9 +69,6 @@ def measure_cluster(
 
 def _swap_seconds(pair: Sequence[Any], size_bytes: int, repetitions: int) -> float:
     """Seconds in which two devices swap buffers of `size_bytes`."""
-    import jax
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
     mesh = Mesh(np.array(pair, dtype=object), ("pair",))
     spec = PartitionSpec("pair")
 

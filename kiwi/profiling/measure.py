@@ -15,6 +15,12 @@ from functools import cached_property
 from statistics import median, quantiles
 from typing import Any
 
+import jax
+from jax import numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from kiwi.mesh.profile_entries import CollectiveEntry, OperatorEntry
+
 WARM_UP = 2
 _CHAIN, _CHAIN_SIZE = 256, 1024
 _LEAST_PART = 0.05
@@ -35,8 +41,6 @@ def measure(run: Callable[[], Any], repetitions: int, *, in_turn: bool = True) -
     At most `repetitions` timings of about a millisecond or more are taken, each of as many calls
     as it takes; `in_turn` waits for each of these before the next.
     """
-    import jax
-
     once = 0.0
     for _ in range(WARM_UP):
         started = time.perf_counter()
@@ -92,8 +96,6 @@ class Bench:
     @cached_property
     def launch_seconds(self) -> float:
         """What one more kernel costs a program: by how much a chain of trivial ones is longer."""
-        import jax
-        from jax import numpy as jnp
 
         def chain(count: int) -> Callable[[Any], Any]:
             def body(x: Any) -> Any:
@@ -111,9 +113,6 @@ class Bench:
     @cached_property
     def _calling_seconds(self) -> float:
         """Of a program with one trivial kernel; nothing where calls are queued."""
-        import jax
-        from jax import numpy as jnp
-
         if not self._in_turn:
             return 0.0
         return self._call(lambda x: x + 1, [jax.ShapeDtypeStruct((1,), jnp.float32)]).seconds
@@ -126,8 +125,6 @@ class Bench:
     def _call(
         self, body: Callable[..., Any], operands: Sequence[Any], result: Any = None
     ) -> Timing:
-        import jax
-
         result = result or jax.eval_shape(body, *operands)
         run = self._jitted(body, [result, *operands], result)
         over, *buffers = (self._buffer(s) for s in [result, *operands])
@@ -140,8 +137,6 @@ class Bench:
         return measure(call, self.repetitions, in_turn=self._in_turn)
 
     def _jitted(self, body: Callable[..., Any], operands: Sequence[Any], result: Any) -> Any:
-        import jax
-
         mapped = jax.shard_map(
             lambda _, *local: body(*local),
             mesh=self.mesh,
@@ -154,17 +149,30 @@ class Bench:
 
     def _spec(self, local: Any) -> Any:
         """Every device has its own part of the first dimension; scalars are alike on all."""
-        from jax.sharding import PartitionSpec
-
         return PartitionSpec(tuple(self.mesh.axis_names)) if local.shape else PartitionSpec()
 
     def _buffer(self, local: Any) -> Any:
-        import jax
-        from jax import numpy as jnp
-        from jax.sharding import NamedSharding
-
         shape = local.shape
         if shape:
             shape = (shape[0] * self.mesh.devices.size, *shape[1:])
         sharding = NamedSharding(self.mesh, self._spec(local))
         return jax.jit(lambda: jnp.ones(shape, local.dtype), out_shardings=sharding)()
+
+
+UNMEASURED = (1.0, 0.0)
+"""Stands for the seconds and the spread of an entry until it is measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """One thing to measure.
+
+    - `entry`: what a table is to have of it, but for its time.
+    - `name`: for people. `held_bytes`: what one device holds for it, about.
+    - `time`: measures it; raises as `Bench.time`.
+    """
+
+    entry: OperatorEntry | CollectiveEntry
+    name: str
+    held_bytes: int
+    time: Callable[[Bench], Timing]

@@ -7,10 +7,12 @@ that is run again takes up what it has.
 import datetime
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+import jax
 
 from kiwi.errors import InvalidArgumentError, ProfileFileError
 from kiwi.mesh.device_mesh import DeviceMesh
@@ -18,39 +20,12 @@ from kiwi.mesh.hardware import CATALOGUE, Hardware
 from kiwi.mesh.profile_entries import Environment
 from kiwi.mesh.profile_table import ProfileTable
 from kiwi.profiling.collective_points import COLLECTIVE_BYTES, collective_points
-from kiwi.profiling.measure import Bench, Timing
-from kiwi.profiling.operator_points import STREAM_BYTES, StreamPoint, matmul_flops_per_second
+from kiwi.profiling.measure import Bench, Point
+from kiwi.profiling.operator_points import STREAM_BYTES, matmul_flops_per_second, stream_point
 from kiwi.xla.gpu.target_config import attached_target_config, target_config
 
 _SAVE_SECONDS = 5.0
 _MATMUL_SIZE = {"cpu": 1024, "gpu": 8192}
-
-
-class Point(Protocol):
-    """One thing to measure; see `operator_points` and `collective_points`."""
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What a table knows it by."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        ...
-
-    @property
-    def bytes(self) -> int:
-        """What one device holds for it, about."""
-        ...
-
-    def measure(self, bench: Bench) -> Timing:
-        """Times it."""
-        ...
-
-    def added_to(self, table: ProfileTable, timing: Timing) -> ProfileTable:
-        """The table with this as a further entry."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -92,32 +67,22 @@ def record(
     jax_mesh = mesh.jax_mesh()
     options = compiler_options(jax_mesh.devices.flat[0].platform)
     bench = Bench(jax_mesh, repetitions, options)
-    traffic = [StreamPoint(size) for size in STREAM_BYTES]
+    traffic = [stream_point(size) for size in STREAM_BYTES]
     everything = [*traffic, *points, *collective_points(mesh.shape, collective_bytes)]
     on_progress(Progress(0, len(everything), float("nan"), "launches, matmuls and memory"))
     draft = _Draft(_begin(path, bench, mesh.shape), path)
-    known = set(_keys(draft.table))
-    missing = [point for point in everything if point.key not in known]
+    known = {entry.key for entry in (*draft.table.operators, *draft.table.collectives)}
+    missing = [point for point in everything if point.entry.key not in known]
+    started = time.monotonic()
     try:
-        for step in _steps(missing):
-            on_progress(step)
-            draft.add(missing[step.done], bench)
+        for done, point in enumerate(missing):
+            spent = time.monotonic() - started
+            left = spent / done * (len(missing) - done) if done else float("nan")
+            on_progress(Progress(done, len(missing), left, point.name))
+            draft.add(point, bench)
     finally:
         draft.save()
     return draft.table
-
-
-def _keys(table: ProfileTable) -> Iterator[tuple[object, ...]]:
-    yield from ((e.opcode, e.variant, e.dtype, e.shapes) for e in table.operators)
-    yield from ((e.kind, e.axes, e.bytes) for e in table.collectives)
-
-
-def _steps(points: Sequence[Point]) -> Iterator[Progress]:
-    started = time.monotonic()
-    for done, point in enumerate(points):
-        spent = time.monotonic() - started
-        left = spent / done * (len(points) - done) if done else float("nan")
-        yield Progress(done, len(points), left, point.name)
 
 
 class _Draft:
@@ -131,15 +96,19 @@ class _Draft:
     def add(self, point: Point, bench: Bench) -> None:
         """Measures one point; what does not fit or does not compile is noted."""
         try:
-            _check_fits(point, self.table.hardware)
-            timing = point.measure(bench)
+            # What a device cannot hold is refused before trying it stalls the machine.
+            needed, available = 2 * point.held_bytes, self.table.hardware.memory_bytes
+            if needed > available:
+                raise MemoryError(f"{needed} bytes do not fit into {available}")
+            timing = point.time(bench)
         except (RuntimeError, MemoryError, TypeError, ValueError) as error:
             first_line = (str(error).splitlines() or [type(error).__name__])[0]
             note = f"{point.name}: {first_line[:160]}"
             if note not in self.table.skipped:
                 self.table = replace(self.table, skipped=(*self.table.skipped, note))
             return
-        self.table = point.added_to(self.table, timing)
+        measured = replace(point.entry, seconds=timing.seconds, spread=timing.spread)
+        self.table = self.table.with_entry(measured)
         if time.monotonic() - self._saved > _SAVE_SECONDS:
             self.save()
 
@@ -148,13 +117,6 @@ class _Draft:
         if self._path is not None:
             self.table.save(self._path)
         self._saved = time.monotonic()
-
-
-def _check_fits(point: Point, hardware: Hardware) -> None:
-    """Raises `MemoryError` for what a device cannot hold, before trying stalls the machine."""
-    needed = 2 * point.bytes
-    if needed > hardware.memory_bytes:
-        raise MemoryError(f"{needed} bytes do not fit into {hardware.memory_bytes}")
 
 
 def _begin(path: str | Path | None, bench: Bench, mesh_shape: tuple[int, ...]) -> ProfileTable:
@@ -185,8 +147,6 @@ def _begin(path: str | Path | None, bench: Bench, mesh_shape: tuple[int, ...]) -
 
 
 def _environment(device: Any) -> Environment:
-    import jax
-
     # XLA's name of its platform carries the versions of CUDA and of the driver's interface.
     driver = " ".join(str(device.client.platform_version).split())
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -199,14 +159,15 @@ def _hardware(bench: Bench) -> Hardware:
     platform = "cpu" if bench.platform == "cpu" else "gpu"
     base = _nearest(str(device.device_kind), platform)
     rate = matmul_flops_per_second(bench, "float32", _MATMUL_SIZE[platform])
-    traffic = StreamPoint(STREAM_BYTES[-1])
+    moved_bytes = STREAM_BYTES[-1]
     # Efficiencies are contained in what is measured.
     return replace(
         base,
         name=f"recorded-{str(device.device_kind).lower().replace(' ', '-')}",
         description=f"measured {device.device_kind}; links by data sheet where not measured",
         flops_per_second=_rates(base, rate),
-        memory_bandwidth_bytes_per_second=traffic.bytes / traffic.measure(bench).seconds,
+        memory_bandwidth_bytes_per_second=moved_bytes
+        / stream_point(moved_bytes).time(bench).seconds,
         memory_bytes=_memory_bytes(bench, base),
         kernel_launch_seconds=bench.launch_seconds,
         matmul_efficiency=1.0,

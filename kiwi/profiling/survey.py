@@ -12,28 +12,29 @@ import jax
 
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh
-from kiwi.mesh.profile_entries import ARITHMETIC, Shapes
+from kiwi.mesh.profile_entries import ARITHMETIC, OperatorEntry, Shapes
 from kiwi.problem.library_calls import FUNCTIONS, LibraryCall, library_calls
 from kiwi.problem.strategies import shards_of_strategies
-from kiwi.profiling.operator_points import ELEMENTWISE_SIZES, ElementwisePoint, OperatorPoint
+from kiwi.profiling.measure import UNMEASURED, Point
+from kiwi.profiling.operator_points import ELEMENTWISE_SIZES, elementwise_point, operator_point
 
 
-def operator_points(units: UnitGraph, mesh: DeviceMesh) -> list[OperatorPoint]:
+def operator_points(units: UnitGraph, mesh: DeviceMesh) -> list[Point]:
     """Every library call in every local shape of its strategies, each once."""
-    found: dict[tuple[object, ...], OperatorPoint | None] = {}
+    found: dict[tuple[object, ...], Point | None] = {}
     for unit in units.units:
         for position, call in enumerate(library_calls(units, unit)):
             if call is None:
                 continue
             equation = units.graph.program.equations[unit.equations[position]].jaxpr_eqn
             for shards in shards_of_strategies(unit, mesh):
-                key = (call.opcode, call.variant, call.dtype, call.local_shapes(shards))
+                key = (*call.known, call.local_shapes(shards))
                 if key not in found:
                     found[key] = _operator(call, equation, shards)
     return [point for point in found.values() if point is not None]
 
 
-def elementwise_points(units: UnitGraph) -> Iterator[ElementwisePoint]:
+def elementwise_points(units: UnitGraph) -> Iterator[Point]:
     """The functions of all units, for each floating dtype that they are applied to."""
     runs: dict[tuple[str, str], Callable[[Any], Any] | None] = {}
     program = units.graph.program
@@ -47,7 +48,7 @@ def elementwise_points(units: UnitGraph) -> Iterator[ElementwisePoint]:
                     runs.setdefault((equation.name, dtype), _repeatable(equation.jaxpr_eqn))
     for (opcode, dtype), run in runs.items():
         for size in ELEMENTWISE_SIZES:
-            yield ElementwisePoint(opcode, dtype, size, run)
+            yield elementwise_point(opcode, dtype, size, run)
 
 
 def _is_float(units: UnitGraph, value: int) -> bool:
@@ -61,7 +62,7 @@ def _repeatable(equation: Any) -> Callable[[Any], Any]:
     return lambda x: primitive.bind(*(x for _ in range(count)), **params)
 
 
-def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> OperatorPoint | None:
+def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Point | None:
     """None if the equation's parameters name sizes that differ from device to device."""
     shapes, found = call.local_shapes(shards), call.local_result_shape(shards)
     dtypes = tuple(v.aval.dtype for v in equation.invars)
@@ -72,12 +73,13 @@ def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Op
 
     if not _yields(run, shapes, dtypes, found):
         return None
-    figures = (shapes, call.local_flops(shards), call.local_bytes(shards), dtypes)
+    figures = (shapes, call.local_flops(shards), call.local_bytes(shards))
+    entry = OperatorEntry(*call.known, *figures, *UNMEASURED)
     if not call.is_transpose:
-        return OperatorPoint(*call.known, *figures, run)
+        return operator_point(entry, dtypes, run)
     # Alone it is a copy, which is tiled; a kernel that computes reads with strides.
     beside = (jax.ShapeDtypeStruct(found, dtypes[0]),)
-    return OperatorPoint(*call.known, *figures, lambda x, y: run(x) * run(x) + y * y, beside)
+    return operator_point(entry, dtypes, lambda x, y: run(x) * run(x) + y * y, beside)
 
 
 def _yields(

@@ -68,7 +68,7 @@ def with_call(units, unit, seconds):
     """The table with the unit's one call, unsharded."""
     (call,) = [c for c in library_calls(units, unit) if c is not None]
     figures = (call.shapes, call.flops, call.local_bytes({}), seconds, 0.1)
-    return TABLE.with_operator(OperatorEntry(*call.known, *figures)), call
+    return TABLE.with_entry(OperatorEntry(*call.known, *figures)), call
 
 
 def test_a_matmul_takes_its_entry_and_the_traffic_beyond_it():

@@ -20,7 +20,7 @@ from kiwi.errors import (
 from kiwi.mesh import CATALOGUE, DeviceMesh, ProfileTable, Provenance, collective
 from kiwi.plans.restore import estimate_of
 from kiwi.problem.library_calls import library_calls
-from kiwi.profiling.collective_points import CollectivePoint, collective_points
+from kiwi.profiling.collective_points import collective_points
 from kiwi.profiling.measure import Bench, Timing
 from kiwi.profiling.recording import record
 from kiwi.profiling.survey import elementwise_points, operator_points
@@ -150,23 +150,24 @@ def units_of_layer():
 
 def test_local_shapes_are_those_of_all_strategies_once():
     points = operator_points(units_of_layer(), DeviceMesh.create((2,), "cpu"))
-    found = [p for p in points if p.opcode == "dot_general"]
+    entries = [p.entry for p in points]
+    found = [e for e in entries if e.opcode == "dot_general"]
     # Whole, and cut in half along rows, columns or what is summed over.
-    assert sorted(p.shapes for p in found) == [
+    assert sorted(e.shapes for e in found) == [
         ((8, 32), (32, 64)),
         ((16, 16), (16, 64)),
         ((16, 32), (32, 32)),
         ((16, 32), (32, 64)),
     ]
-    assert {p.flops for p in found} == {2 * 16 * 32 * 64, 16 * 32 * 64}
-    whole = next(p for p in found if p.shapes == ((16, 32), (32, 64)))
+    assert {e.flops for e in found} == {2 * 16 * 32 * 64, 16 * 32 * 64}
+    whole = next(e for e in found if e.shapes == ((16, 32), (32, 64)))
     assert whole.bytes == 4 * (16 * 32 + 32 * 64 + 16 * 64)
-    sums = sorted(p.shapes for p in points if p.opcode == "reduce_sum")
+    sums = sorted(e.shapes for e in entries if e.opcode == "reduce_sum")
     assert sums == [((8, 64),), ((16, 32),), ((16, 64),)]
 
 
 def test_functions_are_measured_for_each_dtype():
-    found = {(p.opcode, p.dtype) for p in elementwise_points(units_of_layer())}
+    found = {(p.entry.opcode, p.entry.dtype) for p in elementwise_points(units_of_layer())}
     assert found == {("mul", "float32"), ("tanh", "float32")}
 
 
@@ -185,10 +186,10 @@ def test_the_gradients_operands_keep_their_factors():
 
 
 def test_collectives_run_along_every_set_of_axes():
-    points = list(collective_points((2, 1, 2), (1024,)))
-    assert {(p.devices, p.axes) for p in points} == {(2, (0,)), (2, (2,)), (4, (0, 2))}
-    assert len(points) == 15
-    assert {p.bytes for p in collective_points((2,), (10,))} == {8}
+    entries = [p.entry for p in collective_points((2, 1, 2), (1024,))]
+    assert {(e.devices, e.axes) for e in entries} == {(2, (0,)), (2, (2,)), (4, (0, 2))}
+    assert len(entries) == 15
+    assert {p.entry.bytes for p in collective_points((2,), (10,))} == {8}
 
 
 def test_a_layer_is_recorded_saved_and_replayed(tmp_path, monkeypatch):
@@ -242,12 +243,12 @@ def test_an_interrupted_recording_is_resumed(tmp_path, monkeypatch):
 
 
 def test_what_does_not_fit_or_run_is_skipped_and_noted(monkeypatch):
-    def fails(self, point, bench):
-        if point.kind == "all-to-all":
+    def fails(entry, bench):
+        if entry.kind == "all-to-all":
             raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nmore")
         return Timing(1e-3, 0.1)
 
-    monkeypatch.setattr(CollectivePoint, "measure", lambda point, bench: fails(0, point, bench))
+    monkeypatch.setattr("kiwi.profiling.collective_points.time_collective", fails)
     once = lambda *_: Timing(1e-3, 0.1)  # noqa: E731
     table = recorded_layer(monkeypatch, once, collective_bytes=(1024, 2**50))
     assert (
