@@ -18,8 +18,8 @@ from typing import Any
 
 from experiments._setup import Results
 from kiwi.calls.traced import Traced
+from kiwi.codec import from_plain, to_plain
 from kiwi.errors import KiwiError
-from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.joint import fastest_start
@@ -43,7 +43,7 @@ DESCENT, MOST_DESCENTS = 0.94, 4
 class Store:
     """Plans beside their rows, on disk as well: a later sitting begins with them.
 
-    They are option indices, for the version of Kiwi that made them; deleted, all is planned anew.
+    They are for the version of Kiwi that made them; deleted, all is planned anew.
     """
 
     def __init__(self, results: Results) -> None:
@@ -51,14 +51,10 @@ class Store:
         self._plans = json.loads(self._path.read_text()) if self._path.exists() else {}
 
     def __getitem__(self, key: str) -> Choices | None:
-        if key not in self._plans:
-            return None
-        sources, units = self._plans[key]
-        return Choices(tuple(sources), tuple((s, Residency(at, end)) for s, at, end in units))
+        return from_plain(self._plans[key], Choices) if key in self._plans else None
 
     def __setitem__(self, key: str, choices: Choices) -> None:
-        units = [(s, r.recompute_at, r.end) for s, r in choices.units]
-        self._plans[key] = (choices.sources, units)
+        self._plans[key] = to_plain(choices)
         self._path.write_text(json.dumps(self._plans))
 
 

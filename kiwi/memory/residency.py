@@ -58,7 +58,7 @@ class UnitResidency:
 
 def residencies(units: UnitGraph, *, recompute: bool = True) -> tuple[UnitResidency, ...]:
     """The options of every unit, in order. Without `recompute`, only *keep*."""
-    may = [recompute and _may_recompute(units, unit) for unit in units.units]
+    may = [recompute and may_be_recomputed(units, unit) for unit in units.units]
     own = [_first_late(units, unit) for unit in units.units]
     times = [_times(units, index, may, own) for index in range(len(may))]
     return tuple(_unit_residency(units, unit, times) for unit in units.units)
@@ -76,12 +76,28 @@ def with_offered(
     )
 
 
-def _may_recompute(units: UnitGraph, unit: Unit) -> bool:
+def with_life(units: UnitGraph, unit: Unit, options: Sequence[Residency]) -> UnitResidency:
+    """The options with the life of the unit's result; a result of the function has one."""
+    if is_result(units, unit):
+        step_end = len(units.units) - 1
+        return UnitResidency(step_end, step_end, (Residency(None, step_end),))
+    uses = units.uses[unit.index]
+    forward = max((u.time for u in uses if not u.is_late), default=unit.index)
+    return UnitResidency(forward, last_use(units, unit), tuple(dict.fromkeys(options)))
+
+
+def last_use(units: UnitGraph, unit: Unit) -> int:
+    """When the unit's result is read last; when it runs, if never."""
+    return max((u.time for u in units.uses[unit.index]), default=unit.index)
+
+
+def may_be_recomputed(units: UnitGraph, unit: Unit) -> bool:
     """Not what loops take elements of: these would have to be there at two times."""
-    return unit.may_recompute and not _is_result(units, unit) and not units.is_sliced(unit)
+    return unit.may_recompute and not is_result(units, unit) and not units.is_sliced(unit)
 
 
-def _is_result(units: UnitGraph, unit: Unit) -> bool:
+def is_result(units: UnitGraph, unit: Unit) -> bool:
+    """Whether it yields a result of the function."""
     return any(output in units.graph.program.result_values for output in unit.outputs)
 
 
@@ -116,18 +132,13 @@ def _times(
 def _unit_residency(
     units: UnitGraph, unit: Unit, times: Sequence[tuple[int, ...]]
 ) -> UnitResidency:
-    step_end = len(units.units) - 1
-    if _is_result(units, unit):
-        return UnitResidency(step_end, step_end, (Residency(None, step_end),))
-    uses = units.uses[unit.index]
-    late = [u.time for u in uses if u.is_late]
-    last = max((u.time for u in uses), default=unit.index)
+    uses, last = units.uses[unit.index], last_use(units, unit)
+    is_read_late = any(u.is_late for u in uses)
     consumer_times = sorted({t for u in uses if u.reader is not None for t in times[u.reader]})
     options = [Residency(None, last)]
     options += [Residency(None, end) for end in consumer_times if end > last]
-    if late or consumer_times:
+    if is_read_late or consumer_times:
         for at in times[unit.index]:
-            base = last if late else at
+            base = last if is_read_late else at
             options += [Residency(at, end) for end in (base, *consumer_times) if end >= base]
-    last_forward = max((u.time for u in uses if not u.is_late), default=unit.index)
-    return UnitResidency(last_forward, last, tuple(dict.fromkeys(options)))
+    return with_life(units, unit, options)

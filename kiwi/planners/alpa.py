@@ -27,7 +27,7 @@ from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.problem.build import Fixed
-from kiwi.problem.fixed_recomputation import may_be_recomputed
+from kiwi.problem.fixed_recomputation import may_run_again
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
@@ -46,7 +46,7 @@ def all_but_matmuls(units: UnitGraph, _: int, __: Settings) -> frozenset[int]:
     return frozenset(
         unit.index
         for unit in units.units
-        if may_be_recomputed(units, unit) and not _primitives(units, unit) & _MATMULS
+        if may_run_again(units, unit) and not _primitives(units, unit) & _MATMULS
     )
 
 
@@ -65,7 +65,7 @@ def attention_core(units: UnitGraph, _: int, __: Settings) -> frozenset[int]:
             if above & batched and below & batched:
                 scores = set().union(*(_walk(s, behind, batched) for s in above & batched))
                 found |= (above & (batched | scores)) | (below - batched) | {unit.index}
-    found = {u for u in found if may_be_recomputed(units, units.units[u])}
+    found = {u for u in found if may_run_again(units, units.units[u])}
     if not found:
         raise InvalidFunctionError(
             "The step has no attention core: no softmax between two batched matrix products.",

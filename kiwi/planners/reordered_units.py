@@ -8,17 +8,18 @@ Another order of a plan's units takes no time of the step, a lower limit does.
    heap is the one that was sought.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from kiwi.hlo.units import UnitGraph
-from kiwi.memory.order_search import better_order, needed_bytes
-from kiwi.memory.residency import Residency, UnitResidency
+from kiwi.memory.order_search import Steps, better_order, needed_bytes
+from kiwi.memory.residency import Residency, UnitResidency, last_use, with_life
 from kiwi.problem.build import KeptCopies, PlanningProblem, UnitNode
 from kiwi.problem.moving_units import readings, recomputed_at, steps_of_units
 from kiwi.problem.solved import Solved
-from kiwi.problem.translation import copies_that_follow
+from kiwi.problem.translation import Choices
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,17 +28,19 @@ class Ordered:
 
     - `planning`: the problem in which nothing is left to choose, of units in this order.
     - `kept`: the copies that are kept.
-    - `sequence`: the number of each unit in the order that was given first.
     """
 
     planning: PlanningProblem
     kept: KeptCopies
-    sequence: tuple[int, ...]
 
     @classmethod
     def given(cls, solved: Solved) -> "Ordered":
         """A solution in the order of its problem."""
-        return cls(solved.restricted, solved.kept, tuple(range(len(solved.problem.units.units))))
+        return cls(solved.restricted, solved.kept)
+
+    @functools.cached_property
+    def _steps(self) -> Steps:
+        return steps_of_units(self.planning, self.kept)
 
     @property
     def solved(self) -> Solved:
@@ -47,18 +50,17 @@ class Ordered:
     @property
     def needed_bytes(self) -> int:
         """What XLA's heap needs in this order."""
-        return needed_bytes(steps_of_units(self.planning, self.kept))
+        return needed_bytes(self._steps)
 
     def another(self, limit_bytes: int, aim_bytes: int, seed: int) -> "Ordered | None":
         """Another order that is alive within a limit, and needs less than this one or no more than
         `aim_bytes`; None if there is none.
         """
-        steps = steps_of_units(self.planning, self.kept)
-        anew = needed_bytes(steps) <= aim_bytes
-        runs = better_order(steps, limit_bytes, aim_bytes, seed, anew=anew)
-        if runs == tuple(range(len(steps.runs))):
+        anew = self.needed_bytes <= aim_bytes
+        runs = better_order(self._steps, limit_bytes, aim_bytes, seed, anew=anew)
+        if runs == tuple(range(len(self._steps.runs))):
             return None
-        starts = [0, *accumulate(steps.runs)]
+        starts = [0, *accumulate(self._steps.runs)]
         return self.ordered([t for run in runs for t in range(starts[run], starts[run + 1])])
 
     def ordered(self, order: Sequence[int]) -> "Ordered":
@@ -69,14 +71,13 @@ class Ordered:
         graph = UnitGraph(before.graph, units, before.donated_arguments, before.aliased_results)
         residencies = _reordered_residencies(self.planning, graph, place)
         nodes = tuple(
-            UnitNode(k, self.planning.unit_nodes[u].strategies, residencies[k])
-            for k, u in enumerate(order)
+            UnitNode(k, self.planning.unit_nodes[order[k]].strategies, residency)
+            for k, residency in enumerate(residencies)
         )
         kept = frozenset((place[unit], read) for unit, read in self.kept)
         planning = replace(self.planning, units=graph, unit_nodes=nodes, copies=())
         none = (0,) * (len(planning.sources) + len(nodes))
-        sequence = tuple(self.sequence[u] for u in order)
-        return Ordered(planning.restricted(none, kept), kept, sequence)
+        return Ordered(planning.restricted(none, kept), kept)
 
 
 def reformulated(
@@ -94,44 +95,19 @@ def reformulated(
     """
     number = {unit.root: unit.index for unit in planning.units.units}
     order = [number[unit.root] for unit in units.units]
-    chosen = Ordered.given(Solved(planning, solution)).ordered(order).planning
-    found = formulate(tuple(node.residency.options for node in chosen.unit_nodes))
-    sources = [
-        node.shardings.index(own.shardings[0])
-        for node, own in zip(found.sources, chosen.sources, strict=True)
-    ]
-    options = [_option(*pair) for pair in zip(found.unit_nodes, chosen.unit_nodes, strict=True)]
-    known = [option for option in options if option is not None]
-    if len(known) < len(options):  # Behind other units another strategy beats the plan's.
-        return chosen, (0,) * len(chosen.problem.nodes)
-    return found, copies_that_follow(found, [*sources, *known])
-
-
-def _option(node: UnitNode, chosen: UnitNode) -> int | None:
-    (own,), (residency,) = chosen.strategies, chosen.residency.options
-    for number, strategy in enumerate(node.strategies):
-        if (strategy.reads, strategy.results) == (own.reads, own.results):
-            options = node.residency.options
-            return number * len(options) + options.index(residency)
-    return None
+    chosen = Ordered.given(Solved(planning, solution)).ordered(order).solved
+    found = formulate(tuple(node.residency.options for node in chosen.problem.unit_nodes))
+    same = Choices.of(chosen.problem, chosen.solution).solution_of(found)
+    # Behind other units another strategy may beat the plan's.
+    return (chosen.problem, chosen.solution) if same is None else (found, same)
 
 
 def _reordered_residencies(
     before: PlanningProblem, graph: UnitGraph, place: Mapping[int, int]
-) -> list[UnitResidency]:
+) -> Iterator[UnitResidency]:
     """The only residency of each unit of `graph`; `place` of the units of `before`."""
     again = {place[unit]: place[at] for unit, at in recomputed_at(before).items()}
     read_at = readings(graph, again)
-    results, last = graph.graph.program.result_values, len(graph.units) - 1
-    found = []
     for unit in graph.units:
-        if any(output in results for output in unit.outputs):
-            found.append(UnitResidency(last, last, (Residency(None, last),)))
-            continue
-        uses = graph.uses[unit.index]
-        forward = max((u.time for u in uses if not u.is_late), default=unit.index)
-        latest = max((u.time for u in uses), default=unit.index)
-        at = again.get(unit.index)
-        end = max((latest, *read_at[unit.index]))
-        found.append(UnitResidency(forward, latest, (Residency(at, end),)))
-    return found
+        end = max((last_use(graph, unit), *read_at[unit.index]))
+        yield with_life(graph, unit, [Residency(again.get(unit.index), end)])

@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.mesh import TensorSharding
 from kiwi.plans.breakdown import OperatorEntry
 from kiwi.plans.document import document
-from kiwi.plans.explain_text import explanation_text
-from kiwi.plans.forced_alternative import ForcedAlternative
+from kiwi.plans.explain_text import ForcedAlternative, explanation_text
 from kiwi.plans.record import PlanRecord
 from kiwi.plans.recover import recover_solution
 from kiwi.problem.alternatives import Alternative
@@ -100,15 +98,12 @@ def _force(
     alternative: Alternative,
     time_limit_seconds: float,
 ) -> ForcedAlternative:
-    allowed = matching_options(
-        planning,
-        unit,
-        results=alternative.results,
-        reads=alternative.reads,
-        recompute_at=alternative.recompute_at,
+    wanted = (alternative.reads, alternative.results, alternative.recompute_at)
+    allowed = planning.unit_nodes[unit].options_where(
+        lambda s, r: (s.reads, s.results, r.recompute_at) == wanted
     )
-    result = solve_pinned(plan, planning, start, {unit: allowed}, time_limit_seconds)
-    alone = follow(planning, start, {unit: allowed})
+    result = _solve_pinned(plan, planning, start, unit, allowed, time_limit_seconds)
+    alone = follow(planning, start, unit, allowed)
     limit = SHARE_OF_TIME * time_limit_seconds
     seconds, peak_bytes = _with_copies_kept(planning, result, alone, limit)
     return ForcedAlternative(
@@ -149,63 +144,31 @@ def _reason(plan: PlanRecord, result: SolveResult) -> str:
     return "no plan was found" + (f"; the least peak found is {least} bytes" if least else "")
 
 
-def matching_options(
-    planning: PlanningProblem,
-    unit: int,
-    *,
-    results: Sequence[TensorSharding] | None = None,
-    reads: Sequence[TensorSharding] | None = None,
-    recompute_at: int | None = None,
-    residency: str | None = None,
-) -> list[int]:
-    """The option indices of a unit with these layouts and this residency.
-
-    With `residency` ("keep" or "recompute") the time of recomputation is left open.
-    """
-    node = planning.unit_nodes[unit]
-    found = []
-    for option in range(len(node.strategies) * len(node.residency.options)):
-        strategy, kept = node.choice(option)
-        same = results is None or tuple(results) == strategy.results
-        same &= reads is None or tuple(reads) == strategy.reads
-        if residency is None:
-            same &= kept.recompute_at == recompute_at
-        elif residency != "any":
-            same &= kept.recomputes == (residency == "recompute")
-        if same:
-            found.append(option)
-    return found
+def pin(planning: PlanningProblem, unit: int, allowed: Sequence[int]) -> PlanningProblem:
+    """The problem with a unit restricted to some of its options."""
+    nodes, place = list(planning.problem.nodes), len(planning.sources) + unit
+    penalty = np.full(nodes[place].costs.shape, np.inf)
+    penalty[list(allowed)] = 0.0
+    nodes[place] = replace(nodes[place], costs=nodes[place].costs + penalty, parts={})
+    return replace(planning, problem=replace(planning.problem, nodes=tuple(nodes)))
 
 
-def pin(planning: PlanningProblem, pins: dict[int, list[int]]) -> PlanningProblem:
-    """The problem with units restricted to some of their options."""
-    first = len(planning.sources)
-    nodes = list(planning.problem.nodes)
-    for unit, allowed in pins.items():
-        node = nodes[first + unit]
-        penalty = np.full(node.costs.shape, np.inf)
-        penalty[allowed] = 0.0
-        nodes[first + unit] = replace(node, costs=node.costs + penalty, parts={})
-    problem = replace(planning.problem, nodes=tuple(nodes))
-    return replace(planning, problem=problem)
-
-
-def solve_pinned(
+def _solve_pinned(
     plan: PlanRecord,
     planning: PlanningProblem,
     start: Sequence[int],
-    pins: dict[int, list[int]],
+    unit: int,
+    allowed: Sequence[int],
     time_limit_seconds: float,
 ) -> SolveResult:
-    """Solves again with pins, from the plan's own choices with the pins put in."""
+    """Solves again with a pin, from the plan's own choices with the pin put in."""
     assert plan.origin is not None
-    pinned = pin(planning, pins)
-    warm = follow(pinned, start, pins)
+    pinned = pin(planning, unit, allowed)
     return solve(
         pinned.problem,
         solver=plan.origin.settings.solver,
         time_limit_seconds=time_limit_seconds,
         seed=plan.origin.settings.seed,
         gap=plan.origin.settings.gap,
-        warm_start=warm,
+        warm_start=follow(pinned, start, unit, allowed),
     )

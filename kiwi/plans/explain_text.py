@@ -1,11 +1,12 @@
 """Explanations in words, from a plan's document."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from kiwi.mesh import TensorSharding
 from kiwi.plans.breakdown import PARTS
 from kiwi.plans.document import Document
-from kiwi.plans.forced_alternative import ForcedAlternative
 from kiwi.plans.plan_codec import axes as axis_lists
 from kiwi.plans.summary import table
 from kiwi.sizes import format_bytes, format_seconds
@@ -16,6 +17,27 @@ _FASTER = (
     "Faster than the plan: its search ended within its gap, or the compile check held it below "
     "the budget, which is not repeated here."
 )
+
+
+@dataclass(frozen=True)
+class ForcedAlternative:
+    """An operator pinned to one layout and residency, and everything solved again.
+
+    - `alone_seconds`: change of the step time if nothing else changed.
+    - `step_seconds`, `peak_bytes`: of the best plan found with the pin; None where there is
+      none, and `reason` says why.
+    - `bound_seconds`: proven: no plan with the pin is faster, but for copies of operands that it
+      keeps for later readers (`kiwi.problem.kept_copies`).
+    """
+
+    reads: tuple[TensorSharding, ...]
+    results: tuple[TensorSharding, ...]
+    recompute_at: int | None
+    alone_seconds: float
+    step_seconds: float | None
+    peak_bytes: int | None
+    bound_seconds: float
+    reason: str = ""
 
 
 def find_in_document(document: Document, text: str) -> list[int]:

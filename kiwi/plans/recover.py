@@ -1,9 +1,10 @@
 """The option indices of a plan's choices, for a problem formulated anew."""
 
 from kiwi.errors import PlanMismatchError
-from kiwi.plans.breakdown import CostBreakdown, OperatorEntry
-from kiwi.problem.build import PlanningProblem, UnitNode
-from kiwi.problem.translation import copies_that_follow
+from kiwi.memory.residency import Residency
+from kiwi.plans.breakdown import CostBreakdown
+from kiwi.problem.build import PlanningProblem
+from kiwi.problem.translation import Choices, UnitChoice
 
 
 def recover_solution(planning: PlanningProblem, breakdown: CostBreakdown) -> tuple[int, ...]:
@@ -12,29 +13,16 @@ def recover_solution(planning: PlanningProblem, breakdown: CostBreakdown) -> tup
     **Raises:** `PlanMismatchError` if a choice is no longer among the options, as in a file of
     an older Kiwi.
     """
-    sources = [
-        node.shardings.index(entry.sharding)
-        for node, entry in zip(planning.sources, breakdown.sources, strict=True)
-    ]
-    units = [
-        _option(node, entry)
-        for node, entry in zip(planning.unit_nodes, breakdown.operators, strict=True)
-    ]
-    return copies_that_follow(planning, [*sources, *units])
-
-
-def _option(node: UnitNode, entry: OperatorEntry) -> int:
-    for option in range(len(node.strategies) * len(node.residency.options)):
-        strategy, residency = node.choice(option)
-        if (
-            strategy.reads == entry.reads
-            and strategy.results == entry.results
-            and residency.recompute_at == entry.recompute_at
-            and residency.end == entry.end
-        ):
-            return option
-    raise PlanMismatchError(
-        f"The choice for operator {entry.unit} is not among today's options.",
-        cause="The plan was made by another version of Kiwi.",
-        suggestion="Plan again; the saved plan can still be applied.",
+    units = (
+        UnitChoice(entry.reads, entry.results, Residency(entry.recompute_at, entry.end))
+        for entry in breakdown.operators
     )
+    choices = Choices(tuple(entry.sharding for entry in breakdown.sources), tuple(units))
+    found = choices.solution_of(planning)
+    if found is None:
+        raise PlanMismatchError(
+            "The plan's choices are not all among today's options.",
+            cause="The plan was made by another version of Kiwi.",
+            suggestion="Plan again; the saved plan can still be applied.",
+        )
+    return found

@@ -7,11 +7,12 @@ import jax
 
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError
 from kiwi.mesh import TensorSharding
-from kiwi.plans.explain import find_operator, follow, matching_options, pin
+from kiwi.plans.explain import find_operator, pin
 from kiwi.plans.record import PlanRecord
 from kiwi.plans.recover import recover_solution
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Start
+from kiwi.problem.translation import follow
 
 
 def what_if(
@@ -50,8 +51,8 @@ def what_if(
     planning = plan.origin.planning
     unit = find_operator(plan, operator)
     allowed = _allowed(plan, planning, unit, sharding, residency)
-    pinned = pin(planning, {unit: allowed})
-    start = follow(pinned, recover_solution(planning, plan.breakdown), {unit: allowed})
+    pinned = pin(planning, unit, allowed)
+    start = follow(pinned, recover_solution(planning, plan.breakdown), unit, allowed)
     settings = replace(
         plan.origin.settings,
         verify=verify or plan.origin.settings.verify,
@@ -78,11 +79,16 @@ def _allowed(
     residency: str | None,
 ) -> list[int]:
     node = planning.unit_nodes[unit]
-    options = matching_options(planning, unit, residency=residency or "any")
+    wanted = None
     if sharding is not None:
         rank = node.strategies[0].results[0].rank if node.strategies[0].results else 0
-        wanted = TensorSharding.from_partition_spec(sharding, rank, plan.mesh.axis_names)
-        options = [o for o in options if node.choice(o)[0].results[:1] == (wanted,)]
+        wanted = (TensorSharding.from_partition_spec(sharding, rank, plan.mesh.axis_names),)
+    options = node.options_where(
+        lambda s, r: (
+            residency in (None, "recompute" if r.recomputes else "keep")
+            and wanted in (None, s.results[:1])
+        )
+    )
     if not options:
         known = sorted({plan.mesh.describe(s.results[0]) for s in node.strategies if s.results})
         raise InvalidArgumentError(

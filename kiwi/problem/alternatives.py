@@ -46,8 +46,8 @@ def local_alternatives(
     first = len(planning.sources)
     peak_time = _peak_time(planning, solution)
     costs = local_costs(planning, solution)
-    for unit, lost in _lost_seconds(planning, restricted):
-        costs[first + unit] += lost
+    for unit, options, lost in _lost_seconds(planning, restricted):
+        costs[first + unit][options] += lost
     return [
         _cheapest(planning, node.unit, costs[first + node.unit], solution, peak_time, most)
         for node in planning.unit_nodes
@@ -75,8 +75,8 @@ def local_costs(planning: PlanningProblem, solution: Sequence[int]) -> list[np.n
 
 def _lost_seconds(
     planning: PlanningProblem, restricted: PlanningProblem
-) -> Iterator[tuple[int, np.ndarray]]:
-    """For the makers and readers of kept copies, what each of their options does not save."""
+) -> Iterator[tuple[int, list[int], float]]:
+    """For the makers and readers of kept copies, their options that do not save these seconds."""
     behind = len(restricted.sources) + len(restricted.unit_nodes)
     for edge in restricted.problem.edges:
         saved = -float(edge.costs[edge.cell(0, 0)])
@@ -85,20 +85,17 @@ def _lost_seconds(
         copy = restricted.copies[edge.head - behind]
         assert copy.earlier is not None
         earlier = restricted.copies[copy.earlier]
-        yield copy.unit, np.where(_keeps(planning, copy, must_run_once=True), 0.0, saved)
+        yield copy.unit, _without_copy(planning, copy, must_run_once=True), saved
         if earlier.earlier is None:  # else there is another one, still
-            made = _keeps(planning, earlier, must_run_once=False)
-            yield earlier.unit, np.where(made, 0.0, saved)
+            yield earlier.unit, _without_copy(planning, earlier, must_run_once=False), saved
 
 
-def _keeps(planning: PlanningProblem, copy: CopyNode, *, must_run_once: bool) -> list[bool]:
-    """For each option of a unit whether it has a copy in the layout that is kept."""
-    node, target = planning.unit_nodes[copy.unit], copy.options[0].target
-    return [
-        strategy.reads[copy.read] == target and not (must_run_once and residency.recomputes)
-        for strategy in node.strategies
-        for residency in node.residency.options
-    ]
+def _without_copy(planning: PlanningProblem, copy: CopyNode, *, must_run_once: bool) -> list[int]:
+    """The options of a unit that have no copy in the layout that is kept."""
+    read, target = copy.read, copy.options[0].target
+    return planning.unit_nodes[copy.unit].options_where(
+        lambda s, r: s.reads[read] != target or (must_run_once and r.recomputes)
+    )
 
 
 def _peak_time(planning: PlanningProblem, solution: Sequence[int]) -> int:

@@ -17,8 +17,9 @@ Edges:
     on: resharding from the result's layout to the argument's.
 """
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -100,6 +101,11 @@ class UnitNode:
         """The pair that an option index means."""
         strategy, residency = divmod(option, len(self.residency.options))
         return self.strategies[strategy], self.residency.options[residency]
+
+    def options_where(self, fits: Callable[[ShardingStrategy, Residency], bool]) -> list[int]:
+        """The options of which a condition holds."""
+        pairs = itertools.product(self.strategies, self.residency.options)
+        return [option for option, pair in enumerate(pairs) if fits(*pair)]
 
 
 KeptCopies = frozenset[tuple[int, int]]

@@ -151,6 +151,18 @@ class CopyNode:
         allowed = same_target[:, :, None] & same_time[:, None, :]
         return allowed.reshape(len(self.options), -1)
 
+    def option_between(
+        self, stored: TensorSharding, wanted: TensorSharding, reader: Residency
+    ) -> int:
+        """The first option that goes with the choices of producer and reader."""
+        is_copy = stored != wanted
+        return next(
+            number
+            for number, option in enumerate(self.options)
+            if (option.target, option.is_copy) == (wanted, is_copy)
+            and (not is_copy or option.again_at == reader.recompute_at)
+        )
+
     @property
     def is_kept(self) -> np.ndarray:
         """Boolean [options]: which hold on to an earlier copy."""

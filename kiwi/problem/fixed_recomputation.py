@@ -15,7 +15,13 @@ from collections.abc import Set
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
-from kiwi.memory.residency import Residency, UnitResidency
+from kiwi.memory.residency import (
+    Residency,
+    UnitResidency,
+    last_use,
+    may_be_recomputed,
+    with_life,
+)
 
 
 def rewritten(units: UnitGraph, recomputed: Set[int]) -> tuple[UnitResidency, ...]:
@@ -24,15 +30,13 @@ def rewritten(units: UnitGraph, recomputed: Set[int]) -> tuple[UnitResidency, ..
     Units that cannot be recomputed, are results of the function or lie behind the forward pass
     are kept whatever the rule says.
     """
-    again = _times(units, {u for u in recomputed if may_be_recomputed(units, units.units[u])})
+    again = _times(units, {u for u in recomputed if may_run_again(units, units.units[u])})
     return tuple(_residency(units, unit, again) for unit in units.units)
 
 
-def may_be_recomputed(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a plan may run the unit a second time."""
-    is_result = any(o in units.graph.program.result_values for o in unit.outputs)
-    is_forward = unit.may_recompute and unit.phase is Phase.FORWARD
-    return is_forward and not is_result and not units.is_sliced(unit)
+def may_run_again(units: UnitGraph, unit: Unit) -> bool:
+    """Whether a rule may have the unit run a second time."""
+    return unit.phase is Phase.FORWARD and may_be_recomputed(units, unit)
 
 
 def _times(units: UnitGraph, recomputed: Set[int]) -> dict[int, int]:
@@ -50,15 +54,9 @@ def _times(units: UnitGraph, recomputed: Set[int]) -> dict[int, int]:
 
 
 def _residency(units: UnitGraph, unit: Unit, again: dict[int, int]) -> UnitResidency:
-    if any(output in units.graph.program.result_values for output in unit.outputs):
-        last = len(units.units) - 1
-        return UnitResidency(last, last, (Residency(None, last),))
-    uses = units.uses[unit.index]
-    last = max((u.time for u in uses), default=unit.index)
-    at = again.get(unit.index)
+    uses, at = units.uses[unit.index], again.get(unit.index)
     lasts = [u.time for u in uses if u.is_late]
     lasts += [again[u.reader] for u in uses if u.reader in again]
     # A recomputed value is held again only for late readers and those that run again.
-    end = max(lasts if at is not None else [last, *lasts])
-    forward = max((u.time for u in uses if not u.is_late), default=unit.index)
-    return UnitResidency(forward, last, (Residency(at, end),))
+    end = max(lasts if at is not None else [last_use(units, unit), *lasts])
+    return with_life(units, unit, [Residency(at, end)])

@@ -71,13 +71,17 @@ def test_without_the_offer_they_are_none(dots, monkeypatch):
     assert choices.solution_of(_formulated(step, settings)) is None
 
 
+def _kept(unit):
+    return replace(unit, residency=replace(unit.residency, recompute_at=None))
+
+
 def test_offers_are_joined_and_keep_what_is_there(dots):
     plan, mine = dots
-    kept = replace(mine, units=tuple((s, replace(r, recompute_at=None)) for s, r in mine.units))
+    kept = replace(mine, units=tuple(_kept(unit) for unit in mine.units))
     both = offered([mine, kept, mine])
     assert [len(set(r)) for r in both] == [len(r) for r in both]
     assert max(map(len, both)) == 2
-    assert [r[0] for r in both] == [r for _, r in mine.units]
+    assert [r[0] for r in both] == [unit.residency for unit in mine.units]
     step, settings = _joint(plan)
     alone = _formulated(step, settings)
     more = _formulated(step, settings, offered=both)

@@ -7,7 +7,7 @@ import kiwi
 from examples import mlp
 from kiwi import errors
 from kiwi.plans.document import document
-from kiwi.plans.explain import matching_options, pin
+from kiwi.plans.explain import pin
 from kiwi.plans.explain_text import explanation_text, find_in_document
 from kiwi.plans.recover import recover_solution
 from kiwi.problem.translation import copies_that_follow, follow
@@ -78,14 +78,11 @@ def test_alternatives_alone_cost_what_the_referee_says(plan):
     checked = 0
     for entry in plan.breakdown.operators:
         for found in entry.alternatives:
-            allowed = matching_options(
-                planning,
-                entry.unit,
-                reads=found.reads,
-                results=found.results,
-                recompute_at=found.recompute_at,
+            wanted = (found.reads, found.results, found.recompute_at)
+            allowed = planning.unit_nodes[entry.unit].options_where(
+                lambda s, r, w=wanted: (s.reads, s.results, r.recompute_at) == w
             )
-            other = follow(planning, solution, {entry.unit: allowed})
+            other = follow(planning, solution, entry.unit, allowed)
             cost = cost_with_copies_kept(plan, other)
             assert cost - plan.estimate.step_seconds == pytest.approx(found.change_seconds)
             checked += 1
@@ -157,7 +154,7 @@ def test_what_if_refuses_what_cannot_be(plan):
 
 def test_pinning_leaves_the_options_asked_for_only(plan):
     planning = plan.origin.planning
-    pinned = pin(planning, {3: [0]})
+    pinned = pin(planning, 3, [0])
     costs = pinned.problem.nodes[len(planning.sources) + 3].costs
     assert costs[0] < float("inf") and not (costs[1:] < float("inf")).any()
 
