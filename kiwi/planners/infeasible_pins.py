@@ -40,34 +40,26 @@ def blamed(
     seconds = min(tools.settings.time_limit_seconds, TRIAL_SECONDS)
     trial = trial.with_settings(time_limit_seconds=seconds, gap=ANY_PLAN, on_progress=None)
 
-    def is_possible_without(labels: frozenset[str]) -> bool:
-        return _is_possible(planned, trial.with_settings(dropped_pins=labels))
+    def is_possible_without(*labels: str) -> bool:
+        try:
+            return planned(trial.with_settings(dropped_pins=frozenset(labels))).fits
+        except (InfeasibleBudgetError, NoPlanFoundError):
+            return False
 
     labels = pins.labels
-    if not labels or not is_possible_without(frozenset(labels)):
+    if not labels or not is_possible_without(*labels):
         return error
     tried = labels if len(labels) <= MOST_TRIED else ()
-    guilty = [label for label in tried if is_possible_without(frozenset([label]))]
-    if guilty:
-        cause = "A plan is found without " + ", or without ".join(guilty) + "."
-    else:
-        cause = "A plan is found without the pins " + ", ".join(labels) + "."
-    return _with_cause(error, cause)
-
-
-def _is_possible(planned: Callable[[Tools], Plan], trial: Tools) -> bool:
-    try:
-        return planned(trial).fits
-    except (InfeasibleBudgetError, NoPlanFoundError):
-        return False
+    guilty = [label for label in tried if is_possible_without(label)]
+    without = ", or without ".join(guilty) or f"the pins {', '.join(labels)}"
+    return _with_cause(error, f"A plan is found without {without}.")
 
 
 def _with_cause(error: InfeasibleBudgetError, cause: str) -> InfeasibleBudgetError:
     suggestion = f"Loosen that pin. {error.suggestion}"
-    known: dict[str, Any] = {"least_peak_bytes": error.least_peak_bytes}
+    known: dict[str, Any] = {"cause": cause, "suggestion": suggestion}
+    known["least_peak_bytes"] = error.least_peak_bytes
     if isinstance(error, BudgetNotMetError):
-        return BudgetNotMetError(
-            error.what, cause=cause, suggestion=suggestion, plan=error.plan, **known
-        )
-    known["least_peak_bound_bytes"] = error.least_peak_bound_bytes
-    return InfeasibleBudgetError(error.what, cause=cause, suggestion=suggestion, **known)
+        return BudgetNotMetError(error.what, plan=error.plan, **known)
+    bound_bytes = error.least_peak_bound_bytes
+    return InfeasibleBudgetError(error.what, least_peak_bound_bytes=bound_bytes, **known)

@@ -10,7 +10,7 @@ left out: a note says so.
 """
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +21,13 @@ from kiwi.calls.signature import to_tensor_sharding
 from kiwi.calls.traced import Traced
 from kiwi.errors import InvalidArgumentError, KiwiError, ShardingConflictError
 from kiwi.hlo import jax_internals
-from kiwi.hlo.graph import Phase
-from kiwi.hlo.hints import PlacedHint
 from kiwi.hlo.program import Program
 from kiwi.hlo.sharding_constraints import constraint_spec
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.residency import residencies
 from kiwi.mesh import DeviceMesh, enumerate_shardings
-from kiwi.problem.exclusions import rule_exclusions
+from kiwi.problem.exclusions import rule_exclusions, why_not_recomputed
 from kiwi.problem.pins import Pin, Pins
 from kiwi.problem.strategy_table import StrategyTable
 from kiwi.xla.rules.base import Rules
@@ -59,14 +57,14 @@ def resolve_pins(
     if heeds_hints:
         pins += _hint_pins(traced, mesh, recomputes=recomputes)
     for value, pin in pins:
+        known = found.get(value, ())
         if pin.label not in dropped:
-            _check_agreement(found.get(value, ()), pin)
-            found[value] = (*found.get(value, ()), pin)
-    resolved = Pins(found)
-    check = _Check(traced, mesh, rules, resolved)
+            for other in known:
+                _check_agreement(other, pin)
+            found[value] = (*known, pin)
+    check = _Check(traced.units, mesh, rules, Pins(found))
     check.run()
-    constrained = _constraint_pins(traced, mesh) if heeds_hints else ()
-    return Pins(found | check.possible(constrained, dropped))
+    return Pins(found | check.possible_constraints(dropped)) if heeds_hints else check.pins
 
 
 def _argument_pins(
@@ -109,18 +107,10 @@ def _hint_pins(traced: Traced, mesh: DeviceMesh, *, recomputes: bool) -> Iterato
             layout, hint = None, placed.hint
             if hint.sharding is not None:
                 layout = _layout(hint.sharding, program.values[value].shape, mesh, placed.label)
-            again = _residency_of(placed) if recomputes else None
+            is_told = recomputes and (hint.keep or hint.recompute)
+            again = hint.recompute if is_told else None
             if layout is not None or again is not None:
                 yield value, Pin(placed.label, layout, again)
-
-
-def _constraint_pins(traced: Traced, mesh: DeviceMesh) -> Iterator[tuple[int, Pin]]:
-    """What the function's own constraints say, as far as the mesh has their axes."""
-    program = traced.units.graph.program
-    for value in program.constraints:
-        pin = constraint_pin(program, value, mesh)
-        if pin.layout is not None:
-            yield value, pin
 
 
 def constraint_pin(program: Program, value: int, mesh: DeviceMesh) -> Pin:
@@ -131,12 +121,6 @@ def constraint_pin(program: Program, value: int, mesh: DeviceMesh) -> Pin:
         return Pin(label, _layout(constraint_spec(eqn), shape, mesh, label))
     except KiwiError:
         return Pin(label)
-
-
-def _residency_of(placed: PlacedHint) -> bool | None:
-    if placed.hint.keep or placed.hint.recompute:
-        return placed.hint.recompute
-    return None
 
 
 def _layout(
@@ -153,68 +137,61 @@ def _layout(
     return tuple(None if o else dim for o, dim in zip(open_, closed.dims, strict=True))
 
 
-def _check_agreement(known: tuple[Pin, ...], pin: Pin) -> None:
-    for other in known:
-        if not _agree((other,), pin):
-            raise ShardingConflictError(
-                f"{other.label} and {pin.label} contradict each other.",
-                cause="They say different things of one value.",
-                suggestion="Drop one of them.",
-            )
+def _check_agreement(one: Pin, other: Pin) -> None:
+    if not _agree(one, other):
+        raise ShardingConflictError(
+            f"{one.label} and {other.label} contradict each other.",
+            cause="They say different things of one value.",
+            suggestion="Drop one of them.",
+        )
 
 
-def _agree(known: tuple[Pin, ...], pin: Pin) -> bool:
-    for other in known:
-        pairs = zip(other.layout or (), pin.layout or (), strict=False)
-        layouts = any(None not in (a, b) and a != b for a, b in pairs)
-        if layouts or {other.recomputes, pin.recomputes} == {True, False}:
-            return False
-    return True
+def _agree(one: Pin, other: Pin) -> bool:
+    pairs = zip(one.layout or (), other.layout or (), strict=False)
+    is_cut_otherwise = any(None not in (a, b) and a != b for a, b in pairs)
+    return not is_cut_otherwise and {one.recomputes, other.recomputes} != {True, False}
 
 
 @dataclass(frozen=True, eq=False)
 class _Check:
     """Whether each pinned value has an option that is as pinned."""
 
-    traced: Traced
+    units: UnitGraph
     mesh: DeviceMesh
     rules: Rules
     pins: Pins
 
-    @property
-    def _units(self) -> UnitGraph:
-        return self.traced.units
-
     @functools.cached_property
     def _table(self) -> StrategyTable:
-        return StrategyTable(self._units, self.mesh, self.rules)
+        return StrategyTable(self.units, self.mesh, self.rules)
 
     def run(self) -> None:
         if not self.pins.values:
             return
-        lifetimes = residencies(self._units)
+        lifetimes = residencies(self.units)
         for value in self.pins.values:
-            if self._units.graph.program.values[value].producer is None:
+            if self.units.graph.program.values[value].producer is None:
                 self._check_source(value)
                 continue
-            unit = self._units.units[self._units.producer[value]]
+            unit = self.units.units[self.units.producer[value]]
             if not self.pins.strategies(self._table, unit):
                 raise self._no_strategy(value, unit)
             if not self.pins.residency(unit, lifetimes[unit.index]).options:
                 raise self._no_residency(value, unit)
 
-    def possible(
-        self, pins: Iterable[tuple[int, Pin]], dropped: frozenset[str]
-    ) -> dict[int, tuple[Pin, ...]]:
-        """Further pins, but those that contradict others or that no strategy yields."""
+    def possible_constraints(self, dropped: frozenset[str]) -> dict[int, tuple[Pin, ...]]:
+        """The function's own constraints with the pins of their values, but those whose axes the
+        mesh lacks, that contradict pins or that no strategy yields."""
         found: dict[int, tuple[Pin, ...]] = {}
-        for value, pin in pins:
-            known, producer = self.pins.values.get(value, ()), self._units.producer.get(value)
-            if producer is None or pin.label in dropped or not _agree(known, pin):
+        program = self.units.graph.program
+        for value in program.constraints:
+            pin, known = constraint_pin(program, value, self.mesh), self.pins.values.get(value, ())
+            producer = self.units.producer.get(value)
+            if pin.layout is None or producer is None or pin.label in dropped:
                 continue
-            trial, unit = Pins({value: (*known, pin)}), self._units.units[producer]
-            if trial.strategies(self._table, unit):
-                found[value] = trial.values[value]
+            trial, unit = Pins({value: (*known, pin)}), self.units.units[producer]
+            if all(_agree(other, pin) for other in known) and trial.strategies(self._table, unit):
+                found |= trial.values
         return found
 
     def _check_source(self, value: int) -> None:
@@ -227,7 +204,7 @@ class _Check:
                 cause="Arguments are given, nothing computes them.",
                 suggestion="keep=True is what happens; or hint what is computed from it.",
             )
-        shape = self._units.graph.program.values[value].shape
+        shape = self.units.graph.program.values[value].shape
         if not self.pins.of_source(value, enumerate_shardings(shape, self.mesh)):
             raise ShardingConflictError(
                 f"{' and '.join(pin.label for pin in pins)} leave no sharding for an argument of "
@@ -243,10 +220,10 @@ class _Check:
             {self.mesh.describe(s.results[position]) for s in self._table.all_of(unit)}
         )
         labels = [pin.label for pin in self.pins.values[value] if pin.layout is not None]
-        opcode = self._units.graph.opcode_of(unit.root)
+        opcode = self.units.graph.opcode_of(unit.root)
         return ShardingConflictError(
             f"{' and '.join(labels)}: no sharding strategy of the operator ({opcode}, shape "
-            f"{self._units.graph.program.values[value].shape}) yields that.",
+            f"{self.units.graph.program.values[value].shape}) yields that.",
             cause=" ".join(rule_exclusions(unit.rule, self.mesh)),
             suggestion="One of " + ", ".join(layouts) + ".",
         )
@@ -255,18 +232,7 @@ class _Check:
         labels = [p.label for p in self.pins.values[value] if p.recomputes is not None]
         return InvalidArgumentError(
             f"{' and '.join(labels)} asks to recompute what cannot be recomputed.",
-            cause=why_not_recomputed(self._units, unit),
+            cause=why_not_recomputed(self.units, unit),
             suggestion="Drop the hint, or hint a value of the forward pass that the backward pass "
             "reads.",
         )
-
-
-def why_not_recomputed(units: UnitGraph, unit: Unit) -> str:
-    """Why the residencies of a unit are all *keep*, in a sentence."""
-    if unit.phase is not Phase.FORWARD:
-        return f"It belongs to the {unit.phase.value} pass."
-    if not unit.may_recompute:
-        return "It has side effects, calls Python, or stands at a loop's border."
-    if any(output in units.graph.program.result_values for output in unit.outputs):
-        return "It is a result of the function."
-    return "Nothing behind the forward pass reads it."

@@ -6,9 +6,13 @@
    read again behind the forward pass and are no results of the function.
 """
 
+from collections.abc import Iterator
+
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.rule import ComposedRule
 from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import UnitGraph
+from kiwi.memory.residency import is_result
 from kiwi.mesh import DeviceMesh
 from kiwi.problem.build import PlanningProblem
 
@@ -16,38 +20,22 @@ from kiwi.problem.build import PlanningProblem
 def exclusions(planning: PlanningProblem, unit: int) -> tuple[str, ...]:
     """The sentences for one unit."""
     found = planning.units.units[unit]
-    return (
-        *rule_exclusions(found.rule, planning.mesh),
-        *_residency(planning, found),
-    )
+    return (*rule_exclusions(found.rule, planning.mesh), *_residency(planning, found))
 
 
-def rule_exclusions(rule: ComposedRule, mesh: DeviceMesh) -> tuple[str, ...]:
+def rule_exclusions(rule: ComposedRule, mesh: DeviceMesh) -> Iterator[str]:
     """Cases 1 and 2: which shardings an operator's rule does not have."""
-    return (*_undivided(rule, mesh), *_blocked(rule))
-
-
-def _undivided(rule: ComposedRule, mesh: DeviceMesh) -> list[str]:
-    """Case 1."""
-    found = []
     for factor in sorted(rule.shardable):
         size = rule.factor_sizes[factor]
         axes = [a for a in mesh.nontrivial_axes if size % mesh.shape[a]]
         if axes and size > 1:
             names = " and ".join(f"{mesh.axis_names[a]} ({mesh.shape[a]})" for a in axes)
             where = _where(rule, factor)
-            found.append(f"Not over {names}: {where}, of size {size}, cannot be cut evenly.")
-    return found
-
-
-def _blocked(rule: ComposedRule) -> list[str]:
-    """Case 2."""
-    found = []
+            yield f"Not over {names}: {where}, of size {size}, cannot be cut evenly."
     for factor in sorted(rule.blocked):
         size = rule.factor_sizes[factor]
         if size > 1:
-            found.append(f"{_where(rule, factor)}, of size {size}, must be whole on every device.")
-    return found
+            yield f"{_where(rule, factor)}, of size {size}, must be whole on every device."
 
 
 def _where(rule: ComposedRule, factor: int) -> str:
@@ -63,19 +51,24 @@ def _where(rule: ComposedRule, factor: int) -> str:
     return f"Factor {factor}"
 
 
-def _residency(planning: PlanningProblem, unit: Unit) -> list[str]:
+def _residency(planning: PlanningProblem, unit: Unit) -> Iterator[str]:
     """Case 3."""
     if any(r.recomputes for r in planning.unit_nodes[unit.index].residency.options):
-        return []
+        return
+    why = why_not_recomputed(planning.units, unit)
     if planning.fixed.rewrite is not None:
-        return ["Not recomputed: this planner recomputes by a rule, and keeps this."]
-    if not planning.fixed.recompute:
-        return ["Not recomputed: this planner recomputes nothing."]
+        why = "This planner recomputes by a rule, and keeps this."
+    elif not planning.fixed.recompute:
+        why = "This planner recomputes nothing."
+    yield f"Not recomputed: {why[0].lower()}{why[1:]}"
+
+
+def why_not_recomputed(units: UnitGraph, unit: Unit) -> str:
+    """Why all residencies of a unit keep its result, in a sentence."""
     if unit.phase is not Phase.FORWARD:
-        return [f"Not recomputed: it belongs to the {unit.phase.value} pass."]
+        return f"It belongs to the {unit.phase.value} pass."
     if not unit.may_recompute:
-        return ["Not recomputed: it has side effects or no result."]
-    results = planning.units.graph.program.result_values
-    if any(output in results for output in unit.outputs):
-        return ["Not recomputed: its result is a result of the function."]
-    return ["Not recomputed: nothing behind the forward pass reads it."]
+        return "It has side effects, calls Python, or stands at a loop's border."
+    if is_result(units, unit):
+        return "Its result is a result of the function."
+    return "Nothing behind the forward pass reads it."
