@@ -134,7 +134,7 @@ class TensorSharding:
     def describe(self, axis_names: Sequence[str]) -> str:
         """A short text such as `[x, -, (y, z)]`, one entry per dimension."""
         self._check_axes(axis_names)
-        return "[" + ", ".join(_entry_text(axes, axis_names) for axes in self.dims) + "]"
+        return layout_text([[axis_names[axis] for axis in axes] for axes in self.dims])
 
     def _check_axes(self, mesh_axes: Sequence[object]) -> None:
         """Raises unless every mesh axis exists; `mesh_axes` has one item per mesh axis."""
@@ -147,11 +147,8 @@ class TensorSharding:
 
 
 def _spec_entry(axes: tuple[int, ...], axis_names: Sequence[str]) -> str | tuple[str, ...] | None:
-    if not axes:
-        return None
-    if len(axes) == 1:
-        return axis_names[axes[0]]
-    return tuple(axis_names[axis] for axis in axes)
+    names = tuple(axis_names[axis] for axis in axes)
+    return names if len(names) > 1 else next(iter(names), None)
 
 
 def _entry_axes(entry: object, spec: object, axis_names: Sequence[str]) -> tuple[int, ...]:
@@ -173,8 +170,7 @@ def _entry_axes(entry: object, spec: object, axis_names: Sequence[str]) -> tuple
     return tuple(list(axis_names).index(str(name)) for name in names)
 
 
-def _entry_text(axes: tuple[int, ...], axis_names: Sequence[str]) -> str:
-    if not axes:
-        return "-"
-    names = ", ".join(axis_names[axis] for axis in axes)
-    return names if len(axes) == 1 else f"({names})"
+def layout_text(dims: Sequence[Sequence[str]]) -> str:
+    """`[x, -, (y, z)]` of the names of the axes that split each dimension."""
+    texts = ["-" if not d else d[0] if len(d) == 1 else f"({', '.join(d)})" for d in dims]
+    return "[" + ", ".join(texts) + "]"

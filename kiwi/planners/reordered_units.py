@@ -99,7 +99,7 @@ def reformulated(
     found = formulate(tuple(node.residency.options for node in chosen.problem.unit_nodes))
     same = Choices.of(chosen.problem, chosen.solution).solution_of(found)
     # Behind other units another strategy may beat the plan's.
-    return (chosen.problem, chosen.solution) if same is None else (found, same)
+    return (chosen.problem, tuple(chosen.solution)) if same is None else (found, same)
 
 
 def _reordered_residencies(

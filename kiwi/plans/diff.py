@@ -4,14 +4,15 @@ Operators are matched by identity (see `kiwi.plans.fingerprint`), arguments by p
 plans for two versions of a function can be compared as well.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from kiwi.mesh.sharding import layout_text
 from kiwi.plans.breakdown import PARTS
 from kiwi.plans.document import Document
-from kiwi.plans.explain_text import layout, residency_text
-from kiwi.plans.summary import table
+from kiwi.plans.explain_text import held_bytes, residency_text, signed
+from kiwi.plans.summary import mesh_text, table
 from kiwi.sizes import format_bytes, format_seconds
 
 MOST_ROWS = 20
@@ -55,7 +56,9 @@ class PlanDifference:
 
 def diff(first: Document, second: Document) -> PlanDifference:
     """Compares two documents."""
-    found = [*_options(first, second), *_arguments(first, second), *_operators(first, second)]
+    found = [*_options(first, second)]
+    for kind in ("argument", "operator"):
+        found += _entries(kind, first, second)
     return PlanDifference(_totals(first, second), tuple(found))
 
 
@@ -69,102 +72,74 @@ def _totals(
 
 
 def _options(first: Document, second: Document) -> Iterator[Difference]:
-    pairs: list[tuple[str, Any, Any]] = [
-        ("mesh", _mesh(first), _mesh(second)),
-        ("function", first["function"]["structure"][:12], second["function"]["structure"][:12]),
-    ]
-    for key in ("profile", "memory_budget_bytes", "planner"):
-        pairs.append((key, first["options"][key], second["options"][key]))
-    for name, a, b in pairs:
-        if a != b:
-            yield Difference("option", name, "", str(a), str(b), 0.0, 0)
+    of_first, of_second = (
+        {
+            "mesh": mesh_text(d["mesh"]["axis_names"], d["mesh"]["shape"]),
+            "function": d["function"]["structure"][:12],
+            **{key: d["options"][key] for key in ("profile", "memory_budget_bytes", "planner")},
+        }
+        for d in (first, second)
+    )
+    for name, a in of_first.items():
+        if a != of_second[name]:
+            yield Difference("option", name, "", str(a), str(of_second[name]), 0.0, 0)
 
 
-def _mesh(document: Document) -> str:
-    mesh = document["mesh"]
-    return ", ".join(f"{n}={s}" for n, s in zip(mesh["axis_names"], mesh["shape"], strict=True))
-
-
-def _arguments(first: Document, second: Document) -> Iterator[Difference]:
+def _entries(kind: str, first: Document, second: Document) -> Iterator[Difference]:
+    """Arguments or operators of either plan that differ."""
     peak = first["estimate"]["peak_unit"]
-    for path in dict.fromkeys((*first["arguments"], *second["arguments"])):
-        a, b = first["arguments"].get(path), second["arguments"].get(path)
-        if a is not None and b is not None and a["sharding"] == b["sharding"]:
+    documents = first[f"{kind}s"], second[f"{kind}s"]
+    for key in dict.fromkeys(itertools.chain(*documents)):
+        pair = [entries.get(key) for entries in documents]
+        known = [entry for entry in pair if entry is not None]
+        if len(known) == 2 and _choice(known[0]) == _choice(known[1]):
             continue
-        yield _difference(
-            "argument",
-            path,
-            "",
-            (a, layout(a["sharding"]) if a else ""),
-            (b, layout(b["sharding"]) if b else ""),
-            peak,
-        )
+        name, source = key, ""
+        if kind == "operator":
+            name = "{unit} {opcode} ({phase})".format(**known[0])
+            source = known[0]["source"]
+        missing = {0: "only in second", 1: "only in first"}
+        what = kind if len(known) == 2 else missing[pair.index(None)]
+        a, b = ("" if entry is None else _entry_text(entry) for entry in pair)
+        seconds = [sum((entry or {}).get("seconds", {}).values()) for entry in pair]
+        held = [0 if entry is None else _held_bytes(entry, peak) for entry in pair]
+        changes = seconds[1] - seconds[0], held[1] - held[0]
+        yield Difference(what, name, source, a, b, *changes)
 
 
-def _operators(first: Document, second: Document) -> Iterator[Difference]:
-    peak = first["estimate"]["peak_unit"]
-    for identity in dict.fromkeys((*first["operators"], *second["operators"])):
-        a, b = first["operators"].get(identity), second["operators"].get(identity)
-        if a is not None and b is not None and _choice(a) == _choice(b):
-            continue
-        sample = a or b
-        assert sample is not None
-        name = f"{sample['unit']} {sample['opcode']} ({sample['phase']})"
-        texts = [(o, _operator_text(o) if o else "") for o in (a, b)]
-        yield _difference("operator", name, sample["source"], texts[0], texts[1], peak)
+def _choice(entry: Document) -> object:
+    """What a plan decides of an argument or an operator."""
+    if "reads" not in entry:
+        return entry["sharding"]
+    return tuple(entry[key] for key in ("reads", "results", "recompute_at", "kept_reads"))
 
 
-def _choice(operator: Document) -> object:
-    return tuple(operator[key] for key in ("reads", "results", "recompute_at", "kept_reads"))
-
-
-def _operator_text(operator: Document) -> str:
-    reads = " ".join(layout(d) for d in operator["reads"])
-    results = " ".join(layout(d) for d in operator["results"])
-    again = "" if operator["recompute_at"] is None else f", {residency_text(operator)}"
-    kept = ", of a kept copy" if operator["kept_reads"] else ""
+def _entry_text(entry: Document) -> str:
+    if "reads" not in entry:
+        return layout_text(entry["sharding"])
+    reads, results = (" ".join(map(layout_text, entry[key])) for key in ("reads", "results"))
+    again = "" if entry["recompute_at"] is None else f", {residency_text(entry)}"
+    kept = ", of a kept copy" if entry["kept_reads"] else ""
     return f"{reads}{kept} -> {results}{again}"
 
 
-def _difference(
-    kind: str,
-    name: str,
-    source: str,
-    first: tuple[Document | None, str],
-    second: tuple[Document | None, str],
-    peak: int,
-) -> Difference:
-    if first[0] is None or second[0] is None:
-        kind = "only in second" if first[0] is None else "only in first"
-    seconds = [sum((d or {}).get("seconds", {}).values()) for d, _ in (first, second)]
-    held = [_held(d, peak) for d, _ in (first, second)]
-    return Difference(
-        kind, name, source, first[1], second[1], seconds[1] - seconds[0], held[1] - held[0]
-    )
-
-
-def _held(entry: Document | None, time: int) -> int:
-    if entry is None:
-        return 0
-    spans = (*entry["held"], *entry.get("copies", ()))
-    return sum(size for start, end, size in spans if start <= time < end)
+def _held_bytes(entry: Document, time: int) -> int:
+    return held_bytes(entry, time) + held_bytes({"held": entry.get("copies", ())}, time)
 
 
 def _text(found: PlanDifference) -> str:
-    rows = [
-        (
-            name.removesuffix("_seconds").removesuffix("_bytes"),
-            _figure(name, a),
-            _figure(name, b),
-            _change(name, a, b),
-        )
-        for name, a, b in found.totals
-    ]
-    blocks = [table(("", "first", "second", "change"), rows)]
-    if found.same:
-        return blocks[0] + "\n\nThe plans decide the same."
-    blocks.append(_listing(found.differences))
-    return "\n\n".join(blocks)
+    text = table(("", "first", "second", "change"), [_total(*total) for total in found.totals])
+    said = "The plans decide the same." if found.same else _listing(found.differences)
+    return f"{text}\n\n{said}"
+
+
+def _total(name: str, *values: float | None) -> tuple[str, ...]:
+    """A row: what it is called, its figures, and their difference."""
+    formatted = format_bytes if name.endswith("_bytes") else format_seconds
+    known = [value for value in values if value is not None]
+    figures = ["-" if value is None else formatted(value) for value in values]
+    change = signed(formatted, known[1] - known[0]) if len(known) == 2 else ""
+    return (name.removesuffix("_seconds").removesuffix("_bytes"), *figures, change)
 
 
 def _listing(differences: Sequence[Difference]) -> str:
@@ -180,24 +155,11 @@ def _listing(differences: Sequence[Difference]) -> str:
             d.source.split(" ")[0],
             d.first,
             d.second,
-            _change("x_seconds", 0.0, d.change_seconds) if d.change_seconds else "",
-            _change("x_bytes", 0, d.change_bytes) if d.change_bytes else "",
+            signed(format_seconds, d.change_seconds) if d.change_seconds else "",
+            signed(format_bytes, d.change_bytes) if d.change_bytes else "",
         )
         for d in ranked[:MOST_ROWS]
     ]
     more = len(ranked) - MOST_ROWS
     text = table(("", "what", "source", "first", "second", "seconds", "at the peak"), rows)
     return f"{len(ranked)} differences\n{text}" + (f"\n... and {more} more" if more > 0 else "")
-
-
-def _figure(name: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return format_bytes(value) if name.endswith("_bytes") else format_seconds(value)
-
-
-def _change(name: str, first: float | None, second: float | None) -> str:
-    if first is None or second is None:
-        return ""
-    change = second - first
-    return ("+" if change >= 0 else "-") + _figure(name, abs(change))

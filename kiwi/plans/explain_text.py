@@ -1,15 +1,18 @@
 """Explanations in words, from a plan's document."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kiwi.memory.timeline import bytes_at
 from kiwi.mesh import TensorSharding
+from kiwi.mesh.sharding import layout_text
 from kiwi.plans.breakdown import PARTS
 from kiwi.plans.document import Document
-from kiwi.plans.plan_codec import axes as axis_lists
-from kiwi.plans.summary import table
+from kiwi.plans.plan_codec import axes
+from kiwi.plans.summary import mesh_text, table
 from kiwi.sizes import format_bytes, format_seconds
+from kiwi.solver import Interval
 
 MOST_OPERATORS = 12
 
@@ -43,16 +46,20 @@ class ForcedAlternative:
 def find_in_document(document: Document, text: str) -> list[int]:
     """The units that `text` fits, the costliest first: an index, an identity, or a part of
     opcode, name stack or source line."""
-    operators = list(document["operators"].items())
+    operators = document["operators"]
     if text.isdigit():
         return [int(text)] if int(text) < len(operators) else []
     found = [
-        o["unit"]
-        for identity, o in operators
+        o
+        for identity, o in operators.items()
         if text == identity or any(text in o[k] for k in ("opcode", "name_stack", "source"))
     ]
-    seconds = {o["unit"]: sum(o["seconds"].values()) for _, o in operators}
-    return sorted(found, key=lambda unit: (-seconds[unit], unit))
+    return [o["unit"] for o in costliest_first(found)]
+
+
+def costliest_first(operators: Iterable[Document]) -> list[Document]:
+    """Operators by their seconds, of all kinds together."""
+    return sorted(operators, key=lambda o: (-sum(o["seconds"].values()), o["unit"]))
 
 
 def explanation_text(
@@ -73,15 +80,9 @@ def explanation_text(
     return "\n\n".join(block for block in blocks if block)
 
 
-def layout(dims: Sequence[Sequence[str]]) -> str:
-    """`[x, -]`, as `DeviceMesh.describe` writes it."""
-    texts = ["-" if not d else d[0] if len(d) == 1 else f"({', '.join(d)})" for d in dims]
-    return "[" + ", ".join(texts) + "]"
-
-
 def layouts(lists: Sequence[Any]) -> str:
     """Several layouts."""
-    return ", ".join(layout(dims) for dims in lists) or "-"
+    return ", ".join(map(layout_text, lists)) or "-"
 
 
 def residency_text(operator: Document) -> str:
@@ -89,6 +90,11 @@ def residency_text(operator: Document) -> str:
     if operator["recompute_at"] is None:
         return "kept"
     return f"recomputed before operator {operator['recompute_at']}"
+
+
+def held_bytes(entry: Document, time: int) -> int:
+    """What an argument or operator holds at a point of time, copies of operands left out."""
+    return bytes_at((Interval(*span) for span in entry["held"]), time)
 
 
 def _head(identity: str, operator: Document) -> str:
@@ -100,7 +106,7 @@ def _head(identity: str, operator: Document) -> str:
 
 
 def _operand_lines(document: Document, operator: Document) -> str:
-    producers = [o for o in document["operators"].values()]
+    producers = list(document["operators"].values())
     rows = []
     pairs = enumerate(zip(operator["operands"], operator["reads"], strict=True))
     for read, (name, wanted) in pairs:
@@ -111,12 +117,14 @@ def _operand_lines(document: Document, operator: Document) -> str:
             stored = producer["results"][0] if len(producer["results"]) == 1 else None
         elif name in document["arguments"]:
             stored = document["arguments"][name]["sharding"]
-        moved = "" if stored is None or stored == wanted else f"resharded from {layout(stored)}"
+        moved = (
+            "" if stored is None or stored == wanted else f"resharded from {layout_text(stored)}"
+        )
         if read in operator["kept_reads"]:
             moved = f"kept by operator {_reader_before(producers, operator['unit'], name, wanted)}"
-        rows.append(("reads", what, layout(wanted), moved))
+        rows.append(("reads", what, layout_text(wanted), moved))
     for kind, result in zip(operator["types"], operator["results"], strict=True):
-        rows.append(("yields", kind, layout(result), residency_text(operator)))
+        rows.append(("yields", kind, layout_text(result), residency_text(operator)))
     return table(("", "value", "layout", ""), rows)
 
 
@@ -134,7 +142,7 @@ def _costs(document: Document, operator: Document) -> str:
     seconds = operator["seconds"]
     parts = ", ".join(f"{kind} {format_seconds(seconds[kind])}" for kind in PARTS)
     own = sum(seconds.values())
-    held = sum(b for s, e, b in operator["held"] if s <= document["estimate"]["peak_unit"] < e)
+    held = held_bytes(operator, document["estimate"]["peak_unit"])
     return (
         f"Costs {format_seconds(own)}, {own / max(total, 1e-30):.2%} of the step: {parts}\n"
         f"Yields {format_bytes(operator['bytes'])} per device, of which "
@@ -150,9 +158,9 @@ def _alternatives(document: Document, operator: Document) -> str:
         (
             layouts(a["reads"]),
             layouts(a["results"]),
-            "keep" if a["recompute_at"] is None else f"recompute at {a['recompute_at']}",
-            _signed(a["change_seconds"]),
-            _signed_bytes(a["change_bytes"]),
+            _residency(a["recompute_at"]),
+            signed(format_seconds, a["change_seconds"]),
+            signed(format_bytes, a["change_bytes"]),
         )
         for a in operator["alternatives"]
     ]
@@ -167,23 +175,12 @@ def _forced(document: Document, forced: Sequence[ForcedAlternative]) -> str:
     total = document["estimate"]["step_seconds"]
     rows = []
     for f in forced:
-        reads = layouts([axis_lists(s, names) for s in f.reads])
-        results = layouts([axis_lists(s, names) for s in f.results])
-        kept = "keep" if f.recompute_at is None else f"recompute at {f.recompute_at}"
-        if f.step_seconds is None or f.peak_bytes is None:
-            rows.append((reads, results, kept, f.reason, "", ""))
-            continue
-        change = _signed(f.step_seconds - total)
-        rows.append(
-            (
-                reads,
-                results,
-                kept,
-                format_seconds(f.step_seconds),
-                change,
-                format_bytes(f.peak_bytes),
-            )
-        )
+        reads, results = (layouts([axes(s, names) for s in each]) for each in (f.reads, f.results))
+        figures = (f.reason, "", "")
+        if f.step_seconds is not None and f.peak_bytes is not None:
+            change = signed(format_seconds, f.step_seconds - total)
+            figures = (format_seconds(f.step_seconds), change, format_bytes(f.peak_bytes))
+        rows.append((reads, results, _residency(f.recompute_at), *figures))
     header = ("reads", "yields", "", "step", "change", "peak")
     text = "If forced, with everything solved again:\n" + table(header, rows)
     if any(f.step_seconds is not None and f.step_seconds < total for f in forced):
@@ -191,26 +188,24 @@ def _forced(document: Document, forced: Sequence[ForcedAlternative]) -> str:
     return text
 
 
-def _signed(seconds: float) -> str:
-    return ("+" if seconds >= 0 else "-") + format_seconds(abs(seconds))
+def _residency(recompute_at: int | None) -> str:
+    return "keep" if recompute_at is None else f"recompute at {recompute_at}"
 
 
-def _signed_bytes(size: int) -> str:
-    return ("+" if size >= 0 else "-") + format_bytes(abs(size))
+def signed(formatted: Callable[[float], str], change: float) -> str:
+    """A change, with its sign."""
+    return ("+" if change >= 0 else "-") + formatted(abs(change))
 
 
 def document_summary(document: Document) -> str:
     """A saved plan in a few lines and its costliest operators."""
     estimate, options, bounds = document["estimate"], document["options"], document["bounds"]
-    mesh = document["mesh"]
-    axes = ", ".join(f"{n}={s}" for n, s in zip(mesh["axis_names"], mesh["shape"], strict=True))
+    mesh = mesh_text(document["mesh"]["axis_names"], document["mesh"]["shape"])
     gap = "no bound" if bounds["gap"] is None else f"gap {bounds['gap']:.2%}"
     checks = document["checks"]
     compiled = "not checked" if checks is None else format_bytes(checks["peak_bytes"])
     parts = ", ".join(f"{kind} {format_seconds(estimate[f'{kind}_seconds'])}" for kind in PARTS)
-    operators = sorted(
-        document["operators"].values(), key=lambda o: (-sum(o["seconds"].values()), o["unit"])
-    )
+    operators = costliest_first(document["operators"].values())
     rows = [
         (
             str(o["unit"]),
@@ -227,7 +222,7 @@ def document_summary(document: Document) -> str:
     header = ("", "operator", "phase", "source", "sharding", "residency", "time", "bytes")
     return "\n".join(
         [
-            f"{document['function']['name']} on {options['profile']} ({axes}), budget "
+            f"{document['function']['name']} on {options['profile']} ({mesh}), budget "
             f"{format_bytes(options['memory_budget_bytes'])}, planner {options['planner']}",
             f"{bounds['status']} ({gap}), jax {document['jax']}",
             f"Step {format_seconds(estimate['step_seconds'])}: {parts}",

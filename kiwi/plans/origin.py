@@ -1,6 +1,7 @@
 """What a plan was made from: enough to formulate its problem, and to plan, again."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,35 +9,14 @@ from kiwi.calls.traced import Traced
 from kiwi.memory.residency import Residency
 from kiwi.options import Settings
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.solved import Start
 from kiwi.problem.step import StepToPlan
 
 
 class MadeBy(Protocol):
     """What a plan asks of the planner that made it (`kiwi.planners.planner.Planner`)."""
 
-    def formulate(
-        self,
-        step: StepToPlan,
-        budget_bytes: int,
-        settings: Settings,
-        *,
-        offered: tuple[tuple[Residency, ...], ...] = (),
-    ) -> PlanningProblem:
-        """The problem of a step; `offered` as in `kiwi.problem.build.Fixed`."""
-        ...
-
-    def make(
-        self,
-        step: StepToPlan,
-        settings: Settings,
-        start: Start | None = None,
-        *,
-        is_checked: bool = True,
-    ) -> Any:
-        """A `kiwi.plans.plan.Plan` of the step, of the problem of `start` where that is given; not
-        compiled unless `is_checked`."""
-        ...
+    formulate: Callable[..., PlanningProblem]
+    make: Callable[..., Any]
 
 
 @dataclass(frozen=True, eq=False)

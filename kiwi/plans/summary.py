@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from kiwi.plans.breakdown import PARTS
 from kiwi.plans.decision import Decision
 from kiwi.plans.record import PlanRecord
 from kiwi.problem.time_provenance import describe
@@ -17,16 +18,17 @@ _INDEX = re.compile(r"\[\d+\]")
 def summary(plan: PlanRecord) -> str:
     """About thirty lines: what it costs, whether it fits, what is sharded and recomputed."""
     blocks = [_head(plan), _time(plan), _memory(plan), _collectives(plan)]
-    blocks += [_arguments(plan), _recomputed(plan), _notes(plan)]
+    blocks += [_arguments(plan), _recomputed(plan)]
+    blocks.append("\n".join(f"Note: {note}" for note in plan.notes))
     return "\n\n".join(block for block in blocks if block)
 
 
 def _head(plan: PlanRecord) -> str:
-    axes = ", ".join(f"{n}={s}" for n, s in zip(plan.mesh.axis_names, plan.mesh.shape, strict=True))
+    mesh = mesh_text(plan.mesh.axis_names, plan.mesh.shape)
     result = plan.solve_result
     gap = "no bound" if result.gap is None else f"gap {result.gap:.2%}"
     return (
-        f"Plan for {plan.mesh.size} x {plan.profile} ({axes}), budget "
+        f"Plan for {plan.mesh.size} x {plan.profile} ({mesh}), budget "
         f"{format_bytes(plan.memory_budget_bytes)} per device\n"
         f"planner {plan.planner}, {result.status.value} ({gap}, {result.solver} "
         f"{result.seconds:.1f} s), planned in {plan.planning_seconds:.1f} s"
@@ -35,13 +37,8 @@ def _head(plan: PlanRecord) -> str:
 
 def _time(plan: PlanRecord) -> str:
     e = plan.estimate
-    parts = [
-        ("compute", e.compute_seconds),
-        ("communication", e.communication_seconds),
-        ("resharding", e.resharding_seconds),
-        ("recompute", e.recompute_seconds),
-    ]
-    text = ", ".join(f"{name} {format_seconds(s)}" for name, s in parts)
+    seconds = {part: getattr(e, f"{part}_seconds") for part in PARTS}
+    text = ", ".join(f"{part} {format_seconds(s)}" for part, s in seconds.items())
     shares = describe(e.time_shares)
     origin = f"\n  {shares}" if shares else ""
     return f"Step time, estimated  {format_seconds(e.step_seconds)}\n  {text}{origin}"
@@ -142,8 +139,9 @@ def _recomputed(plan: PlanRecord) -> str:
     return f"{head}\n{body}{more}"
 
 
-def _notes(plan: PlanRecord) -> str:
-    return "\n".join(f"Note: {note}" for note in plan.notes)
+def mesh_text(axis_names: Sequence[str], shape: Sequence[int]) -> str:
+    """`x=2, y=4`."""
+    return ", ".join(f"{n}={s}" for n, s in zip(axis_names, shape, strict=True))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

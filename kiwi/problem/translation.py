@@ -25,7 +25,7 @@ class UnitChoice:
         """The same among the options of a node; a unit of one residency has that."""
         layouts = [(s.reads, s.results) for s in node.strategies]
         residencies = node.residency.options
-        wanted = self.residency if len(residencies) > 1 else residencies[0]
+        (wanted,) = residencies if len(residencies) == 1 else (self.residency,)
         if (self.reads, self.results) not in layouts or wanted not in residencies:
             return None
         strategy = layouts.index((self.reads, self.results))

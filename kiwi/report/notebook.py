@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kiwi.mesh.sharding import layout_text
 from kiwi.report.curves import CATEGORIES, memory_curves
 
 COLORS = {
@@ -92,12 +93,7 @@ def _arguments(document: Mapping[str, Any]) -> str:
     largest = sorted(document["arguments"].items(), key=lambda item: -item[1]["bytes"])
     rows = "".join(
         f"<tr><td><code>{html.escape(path)}</code></td><td><code>{html.escape(a['type'])}</code>"
-        f"</td><td><code>{html.escape(_layout(a['sharding']))}</code></td></tr>"
+        f"</td><td><code>{html.escape(layout_text(a['sharding']))}</code></td></tr>"
         for path, a in largest[:_MOST_ROWS]
     )
     return f"<table><tr><th>argument</th><th>type</th><th>sharding</th></tr>{rows}</table>"
-
-
-def _layout(dims: list[list[str]]) -> str:
-    texts = ["-" if not d else d[0] if len(d) == 1 else f"({', '.join(d)})" for d in dims]
-    return "[" + ", ".join(texts) + "]"
