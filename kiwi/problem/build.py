@@ -46,7 +46,7 @@ from kiwi.problem.fixed_recomputation import rewritten
 from kiwi.problem.pins import Pins
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
-from kiwi.problem.unit_memory import UnitMemory, unit_memory
+from kiwi.problem.unit_memory import unit_memory
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.rules.base import Rules
@@ -115,17 +115,42 @@ NONE_KEPT: KeptCopies = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
-class PlanningProblem:
-    """A `Problem` together with what its nodes and options mean.
-
-    The problem's nodes are `sources`, then `unit_nodes`, then `copies`.
-    """
+class OfferedOptions:
+    """What there is to choose from, for a step on a mesh."""
 
     units: UnitGraph
     mesh: DeviceMesh
     fixed: Fixed
     sources: tuple[SourceNode, ...]
     unit_nodes: tuple[UnitNode, ...]
+
+    @property
+    def rules(self) -> Rules:
+        """Those of the compiler that is predicted."""
+        return self.fixed.compiler.rules
+
+    def local_bytes(self, value: int, layout: TensorSharding) -> int:
+        """Bytes of one device's part of a value in a layout."""
+        return self.rules.local_bytes(self.units, value, layout, self.mesh.shape)
+
+    def allocated_bytes(self, buffers: Sequence[Buffer], horizon: int) -> int:
+        """What the compiler allocates for buffers: more than is alive at once."""
+        in_time_order = self.rules.places_in_time_order
+        return allocated_bytes(buffers, horizon, self.units, in_time_order=in_time_order)
+
+    def resharding_table(self, value: int) -> ReshardingTable:
+        """Between the layouts of a value."""
+        info = self.units.graph.program.values[value]
+        return resharding_table(self.mesh, self.rules, info)
+
+
+@dataclass(frozen=True, eq=False)
+class PlanningProblem(OfferedOptions):
+    """A `Problem` together with what its nodes and options mean.
+
+    The problem's nodes are `sources`, then `unit_nodes`, then `copies`.
+    """
+
     copies: tuple[CopyNode, ...]
     problem: Problem
 
@@ -151,25 +176,6 @@ class PlanningProblem:
         )
 
     @property
-    def rules(self) -> Rules:
-        """Those of the compiler that is predicted."""
-        return self.fixed.compiler.rules
-
-    def local_bytes(self, value: int, layout: TensorSharding) -> int:
-        """Bytes of one device's part of a value in a layout."""
-        return self.rules.local_bytes(self.units, value, layout, self.mesh.shape)
-
-    def allocated_bytes(self, buffers: Sequence[Buffer], horizon: int) -> int:
-        """What the compiler allocates for buffers: more than is alive at once."""
-        in_time_order = self.rules.places_in_time_order
-        return allocated_bytes(buffers, horizon, self.units, in_time_order=in_time_order)
-
-    def resharding_table(self, value: int) -> ReshardingTable:
-        """Between the layouts of a value."""
-        info = self.units.graph.program.values[value]
-        return resharding_table(self.mesh, self.rules, info)
-
-    @property
     def buffers(self) -> tuple[Buffer, ...]:
         """All that is held, where each node has one option."""
         usages = (node.usage[0] for node in self.problem.nodes)
@@ -184,24 +190,15 @@ class PlanningProblem:
         is left to choose, and the first options make them all. Splitting all edges of the whole
         problem would triple its memory.
         """
-        chosen = self.source_shardings(solution)
-        sources = tuple(SourceNode(s.value, (chosen[s.value],)) for s in self.sources)
+        layouts = self.source_shardings(solution).items()
+        sources = tuple(SourceNode(value, (layout,)) for value, layout in layouts)
+        choices = zip(self.unit_nodes, self.unit_choices(solution), strict=True)
         nodes = tuple(
             UnitNode(node.unit, (strategy,), replace(node.residency, options=(residency,)))
-            for node, (strategy, residency) in zip(
-                self.unit_nodes, self.unit_choices(solution), strict=True
-            )
+            for node, (strategy, residency) in choices
         )
-        return _assemble(
-            self.units,
-            self.mesh,
-            self.fixed,
-            sources,
-            nodes,
-            self.problem.limit_bytes,
-            kept,
-            with_parts=True,
-        )
+        chosen = OfferedOptions(self.units, self.mesh, self.fixed, sources, nodes)
+        return _assemble(chosen, self.problem.limit_bytes, kept, with_parts=True)
 
 
 @without_collection
@@ -209,7 +206,9 @@ def build_problem(
     units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, limit_bytes: int | None
 ) -> PlanningProblem:
     """Enumerates options and prices them."""
-    sources = tuple(_source_node(units, mesh, fixed, value) for value in _source_values(units))
+    program = units.graph.program
+    values = (*program.arguments, *program.constants)
+    sources = tuple(_source_node(units, mesh, fixed, value) for value in values)
     if fixed.rewrite is None:
         lifetimes = residencies(units, recompute=fixed.recompute)
     else:
@@ -224,7 +223,7 @@ def build_problem(
         )
         for unit in units.units
     )
-    return _assemble(units, mesh, fixed, sources, unit_nodes, limit_bytes)
+    return _assemble(OfferedOptions(units, mesh, fixed, sources, unit_nodes), limit_bytes)
 
 
 def _strategies(
@@ -264,11 +263,7 @@ def _moved_bytes(
 
 
 def _assemble(
-    units: UnitGraph,
-    mesh: DeviceMesh,
-    fixed: Fixed,
-    sources: tuple[SourceNode, ...],
-    unit_nodes: tuple[UnitNode, ...],
+    offered: OfferedOptions,
     limit_bytes: int | None,
     kept: KeptCopies | None = NONE_KEPT,
     *,
@@ -278,17 +273,11 @@ def _assemble(
     least = math.inf if limit_bytes is None else NEGLIGIBLE * limit_bytes
     if with_parts and limit_bytes is not None:
         # Of what is decided few are left: they count under any limit.
-        shards_bytes = sum(v.size_bytes for v in units.graph.program.values) // mesh.size
-        least = min(least, NEGLIGIBLE * shards_bytes)
-    matrices = EdgeMatrices(with_parts=with_parts)
-    builder = _Builder(units, mesh, fixed, sources, unit_nodes, least, kept, matrices)
+        whole_bytes = sum(v.size_bytes for v in offered.units.graph.program.values)
+        least = min(least, NEGLIGIBLE * (whole_bytes // offered.mesh.size))
+    builder = _Builder(offered, least, kept, EdgeMatrices(with_parts=with_parts))
     problem = Problem(builder.nodes(), builder.edges(), limit_bytes, builder.ranges.horizon)
-    return PlanningProblem(units, mesh, fixed, sources, unit_nodes, builder.copies, problem)
-
-
-def _source_values(units: UnitGraph) -> list[int]:
-    program = units.graph.program
-    return [*program.arguments, *program.constants]
+    return PlanningProblem(**vars(offered), copies=builder.copies, problem=problem)
 
 
 def _source_node(units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, value: int) -> SourceNode:
@@ -306,27 +295,20 @@ class _Builder:
 
     def __init__(
         self,
-        units: UnitGraph,
-        mesh: DeviceMesh,
-        fixed: Fixed,
-        sources: tuple[SourceNode, ...],
-        unit_nodes: tuple[UnitNode, ...],
+        offered: OfferedOptions,
         least_copy_bytes: float,
         kept: KeptCopies | None,
         matrices: EdgeMatrices,
     ) -> None:
-        self._units = units
-        self._mesh = mesh
-        self._fixed = fixed
-        self._sources = sources
-        self._unit_nodes = unit_nodes
-        self._values = units.graph.program.values
-        self._source_index = {source.value: k for k, source in enumerate(sources)}
-        self._kept = kept
-        self._matrices = matrices
-        self.ranges = LiveRanges.of(units)
-        self._rules = fixed.compiler.rules
-        self._overwritten = overwritten_pairs(units, self._rules.overwritable)
+        self._units, self._shape, self._fixed = offered.units, offered.mesh.shape, offered.fixed
+        self._sources, self._unit_nodes = offered.sources, offered.unit_nodes
+        self._values = offered.units.graph.program.values
+        self._source_index = {source.value: k for k, source in enumerate(offered.sources)}
+        self._kept, self._matrices = kept, matrices
+        self.ranges = LiveRanges.of(offered.units)
+        self._rules, self._table = offered.rules, offered.resharding_table
+        self._local_bytes = offered.local_bytes
+        self._overwritten = overwritten_pairs(offered.units, self._rules.overwritable)
         self.copies = tuple(self._with_kept(self._find_copies(least_copy_bytes)))
 
     def nodes(self) -> tuple[Node, ...]:
@@ -343,24 +325,16 @@ class _Builder:
         """
         for node in self._unit_nodes:
             unit = self._units.units[node.unit]
-            transposes = self._rules.transposed_reads(self._units, unit, self._mesh.shape)
+            transposes = self._rules.transposed_reads(self._units, unit, self._shape)
             for read, (value, _) in enumerate(unit.rule.reads):
                 wanted = [s.reads[read] for s in node.strategies]
-                shards = min(w.shard_count(self._mesh.shape) for w in set(wanted))
+                shards = min(w.shard_count(self._shape) for w in set(wanted))
                 is_negligible = self._values[value].size_bytes < least * shards
                 if is_negligible and self._kept == NONE_KEPT:
                     continue
-                layouts = self._producer(value)[1].layouts
-                residencies = node.residency.options
-                copy = copy_node(
-                    node.unit,
-                    read,
-                    value,
-                    layouts,
-                    wanted,
-                    residencies,
-                    transposes.get(read, never),
-                )
+                layouts, residencies = self._producer(value)[1].layouts, node.residency.options
+                where, transposed = (node.unit, read, value), transposes.get(read, never)
+                copy = copy_node(*where, layouts, wanted, residencies, transposed)
                 if copy is not None:
                     yield replace(copy, is_negligible=is_negligible)
 
@@ -389,9 +363,6 @@ class _Builder:
         home = self._units.graph.program.loop_of(copy.value)
         return all(u.loop == home and self._units.border(u) is None for u in units)
 
-    def _local_bytes(self, value: int, layout: TensorSharding) -> int:
-        return self._rules.local_bytes(self._units, value, layout, self._mesh.shape)
-
     def _node_of_copy(self, copy: CopyNode) -> Node:
         usage = tuple(
             copy.buffers(option, self._local_bytes, self.ranges, self.copies, option.again)
@@ -414,11 +385,10 @@ class _Builder:
         communication = np.array([s.communication_seconds for s in node.strategies])
         resharding = self._result_resharding(node)
         again = np.array([float(r.recomputes) for r in node.residency.options])
-        ones = np.ones_like(again)
         parts = {
-            "compute": np.outer(compute, ones).ravel(),
-            "communication": np.outer(communication, ones).ravel(),
-            "resharding": np.outer(resharding, ones).ravel(),
+            "compute": compute.repeat(len(again)),
+            "communication": communication.repeat(len(again)),
+            "resharding": resharding.repeat(len(again)),
             "recompute": np.outer(compute + communication, again).ravel(),
         }
         name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
@@ -432,9 +402,10 @@ class _Builder:
             for option in residency.options
         ]
         held = [unit_memory(self._units, unit, s, self._rules) for s in node.strategies]
-        known: dict[UnitMemory, list[tuple[Interval, ...]]] = {}
-        for memory in dict.fromkeys(held):
-            known[memory] = [memory.buffers(self.ranges, unit, each) for each in runs]
+        known = {
+            memory: [memory.buffers(self.ranges, unit, each) for each in runs]
+            for memory in dict.fromkeys(held)
+        }
         return tuple(usage for memory in held for usage in known[memory])
 
     def _result_resharding(self, node: UnitNode) -> np.ndarray:
@@ -464,9 +435,6 @@ class _Builder:
         wanted = [s.reads[read] for s in node.strategies]
         return self._node_index(node.unit), Side.of(wanted, node.residency)
 
-    def _table(self, value: int) -> ReshardingTable:
-        return resharding_table(self._mesh, self._rules, self._values[value])
-
     def _node_index(self, unit: int) -> int:
         return len(self._sources) + unit
 
@@ -476,10 +444,10 @@ class _Builder:
     def _read_edges(self) -> Iterator[Edge]:
         """Edges (a)."""
         for node in self._unit_nodes:
-            for read, (value, _) in enumerate(self._units.units[node.unit].rule.reads):
+            unit = self._units.units[node.unit]
+            for read, (value, _) in enumerate(unit.rule.reads):
                 tail, stored = self._producer(value)
                 head, wanted = self._reader(node, read)
-                unit = self._units.units[node.unit]
                 edge = self._matrices.read_edge(
                     tail,
                     head,
@@ -499,9 +467,8 @@ class _Builder:
         for index, copy in enumerate(self.copies, start=first):
             tail, stored = self._producer(copy.value)
             head, wanted = self._reader(self._unit_nodes[copy.unit], copy.read)
-            trips = self._units.operand_trips(self._units.units[copy.unit])
-            table = self._table(copy.value)
-            is_map = self._units.only_maps(self._units.units[copy.unit], copy.value)
+            unit, table = self._units.units[copy.unit], self._table(copy.value)
+            trips, is_map = self._units.operand_trips(unit), self._units.only_maps(unit, copy.value)
             yield self._matrices.edge_into_copy(
                 tail, index, stored, copy, table, trips, is_map=is_map
             )
@@ -516,15 +483,13 @@ class _Builder:
             for loop in program.loops
             for carry in loop.carries
         ]
+        known = self._units.producer.keys() | self._source_index.keys()
         for argument, value, trips in carried:
-            if not isinstance(value, int) or not self._is_known(value):
+            if not isinstance(value, int) or value not in known:
                 continue
             head, yielded = self._producer(value)
             tail, kept = self._producer(argument)
-            table = self._table(value)
-            edge = self._matrices.carried_edge(tail, head, kept, yielded, table, trips)
+            edges = self._matrices
+            edge = edges.carried_edge(tail, head, kept, yielded, self._table(value), trips)
             if edge is not None:
                 yield edge
-
-    def _is_known(self, value: int) -> bool:
-        return value in self._units.producer or value in self._source_index
