@@ -110,16 +110,17 @@ def slice_price(mesh: DeviceMesh, local_bytes: int) -> Price:
 @lru_cache(maxsize=1024)
 def move_graph(mesh_shape: _Shape, pattern: DivisiblePattern) -> MoveGraph:
     """The graph for tensors of a divisibility pattern; cached, do not change it."""
-    states = _ordered_states(pattern)
+    # Every even sharding, with every order of the axes within a dimension.
+    states = tuple(
+        TensorSharding(dims)
+        for sharding in canonical_shardings(pattern)
+        for dims in product(*(tuple(permutations(axes)) for axes in sharding.dims))
+    )
     index = {state: i for i, state in enumerate(states)}
     numbers: dict[Traffic, int] = {}
     moves: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for source, target, traffic in chain(
-        _gathers(mesh_shape, states),
-        _slices(mesh_shape, states),
-        _all_to_alls(mesh_shape, states),
-        _permutes(mesh_shape, states),
-    ):
+    kinds = (_gathers, _slices, _all_to_alls, _permutes)
+    for source, target, traffic in chain.from_iterable(k(mesh_shape, states) for k in kinds):
         # Moving axes to another dimension can lead to an uneven sharding: not a state.
         if target in index:
             number = numbers.setdefault(traffic, len(numbers))
@@ -134,15 +135,6 @@ def _ways(count: int, moves: dict[tuple[int, int], list[int]]) -> np.ndarray:
     for (source, target), found in moves.items():
         ways[: len(found), source, target] = found
     return ways
-
-
-def _ordered_states(pattern: DivisiblePattern) -> tuple[TensorSharding, ...]:
-    """Every even sharding, with every order of the axes within a dimension."""
-    return tuple(
-        TensorSharding(dims)
-        for sharding in canonical_shardings(pattern)
-        for dims in product(*(tuple(permutations(axes)) for axes in sharding.dims))
-    )
 
 
 _Edges = Iterator[tuple[TensorSharding, TensorSharding, Traffic]]
@@ -191,8 +183,11 @@ def _permutes(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
         if all(b % a == 0 for a, b in zip(coarse, fine, strict=True)):
             for source, target in product(by_shards[coarse], by_shards[fine]):
                 if not refines(target, source):  # Nothing, or a slice, does it already.
-                    axes = _displaced_axes(digits[source], digits[target])
-                    traffic = Traffic(COLLECTIVE_PERMUTE, axes, prod(fine), coarse != fine)
+                    before, after = digits[source], digits[target]
+                    axes = sorted(before.keys() | after.keys())
+                    # Blocks move along the axes that choose another digit of a position.
+                    moved = tuple(a for a in axes if before.get(a) != after.get(a))
+                    traffic = Traffic(COLLECTIVE_PERMUTE, moved, prod(fine), coarse != fine)
                     yield source, target, traffic
 
 
@@ -202,16 +197,7 @@ def refines(fine: TensorSharding, coarse: TensorSharding) -> bool:
     return all(axes[: len(major)] == major for axes, major in pairs)
 
 
-_Digits = dict[int, tuple[int, int]]
-
-
-def _displaced_axes(before: _Digits, after: _Digits) -> tuple[int, ...]:
-    """The axes along which blocks move: those that choose another digit of a position."""
-    axes = sorted(before.keys() | after.keys())
-    return tuple(axis for axis in axes if before.get(axis) != after.get(axis))
-
-
-def _digits(mesh_shape: _Shape, sharding: TensorSharding) -> _Digits:
+def _digits(mesh_shape: _Shape, sharding: TensorSharding) -> dict[int, tuple[int, int]]:
     """For each axis used, its dimension and the pieces of the dimension down to that axis.
 
     Two axes with the same digit cut the same way: the tensor positions that a device holds

@@ -9,14 +9,12 @@ The keys of each part are the fields of `Hardware`, `Environment`, `OperatorEntr
 files of an earlier version do not know. Reading a file parses JSON and nothing else.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from kiwi.codec import from_plain
-from kiwi.errors import InvalidArgumentError, ProfileFileError
+from kiwi.errors import ProfileFileError
 from kiwi.json_file import FileFormat
 
 FORMAT = FileFormat(
@@ -29,23 +27,9 @@ FORMAT = FileFormat(
 )
 
 _PARTS = ("hardware", "operators", "collectives", "environment", "skipped", "mesh_shape")
-_Table = TypeVar("_Table")
 
 
-def save_table(content: Mapping[str, Any], path: str | Path) -> None:
-    """Writes what a table consists of; an existing file is replaced once the new one is complete.
-
-    **Raises:** `ProfileFileError` if the file cannot be written.
-    """
-    FORMAT.write(_text(content), path)
-
-
-def table_digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 of what `save_table` writes."""
-    return hashlib.sha256(_text(content)).hexdigest()
-
-
-def _text(content: Mapping[str, Any]) -> bytes:
+def text_of(content: Mapping[str, Any]) -> bytes:
     """JSON with a line for each entry of a list, so that tables can be read and compared."""
     parts = []
     for key, value in {"format": FORMAT.name, "version": FORMAT.version, **content}.items():
@@ -59,25 +43,17 @@ def _text(content: Mapping[str, Any]) -> bytes:
     return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
 
 
-def load_table(path: str | Path, kind: type[_Table]) -> _Table:
-    """Reads a table; `kind` is `ProfileTable`.
+def read_content(path: str | Path) -> dict[str, Any]:
+    """What `text_of` was given, of this version or an older one.
 
-    **Raises:** `ProfileFileError` if the file is missing, truncated, of another kind or of a
-    newer version, or if a figure in it is missing or impossible; it says which.
+    **Raises:** `ProfileFileError` if the file is missing, truncated, of another kind, of a newer
+    version, or lacks a part.
     """
     content = FORMAT.read(path)
-    if content["version"] == 1:
-        content = _from_version_1(content)
+    if content["version"] == 1:  # Collectives did not name their axes then.
+        content["mesh_shape"] = []
     del content["format"], content["version"]
     missing = [part for part in _PARTS if part not in content]
     if missing:
         raise FORMAT.invalid(str(path), f"The table lacks {', '.join(missing)}.")
-    try:
-        return from_plain({**content, "loaded_from": str(path)}, kind)
-    except InvalidArgumentError as error:
-        raise FORMAT.invalid(str(path), error.what) from error
-
-
-def _from_version_1(content: dict[str, Any]) -> dict[str, Any]:
-    """Collectives did not name their axes then."""
-    return {**content, "mesh_shape": []}
+    return content

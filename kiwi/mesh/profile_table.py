@@ -15,14 +15,15 @@ fits into caches is faster) and *elementwise* functions (what a kernel takes lon
 once more).
 """
 
+import hashlib
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any
 
-from kiwi.codec import to_plain
+from kiwi.codec import from_plain, to_plain
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.collective_kinds import COLLECTIVE_PERMUTE
 from kiwi.mesh.hardware import Hardware
@@ -38,7 +39,7 @@ from kiwi.mesh.profile_entries import (
     OperatorEntry,
     Shapes,
 )
-from kiwi.mesh.profile_file import load_table, save_table, table_digest
+from kiwi.mesh.profile_file import FORMAT, read_content, text_of
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class ProfileTable:
 
         **Raises:** `ProfileFileError` if the file cannot be written.
         """
-        save_table(self._content(), path)
+        FORMAT.write(self._text, path)
 
     @classmethod
     def load(cls, path: str | Path) -> "ProfileTable":
@@ -89,18 +90,22 @@ class ProfileTable:
         **Raises:** `ProfileFileError` if the file is missing, truncated, of another kind or of a
         newer version, or if a figure in it is missing or impossible; it says which.
         """
-        return load_table(path, cls)
+        try:
+            return from_plain({**read_content(path), "loaded_from": str(path)}, cls)
+        except InvalidArgumentError as error:
+            raise FORMAT.invalid(str(path), error.what) from error
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the table's file."""
-        return table_digest(self._content())
+        return hashlib.sha256(self._text).hexdigest()
 
-    def _content(self) -> dict[str, Any]:
-        """What a file keeps of the table."""
+    @property
+    def _text(self) -> bytes:
+        """The table's file."""
         content = to_plain(self)
         del content["loaded_from"]
-        return content
+        return text_of(content)
 
     def with_entry(self, entry: OperatorEntry | CollectiveEntry) -> "ProfileTable":
         """The table with one more entry."""
@@ -198,48 +203,48 @@ class ProfileTable:
         return hops * link.latency_seconds + part * size_bytes / link.sustained_bytes_per_second
 
     @cached_property
-    def _operators(self) -> dict[tuple[str, str, str, tuple[int, ...]], list["Sample"]]:
+    def _operators(self) -> dict[tuple[object, ...], list[Sample]]:
         """By opcode, variant, dtype and ranks of the operands."""
-        found: dict[tuple[str, str, str, tuple[int, ...]], list[Sample]] = {}
-        for e in self.operators:
-            key = (e.opcode, e.variant, e.dtype, tuple(map(len, e.shapes)))
-            roofline = self.roofline(e.dtype, e.flops, e.bytes)
-            found.setdefault(key, []).append(Sample(_sizes(e.shapes), e.seconds, roofline))
-        return found
+        return _grouped(
+            (
+                (e.opcode, e.variant, e.dtype, tuple(map(len, e.shapes))),
+                Sample(_sizes(e.shapes), e.seconds, self.roofline(e.dtype, e.flops, e.bytes)),
+            )
+            for e in self.operators
+        )
 
     @cached_property
-    def _elementwise(self) -> dict[tuple[str, str], list[Sample]]:
+    def _elementwise(self) -> dict[tuple[object, ...], list[Sample]]:
         """By opcode and dtype; extrapolated by the number of elements."""
-        found: dict[tuple[str, str], list[Sample]] = {}
-        for e in self.operators:
-            if e.variant == ELEMENTWISE:
-                (size,) = _sizes(e.shapes)
-                sample = Sample((size,), e.seconds, float(size))
-                found.setdefault((e.opcode, e.dtype), []).append(sample)
-        return found
+        functions = (e for e in self.operators if e.variant == ELEMENTWISE)
+        sizes = ((e, _sizes(e.shapes)) for e in functions)
+        return _grouped(((e.opcode, e.dtype), Sample(n, e.seconds, float(n[0]))) for e, n in sizes)
 
     @cached_property
-    def _along_axes(self) -> dict[tuple[str, tuple[int, ...]], list[Sample]]:
-        found: dict[tuple[str, tuple[int, ...]], list[Sample]] = {}
-        for e in self.collectives:
-            found.setdefault((e.kind, e.axes), []).append(self._sample(e))
-        return found
+    def _along_axes(self) -> dict[tuple[object, ...], list[Sample]]:
+        return _grouped(((e.kind, e.axes), self._sample(e)) for e in self.collectives)
 
     @cached_property
-    def _collectives(self) -> dict[tuple[str, int], list[Sample]]:
+    def _collectives(self) -> dict[tuple[object, ...], list[Sample]]:
         """Over each number of devices, of each size the slowest."""
         slowest: dict[tuple[str, int, int], CollectiveEntry] = {}
         for e in self.collectives:
             key = (e.kind, e.devices, e.bytes)
             if key not in slowest or e.seconds > slowest[key].seconds:
                 slowest[key] = e
-        found: dict[tuple[str, int], list[Sample]] = {}
-        for (kind, devices, _), e in slowest.items():
-            found.setdefault((kind, devices), []).append(self._sample(e))
-        return found
+        return _grouped(((e.kind, e.devices), self._sample(e)) for e in slowest.values())
 
     def _sample(self, e: CollectiveEntry) -> Sample:
         return Sample((e.bytes,), e.seconds, self._ring_seconds(e.kind, e.devices, e.bytes))
+
+
+def _grouped(
+    samples: Iterable[tuple[tuple[object, ...], Sample]],
+) -> dict[tuple[object, ...], list[Sample]]:
+    found: dict[tuple[object, ...], list[Sample]] = {}
+    for key, sample in samples:
+        found.setdefault(key, []).append(sample)
+    return found
 
 
 def _sizes(shapes: Shapes) -> tuple[int, ...]:

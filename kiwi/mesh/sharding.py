@@ -68,10 +68,11 @@ class TensorSharding:
 
     def divides(self, shape: Sequence[int], mesh_shape: Sequence[int]) -> bool:
         """Whether a tensor of `shape` has this rank and is cut into equal pieces."""
-        if len(shape) != self.rank or any(axis >= len(mesh_shape) for axis in self.axes_used):
+        try:
+            self.check(shape, mesh_shape)
+        except ShardingConflictError:
             return False
-        shards = self.dim_shards(mesh_shape)
-        return all(size % count == 0 for size, count in zip(shape, shards, strict=True))
+        return True
 
     def without_trivial_axes(self, mesh_shape: Sequence[int]) -> "TensorSharding":
         """The same layout, written without the mesh axes of size 1."""
