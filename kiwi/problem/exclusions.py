@@ -70,5 +70,5 @@ def why_not_recomputed(units: UnitGraph, unit: Unit) -> str:
     if not unit.may_recompute:
         return "It has side effects, calls Python, or stands at a loop's border."
     if is_result(units, unit):
-        return "Its result is a result of the function."
+        return "It is a result of the function."
     return "Nothing behind the forward pass reads it."

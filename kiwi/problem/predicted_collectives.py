@@ -6,7 +6,7 @@ from dataclasses import replace
 from kiwi.mesh import KINDS, TensorSharding
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved
-from kiwi.xla.read.collectives import AxisUse, CollectiveUse, axis_uses
+from kiwi.xla.read.collectives import AxisUse, axis_uses
 
 SLACK = 0.01
 """By how much of all planned bytes a kind may exceed what was planned along its axes."""
@@ -22,13 +22,11 @@ def predicted_uses(solved: Solved, *, once_per_layout: bool = False) -> tuple[Ax
     a loop's body, that read it so.
     """
     names = solved.problem.mesh.axis_names
-    found: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
-    for kind, axes, size, times in predicted_moves(solved, once_per_layout=once_per_layout):
-        if kind in KINDS and axes:
-            key = (kind, tuple(names[a] for a in sorted(axes)))
-            use = CollectiveUse(times, size * times)
-            found[key] = found.get(key, CollectiveUse(0, 0)) + use
-    return axis_uses(found)
+    return axis_uses(
+        AxisUse(kind, tuple(names[a] for a in sorted(axes)), times, size * times)
+        for kind, axes, size, times in predicted_moves(solved, once_per_layout=once_per_layout)
+        if kind in KINDS and axes
+    )
 
 
 def predicted_moves(solved: Solved, *, once_per_layout: bool = False) -> Iterator[_Found]:
@@ -93,10 +91,10 @@ def unforeseen(predicted: Sequence[AxisUse], compiled: Sequence[AxisUse]) -> tup
     """
     planned = {(use.kind, use.axes): use for use in predicted}
     least = SLACK * sum(use.bytes for use in planned.values())
-    excess: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
+    excess = []
     for use in compiled:
         known = planned.get((use.kind, use.axes), replace(use, count=0, bytes=0))
-        if use.bytes - known.bytes > least:
-            count = max(use.count - known.count, 0)
-            excess[use.kind, use.axes] = CollectiveUse(count, use.bytes - known.bytes)
+        count, size = max(use.count - known.count, 0), use.bytes - known.bytes
+        if size > least:
+            excess.append(replace(use, count=count, bytes=size))
     return axis_uses(excess)

@@ -8,12 +8,14 @@ time (an update in place, an argument and the result that takes it over) count o
 place that XLA gave them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from kiwi.memory.timeline import curve_bytes
+from kiwi.solver import Interval
 from kiwi.xla.read.heap_trace import traced_lives
 from kiwi.xla.read.name_scopes import Scope, scope_of
 from kiwi.xla.read.protos import parse_buffer_assignment, parse_module
@@ -98,7 +100,8 @@ def read_memory(
     program = _Program(parse_module(module))
     buffers = _on_device(parse_buffer_assignment(assignment), other_memories)
     temporaries, always = _places(program, buffers)
-    curve = _curve(len(program.order), temporaries, sum(b.bytes for b in always))
+    lives = (Interval(b.start, b.end, b.bytes) for b in temporaries)
+    curve = curve_bytes(lives, len(program.order)) + sum(b.bytes for b in always)
     peak = int(np.argmax(curve)) if len(curve) else 0
     alive = [b for b in temporaries if b.start <= peak < b.end]
     allocated = _allocated_bytes(buffers)
@@ -193,9 +196,6 @@ class _Program:
             identity = instruction.operand_ids[operand]
         return own
 
-    def is_parameter(self, identity: int) -> bool:
-        return self.instructions[identity].opcode == "parameter"
-
     def unit_at(self, position: int) -> int:
         """The unit of the instruction at a position, -1 if it has none."""
         scope = scope_of(self.instructions[self.order[position]].metadata.op_name)
@@ -211,26 +211,25 @@ def _places(program: _Program, assignment: Any) -> tuple[list[LiveBuffer], list[
     }
     temporaries, always = [], []
     for allocation in assignment.buffer_allocations:
-        if allocation.is_thread_local or allocation.is_constant:
-            continue
-        if _is_temporary(allocation):
+        kind = _kind(allocation)
+        if kind == "temporary":
             temporaries += _temporaries(program, allocation, defined, lives)
-        else:
-            always.append(_held_throughout(program, allocation, defined))
+        elif kind is not None:
+            always.append(_held_throughout(program, allocation, kind, defined))
     return temporaries, always
 
 
-def _is_temporary(allocation: Any) -> bool:
-    return not (
-        allocation.is_thread_local
-        or allocation.is_constant
-        or allocation.is_entry_computation_parameter
-        or allocation.maybe_live_out
-    )
+def _kind(allocation: Any) -> str | None:
+    """As of `LiveBuffer`; None for what is no buffer of the step."""
+    if allocation.is_thread_local or allocation.is_constant:
+        return None
+    if allocation.is_entry_computation_parameter:
+        return "argument"
+    return "output" if allocation.maybe_live_out else "temporary"
 
 
 def _allocated_bytes(assignment: Any) -> int:
-    return sum(a.size for a in assignment.buffer_allocations if _is_temporary(a))
+    return sum(a.size for a in assignment.buffer_allocations if _kind(a) == "temporary")
 
 
 def _on_device(assignment: Any, other_memories: Mapping[int, str]) -> Any:
@@ -272,13 +271,13 @@ def _temporaries(
     for assigned in allocation.assigned:
         identity = assigned.logical_buffer_id
         if identity in lives:
-            start, end = lives[identity]
-            by_offset.setdefault(assigned.offset, []).append((start, end, assigned.size, identity))
-    found = []
-    for members in by_offset.values():
-        for start, end, size, identity in _merged(sorted(members)):
-            found.append(_buffer(program, defined[identity], size, "temporary", (start, end)))
-    return found
+            member = (*lives[identity], assigned.size, identity)
+            by_offset.setdefault(assigned.offset, []).append(member)
+    return [
+        _buffer(program, defined[identity], size, "temporary", (start, end))
+        for members in by_offset.values()
+        for start, end, size, identity in _merged(sorted(members))
+    ]
 
 
 def _merged(members: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
@@ -298,13 +297,14 @@ def _merged(members: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int
 
 
 def _held_throughout(
-    program: _Program, allocation: Any, defined: Mapping[int, _Place]
+    program: _Program, allocation: Any, kind: str, defined: Mapping[int, _Place]
 ) -> LiveBuffer:
-    is_argument = allocation.is_entry_computation_parameter
+    is_argument = kind == "argument"
     places = [defined[a.logical_buffer_id] for a in allocation.assigned]
     places = [place for place in places if place[0] in program.instructions]
-    wanted = [p for p in places if program.is_parameter(p[0]) == is_argument]
-    kind = "argument" if is_argument else "output"
+    opcodes = [program.instructions[identity].opcode for identity, _ in places]
+    pairs = zip(places, opcodes, strict=True)
+    wanted = [place for place, opcode in pairs if (opcode == "parameter") == is_argument]
     place = (wanted or places)[0 if is_argument else -1]
     argument = allocation.parameter_number if is_argument else None
     return _buffer(program, place, allocation.size, kind, (0, len(program.order)), argument)
@@ -320,11 +320,3 @@ def _buffer(
 ) -> LiveBuffer:
     instruction, op_name = program.instructions[place[0]], program.op_name(*place)
     return LiveBuffer(size, kind, instruction.name, instruction.opcode, op_name, *life, argument)
-
-
-def _curve(length: int, buffers: Iterable[LiveBuffer], base_bytes: int) -> np.ndarray:
-    change = np.zeros(length + 1, dtype=np.int64)
-    for buffer in buffers:
-        change[buffer.start] += buffer.bytes
-        change[buffer.end] -= buffer.bytes
-    return base_bytes + np.cumsum(change[:length])

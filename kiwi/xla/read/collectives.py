@@ -2,10 +2,9 @@
 
 Replica groups come in three spellings: as lists of devices, `{{0,1},{2,3}}`; as an iota,
 `[2,4]<=[4,2]T(1,0)` (XLA's `IotaReplicaGroupList`: 0, 1, ... in the shape on the right,
-transposed, read as the shape on the left, one group a row); and as axes of a mesh of XLA's own,
-`mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}`, with the devices 0, 1, ... where none are
-listed, an axis possibly in part, `'b':(1)2`: the one of size 2 that
-has 1 before it when the axis is split. A permutation lists pairs of devices.
+transposed, read as the shape on the left, one group a row); and as axes of a mesh of XLA's own
+(`kiwi.xla.read.named_meshes`), `mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}`, with the
+devices 0, 1, ... where none are listed. A permutation lists pairs of devices.
 
 What axes of *our* mesh a collective runs along follows from its groups: those are compared with
 the groups of every subset of axes. Device k of the module is device k of the mesh, row-major.
@@ -14,12 +13,13 @@ the groups of every subset of axes. Device k of the module is device k of the me
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kiwi.xla.read.integer_lists import IOTA, integers, iota
+from kiwi.xla.read.named_meshes import axis_parts, mesh_sizes
 from kiwi.xla.read.trip_counts import lines_with_runs
 
 COLLECTIVE_KINDS = (
@@ -48,8 +48,6 @@ _MESH = re.compile(
     r"\s*\{(?P<axes>[^}]*)\}"
 )
 _DEVICES = re.compile(IOTA)
-_MESH_AXIS = re.compile(r"'(?P<name>[^']*)'=(?P<size>\d+)")
-_USED_AXIS = re.compile(r"'(?P<name>[^']*)'(?::\((?P<before>\d+)\)(?P<size>\d+))?")
 _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
 
 
@@ -91,7 +89,7 @@ def read_axis_uses(
     device not at all.
     """
     axes_of = _AxesOfGroups(tuple(mesh_shape), tuple(axis_names))
-    found: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
+    found = []
     for line, runs, computation in lines_with_runs(hlo_text):
         match = _COLLECTIVE.search(line)
         if match is None:
@@ -102,28 +100,28 @@ def read_axis_uses(
         size = _buffer_bytes(kind, match["type"], bool(match["start"]), line, axes_of.device_count)
         if kind == "all-reduce" and computation.startswith(_SCATTERS):
             kind = "reduce-scatter"
-        use = CollectiveUse(runs, runs * size)
-        found[kind, axes] = found.get((kind, axes), CollectiveUse(0, 0)) + use
+        found.append(AxisUse(kind, axes, runs, runs * size))
     return axis_uses(found)
 
 
-def axis_uses(
-    found: Mapping[tuple[str, tuple[str, ...] | None], CollectiveUse],
-) -> tuple[AxisUse, ...]:
-    """Uses by kind and axes as a tuple, largest first."""
-    uses = [AxisUse(kind, axes, use.count, use.bytes) for (kind, axes), use in found.items()]
+def axis_uses(found: Iterable[AxisUse]) -> tuple[AxisUse, ...]:
+    """The sum of all uses of equal kind and axes, largest first."""
+    sums: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
+    for use in found:
+        key = (use.kind, use.axes)
+        sums[key] = sums.get(key, CollectiveUse(0, 0)) + CollectiveUse(use.count, use.bytes)
+    uses = [AxisUse(*key, use.count, use.bytes) for key, use in sums.items()]
     return tuple(sorted(uses, key=lambda u: (-u.bytes, u.kind, u.axes or ())))
 
 
 def by_kind(uses: Sequence[AxisUse]) -> dict[str, CollectiveUse]:
     """The sum over axes, in the order of `COLLECTIVE_KINDS`."""
-    found: dict[str, CollectiveUse] = {}
-    for kind in COLLECTIVE_KINDS:
-        for use in uses:
-            if use.kind == kind:
-                added = CollectiveUse(use.count, use.bytes)
-                found[kind] = found.get(kind, CollectiveUse(0, 0)) + added
-    return found
+    found = {kind: [u for u in uses if u.kind == kind] for kind in COLLECTIVE_KINDS}
+    return {
+        kind: CollectiveUse(sum(u.count for u in own), sum(u.bytes for u in own))
+        for kind, own in found.items()
+        if own
+    }
 
 
 def replica_groups(line: str, device_count: int) -> Groups:
@@ -152,23 +150,15 @@ def _iota_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
 
 
 def _mesh_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
-    sizes = {m["name"]: int(m["size"]) for m in _MESH_AXIS.finditer(match["mesh"])}
-    parts: dict[str, list[int]] = {name: [size] for name, size in sizes.items()}
-    used: list[tuple[str, int]] = []
-    for axis in _USED_AXIS.finditer(match["axes"]):
-        name, part = axis["name"], 0
-        if axis["size"] is not None:
-            before, size = int(axis["before"]), int(axis["size"])
-            parts[name], part = [before, size, sizes[name] // before // size], 1
-        used.append((name, part))
-    flat = [(name, part) for name, sizes in parts.items() for part in range(len(sizes))]
-    shape = [parts[name][part] for name, part in flat]
-    devices = _mesh_devices(match["devices"], math.prod(shape)).reshape(shape)
-    inside = [flat.index(key) for key in used]
-    outside = [k for k in range(len(flat)) if k not in inside]
-    rows = devices.transpose([*outside, *inside])
-    for group in rows.reshape(-1, math.prod(shape[k] for k in inside)):
-        yield frozenset(int(d) for d in group)
+    """The devices whose positions differ along the axes that are named."""
+    sizes = mesh_sizes(match["mesh"])
+    position = np.arange(math.prod(sizes.values()))
+    group = position.copy()
+    for part in axis_parts(match["axes"], sizes):
+        group -= part.stride * part.of(position)
+    devices = _mesh_devices(match["devices"], len(position))
+    for number in np.unique(group):
+        yield frozenset(devices[group == number].tolist())
 
 
 def _mesh_devices(text: str | None, count: int) -> np.ndarray:

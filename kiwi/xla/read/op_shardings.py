@@ -10,8 +10,7 @@ XLA of jax 0.11 writes names instead (`xla/hlo/ir/named_sharding.h`):
 
     sharding={mesh['x'=2,'y'=4], [{'y'}, {'x':(1)2}]}
 
-for each dimension the axes that cut it, major first, or of an axis `'x':(p)s` the part of size s
-behind a part of size p.
+for each dimension the axes that cut it, or parts of them, major first.
 """
 
 import re
@@ -23,6 +22,7 @@ import numpy as np
 
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.xla.read.integer_lists import IOTA, integers, iota
+from kiwi.xla.read.named_meshes import axis_parts, mesh_sizes
 
 _INSTRUCTION = re.compile(
     r"^\s+(?:ROOT )?%\S+ = \w+\[(?P<shape>[\d,]*)\]\S* (?P<opcode>[\w-]+)\((?P<operands>[^)]*)\)"
@@ -32,9 +32,7 @@ _SHARDING = re.compile(r"sharding=\{(?P<sharding>[^{}]*(?:\{[^{}]*\}[^{}]*)*)\}"
 _INDEX = re.compile(r", index=(\d+)")
 _OP_NAME = re.compile(r'op_name="(?P<name>[^"]*)"')
 _NAMED = re.compile(r"mesh\[(?P<mesh>[^\]]*)\], (?P<dims>replicated|\[.*?\])")
-_MESH_AXIS = re.compile(r"'([^']+)'=(\d+)")
 _DIMENSION = re.compile(r"\{([^{}]*)\}")
-_CUT = re.compile(r"'(?P<axis>[^']+)'(?::\((?P<before>\d+)\)(?P<size>\d+))?")
 _TILES = re.compile(r"devices=\[(?P<tiles>[\d,]+)\](?:<=" + IOTA + r"|(?P<devices>[\d,]+))")
 
 
@@ -109,25 +107,17 @@ def _tiled_parts(found: re.Match[str] | None, mesh: DeviceMesh) -> np.ndarray | 
 
 def _named_parts(found: re.Match[str], mesh: DeviceMesh) -> np.ndarray | None:
     """The same from names of axes; None where they are those of another number of devices."""
-    sizes = {name: int(size) for name, size in _MESH_AXIS.findall(found["mesh"])}
+    sizes = mesh_sizes(found["mesh"])
     if prod(sizes.values()) != mesh.size:
         return None
-    places = dict(zip(sizes, np.indices(tuple(sizes.values())), strict=True))
-    dims = [_CUT.finditer(cuts) for cuts in _DIMENSION.findall(found["dims"])]
-    parts = [_part_along(cuts, sizes, places) for cuts in dims]
-    return np.stack([p.reshape(mesh.shape) for p in parts], axis=-1)
-
-
-def _part_along(
-    cuts: Iterator[re.Match[str]], sizes: dict[str, int], places: dict[str, np.ndarray]
-) -> np.ndarray:
-    """Of each device the part along a dimension that axes, or parts of axes, cut."""
-    part = np.zeros(tuple(sizes.values()), int)
-    for cut in cuts:
-        whole = sizes[cut["axis"]]
-        before, size = int(cut["before"] or 1), int(cut["size"] or whole)
-        part = part * size + places[cut["axis"]] // (whole // (before * size)) % size
-    return part
+    position = np.arange(mesh.size).reshape(mesh.shape)
+    parts = []
+    for cuts in _DIMENSION.findall(found["dims"]):
+        along = np.zeros_like(position)
+        for part in axis_parts(cuts, sizes):
+            along = along * part.size + part.of(position)
+        parts.append(along)
+    return np.stack(parts, axis=-1)
 
 
 def _devices(found: re.Match[str]) -> np.ndarray:
