@@ -154,7 +154,7 @@ class LiveRanges:
             assert unit.loop is not None
             outer = self.units.graph.program.loops[unit.loop].parent
             last = max(runs[-1].end, self.first_run[unit.index])
-            return [(self.spans[unit.loop][0], self._until(outer, last) + 1, 1)]
+            return [(self.spans[unit.loop][0], self.until(outer, last) + 1, 1)]
         return [held for run in runs for held in self._of_run(unit, run)]
 
     def _of_run(self, unit: Unit, run: Run) -> Iterator[tuple[int, int, int]]:
@@ -172,13 +172,13 @@ class LiveRanges:
             yield first, behind, 1
         else:
             more = 0 if run.overwritten_by >= 0 else 1
-            yield start, max(self._until(home, last) + more, start + 1), 1
+            yield start, max(self.until(home, last) + more, start + 1), 1
         if left:
             count = prod(program.loops[k].length for k in left)
             outer = program.loops[left[0]].parent
-            yield self.spans[left[0]][0], self._until(outer, end) + 1, count
+            yield self.spans[left[0]][0], self.until(outer, end) + 1, count
 
-    def _until(self, loop: int | None, time: int) -> int:
+    def until(self, loop: int | None, time: int) -> int:
         """Case 7: until when a value of `loop` is held for a reader at `time`."""
         chain, depth = self.loops[time], len(self.units.graph.program.loops_around(loop))
         return time if len(chain) <= depth else self.spans[chain[depth]][1] - 1

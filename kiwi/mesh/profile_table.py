@@ -27,8 +27,7 @@ from kiwi.codec import from_plain, to_plain
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.collective_kinds import COLLECTIVE_PERMUTE
 from kiwi.mesh.hardware import Hardware
-from kiwi.mesh.interpolation import Sample, price_from
-from kiwi.mesh.price import Price, Provenance
+from kiwi.mesh.price import Price, Provenance, Sample, price_from
 from kiwi.mesh.profile_entries import (
     ARITHMETIC,
     ELEMENTWISE,

@@ -3,21 +3,29 @@
 XLA's heap wastes memory, differently for each order of the same units (`kiwi.memory.order_search`).
 Another order of a plan's units takes no time of the step, a lower limit does.
 
-1. The plan's units become steps that may change places (`kiwi.problem.moving_units`).
-2. The best order becomes the order of the units themselves. The plan is then estimated as any; its
+1. Each buffer of the plan is there from the unit that yields it to the last unit that reads it.
+   Units move with what is computed again before them. An opened loop moves as a whole, and a unit
+   with the one before it that XLA may fuse into it or that it may write over
+   (`kiwi.memory.live_ranges`).
+2. Units come behind what they read, readers of a first computation before the second one, readers
+   of a donated argument before its update, effects and readers of kept copies in their order.
+3. The best order becomes the order of the units themselves. The plan is then estimated as any; its
    heap is the one that was sought.
 """
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
+from kiwi.hlo.fusion import is_map
 from kiwi.hlo.units import UnitGraph
-from kiwi.memory.order_search import Steps, better_order, needed_bytes
+from kiwi.memory.heap import split
+from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs
+from kiwi.memory.order_search import MovingBuffer, Steps, better_order, needed_bytes
 from kiwi.memory.residency import Residency, UnitResidency, last_use, with_life
+from kiwi.memory.timeline import Buffer
 from kiwi.problem.build import KeptCopies, PlanningProblem, UnitNode
-from kiwi.problem.moving_units import readings, recomputed_at, steps_of_units
 from kiwi.problem.solved import Solved
 from kiwi.problem.translation import Choices
 
@@ -39,8 +47,9 @@ class Ordered:
         return cls(solved.restricted, solved.kept)
 
     @functools.cached_property
-    def _steps(self) -> Steps:
-        return steps_of_units(self.planning, self.kept)
+    def steps(self) -> Steps:
+        """The units as steps that may change places."""
+        return _Moving(self.planning, self.kept).steps()
 
     @property
     def solved(self) -> Solved:
@@ -50,17 +59,17 @@ class Ordered:
     @property
     def needed_bytes(self) -> int:
         """What XLA's heap needs in this order."""
-        return needed_bytes(self._steps)
+        return needed_bytes(self.steps)
 
     def another(self, limit_bytes: int, aim_bytes: int, seed: int) -> "Ordered | None":
         """Another order that is alive within a limit, and needs less than this one or no more than
         `aim_bytes`; None if there is none.
         """
         anew = self.needed_bytes <= aim_bytes
-        runs = better_order(self._steps, limit_bytes, aim_bytes, seed, anew=anew)
-        if runs == tuple(range(len(self._steps.runs))):
+        runs = better_order(self.steps, limit_bytes, aim_bytes, seed, anew=anew)
+        if runs == tuple(range(len(self.steps.runs))):
             return None
-        starts = [0, *accumulate(self._steps.runs)]
+        starts = [0, *accumulate(self.steps.runs)]
         return self.ordered([t for run in runs for t in range(starts[run], starts[run + 1])])
 
     def ordered(self, order: Sequence[int]) -> "Ordered":
@@ -106,8 +115,107 @@ def _reordered_residencies(
     before: PlanningProblem, graph: UnitGraph, place: Mapping[int, int]
 ) -> Iterator[UnitResidency]:
     """The only residency of each unit of `graph`; `place` of the units of `before`."""
-    again = {place[unit]: place[at] for unit, at in recomputed_at(before).items()}
-    read_at = readings(graph, again)
+    again = {place[unit]: place[at] for unit, at in _recomputed_at(before).items()}
+    read_at = _readings(graph, again)
     for unit in graph.units:
         end = max((last_use(graph, unit), *read_at[unit.index]))
         yield with_life(graph, unit, [Residency(again.get(unit.index), end)])
+
+
+def _recomputed_at(planning: PlanningProblem) -> dict[int, int]:
+    """The unit before which each unit is computed again, if it is."""
+    found = {node.unit: node.residency.options[0].recompute_at for node in planning.unit_nodes}
+    return {unit: at for unit, at in found.items() if at is not None}
+
+
+def _readings(units: UnitGraph, again: Mapping[int, int]) -> list[list[int]]:
+    """For each unit the times at which its result is used, also by what is computed again."""
+    found = []
+    for unit, uses in enumerate(units.uses):
+        times = {use.time for use in uses} | {again[u.reader] for u in uses if u.reader in again}
+        found.append(sorted(times - {unit}))
+    return found
+
+
+class _Moving:
+    """Which units are tied to each other, and what they hold."""
+
+    def __init__(self, planning: PlanningProblem, kept: KeptCopies) -> None:
+        self._planning, self._kept = planning, kept
+        self._graph, self._units = planning.units, planning.units.units
+        self._ranges = LiveRanges.of(planning.units)
+        self._again = _recomputed_at(planning)
+        self._readings = _readings(planning.units, self._again)
+        self._overwritten = overwritten_pairs(planning.units, planning.rules.overwritable)
+
+    def steps(self) -> Steps:
+        """All of them."""
+        count = len(self._units)
+        constant, heap = split(self._planning.buffers, count, self._graph)
+        starts = [unit for unit in range(count) if not unit or not self._is_tied(unit)]
+        runs = tuple(behind - start for start, behind in pairwise([*starts, count]))
+        precedes = frozenset((a, b) for a, b in self._precedes() if a != b)
+        buffers = tuple(moving for buffer in heap for moving in self._moving(buffer))
+        return Steps(runs, precedes, buffers, constant_bytes=constant)
+
+    def _is_tied(self, unit: int) -> bool:
+        """Whether a unit stays behind the one before it."""
+        loops = [self._ranges.loops[u][:1] for u in (unit - 1, unit)]
+        if loops[0] and loops[0] == loops[1]:
+            return True
+        if (unit - 1, unit) in self._overwritten:
+            return True
+        former = self._units[unit - 1]
+        is_read = not set(former.outputs).isdisjoint(self._units[unit].reads)
+        return is_read and is_map(self._graph.graph, former.root)
+
+    def _precedes(self) -> Iterator[tuple[int, int]]:
+        for unit, times in enumerate(self._readings):
+            again = self._again.get(unit, len(self._units))
+            yield from ((unit, time) for time in times if time < again)
+            if again < len(self._units):
+                yield unit, again
+                yield from ((time, again) for time in times if time < again)
+                yield from ((again, time) for time in times if time > again)
+        producer, readers = self._graph.producer, self._graph.readers
+        for unit in self._units:
+            yield from ((producer[v], unit.index) for v in unit.reads if v in producer)
+        for result, argument in self._graph.aliased_results.items():
+            for reader in readers.get(argument, ()):
+                times = (reader, self._again.get(reader, reader))
+                yield from ((time, producer[result]) for time in times)
+        equations = self._graph.graph.program.equations
+        yield from pairwise(u.index for u in self._units if equations[u.root].has_effects)
+        for value in {self._units[u].rule.reads[read][0] for u, read in self._kept}:
+            yield from pairwise(readers[value])
+
+    def _moving(self, buffer: Buffer) -> list[MovingBuffer]:
+        """A result, workspace or a copy; or, of what is held from the start, as many buffers of a
+        result's size as that is (`Rules.held_from_start`)."""
+        unit, end, size = buffer.index, buffer.end, buffer.bytes
+        if buffer.kind == "copy":
+            return [self._copy(buffer)]
+        if buffer.start > 0 or unit == 0:
+            return [self._result(buffer)]
+        if end == unit:  # The result is written there.
+            return [MovingBuffer(size, -1, (unit,), unit)]
+        one = self._planning.unit_nodes[unit].strategies[0].result_bytes
+        count = max(1, size // one if one and size % one == 0 else 0)
+        return [MovingBuffer(size // count, -1, (max(unit, end - 1),))] * count
+
+    def _copy(self, buffer: Buffer) -> MovingBuffer:
+        """A copy while its maker runs, or while it is kept from one reader to the next."""
+        maker, start, last = buffer.index, buffer.start, buffer.end - 1
+        if start in (maker, self._again.get(maker)) or start == 0:
+            return MovingBuffer(buffer.bytes, start, (last,))
+        return MovingBuffer(buffer.bytes, start - 1, (last,), is_behind=True)
+
+    def _result(self, buffer: Buffer) -> MovingBuffer:
+        start, end, over = buffer.start, buffer.end, buffer.overwritten_by
+        loop, times = self._units[buffer.index].loop, self._readings[buffer.index]
+        own = (time for time in times if start < time < end or time == over)
+        # What reads from outside of a loop holds it until the last iteration ends.
+        readers = {self._ranges.until(loop, time) for time in own}
+        if over < 0 and end - 1 > start:
+            readers.add(end - 1)
+        return MovingBuffer(buffer.bytes, start, tuple(sorted(readers)), over)

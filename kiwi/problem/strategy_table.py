@@ -1,15 +1,30 @@
 """The strategies of all units of a graph; units that look alike share theirs.
 
 A transformer's layers consist of the same units, so that enumerating one layer serves all.
+
+Some strategies are left out without losing an optimal plan: s is dominated by t if t, with
+resharding before and after it, does what s does for no more time and no more memory:
+
+    own(t) + m sum over reads R(s.read -> t.read) + 2 n R(t.result -> s.result) <= own(s)
+
+where m and n count how often operands and results are resharded in a step, in all iterations of
+loops, and the factor 2 covers readers that are recomputed.
+Replacing s by t then never makes a plan worse, because resharding costs obey the triangle
+inequality. The typical victim computes a large matmul redundantly along a mesh axis.
+
+Before, strategies whose partial sums XLA all-reduces and then cuts (`cuts_sums`) make way for
+those that compute the same and scatter as far. This may lose a plan, of which such a sum's layout
+is the point; on three axes it halves the problem.
 """
 
 from collections.abc import Hashable, Sequence
 
+import numpy as np
+
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
-from kiwi.mesh import DeviceMesh, ReshardingTable
+from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.costs import UnitWork
-from kiwi.problem.dominance import undominated
 from kiwi.problem.edges import resharding_table
 from kiwi.problem.manual_computations import given_layouts
 from kiwi.problem.strategies import ShardingStrategy, enumerate_strategies
@@ -34,12 +49,39 @@ class StrategyTable:
     def undominated(
         self, unit: Unit, strategies: Sequence[ShardingStrategy]
     ) -> tuple[ShardingStrategy, ...]:
-        """Those of a unit's strategies that no other one of them beats."""
-        return undominated(self._units, unit, self._resharding, strategies)
+        """Those of a unit's strategies that no other one of them beats, in order."""
+        strategies = _without_cut_sums(strategies)
+        if len(strategies) < 2:
+            return tuple(strategies)
+        own = np.array([s.compute_seconds + s.communication_seconds for s in strategies])
+        held = np.array([s.result_bytes for s in strategies])
+        workspace = np.array([sum(s.buffers_while_running) for s in strategies])
+        # detour[s, t]: seconds of doing t where s is wanted.
+        detour = own[None, :] + self._detour_seconds(unit, strategies)
+        fits = held[None, :] <= held[:, None]
+        fits &= workspace[None, :] <= workspace[:, None]
+        better = fits & (detour < own[:, None])
+        alive = np.ones(len(strategies), dtype=bool)
+        # From the costliest on: a strategy may only be replaced by one that stays.
+        for s in np.argsort(-own, kind="stable"):
+            alive[s] = not (better[s] & alive).any()
+        return tuple(s for s, keep in zip(strategies, alive, strict=True) if keep)
 
-    def _resharding(self, value: int) -> ReshardingTable:
+    def _detour_seconds(self, unit: Unit, strategies: Sequence[ShardingStrategy]) -> np.ndarray:
+        """[s, t]: resharding from the operands of s to those of t, and back from its results."""
+        reads = [value for value, _ in unit.rule.reads]
+        before = (self._between(v, [s.reads[k] for s in strategies]) for k, v in enumerate(reads))
+        found = self._units.operand_trips(unit) * sum(before, np.zeros((len(strategies),) * 2))
+        for k, value in enumerate(unit.outputs):
+            behind = self._between(value, [s.results[k] for s in strategies]).T
+            found += 2 * self._units.result_trips(value) * behind
+        return found
+
+    def _between(self, value: int, layouts: Sequence[TensorSharding]) -> np.ndarray:
+        """Seconds of resharding a value between any two layouts."""
         info = self._units.graph.program.values[value]
-        return resharding_table(self._mesh, self._rules, info)
+        table = resharding_table(self._mesh, self._rules, info)
+        return table.seconds_matrix(layouts, layouts)
 
     def all_of(self, unit: Unit) -> tuple[ShardingStrategy, ...]:
         """All strategies of one unit, also those that others beat."""
@@ -64,3 +106,16 @@ class StrategyTable:
         copied = self._rules.copied_operands(self._units, unit)
         work = UnitWork.of(self._units, unit, self._mesh)
         return reads, outputs, factors, given, copied, work, self._units.operand_trips(unit)
+
+
+def _without_cut_sums(strategies: Sequence[ShardingStrategy]) -> Sequence[ShardingStrategy]:
+    """Those kept whose result is smaller than any scattered one from the same operands."""
+    least_bytes: dict[object, int] = {}
+    for s in strategies:
+        if not s.cuts_sums:
+            least_bytes[s.reads] = min(s.result_bytes, least_bytes.get(s.reads, s.result_bytes))
+    return [
+        s
+        for s in strategies
+        if not s.cuts_sums or least_bytes.get(s.reads, s.result_bytes + 1) > s.result_bytes
+    ]

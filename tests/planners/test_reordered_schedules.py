@@ -6,9 +6,8 @@ from collections import Counter
 import pytest
 
 from kiwi.memory import order_search as orders
-from kiwi.memory.moving_schedules import steps_of
 from kiwi.memory.order_search import needed_bytes
-from kiwi.planners.reordered_schedules import repacked
+from kiwi.planners.reordered_schedules import repacked, steps_of
 from kiwi.solver.remat import order_peak_bytes, simulate, single_output_graph, violations
 from kiwi.solver.remat.simulate import live_ranges
 from kiwi.solver.schedule import Schedule

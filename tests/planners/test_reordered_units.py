@@ -20,7 +20,6 @@ from kiwi.planners.problem_planner import ProblemSearch
 from kiwi.planners.reordered_units import Ordered
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.recover import recover_solution
-from kiwi.problem.moving_units import steps_of_units
 from kiwi.problem.solved import Solved
 from tests.helpers.loops import LOOPS
 from tests.helpers.planning import array
@@ -105,7 +104,7 @@ def test_another_order_is_the_same_step_within_the_limit(seed):
 
 def test_a_heap_that_wastes_nothing_is_left_alone():
     given = _given(recomputing())
-    steps = steps_of_units(given.planning, given.kept)
+    steps = given.steps
     needed = given.needed_bytes
     assert orders.better_order(steps, ANY, needed) == tuple(range(len(steps.runs)))
 
@@ -229,7 +228,7 @@ def test_what_is_held_from_the_start_is_as_many_buffers_as_results():
 
     plan = kiwi.plan(step, array(8, 16, 16, 8), mesh_shape=(1,), verify=None, profile="cpu")
     given = _given(plan)
-    held = [b for b in steps_of_units(given.planning, given.kept).buffers if b.first < 0]
+    held = [b for b in given.steps.buffers if b.first < 0]
     assert [b.bytes for b in held] == [4 * 8 * 16 * 16 * 8] * 4
     assert all(b.overwritten_by < 0 for b in held)
 

@@ -3,9 +3,8 @@
 import pytest
 
 from kiwi.mesh import DeviceMesh
-from kiwi.problem.dominance import _without_cut_sums
 from kiwi.problem.strategies import enumerate_strategies
-from kiwi.problem.strategy_table import StrategyTable
+from kiwi.problem.strategy_table import StrategyTable, _without_cut_sums
 from kiwi.xla.cpu.compiler import CPU
 from kiwi.xla.gpu.compiler import GPU
 from tests.helpers.planning import array, units_of
