@@ -132,7 +132,8 @@ def _readings(units: UnitGraph, again: Mapping[int, int]) -> list[list[int]]:
     """For each unit the times at which its result is used, also by what is computed again."""
     found = []
     for unit, uses in enumerate(units.uses):
-        times = {use.time for use in uses} | {again[u.reader] for u in uses if u.reader in again}
+        readers = (use.reader for use in uses if use.reader is not None)
+        times = {use.time for use in uses} | {again[r] for r in readers if r in again}
         found.append(sorted(times - {unit}))
     return found
 
