@@ -4,6 +4,7 @@ The seconds of all entries sum to the estimate's `step_seconds`, and what they h
 of time to its `memory_bytes` there.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -98,15 +99,17 @@ def build_breakdown(solved: Solved) -> CostBreakdown:
     nodes = restricted.problem.nodes
     first = len(restricted.sources)
     seconds = _seconds(restricted)
-    copies = _copies(restricted)
+    copies: dict[int, list[Interval]] = {}
+    for buffer in restricted.buffers:
+        if buffer.kind == "copy":
+            copies.setdefault(buffer.index, []).append(buffer)
     sources = tuple(
         SourceEntry(source.value, source.shardings[0], nodes[k].usage[0])
         for k, source in enumerate(restricted.sources)
     )
     nearby = local_alternatives(planning, solved.solution, restricted)
-    kept_reads: dict[int, list[int]] = {}
-    for unit, read in sorted(solved.kept):
-        kept_reads.setdefault(unit, []).append(read)
+    by_unit = itertools.groupby(sorted(solved.kept), key=lambda kept: kept[0])
+    kept = {unit: tuple(read for _, read in reads) for unit, reads in by_unit}
     operators = []
     for node, original in zip(restricted.unit_nodes, planning.unit_nodes, strict=True):
         strategy, residency = node.choice(0)
@@ -123,7 +126,7 @@ def build_breakdown(solved: Solved) -> CostBreakdown:
                 len(original.strategies) * len(original.residency.options),
                 nearby[node.unit],
                 exclusions(planning, node.unit),
-                tuple(kept_reads.get(node.unit, ())),
+                kept.get(node.unit, ()),
             )
         )
     return CostBreakdown(sources, tuple(operators))
@@ -138,22 +141,12 @@ def _seconds(restricted: PlanningProblem) -> list[dict[str, float]]:
     first = len(restricted.sources)
     behind = first + len(restricted.unit_nodes)
     for node in restricted.problem.nodes:
-        own: dict[str, float] = {kind: 0.0 for kind in PARTS}
-        own.update((kind, float(part[0])) for kind, part in node.parts.items())
-        found.append(own)
+        own = {kind: float(part[0]) for kind, part in node.parts.items()}
+        found.append({**dict.fromkeys(PARTS, 0.0), **own})
     for edge in restricted.problem.edges:
         head = edge.head
         if head >= behind:
             head = first + restricted.copies[head - behind].unit
         for kind, part in edge.parts.items():
             found[head][kind] += float(part[edge.cell(0, 0)])
-    return found
-
-
-def _copies(restricted: PlanningProblem) -> dict[int, list[Interval]]:
-    """The buffers of resharded operands, by the unit that makes them."""
-    found: dict[int, list[Interval]] = {}
-    for buffer in restricted.buffers:
-        if buffer.kind == "copy":
-            found.setdefault(buffer.index, []).append(buffer)
     return found

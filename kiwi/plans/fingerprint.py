@@ -71,7 +71,7 @@ def fingerprint(program: Program) -> Fingerprint:
     for texts in literals:
         values.update(" ".join(texts).encode() + b"\n")
     for result in program.results:
-        values.update(_literal(result).encode() if isinstance(result, Literal) else b"-")
+        values.update(str(result.value).encode() if isinstance(result, Literal) else b"-")
     for array in program.constants.values():
         values.update(_array_bytes(array))
     return Fingerprint(structure.hexdigest(), values.hexdigest(), lines, literals)
@@ -112,14 +112,15 @@ def differences(
 
 
 def _difference(kind: str, was: Sequence[str], now: Sequence[str], place: int) -> str:
-    shown = ", ".join(f"`{text}`" for text in (was or now)[:2])
-    dots = ", ..." if len(was or now) > 2 else ""
+    before, after = (
+        ", ".join(f"`{text}`" for text in texts[:2]) + (", ..." if len(texts) > 2 else "")
+        for texts in (was, now)
+    )
     if kind == "insert":
-        return f"new at equation {place}: {shown}{dots} ({len(now)} in all)"
+        return f"new at equation {place}: {after} ({len(now)} in all)"
     if kind == "delete":
-        return f"gone from equation {place} on: {shown}{dots} ({len(was)} in all)"
-    after = ", ".join(f"`{text}`" for text in now[:2]) + (", ..." if len(now) > 2 else "")
-    return f"equation {place} was {shown}{dots}, is now {after}"
+        return f"gone from equation {place} on: {before} ({len(was)} in all)"
+    return f"equation {place} was {before}, is now {after}"
 
 
 def _rewired(
@@ -131,16 +132,13 @@ def _rewired(
     sentences = []
     rows = zip(saved, saved_literals, found.equations, found.literals, strict=True)
     for place, (was, was_values, now, now_values) in enumerate(rows):
+        what = f"equation {place} `{was.text}`"
         if was.inputs != now.inputs:
-            sentences.append(
-                f"equation {place} `{was.text}` read {' '.join(was.inputs)}, "
-                f"reads {' '.join(now.inputs)}"
-            )
+            reads = " ".join(now.inputs)
+            sentences.append(f"{what} read {' '.join(was.inputs)}, reads {reads}")
         elif tuple(was_values) != tuple(now_values):
-            sentences.append(
-                f"equation {place} `{was.text}` had the literal {' '.join(was_values)}, "
-                f"has {' '.join(now_values)}"
-            )
+            has = " ".join(now_values)
+            sentences.append(f"{what} had the literal {' '.join(was_values)}, has {has}")
     return sentences or ["the values of captured constants, or the results, differ"]
 
 
@@ -175,11 +173,7 @@ def _operand(program: Program, atom: int | Literal) -> str:
 
 
 def _literals(equation: Equation) -> tuple[str, ...]:
-    return tuple(_literal(i) for i in equation.inputs if isinstance(i, Literal))
-
-
-def _literal(literal: Literal) -> str:
-    return str(literal.value)
+    return tuple(str(i.value) for i in equation.inputs if isinstance(i, Literal))
 
 
 def _canonical(value: Any) -> str:

@@ -108,18 +108,19 @@ def unit_at_peak(memory: CompiledMemory) -> int:
 
 def predicted_by_owner(plan: PlanRecord, unit: int) -> dict[Owner, int]:
     """What the model holds while a unit runs, in bytes by owner."""
-    found: dict[Owner, int] = {}
-    for buffer in plan.estimate.alive_at(unit):
-        owner = (buffer.kind, buffer.index)
-        found[owner] = found.get(owner, 0) + buffer.bytes
-    return {owner: size for owner, size in found.items() if size}
+    return _sums(((b.kind, b.index), b.bytes) for b in plan.estimate.alive_at(unit))
 
 
 def _compiled_by_owner(memory: CompiledMemory, arguments: Sequence[int]) -> dict[Owner, int]:
-    found: dict[Owner, int] = {("fragmentation", -1): memory.fragmentation_bytes}
-    for buffer in memory.at_peak:
-        owner = _owner(buffer, arguments)
-        found[owner] = found.get(owner, 0) + buffer.bytes
+    found = [(_owner(buffer, arguments), buffer.bytes) for buffer in memory.at_peak]
+    return _sums([(("fragmentation", -1), memory.fragmentation_bytes), *found])
+
+
+def _sums(sizes: Iterable[tuple[Owner, int]]) -> dict[Owner, int]:
+    """In bytes by owner, without those that hold nothing."""
+    found: dict[Owner, int] = {}
+    for owner, size in sizes:
+        found[owner] = found.get(owner, 0) + size
     return {owner: size for owner, size in found.items() if size}
 
 
@@ -142,13 +143,15 @@ class _Describer:
         self._paths = dict(zip(arguments, plan.trees.paths, strict=True))
 
     def rows(self, sizes: Mapping[Owner, int]) -> tuple[MemoryRow, ...]:
-        found = [MemoryRow(size, *self._words(owner)) for owner, size in self._folded(sizes)]
+        found = [
+            MemoryRow(size, *self._words(owner)) for owner, size in self._folded(sizes).items()
+        ]
         return tuple(sorted(found, key=lambda row: (-row.bytes, row.what, row.name)))
 
     def differences(
         self, predicted: Mapping[Owner, int], compiled: Mapping[Owner, int]
     ) -> tuple[MemoryDifference, ...]:
-        mine, theirs = dict(self._folded(predicted)), dict(self._folded(compiled))
+        mine, theirs = self._folded(predicted), self._folded(compiled)
         found = [
             MemoryDifference(mine.get(o, 0), theirs.get(o, 0), *self._words(o))
             for o in {**mine, **theirs}
@@ -157,13 +160,9 @@ class _Describer:
         key = lambda d: (-abs(d.predicted_bytes - d.compiled_bytes), d.what, d.name)  # noqa: E731
         return tuple(sorted(found, key=key))
 
-    def _folded(self, sizes: Mapping[Owner, int]) -> Iterable[tuple[Owner, int]]:
+    def _folded(self, sizes: Mapping[Owner, int]) -> dict[Owner, int]:
         """A result that takes over an argument's buffer is that argument."""
-        folded: dict[Owner, int] = {}
-        for owner, size in sizes.items():
-            key = self._canonical(owner)
-            folded[key] = folded.get(key, 0) + size
-        return folded.items()
+        return _sums((self._canonical(owner), size) for owner, size in sizes.items())
 
     def _canonical(self, owner: Owner) -> Owner:
         kind, index = owner

@@ -116,16 +116,6 @@ class PlanRecord:
         return [self.mesh.partition_spec(s) for s in self.execution.argument_shardings]
 
     @functools.cached_property
-    def _host_arguments(self) -> frozenset[int]:
-        program = self.execution.units.graph.program
-        return frozenset(k for k, a in enumerate(program.arguments) if program.is_on_host(a))
-
-    @functools.cached_property
-    def _host_results(self) -> frozenset[int]:
-        program = self.execution.units.graph.program
-        return frozenset(k for k, r in enumerate(program.results) if program.is_on_host(r))
-
-    @functools.cached_property
     def _out_specs(self) -> list[Any]:
         whole = jax.sharding.PartitionSpec()
         return [
@@ -141,16 +131,13 @@ class PlanRecord:
     @functools.cached_property
     def step(self) -> Step:
         """The planned step with all that compiling it needs."""
-        return Step(
-            self.function,
-            self.trees.shapes,
-            self.mesh,
-            self._in_specs,
-            self._out_specs,
-            self.trees.donated,
-            self._host_arguments,
-            self._host_results,
+        program, specs = self.execution.units.graph.program, (self._in_specs, self._out_specs)
+        on_host = (
+            frozenset(k for k, value in enumerate(values) if program.is_on_host(value))
+            for values in (program.arguments, program.results)
         )
+        given = self.function, self.trees.shapes, self.mesh
+        return Step(*given, *specs, self.trees.donated, *on_host)
 
     def place(self, *args: Any, mesh: jax.sharding.Mesh | None = None, **kwargs: Any) -> Any:
         """Puts arguments where the plan wants them; returns them as given (a tuple if several).
@@ -192,20 +179,18 @@ class PlanRecord:
 
     def residency_counts(self) -> Mapping[str, int]:
         """How many operators are kept and recomputed."""
-        counts = {"keep": 0, "recompute": 0}
-        for decision in self.decisions:
-            counts[decision.residency] += 1
-        return counts
+        found = [decision.residency for decision in self.decisions]
+        return {residency: found.count(residency) for residency in ("keep", "recompute")}
 
 
 def place_leaves(
     leaves: Sequence[Any], shardings: Sequence[jax.sharding.NamedSharding]
 ) -> list[Any]:
     """Moves leaves to their shardings; those already in place are returned as they are."""
-    return [_put(leaf, s) for leaf, s in zip(leaves, shardings, strict=True)]
 
+    def is_there(leaf: Any, sharding: jax.sharding.NamedSharding) -> bool:
+        is_array = isinstance(leaf, jax.Array)
+        return is_array and leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
 
-def _put(leaf: Any, sharding: jax.sharding.NamedSharding) -> Any:
-    if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
-        return leaf
-    return jax.device_put(leaf, sharding)
+    pairs = zip(leaves, shardings, strict=True)
+    return [leaf if is_there(leaf, s) else jax.device_put(leaf, s) for leaf, s in pairs]

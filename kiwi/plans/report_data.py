@@ -69,14 +69,10 @@ def _compiled_peak(document: Document) -> list[dict[str, Any]]:
 
 
 def _buffer(buffer: dict[str, Any], operators: list[Document], paths: list[str]) -> dict[str, Any]:
+    name, size = f"{buffer['opcode']} {buffer['instruction']}", buffer["bytes"]
     if buffer["argument"] is not None:
-        path = paths[buffer["argument"]]
-        return {
-            "bytes": buffer["bytes"],
-            "name": path,
-            "detail": "argument",
-            "category": "arguments",
-        }
+        name, detail, category = paths[buffer["argument"]], "argument", "arguments"
+        return {"bytes": size, "name": name, "detail": detail, "category": category}
     scope = scope_of(buffer["op_name"])
     detail, category = buffer["op_name"] or buffer["kind"], "arguments"
     if scope is not None and scope.unit < len(operators):
@@ -85,9 +81,4 @@ def _buffer(buffer: dict[str, Any], operators: list[Document], paths: list[str])
         source = operator["source"].split(" ")[0]
         detail = f"#{scope.unit} {operator['opcode']} {source}{again}"
         category = "copies" if scope.is_resharded else operator["phase"]
-    return {
-        "bytes": buffer["bytes"],
-        "name": f"{buffer['opcode']} {buffer['instruction']}",
-        "detail": detail,
-        "category": category,
-    }
+    return {"bytes": size, "name": name, "detail": detail, "category": category}

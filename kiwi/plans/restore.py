@@ -36,8 +36,6 @@ from kiwi.xla.compiler import Compiler
 from kiwi.xla.compilers import named, of_platform
 from kiwi.xla.read.compiled_program import CompiledProgram
 
-_PLAN_AGAIN = "Plan again: kiwi.plan(fun, ...) or `kiwi plan`."
-
 
 def restore(saved: Document, traced: Traced, planner: MadeBy, *, strict: bool = True) -> Plan:
     """The plan, for a function that is the one it was made for.
@@ -57,10 +55,8 @@ def restore(saved: Document, traced: Traced, planner: MadeBy, *, strict: bool = 
     table = _table(saved)
     # Without the table that it was priced from it cannot be priced again.
     lost = regrouped or (saved["options"].get("recorded", False) and table is None)
-    ordered = replace(traced, units=units)
-    origin = (
-        None if lost else _origin(saved, ordered, replace(mesh, table=table), breakdown, planner)
-    )
+    own = replace(traced, units=units), replace(mesh, table=table)
+    origin = None if lost else _origin(saved, *own, breakdown, planner)
     return Plan(
         mesh=mesh,
         profile=saved["options"]["profile"],
@@ -81,9 +77,10 @@ def restore(saved: Document, traced: Traced, planner: MadeBy, *, strict: bool = 
 
 def check_arguments(saved: Document, call: Call) -> None:
     """Raises `PlanMismatchError` unless paths, types and donation are those of the plan."""
-    wanted = {path: (a["type"], a["donated"]) for path, a in saved["arguments"].items()}
+    donated = ("", " (donated)")
+    wanted = {path: a["type"] + donated[a["donated"]] for path, a in saved["arguments"].items()}
     found = {
-        path: (type_text(shape), position in call.donated)
+        path: type_text(shape) + donated[position in call.donated]
         for position, (path, shape) in enumerate(zip(call.paths, call.shapes, strict=True))
     }
     if list(wanted.items()) == list(found.items()):
@@ -91,7 +88,7 @@ def check_arguments(saved: Document, call: Call) -> None:
     sentences = [f"{p} is new" for p in found if p not in wanted]
     sentences += [f"{p} is missing" for p in wanted if p not in found]
     sentences += [
-        f"{p} was {_argument(wanted[p])}, is {_argument(found[p])}"
+        f"{p} was {wanted[p]}, is {found[p]}"
         for p in wanted
         if p in found and wanted[p] != found[p]
     ]
@@ -109,21 +106,21 @@ def on_host_of(saved: Document) -> OnHost:
     return OnHost(arguments, results)
 
 
-def _argument(found: tuple[str, bool]) -> str:
-    return found[0] + (" (donated)" if found[1] else "")
-
-
-def _mismatch(what: str, sentences: Sequence[str], saved: Document) -> PlanMismatchError:
+def _mismatch(
+    what: str,
+    sentences: Sequence[str],
+    saved: Document,
+    cause: str = "",
+    suggestion: str = "Plan again: kiwi.plan(fun, ...) or `kiwi plan`.",
+) -> PlanMismatchError:
     more = f"; and {len(sentences) - 5} more" if len(sentences) > 5 else ""
-    version = ""
-    if saved["jax"] != jax.__version__:
-        version = f" The plan was made with jax {saved['jax']}, this is {jax.__version__}."
-    return PlanMismatchError(
-        f"{what}: {'; '.join(sentences[:5])}{more}.",
-        cause="The function or its arguments have changed since the plan was made." + version,
-        suggestion=_PLAN_AGAIN,
-        differences=tuple(sentences),
-    )
+    if not cause:
+        cause = "The function or its arguments have changed since the plan was made."
+        if saved["jax"] != jax.__version__:
+            cause += f" The plan was made with jax {saved['jax']}, this is {jax.__version__}."
+    what = f"{what}: {'; '.join(sentences[:5])}{more}."
+    differences = tuple(sentences)
+    return PlanMismatchError(what, cause=cause, suggestion=suggestion, differences=differences)
 
 
 def _check_function(saved: Document, traced: Traced, *, strict: bool) -> None:
@@ -134,15 +131,11 @@ def _check_function(saved: Document, traced: Traced, *, strict: bool) -> None:
     equations = wanted["equations"].values()
     lines = [EquationLine(e[0], tuple(e[1].split())) for e in equations]
     sentences = differences(lines, [e[2:] for e in equations], found)
-    error = _mismatch("The saved plan is for another function", sentences, saved)
+    other: dict[str, str] = {}
     if wanted["structure"] == found.structure:
-        raise PlanMismatchError(
-            error.what,
-            cause="Only values of constants have changed, on which no plan depends.",
-            suggestion="apply(fun, strict=False), or plan again.",
-            differences=error.differences,
-        )
-    raise error
+        other["cause"] = "Only values of constants have changed, on which no plan depends."
+        other["suggestion"] = "apply(fun, strict=False), or plan again."
+    raise _mismatch("The saved plan is for another function", sentences, saved, **other)
 
 
 def mesh_of(saved: Document) -> DeviceMesh:
@@ -276,14 +269,11 @@ def _origin(
     options = saved["options"]
     if "solver" not in options:
         return None
-    given = {
-        k: partition_spec(a["sharding"])
-        for k, a in enumerate(saved["arguments"].values())
-        if a["given"]
-    }
-    results = [
-        partition_spec(r["sharding"]) if r["given"] else None for r in saved["results"].values()
-    ]
+    arguments, results = (
+        [partition_spec(v["sharding"]) if v["given"] else None for v in saved[part].values()]
+        for part in ("arguments", "results")
+    )
+    given = {k: spec for k, spec in enumerate(arguments) if spec is not None}
     out = jax.tree.unflatten(traced.out_tree, results) if any(results) else None
     settings = Settings(
         mesh=mesh,

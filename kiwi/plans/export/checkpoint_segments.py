@@ -16,16 +16,9 @@ import jax
 from jax.extend import core as jex
 
 from kiwi.hlo.program import Literal, join_scopes
+from kiwi.hlo.tracing import INLINED_CALLS
 
-_INLINED = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "checkpoint": "jaxpr",
-    "remat": "jaxpr",
-    "remat2": "jaxpr",
-}
+_INLINED = {call: where for call, where in INLINED_CALLS.items() if "custom" not in call}
 """Calls that are inlined, and the parameter that holds what they call. Unlike in the planned
 program, custom derivatives are not: what they call is differentiated otherwise."""
 
