@@ -56,8 +56,7 @@ class StrategyTable:
         own = np.array([s.compute_seconds + s.communication_seconds for s in strategies])
         held = np.array([s.result_bytes for s in strategies])
         workspace = np.array([sum(s.buffers_while_running) for s in strategies])
-        # detour[s, t]: seconds of doing t where s is wanted.
-        detour = own[None, :] + self._detour_seconds(unit, strategies)
+        detour = self._detour_seconds(unit, strategies, own)
         fits = held[None, :] <= held[:, None]
         fits &= workspace[None, :] <= workspace[:, None]
         better = fits & (detour < own[:, None])
@@ -67,11 +66,14 @@ class StrategyTable:
             alive[s] = not (better[s] & alive).any()
         return tuple(s for s, keep in zip(strategies, alive, strict=True) if keep)
 
-    def _detour_seconds(self, unit: Unit, strategies: Sequence[ShardingStrategy]) -> np.ndarray:
-        """[s, t]: resharding from the operands of s to those of t, and back from its results."""
+    def _detour_seconds(
+        self, unit: Unit, strategies: Sequence[ShardingStrategy], own: np.ndarray
+    ) -> np.ndarray:
+        """[s, t]: of doing t where s is wanted; `own` are those of each strategy alone."""
         reads = [value for value, _ in unit.rule.reads]
         before = (self._between(v, [s.reads[k] for s in strategies]) for k, v in enumerate(reads))
         found = self._units.operand_trips(unit) * sum(before, np.zeros((len(strategies),) * 2))
+        found = own[None, :] + found
         for k, value in enumerate(unit.outputs):
             behind = self._between(value, [s.results[k] for s in strategies]).T
             found += 2 * self._units.result_trips(value) * behind

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import kiwi.problem.strategy_table
 from kiwi.hlo.graph import Phase
 from kiwi.memory.residency import Residency, residencies
 from kiwi.mesh import TensorSharding
+from kiwi.problem.strategy_table import StrategyTable
 from kiwi.solver import evaluate, solve
 from tests.helpers.planning import array, problem_of, units_of
 from tests.helpers.three_layers import W, X, forward_tanhs, loss
@@ -142,7 +142,7 @@ def test_leaving_out_dominated_strategies_loses_no_optimum(monkeypatch, part: fl
     free_peak = optimum(None)[1].peak_bytes
     limit = None if part is None else int(part * free_peak)
     fewer, with_dominance = optimum(limit)
-    monkeypatch.setattr(kiwi.problem.strategy_table, "undominated", lambda _u, _n, _m, found: found)
+    monkeypatch.setattr(StrategyTable, "undominated", lambda _table, _unit, found: tuple(found))
     more, without = optimum(limit)
     assert fewer < more
     assert with_dominance.status == without.status
