@@ -16,7 +16,7 @@ import math
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -169,9 +169,8 @@ def _planned_meshes(
     # A forked process would inherit jax's threads and might hang.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(shapes)), mp_context=context) as pool:
-        waiting: list[Future[list[SweepPoint]]] = [
-            pool.submit(_plan_mesh, function, args, shape, budgets, options) for shape in shapes
-        ]
+        rest = budgets, options
+        waiting = [pool.submit(_plan_mesh, function, args, shape, *rest) for shape in shapes]
         try:
             for done in as_completed(waiting):
                 yield done.result()
@@ -250,9 +249,8 @@ class _Chain:
         bound = self._free.solve_result.bound if self._free else best.solve_result.bound
         if point.document is not None:
             bound = max(bound, point.document["bounds"]["bound_seconds"])
-        result = replace(best.solve_result, bound=bound)
         how = "larger" if best.memory_budget_bytes > budget else "smaller"
-        found = replace(best, memory_budget_bytes=budget, solve_result=result)
+        found = _proven(best, budget, bound)
         return replace(point, how=f"same as a {how} budget", error="", document=document(found))
 
     def _known(self, budget: int) -> tuple[Plan, str] | None:
@@ -267,9 +265,7 @@ class _Chain:
         if gap > self._settings.gap:
             return None
         # Under a looser budget only the bound of the loosest one is proven.
-        result = replace(tighter.solve_result, bound=free.solve_result.bound)
-        known = replace(tighter, memory_budget_bytes=budget, solve_result=result)
-        return known, "same as a smaller budget"
+        return _proven(tighter, budget, free.solve_result.bound), "same as a smaller budget"
 
     def _solved(self, budget: int) -> tuple[Plan, str]:
         start, is_warm = self._start, self._start is not None and self._tighter is not None
@@ -277,11 +273,20 @@ class _Chain:
             start = replace(start, solution=self._tighter.solve_result.solution)
         settings = replace(self._settings, memory_budget_bytes=int(HEADROOM * budget))
         found = planner_named(settings.planner).make(self._step, settings, start)
-        result = found.solve_result
-        if self._free is not None and self._free.solve_result.bound > result.bound:
-            result = replace(result, bound=self._free.solve_result.bound)
-        found = replace(found, memory_budget_bytes=budget, solve_result=result)
-        return found, "warm start" if is_warm else "solved"
+        bounds = [p.solve_result.bound for p in (found, self._free) if p is not None]
+        return _proven(found, budget, max(bounds)), "warm start" if is_warm else "solved"
+
+
+def _proven(plan: Plan, budget: int, bound: float) -> Plan:
+    """The plan as one for another budget, with what is proven of that."""
+    result = replace(plan.solve_result, bound=bound)
+    return replace(plan, memory_budget_bytes=budget, solve_result=result)
+
+
+_FIGURES = (
+    *("device_count", "memory_budget_bytes", "step_seconds", "peak_bytes"),
+    *("compiled_peak_bytes", "gap", "how", "error", "seconds"),
+)
 
 
 def sweep_json(found: Sweep) -> dict[str, Any]:
@@ -291,18 +296,10 @@ def sweep_json(found: Sweep) -> dict[str, Any]:
         "seconds": found.seconds,
         "points": [
             {
-                "mesh_shape": list(p.mesh_shape),
-                "device_count": p.device_count,
-                "memory_budget_bytes": p.memory_budget_bytes,
-                "step_seconds": p.step_seconds,
-                "peak_bytes": p.peak_bytes,
-                "compiled_peak_bytes": p.compiled_peak_bytes,
-                "gap": p.gap,
-                "how": p.how,
-                "error": p.error,
-                "seconds": p.seconds,
-                "pareto": _order(p) in front,
+                "mesh_shape": list(point.mesh_shape),
+                **{name: getattr(point, name) for name in _FIGURES},
+                "pareto": _order(point) in front,
             }
-            for p in found.points
+            for point in found.points
         ],
     }

@@ -15,8 +15,6 @@ from kiwi.loading import UserFunction, load, use_cpu_devices
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
 from kiwi.options import split
-from kiwi.planners.notes import notes
-from kiwi.planners.registry import planner_named
 from kiwi.plans.document import document
 from kiwi.plans.explain_text import document_summary, explanation_text, find_in_document
 from kiwi.plans.plan import Plan
@@ -104,10 +102,8 @@ def explain(arguments: argparse.Namespace, output: Output) -> bool:
 
 
 def _forced_json(forced: Any, saved: kiwi.saved.SavedPlan) -> dict[str, Any]:
-    fields = {f.name: getattr(forced, f.name) for f in dataclasses.fields(forced)}
-    for side in ("reads", "results"):
-        fields[side] = [saved.mesh.describe(s) for s in fields[side]]
-    return fields
+    sides = {s: list(map(saved.mesh.describe, getattr(forced, s))) for s in ("reads", "results")}
+    return {**vars(forced), **sides}
 
 
 def _applied(saved: kiwi.saved.SavedPlan, arguments: argparse.Namespace) -> Plan:
@@ -133,7 +129,6 @@ def verify(arguments: argparse.Namespace, output: Output) -> bool:
         found = _applied(saved, arguments)
         compiled = compile_for(arguments.target, found.step)
     checked = dataclasses.replace(found, compiled=compiled)
-    checked = dataclasses.replace(checked, notes=notes(checked, planner_named(checked.planner)))
     recorded = None if saved.compiled is None else saved.compiled.peak_bytes
     data = {
         "target": compiled.target,
@@ -201,20 +196,15 @@ def _sweep_rows(found: Sweep) -> list[tuple[str, ...]]:
         if point.step_seconds is None or point.peak_bytes is None:
             rows.append((mesh, budget, "-", "-", "-", "-", point.error[:60], ""))
             continue
-        rows.append(
-            (
-                mesh,
-                budget,
-                format_seconds(point.step_seconds),
-                format_bytes(point.peak_bytes),
-                "-"
-                if point.compiled_peak_bytes is None
-                else format_bytes(point.compiled_peak_bytes),
-                "-" if point.gap is None else f"{point.gap:.1%}",
-                "*" if point in found.pareto else "",
-                f"{point.seconds:.1f} s",
-            )
+        compiled = point.compiled_peak_bytes
+        figures = (
+            format_seconds(point.step_seconds),
+            format_bytes(point.peak_bytes),
+            "-" if compiled is None else format_bytes(compiled),
+            "-" if point.gap is None else f"{point.gap:.1%}",
         )
+        mark = "*" if point in found.pareto else ""
+        rows.append((mesh, budget, *figures, mark, f"{point.seconds:.1f} s"))
     return rows
 
 

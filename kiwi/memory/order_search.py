@@ -88,8 +88,6 @@ def better_order(
 ) -> tuple[int, ...]:
     """An order of runs that needs no more than the given one: the best found, deterministically.
 
-    **Arguments:**
-
     - `limit_bytes`: for what is alive, the constant bytes included.
     - `aim_bytes`: what is needed where the search ends.
     - `anew`: the given order is out of question, and what is close to it: the best of all that

@@ -29,12 +29,7 @@ def blamed(
     tools: Tools,
     planned: Callable[[Tools], Plan],
 ) -> InfeasibleBudgetError:
-    """The error, with the pins that are to blame in its cause.
-
-    **Arguments:**
-
-    - `planned`: plans with other tools, without blaming anything.
-    """
+    """The error, with the pins that are to blame in its cause; `planned` plans with other tools."""
     # A budget that only compiled programs break is only met, or not, by compiled programs.
     trial = tools if isinstance(error, BudgetNotMetError) else tools.unchecked
     seconds = min(tools.settings.time_limit_seconds, TRIAL_SECONDS)

@@ -58,12 +58,8 @@ class Joint(ProblemPlanner):
     def start_from(
         self, choices: Sequence[Choices], step: StepToPlan, budget_bytes: int, settings: Settings
     ) -> Start | None:
-        """The problem in which the first of some plans that fits is a solution, and that solution.
-
-        **Arguments:**
-
-        - `choices`: of plans, fastest first.
-        """
+        """The problem in which the first of some plans that fits, the fastest first, is a solution,
+        and that solution."""
         for each in choices:
             problem = self.formulate(step, budget_bytes, settings, offered=offered([each]))
             solution = fastest_start(problem, [each], budget_bytes)

@@ -60,8 +60,6 @@ class Planner(ABC):
     ) -> Plan:
         """The plan of a step for a budget in bytes per device.
 
-        **Arguments:**
-
         - `start`: the step's problem where it is at hand (see `start_for`), and a solution of it
           to begin with, of which planners of schedules make no use.
 

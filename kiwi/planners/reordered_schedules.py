@@ -42,8 +42,6 @@ def repacked(
 ) -> Schedule:
     """The same computations in an order that stays well within the budget, or at least needs less.
 
-    **Arguments:**
-
     - `schedule`: valid; its peak is within `limit_bytes`, and so is that of the result.
     - `anew`: as in `kiwi.memory.order_search.better_order`.
     """

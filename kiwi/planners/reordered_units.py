@@ -97,8 +97,6 @@ def reformulated(
 ) -> tuple[PlanningProblem, tuple[int, ...]]:
     """The problem of a plan whose units are in another order, and the plan's solution of it.
 
-    **Arguments:**
-
     - `planning`, `solution`: in the order that was given; `units` in the plan's.
     - `formulate`: the problem in the plan's order, with residencies offered for each unit.
     """

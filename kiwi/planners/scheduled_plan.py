@@ -9,13 +9,8 @@ from kiwi.solver.schedule import Schedule
 
 
 def with_schedule(plan: Plan, solved: Solved, schedule: Schedule, resident_bytes: int = 0) -> Plan:
-    """The plan with a schedule in place of its own order, estimated by the one memory account.
-
-    **Arguments:**
-
-    - `plan`: of `solved`.
-    - `resident_bytes`: as of `estimate_schedule`.
-    """
+    """The plan of `solved` with a schedule in place of its own order, estimated by the one memory
+    account; `resident_bytes` as of `estimate_schedule`."""
     execution = replace(plan.execution, schedule=schedule)
     decisions = tuple(
         replace(d, residency="recompute") if u in execution.recomputed else d

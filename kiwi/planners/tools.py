@@ -17,11 +17,8 @@ Compile = Callable[[Step], CompiledProgram]
 
 @dataclass(frozen=True, eq=False)
 class Tools:
-    """Settings of a search, and the compiler that checks plans.
-
-    - `settings`: planners take the budget as an argument, and do not read it here.
-    - `compile`: compiles planned steps; None leaves plans unchecked.
-    """
+    """Settings of a search, whose budget planners take as an argument instead, and the compiler
+    that checks plans; without one they are not checked."""
 
     settings: Settings
     compile: Compile | None = None
@@ -44,12 +41,8 @@ class Tools:
     def solve(
         self, problem: Problem, seconds: float, warm_start: Sequence[int] | None = None
     ) -> SolveResult:
-        """Solves a problem with the solver, the seed and the gap of the settings.
-
-        **Arguments:**
-
-        - `seconds`: the time limit.
-        """
+        """Solves a problem in so many seconds, with the solver, the seed and the gap of the
+        settings."""
         return solve(
             problem,
             solver=self.settings.solver,

@@ -45,8 +45,6 @@ def resolve_pins(
 ) -> Pins:
     """All pins of a call, without those whose labels are in `dropped`.
 
-    **Arguments:**
-
     - `heeds_hints`: whether hints and the function's own constraints are among them;
       `recomputes`: whether hints to keep or to recompute are.
 

@@ -18,8 +18,6 @@ def report_data(
 ) -> dict[str, Any]:
     """The data of `kiwi.report.render`.
 
-    **Arguments:**
-
     - `plan`: where it was just made: its wall times and the solver's progress are shown.
     - `sweep`: the table of `kiwi.sweep.sweep_json`, for the Pareto curve.
     """

@@ -40,8 +40,6 @@ from kiwi.xla.read.compiled_program import CompiledProgram
 def restore(saved: Document, traced: Traced, planner: MadeBy, *, strict: bool = True) -> Plan:
     """The plan, for a function that is the one it was made for.
 
-    **Arguments:**
-
     - `planner`: makes the plan again, where it is to be changed or explained.
     - `strict`: False accepts other values of literals and captured constants, on which no plan
       depends.

@@ -85,8 +85,6 @@ class UnitWork:
     ) -> Price:
         """Seconds on one device, and the weakest provenance of what they are made of.
 
-        **Arguments:**
-
         - `shards`: into how many pieces each sharded factor is cut.
         - `read_shards`: into how many pieces each read is cut.
         - `result_bytes`: local bytes of the results.

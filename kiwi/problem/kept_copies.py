@@ -25,8 +25,6 @@ def kept_copies(
 ) -> KeptCopies:
     """The copies to keep: those that save most time within the limit.
 
-    **Arguments:**
-
     - `corrected`: `planning` under the limit that holds, with nodes for what was learnt of compiled
       programs behind its own.
     - `solution`: of `planning`. `seconds`: the time limit of the search.

@@ -51,8 +51,6 @@ class RecordedWork:
     def price(self, shards: Mapping[int, int], moved_bytes: int) -> Price:
         """Seconds, and the weakest provenance of what they are made of.
 
-        **Arguments:**
-
         - `shards`: into how many pieces each sharded factor is cut.
         - `moved_bytes`: what the unit reads and writes on one device.
         """

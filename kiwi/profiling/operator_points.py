@@ -35,8 +35,6 @@ def operator_point(
 ) -> Point:
     """A library call or reduction, in the local shapes of some strategy.
 
-    **Arguments:**
-
     - `dtypes`: of each operand. `run`: takes arrays of these and of the entry's shapes.
     - `beside`: what else `run` reads, which a step reads with it in the same kernel.
     """

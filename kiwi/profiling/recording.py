@@ -50,8 +50,6 @@ def record(
 ) -> ProfileTable:
     """Measures `points`, memory traffic and collectives on the first devices that are attached.
 
-    **Arguments:**
-
     - `path`, `repetitions`, `on_progress`: see `kiwi.record_profile`.
     - `compiler_options`: by platform, what programs are compiled with.
     - `collective_bytes`: the ladder of sizes.

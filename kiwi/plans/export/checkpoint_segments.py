@@ -105,8 +105,6 @@ def run_segments(
 ) -> list[Any]:
     """Evaluates a flat jaxpr; with `policy`, each segment of it is checkpointed.
 
-    **Arguments:**
-
     - `evaluate`: all results of an equation from its operands.
     - `saved`: labels of the equations whose results the policy saves.
     """
