@@ -52,7 +52,7 @@ def decisions(solved: Solved) -> tuple[Decision, ...]:
                 shape=first.shape if first is not None else (),
                 sharding=planning.mesh.partition_spec(layout) if layout is not None else None,
                 residency="recompute" if residency.recomputes else "keep",
-                seconds=strategy.compute_seconds + strategy.communication_seconds,
+                seconds=strategy.seconds,
                 bytes=strategy.result_bytes,
                 trips=planning.units.trips(unit),
             )

@@ -7,7 +7,7 @@ out, what it computes per device and what it communicates.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeGuard
@@ -18,13 +18,10 @@ from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import Collective, DeviceMesh, Price, Provenance, TensorSharding
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.manual_computations import GivenLayouts, given_layouts
-from kiwi.xla.rules.base import CopiedOperands, Rules
+from kiwi.xla.rules.base import Rules
 from kiwi.xla.rules.max_pooling import found_bytes
 from kiwi.xla.rules.partial_sums import summed_elsewhere
 from kiwi.xla.rules.partitioner import can_scatter, reduction_collectives
-
-Assignment = tuple[tuple[int, ...], ...]
-"""Per factor the mesh axes that shard it, major to minor."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +52,11 @@ class ShardingStrategy:
     cuts_sums: bool = False
     compute_provenance: Provenance = Provenance.ANALYTIC
     compiler_buffers: tuple[int, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Time of one computation, collectives included."""
+        return self.compute_seconds + self.communication_seconds
 
     @property
     def communication_seconds(self) -> float:
@@ -98,59 +100,16 @@ def enumerate_strategies(
     units: UnitGraph, unit: Unit, mesh: DeviceMesh, rules: Rules
 ) -> tuple[ShardingStrategy, ...]:
     """All strategies that divide evenly, the cheaper of any two with the same layouts."""
-    work, copied = UnitWork.of(units, unit, mesh), rules.copied_operands(units, unit)
-    given = given_layouts(units, unit, mesh)
-    if given is not None:
-        return (_given_strategy(units, unit, mesh, rules, work, given),)
-    best: dict[tuple[object, ...], ShardingStrategy] = {}
-    for assignment in _assignments(unit.rule, mesh):
-        computation = _computation(units, unit, mesh, rules, work, copied, assignment)
-        if computation is None:
-            continue
-        for scatter in _scatters(unit.rule, assignment, mesh):
-            strategy = _strategy(units, unit, mesh, rules, computation, scatter)
-            if strategy is None:
-                continue
-            if work.workspace_bytes:
-                held = strategy.workspace_bytes + work.workspace_bytes
-                strategy = replace(strategy, workspace_bytes=held)
-            key = (strategy.reads, strategy.results)
-            if key not in best or _seconds(strategy) < _seconds(best[key]):
-                best[key] = strategy
-    return tuple(best.values())
-
-
-def _given_strategy(
-    units: UnitGraph,
-    unit: Unit,
-    mesh: DeviceMesh,
-    rules: Rules,
-    work: UnitWork,
-    given: GivenLayouts,
-) -> ShardingStrategy:
-    """The only way to execute what says itself how everything lies; its work is one device's."""
-    result_bytes = _local_bytes(units, unit, mesh, rules, given.results)
-    read_shards = [read.shard_count(mesh.shape) for read in given.reads]
-    compute = work.price({}, read_shards, result_bytes)
-    return ShardingStrategy(
-        given.reads,
-        given.results,
-        compute.seconds,
-        given.collectives,
-        result_bytes,
-        work.workspace_bytes,
-        compute_provenance=compute.provenance,
-    )
+    return _Enumeration(units, unit, mesh, rules).strategies()
 
 
 def shards_of_strategies(unit: Unit, mesh: DeviceMesh) -> Iterator[dict[int, int]]:
     """Into how many pieces each assignment of mesh axes cuts the factors of a unit."""
-    for assignment in _assignments(unit.rule, mesh):
-        yield {f: prod(mesh.shape[a] for a in axes) for f, axes in assignment.items()}
+    return (_shards(assignment, mesh) for assignment in _assignments(unit.rule, mesh))
 
 
-def _seconds(strategy: ShardingStrategy) -> float:
-    return strategy.compute_seconds + strategy.communication_seconds
+def _shards(assignment: Mapping[int, tuple[int, ...]], mesh: DeviceMesh) -> dict[int, int]:
+    return {f: prod(mesh.shape[a] for a in axes) for f, axes in assignment.items()}
 
 
 def _assignments(rule: ComposedRule, mesh: DeviceMesh) -> Iterator[dict[int, tuple[int, ...]]]:
@@ -168,27 +127,7 @@ def _assignments(rule: ComposedRule, mesh: DeviceMesh) -> Iterator[dict[int, tup
 def _divides(
     rule: ComposedRule, assignment: Mapping[int, tuple[int, ...]], mesh: DeviceMesh
 ) -> bool:
-    return all(
-        rule.factor_sizes[factor] % prod(mesh.shape[a] for a in axes) == 0
-        for factor, axes in assignment.items()
-    )
-
-
-def _result_factors(rule: ComposedRule) -> frozenset[int]:
-    return frozenset(f for dims in rule.results for factors in dims for f in factors)
-
-
-def _scatters(
-    rule: ComposedRule, assignment: dict[int, tuple[int, ...]], mesh: DeviceMesh
-) -> Iterator[dict[int, int]]:
-    """For the axes that leave partial sums, the result factor to scatter onto, if any."""
-    results = _result_factors(rule)
-    partial = [a for f, axes in assignment.items() if f not in results for a in axes]
-    targets = sorted(results - rule.blocked) if len(rule.results) == 1 else []
-    for choice in itertools.product([None, *targets], repeat=len(partial)):
-        scatter = {a: f for a, f in zip(partial, choice, strict=True) if f is not None}
-        if _divides(rule, _after_scatter(assignment, scatter), mesh):
-            yield scatter
+    return all(rule.factor_sizes[f] % n == 0 for f, n in _shards(assignment, mesh).items())
 
 
 def _after_scatter(
@@ -219,104 +158,142 @@ class _Computation:
     compute: Price
 
 
-def _computation(
-    units: UnitGraph,
-    unit: Unit,
-    mesh: DeviceMesh,
-    rules: Rules,
-    work: UnitWork,
-    copied: CopiedOperands,
-    assignment: dict[int, tuple[int, ...]],
-) -> _Computation | None:
-    """None where an operand or a result cannot be laid out so."""
-    rule = unit.rule
-    reads = [tensor_sharding(dims, rule.factor_sizes, assignment, mesh) for _, dims in rule.reads]
-    results = [tensor_sharding(d, rule.factor_sizes, assignment, mesh) for d in rule.results]
-    if not (_all_exist(reads) and _all_exist(results)):
-        return None
-    partial_bytes = _local_bytes(units, unit, mesh, rules, results)
-    shards = {f: prod(mesh.shape[a] for a in axes) for f, axes in assignment.items()}
-    read_shards = [r.shard_count(mesh.shape) for r in reads]
-    kept = _result_factors(rule)
-    read_bytes = [b // n for b, n in zip(work.read_bytes, read_shards, strict=True)]
-    return _Computation(
-        assignment,
-        tuple(reads),
-        tuple(results),
-        tuple(sorted(a for f, axes in assignment.items() if f not in kept for a in axes)),
-        partial_bytes,
-        copied.buffers(shards, read_bytes, partial_bytes),
-        work.price(shards, read_shards, partial_bytes),
-    )
+class _Enumeration:
+    """The strategies of one unit."""
 
+    def __init__(self, units: UnitGraph, unit: Unit, mesh: DeviceMesh, rules: Rules) -> None:
+        self._units, self._unit, self._mesh, self._rules = units, unit, mesh, rules
+        self._rule = unit.rule
+        self._work = UnitWork.of(units, unit, mesh)
+        self._copied = rules.copied_operands(units, unit)
+        self._values = [units.graph.program.values[output] for output in unit.outputs]
+        self._result_factors = {f for dims in unit.rule.results for own in dims for f in own}
 
-def _strategy(
-    units: UnitGraph,
-    unit: Unit,
-    mesh: DeviceMesh,
-    rules: Rules,
-    found: _Computation,
-    scatter: dict[int, int],
-) -> ShardingStrategy | None:
-    """The strategy that scatters each axis of `scatter` onto its factor."""
-    rule = unit.rule
-    results, dims = found.results, {}
-    if scatter:
-        after = _after_scatter(found.assignment, scatter)
-        # Only a single result is scattered; several are all-reduced as one.
-        layout = tensor_sharding(rule.results[0], rule.factor_sizes, after, mesh)
-        if layout is None:
+    def strategies(self) -> tuple[ShardingStrategy, ...]:
+        """All of them."""
+        given = given_layouts(self._units, self._unit, self._mesh)
+        if given is not None:
+            return (self._given(given),)
+        best: dict[tuple[object, ...], ShardingStrategy] = {}
+        for assignment in _assignments(self._rule, self._mesh):
+            computation = self._computation(assignment)
+            if computation is None:
+                continue
+            for scatter in self._scatters(assignment):
+                strategy = self._strategy(computation, scatter)
+                if strategy is None:
+                    continue
+                key = (strategy.reads, strategy.results)
+                if key not in best or strategy.seconds < best[key].seconds:
+                    best[key] = strategy
+        return tuple(best.values())
+
+    def _given(self, given: GivenLayouts) -> ShardingStrategy:
+        """The only way to execute what says how everything lies; its work is one device's."""
+        result_bytes = self._local_bytes(given.results)
+        read_shards = [read.shard_count(self._mesh.shape) for read in given.reads]
+        compute = self._work.price({}, read_shards, result_bytes)
+        return ShardingStrategy(
+            given.reads,
+            given.results,
+            compute.seconds,
+            given.collectives,
+            result_bytes,
+            self._work.workspace_bytes,
+            compute_provenance=compute.provenance,
+        )
+
+    def _scatters(self, assignment: dict[int, tuple[int, ...]]) -> Iterator[dict[int, int]]:
+        """For the axes that leave partial sums, the result factor to scatter onto, if any."""
+        rule, results = self._rule, self._result_factors
+        partial = [a for f, axes in assignment.items() if f not in results for a in axes]
+        targets = sorted(results - rule.blocked) if len(rule.results) == 1 else []
+        for choice in itertools.product([None, *targets], repeat=len(partial)):
+            scatter = {a: f for a, f in zip(partial, choice, strict=True) if f is not None}
+            if _divides(rule, _after_scatter(assignment, scatter), self._mesh):
+                yield scatter
+
+    def _layout(self, dims: Dims, assignment: dict[int, tuple[int, ...]]) -> TensorSharding | None:
+        return tensor_sharding(dims, self._rule.factor_sizes, assignment, self._mesh)
+
+    def _computation(self, assignment: dict[int, tuple[int, ...]]) -> _Computation | None:
+        """None where an operand or a result cannot be laid out so."""
+        rule, work = self._rule, self._work
+        reads = [self._layout(dims, assignment) for _, dims in rule.reads]
+        results = [self._layout(dims, assignment) for dims in rule.results]
+        if not (_all_exist(reads) and _all_exist(results)):
             return None
-        results = (layout,)
-        dim_of_factor = {f: d for d, factors in enumerate(rule.results[0]) for f in factors}
-        dims = {axis: dim_of_factor[factor] for axis, factor in scatter.items()}
-    collectives: tuple[Collective, ...] = ()
-    sums: tuple[int, ...] = ()
-    scatters = bool(scatter) and can_scatter(found.results[0], found.partial, dims)
-    if found.partial:
-        source, trips = found.results[0], units.trips(unit)
-        summed = source, found.partial, dims, _moved_bytes(units, unit, mesh, rules, found)
-        reduced = reduction_collectives(mesh, *summed, rules.has_reduce_scatter)
-        collectives = tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
-        scattered = dims.values() if scatters else ()
-        cuts = [prod(mesh.shape[a] for a in axes) for axes in source.dims]
-        if rules.sums_elsewhere(units.graph.program.equations[unit.root], cuts, scattered):
-            sums = summed_elsewhere(units, unit, mesh, rules, found.reads, found.partial_bytes)
-    result_bytes = _local_bytes(units, unit, mesh, rules, results)
-    return ShardingStrategy(
-        found.reads,
-        results,
-        found.compute.seconds,
-        collectives,
-        result_bytes,
-        found.partial_bytes - result_bytes + found_bytes(units, unit, result_bytes),
-        bool(scatter) and not scatters,
-        found.compute.provenance,
-        max(found.copied, sums, key=sum),
-    )
+        kept = self._result_factors
+        partial = sorted(a for f, axes in assignment.items() if f not in kept for a in axes)
+        partial_bytes = self._local_bytes(results)
+        shards = _shards(assignment, self._mesh)
+        read_shards = [r.shard_count(self._mesh.shape) for r in reads]
+        read_bytes = [b // n for b, n in zip(work.read_bytes, read_shards, strict=True)]
+        return _Computation(
+            assignment,
+            tuple(reads),
+            tuple(results),
+            tuple(partial),
+            partial_bytes,
+            self._copied.buffers(shards, read_bytes, partial_bytes),
+            work.price(shards, read_shards, partial_bytes),
+        )
 
+    def _strategy(self, found: _Computation, scatter: dict[int, int]) -> ShardingStrategy | None:
+        """The strategy that scatters each axis of `scatter` onto its factor; None where the result
+        cannot be laid out so."""
+        results, dims = found.results, {}
+        if scatter:
+            # Only a single result is scattered; several are all-reduced as one.
+            layout = self._layout(self._rule.results[0], _after_scatter(found.assignment, scatter))
+            if layout is None:
+                return None
+            results = (layout,)
+            dim_of_factor = {f: d for d, own in enumerate(self._rule.results[0]) for f in own}
+            dims = {axis: dim_of_factor[factor] for axis, factor in scatter.items()}
+        scatters = bool(scatter) and can_scatter(found.results[0], found.partial, dims)
+        result_bytes = self._local_bytes(results)
+        workspace_bytes = found.partial_bytes - result_bytes + self._work.workspace_bytes
+        return ShardingStrategy(
+            found.reads,
+            results,
+            found.compute.seconds,
+            self._collectives(found, dims) if found.partial else (),
+            result_bytes,
+            workspace_bytes + found_bytes(self._units, self._unit, result_bytes),
+            bool(scatter) and not scatters,
+            found.compute.provenance,
+            max(found.copied, self._sums(found, dims.values() if scatters else ()), key=sum),
+        )
 
-def _local_bytes(
-    units: UnitGraph,
-    unit: Unit,
-    mesh: DeviceMesh,
-    rules: Rules,
-    layouts: Sequence[TensorSharding],
-) -> int:
-    """Bytes of one device's part of all results."""
-    pairs = zip(unit.outputs, layouts, strict=True)
-    return sum(rules.local_bytes(units, value, layout, mesh.shape) for value, layout in pairs)
+    def _collectives(self, found: _Computation, dims: dict[int, int]) -> tuple[Collective, ...]:
+        """What sums up, in all iterations."""
+        result, pairs = self._values[0], zip(self._values, found.results, strict=True)
+        itemsize = self._rules.moved_itemsize(str(result.dtype), result.itemsize)
+        # Partial sums are as large as they are when collectives move them.
+        partial_bytes = sum(v.size_bytes // s.shard_count(self._mesh.shape) for v, s in pairs)
+        moved_bytes = partial_bytes * itemsize // result.itemsize
+        summed = found.results[0], found.partial, dims, moved_bytes
+        reduced = reduction_collectives(self._mesh, *summed, self._rules.has_reduce_scatter)
+        trips = self._units.trips(self._unit)
+        return tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
 
+    def _sums(self, found: _Computation, scattered: Collection[int]) -> tuple[int, ...]:
+        """The buffers of partial sums that the compiler keeps in another place than the result."""
+        units, unit = self._units, self._unit
+        equation = units.graph.program.equations[unit.root]
+        if found.partial:
+            cuts = [prod(self._mesh.shape[a] for a in axes) for axes in found.results[0].dims]
+            if self._rules.sums_elsewhere(equation, cuts, scattered):
+                held = self._mesh, self._rules, found.reads, found.partial_bytes
+                return summed_elsewhere(units, unit, *held)
+        return ()
 
-def _moved_bytes(
-    units: UnitGraph, unit: Unit, mesh: DeviceMesh, rules: Rules, found: _Computation
-) -> int:
-    """One device's partial sums, as large as they are when collectives move them."""
-    values = units.graph.program.values
-    result, pairs = values[unit.outputs[0]], zip(unit.outputs, found.results, strict=True)
-    partial_bytes = sum(values[v].size_bytes // s.shard_count(mesh.shape) for v, s in pairs)
-    moved = rules.moved_itemsize(str(result.dtype), result.itemsize)
-    return partial_bytes * moved // result.itemsize
+    def _local_bytes(self, layouts: Sequence[TensorSharding]) -> int:
+        """Bytes of one device's part of all results."""
+        units, rules, shape = self._units, self._rules, self._mesh.shape
+        pairs = zip(self._unit.outputs, layouts, strict=True)
+        return sum(rules.local_bytes(units, value, layout, shape) for value, layout in pairs)
 
 
 def _all_exist(layouts: list[TensorSharding | None]) -> TypeGuard[list[TensorSharding]]:

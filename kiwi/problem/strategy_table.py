@@ -53,7 +53,7 @@ class StrategyTable:
         strategies = _without_cut_sums(strategies)
         if len(strategies) < 2:
             return tuple(strategies)
-        own = np.array([s.compute_seconds + s.communication_seconds for s in strategies])
+        own = np.array([s.seconds for s in strategies])
         held = np.array([s.result_bytes for s in strategies])
         workspace = np.array([sum(s.buffers_while_running) for s in strategies])
         detour = self._detour_seconds(unit, strategies, own)
