@@ -114,7 +114,7 @@ class LiveRanges:
         uses = (self.first_run[use.time] for use in self.units.uses[unit])
         outer = self.units.graph.program.loops[found.loop].parent
         last = max(uses, default=self.first_run[unit])
-        return self.spans[found.loop][0], self._until(outer, last) + 1
+        return self.spans[found.loop][0], self.until(outer, last) + 1
 
     def of_unit(
         self,
