@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kiwi.errors import InvalidArgumentError
+from kiwi.options import Settings
 from kiwi.plans.breakdown import OperatorEntry
 from kiwi.plans.document import document
 from kiwi.plans.explain_text import ForcedAlternative, explanation_text
@@ -60,11 +61,8 @@ def explain(
         return Explanation(plan, entry, ())
     planning = plan.origin.planning
     start = recover_solution(planning, plan.breakdown)
-    found = tuple(
-        _force(plan, planning, start, unit, alternative, time_limit_seconds)
-        for alternative in entry.alternatives[:forced]
-    )
-    return Explanation(plan, entry, found)
+    forcing = _Forcing(plan, plan.origin.settings, planning, start, unit, time_limit_seconds)
+    return Explanation(plan, entry, tuple(map(forcing.forced, entry.alternatives[:forced])))
 
 
 def find_operator(plan: PlanRecord, operator: int | str) -> int:
@@ -90,58 +88,65 @@ def find_operator(plan: PlanRecord, operator: int | str) -> int:
     return max(found, key=lambda k: plan.breakdown.operators[k].total_seconds)
 
 
-def _force(
-    plan: PlanRecord,
-    planning: PlanningProblem,
-    start: Sequence[int],
-    unit: int,
-    alternative: Alternative,
-    time_limit_seconds: float,
-) -> ForcedAlternative:
-    wanted = (alternative.reads, alternative.results, alternative.recompute_at)
-    allowed = planning.unit_nodes[unit].options_where(
-        lambda s, r: (s.reads, s.results, r.recompute_at) == wanted
-    )
-    result = _solve_pinned(plan, planning, start, unit, allowed, time_limit_seconds)
-    alone = follow(planning, start, unit, allowed)
-    limit = SHARE_OF_TIME * time_limit_seconds
-    seconds, peak_bytes = _with_copies_kept(planning, result, alone, limit)
-    return ForcedAlternative(
-        alternative.reads,
-        alternative.results,
-        alternative.recompute_at,
-        alternative.change_seconds,
-        seconds,
-        peak_bytes,
-        result.bound,
-        _reason(plan, result),
-    )
+@dataclass(frozen=True, eq=False)
+class _Forcing:
+    """A unit of a plan, pinned to alternatives one after the other; `start` is the plan."""
 
+    plan: PlanRecord
+    settings: Settings
+    planning: PlanningProblem
+    start: Sequence[int]
+    unit: int
+    time_limit_seconds: float
 
-def _with_copies_kept(
-    planning: PlanningProblem, result: SolveResult, alone: Sequence[int], seconds: float
-) -> tuple[float | None, int | None]:
-    """Time and peak with the copies that plans keep: of what was found, or, where that is faster
-    then, of the plan with nothing else changed."""
-    if result.solution is None:
-        return result.objective, result.peak_bytes
-    found = []
-    for solution in (result.solution, alone):
-        kept = kept_copies(planning, planning, solution, seconds)
-        restricted = planning.restricted(solution, kept).problem
-        priced = evaluate(restricted, [0] * len(restricted.nodes))
-        if priced.feasible:
-            found.append((priced.cost, priced.peak_bytes))
-    return min(found, default=(result.objective, result.peak_bytes))
+    def forced(self, alternative: Alternative) -> ForcedAlternative:
+        """What the alternative costs when everything around it may follow."""
+        wanted = (alternative.reads, alternative.results, alternative.recompute_at)
+        allowed = self.planning.unit_nodes[self.unit].options_where(
+            lambda s, r: (s.reads, s.results, r.recompute_at) == wanted
+        )
+        result = self._solved(allowed)
+        alone = follow(self.planning, self.start, self.unit, allowed)
+        found = self._with_copies_kept(result, alone)
+        change = alternative.change_seconds
+        return ForcedAlternative(*wanted, change, *found, result.bound, self._reason(result))
 
+    def _solved(self, allowed: Sequence[int]) -> SolveResult:
+        """Solves again with a pin, from the plan's own choices with the pin put in."""
+        pinned = pin(self.planning, self.unit, allowed)
+        return solve(
+            pinned.problem,
+            solver=self.settings.solver,
+            time_limit_seconds=self.time_limit_seconds,
+            seed=self.settings.seed,
+            gap=self.settings.gap,
+            warm_start=follow(pinned, self.start, self.unit, allowed),
+        )
 
-def _reason(plan: PlanRecord, result: SolveResult) -> str:
-    if result.solution is not None:
-        return ""
-    if result.status is SolveStatus.INFEASIBLE:
-        return f"no plan within {plan.memory_budget_bytes} bytes does so (proven)"
-    least = result.least_peak_bytes
-    return "no plan was found" + (f"; the least peak found is {least} bytes" if least else "")
+    def _with_copies_kept(
+        self, result: SolveResult, alone: Sequence[int]
+    ) -> tuple[float | None, int | None]:
+        """Time and peak with the copies that plans keep: of what was found, or, where that is
+        faster then, of the plan with nothing else changed."""
+        if result.solution is None:
+            return result.objective, result.peak_bytes
+        planning, found = self.planning, []
+        for solution in (result.solution, alone):
+            seconds = SHARE_OF_TIME * self.time_limit_seconds
+            kept = kept_copies(planning, planning, solution, seconds)
+            restricted = planning.restricted(solution, kept).problem
+            priced = evaluate(restricted, [0] * len(restricted.nodes))
+            if priced.feasible:
+                found.append((priced.cost, priced.peak_bytes))
+        return min(found, default=(result.objective, result.peak_bytes))
+
+    def _reason(self, result: SolveResult) -> str:
+        if result.solution is not None:
+            return ""
+        if result.status is SolveStatus.INFEASIBLE:
+            return f"no plan within {self.plan.memory_budget_bytes} bytes does so (proven)"
+        least = result.least_peak_bytes
+        return "no plan was found" + (f"; the least peak found is {least} bytes" if least else "")
 
 
 def pin(planning: PlanningProblem, unit: int, allowed: Sequence[int]) -> PlanningProblem:
@@ -151,24 +156,3 @@ def pin(planning: PlanningProblem, unit: int, allowed: Sequence[int]) -> Plannin
     penalty[list(allowed)] = 0.0
     nodes[place] = replace(nodes[place], costs=nodes[place].costs + penalty, parts={})
     return replace(planning, problem=replace(planning.problem, nodes=tuple(nodes)))
-
-
-def _solve_pinned(
-    plan: PlanRecord,
-    planning: PlanningProblem,
-    start: Sequence[int],
-    unit: int,
-    allowed: Sequence[int],
-    time_limit_seconds: float,
-) -> SolveResult:
-    """Solves again with a pin, from the plan's own choices with the pin put in."""
-    assert plan.origin is not None
-    pinned = pin(planning, unit, allowed)
-    return solve(
-        pinned.problem,
-        solver=plan.origin.settings.solver,
-        time_limit_seconds=time_limit_seconds,
-        seed=plan.origin.settings.seed,
-        gap=plan.origin.settings.gap,
-        warm_start=follow(pinned, start, unit, allowed),
-    )

@@ -34,7 +34,6 @@ def local_alternatives(
     planning: PlanningProblem,
     solution: Sequence[int],
     restricted: PlanningProblem,
-    most: int = MOST_ALTERNATIVES,
 ) -> list[tuple[Alternative, ...]]:
     """For each unit its cheapest other options; those that neighbours forbid are left out.
 
@@ -49,7 +48,7 @@ def local_alternatives(
     for unit, options, lost in _lost_seconds(planning, restricted):
         costs[first + unit][options] += lost
     return [
-        _cheapest(planning, node.unit, costs[first + node.unit], solution, peak_time, most)
+        _cheapest(planning, node.unit, costs[first + node.unit], solution, peak_time)
         for node in planning.unit_nodes
     ]
 
@@ -110,7 +109,6 @@ def _cheapest(
     costs: np.ndarray,
     solution: Sequence[int],
     peak_time: int,
-    most: int,
 ) -> tuple[Alternative, ...]:
     """The cheapest options, one for each pair of layouts and time of recomputation."""
     node = planning.unit_nodes[unit]
@@ -124,7 +122,7 @@ def _cheapest(
     seen = {_appearance(planning, unit, chosen)}
     found: list[Alternative] = []
     for option in np.argsort(costs, kind="stable"):
-        if not np.isfinite(costs[option]) or len(found) == most:
+        if not np.isfinite(costs[option]) or len(found) == MOST_ALTERNATIVES:
             break
         key = _appearance(planning, unit, int(option))
         if key in seen:

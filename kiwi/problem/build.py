@@ -41,7 +41,7 @@ from kiwi.problem.copies import (
     never,
     that_keeps,
 )
-from kiwi.problem.edges import EdgeMatrices, Side, resharding_table
+from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
 from kiwi.problem.fixed_recomputation import rewritten
 from kiwi.problem.pins import Pins
 from kiwi.problem.strategies import ShardingStrategy
@@ -142,6 +142,12 @@ class OfferedOptions:
         """Between the layouts of a value."""
         info = self.units.graph.program.values[value]
         return resharding_table(self.mesh, self.rules, info)
+
+    def operand(self, unit: Unit, value: int) -> Operand:
+        """A value as a unit reads it."""
+        units, table = self.units, self.resharding_table(value)
+        is_map, is_slice = units.only_maps(unit, value), units.border(unit) == SLICE
+        return Operand(table, units.operand_trips(unit), is_map, is_slice)
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,7 +313,7 @@ class _Builder:
         self._kept, self._matrices = kept, matrices
         self.ranges = LiveRanges.of(offered.units)
         self._rules, self._table = offered.rules, offered.resharding_table
-        self._local_bytes = offered.local_bytes
+        self._local_bytes, self._operand = offered.local_bytes, offered.operand
         self._overwritten = overwritten_pairs(offered.units, self._rules.overwritable)
         self.copies = tuple(self._with_kept(self._find_copies(least_copy_bytes)))
 
@@ -332,7 +338,7 @@ class _Builder:
                 is_negligible = self._values[value].size_bytes < least * shards
                 if is_negligible and self._kept == NONE_KEPT:
                     continue
-                layouts, residencies = self._producer(value)[1].layouts, node.residency.options
+                layouts, residencies = self._producer(value).layouts, node.residency.options
                 where, transposed = (node.unit, read, value), transposes.get(read, never)
                 copy = copy_node(*where, layouts, wanted, residencies, transposed)
                 if copy is not None:
@@ -420,23 +426,20 @@ class _Builder:
                 seconds += self._table(value).seconds_matrix(layouts, [wanted])[:, 0]
         return seconds
 
-    def _producer(self, value: int) -> tuple[int, Side]:
+    def _producer(self, value: int) -> Side:
         """The node that yields a value, and what its options store."""
         if value in self._source_index:
-            tail = self._source_index[value]
-            return tail, Side.of(self._sources[tail].shardings, None)
-        producer = self._unit_nodes[self._units.producer[value]]
-        position = self._units.units[producer.unit].outputs.index(value)
-        layouts = [s.results[position] for s in producer.strategies]
-        return self._node_index(producer.unit), Side.of(layouts, producer.residency)
+            number = self._source_index[value]
+            return Side.of(number, self._sources[number].shardings)
+        node = self._unit_nodes[self._units.producer[value]]
+        position = self._units.units[node.unit].outputs.index(value)
+        layouts = (s.results[position] for s in node.strategies)
+        return Side.of(len(self._sources) + node.unit, layouts, node.residency.options)
 
-    def _reader(self, node: UnitNode, read: int) -> tuple[int, Side]:
+    def _reader(self, node: UnitNode, read: int) -> Side:
         """A unit's node, and what its options expect of a read."""
-        wanted = [s.reads[read] for s in node.strategies]
-        return self._node_index(node.unit), Side.of(wanted, node.residency)
-
-    def _node_index(self, unit: int) -> int:
-        return len(self._sources) + unit
+        wanted = (s.reads[read] for s in node.strategies)
+        return Side.of(len(self._sources) + node.unit, wanted, node.residency.options)
 
     def edges(self) -> tuple[Edge, ...]:
         return (*self._read_edges(), *self._copy_edges(), *self._carried_edges())
@@ -446,18 +449,8 @@ class _Builder:
         for node in self._unit_nodes:
             unit = self._units.units[node.unit]
             for read, (value, _) in enumerate(unit.rule.reads):
-                tail, stored = self._producer(value)
-                head, wanted = self._reader(node, read)
-                edge = self._matrices.read_edge(
-                    tail,
-                    head,
-                    stored,
-                    wanted,
-                    self._table(value),
-                    self._units.operand_trips(unit),
-                    is_slice=self._units.border(unit) == SLICE,
-                    is_map=self._units.only_maps(unit, value),
-                )
+                stored, wanted = self._producer(value), self._reader(node, read)
+                edge = self._matrices.read_edge(stored, wanted, self._operand(unit, value))
                 if edge is not None:
                     yield edge
 
@@ -465,14 +458,11 @@ class _Builder:
         """Edges (b)."""
         first = len(self._sources) + len(self._unit_nodes)
         for index, copy in enumerate(self.copies, start=first):
-            tail, stored = self._producer(copy.value)
-            head, wanted = self._reader(self._unit_nodes[copy.unit], copy.read)
-            unit, table = self._units.units[copy.unit], self._table(copy.value)
-            trips, is_map = self._units.operand_trips(unit), self._units.only_maps(unit, copy.value)
-            yield self._matrices.edge_into_copy(
-                tail, index, stored, copy, table, trips, is_map=is_map
-            )
-            yield self._matrices.edge_from_copy(index, head, copy, wanted)
+            stored = self._producer(copy.value)
+            operand = self._operand(self._units.units[copy.unit], copy.value)
+            yield self._matrices.edge_into_copy(stored, index, copy, operand)
+            wanted = self._reader(self._unit_nodes[copy.unit], copy.read)
+            yield self._matrices.edge_from_copy(index, copy, wanted)
 
     def _carried_edges(self) -> Iterator[Edge]:
         """Edges (c)."""
@@ -487,9 +477,7 @@ class _Builder:
         for argument, value, trips in carried:
             if not isinstance(value, int) or value not in known:
                 continue
-            head, yielded = self._producer(value)
-            tail, kept = self._producer(argument)
-            edges = self._matrices
-            edge = edges.carried_edge(tail, head, kept, yielded, self._table(value), trips)
+            kept, yielded = self._producer(argument), self._producer(value)
+            edge = self._matrices.carried_edge(kept, yielded, self._table(value), trips)
             if edge is not None:
                 yield edge

@@ -5,13 +5,13 @@ Options that store a value in one layout, or expect it in one, share a line of t
 matrices, such as those of repeated layers, are built once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kiwi.hlo.program import Value
-from kiwi.memory.residency import Residency, UnitResidency
+from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
 from kiwi.problem.copies import CopyNode
 from kiwi.solver.problem import Edge
@@ -24,21 +24,27 @@ _ALWAYS = (Residency(None, 2**31),)
 class Side:
     """One end of an edge: the layouts that the node's options store or expect.
 
-    - `layouts`: distinct.
+    - `node`: its number in the problem. `layouts`: distinct.
     - `layout_of_strategy`: for each strategy its index in `layouts`.
     - `residencies`: of the node; an argument is always there.
     """
 
+    node: int
     layouts: tuple[TensorSharding, ...]
     layout_of_strategy: np.ndarray
     residencies: tuple[Residency, ...]
 
     @classmethod
-    def of(cls, layouts: Sequence[TensorSharding], residency: UnitResidency | None) -> "Side":
+    def of(
+        cls,
+        node: int,
+        layouts: Iterable[TensorSharding],
+        residencies: tuple[Residency, ...] = _ALWAYS,
+    ) -> "Side":
         """From one layout per strategy."""
         index: dict[TensorSharding, int] = {}
         numbers = np.array([index.setdefault(layout, len(index)) for layout in layouts])
-        return cls(tuple(index), numbers, _ALWAYS if residency is None else residency.options)
+        return cls(node, tuple(index), numbers, residencies)
 
     def lines(self, class_of_residency: Sequence[int] | None = None) -> np.ndarray:
         """For each option its line, where residencies are lines of their own or classes."""
@@ -55,6 +61,30 @@ def resharding_table(mesh: DeviceMesh, rules: Rules, value: Value) -> Resharding
     return ReshardingTable(mesh, value.shape, itemsize)
 
 
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """A value as a unit reads it.
+
+    - `table`: between its layouts. `trips`: how often it is resharded in a step.
+    - `is_map`: the reader is elementwise, and pays nothing for a part of the device's shard: XLA
+      fuses the slice (`tests/emit/test_emission.py`).
+    - `is_slice`: the reader is a slice, which needs the stacked operand for as long as the slice
+      has readers.
+    """
+
+    table: ReshardingTable
+    trips: int
+    is_map: bool
+    is_slice: bool
+
+    def seconds_once(
+        self, stored: Sequence[TensorSharding], wanted: Sequence[TensorSharding]
+    ) -> np.ndarray:
+        """[stored, wanted] of resharding it once."""
+        seconds = self.table.seconds_matrix(stored, wanted)
+        return np.where(self.table.is_cut(stored, wanted), 0.0, seconds) if self.is_map else seconds
+
+
 class EdgeMatrices:
     """Builds edges; equal matrices once."""
 
@@ -62,57 +92,40 @@ class EdgeMatrices:
         self._with_parts = with_parts
         self._known: dict[object, tuple[np.ndarray, dict[str, np.ndarray]] | None] = {}
 
-    def read_edge(
-        self,
-        tail: int,
-        head: int,
-        stored: Side,
-        wanted: Side,
-        table: ReshardingTable,
-        trips: int,
-        *,
-        is_slice: bool = False,
-        is_map: bool = False,
-    ) -> Edge | None:
+    def read_edge(self, stored: Side, wanted: Side, operand: Operand) -> Edge | None:
         """The edge from a producer to a reader; None if all its costs are zero.
 
-        A reader reshards its operand `trips` times, and as often again if it is recomputed. A pair
-        of residencies is forbidden if the recomputed reader runs while the operand is not live. A
-        slice (`is_slice`) needs the stacked operand for as long as the slice has readers. An
-        elementwise reader (`is_map`) pays nothing for a part of the device's shard: XLA fuses the
-        slice (`tests/emit/test_emission.py`).
+        A recomputed reader reshards its operand once more. A pair of residencies is forbidden if
+        the recomputed reader runs while the operand is not live.
         """
-        available = _endurance if is_slice else _availability
+        available = _endurance if operand.is_slice else _availability
         here = available(stored.residencies, wanted.residencies)
         again = np.array([float(r.recomputes) for r in wanted.residencies])
         # Residencies that differ to third nodes only share a line.
         tails, first_tails = _classes(here)
         heads, first_heads = _classes(np.column_stack([here.T, again]))
         here, again = here[np.ix_(first_tails, first_heads)], again[first_heads]
-        layouts = (table.shape, table.itemsize, trips, stored.layouts, wanted.layouts, is_map)
-        key = (*layouts, here.tobytes(), again.tobytes())
+        table, layouts = operand.table, (stored.layouts, wanted.layouts)
+        tensor = (table.shape, table.itemsize, operand.trips, operand.is_map)
+        key = (*tensor, *layouts, here.tobytes(), again.tobytes())
         if key not in self._known:
-            seconds = trips * read_seconds(table, stored.layouts, wanted.layouts, is_map=is_map)
-            self._known[key] = self._read_matrices(stored, wanted, here, again, seconds)
+            seconds = operand.trips * operand.seconds_once(*layouts)
+            self._known[key] = self._read_matrices(here, again, seconds)
         matrices = self._known[key]
         if matrices is None:
             return None
-        return Edge(tail, head, *matrices, stored.lines(tails), wanted.lines(heads))
+        lines = stored.lines(tails), wanted.lines(heads)
+        return Edge(stored.node, wanted.node, *matrices, *lines)
 
     def _read_matrices(
-        self,
-        stored: Side,
-        wanted: Side,
-        here: np.ndarray,
-        again: np.ndarray,
-        seconds: np.ndarray,
+        self, here: np.ndarray, again: np.ndarray, seconds: np.ndarray
     ) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
         """Resharding and that of a recomputed reader together, and the parts if asked for."""
         if not seconds.any() and here.all():
             return None
         penalty = np.where(here, 0.0, np.inf)
         # Axes: stored layout, class of the producer's residency, wanted layout, reader's.
-        lines = (len(stored.layouts) * here.shape[0], len(wanted.layouts) * here.shape[1])
+        lines = tuple(np.multiply(seconds.shape, here.shape))
 
         def matrix(times: np.ndarray, penalty: np.ndarray) -> np.ndarray:
             both = seconds[:, None, :, None] * times + penalty[None, :, None, :]
@@ -124,47 +137,32 @@ class EdgeMatrices:
             parts = {"resharding": once, "recompute": matrix(again, free)}
         return matrix(1 + again, penalty), parts
 
-    def edge_into_copy(
-        self,
-        tail: int,
-        head: int,
-        stored: Side,
-        copy: CopyNode,
-        table: ReshardingTable,
-        trips: int,
-        *,
-        is_map: bool = False,
-    ) -> Edge:
+    def edge_into_copy(self, stored: Side, node: int, copy: CopyNode, operand: Operand) -> Edge:
         """From a producer to the copy: which options agree with the stored layout.
 
         A copy that is kept gives back what the reader pays for resharding.
         """
         allowed = copy.allowed_after(stored.layouts)
         lines = stored.lines([0] * len(stored.residencies))
-        parts, saved = {}, np.zeros(allowed.shape)
-        if copy.earlier is not None:
+        if copy.earlier is None:
+            costs, parts = np.where(allowed, 0.0, np.inf), {}
+        else:
             target = [copy.options[0].target]
-            seconds = trips * read_seconds(table, stored.layouts, target, is_map=is_map)
+            seconds = operand.trips * operand.seconds_once(stored.layouts, target)
             saved = np.where(copy.is_kept, seconds, 0.0)
-            if self._with_parts:
-                parts = {"resharding": np.where(allowed, -saved, np.inf)}
-        return Edge(tail, head, np.where(allowed, -saved, np.inf), parts, tail_class=lines)
+            costs = np.where(allowed, -saved, np.inf)
+            parts = {"resharding": costs} if self._with_parts else {}
+        return Edge(stored.node, node, costs, parts, tail_class=lines)
 
-    def edge_from_copy(self, tail: int, head: int, copy: CopyNode, wanted: Side) -> Edge:
+    def edge_from_copy(self, node: int, copy: CopyNode, wanted: Side) -> Edge:
         """From the copy to its reader: which options agree with what the reader expects."""
         times = list(dict.fromkeys(r.recompute_at for r in wanted.residencies))
         lines = wanted.lines([times.index(r.recompute_at) for r in wanted.residencies])
         allowed = copy.allowed_before(wanted.layouts, times)
-        return Edge(tail, head, np.where(allowed, 0.0, np.inf), head_class=lines)
+        return Edge(node, wanted.node, np.where(allowed, 0.0, np.inf), head_class=lines)
 
     def carried_edge(
-        self,
-        tail: int,
-        head: int,
-        kept: Side,
-        yielded: Side,
-        table: ReshardingTable,
-        trips: int,
+        self, kept: Side, yielded: Side, table: ReshardingTable, trips: int
     ) -> Edge | None:
         """From an argument to the unit whose result replaces it; None if all zero."""
         seconds = trips * table.seconds_matrix(yielded.layouts, kept.layouts).T
@@ -172,19 +170,7 @@ class EdgeMatrices:
             return None
         parts = {"resharding": seconds} if self._with_parts else {}
         tails, heads = (side.lines([0] * len(side.residencies)) for side in (kept, yielded))
-        return Edge(tail, head, seconds, parts, tails, heads)
-
-
-def read_seconds(
-    table: ReshardingTable,
-    stored: Sequence[TensorSharding],
-    wanted: Sequence[TensorSharding],
-    *,
-    is_map: bool,
-) -> np.ndarray:
-    """[stored, wanted] of bringing a value to one reader; see `EdgeMatrices.read_edge`."""
-    seconds = table.seconds_matrix(stored, wanted)
-    return np.where(table.is_cut(stored, wanted), 0.0, seconds) if is_map else seconds
+        return Edge(kept.node, yielded.node, seconds, parts, tails, heads)
 
 
 def _availability(producer: Sequence[Residency], reader: Sequence[Residency]) -> np.ndarray:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from kiwi.memory.runs import ScheduledRuns
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.edges import read_seconds
 from kiwi.problem.solved import Solved
 from kiwi.problem.unit_memory import unit_memory
 from kiwi.solver.schedule import Schedule
@@ -69,8 +68,7 @@ def read_resharding_seconds(solved: Solved) -> tuple[float, ...]:
     for unit, (strategy, _) in zip(units.units, solved.choices, strict=True):
         seconds = 0.0
         for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
-            table, stored = solved.problem.resharding_table(value), solved.layouts[value]
-            is_map = units.only_maps(unit, value)
-            seconds += float(read_seconds(table, [stored], [wanted], is_map=is_map)[0, 0])
+            operand = solved.problem.operand(unit, value)
+            seconds += float(operand.seconds_once([solved.layouts[value]], [wanted])[0, 0])
         found.append(units.operand_trips(unit) * seconds)
     return tuple(found)
