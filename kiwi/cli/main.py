@@ -57,29 +57,31 @@ def _parser() -> argparse.ArgumentParser:
         "4 other errors, 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"kiwi {VERSION}")
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--json", action="store_true", help="print JSON for machines")
-    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    commands_ = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_plan(commands_, common)
-    _add_explain(commands_, common)
-    _add_diff(commands_, common)
-    _add_sweep(commands_, common)
-    _add_verify(commands_, common)
-    _add_hardware(commands_, common)
-    _add_cluster(commands_, common)
-    _add_profile(commands_, common)
+    group = parser.add_subparsers(required=True, metavar="COMMAND")
+    for run, text, add in (
+        (commands.plan, "plan a function of a file", _add_plan),
+        (commands.explain, "show a plan, or one operator", _add_explain),
+        (commands.diff, "compare two plans", _add_diff),
+        (commands.sweep, "plan for several meshes and budgets", _add_sweep),
+        (commands.verify, "compile a saved plan and check it", _add_verify),
+        (commands.hardware, "list the hardware catalogue", _add_hardware),
+        (cluster, "find the mesh whose axes have uniform links", _add_cluster),
+        (profile, "measure what planning a function needs to know", _add_profile),
+    ):
+        command = group.add_parser(run.__name__, help=text)
+        add(command)
+        command.add_argument("--json", action="store_true", help="print JSON for machines")
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        command.set_defaults(run=run)
     return parser
 
 
-def _add_plan(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
-    parser = group.add_parser("plan", parents=[common], help="plan a function of a file")
+def _add_plan(parser: argparse.ArgumentParser) -> None:
     _add_function(parser)
     _add_options(parser)
     _add_constraints(parser)
     parser.add_argument("--out", metavar="PLAN.json", help="save the plan")
     parser.add_argument("--report", metavar="PLAN.html", help="write the report")
-    parser.set_defaults(run=commands.plan)
 
 
 def _add_function(parser: argparse.ArgumentParser) -> None:
@@ -110,32 +112,28 @@ def _add_options(parser: argparse.ArgumentParser, verify: str = "cpu", **several
 
 
 def _add_constraints(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--pin",
-        metavar="PATTERN=SHARDING",
-        action="append",
-        default=[],
-        help="how arguments lie, e.g. 'params/**=x,-'; entries are mesh axes joined by +, - for "
-        "none, ? for open",
-    )
-    parser.add_argument(
-        "--forbid-replicated",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="arguments of which every device holds a part only, e.g. 'params/**'",
-    )
-    parser.add_argument(
-        "--on-host",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="arguments in host memory, e.g. 'state/opt_state/**'; with --verify none",
-    )
+    for flag, metavar, text in (
+        (
+            "--pin",
+            "PATTERN=SHARDING",
+            "how arguments lie, e.g. 'params/**=x,-'; entries are mesh axes joined by +, - for "
+            "none, ? for open",
+        ),
+        (
+            "--forbid-replicated",
+            "PATTERN",
+            "arguments of which every device holds a part only, e.g. 'params/**'",
+        ),
+        (
+            "--on-host",
+            "PATTERN",
+            "arguments in host memory, e.g. 'state/opt_state/**'; with --verify none",
+        ),
+    ):
+        parser.add_argument(flag, metavar=metavar, action="append", default=[], help=text)
 
 
-def _add_explain(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
-    parser = group.add_parser("explain", parents=[common], help="show a plan, or one operator")
+def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN.json")
     parser.add_argument("--op", metavar="NAME", help="index, opcode, name scope or file.py:line")
     parser.add_argument(
@@ -146,57 +144,41 @@ def _add_explain(group: "argparse._SubParsersAction", common: argparse.ArgumentP
     parser.add_argument("--args", metavar="NAME", default="make_args")
     parser.add_argument("--forced", type=int, default=3, help="how many alternatives to force (3)")
     parser.add_argument("--time-limit", type=float, metavar="SECONDS", default=10.0)
-    parser.set_defaults(run=commands.explain)
 
 
-def _add_diff(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
-    parser = group.add_parser("diff", parents=[common], help="compare two plans")
+def _add_diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", metavar="A.json")
     parser.add_argument("second", metavar="B.json")
-    parser.set_defaults(run=commands.diff)
 
 
-def _add_sweep(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
-    parser = group.add_parser("sweep", parents=[common], help="plan for several meshes and budgets")
+def _add_sweep(parser: argparse.ArgumentParser) -> None:
     _add_function(parser)
     _add_options(parser, verify="none", action="append", required=True)
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
     parser.add_argument("--out", metavar="SWEEP.json", help="save the table")
     parser.add_argument("--report", metavar="SWEEP.html", help="report of the fastest plan")
-    parser.set_defaults(run=commands.sweep)
 
 
-def _add_verify(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
-    parser = group.add_parser("verify", parents=[common], help="compile a saved plan and check it")
+def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN.json")
     parser.add_argument("function", metavar="FILE.py:FUNCTION")
     parser.add_argument("--args", metavar="NAME", default="make_args")
     parser.add_argument("--target", default="cpu", help="what to compile for (cpu)")
-    parser.set_defaults(run=commands.verify)
 
 
-def _add_hardware(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
-    parser = group.add_parser("hardware", parents=[common], help="list the hardware catalogue")
+def _add_hardware(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="one entry, with its sources")
-    parser.set_defaults(run=commands.hardware)
 
 
-def _add_cluster(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
-    parser = group.add_parser(
-        "cluster", parents=[common], help="find the mesh whose axes have uniform links"
-    )
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="CLUSTER.json", help="default: measure now")
     parser.add_argument(
         "--mesh", type=mesh_of_text, help="assign to this mesh, e.g. 2,4 (the best)"
     )
     parser.add_argument("--out", metavar="CLUSTER.json", help="save the measurements")
-    parser.set_defaults(run=cluster)
 
 
-def _add_profile(group: "argparse._SubParsersAction", common: argparse.ArgumentParser) -> None:
-    parser = group.add_parser(
-        "profile", parents=[common], help="measure what planning a function needs to know"
-    )
+def _add_profile(parser: argparse.ArgumentParser) -> None:
     _add_function(parser)
     parser.add_argument(
         "--mesh", type=mesh_of_text, required=True, help="attached devices, e.g. 2,4"
@@ -208,7 +190,6 @@ def _add_profile(group: "argparse._SubParsersAction", common: argparse.ArgumentP
     parser.add_argument(
         "--cpu-devices", type=int, metavar="N", help="measure N virtual CPU devices"
     )
-    parser.set_defaults(run=profile)
 
 
 if __name__ == "__main__":
