@@ -20,7 +20,10 @@ def profile(arguments: argparse.Namespace, output: Output) -> bool:
     if arguments.cpu_devices is not None:
         use_cpu_devices(arguments.cpu_devices)
     user = load(arguments.function, arguments.args)
-    before = _entries(ProfileTable.load(arguments.out)) if Path(arguments.out).exists() else 0
+    before = 0
+    if Path(arguments.out).exists():
+        known = ProfileTable.load(arguments.out)
+        before = len(known.operators) + len(known.collectives)
     try:
         with output.progress(total=1) as bar:
             bar.say("tracing")
@@ -57,10 +60,6 @@ def _check_path(path: str) -> None:
         )
 
 
-def _entries(table: ProfileTable) -> int:
-    return len(table.operators) + len(table.collectives)
-
-
 def _report(path: str, table: ProfileTable, before: int, output: Output) -> None:
     data = {
         "path": path,
@@ -82,14 +81,10 @@ def _report(path: str, table: ProfileTable, before: int, output: Output) -> None
 
 def _reporter(bar: Bar) -> Callable[[Progress], None]:
     def report(progress: Progress) -> None:
-        left = _left(progress.seconds_left)
+        seconds, left = progress.seconds_left, ""
+        if math.isfinite(seconds):
+            left = f", {seconds / 60:.0f} min left" if seconds > 90 else f", {seconds:.0f} s left"
         bar.say(f"{progress.done} of {progress.total}{left}: {progress.what[:60]}")
         bar.set(progress.done, progress.total)
 
     return report
-
-
-def _left(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return ""
-    return f", {seconds / 60:.0f} min left" if seconds > 90 else f", {seconds:.0f} s left"

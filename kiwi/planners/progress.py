@@ -30,19 +30,8 @@ class ProgressLog:
         last = self._entries[-1] if self._entries else None
         if last is not None and progress.seconds + self._base_seconds < last.seconds:
             self._base_seconds = last.seconds
-        if last is None or len(self._entries) < MOST_ENTRIES or _improves(progress, last):
+        is_new = last is None or progress.objective != last.objective
+        if is_new or len(self._entries) < MOST_ENTRIES:
             seconds = self._base_seconds + progress.seconds
-            self._entries.append(
-                Progress(
-                    seconds,
-                    progress.objective,
-                    progress.bound,
-                    progress.peak_bytes,
-                    progress.solver,
-                    progress.iterations,
-                )
-            )
-
-
-def _improves(progress: Progress, last: Progress) -> bool:
-    return progress.objective != last.objective
+            found = progress.objective, progress.bound, progress.peak_bytes, progress.solver
+            self._entries.append(Progress(seconds, *found, progress.iterations))

@@ -139,32 +139,31 @@ class Named(Mark):
 
 
 def _evaluator(eqn: Any) -> Evaluate:
-    variables = tuple(dict.fromkeys(v for v in eqn.invars if not isinstance(v, jex.Literal)))
-    outputs = kept_outputs(eqn)
-    names = tuple("" for _ in variables), tuple("" for _ in outputs)
+    variables, outputs = _variables(eqn), kept_outputs(eqn)
+    names = ("",) * len(variables), ("",) * len(outputs)
     debug_info = jex.DebugInfo("kiwi", eqn.primitive.name, *names)
     jaxpr = jex.Jaxpr((), variables, outputs, (eqn,), eqn.effects, debug_info)
     return jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, ()))
 
 
-def _is_inexact(x: Any) -> bool:
-    return jax.numpy.issubdtype(jax.typeof(x).dtype, jax.numpy.inexact)
-
-
 def _derivative_reads_result(eqn: Any, evaluate: Evaluate) -> bool:
     """Whether the derivative of an equation is computed from its result."""
-    variables = dict.fromkeys(v for v in eqn.invars if not isinstance(v, jex.Literal))
-    operands = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in variables]
+    operands = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in _variables(eqn)]
     live = [k for k, x in enumerate(operands) if jax.numpy.issubdtype(x.dtype, jax.numpy.inexact)]
     if not live:
         return False
     closed, count = _derivative(evaluate, operands, [operands[k] for k in live], live)
-    results = {v for v in closed.jaxpr.outvars[:count] if not isinstance(v, jex.Literal)}
+    results = set(filter(_is_variable, closed.jaxpr.outvars[:count]))
     return any(v in results for e in closed.jaxpr.eqns for v in e.invars if _is_variable(v))
 
 
 def _is_variable(atom: Any) -> bool:
     return not isinstance(atom, jex.Literal)
+
+
+def _variables(eqn: Any) -> tuple[Any, ...]:
+    """What an equation reads, each once."""
+    return tuple(dict.fromkeys(filter(_is_variable, eqn.invars)))
 
 
 def _derivative(
@@ -208,7 +207,8 @@ def _derived_from_name(evaluate: Evaluate, name: str) -> Evaluate:
 
 
 def _moves(tangent: Any) -> bool:
-    return not isinstance(tangent, SymbolicZero) and _is_inexact(tangent)
+    is_zero = isinstance(tangent, SymbolicZero)
+    return not is_zero and jax.numpy.issubdtype(jax.typeof(tangent).dtype, jax.numpy.inexact)
 
 
 def _with_names(closed: Any, leaves: Sequence[Any], results: frozenset[Any], name: str) -> Any:

@@ -157,9 +157,8 @@ def _is_box(node: Any) -> bool:
 
 
 def _given_names(plan: PlanRecord, logical_axes: Any) -> list[Any]:
-    _, kwargs = jax.tree.unflatten(plan.trees.in_tree, range(plan.trees.in_tree.num_leaves))
-    full = logical_axes if kwargs else (logical_axes, {})
     shell = jax.tree.unflatten(plan.trees.in_tree, range(plan.trees.in_tree.num_leaves))
+    full = logical_axes if shell[1] else (logical_axes, {})
     try:
         spread = jax.tree_util.tree_broadcast(full, shell, is_leaf=_are_names)
     except ValueError as error:
