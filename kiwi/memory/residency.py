@@ -11,11 +11,21 @@ Times are unit indices. A *late* reader is one behind the forward pass. A forwar
 
 All other units have the only option keep(last reader). A unit outside of a loop that runs again
 for a reader in the loop runs before it.
+
+Or a rule says what is recomputed, before anything is sharded: every unit then has one option. With
+R the units that the rule recomputes, and H(u) the time at which u of R runs again,
+
+1. H(u) is the earliest of u's own first reader behind the forward pass and of H(v) of its
+   readers v in R: as late as possible, and once only. A unit of a loop's body runs again in the
+   body of the loop that reads it; one outside of that loop before it.
+2. A unit outside R is kept until its last reader, or until the last H(v) of its readers in R.
+3. A unit that nothing reads behind the forward pass, itself or through R, is not run again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
+from kiwi.hlo.graph import Phase
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 
@@ -142,3 +152,41 @@ def _unit_residency(
             base = last if is_read_late else at
             options += [Residency(at, end) for end in (base, *consumer_times) if end >= base]
     return with_life(units, unit, options)
+
+
+def rewritten(units: UnitGraph, recomputed: Set[int]) -> tuple[UnitResidency, ...]:
+    """The only residency of every unit, in order; `recomputed` are indices of units.
+
+    Units that cannot be recomputed, are results of the function or lie behind the forward pass
+    are kept whatever the rule says.
+    """
+    again = _times_of_rule(units, {u for u in recomputed if may_run_again(units, units.units[u])})
+    return tuple(_residency_by_rule(units, unit, again) for unit in units.units)
+
+
+def may_run_again(units: UnitGraph, unit: Unit) -> bool:
+    """Whether a rule may have the unit run a second time."""
+    return unit.phase is Phase.FORWARD and may_be_recomputed(units, unit)
+
+
+def _times_of_rule(units: UnitGraph, recomputed: Set[int]) -> dict[int, int]:
+    """H(u) of the units that run again by a rule. Readers come behind what they read."""
+    found: dict[int, int] = {}
+    for unit in reversed(units.units):
+        if unit.index not in recomputed:
+            continue
+        uses = units.uses[unit.index]
+        times = [u.time for u in uses if u.is_late]
+        times += [found[u.reader] for u in uses if u.reader in found]
+        if times:
+            found[unit.index] = min(units.entry(unit.loop, time) for time in times)
+    return found
+
+
+def _residency_by_rule(units: UnitGraph, unit: Unit, again: dict[int, int]) -> UnitResidency:
+    uses, at = units.uses[unit.index], again.get(unit.index)
+    lasts = [u.time for u in uses if u.is_late]
+    lasts += [again[u.reader] for u in uses if u.reader in again]
+    # A recomputed value is held again only for late readers and those that run again.
+    end = max(lasts if at is not None else [last_use(units, unit), *lasts])
+    return with_life(units, unit, [Residency(at, end)])

@@ -10,7 +10,7 @@
   is as many times larger as there are devices; then what it computes again is sharded. So do
   systems that run the two passes one after the other (Liu et al. 2023).
 
-A rule says which units run again; each runs as late as it can (`kiwi.problem.fixed_recomputation`).
+A rule says which units run again; each runs as late as it can (`kiwi.memory.residency`).
 Sharding is then chosen under the memory limit by the same solver as for "alpa".
 """
 
@@ -23,11 +23,11 @@ from kiwi.errors import InfeasibleBudgetError, InvalidFunctionError
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
+from kiwi.memory.residency import may_run_again
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.problem.build import Fixed
-from kiwi.problem.fixed_recomputation import may_run_again
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kiwi.memory.timeline import Buffer, Timeline
-from kiwi.problem.predicted_collectives import predicted_uses
+from kiwi.problem.predicted_collectives import predicted_uses, time_shares
 from kiwi.problem.scheduled import Scheduled, again_seconds, scheduled
 from kiwi.problem.solved import Solved
-from kiwi.problem.time_provenance import time_shares
 from kiwi.solver import Evaluation, evaluate
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.read.collectives import AxisUse, CollectiveUse, by_kind
@@ -23,8 +22,8 @@ class Estimate:
     of time of which unit u has `times[u]` (u itself where `times` is empty).
     `peak_bytes` is what XLA's heap needs for them (`kiwi.memory.heap`), a little more.
     `collective_uses` by kind and mesh axes, as in `CompiledProgram`. `time_shares`: which share of
-    the time was measured, and so on, see `kiwi.problem.time_provenance`; empty where it is not
-    known.
+    the time was measured, and so on, see `kiwi.problem.predicted_collectives`; empty where it is
+    not known.
     """
 
     step_seconds: float

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from kiwi.plans.breakdown import PARTS
 from kiwi.plans.decision import Decision
 from kiwi.plans.record import PlanRecord
-from kiwi.problem.time_provenance import describe
+from kiwi.problem.predicted_collectives import describe
 from kiwi.sizes import format_bytes, format_seconds
 from kiwi.xla.read.collectives import COLLECTIVE_KINDS
 

@@ -30,7 +30,13 @@ from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs, runs_of
-from kiwi.memory.residency import Residency, UnitResidency, residencies, with_offered
+from kiwi.memory.residency import (
+    Residency,
+    UnitResidency,
+    residencies,
+    rewritten,
+    with_offered,
+)
 from kiwi.memory.timeline import Buffer
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
 from kiwi.problem.copies import (
@@ -42,7 +48,6 @@ from kiwi.problem.copies import (
     that_keeps,
 )
 from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
-from kiwi.problem.fixed_recomputation import rewritten
 from kiwi.problem.pins import Pins
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable

@@ -1,9 +1,11 @@
-"""The collectives that a plan foresees, and those of the compiled program that it does not."""
+"""The collectives that a plan foresees, and those of the compiled program that it does not; which
+share of the predicted time was measured, and which follows from what."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from kiwi.mesh import KINDS, TensorSharding
+from kiwi.mesh import KINDS, SLICE, Provenance, TensorSharding, collective
+from kiwi.mesh.moves import slice_price
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved
 from kiwi.xla.read.collectives import AxisUse, axis_uses
@@ -41,8 +43,8 @@ def _of_units(solved: Solved, once_per_layout: bool) -> Iterator[_Found]:
     for unit, (strategy, _) in zip(planning.units.units, solved.choices, strict=True):
         runs = solved.runs[unit.index]
         times = planning.units.trips(unit) * runs
-        for collective in strategy.collectives:
-            yield collective.kind, collective.axes, collective.bytes, times
+        for each in strategy.collectives:
+            yield each.kind, each.axes, each.bytes, times
         pairs = zip(unit.rule.reads, strategy.reads, strict=True)
         for read, ((value, _), wanted) in enumerate(pairs):
             key = (value, wanted, unit.loop)
@@ -98,3 +100,32 @@ def unforeseen(predicted: Sequence[AxisUse], compiled: Sequence[AxisUse]) -> tup
         if size > least:
             excess.append(replace(use, count=count, bytes=size))
     return axis_uses(excess)
+
+
+def time_shares(solved: Solved) -> Mapping[str, float]:
+    """The share of computing, communication and resharding seconds by `Provenance` value; they
+    sum to 1."""
+    seconds = dict.fromkeys((p.value for p in Provenance), 0.0)
+    for provenance, amount in _amounts(solved):
+        seconds[provenance.value] += amount
+    total = sum(seconds.values())
+    return {name: amount / total for name, amount in seconds.items() if amount > 0}
+
+
+def describe(shares: Mapping[str, float]) -> str:
+    """A line such as "81% measured, 19% analytic"; empty without shares."""
+    order = (p.value for p in Provenance)
+    return ", ".join(f"{shares[name]:.0%} {name}" for name in order if shares.get(name))
+
+
+def _amounts(solved: Solved) -> Iterator[tuple[Provenance, float]]:
+    mesh = solved.problem.mesh
+    for (strategy, _), times in zip(solved.choices, solved.runs, strict=True):
+        yield strategy.compute_provenance, times * strategy.compute_seconds
+    for kind, axes, size_bytes, times in predicted_moves(solved):
+        if kind in KINDS and axes:
+            found = collective(kind, mesh, axes, size_bytes)
+            yield found.provenance, times * found.seconds
+        elif kind == SLICE:
+            cut = slice_price(mesh, size_bytes)
+            yield cut.provenance, times * cut.seconds

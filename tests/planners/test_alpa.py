@@ -12,8 +12,8 @@ import kiwi
 from examples import encoder, gpt
 from kiwi.errors import InfeasibleBudgetError, InvalidFunctionError
 from kiwi.hlo.graph import Phase
+from kiwi.memory.residency import rewritten
 from kiwi.planners.alpa import RULE_BASED, attention_core
-from kiwi.problem.fixed_recomputation import rewritten
 from tests.helpers.planning import array, units_of
 
 MODELS = {"encoder": encoder, "gpt": gpt}

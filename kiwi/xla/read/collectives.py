@@ -3,7 +3,7 @@
 Replica groups come in three spellings: as lists of devices, `{{0,1},{2,3}}`; as an iota,
 `[2,4]<=[4,2]T(1,0)` (XLA's `IotaReplicaGroupList`: 0, 1, ... in the shape on the right,
 transposed, read as the shape on the left, one group a row); and as axes of a mesh of XLA's own
-(`kiwi.xla.read.named_meshes`), `mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}`, with the
+(`kiwi.xla.read.device_lists`), `mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}`, with the
 devices 0, 1, ... where none are listed. A permutation lists pairs of devices.
 
 What axes of *our* mesh a collective runs along follows from its groups: those are compared with
@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiwi.xla.read.integer_lists import IOTA, integers, iota
-from kiwi.xla.read.named_meshes import axis_parts, mesh_sizes
+from kiwi.xla.read.device_lists import IOTA, axis_parts, integers, iota, mesh_sizes
 from kiwi.xla.read.trip_counts import lines_with_runs
 
 COLLECTIVE_KINDS = (
