@@ -98,10 +98,8 @@ class Dataflow:
 def dataflow(
     units: UnitGraph, steps: Sequence[int], kept_copies: Set[tuple[int, int]] = frozenset()
 ) -> Dataflow:
-    """Follows every value from its latest computation to its readers.
-
-    `kept_copies`: the operands that are an earlier reader's copy instead, see `Execution`.
-    """
+    """Follows every value from its latest computation to its readers. `kept_copies`: the operands
+    that are an earlier reader's copy instead, see `Execution`."""
     computed: dict[int, int] = {}
     source: list[dict[int, int]] = []
     seen: set[int] = set()

@@ -94,10 +94,8 @@ class Assignment:
 
 
 def best_assignment(cluster: Cluster, shape: Sequence[int] | None = None) -> Assignment:
-    """The best assignment to a mesh of `shape`, or of the best shape.
-
-    **Raises:** `InvalidMeshError` if the shape has another number of devices than the cluster.
-    """
+    """The best assignment to a mesh of `shape`, or of the best shape; raises `InvalidMeshError` if
+    the shape has another number of devices than the cluster."""
     if shape is not None:
         return _assign(cluster, _check_shape(cluster, shape))
     found = [_assign(cluster, candidate) for candidate in _shapes(cluster.size)]

@@ -171,10 +171,8 @@ def _slices(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
 
 
 def _permutes(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
-    """All pairs where every dimension of the target has a multiple of the source's pieces.
-
-    Some devices already hold what they need; the time is that of the others.
-    """
+    """All pairs where every dimension of the target has a multiple of the source's pieces. Some
+    devices already hold what they need; the time is that of the others."""
     by_shards: dict[_Shape, list[TensorSharding]] = defaultdict(list)
     for state in states:
         by_shards[state.dim_shards(mesh_shape)].append(state)

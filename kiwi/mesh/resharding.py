@@ -119,10 +119,8 @@ class ReshardingTable:
         return np.array([[refines(target, source) for target in targets] for source in sources])
 
     def path(self, source: TensorSharding, target: TensorSharding) -> tuple[ReshardingStep, ...]:
-        """The moves of the cheapest chain, empty if nothing is to be done.
-
-        Shardings along it are written without axes of size 1.
-        """
+        """The moves of the cheapest chain, empty if nothing is to be done. Shardings along it are
+        written without axes of size 1."""
         steps: list[ReshardingStep] = []
         state, goal = self._state(source), self._state(target)
         while state != goal:
@@ -134,10 +132,8 @@ class ReshardingTable:
     def waypoints(
         self, source: TensorSharding, target: TensorSharding
     ) -> tuple[TensorSharding, ...]:
-        """The shardings between `source` and `target` on the cheapest chain, often none.
-
-        A `with_sharding_constraint` for each makes XLA take this chain and no other.
-        """
+        """The shardings between `source` and `target` on the cheapest chain, often none. A
+        `with_sharding_constraint` for each makes XLA take this chain and no other."""
         return tuple(step.result for step in self.path(source, target)[:-1])
 
     def _step(self, state: int, following: int) -> ReshardingStep:
@@ -162,10 +158,8 @@ class ReshardingTable:
 
 @dataclass(frozen=True, eq=False)
 class _Paths:
-    """Shortest paths between all states of `graph`.
-
-    `seconds[i, j]` is the length of the path, `first_hop[i, j]` the state after i on it.
-    """
+    """Shortest paths between all states of `graph`. `seconds[i, j]` is the length of the path,
+    `first_hop[i, j]` the state after i on it."""
 
     graph: MoveGraph
     seconds: np.ndarray

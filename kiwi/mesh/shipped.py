@@ -32,10 +32,8 @@ def table_names() -> list[str]:
 
 
 def table_named(name: str) -> ProfileTable:
-    """The table that comes with Kiwi, or that of the catalogue's entry without measurements.
-
-    **Raises:** `UnknownProfileError` if there is neither.
-    """
+    """The table that comes with Kiwi, or that of the catalogue's entry without measurements; raises
+    `UnknownProfileError` if there is neither."""
     if name in shipped_names():
         with resources.as_file(_folder() / f"{name}.json") as path:
             return replace(ProfileTable.load(path), loaded_from=name)
@@ -50,20 +48,16 @@ def table_named(name: str) -> ProfileTable:
 
 
 def find_table(name: str | Path) -> ProfileTable:
-    """A saved table by its path (a `Path`, or a text that ends with ".json"), or one by name.
-
-    **Raises:** `ProfileFileError`, `UnknownProfileError`.
-    """
+    """A saved table by its path (a `Path`, or a text that ends with ".json"), or one by name;
+    raises `ProfileFileError`, `UnknownProfileError`."""
     if isinstance(name, Path) or str(name).endswith(".json"):
         return ProfileTable.load(name)
     return table_named(name)
 
 
 def write_analytic(folder: Path) -> None:
-    """Writes the tables of the catalogue's GPUs.
-
-    **Raises:** `ProfileFileError` if they cannot be written.
-    """
+    """Writes the tables of the catalogue's GPUs; raises `ProfileFileError` if they cannot be
+    written."""
     for name, entry in CATALOGUE.items():
         if entry.platform == "gpu":
             ProfileTable(entry).save(folder / f"{name}.json")

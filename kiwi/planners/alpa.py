@@ -51,10 +51,8 @@ def all_but_matmuls(units: UnitGraph, _: int, __: Settings) -> frozenset[int]:
 
 
 def attention_core(units: UnitGraph, _: int, __: Settings) -> frozenset[int]:
-    """Units on a way from scores through a softmax to the mixed values, without the latter.
-
-    **Raises:** `InvalidFunctionError` if there is none.
-    """
+    """Units on a way from scores through a softmax to the mixed values, without the latter; raises
+    `InvalidFunctionError` if there is none."""
     batched = frozenset(u.index for u in units.units if _has_batched_matmul(units, u))
     before, behind = _neighbours(units)
     found: set[int] = set()
@@ -75,10 +73,8 @@ def attention_core(units: UnitGraph, _: int, __: Settings) -> frozenset[int]:
 
 
 def rematerialised_first(units: UnitGraph, budget_bytes: int, settings: Settings) -> frozenset[int]:
-    """What a schedule for one device runs twice, under the budget of all devices together.
-
-    **Raises:** `InfeasibleBudgetError` if there is no such schedule.
-    """
+    """What a schedule for one device runs twice, under the budget of all devices together; raises
+    `InfeasibleBudgetError` if there is no such schedule."""
     devices = settings.mesh.size
     try:
         result = solve(

@@ -68,10 +68,8 @@ class Planner(ABC):
         """
 
     def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> Start | None:
-        """What plans for budgets from `budget_bytes` on share; None if that is nothing.
-
-        The smallest budget's problem has the most copies of operands: it serves all budgets.
-        """
+        """What plans for budgets from `budget_bytes` on share; None if that is nothing. The
+        smallest budget's problem has the most copies of operands: it serves all budgets."""
         return Start(self.formulate(step, budget_bytes, settings))
 
     def check(self, mesh: DeviceMesh) -> None:
@@ -192,10 +190,8 @@ class Planner(ABC):
 def _pinned_arguments(
     program: Program, pins: Pins, given: dict[int, TensorSharding], mesh: DeviceMesh
 ) -> dict[int, TensorSharding]:
-    """The arguments whose shardings pins leave no choice.
-
-    **Raises:** `ShardingConflictError` if `in_shardings` says otherwise.
-    """
+    """The arguments whose shardings pins leave no choice; raises `ShardingConflictError` if
+    `in_shardings` says otherwise."""
     found = {}
     for value in set(pins.values) & set(program.arguments):
         shape = program.values[value].shape

@@ -39,10 +39,8 @@ def trace_call(
     open_loops: bool = False,
     on_host: OnHost | None = None,
 ) -> Traced:
-    """Traces and lowers a call.
-
-    Which results lie in host memory is known from the program, which is then traced again.
-    """
+    """Traces and lowers a call. Which results lie in host memory is known from the program, which
+    is then traced again."""
     on_host = on_host or OnHost()
     traced = functools.partial(_traced, call, keep_checkpoints, open_loops)
     if on_host.results is not None:

@@ -8,10 +8,8 @@ MOST_ENTRIES = 2000
 
 
 class ProgressLog:
-    """Collects the solver's states and passes them on.
-
-    A plan that is tightened is solved several times; `seconds` then run on from solve to solve.
-    """
+    """Collects the solver's states and passes them on. A plan that is tightened is solved several
+    times; `seconds` then run on from solve to solve."""
 
     def __init__(self, pass_on: OnProgress | None) -> None:
         self._pass_on = pass_on

@@ -16,10 +16,8 @@ PLANNERS: dict[str, Planner] = {}
 
 
 def register(planner: Planner) -> None:
-    """Adds a planner, which is then found by its name.
-
-    **Raises:** `InvalidArgumentError` if there is one of that name.
-    """
+    """Adds a planner, which is then found by its name; raises `InvalidArgumentError` if there is
+    one of that name."""
     if planner.name in PLANNERS:
         raise InvalidArgumentError(
             f"There is a planner {planner.name!r} already.", suggestion="Another name."
@@ -28,10 +26,7 @@ def register(planner: Planner) -> None:
 
 
 def planner_named(name: str) -> Planner:
-    """The planner of a name.
-
-    **Raises:** `UnknownPlannerError`, which lists all.
-    """
+    """The planner of a name; raises `UnknownPlannerError`, which lists all."""
     if name not in PLANNERS:
         known = ", ".join(repr(n) for n in PLANNERS)
         raise UnknownPlannerError(f"There is no planner {name!r}.", suggestion=f"One of {known}.")

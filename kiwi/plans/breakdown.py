@@ -134,9 +134,7 @@ def build_breakdown(solved: Solved) -> CostBreakdown:
 
 def _seconds(restricted: PlanningProblem) -> list[dict[str, float]]:
     """Per node its own parts, and those of the edges that lead into it; a copy's are its reader's.
-
-    What a kept copy saves is the reader's resharding, which the edge from the producer prices.
-    """
+    What a kept copy saves is the reader's resharding, which the edge from the producer prices."""
     found = []
     first = len(restricted.sources)
     behind = first + len(restricted.unit_nodes)

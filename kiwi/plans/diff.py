@@ -37,10 +37,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class PlanDifference:
-    """Two plans side by side: totals (name, first, second) and what differs.
-
-    `same` says that they decide the same for the same function.
-    """
+    """Two plans side by side: totals (name, first, second) and what differs. `same` says that they
+    decide the same for the same function."""
 
     totals: tuple[tuple[str, float | None, float | None], ...]
     differences: tuple[Difference, ...]

@@ -63,10 +63,8 @@ def dump(document: Document) -> bytes:
 
 
 def write(document: Document, path: str | Path) -> None:
-    """Writes a plan file; an existing one is replaced once the new one is complete.
-
-    **Raises:** `PlanFileError` if the file cannot be written.
-    """
+    """Writes a plan file; an existing one is replaced once the new one is complete. Raises
+    `PlanFileError` if the file cannot be written."""
     FORMAT.write(dump(document), path)
 
 

@@ -43,10 +43,8 @@ class EquationLine:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Of a program: `structure` and `values` are SHA-256 digests.
-
-    `literals[k]` are the values of the k-th equation's literals.
-    """
+    """Of a program: `structure` and `values` are SHA-256 digests. `literals[k]` are the values of
+    the k-th equation's literals."""
 
     structure: str
     values: str
@@ -78,10 +76,8 @@ def fingerprint(program: Program) -> Fingerprint:
 
 
 def identities(lines: Sequence[EquationLine]) -> list[str]:
-    """One name for each equation, unique and equal in every process: `dot_general:5f0c…#3`.
-
-    The primitive, a digest of its line without operands, and how often that occurred before.
-    """
+    """One name for each equation, unique and equal in every process: `dot_general:5f0c…#3`. The
+    primitive, a digest of its line without operands, and how often that occurred before."""
     seen: dict[str, int] = {}
     found = []
     for line in lines:

@@ -30,10 +30,8 @@ _DERIVED: dict[type, tuple[str, ...]] = {
 
 @functools.lru_cache(maxsize=8)
 def plan_converter(axis_names: tuple[str, ...]) -> cattrs.Converter:
-    """A converter for the parts of a plan on a mesh with these axes.
-
-    Keys that are no fields are ignored: a file of an older Kiwi may have them.
-    """
+    """A converter for the parts of a plan on a mesh with these axes. Keys that are no fields are
+    ignored: a file of an older Kiwi may have them."""
     found, names = converter(forbid_extra_keys=False), axis_names
     for kind, derived in _DERIVED.items():
         omitted: Any = {name: override(omit=True) for name in derived}

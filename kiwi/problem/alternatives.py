@@ -55,9 +55,7 @@ def local_alternatives(
 
 def local_costs(planning: PlanningProblem, solution: Sequence[int]) -> list[np.ndarray]:
     """For each node the cost of every option, its edges to neighbours' chosen options included.
-
-    Infinite where a neighbour's choice forbids the option.
-    """
+    Infinite where a neighbour's choice forbids the option."""
     problem = planning.problem
     fixed = len(planning.sources) + len(planning.unit_nodes)
     costs = [np.array(node.costs) for node in problem.nodes]

@@ -157,10 +157,8 @@ class OfferedOptions:
 
 @dataclass(frozen=True, eq=False)
 class PlanningProblem(OfferedOptions):
-    """A `Problem` together with what its nodes and options mean.
-
-    The problem's nodes are `sources`, then `unit_nodes`, then `copies`.
-    """
+    """A `Problem` together with what its nodes and options mean. The problem's nodes are `sources`,
+    then `unit_nodes`, then `copies`."""
 
     copies: tuple[CopyNode, ...]
     problem: Problem
@@ -330,10 +328,8 @@ class _Builder:
         )
 
     def _find_copies(self, least: float) -> Iterator[CopyNode]:
-        """One node per read that may be resharded.
-
-        Copies of fewer bytes than `least` are negligible, and left out where none is kept.
-        """
+        """One node per read that may be resharded. Copies of fewer bytes than `least` are
+        negligible, and left out where none is kept."""
         for node in self._unit_nodes:
             unit = self._units.units[node.unit]
             transposes = self._rules.transposed_reads(self._units, unit, self._shape)

@@ -53,10 +53,8 @@ class Reading(Enum):
 
 @dataclass(frozen=True)
 class CopyOption:
-    """`target` is the layout read; `again_at` is None where nothing is recomputed.
-
-    `is_transposed`: the stored layout is one from which the reader transposes the copy.
-    """
+    """`target` is the layout read; `again_at` is None where nothing is recomputed. `is_transposed`:
+    the stored layout is one from which the reader transposes the copy."""
 
     target: TensorSharding
     reading: Reading
@@ -99,10 +97,8 @@ class CopyNode:
         copies: Sequence["CopyNode"],
         again: Sequence[int],
     ) -> tuple[Buffer, ...]:
-        """Memory of one option; `local_bytes` of a value in a layout.
-
-        `copies` are all nodes, `again` the points of time at which the reader is recomputed.
-        """
+        """Memory of one option; `local_bytes` of a value in a layout. `copies` are all nodes, `again`
+        the points of time at which the reader is recomputed."""
         if not option.is_copy:
             return ()
         maker, span = self.unit, ranges.operands_held(self.unit)
@@ -136,10 +132,8 @@ class CopyNode:
     def allowed_before(
         self, wanted: Sequence[TensorSharding], times: Sequence[int | None]
     ) -> np.ndarray:
-        """Boolean [options, wanted x times]: which agree with the reader's choice.
-
-        `times` are those at which the reader is recomputed, None where it is not.
-        """
+        """Boolean [options, wanted x times]: which agree with the reader's choice. `times` are
+        those at which the reader is recomputed, None where it is not."""
         index, targets = self._target_numbers()
         is_copy = np.array([o.is_copy for o in self.options])
         number_of_time = {time: k for k, time in enumerate(times)}
@@ -184,10 +178,8 @@ def copy_node(
     residencies: Sequence[Residency],
     transposes: Transposes = never,
 ) -> CopyNode | None:
-    """The node of one read; None where stored and expected layout can never differ.
-
-    `transposes` as in `CopyNode`.
-    """
+    """The node of one read; None where stored and expected layout can never differ. `transposes` as
+    in `CopyNode`."""
     targets, stored = sorted(set(wanted)), set(layouts)
     if len(targets) == 1 and stored == set(targets):
         return None

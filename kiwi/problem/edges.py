@@ -138,10 +138,8 @@ class EdgeMatrices:
         return matrix(1 + again, penalty), parts
 
     def edge_into_copy(self, stored: Side, node: int, copy: CopyNode, operand: Operand) -> Edge:
-        """From a producer to the copy: which options agree with the stored layout.
-
-        A copy that is kept gives back what the reader pays for resharding.
-        """
+        """From a producer to the copy: which options agree with the stored layout. A copy that is
+        kept gives back what the reader pays for resharding."""
         allowed = copy.allowed_after(stored.layouts)
         lines = stored.lines([0] * len(stored.residencies))
         if copy.earlier is None:

@@ -42,9 +42,7 @@ _KINDS = {
 @dataclass(frozen=True)
 class GivenLayouts:
     """The layouts of a unit's reads and results that the program fixes, and what it communicates.
-
-    `collectives` are those of one run, each with the seconds of all its repetitions.
-    """
+    `collectives` are those of one run, each with the seconds of all its repetitions."""
 
     reads: tuple[TensorSharding, ...]
     results: tuple[TensorSharding, ...]

@@ -88,9 +88,7 @@ def _resharding(
 
 def unforeseen(predicted: Sequence[AxisUse], compiled: Sequence[AxisUse]) -> tuple[AxisUse, ...]:
     """What the compiled program communicates beyond the plan, by kind and axes, largest first.
-
-    Excesses below `SLACK` of all planned bytes are left out.
-    """
+    Excesses below `SLACK` of all planned bytes are left out."""
     planned = {(use.kind, use.axes): use for use in predicted}
     least = SLACK * sum(use.bytes for use in planned.values())
     excess = []

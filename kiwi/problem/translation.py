@@ -34,10 +34,8 @@ class UnitChoice:
 
 @dataclass(frozen=True)
 class Choices:
-    """What a plan decides, in terms that all problems of a step on a mesh share.
-
-    `sources`: the sharding of each argument and constant.
-    """
+    """What a plan decides, in terms that all problems of a step on a mesh share. `sources`: the
+    sharding of each argument and constant."""
 
     sources: tuple[TensorSharding, ...]
     units: tuple[UnitChoice, ...]

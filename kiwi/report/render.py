@@ -33,10 +33,7 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def write_report(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Writes the report.
-
-    **Raises:** `InvalidArgumentError` if the file cannot be written.
-    """
+    """Writes the report; raises `InvalidArgumentError` if the file cannot be written."""
     try:
         Path(path).write_text(render(data), encoding="utf-8")
     except OSError as error:

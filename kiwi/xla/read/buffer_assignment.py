@@ -83,9 +83,7 @@ class CompiledMemory:
 @dataclass(frozen=True)
 class BufferSizes:
     """Bytes that a program allocates on one device, as `Compiled.memory_analysis()` names them.
-
-    What is aliased is an argument and an output in one.
-    """
+    What is aliased is an argument and an output in one."""
 
     argument_bytes: int
     output_bytes: int
@@ -281,10 +279,8 @@ def _temporaries(
 
 
 def _merged(members: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Of buffers in one place at one time, the earlier ends where the later begins.
-
-    The later one then holds the place for as long as any of them is alive.
-    """
+    """Of buffers in one place at one time, the earlier ends where the later begins. The later one
+    then holds the place for as long as any of them is alive."""
     cut: list[tuple[int, int, int, int]] = []
     for start, end, size, identity in members:
         if cut and start < cut[-1][1]:

@@ -67,10 +67,8 @@ class CollectiveUse:
 
 @dataclass(frozen=True)
 class AxisUse:
-    """The collectives of one kind along the same mesh axes.
-
-    `axes` are names in the order of the mesh; None where the groups follow no axes.
-    """
+    """The collectives of one kind along the same mesh axes. `axes` are names in the order of the
+    mesh; None where the groups follow no axes."""
 
     kind: str
     axes: tuple[str, ...] | None
@@ -124,10 +122,8 @@ def by_kind(uses: Sequence[AxisUse]) -> dict[str, CollectiveUse]:
 
 
 def replica_groups(line: str, device_count: int) -> Groups:
-    """The groups of devices of one instruction.
-
-    One of all devices where it names none; none where it names them in a way not known here.
-    """
+    """The groups of devices of one instruction. One of all devices where it names none; none where
+    it names them in a way not known here."""
     if "replica_groups=" not in line:
         return frozenset([frozenset(range(device_count))])
     for pattern, read in ((_IOTA, _iota_groups), (_MESH, _mesh_groups), (_LIST, _list_groups)):
@@ -213,10 +209,8 @@ def _buffer_bytes(kind: str, result_type: str, is_start: bool, line: str, device
 
 
 def _start_bytes(kind: str, arrays: Sequence[int]) -> int:
-    """The result of these starts is (operands..., results..., contexts...).
-
-    That of an all-reduce is its results alone.
-    """
+    """The result of these starts is (operands..., results..., contexts...). That of an all-reduce
+    is its results alone."""
     if kind == "collective-permute":
         return max(arrays, default=0)
     half = len(arrays) // 2

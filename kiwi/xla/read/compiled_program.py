@@ -54,10 +54,8 @@ class CompiledProgram:
 def read_compiled(
     compiled: Any, mesh: DeviceMesh, target: str, compile_seconds: float
 ) -> CompiledProgram:
-    """Reads a `jax.stages.Compiled` for devices in the order of `mesh`.
-
-    `peak_memory_in_bytes` leaves temporaries out on CPU, so the peak is summed here.
-    """
+    """Reads a `jax.stages.Compiled` for devices in the order of `mesh`. `peak_memory_in_bytes`
+    leaves temporaries out on CPU, so the peak is summed here."""
     stats = compiled.memory_analysis()
     sizes = BufferSizes(
         int(stats.argument_size_in_bytes),
@@ -77,9 +75,7 @@ def read_dump(
     other_memories: Mapping[int, str] = HOST_ONLY,
 ) -> CompiledProgram:
     """Reads what XLA has written of a program, for devices in the order of `mesh`.
-
-    `other_memories`: as of `Compiler`.
-    """
+    `other_memories`: as of `Compiler`."""
     memory = read_memory(dump.module, dump.assignment, other_memories)
     sizes = read_sizes(dump.assignment, other_memories)
     program = _program(dump.text, sizes, memory, mesh, target, compile_seconds)

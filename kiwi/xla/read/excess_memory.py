@@ -24,10 +24,8 @@ def unit_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
 
 
 def _centres(memory: CompiledMemory, unit_count: int) -> np.ndarray:
-    """For each unit the median position of its instructions, made to rise with the units.
-
-    A unit without instructions runs when the next one does.
-    """
+    """For each unit the median position of its instructions, made to rise with the units. A unit
+    without instructions runs when the next one does."""
     found = np.full(unit_count, float(len(memory.curve_bytes)))
     units = np.asarray(memory.units)
     for unit in np.unique(units[units >= 0]):
@@ -38,10 +36,8 @@ def _centres(memory: CompiledMemory, unit_count: int) -> np.ndarray:
 def excess(
     memory: CompiledMemory, predicted_bytes: Sequence[int], least_bytes: float = 0.0
 ) -> np.ndarray:
-    """For each unit the compiled bytes beyond the predicted ones, at least 0.
-
-    Units at which the compiled program holds less than `least_bytes` count as 0.
-    """
+    """For each unit the compiled bytes beyond the predicted ones, at least 0. Units at which the
+    compiled program holds less than `least_bytes` count as 0."""
     predicted = np.asarray(predicted_bytes, dtype=np.int64)
     compiled = unit_curve(memory, len(predicted))
     return np.where(compiled >= least_bytes, np.maximum(compiled - predicted, 0), 0)

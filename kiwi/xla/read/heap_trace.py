@@ -15,9 +15,7 @@ _ALLOC, _FREE, _SHARE = 0, 1, 2
 
 def traced_lives(assignment: Any, position: Mapping[str, int]) -> dict[int, tuple[int, int]]:
     """For each logical buffer in the assignment's traces its half-open range of positions.
-
-    `position` gives the place in the flattened schedule of each instruction, by name.
-    """
+    `position` gives the place in the flattened schedule of each instruction, by name."""
     lives: dict[int, tuple[int, int]] = {}
     for trace in assignment.heap_simulator_traces:
         lives.update(_lives_of(trace.events, position))

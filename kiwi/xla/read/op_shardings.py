@@ -37,10 +37,8 @@ _TILES = re.compile(r"devices=\[(?P<tiles>[\d,]+)\](?:<=" + IOTA + r"|(?P<device
 
 @dataclass(frozen=True)
 class ShardedInstruction:
-    """An instruction with one array as its result.
-
-    `position` is the number of a parameter, or the element that is taken of a tuple.
-    """
+    """An instruction with one array as its result. `position` is the number of a parameter, or the
+    element that is taken of a tuple."""
 
     opcode: str
     shape: tuple[int, ...]
@@ -127,9 +125,7 @@ def _devices(found: re.Match[str]) -> np.ndarray:
 
 def _axes_of(part: np.ndarray, mesh: DeviceMesh) -> tuple[int, ...] | None:
     """The mesh axes along which a dimension is cut, major first, from every device's part of it.
-
-    None where no sequence of whole axes cuts it so.
-    """
+    None where no sequence of whole axes cuts it so."""
     origin = (0,) * part.ndim
     steps = {}
     for axis in mesh.nontrivial_axes:

@@ -17,10 +17,8 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(?P<count>\d+)"\}')
 
 
 def lines_with_runs(hlo_text: str) -> Iterator[tuple[str, int, str]]:
-    """Each line of a module's text, with how often its instruction runs, and its computation.
-
-    Lines outside of any computation count once, and have none ("").
-    """
+    """Each line of a module's text, with how often its instruction runs, and its computation. Lines
+    outside of any computation count once, and have none ("")."""
     computations = _computations(hlo_text)
     runs = _runs(computations)
     for name, lines in computations:
