@@ -53,11 +53,7 @@ class Output:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
         quiet = self.json or not self._messages.is_terminal
         with Progress(
-            *columns,
-            TimeElapsedColumn(),
-            console=self._messages,
-            transient=True,
-            disable=quiet,
+            *columns, TimeElapsedColumn(), console=self._messages, transient=True, disable=quiet
         ) as progress:
             yield Bar(progress, progress.add_task("", total=total))
 

@@ -210,9 +210,7 @@ def _digits(mesh_shape: _Shape, sharding: TensorSharding) -> dict[int, tuple[int
     return digits
 
 
-def _suffixes(
-    sharding: TensorSharding,
-) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+def _suffixes(sharding: TensorSharding) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
     """Each dimension, cut before each of its axes: (dimension, axes kept, axes behind)."""
     for dim, axes in enumerate(sharding.dims):
         for cut in range(len(axes)):

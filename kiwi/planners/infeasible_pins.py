@@ -24,10 +24,7 @@ ANY_PLAN = 1.0
 
 
 def blamed(
-    error: InfeasibleBudgetError,
-    pins: Pins,
-    tools: Tools,
-    planned: Callable[[Tools], Plan],
+    error: InfeasibleBudgetError, pins: Pins, tools: Tools, planned: Callable[[Tools], Plan]
 ) -> InfeasibleBudgetError:
     """The error, with the pins that are to blame in its cause; `planned` plans with other tools."""
     # A budget that only compiled programs break is only met, or not, by compiled programs.

@@ -147,13 +147,7 @@ class Planner(ABC):
         replaced = step.replaced_arguments()
         carried = {p: argument for p, argument in replaced.items() if p not in results}
         fixed = Fixed(
-            arguments,
-            results,
-            carried,
-            compiler,
-            self.recomputes,
-            offered=offered,
-            pins=pins,
+            arguments, results, carried, compiler, self.recomputes, offered=offered, pins=pins
         )
         fixed = self.fix(fixed, step, budget_bytes, settings)
         return build_problem(step.units, mesh, fixed, budget_bytes)

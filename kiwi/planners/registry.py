@@ -44,8 +44,7 @@ for _planner in (
     Xla("xla", "nothing: values are sharded as XLA does by itself"),
     *RULE_BASED,
     TwoStage(
-        "two-stage",
-        "sharding for growing budgets, then recomputation by rotor (Liu et al., 2023)",
+        "two-stage", "sharding for growing budgets, then recomputation by rotor (Liu et al., 2023)"
     ),
     *PAPER_MODELS,
     *ONE_DEVICE_PLANNERS,

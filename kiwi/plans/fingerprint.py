@@ -89,9 +89,7 @@ def identities(lines: Sequence[EquationLine]) -> list[str]:
 
 
 def differences(
-    saved: Sequence[EquationLine],
-    saved_literals: Sequence[Sequence[str]],
-    found: Fingerprint,
+    saved: Sequence[EquationLine], saved_literals: Sequence[Sequence[str]], found: Fingerprint
 ) -> list[str]:
     """Sentences on how a function differs from the saved one, the first few."""
     sentences = []
@@ -120,9 +118,7 @@ def _difference(kind: str, was: Sequence[str], now: Sequence[str], place: int) -
 
 
 def _rewired(
-    saved: Sequence[EquationLine],
-    saved_literals: Sequence[Sequence[str]],
-    found: Fingerprint,
+    saved: Sequence[EquationLine], saved_literals: Sequence[Sequence[str]], found: Fingerprint
 ) -> list[str]:
     """Differences of operands, between equations that are otherwise the same."""
     sentences = []

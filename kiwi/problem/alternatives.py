@@ -31,9 +31,7 @@ class Alternative:
 
 
 def local_alternatives(
-    planning: PlanningProblem,
-    solution: Sequence[int],
-    restricted: PlanningProblem,
+    planning: PlanningProblem, solution: Sequence[int], restricted: PlanningProblem
 ) -> list[tuple[Alternative, ...]]:
     """For each unit its cheapest other options; those that neighbours forbid are left out.
 
@@ -102,11 +100,7 @@ def _peak_time(planning: PlanningProblem, solution: Sequence[int]) -> int:
 
 
 def _cheapest(
-    planning: PlanningProblem,
-    unit: int,
-    costs: np.ndarray,
-    solution: Sequence[int],
-    peak_time: int,
+    planning: PlanningProblem, unit: int, costs: np.ndarray, solution: Sequence[int], peak_time: int
 ) -> tuple[Alternative, ...]:
     """The cheapest options, one for each pair of layouts and time of recomputation."""
     node = planning.unit_nodes[unit]

@@ -28,10 +28,7 @@ _LEAST_PART = 1e-4
 
 
 def operator_point(
-    entry: OperatorEntry,
-    dtypes: Sequence[Any],
-    run: Callable[..., Any],
-    beside: Sequence[Any] = (),
+    entry: OperatorEntry, dtypes: Sequence[Any], run: Callable[..., Any], beside: Sequence[Any] = ()
 ) -> Point:
     """A library call or reduction, in the local shapes of some strategy.
 
