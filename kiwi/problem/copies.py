@@ -97,8 +97,8 @@ class CopyNode:
         copies: Sequence["CopyNode"],
         again: Sequence[int],
     ) -> tuple[Buffer, ...]:
-        """Memory of one option; `local_bytes` of a value in a layout. `copies` are all nodes, `again`
-        the points of time at which the reader is recomputed."""
+        """Memory of one option; `local_bytes` of a value in a layout. `copies` are all nodes,
+        `again` the points of time at which the reader is recomputed."""
         if not option.is_copy:
             return ()
         maker, span = self.unit, ranges.operands_held(self.unit)
