@@ -30,7 +30,7 @@ from kiwi.planners.planning import check_settings, make_plan, trace_call
 from kiwi.plans.dispatch import REFUSED, Dispatched
 from kiwi.plans.plan import Plan
 from kiwi.plans.processes import check_same_plan
-from kiwi.xla.compilers import prepared
+from kiwi.xla.compilers import prepared, resolved
 
 
 @shows_options(others=True)
@@ -124,8 +124,10 @@ class PlannedFunction:
 
     @functools.cached_property
     def settings(self) -> Settings:
-        """What plans are made for: the options, with the mesh and the budget in bytes."""
-        return self.options.settings(self._table)
+        """What plans are made for: the options, with mesh, budget in bytes, and compiler."""
+        found = self.options.settings(self._table)
+        verify, notes = resolved(found.verify, found.mesh.hardware)
+        return replace(found, verify=verify, notes=notes)
 
     def traced(self, *args: Any, **kwargs: Any) -> Traced:
         """The function traced and lowered for these arguments; cached."""

@@ -162,10 +162,11 @@ class SearchOptions:
     - `gap`: the search may end once the plan is proven to be this close to the best one,
       relative to its step time.
     - `seed`: same arguments, same seed, same plan, unless the time limit ended the search.
-    - `verify`: "cpu" compiles the planned step for virtual CPU devices ("cuda" for the
-      profile's GPUs, "tpu" for its TPUs, without one; "device" for the attached devices), fills
-      `Plan.compiled`, and plans again under a tighter limit while the compiled peak is over
-      the budget. None plans without compiling.
+    - `verify`: "cuda" compiles the planned step for the profile's GPUs and "tpu" for its TPUs,
+      without one, "cpu" for virtual CPU devices, "device" for the attached devices; "auto" takes
+      the profile's own compiler, or "cpu" where that is not installed. It fills `Plan.compiled`,
+      and Kiwi plans again under a tighter limit while the compiled peak is over the budget. None
+      plans without compiling.
     - `respect_user_checkpoint`: by default, the recomputation that `jax.checkpoint` in `fun` asks
       for is planned anew; True keeps it as it is.
     - `on_progress`: called with a `kiwi.solver.Progress` as the solver improves its solution or
@@ -188,9 +189,11 @@ class SearchOptions:
     )
     seed: int = field(default=0, metadata=_flag("--seed", parse=int))
     verify: str | None = field(
-        default="cpu",
+        default="auto",
         metadata=_flag(
-            "--verify", 'compile check: cpu, or none (default "{default}")', parse=_target_of_text
+            "--verify",
+            "compile check: auto, cpu, cuda, tpu, device or none ({default})",
+            parse=_target_of_text,
         ),
     )
     respect_user_checkpoint: bool = False
@@ -249,12 +252,14 @@ class Settings(SearchOptions):
 
     - `constraints`: what the caller pins of arguments; `dropped_pins`: labels of pins, of these
       and of hints, that are not heeded.
+    - `notes`: what the reader of a plan should know of its settings.
     """
 
     mesh: DeviceMesh
     memory_budget_bytes: int
     constraints: Constraints = field(default_factory=Constraints)
     dropped_pins: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
 
 class OptionTypes(TypedDict, total=False):

@@ -24,7 +24,7 @@ from kiwi.sizes import format_bytes, format_seconds
 from kiwi.solver import Progress
 from kiwi.sweep import Sweep, sweep_json
 from kiwi.sweep import sweep as run_sweep
-from kiwi.xla.compilers import compile_for
+from kiwi.xla.compilers import compile_for, resolved
 
 
 def plan(arguments: argparse.Namespace, output: Output) -> bool:
@@ -124,10 +124,11 @@ def diff(arguments: argparse.Namespace, output: Output) -> bool:
 def verify(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi verify`."""
     saved = kiwi.saved.load_plan(arguments.plan)
+    target, _ = resolved(arguments.target, saved.mesh.hardware)
     with output.progress() as bar:
-        bar.say(f"compiling for {arguments.target}")
+        bar.say(f"compiling for {target}")
         found = _applied(saved, arguments)
-        compiled = compile_for(arguments.target, found.step)
+        compiled = compile_for(str(target), found.step)
     checked = dataclasses.replace(found, compiled=compiled)
     recorded = None if saved.compiled is None else saved.compiled.peak_bytes
     data = {

@@ -94,7 +94,7 @@ def _add_function(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_options(parser: argparse.ArgumentParser, verify: str = "cpu", **several: Any) -> None:
+def _add_options(parser: argparse.ArgumentParser, verify: str = "auto", **several: Any) -> None:
     """The options of `kiwi.plan`; those not given are left to the function's own. `mesh_shape`
     and `memory_budget` take `several` settings of argparse, where there are several of them."""
     for option, flag in flags():
@@ -163,7 +163,12 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN.json")
     parser.add_argument("function", metavar="FILE.py:FUNCTION")
     parser.add_argument("--args", metavar="NAME", default="make_args")
+<<<<<<< HEAD
     parser.add_argument("--target", default="cpu", help="what to compile for (cpu)")
+=======
+    parser.add_argument("--target", default="auto", help="what to compile for (auto)")
+    parser.set_defaults(run=commands.verify)
+>>>>>>> ce6f5a0 (verify="auto" is the default: the profile's own compiler, or the CPU with a note that says how to get it)
 
 
 def _add_hardware(parser: argparse.ArgumentParser) -> None:

@@ -102,7 +102,7 @@ class Planner(ABC):
         tools = tools if is_checked else tools.unchecked
         plan = self.plan(step, settings.memory_budget_bytes, tools, start)
         seconds = step.traced.seconds + time.monotonic() - started
-        return replace(plan, planning_seconds=seconds)
+        return replace(plan, planning_seconds=seconds, notes=(*plan.notes, *settings.notes))
 
     def _check_step(self, step: StepToPlan, settings: Settings) -> None:
         if step.program.loops and not self.opens_loops:

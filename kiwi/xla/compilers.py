@@ -18,8 +18,11 @@ COMPILERS = {compiler.name: compiler for compiler in (CPU, GPU, TPU)}
 ATTACHED = "device"
 """Names the compiler of jax's default devices, which then compiles for these devices."""
 
+AUTO = "auto"
+"""Names the profile's own compiler, or XLA:CPU where that is not installed; see `resolved`."""
+
 TARGETS = (*COMPILERS, ATTACHED)
-"""The names that `verify` takes."""
+"""The names that `verify` takes beside `AUTO`."""
 
 
 def named(target: str) -> Compiler:
@@ -32,7 +35,7 @@ def named(target: str) -> Compiler:
     if target not in COMPILERS:
         raise InvalidArgumentError(
             f"verify={target!r} is not a target of the compile check.",
-            suggestion="One of " + ", ".join(repr(t) for t in TARGETS) + ", or None.",
+            suggestion="One of " + ", ".join(repr(t) for t in (AUTO, *TARGETS)) + ", or None.",
         )
     return COMPILERS[target]
 
@@ -51,6 +54,19 @@ def of_platform(platform: str) -> Compiler:
         cause=f"It knows those of {known}.",
         suggestion='verify="cpu" predicts and checks the program that XLA:CPU compiles.',
     )
+
+
+def resolved(verify: str | None, hardware: Hardware) -> tuple[str | None, tuple[str, ...]]:
+    """The target that "auto" means for the hardware, any other as it is; and notes for the reader:
+    what to install, where another compiler has to stand in."""
+    if verify != AUTO:
+        return verify, ()
+    try:
+        compiler = of_platform(hardware.platform)
+        compiler.check_available(hardware)
+    except CompilerUnavailableError as error:
+        return CPU.name, (f"Checked by XLA:CPU. {error.what} {error.suggestion}",)
+    return compiler.name, ()
 
 
 def predicted_compiler(verify: str | None, hardware: Hardware) -> Compiler:

@@ -8,7 +8,9 @@ from jax.sharding import PartitionSpec
 import kiwi
 from kiwi.errors import CompilerUnavailableError, InvalidArgumentError
 from kiwi.mesh import DeviceMesh, hardware
-from kiwi.xla.compilers import COMPILERS, compile_for, of_platform, predicted_compiler
+from kiwi.xla.compilers import COMPILERS, compile_for, of_platform, predicted_compiler, resolved
+from kiwi.xla.gpu import compiler as gpu_compiler
+from kiwi.xla.tpu import compiler as tpu_compiler
 from tests.helpers.planning import array
 
 H100, PROCESSOR, V5E = hardware("h100-sxm"), hardware("cpu"), hardware("v5e")
@@ -28,6 +30,19 @@ H100, PROCESSOR, V5E = hardware("h100-sxm"), hardware("cpu"), hardware("v5e")
 )
 def test_the_check_settles_what_is_predicted_and_else_the_profile(verify, profile, name):
     assert predicted_compiler(verify, profile) is COMPILERS[name]
+
+
+@pytest.mark.parametrize("profile", ["h100-sxm", "v5e", "cpu"])
+def test_auto_is_the_profiles_own_compiler_or_the_cpus_with_a_note(profile, monkeypatch):
+    own, notes = resolved("auto", hardware(profile))
+    assert (own == predicted_compiler(None, hardware(profile)).name) == (notes == ())
+    for backend in (gpu_compiler, tpu_compiler):
+        monkeypatch.setattr(backend, "find_spec", lambda name: None, raising=False)
+        monkeypatch.setattr(backend, "PLUGINS", ("jax-no-plugin",), raising=False)
+    plan = kiwi.plan(lambda x: x + 1, array(8), mesh_shape=(2,), profile=profile)
+    assert plan.compiled is not None and plan.compiled.target == "cpu"
+    said = [note for note in plan.notes if "kiwi-planner[aot-" in note]
+    assert len(said) == (profile != "cpu")
 
 
 def test_a_name_that_is_no_compiler_is_refused():
