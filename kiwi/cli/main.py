@@ -163,12 +163,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN.json")
     parser.add_argument("function", metavar="FILE.py:FUNCTION")
     parser.add_argument("--args", metavar="NAME", default="make_args")
-<<<<<<< HEAD
-    parser.add_argument("--target", default="cpu", help="what to compile for (cpu)")
-=======
     parser.add_argument("--target", default="auto", help="what to compile for (auto)")
-    parser.set_defaults(run=commands.verify)
->>>>>>> ce6f5a0 (verify="auto" is the default: the profile's own compiler, or the CPU with a note that says how to get it)
 
 
 def _add_hardware(parser: argparse.ArgumentParser) -> None:
