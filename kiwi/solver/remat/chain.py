@@ -10,11 +10,15 @@ than from one to the next), which the programs over chains keep from the first t
 """
 
 import math
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from kiwi.solver.remat.graph import RematGraph
-from kiwi.solver.remat.linearise import Linearised
+from kiwi.solver.remat.linearise import Linearised, linearise
+from kiwi.solver.remat.simulate import memory_bytes
+from kiwi.solver.schedule import Schedule
+
+Steps = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,8 @@ class Option:
       they run; backward includes the gradients that it reads and hands on.
     """
 
-    forward: tuple[int, ...]
-    backward: tuple[int, ...]
+    forward: Steps
+    backward: Steps
     seconds: float
     saved_bytes: int
     forward_peak_bytes: int
@@ -47,7 +51,7 @@ class Stage:
     """
 
     options: tuple[Option, ...]
-    discard: tuple[int, ...]
+    discard: Steps
     discard_seconds: float
     discard_peak_bytes: int
     output_bytes: int
@@ -59,7 +63,7 @@ class Chain:
     """Stages; `prologue` is computed before the first, `resident_bytes` is held throughout."""
 
     stages: tuple[Stage, ...]
-    prologue: tuple[int, ...]
+    prologue: Steps
     resident_bytes: int
 
 
@@ -79,115 +83,91 @@ class StageValues:
 
 @dataclass(frozen=True)
 class Borders:
-    """`StageValues` of all stages, and the values that are shared."""
+    """The stages of a graph, the `values` at their borders, and those that are shared."""
 
-    stages: tuple[StageValues, ...]
+    graph: RematGraph
+    groups: Linearised
+    values: tuple[StageValues, ...]
     shared: frozenset[int]
 
+    def option(self, index: int, forward: Steps, backward: Steps) -> Option:
+        """The option of a stage that computes these; what it saves is what backward reads of it."""
+        graph, values = self.graph, self.values[index]
+        hidden = values.before | self.shared
+        made = {value for k in forward for value in graph.operators[k].outputs} - self.shared
+        saved = frozenset(read_first(graph, backward) & made)
+        kept, none = saved | values.output, frozenset()
+        live = saved | values.gradient_in
+        behind = memory_bytes(graph, Schedule(backward), live, values.gradient_out, hidden)
+        return Option(
+            forward,
+            backward,
+            sum(graph.operators[k].compute_seconds for k in forward + backward),
+            graph.bytes_of(kept),
+            max(memory_bytes(graph, Schedule(forward), none, kept, hidden), default=0),
+            max(behind, default=0),
+        )
 
-def make_chain(graph: RematGraph, groups: Linearised) -> Chain:
-    """The chain in which each stage has one option: to save all that its backward part reads."""
-    borders = stage_borders(graph, groups)
-    stages = tuple(
-        make_stage(graph, groups, borders, index, (keep_all_option(graph, groups, borders, index),))
-        for index in range(len(groups.forward))
-    )
-    shared_bytes = graph.bytes_of(borders.shared)
-    return Chain(stages, groups.common, graph.resident_bytes + shared_bytes)
+    def keep_all(self, index: int) -> Option:
+        """Forward once, backward once, everything saved that backward reads."""
+        return self.option(index, self.groups.forward[index], self.groups.backward[index])
 
+    def stage(self, index: int, options: tuple[Option, ...]) -> Stage:
+        """A stage with the given options."""
+        graph, values = self.graph, self.values[index]
+        # Shared values are computed in the first run of a stage, whichever that is.
+        discard = _ancestors(graph, self.groups.forward[index], values.output | self.shared)
+        hidden, none = values.before | self.shared, frozenset()
+        memory = memory_bytes(graph, Schedule(discard), none, values.output, hidden)
+        again = all(graph.operators[k].recomputable for k in discard)
+        return Stage(
+            options,
+            discard,
+            sum(graph.operators[k].compute_seconds for k in discard) if again else math.inf,
+            max(memory, default=0),
+            graph.bytes_of(values.output),
+            graph.bytes_of(values.gradient_in),
+        )
 
-def make_stage(
-    graph: RematGraph,
-    groups: Linearised,
-    borders: Borders,
-    index: int,
-    options: tuple[Option, ...],
-) -> Stage:
-    """Stage `index` with the given options."""
-    values = borders.stages[index]
-    # Shared values are computed in the first run of a stage, whichever that is.
-    discard = _ancestors(graph, groups.forward[index], values.output | borders.shared)
-    hidden = values.before | borders.shared
-    held = values.gradient_in
-    return Stage(
-        options,
-        discard,
-        _discard_seconds(graph, discard),
-        max(segment_bytes(graph, discard, frozenset(), values.output, hidden), default=0),
-        graph.bytes_of(values.output),
-        graph.bytes_of(held),
-    )
-
-
-def _discard_seconds(graph: RematGraph, discard: tuple[int, ...]) -> float:
-    """Infinite where the stage cannot run again, and hence must save."""
-    if not all(graph.operators[k].recomputable for k in discard):
-        return math.inf
-    return sum(graph.operators[k].compute_seconds for k in discard)
-
-
-def keep_all_option(graph: RematGraph, groups: Linearised, borders: Borders, index: int) -> Option:
-    """Forward once, backward once, everything saved that backward reads."""
-    return make_option(graph, borders, index, groups.forward[index], groups.backward[index])
-
-
-def make_option(
-    graph: RematGraph,
-    borders: Borders,
-    index: int,
-    forward: tuple[int, ...],
-    backward: tuple[int, ...],
-) -> Option:
-    """The option that computes these operators; what it saves is what backward reads of it."""
-    values = borders.stages[index]
-    hidden = values.before | borders.shared
-    made = {value for k in forward for value in graph.operators[k].outputs} - borders.shared
-    saved = frozenset(read_first(graph, backward) & made)
-    kept = saved | values.output
-    live = saved | values.gradient_in
-    return Option(
-        forward,
-        backward,
-        sum(graph.operators[k].compute_seconds for k in forward + backward),
-        graph.bytes_of(kept),
-        max(segment_bytes(graph, forward, frozenset(), kept, hidden), default=0),
-        max(segment_bytes(graph, backward, live, values.gradient_out, hidden), default=0),
-    )
+    def chain(self, options: Sequence[tuple[Option, ...]]) -> Chain:
+        """The stages with the options of each."""
+        stages = tuple(self.stage(index, each) for index, each in enumerate(options))
+        shared_bytes = self.graph.bytes_of(self.shared)
+        return Chain(stages, self.groups.common, self.graph.resident_bytes + shared_bytes)
 
 
-def stage_borders(graph: RematGraph, groups: Linearised) -> Borders:
-    """Which values cross which borders."""
-    count = len(groups.forward)
+def make_chain(graph: RematGraph) -> Chain:
+    """The chain in which each stage has one option: to save all that its backward part reads.
+
+    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    """
+    borders = stage_borders(graph)
+    return borders.chain([(borders.keep_all(index),) for index in range(len(borders.values))])
+
+
+def stage_borders(graph: RematGraph) -> Borders:
+    """The stages of `graph`, and which values cross which borders.
+
+    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    """
+    groups = linearise(graph)
     forward_stage = {k: s for s, group in enumerate(groups.forward) for k in group}
     backward_stage = {k: s for s, group in enumerate(groups.backward) for k in group}
-    outputs: list[set[int]] = [set() for _ in range(count)]
-    shared: set[int] = set()
+    stage_of = forward_stage | backward_stage
+    outputs: list[set[int]] = [set() for _ in range(len(groups.forward) + 1)]
+    shared = {v for v, writer in enumerate(graph.producer) if writer in groups.common}
     for value, writer in enumerate(graph.producer):
         if writer in forward_stage:
             stage = forward_stage[writer]
-            readers = {forward_stage.get(k, -1) for k in graph.readers[value]} - {-1}
-            behind = {backward_stage.get(k, -1) for k in graph.readers[value]} - {-1}
-            if (
-                readers - {stage, stage + 1}
-                or behind - {stage, stage + 1}
-                or value in graph.results
-            ):
+            reading = {stage_of[k] for k in graph.readers[value] if k in stage_of}
+            if value in graph.results or reading - {stage, stage + 1}:
                 shared.add(value)
-            elif stage + 1 in readers | behind:
+            elif stage + 1 in reading:
                 outputs[stage].add(value)
-        elif writer in groups.common:
-            shared.add(value)
-    gradients = [_gradients(graph, backward_stage, s) for s in range(count + 1)]
-    stages = tuple(
-        StageValues(
-            frozenset(outputs[s - 1]) if s else frozenset(),
-            frozenset(outputs[s]),
-            gradients[s + 1],
-            gradients[s],
-        )
-        for s in range(count)
-    )
-    return Borders(stages, frozenset(shared))
+    edges = [frozenset(), *map(frozenset, outputs)]
+    gradients = [_gradients(graph, backward_stage, s) for s in range(len(outputs))]
+    stages = zip(edges, edges[1:], gradients[1:], gradients, strict=False)
+    return Borders(graph, groups, tuple(StageValues(*each) for each in stages), frozenset(shared))
 
 
 def _gradients(graph: RematGraph, backward_stage: dict[int, int], stage: int) -> frozenset[int]:
@@ -213,49 +193,7 @@ def read_first(graph: RematGraph, steps: Iterable[int]) -> set[int]:
     return read
 
 
-def segment_bytes(
-    graph: RematGraph,
-    steps: tuple[int, ...],
-    before: Set[int],
-    after: Set[int],
-    hidden: Set[int],
-) -> list[int]:
-    """Memory during each of `steps`, with `before` live at the start and `after` kept at the end.
-
-    Values in `hidden`, and values that no step writes and that are not live before, do not count.
-    A value that is computed again is dropped after its last reading before that.
-    """
-    live = set(before) - hidden
-    held = graph.bytes_of(live)
-    memory = []
-    for k, dying in zip(steps, _last_readings(graph, steps, before, after), strict=True):
-        operator = graph.operators[k]
-        born = [value for value in operator.outputs if value not in hidden and value not in live]
-        live.update(born)
-        held += graph.bytes_of(born)
-        memory.append(held + operator.temporary_bytes)
-        held -= graph.bytes_of([value for value in dying if value in live])
-        live.difference_update(dying)
-    return memory
-
-
-def _last_readings(
-    graph: RematGraph, steps: tuple[int, ...], before: Set[int], after: Set[int]
-) -> list[list[int]]:
-    """For each step the values that nothing needs behind it, of those that it may drop."""
-    needed = set(after)
-    dying: list[list[int]] = []
-    for place in reversed(range(len(steps))):
-        operator = graph.operators[steps[place]]
-        droppable = {*operator.inputs, *operator.outputs, *(() if place else before)}
-        dying.append([value for value in droppable if value not in needed])
-        needed.difference_update(operator.outputs)
-        needed.update(operator.inputs)
-    dying.reverse()
-    return dying
-
-
-def _ancestors(graph: RematGraph, group: tuple[int, ...], values: Set[int]) -> tuple[int, ...]:
+def _ancestors(graph: RematGraph, group: Steps, values: Set[int]) -> Steps:
     """Operators of `group` that are needed for `values`, in the order of the group."""
     needed = set(values)
     chosen = []

@@ -1,128 +1,90 @@
-"""Checkmate (Jain et al., MLSys 2020; text in Zhao's thesis, section 2.1.1) as an integer program.
+"""Checkmate and rk-checkmate: the best schedule by stages in the given order, by HiGHS.
 
-**Sets.** Operators i, j, k and stages t, all numbered 0 … n - 1 by the given order; users(i) are
-the operators that read an output of i. Stage t ends with the first computation of operator t
-("partitioned stages": the triangle i <= t is all that is needed).
-
-**Data.** time(i); M(i) bytes of all outputs of i together; tmp(i) bytes while i runs; budget B.
-Bytes are scaled to B.
-
-**Variables.** `R[t, i]` in {0, 1}: i is computed in stage t. `S[t, i]` in {0, 1}, i < t: the
-outputs of i are kept from stage t - 1 into stage t. `F[t, i, k]` in [0, 1], k in {i} and users(i):
-they are freed after k in stage t. `U[t, k]` in [0, B]: memory while k runs in stage t.
-
-**Minimise** the sum of time(i) R[t, i].
-
-**Constraints** (names of rows in brackets)
-
-- (a) R[t, t] = 1: stage t ends with operator t; R[t, i] = 0 for i < t that may not run again
-  (bounds of the variables).
-- (b) R[t, j] <= R[t, i] + S[t, i] for i -> j: inputs are there [inputs].
-- (c) S[t, i] <= R[t - 1, i] + S[t - 1, i]: only what is there is kept [kept].
-- (d) R[t, i] + S[t, i] <= 1: what is kept is not computed [once].
-- (e) F[t, i, k] <= R[t, k], F[t, i, k] <= 1 - S[t + 1, i], and F[t, i, k] <= 1 - R[t, j] for
-  users j > k: freed after the last use in the stage, unless kept [deleted].
-- (f) U[t, 0] = sum of M(i) S[t, i] + M(0) R[t, 0], and
-  U[t, k + 1] = U[t, k] - sum of M(i) F[t, i, k] + M(k + 1) R[t, k + 1] [memory].
-- (g) U[t, k] + tmp(k) R[t, k] <= B [budget].
-- (h) Results of the graph are there at the end: R[n - 1, i] + S[n - 1, i] >= 1, and are not freed
-  in the last stage [results].
-
-(e) states the three factors of the product one by one instead of their sum: the same
-integer points, a tighter relaxation, and F need not be integer.
+Both are the program of `kiwi.solver.remat.stages` with a node for each operator. Checkmate (Jain et
+al., MLSys 2020; text in Zhao's thesis, section 2.1.1) keeps or drops all outputs of an operator
+together; rk-checkmate (section 2.4) each by itself. Every value has one writer; gradients that
+accumulate are operators of their own. Fast-forward computations and phantoms (a framework's hidden
+saved tensors) do not occur in a plain graph: what backward reads is listed as a value.
 """
 
-from ortools.math_opt.python import mathopt
+import math
+from collections import Counter
+from dataclasses import dataclass
 
-from kiwi.solver.remat.milp import (
-    Deletions,
-    StagesModel,
-    add_computed,
-    add_deletions,
-    add_memory,
-    ranked_graph,
-    solve_stages,
-    triangle,
-)
+from kiwi.solver.mathopt_run import solve_model
+from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.result import Finding, Task
+from kiwi.solver.remat.stages import Node, Part, StageGraph, StageProgram, Substep
+from kiwi.solver.schedule import Schedule
+
+GAP = 1e-9
+
+
+@dataclass(frozen=True)
+class SaveLimit:
+    """At most `save_bytes` in memory after the first (and only) computation of operator `loss`."""
+
+    loss: int
+    save_bytes: int
 
 
 def checkmate(task: Task) -> Finding:
-    """The best schedule of partitioned stages in the given order, by HiGHS."""
-    return solve_stages(build_checkmate(task, integer=True), task)
+    """The best schedule in which all outputs of an operator are kept together."""
+    return _solved(task, checkmate_program(task))
 
 
-def build_checkmate(task: Task, *, integer: bool, budget_share: float = 1.0) -> StagesModel:
-    """The program for `budget_share` of the budget, or its linear relaxation."""
-    resident = task.graph.resident_bytes
-    budget_bytes = resident + budget_share * (task.budget_bytes - resident)
-    ranked = ranked_graph(task.graph, budget_bytes)
-    model = mathopt.Model(name="checkmate")
-    computed = add_computed(model, ranked, ranked.recomputable, integer=integer)
-    kept = {
-        (t, i): model.add_variable(lb=0.0, ub=1.0, is_integer=integer, name=f"S[{t},{i}]")
-        for t, i in triangle(ranked.count)
-        if i < t
-    }
-    built = StagesModel(model, ranked, computed, kept)
-    users = [
-        sorted({reader for value in outputs for reader in ranked.readers[value]})
-        for outputs in ranked.outputs
-    ]
-    _add_inputs(built, users)
-    _add_kept(built)
-    _add_once(built)
-    deletions = _add_free(built, users)
-    size = [sum(ranked.size[value] for value in outputs) for outputs in ranked.outputs]
-    add_memory(built, size, lambda t, k: size[k] * computed[t, k], deletions)  # (f), (g)
-    _add_results(built)
-    built.minimise_time()
-    return built
+def checkmate_program(
+    task: Task, *, integer: bool = True, budget_share: float = 1.0
+) -> StageProgram:
+    """Checkmate's program for `budget_share` of the budget, or its linear relaxation."""
+    budget_bytes = budget_share * (task.budget_bytes - task.graph.resident_bytes)
+    graph = stage_graph(task.graph, joined=True)
+    return StageProgram(graph, budget_bytes, once=True, integer=integer)
 
 
-def _add_inputs(built: StagesModel, users: list[list[int]]) -> None:
-    """(b)"""
-    for i, readers in enumerate(users):
-        for j in readers:
-            for t in range(j, built.ranked.count):
-                row = built.computed[t, j] <= _there(built, t, i)
-                built.model.add_linear_constraint(row, name=f"inputs[{t},{i},{j}]")
+def rk_checkmate(task: Task, save: SaveLimit | None = None) -> Finding:
+    """The best schedule in which each value is kept by itself."""
+    resident_bytes = task.graph.resident_bytes
+    graph = stage_graph(task.graph, save.loss if save else -1)
+    save_bytes = None if save is None else save.save_bytes - resident_bytes
+    return _solved(task, StageProgram(graph, task.budget_bytes - resident_bytes, save_bytes))
 
 
-def _there(built: StagesModel, t: int, i: int) -> mathopt.LinearTypes:
-    computed = built.computed[t, i]
-    return computed + built.kept[t, i] if i < t else computed
+def stage_graph(graph: RematGraph, loss: int = -1, *, joined: bool = False) -> StageGraph:
+    """Node k is the k-th operator of the given order.
+
+    `joined`: value k is all that node k writes; otherwise values have their numbers in `graph`.
+    """
+    rank = {k: place for place, k in enumerate(graph.order)}
+    number = {v: rank[w] if joined else v for v, w in enumerate(graph.producer) if w >= 0}
+    size_bytes: Counter[int] = Counter()
+    for v, d in number.items():
+        size_bytes[d] += graph.values[v].size_bytes
+    nodes = []
+    for k in graph.order:
+        each = graph.operators[k]
+        reads = frozenset(number[v] for v in each.inputs if v in number)
+        part = Part((k,), each.compute_seconds, reads, (Substep(each.temporary_bytes),))
+        nodes.append(Node((part,), repeatable=each.recomputable and k != loss))
+    return StageGraph(
+        tuple(nodes),
+        size_bytes,
+        {d: rank[graph.producer[v]] for v, d in number.items()},
+        frozenset(number[v] for v in graph.results if v in number),
+        loss=rank.get(loss, -1),
+    )
 
 
-def _add_kept(built: StagesModel) -> None:
-    """(c)"""
-    for (t, i), kept in built.kept.items():
-        row = kept <= _there(built, t - 1, i)
-        built.model.add_linear_constraint(row, name=f"kept[{t},{i}]")
-
-
-def _add_once(built: StagesModel) -> None:
-    """(d)"""
-    for (t, i), kept in built.kept.items():
-        row = built.computed[t, i] + kept <= 1.0
-        built.model.add_linear_constraint(row, name=f"once[{t},{i}]")
-
-
-def _add_free(built: StagesModel, users: list[list[int]]) -> Deletions:
-    """(e), and the second half of (h)"""
-    last, results = built.ranked.count - 1, built.ranked.graph.results
-    uses = {
-        (t, i): [k for k in (i, *users[i]) if k <= t]
-        for t, i in triangle(built.ranked.count)
-        if t < last or not results.intersection(built.ranked.outputs[i])
-    }
-    return add_deletions(built, uses)
-
-
-def _add_results(built: StagesModel) -> None:
-    """(h)"""
-    ranked, t = built.ranked, built.ranked.count - 1
-    for i in range(t):
-        if ranked.graph.results.intersection(ranked.outputs[i]):
-            row = built.computed[t, i] + built.kept[t, i] >= 1.0
-            built.model.add_linear_constraint(row, name=f"results[{i}]")
+def _solved(task: Task, program: StageProgram) -> Finding:
+    answer = solve_model(program.model, task.remaining_seconds(), task.seed, GAP)
+    values, schedule = answer.values, None
+    if values is not None:
+        schedule = Schedule(program.graph.steps_of(program.runs(values)))
+    bound_seconds = answer.bound * program.graph.once_seconds
+    return Finding(
+        schedule,
+        family_bound_seconds=bound_seconds if math.isfinite(answer.bound) else None,
+        family_is_infeasible=answer.infeasible,
+        iterations=answer.nodes,
+        deterministic=not answer.timed_out,
+    )

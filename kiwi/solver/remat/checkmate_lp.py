@@ -8,15 +8,16 @@ best rounding by the simulator is returned.
 
 import datetime
 import random
+from collections.abc import Mapping
 
 from ortools.math_opt.python import mathopt
 
 from kiwi.solver.quiet import quiet_stdout
 from kiwi.solver.remat.candidate import candidate
-from kiwi.solver.remat.checkmate import build_checkmate
-from kiwi.solver.remat.milp import CellValues, RankedGraph, StagesModel, schedule_of
+from kiwi.solver.remat.checkmate import checkmate_program
 from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.remat.simulate import violations
+from kiwi.solver.remat.stages import StageGraph, StageProgram
 from kiwi.solver.schedule import Schedule
 
 BUDGET_SHARES = (0.9, 1.0)
@@ -28,7 +29,7 @@ RANDOM_THRESHOLDS = 100
 def checkmate_lp(task: Task) -> Finding:
     """The best rounding of the relaxation."""
     for share in BUDGET_SHARES:
-        built = build_checkmate(task, integer=False, budget_share=share)
+        built = checkmate_program(task, integer=False, budget_share=share)
         with quiet_stdout():
             result = mathopt.solve(built.model, mathopt.SolverType.PDLP, params=_parameters(task))
         if result.has_primal_feasible_solution():
@@ -36,11 +37,11 @@ def checkmate_lp(task: Task) -> Finding:
     return Finding(None, deterministic=not _timed_out(result))
 
 
-def _rounded(task: Task, built: StagesModel, result: mathopt.SolveResult) -> Finding:
-    kept = {cell: result.variable_values(each) for cell, each in built.kept.items()}
+def _rounded(task: Task, built: StageProgram, result: mathopt.SolveResult) -> Finding:
+    kept = {cell: result.variable_values(each) for cell, each in built.present.items()}
     draw = random.Random(task.seed)
     thresholds = [0.5] + [draw.random() for _ in range(RANDOM_THRESHOLDS)]
-    rounded = {round_kept(built.ranked, kept, threshold).steps for threshold in thresholds}
+    rounded = {round_kept(built.graph, kept, threshold).steps for threshold in thresholds}
     schedules = [Schedule(steps) for steps in sorted(rounded)]
     valid = [candidate(task, each) for each in schedules if not violations(task.graph, each)]
     best = min(valid, key=lambda c: c.rank, default=None)
@@ -51,30 +52,29 @@ def _rounded(task: Task, built: StagesModel, result: mathopt.SolveResult) -> Fin
     )
 
 
-def round_kept(ranked: RankedGraph, kept: CellValues, threshold: float) -> Schedule:
+def round_kept(
+    graph: StageGraph, kept: Mapping[tuple[int, int], float], threshold: float
+) -> Schedule:
     """Keeps what exceeds `threshold`, and computes what is needed then, stage by stage.
 
     What may not be computed again is kept until its last reader's first computation. Where a
     recomputation needs it later still, the schedule is not valid.
     """
-    last_use = [
-        max((k for value in outputs for k in ranked.readers[value]), default=-1)
-        for outputs in ranked.outputs
-    ]
-    computed: dict[tuple[int, int], float] = {}
+    lasts = {d for d in graph.writer if not graph.nodes[d].repeatable}
+    steps: list[int] = []
     there: set[int] = set()
-    for t in range(ranked.count):
+    for t in range(len(graph.nodes)):
         following = {i for i in range(t + 1) if kept.get((t + 1, i), 0.0) > threshold}
-        following |= {i for i in range(t + 1) if last_use[i] > t and not ranked.recomputable[i]}
-        if t == ranked.count - 1:
-            following |= {ranked.writer[v] for v in ranked.graph.results if v in ranked.writer}
+        following |= {i for i in lasts if i <= t < max(graph.readers[i], default=-1)}
+        if t == len(graph.nodes) - 1:
+            following |= graph.results
         needed = {t} | (following - there)
         for i in range(t, -1, -1):
             if i in needed:
-                needed |= {ranked.writer[v] for v in ranked.inputs[i]} - there
-            computed[t, i] = float(i in needed)
+                needed |= graph.nodes[i].parts[0].reads - there
+        steps += graph.steps_of((i, 0) for i in sorted(needed))
         there = following & (there | needed)
-    return schedule_of(ranked, computed)
+    return Schedule(tuple(steps))
 
 
 def _parameters(task: Task) -> mathopt.SolveParameters:

@@ -12,6 +12,7 @@ without inputs stays alone. (The text has parameters among the inputs, which pre
 from dataclasses import dataclass, replace
 
 from kiwi.solver.remat.graph import Operator, RematGraph
+from kiwi.solver.remat.simulate import memory_bytes
 from kiwi.solver.schedule import Schedule
 
 LONGEST_GROUP = 256
@@ -106,19 +107,5 @@ def _build(
 
 def _temporary_bytes(graph: RematGraph, index: int, members: tuple[int, ...]) -> int:
     """Memory within a group beyond its inputs and outputs, which count as live throughout."""
-    last = {
-        value: step for step, each in enumerate(members) for value in graph.operators[each].inputs
-    }
-    own = set(graph.operators[index].outputs)
-    held = peak = 0
-    live: set[int] = set()
-    for step, each in enumerate(members):
-        operator = graph.operators[each]
-        inner = [value for value in operator.outputs if value not in own]
-        live.update(inner)
-        held += graph.bytes_of(inner)
-        peak = max(peak, held + operator.temporary_bytes)
-        ended = [value for value in live if last.get(value, -1) <= step]
-        held -= graph.bytes_of(ended)
-        live.difference_update(ended)
-    return peak
+    own = frozenset(graph.operators[index].outputs)
+    return max(memory_bytes(graph, Schedule(members), after=frozenset(), hidden=own))

@@ -28,12 +28,11 @@ computation of a touched value the slot `end` until which it is retained.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from ortools.sat.python import cp_model
 
 from kiwi.solver.remat.graph import RematGraph
-from kiwi.solver.remat.simulate import live_ranges
+from kiwi.solver.remat.simulate import LiveRange, held_bytes, live_ranges, memory_bytes
 from kiwi.solver.schedule import Schedule
 
 Amount = cp_model.IntVar | int
@@ -209,19 +208,11 @@ class RetentionModel:
 
     def _held_by_frame(self) -> list[tuple[int, int]]:
         """Bytes of what is not touched, just before each frame step and while it runs."""
-        count = len(self.frame.steps)
-        before, during = [0] * (count + 2), [0] * (count + 2)
-        for live in live_ranges(self.graph, Schedule(self.frame.steps)):
-            if live.value not in self.touched:
-                size = self.graph.values[live.value].size_bytes
-                before[live.first + 1] += size
-                before[live.last + 1] -= size
-                during[live.first] += size
-                during[live.last + 1] -= size
-        temporary = [self.graph.operators[k].temporary_bytes for k in self.frame.steps]
-        held = list(accumulate(during))[:count]
-        steps = [live + own for live, own in zip(held, temporary, strict=True)]
-        return list(zip(list(accumulate(before))[:count], steps, strict=True))
+        schedule, count = Schedule(self.frame.steps), len(self.frame.steps)
+        others = (r for r in live_ranges(self.graph, schedule) if r.value not in self.touched)
+        before = [LiveRange(r.value, r.first + 1, r.last) for r in others]
+        during = memory_bytes(self.graph, schedule, hidden=self.touched)
+        return list(zip(held_bytes(self.graph, before, count), during, strict=True))
 
     def recomputation_units(self) -> cp_model.LinearExprT:
         """The time of all recomputations of free operators."""

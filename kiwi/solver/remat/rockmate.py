@@ -11,20 +11,10 @@ import time
 from dataclasses import dataclass, replace
 
 from kiwi.solver.remat.bounds import evenly, largest_working_set, order_peak_bytes
-from kiwi.solver.remat.chain import (
-    Borders,
-    Chain,
-    Option,
-    keep_all_option,
-    make_chain,
-    make_option,
-    make_stage,
-    stage_borders,
-)
+from kiwi.solver.remat.chain import Borders, Option, Steps, stage_borders
+from kiwi.solver.remat.checkmate import SaveLimit, rk_checkmate
 from kiwi.solver.remat.graph import Operator, RematGraph, extract
-from kiwi.solver.remat.linearise import Linearised, linearise
 from kiwi.solver.remat.result import Finding, Task
-from kiwi.solver.remat.rk_checkmate import SaveLimit, rk_checkmate
 from kiwi.solver.remat.rotor import solve_chain
 
 PEAK_BUDGETS = 3
@@ -54,37 +44,24 @@ def rockmate(task: Task) -> Finding:
 
     Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
     """
-    groups = linearise(task.graph)
-    borders = stage_borders(task.graph, groups)
-    blocks = [make_block(task.graph, groups, borders, s) for s in range(len(groups.forward))]
-    keys = [block.graph for block in blocks]
-    solved: dict[RematGraph, tuple[tuple[int, ...], ...]] = {}
+    borders = stage_borders(task.graph)
+    blocks = [make_block(borders, s) for s in range(len(borders.values))]
+    solved: dict[RematGraph, tuple[Steps, ...]] = {}
     ends = time.monotonic() + BLOCKS_SHARE * task.remaining_seconds()
-    left = len(set(keys))
-    for key, block in zip(keys, blocks, strict=True):
-        if key not in solved:
-            seconds = max(0.0, ends - time.monotonic()) / left
-            solved[key] = _block_schedules(replace(task, graph=block.graph), block, seconds)
-            left -= 1
-    stages = tuple(
-        make_stage(
-            task.graph,
-            groups,
-            borders,
-            s,
-            _options(task.graph, groups, borders, s, block, solved[keys[s]]),
-        )
-        for s, block in enumerate(blocks)
-    )
-    plain: Chain = make_chain(task.graph, groups)
-    finding = solve_chain(task, replace(plain, stages=stages))
+    left = len({block.graph for block in blocks})
+    for block in blocks:
+        if block.graph not in solved:
+            seconds = max(0.0, ends - time.monotonic()) / (left - len(solved))
+            solved[block.graph] = _block_schedules(task, block, seconds)
+    options = [_options(borders, s, block, solved[block.graph]) for s, block in enumerate(blocks)]
+    finding = solve_chain(task, borders.chain(options))
     return replace(finding, deterministic=finding.deterministic and task.remaining_seconds() > 0)
 
 
-def make_block(graph: RematGraph, groups: Linearised, borders: Borders, index: int) -> Block:
-    """The graph of stage `index`; its operators and values are numbered by first occurrence."""
-    values = borders.stages[index]
-    forward, backward = groups.forward[index], groups.backward[index]
+def make_block(borders: Borders, index: int) -> Block:
+    """The graph of a stage; its operators and values are numbered by first occurrence."""
+    graph, values = borders.graph, borders.values[index]
+    forward, backward = borders.groups.forward[index], borders.groups.backward[index]
     output, gradient = sorted(values.output), sorted(values.gradient_in)
     loss = Operator("loss", 0.0, tuple(output), tuple(gradient))
     operators = [graph.operators[k] for k in forward]
@@ -99,22 +76,23 @@ def make_block(graph: RematGraph, groups: Linearised, borders: Borders, index: i
     )
 
 
-def _block_schedules(task: Task, block: Block, seconds: float) -> tuple[tuple[int, ...], ...]:
+def _block_schedules(task: Task, block: Block, seconds: float) -> tuple[Steps, ...]:
     """Schedules of the block for all pairs of budgets, as far as the time goes."""
     if len(block.operators) > LARGEST_BLOCK or len(block.operators) < 4:
         return ()
     deadline = min(task.deadline, time.monotonic() + seconds)
-    low, high = largest_working_set(task.graph).size_bytes, order_peak_bytes(task.graph)
+    low, high = largest_working_set(block.graph).size_bytes, order_peak_bytes(block.graph)
     most_saved = _saved_by_keeping_all(block)
     budgets = itertools.product(
         evenly(low, high, PEAK_BUDGETS), evenly(0, most_saved, SAVE_BUDGETS)
     )
-    found: dict[tuple[int, ...], None] = {}
+    found: dict[Steps, None] = {}
     for peak_bytes, save_bytes in budgets:
         if time.monotonic() >= deadline:
             break
         limit = SaveLimit(block.loss, save_bytes + block.gradient_bytes)
-        finding = rk_checkmate(replace(task, budget_bytes=peak_bytes, deadline=deadline), limit)
+        own = replace(task, graph=block.graph, budget_bytes=peak_bytes, deadline=deadline)
+        finding = rk_checkmate(own, limit)
         if finding.schedule is not None:
             found[finding.schedule.steps] = None
     return tuple(found)
@@ -130,17 +108,10 @@ def _saved_by_keeping_all(block: Block) -> int:
 
 
 def _options(
-    graph: RematGraph,
-    groups: Linearised,
-    borders: Borders,
-    index: int,
-    block: Block,
-    schedules: tuple[tuple[int, ...], ...],
+    borders: Borders, index: int, block: Block, schedules: tuple[Steps, ...]
 ) -> tuple[Option, ...]:
-    options = [keep_all_option(graph, groups, borders, index)]
+    options = [borders.keep_all(index)]
     for steps in schedules:
-        at = steps.index(block.loss)
-        forward = tuple(block.operators[k] for k in steps[:at])
-        backward = tuple(block.operators[k] for k in steps[at + 1 :])
-        options.append(make_option(graph, borders, index, forward, backward))
+        at, original = steps.index(block.loss), [block.operators[k] for k in steps]
+        options.append(borders.option(index, tuple(original[:at]), tuple(original[at + 1 :])))
     return tuple(dict.fromkeys(options))

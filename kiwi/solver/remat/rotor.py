@@ -26,7 +26,6 @@ import numpy.typing as npt
 from numba import njit
 
 from kiwi.solver.remat.chain import Chain, make_chain
-from kiwi.solver.remat.linearise import linearise
 from kiwi.solver.remat.result import Finding, Task, smallest_task
 from kiwi.solver.schedule import Schedule
 
@@ -56,7 +55,7 @@ def rotor(task: Task) -> Finding:
 
     Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
     """
-    return solve_chain(task, make_chain(task.graph, linearise(task.graph)))
+    return solve_chain(task, make_chain(task.graph))
 
 
 @functools.cache

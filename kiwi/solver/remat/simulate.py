@@ -1,7 +1,6 @@
 """The one account of a schedule: is it valid, what does it need, how long does it take.
 
-Nothing here is shared with a planner; every number that Kiwi reports about a schedule of a
-`RematGraph` comes from this module.
+Every number that Kiwi reports about a schedule of a `RematGraph` comes from this module.
 
 **Memory model.** Each computation of a value starts a live range, which ends at the last
 reader before the value is computed again (or at the computation itself, if there is none; or
@@ -10,6 +9,7 @@ holds every live range that contains `k`, the temporary memory of the operator, 
 of the graph.
 """
 
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -66,10 +66,18 @@ def violations(graph: RematGraph, schedule: Schedule) -> list[str]:
     return found + [f"{graph.operators[k].name} is never computed" for k in sorted(missing)]
 
 
-def live_ranges(graph: RematGraph, schedule: Schedule) -> list[LiveRange]:
-    """The live ranges of all computed values of a valid schedule, in the order they end."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
+def live_ranges(
+    graph: RematGraph,
+    schedule: Schedule,
+    before: Set[int] = frozenset(),
+    after: Set[int] | None = None,
+) -> list[LiveRange]:
+    """The live ranges of a valid schedule, or of a part of one, in the order they end.
+
+    `before`: values that are live when it begins; `after`: values that live on when it ends, the
+    results of the graph by default.
+    """
+    first, last = dict.fromkeys(before, 0), dict.fromkeys(before, 0)
     ended: list[LiveRange] = []
     for step, index in enumerate(schedule.steps):
         operator = graph.operators[index]
@@ -79,10 +87,37 @@ def live_ranges(graph: RematGraph, schedule: Schedule) -> list[LiveRange]:
             if value in first:
                 ended.append(LiveRange(value, first[value], last[value]))
             first[value] = last[value] = step
-    end = len(schedule.steps) - 1
+    end, kept = len(schedule.steps) - 1, graph.results if after is None else after
     for value, start in first.items():
-        ended.append(LiveRange(value, start, end if value in graph.results else last[value]))
+        ended.append(LiveRange(value, start, end if value in kept else last[value]))
     return ended
+
+
+def held_bytes(graph: RematGraph, ranges: Iterable[LiveRange], count: int) -> list[int]:
+    """The memory of live ranges during each of `count` steps."""
+    change_bytes = [0] * (count + 2)
+    for live in ranges:
+        size_bytes = graph.values[live.value].size_bytes
+        change_bytes[live.first] += size_bytes
+        change_bytes[live.last + 1] -= size_bytes
+    return list(accumulate(change_bytes[:count]))
+
+
+def memory_bytes(
+    graph: RematGraph,
+    schedule: Schedule,
+    before: Set[int] = frozenset(),
+    after: Set[int] | None = None,
+    hidden: Set[int] = frozenset(),
+) -> tuple[int, ...]:
+    """Memory during each step beside the inputs of the graph; values in `hidden` do not count.
+
+    `before`, `after`: as of `live_ranges`.
+    """
+    ranges = live_ranges(graph, schedule, before, after)
+    held = held_bytes(graph, (r for r in ranges if r.value not in hidden), len(schedule.steps))
+    operators = (graph.operators[index] for index in schedule.steps)
+    return tuple(live + each.temporary_bytes for live, each in zip(held, operators, strict=True))
 
 
 def simulate(graph: RematGraph, schedule: Schedule) -> Simulation:
@@ -95,13 +130,6 @@ def simulate(graph: RematGraph, schedule: Schedule) -> Simulation:
         raise InvalidProblemError(
             f"the schedule is not valid: {found[0]}" + (", and more" if found[1:] else "")
         )
-    change_bytes = [0] * (len(schedule.steps) + 1)
-    for live in live_ranges(graph, schedule):
-        change_bytes[live.first] += graph.values[live.value].size_bytes
-        change_bytes[live.last + 1] -= graph.values[live.value].size_bytes
-    held = accumulate(change_bytes[:-1], initial=graph.resident_bytes)
-    next(held)
-    operators = [graph.operators[index] for index in schedule.steps]
-    memory = tuple(live + each.temporary_bytes for live, each in zip(held, operators, strict=True))
-    seconds = sum(each.compute_seconds for each in operators)
+    memory = tuple(graph.resident_bytes + each for each in memory_bytes(graph, schedule))
+    seconds = sum(graph.operators[index].compute_seconds for index in schedule.steps)
     return Simulation(max(memory, default=graph.resident_bytes), seconds, memory)

@@ -8,13 +8,12 @@ from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlan
 from kiwi.solver.remat import fastsa, rotor
 from kiwi.solver.remat.best import remat
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
-from kiwi.solver.remat.checkmate import checkmate
+from kiwi.solver.remat.checkmate import checkmate, rk_checkmate
 from kiwi.solver.remat.checkmate_lp import checkmate_lp
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.hiremate.levels import hiremate
 from kiwi.solver.remat.moccasin import moccasin
 from kiwi.solver.remat.result import Finding, RematResult, Task
-from kiwi.solver.remat.rk_checkmate import rk_checkmate
 from kiwi.solver.remat.rockmate import rockmate
 from kiwi.solver.remat.simulate import Simulation, simulate
 from kiwi.solver.result import SolveStatus

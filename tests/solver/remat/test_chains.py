@@ -65,7 +65,7 @@ def test_coarse_units_lose_schedules_but_never_break_the_budget(units):
     for seed in range(10):
         graph = random_chain(seed, 5)
         budget = _budget(graph, 6)
-        chain = make_chain(graph, linearise(graph))
+        chain = make_chain(graph)
         finding = solve_chain(_task(graph, budget), chain, most_units=units)
         found = simulate(graph, finding.schedule)
         if found.peak_bytes <= budget:
@@ -96,10 +96,9 @@ def test_rockmate_is_at_least_as_good_as_rotor_and_sometimes_better():
 
 def test_identical_blocks_are_recognised():
     graph = residual_chain(0, 4)
-    groups = linearise(graph)
-    borders = stage_borders(graph, groups)
-    different = {make_block(graph, groups, borders, s).graph for s in range(len(groups.forward))}
-    assert len(different) < len(groups.forward)
+    borders = stage_borders(graph)
+    different = {make_block(borders, s).graph for s in range(len(borders.values))}
+    assert len(different) < len(borders.values)
 
 
 @pytest.mark.parametrize("planner", [rotor, rockmate])

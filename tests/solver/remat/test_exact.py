@@ -5,12 +5,10 @@ import time
 import pytest
 
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
-from kiwi.solver.remat.checkmate import checkmate
+from kiwi.solver.remat.checkmate import SaveLimit, checkmate, rk_checkmate, stage_graph
 from kiwi.solver.remat.checkmate_lp import checkmate_lp, round_kept
-from kiwi.solver.remat.milp import ranked_graph
 from kiwi.solver.remat.moccasin import moccasin
 from kiwi.solver.remat.result import Task
-from kiwi.solver.remat.rk_checkmate import SaveLimit, rk_checkmate
 from kiwi.solver.remat.simulate import live_ranges, simulate
 
 from .graphs import random_general_graph, random_graph, training_chain
@@ -121,9 +119,9 @@ def test_rounded_relaxation_is_valid_and_not_below_the_optimum(make, tenths):
 
 def test_rounding_keeps_all_or_nothing_at_the_extremes():
     graph = training_chain(3)
-    ranked = ranked_graph(graph, 1000)
+    stages = stage_graph(graph, joined=True)
     half = {(t, i): 0.5 for t in range(6) for i in range(t)}
-    assert round_kept(ranked, half, 0.4).steps == graph.order
-    recomputed = round_kept(ranked, half, 0.6)
+    assert round_kept(stages, half, 0.4).steps == graph.order
+    recomputed = round_kept(stages, half, 0.6)
     assert recomputed.steps == (0, 0, 1, 0, 1, 2, 0, 1, 2, 3, *range(5), *range(6))
     assert simulate(graph, recomputed).compute_seconds > graph.once_seconds

@@ -8,7 +8,7 @@ import pytest
 
 from kiwi.errors import InvalidProblemError
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
-from kiwi.solver.remat.checkmate import checkmate
+from kiwi.solver.remat.checkmate import checkmate, rk_checkmate
 from kiwi.solver.remat.hiremate.cluster import find_roles, forward_graph, whole
 from kiwi.solver.remat.hiremate.combination import Combinations
 from kiwi.solver.remat.hiremate.levels import HiremateSettings, hiremate
@@ -21,7 +21,6 @@ from kiwi.solver.remat.hiremate.partition import (
 )
 from kiwi.solver.remat.hiremate.workers import worker_pool
 from kiwi.solver.remat.result import Task
-from kiwi.solver.remat.rk_checkmate import rk_checkmate
 from kiwi.solver.remat.simulate import simulate
 
 from .graphs import random_graph, random_training_graph, residual_chain

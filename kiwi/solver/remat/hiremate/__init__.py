@@ -2,6 +2,6 @@
 
 `partition` groups the forward operators recursively (H-Partition), `cluster` takes the parts with
 their backward operators, `option` prices ways to run a part, `combination` joins them without a
-program, `h_ilp` with one (H-ILP), `levels` goes from the smallest parts to the whole, `workers`
-solves parts in parallel processes.
+program, `part_solver` with one (H-ILP), `levels` goes from the smallest parts to the whole,
+`workers` solves parts in parallel processes.
 """

@@ -6,51 +6,15 @@ interface values. What of these is not needed any more, or not written yet, at a
 the correction terms (section 3.4.4.1).
 """
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from kiwi.solver.remat.chain import read_first, segment_bytes
+from kiwi.solver.remat.chain import read_first
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair, Steps
-
-
-@dataclass(frozen=True)
-class Substep:
-    """Memory at one step of a part.
-
-    - `own_bytes`: of values that only the part knows, the whole phantom subtracted.
-    - `freed`: values from outside that are not read from here on.
-    - `unborn`: interface values that are written later.
-    """
-
-    own_bytes: int
-    freed: frozenset[int]
-    unborn: frozenset[int]
-
-    def implies(self, other: "Substep") -> bool:
-        """Whether a limit on this step's memory is at least as tight as on `other`'s."""
-        return (
-            self.own_bytes >= other.own_bytes
-            and self.freed <= other.freed
-            and self.unborn <= other.unborn
-        )
-
-
-@dataclass(frozen=True)
-class Part:
-    """The forward or backward part of an option.
-
-    - `reads`: values from outside (and, backward, the cluster's own outputs) that it needs.
-    - `peak_bytes`: of its own values, the phantom included.
-    - `repeatable`: whether all of its operators may run again.
-    """
-
-    steps: Steps
-    seconds: float
-    reads: frozenset[int]
-    substeps: tuple[Substep, ...]
-    peak_bytes: int
-    repeatable: bool
+from kiwi.solver.remat.simulate import memory_bytes
+from kiwi.solver.remat.stages import Part, Substep
+from kiwi.solver.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -122,7 +86,7 @@ def _part(
     hidden = {v for k in steps for v in (*graph.operators[k].inputs, *graph.operators[k].outputs)}
     hidden -= inner
     begin, end = (frozenset(), phantom) if after else (phantom, frozenset())
-    memory = segment_bytes(graph, steps, begin, end, hidden)
+    memory = memory_bytes(graph, Schedule(steps), begin, end, hidden)
     reads = frozenset(read_first(graph, steps)) - phantom
     return Part(
         steps,
@@ -137,7 +101,7 @@ def _part(
 def _substeps(
     graph: RematGraph,
     steps: Steps,
-    memory: list[int],
+    memory: Sequence[int],
     phantom_bytes: int,
     reads: frozenset[int],
     born: Set[int],

@@ -1,23 +1,28 @@
-"""Solving one cluster: combinations of the options of its parts, and H-ILP over them."""
+"""Solving one cluster: combinations of the options of its parts, and H-ILP over them
+(`kiwi.solver.remat.stages`)."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kiwi.solver.mathopt_run import solve_model
 from kiwi.solver.remat.bounds import evenly, largest_working_set, order_peak_bytes
 from kiwi.solver.remat.graph import Operator, RematGraph
 from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair, Steps
 from kiwi.solver.remat.hiremate.combination import Combinations
-from kiwi.solver.remat.hiremate.h_ilp import HGraph, HNode, solve_h_ilp
 from kiwi.solver.remat.hiremate.option import (
     Option,
-    Part,
-    Substep,
     make_option,
     plain_options,
     select,
     shares,
 )
+from kiwi.solver.remat.stages import Node, Part, StageGraph, StageProgram, Substep
+
+GAP = 1e-3
+"""Parts are priced by options that are themselves approximate: no need for more."""
+CELLS_PER_SECOND = 10_000
+"""Terms that are written down in a second, roughly."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +80,42 @@ def solve_once(
     seconds: float,
     known: Sequence[int] | None = None,
 ) -> StepPair | None:
-    """The best way found to run a cluster within the budgets; None for `save_bytes`: the whole.
+    """The best way that HiGHS finds to run a cluster within the budgets, or None.
 
-    `known`: a combination (an option for each part) for H-ILP to start from.
+    **Arguments:**
+
+    - `save_bytes`: None for the whole graph.
+    - `seconds`: a program that would take that long to write down is not begun.
+    - `known`: a combination (an option for each part) to start from.
     """
     options = fewer_options(options, problem.most_options)
-    graph = h_graph(problem.cluster, options, is_whole=save_bytes is None)
-    runs = solve_h_ilp(graph, peak_bytes, save_bytes, seconds, problem.seed, known)
-    return None if runs is None else _pair_of(graph, runs)
+    graph = stage_graph(problem.cluster, options, is_whole=save_bytes is None)
+    if _cells(graph) > CELLS_PER_SECOND * seconds:
+        return None
+    ends = time.monotonic() + seconds
+    program = StageProgram(graph, peak_bytes, save_bytes)
+    hint = None if known is None else program.hint(_by_node(graph, known))
+    left = ends - time.monotonic()
+    values = solve_model(program.model, left, problem.seed, GAP, hint).values
+    if values is None:
+        return None
+    runs = program.runs(values)
+    at = next(place for place, (node, _) in enumerate(runs) if node == graph.loss)
+    return graph.steps_of(runs[:at]), graph.steps_of(runs[at:])
+
+
+def _by_node(graph: StageGraph, known: Sequence[int]) -> list[int]:
+    """The options of nodes by those of parts; the loss has one."""
+    part = [k if node.forward < 0 else node.forward for k, node in enumerate(graph.nodes)]
+    return [0 if k == graph.loss else known[k] for k in part]
+
+
+def _cells(graph: StageGraph) -> int:
+    """About how many terms the program has."""
+    return sum(
+        (last - k + 1) * sum(5 + len(part.substeps) for part in graph.nodes[k].parts)
+        for k, last in enumerate(graph.latest)
+    )
 
 
 def _budgets(problem: PartProblem) -> list[tuple[int, int]]:
@@ -107,16 +140,6 @@ def _with_loss(cluster: Cluster) -> RematGraph:
     listed = (*operators[:first], loss, *operators[first:])
     results = cluster.interface - cluster.outputs
     return RematGraph(listed, cluster.graph.values, tuple(range(len(listed))), results)
-
-
-def _pair_of(graph: HGraph, runs: Sequence[tuple[int, int]]) -> StepPair:
-    at = next(place for place, (node, _) in enumerate(runs) if node == graph.loss)
-    steps = [graph.nodes[node].parts[option].steps for node, option in runs]
-    return _joined(steps[:at]), _joined(steps[at + 1 :])
-
-
-def _joined(steps: list[Steps]) -> Steps:
-    return tuple(k for each in steps for k in each)
 
 
 def part_options(problem: PartProblem) -> list[list[Option]]:
@@ -148,34 +171,36 @@ def _interface(cluster: Cluster, operators: Steps) -> set[int]:
     }
 
 
-def h_graph(cluster: Cluster, options: Sequence[Sequence[Option]], *, is_whole: bool) -> HGraph:
+def stage_graph(
+    cluster: Cluster, options: Sequence[Sequence[Option]], *, is_whole: bool
+) -> StageGraph:
     """Parts forward, the loss, parts backward in reverse."""
     count = len(options)
     nodes = [
-        HNode(tuple(o.forward for o in each), repeatable=all(o.forward.repeatable for o in each))
+        Node(tuple(o.forward for o in each), repeatable=all(o.forward.repeatable for o in each))
         for each in options
     ]
     reads = frozenset() if is_whole else cluster.outputs
     gradients = frozenset() if is_whole else cluster.gradients
-    nodes.append(HNode((Part((), 0.0, reads, (Substep(0, frozenset(), frozenset()),), 0, False),)))
+    nodes.append(Node((Part((), 0.0, reads, (Substep(0),)),)))
     behind: dict[int, int] = {}
     phantom_bytes: dict[int, tuple[int, ...]] = {}
     for child in reversed(range(count)):
         if any(k >= cluster.forward_count for k in cluster.children[child]):
             behind[child] = len(nodes)
             phantom_bytes[len(nodes)] = tuple(o.saved_bytes for o in options[child])
-            nodes.append(HNode(tuple(o.backward for o in options[child]), forward=child))
+            nodes.append(Node(tuple(o.backward for o in options[child]), forward=child))
     writer = dict.fromkeys(gradients, count)
     for child, operators in enumerate(cluster.children):
         for v in sorted(_interface(cluster, operators)):
             is_forward = cluster.is_forward(cluster.graph.producer[v])
             writer[v] = child if is_forward else behind[child]
-    return HGraph(
+    return StageGraph(
         tuple(nodes),
         {v: cluster.graph.values[v].size_bytes for v in writer},
         writer,
+        cluster.interface if is_whole else cluster.interface - cluster.outputs,
         phantom_bytes,
         count,
         gradients,
-        cluster.interface if is_whole else cluster.interface - cluster.outputs,
     )

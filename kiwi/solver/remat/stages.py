@@ -1,0 +1,367 @@
+"""The integer program over stages of Checkmate, rk-checkmate and H-ILP.
+
+**Sets.** Nodes k in topological order, and stages t >= k: stage t ends with the first run of node
+t. Options o of a node are ways to run it; reads(k, o). Values d, with writer w(d). Substeps i of
+(k, o) with own bytes m, freed and unborn values (`Substep`). A backward node may have a forward
+node, whose option it shares and whose *phantom* it needs: what that option saves for it. All of
+this but nodes, stages and values is H-ILP's (Zhao's thesis, section 3.4, numbers in brackets);
+Checkmate (Jain et al., MLSys 2020) and rk-checkmate (section 2.4) have one option and one substep
+for each operator, with its temporary memory.
+
+**Data.** time(k, o), bytes s(d), phantom bytes p(b, o), budget B, optionally a save budget. Bytes
+are scaled to B, time to that of all nodes.
+
+**Variables.** `run[t, k, o]` in {0, 1}: node k runs in stage t with option o. `present[t, d]` in
+{0, 1}: d is in memory when stage t begins. `saved[t, b, o]` in {0, 1}: so is the phantom of (b, o).
+`created[t, d]`, `deleted[t, d, k]` in [0, 1]; `used`: memory while k runs in stage t, with all that
+it reads and writes and without its own bytes.
+
+**Minimise** the sum of time(k, o) run[t, k, o].
+
+**Constraints**
+
+- (a) Node t runs in stage t (3.9), with one option (3.15); nodes that are not repeatable run once
+  (3.10).
+- (b) Options run if what they read is there (3.13, 3.14).
+- (c) What is present was present or computed in the stage before (3.12).
+- (d) A phantom is there if it was or its forward node ran with that option (3.17); one option at
+  a time (3.16); a backward option needs its phantom (3.19).
+- (e) Created if computed and not present (3.22, 3.23). Checkmate: what is present is not computed.
+- (f) Deleted after k: if k runs, d is not present in the next stage, and no later reader runs
+  (3.25, 3.26, stated one by one: tighter, and `deleted` need not be integer).
+- (g) used follows from what is present, created and deleted (3.27 to 3.32).
+- (h) used + m run - freed and deleted - unborn and created <= B, for each substep (3.34).
+- (i) At the end of the loss's stage, what is present but for gradients is within the save budget.
+- (j) Results are present at the end (3.8).
+
+Differs from the texts: phantoms may be dropped between stages (3.18 is left out), values have one
+writer each, and stages in which a node could only run in vain are left out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ortools.math_opt.python import mathopt
+
+BUDGET_UNITS = 1e4
+"""Memory is scaled so that the budget has this size: tolerances are then far below a byte."""
+
+Runs = tuple[tuple[int, int], ...]
+"""(node, option) in the order they run."""
+Terms = list[mathopt.LinearTypes]
+
+
+@dataclass(frozen=True)
+class Substep:
+    """Memory at one step of a part.
+
+    - `own_bytes`: of values that only the part knows, the whole phantom subtracted.
+    - `freed`: values from outside that are not read from here on.
+    - `unborn`: values for others that are written later.
+    """
+
+    own_bytes: int
+    freed: frozenset[int] = frozenset()
+    unborn: frozenset[int] = frozenset()
+
+    def implies(self, other: "Substep") -> bool:
+        """Whether a limit on this step's memory is at least as tight as on `other`'s."""
+        return (
+            self.own_bytes >= other.own_bytes
+            and self.freed <= other.freed
+            and self.unborn <= other.unborn
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """One way to run a node.
+
+    - `steps`: its operators in turn. `reads`: values from outside that it needs.
+    - `peak_bytes`: of its own values, the phantom included.
+    - `repeatable`: whether all of its operators may run again.
+    """
+
+    steps: tuple[int, ...]
+    seconds: float
+    reads: frozenset[int]
+    substeps: tuple[Substep, ...]
+    peak_bytes: int = 0
+    repeatable: bool = True
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node: one `Part` per option. `forward`: the node's forward node if it is a backward one."""
+
+    parts: tuple[Part, ...]
+    forward: int = -1
+    repeatable: bool = False
+
+
+@dataclass(frozen=True)
+class StageGraph:
+    """Nodes in topological order.
+
+    - `size_bytes`, `writer`: of each value between nodes, `writer` a node.
+    - `results`: values that must be there at the end.
+    - `phantom_bytes[b]`: by option, for each backward node b.
+    - `loss`: the node behind which the save budget holds; `gradients`: what that leaves out.
+    """
+
+    nodes: tuple[Node, ...]
+    size_bytes: Mapping[int, int]
+    writer: Mapping[int, int]
+    results: frozenset[int]
+    phantom_bytes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    loss: int = -1
+    gradients: frozenset[int] = frozenset()
+
+    def steps_of(self, runs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+        """The operators of `runs` in turn."""
+        return tuple(step for k, o in runs for step in self.nodes[k].parts[o].steps)
+
+    @cached_property
+    def once_seconds(self) -> float:
+        """The least time to run every node once; 1 where that is 0."""
+        return sum(min(part.seconds for part in node.parts) for node in self.nodes) or 1.0
+
+    @cached_property
+    def readers(self) -> Mapping[int, Mapping[int, Sequence[int]]]:
+        """By value the nodes that read it, in order, with the options that do."""
+        found: dict[int, dict[int, list[int]]] = {d: {} for d in self.writer}
+        for k, node in enumerate(self.nodes):
+            for o, part in enumerate(node.parts):
+                for d in part.reads & found.keys():
+                    found[d].setdefault(k, []).append(o)
+        return found
+
+    @cached_property
+    def latest(self) -> Sequence[int]:
+        """The last stage in which a run of each node can be of use."""
+        last = len(self.nodes) - 1
+        using: list[set[int]] = [set() for _ in self.nodes]
+        for d, w in self.writer.items():
+            using[w].update(self.readers[d], (last,) if d in self.results else ())
+        for b, node in enumerate(self.nodes):
+            if node.forward >= 0:
+                using[node.forward].add(b)
+        latest = list(range(len(self.nodes)))
+        for k in reversed(latest[:]):
+            if self.nodes[k].repeatable:
+                latest[k] = max([k, *(latest[r] for r in using[k])])
+        return latest
+
+
+class StageProgram:
+    """The program under construction: one method per family of constraints.
+
+    **Arguments:**
+
+    - `once`: what is present is not computed, as in Checkmate.
+    - `integer`: False for the linear relaxation.
+    """
+
+    def __init__(
+        self,
+        graph: StageGraph,
+        budget_bytes: float,
+        save_bytes: float | None = None,
+        *,
+        once: bool = False,
+        integer: bool = True,
+    ) -> None:
+        self.graph, self._once, self._integer = graph, once, integer
+        self.model = mathopt.Model(name="stages")
+        self._unit = BUDGET_UNITS / max(1.0, budget_bytes)
+        self._size = {d: self._unit * size_bytes for d, size_bytes in graph.size_bytes.items()}
+        self._deleted: dict[tuple[int, int, int], mathopt.Variable] = {}
+        self._add_variables()
+        self._add_runs()
+        self._add_reads()
+        self._add_presence()
+        self._add_phantoms()
+        self._created = self._add_creation()
+        self._gone = self._add_deletion()
+        self._add_memory(save_bytes)
+        self.model.minimize(
+            mathopt.fast_sum(
+                graph.nodes[k].parts[o].seconds / graph.once_seconds * each
+                for (_, k, o), each in self.run.items()
+            )
+        )
+
+    def runs(self, values: Mapping[mathopt.Variable, float]) -> Runs:
+        """What runs in a solution, stage by stage and in the order of nodes within each."""
+        return tuple((k, o) for (_, k, o), each in sorted(self.run.items()) if values[each] > 0.5)
+
+    def hint(self, option: Sequence[int]) -> dict[mathopt.Variable, float]:
+        """Each node runs in its own stage, with its given option; what is read later stays."""
+        values = {x: float(t == k and o == option[k]) for (t, k, o), x in self.run.items()}
+        for (t, d), x in self.present.items():
+            reading = self.graph.readers[d].items()
+            last = max((k for k, options in reading if option[k] in options), default=-1)
+            values[x] = float(t <= last or d in self.graph.results)
+        for (_, b, o), x in self.saved.items():
+            values[x] = float(o == option[b])
+        return values
+
+    def _add_variables(self) -> None:
+        """With (j)."""
+        graph, end = self.graph, len(self.graph.nodes)
+        self.run = {
+            (t, k, o): self._decision(float(t == k and len(graph.nodes[k].parts) == 1))
+            for k, last in enumerate(graph.latest)
+            for t in range(k, last + 1)
+            for o in range(len(graph.nodes[k].parts))
+        }
+        self.present: dict[tuple[int, int], mathopt.Variable] = {}
+        for d, w in graph.writer.items():
+            last = max((graph.latest[r] for r in graph.readers[d]), default=w)
+            for t in range(w + 1, (end if d in graph.results else last) + 1):
+                self.present[t, d] = self._decision(float(t == end))
+        self.saved = {
+            (t, b, o): self._decision()
+            for b, sizes in graph.phantom_bytes.items()
+            for t in range(graph.nodes[b].forward + 1, b + 1)
+            for o, size_bytes in enumerate(sizes)
+            if size_bytes
+        }
+
+    def _decision(self, least: float = 0.0) -> mathopt.Variable:
+        return self.model.add_variable(lb=least, ub=1.0, is_integer=self._integer)
+
+    def _share(self) -> mathopt.Variable:
+        return self.model.add_variable(lb=0.0, ub=1.0)
+
+    def _add(self, row: Any) -> None:
+        self.model.add_linear_constraint(row)
+
+    def _computed(self, stage: int, node: int, options: Iterable[int] | None = None) -> Any:
+        """The sum of `run` over the options, or some of them."""
+        among = range(len(self.graph.nodes[node].parts)) if options is None else options
+        found = [self.run[c] for o in among if (c := (stage, node, o)) in self.run]
+        return found[0] if len(found) == 1 else mathopt.fast_sum(found)
+
+    def _at_start(self, stage: int, value: int) -> Any:
+        """`present`, or zero where the value cannot be there."""
+        return self.present.get((stage, value), 0.0)
+
+    def _there(self, stage: int, value: int) -> Any:
+        return self._computed(stage, self.graph.writer[value]) + self._at_start(stage, value)
+
+    def _add_runs(self) -> None:
+        """(a)"""
+        for t, k, o in self.run:
+            if o == 1:
+                computed = self._computed(t, k)
+                self._add(computed == 1.0 if t == k else computed <= 1.0)
+
+    def _add_reads(self) -> None:
+        """(b)"""
+        for d, reading in self.graph.readers.items():
+            for k, options in reading.items():
+                for t in range(k, self.graph.latest[k] + 1):
+                    self._add(self._computed(t, k, options) <= self._there(t, d))
+
+    def _add_presence(self) -> None:
+        """(c)"""
+        for (t, d), present in self.present.items():
+            self._add(present <= self._there(t - 1, d))
+
+    def _add_phantoms(self) -> None:
+        """(d)"""
+        for b, sizes in self.graph.phantom_bytes.items():
+            f = self.graph.nodes[b].forward
+            with_phantom = [o for o, size_bytes in enumerate(sizes) if size_bytes]
+            for t in range(f, b + 1):
+                there = [self._phantom(t, b, o) for o in with_phantom]
+                for o, before in zip(with_phantom, there, strict=True):
+                    after = self.run[b, b, o] if t == b else self.saved[t + 1, b, o]
+                    self._add(after <= before)
+                if t > f and with_phantom:
+                    self._add(mathopt.fast_sum(there) <= 1.0)
+
+    def _phantom(self, t: int, b: int, o: int) -> Any:
+        """Whether the phantom of (b, o) is in memory at the end of stage t, unless dropped."""
+        run = self.run.get((t, self.graph.nodes[b].forward, o), 0.0)
+        return self.saved.get((t, b, o), 0.0) + run
+
+    def _add_creation(self) -> dict[tuple[int, int], Any]:
+        """(e)"""
+        found = {}
+        for d, w in self.graph.writer.items():
+            for t in range(w, self.graph.latest[w] + 1):
+                computed, before = self._computed(t, w), self._at_start(t, d)
+                created = found[t, d] = computed if self._once or t == w else self._share()
+                if created is not computed:
+                    self._add(created <= computed)
+                    self._add(created >= computed - before)
+                if (t, d) in self.present:
+                    self._add(created + before <= 1.0)
+        return found
+
+    def _add_deletion(self) -> dict[tuple[int, int], Terms]:
+        """(f): by stage and node what may leave memory behind it."""
+        gone: dict[tuple[int, int], Terms] = {}
+        for d, reading in self.graph.readers.items():
+            w = self.graph.writer[d]
+            around = sorted({w, *reading})
+            for t in range(w, len(self.graph.nodes)):
+                inside = [k for k in around if k <= t <= self.graph.latest[k]]
+                for place, k in enumerate(inside):
+                    deleted = self._deleted[t, d, k] = self._share()
+                    gone.setdefault((t, k), []).append(self._size[d] * deleted)
+                    self._add(deleted <= self._computed(t, k))
+                    if (t + 1, d) in self.present:
+                        self._add(deleted <= 1.0 - self.present[t + 1, d])
+                    for j in inside[place + 1 :]:
+                        self._add(deleted <= 1.0 - self._computed(t, j, reading[j]))
+        return gone
+
+    def _add_memory(self, save_bytes: float | None) -> None:
+        """(g), (i)"""
+        graph, unit = self.graph, self._unit
+        at_start: list[Terms] = [[] for _ in range(len(graph.nodes) + 1)]
+        for (t, d), present in self.present.items():
+            at_start[t].append(self._size[d] * present)
+        for (t, b, o), saved in self.saved.items():
+            at_start[t].append(unit * graph.phantom_bytes[b][o] * saved)
+        for t, terms in enumerate(at_start):
+            held: Any = mathopt.fast_sum(terms)
+            if t == graph.loss + 1 and save_bytes is not None:
+                left_out = (self._size[d] * self._at_start(t, d) for d in sorted(graph.gradients))
+                self._add(held - mathopt.fast_sum(left_out) <= unit * save_bytes)
+            for k, last in enumerate(graph.latest):
+                if k <= t <= last:
+                    held = self._add_run_memory(t, k, held)
+
+    def _add_run_memory(self, t: int, k: int, held: Any) -> Any:
+        """(g), (h) of one run; returns the memory behind it."""
+        graph, unit = self.graph, self._unit
+        born = {d: self._size[d] * self._created[t, d] for d, w in graph.writer.items() if w == k}
+        phantoms = [
+            unit * size_bytes * self.run[t, k, o]
+            for b, sizes in graph.phantom_bytes.items()
+            if graph.nodes[b].forward == k
+            for o, size_bytes in enumerate(sizes)
+            if size_bytes
+        ]
+        used = self.model.add_variable(lb=0.0)
+        self._add(used == held + mathopt.fast_sum([*born.values(), *phantoms]))
+        for o, part in enumerate(graph.nodes[k].parts):
+            for step in part.substeps:
+                freed = [
+                    self._size[d] * self._deleted[c]
+                    for d in sorted(step.freed)
+                    if (c := (t, d, k)) in self._deleted
+                ]
+                unborn = [born[d] for d in sorted(step.unborn & born.keys())]
+                own = unit * step.own_bytes * self.run[t, k, o]
+                self._add(used + own - mathopt.fast_sum([*freed, *unborn]) <= BUDGET_UNITS)
+        gone = list(self._gone.get((t, k), []))
+        for o, size_bytes in enumerate(graph.phantom_bytes.get(k, ()) if t == k else ()):
+            gone += [unit * size_bytes * self._phantom(t, k, o)] if size_bytes else []
+        return used - mathopt.fast_sum(gone)
