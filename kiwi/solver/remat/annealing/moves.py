@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from kiwi.solver.remat.annealing.sequence import EMPTY, find_event
+from kiwi.solver.remat.annealing.sequence import EMPTY
 
 
 @njit(cache=True, nogil=True)
@@ -39,47 +39,48 @@ def random_gap(state):
 
 
 @njit(cache=True, nogil=True)
+def earliest(tables, state, operator):
+    """The first position behind the first computations of all inputs."""
+    first = 0
+    for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
+        event = state.events[tables.event_start[tables.input_values[k]]]
+        first = max(first, (event >> 1) + 1)
+    return first
+
+
+@njit(cache=True, nogil=True)
+def latest(tables, state, source):
+    """The last position that the computation at `source` may move to: before the first reader."""
+    operator, last = state.operator_at[source], state.operator_at.size - 2
+    for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
+        value = tables.output_values[k]
+        at = tables.event_start[value]
+        if state.events[at] == 2 * source + 1 and state.event_count[value] > 1:
+            following = state.events[at + 1]
+            if (following & 1) == 0:
+                last = min(last, (following >> 1) - 1)
+    return last
+
+
+@njit(cache=True, nogil=True)
 def can_insert(tables, state, operator, position):
     """Whether all inputs are computed before `position`, and there is room for one more copy."""
     if state.copies[operator] >= tables.most_copies[operator]:
         return False
-    for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
-        value = tables.input_values[k]
-        if find_event(tables, state, value, position) == tables.event_start[value]:
-            return False
-    return True
+    return position >= earliest(tables, state, operator)
 
 
 @njit(cache=True, nogil=True)
 def can_remove(tables, state, position):
     """Whether another copy remains, and each reader still has a computation before it."""
-    operator = state.operator_at[position]
-    if state.copies[operator] < 2:
+    if state.copies[state.operator_at[position]] < 2:
         return False
-    for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
-        value = tables.output_values[k]
-        at = tables.event_start[value]
-        is_first = state.events[at] == 2 * position + 1
-        if is_first and (state.events[at + 1] & 1) == 0:
-            return False
-    return True
+    # The end, at which results are read, lies behind the other copy.
+    return latest(tables, state, position) == state.operator_at.size - 2
 
 
 @njit(cache=True, nogil=True)
 def can_rotate(tables, state, source, target):
     """Whether the computation at `source` may move to the free position `target`."""
     operator = state.operator_at[source]
-    for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
-        value = tables.input_values[k]
-        if find_event(tables, state, value, target) == tables.event_start[value]:
-            return False
-    if target < source:
-        return True
-    for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
-        value = tables.output_values[k]
-        at = tables.event_start[value]
-        if state.events[at] == 2 * source + 1 and state.event_count[value] > 1:
-            code = state.events[at + 1]
-            if (code & 1) == 0 and (code >> 1) < target:
-                return False
-    return True
+    return earliest(tables, state, operator) <= target <= latest(tables, state, source)

@@ -14,6 +14,8 @@ from kiwi.solver.remat.annealing.moves import (
     can_insert,
     can_remove,
     can_rotate,
+    earliest,
+    latest,
     random_below,
     random_gap,
 )
@@ -65,7 +67,11 @@ def _add(tables, state, most_seconds):
     operator = random_below(state, tables.seconds.size)
     if state.seconds[0] + tables.seconds[operator] > most_seconds:
         return
-    target = random_gap(state)
+    _put(tables, state, operator, random_gap(state))
+
+
+@njit(cache=True, nogil=True)
+def _put(tables, state, operator, target):
     if target >= 0 and can_insert(tables, state, operator, target):
         change(tables, state, operator, -1, target)
 
@@ -111,11 +117,9 @@ def _add_before_reader(tables, state, most_seconds):
     room = reader - 1 - since
     if room <= 0:
         return
-    near = 1 + state.operator_at.size // 64
-    reach = min(room, near) if random_below(state, 4) else room
-    target = _gap_at_or_before(state, reader - 1 - random_below(state, reach), since)
-    if target >= 0 and can_insert(tables, state, producer, target):
-        change(tables, state, producer, -1, target)
+    reach = min(room, 1 + state.operator_at.size // 64) if random_below(state, 4) else room
+    near = reader - 1 - random_below(state, reach)
+    _put(tables, state, producer, _gap_at_or_before(state, near, since))
 
 
 @njit(cache=True, nogil=True)
@@ -123,17 +127,7 @@ def _rotate_nearby(tables, state):
     """Moves a random computation within the window that its operands leave it, mostly not far."""
     source = state.taken[random_below(state, state.taken_count[0])]
     operator = state.operator_at[source]
-    low, high = 0, state.operator_at.size - 2
-    for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
-        first = state.events[tables.event_start[tables.input_values[k]]] >> 1
-        low = max(low, first + 1)
-    for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
-        value = tables.output_values[k]
-        at = tables.event_start[value]
-        if state.events[at] == 2 * source + 1 and state.event_count[value] > 1:
-            code = state.events[at + 1]
-            if (code & 1) == 0:
-                high = min(high, (code >> 1) - 1)
+    low, high = earliest(tables, state, operator), latest(tables, state, source)
     if random_below(state, 2):
         reach = 1 + state.operator_at.size // (1 + state.taken_count[0]) * 8
         low, high = max(low, source - reach), min(high, source + reach)
@@ -167,9 +161,7 @@ def _add_chain(tables, state, most_seconds):
             if at + 1 < end and (state.events[at + 1] & 1) == 0:
                 continue
             since = state.events[at - 1] >> 1
-            target = _gap_at_or_before(state, position - 1, since)
-            if target >= 0 and can_insert(tables, state, producer, target):
-                change(tables, state, producer, -1, target)
+            _put(tables, state, producer, _gap_at_or_before(state, position - 1, since))
 
 
 @njit(cache=True, nogil=True)

@@ -70,22 +70,14 @@ def make_state(tables: Tables, positions: int, seed: int) -> State:
 
 @njit(cache=True, nogil=True)
 def load(tables, state, steps):
-    """Fills an existing state with the sequence `steps`, spread evenly over the positions."""
+    """Fills a new state with the sequence `steps`, spread evenly over the positions."""
     positions = state.operator_at.size
-    state.operator_at[:] = EMPTY
-    state.taken_count[0] = 0
-    state.copies[:] = 0
-    state.event_count[:] = 0
-    state.memory.total[:] = 0.0
-    state.memory.highest[:] = 0.0
-    state.memory.offset[:] = 0.0
-    state.seconds[0] = 0.0
     state.operator_at[positions - 1] = RESERVED
     for k in range(steps.size):
         insert(tables, state, steps[k], (k + 1) * (positions - 1) // (steps.size + 1))
     for value in range(tables.size.size):
         if tables.is_result[value]:
-            insert_reading(tables, state, value, positions - 1)
+            _change_event(tables, state, value, positions - 1, False, 1.0)
     propagate(state.memory)
 
 
@@ -144,24 +136,6 @@ def _reading_change(tables, state, value, at, end, position, sign):
 
 
 @njit(cache=True, nogil=True)
-def insert_reading(tables, state, value, position):
-    """Adds a reading of `value`, up to propagation of memory."""
-    at = find_event(tables, state, value, position)
-    end = tables.event_start[value] + state.event_count[value]
-    _reading_change(tables, state, value, at, end, position, 1.0)
-    _open_event(tables, state, value, at, 2 * position)
-
-
-@njit(cache=True, nogil=True)
-def remove_reading(tables, state, value, position):
-    """Undoes `insert_reading`."""
-    at = find_event(tables, state, value, position)
-    _close_event(tables, state, value, at)
-    end = tables.event_start[value] + state.event_count[value]
-    _reading_change(tables, state, value, at, end, position, -1.0)
-
-
-@njit(cache=True, nogil=True)
 def _computation_change(tables, state, value, at, end, position, sign):
     """Memory of a computation between the events `at - 1` and `at`.
 
@@ -184,57 +158,51 @@ def _computation_change(tables, state, value, at, end, position, sign):
 
 
 @njit(cache=True, nogil=True)
-def insert_computation(tables, state, value, position):
-    """Adds a computation of `value`, up to propagation of memory."""
+def _change_event(tables, state, value, position, is_computation, sign):
+    """Adds an event (`sign` 1.0) or takes it away (-1.0), up to propagation of memory."""
     at = find_event(tables, state, value, position)
+    if sign < 0.0:
+        _close_event(tables, state, value, at)
     end = tables.event_start[value] + state.event_count[value]
-    _computation_change(tables, state, value, at, end, position, 1.0)
-    _open_event(tables, state, value, at, 2 * position + 1)
+    if is_computation:
+        _computation_change(tables, state, value, at, end, position, sign)
+    else:
+        _reading_change(tables, state, value, at, end, position, sign)
+    if sign > 0.0:
+        _open_event(tables, state, value, at, 2 * position + is_computation)
 
 
 @njit(cache=True, nogil=True)
-def remove_computation(tables, state, value, position):
-    """Undoes `insert_computation`."""
-    at = find_event(tables, state, value, position)
-    _close_event(tables, state, value, at)
-    end = tables.event_start[value] + state.event_count[value]
-    _computation_change(tables, state, value, at, end, position, -1.0)
+def _change_events(tables, state, operator, position, sign):
+    for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
+        _change_event(tables, state, tables.input_values[k], position, False, sign)
+    for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
+        _change_event(tables, state, tables.output_values[k], position, True, sign)
+    state.copies[operator] += sign
+    state.seconds[0] += sign * tables.seconds[operator]
+    state.memory.offset[position] = tables.temporary[operator] if sign > 0.0 else 0.0
+    touch(state.memory, position)
 
 
 @njit(cache=True, nogil=True)
 def insert(tables, state, operator, position):
     """Computes `operator` at a free position, up to propagation of memory."""
-    for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
-        insert_reading(tables, state, tables.input_values[k], position)
-    for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
-        insert_computation(tables, state, tables.output_values[k], position)
+    _change_events(tables, state, operator, position, 1.0)
     state.operator_at[position] = operator
     state.place_of[position] = state.taken_count[0]
     state.taken[state.taken_count[0]] = position
     state.taken_count[0] += 1
-    state.copies[operator] += 1
-    state.seconds[0] += tables.seconds[operator]
-    state.memory.offset[position] = tables.temporary[operator]
-    touch(state.memory, position)
 
 
 @njit(cache=True, nogil=True)
 def remove(tables, state, position):
     """Undoes `insert`."""
-    operator = state.operator_at[position]
-    for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
-        remove_reading(tables, state, tables.input_values[k], position)
-    for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
-        remove_computation(tables, state, tables.output_values[k], position)
+    _change_events(tables, state, state.operator_at[position], position, -1.0)
     state.operator_at[position] = EMPTY
     state.taken_count[0] -= 1
     moved = state.taken[state.taken_count[0]]
     state.taken[state.place_of[position]] = moved
     state.place_of[moved] = state.place_of[position]
-    state.copies[operator] -= 1
-    state.seconds[0] -= tables.seconds[operator]
-    state.memory.offset[position] = 0.0
-    touch(state.memory, position)
 
 
 @njit(cache=True, nogil=True)
@@ -243,6 +211,11 @@ def change(tables, state, operator, source, target):
     entry = state.log[state.log_count[0]]
     entry[0], entry[1], entry[2] = operator, source, target
     state.log_count[0] += 1
+    _move(tables, state, operator, source, target)
+
+
+@njit(cache=True, nogil=True)
+def _move(tables, state, operator, source, target):
     if source >= 0:
         remove(tables, state, source)
     if target >= 0:
@@ -254,10 +227,7 @@ def roll_back(tables, state):
     """Undoes the logged changes; the log stays, for `roll_forward`."""
     for k in range(state.log_count[0] - 1, -1, -1):
         operator, source, target = state.log[k]
-        if target >= 0:
-            remove(tables, state, target)
-        if source >= 0:
-            insert(tables, state, operator, source)
+        _move(tables, state, operator, target, source)
     propagate(state.memory)
 
 
@@ -266,8 +236,5 @@ def roll_forward(tables, state):
     """Does the logged changes again."""
     for k in range(state.log_count[0]):
         operator, source, target = state.log[k]
-        if source >= 0:
-            remove(tables, state, source)
-        if target >= 0:
-            insert(tables, state, operator, target)
+        _move(tables, state, operator, source, target)
     propagate(state.memory)
