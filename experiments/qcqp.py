@@ -111,7 +111,7 @@ def _answer(built: "_QuadraticModel", started: float, gap: float, infeasible: bo
         return Answer(status, None, None, None, bound, "gurobi", elapsed)
     schedule, strategies = built.read_answer()
     priced = price(built.graph, schedule, strategies)
-    closed = relative_gap(priced.seconds, bound) <= max(gap, 1e-6)
+    closed = relative_gap(priced.compute_seconds, bound) <= max(gap, 1e-6)
     status = SolveStatus.OPTIMAL if closed else SolveStatus.FEASIBLE
     return Answer(status, schedule, strategies, priced, bound, "gurobi", elapsed)
 

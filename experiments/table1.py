@@ -110,7 +110,7 @@ def _row(graph: ShardedGraph, free: Answer, share: float, formulation: str) -> d
         "operators": len(graph.computing),
         "limit_bytes": limit,
         "status": found.status.value,
-        "normalised_latency": None if priced is None else priced.seconds / free.seconds,
+        "normalised_latency": None if priced is None else priced.compute_seconds / free.seconds,
         "normalised_bound": found.bound_seconds / free.seconds,
         "peak_bytes": None if priced is None else priced.peak_bytes,
         "solve_seconds": round(found.solve_seconds, 3),

@@ -7,7 +7,7 @@
 All take a `ShardedGraph`; what they return is priced by simulating its schedule.
 """
 
-from kiwi.solver.formulations.answer import Answer, Priced, price
+from kiwi.solver.formulations.answer import Answer, price
 from kiwi.solver.formulations.sharded_graph import Operator, Read, ShardedGraph, Tie
 from kiwi.solver.formulations.solve import FORMULATIONS, solve_formulation
 
@@ -15,7 +15,6 @@ __all__ = [
     "FORMULATIONS",
     "Answer",
     "Operator",
-    "Priced",
     "Read",
     "ShardedGraph",
     "Tie",

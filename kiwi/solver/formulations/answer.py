@@ -2,24 +2,15 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kiwi.solver.formulations.sharded_graph import ShardedGraph
-from kiwi.solver.remat.simulate import simulate
+from kiwi.solver.remat.simulate import Simulation, simulate
 from kiwi.solver.result import SolveStatus
 from kiwi.solver.schedule import Schedule
 
 Solution = tuple[Schedule, tuple[int, ...]]
 """A schedule of operators, parameters left out, and a strategy for each operator."""
-
-
-@dataclass(frozen=True)
-class Priced:
-    """Time and peak memory of a simulated schedule; `memory_bytes` while each step runs."""
-
-    seconds: float
-    peak_bytes: int
-    memory_bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -39,7 +30,7 @@ class Answer:
     status: SolveStatus
     schedule: Schedule | None
     strategies: tuple[int, ...] | None
-    priced: Priced | None
+    priced: Simulation | None
     bound_seconds: float
     solver: str
     solve_seconds: float
@@ -48,7 +39,7 @@ class Answer:
     @property
     def seconds(self) -> float:
         """Time of the schedule; infinite without one."""
-        return math.inf if self.priced is None else self.priced.seconds
+        return math.inf if self.priced is None else self.priced.compute_seconds
 
     @property
     def solution(self) -> Solution | None:
@@ -58,15 +49,15 @@ class Answer:
         return self.schedule, self.strategies
 
 
-def price(graph: ShardedGraph, schedule: Schedule, strategies: Sequence[int]) -> Priced:
-    """Runs the schedule step by step.
+def price(graph: ShardedGraph, schedule: Schedule, strategies: Sequence[int]) -> Simulation:
+    """Runs the schedule step by step; its time includes what is paid once.
 
     Raises `InvalidProblemError` if it cannot be executed.
     """
     steps = Schedule(tuple(i - graph.first for i in schedule.steps))
     found = simulate(graph.at(strategies), steps)
-    seconds = found.compute_seconds + graph.once_seconds(strategies)
-    return Priced(seconds, found.peak_bytes, found.memory_bytes)
+    once_seconds = graph.once_seconds(strategies)
+    return replace(found, compute_seconds=found.compute_seconds + once_seconds)
 
 
 def repeated_before(graph: ShardedGraph, repeats: Iterable[tuple[int, int]]) -> Schedule:

@@ -8,7 +8,6 @@ means (products, one-hot choices) belong to no family.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from ortools.math_opt.python import mathopt
 
@@ -19,12 +18,6 @@ SECONDS = 10.0
 """For all relaxations of a model together."""
 
 
-class Program(Protocol):
-    """What is asked of a formulation's model."""
-
-    model: mathopt.Model
-
-
 @dataclass(frozen=True)
 class Family:
     """Rows by the beginnings of their names, and what they demand."""
@@ -33,18 +26,16 @@ class Family:
     rows: tuple[str, ...]
 
 
-def conflict(build: Callable[[], Program], families: tuple[Family, ...]) -> str:
+def conflict(build: Callable[[], mathopt.Model], families: tuple[Family, ...]) -> str:
     """Which families of an infeasible model stand in the way, in words.
 
-    **Arguments:**
-
-    - `build`: the model, anew each time.
+    `build` makes the model anew each time.
     """
     deadline = time.monotonic() + SECONDS
     found, open_ = [], []
     for left, family in zip(range(len(families), 0, -1), families, strict=True):
         share = max(0.2, (deadline - time.monotonic()) / left)
-        feasible = _is_feasible_without(build().model, family, share)
+        feasible = _is_feasible_without(build(), family, share)
         if feasible is None:
             open_.append(family.words)
         elif feasible:

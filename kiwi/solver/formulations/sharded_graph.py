@@ -44,6 +44,11 @@ class Operator:
         """The number of strategies."""
         return len(self.seconds)
 
+    @property
+    def once(self) -> tuple[float, ...]:
+        """`once_seconds` for each strategy."""
+        return self.once_seconds or (0.0,) * self.count
+
 
 @dataclass(frozen=True, eq=False)
 class Read:
@@ -180,11 +185,7 @@ class ShardedGraph:
 
     def once_seconds(self, strategies: Sequence[int]) -> float:
         """What is paid once whatever the schedule."""
-        own = sum(
-            o.once_seconds[s]
-            for o, s in zip(self.operators, strategies, strict=True)
-            if o.once_seconds
-        )
+        own = sum(o.once[s] for o, s in zip(self.operators, strategies, strict=True))
         return own + sum(
             float(t.seconds[strategies[t.first], strategies[t.second]]) for t in self.ties
         )

@@ -6,17 +6,17 @@ simulated peak is over the limit would be a bug, and raises.
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from kiwi.errors import InvalidProblemError, SolverUnavailableError, UnknownSolverError
 from kiwi.solver.formulations.answer import Answer, Solution, price
 from kiwi.solver.formulations.conflict import conflict
 from kiwi.solver.formulations.joint import build_joint
-from kiwi.solver.formulations.reduced import ReducedModel, build_reduced
+from kiwi.solver.formulations.program import StrategyProgram
+from kiwi.solver.formulations.reduced import ReducedModel
 from kiwi.solver.formulations.relaxation import solve_relaxation
 from kiwi.solver.formulations.sharded_graph import ShardedGraph
-from kiwi.solver.formulations.staged import StagedModel, build_staged
+from kiwi.solver.formulations.staged import StagedModel
 from kiwi.solver.mathopt_run import MODEL_SOLVERS, solve_model
 from kiwi.solver.result import SolveStatus, relative_gap
 from kiwi.solver.solve import solve
@@ -24,9 +24,6 @@ from kiwi.solver.solve import solve
 DEFAULT_SOLVER = "highs"
 PROVEN_GAP = 1e-6
 """How close to a bound a solution is called optimal at least, relatively."""
-
-Program = StagedModel | ReducedModel
-Build = Callable[[ShardedGraph, int], Program]
 
 
 @dataclass(frozen=True)
@@ -54,14 +51,14 @@ class _Question:
                 f"A solution of {solver} peaks at {priced.peak_bytes} of {self.limit_bytes} bytes.",
                 cause="the solver's tolerance, or a bug in the formulation",
             )
-        closed = relative_gap(priced.seconds, bound) <= max(self.gap, PROVEN_GAP)
+        closed = relative_gap(priced.compute_seconds, bound) <= max(self.gap, PROVEN_GAP)
         status = SolveStatus.OPTIMAL if closed else SolveStatus.FEASIBLE
         return Answer(status, *found, priced, bound, solver, seconds, message)
 
     def faster(self, *found: Solution | None) -> Solution | None:
         """The fastest of several solutions, the first of equals."""
         solutions = [each for each in found if each is not None]
-        return min(solutions, key=lambda s: price(self.graph, *s).seconds, default=None)
+        return min(solutions, key=lambda s: price(self.graph, *s).compute_seconds, default=None)
 
 
 def solve_formulation(
@@ -97,7 +94,7 @@ def solve_formulation(
     if build is None:
         return _solve_joint(asked, time_limit_seconds, gap)
     known = None
-    if build is build_staged and relax_first:
+    if build is StagedModel and relax_first:
         known = _known(asked, time_limit_seconds)
         if known.status is SolveStatus.OPTIMAL:
             return known
@@ -105,9 +102,9 @@ def solve_formulation(
     return _solve_program(asked, build, solver, left, known)
 
 
-FORMULATIONS: dict[str, Build | None] = {
-    "full": build_staged,
-    "reduced": build_reduced,
+FORMULATIONS: dict[str, type[StrategyProgram] | None] = {
+    "full": StagedModel,
+    "reduced": ReducedModel,
     "joint": None,
 }
 """By name the integer program; "joint" is a `Problem`, with solvers of its own."""
@@ -130,7 +127,11 @@ def _known(asked: _Question, seconds: float) -> Answer:
 
 
 def _solve_program(
-    asked: _Question, build: Build, solver: str, seconds: float, known: Answer | None
+    asked: _Question,
+    build: type[StrategyProgram],
+    solver: str,
+    seconds: float,
+    known: Answer | None,
 ) -> Answer:
     """Solves an integer program, beginning with what is known; the search may run out of time
     behind that."""
@@ -150,13 +151,13 @@ def _solve_program(
         solver, message = DEFAULT_SOLVER, f"{error.what} HiGHS stood in."
         answer = solve_model(*settings)
     if answer.infeasible:
-        message = " ".join(filter(None, (message, _why(asked, build, built))))
+        message = " ".join(filter(None, (message, _why(asked, build))))
     found = None if answer.values is None else built.read_answer(answer.values)
     bound = answer.bound * built.scale_seconds if math.isfinite(answer.bound) else answer.bound
     return asked.answer(asked.faster(found, start), bound, solver, message)
 
 
-def _why(asked: _Question, build: Build, built: Program) -> str:
+def _why(asked: _Question, build: type[StrategyProgram]) -> str:
     """Which families of rows an infeasible program cannot meet, in words."""
-    told = conflict(lambda: build(asked.graph, asked.limit_bytes), built.families)
+    told = conflict(lambda: build(asked.graph, asked.limit_bytes).model, build.families)
     return f"Under {asked.limit_bytes} bytes there is no schedule. {told}"

@@ -36,7 +36,7 @@ def full_seconds(graph: ShardedGraph, limit_bytes: int) -> float:
         k = int(times.argmin())
         if times[k] < best:
             best, found = float(times[k]), (Schedule(steps), strategies[k])
-    return best if found is None else price(graph, *found).seconds
+    return best if found is None else price(graph, *found).compute_seconds
 
 
 def _held(graph: ShardedGraph, plain: RematGraph, runs: list[int]) -> np.ndarray:

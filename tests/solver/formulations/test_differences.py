@@ -81,7 +81,7 @@ def test_price_is_the_simulation():
     answer = solve_formulation(graph, 41, "full")
     assert answer.schedule and answer.strategies and answer.priced
     assert answer.priced == price(graph, answer.schedule, answer.strategies)
-    assert answer.priced.seconds == len(answer.schedule.steps)
+    assert answer.priced.compute_seconds == len(answer.schedule.steps)
     assert answer.priced.peak_bytes == max(answer.priced.memory_bytes) <= 41
 
 
