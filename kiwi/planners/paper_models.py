@@ -90,31 +90,24 @@ class PaperModel(Planner):
     def _plan(
         self, step: StepToPlan, problem: PlanningProblem, answer: Answer, budget_bytes: int
     ) -> Plan:
-        assert answer.strategies is not None
-        assert answer.schedule is not None and answer.priced is not None
+        assert answer.solution is not None and answer.priced is not None
+        schedule, strategies = answer.solution
         # Without recomputation each unit has one residency: options are strategies.
-        solution = copies_that_follow(problem, answer.strategies)
-        result = _solve_result(solution, answer)
-        solved = Solved(problem, solution)
+        solved = Solved(problem, copies_that_follow(problem, strategies))
+        result = SolveResult(
+            status=answer.status,
+            solution=tuple(solved.solution),
+            objective=answer.seconds,
+            bound=answer.bound_seconds,
+            seconds=answer.solve_seconds,
+            solver=answer.solver,
+            peak_bytes=answer.priced.peak_bytes,
+            message=answer.message,
+            deterministic=answer.status is SolveStatus.OPTIMAL,
+        )
         plan = self.plan_of(step, solved, result, budget_bytes)
         first = len(problem.sources)
-        schedule = Schedule(tuple(i - first for i in answer.schedule.steps))
-        return with_schedule(plan, solved, schedule)
-
-
-def _solve_result(solution: tuple[int, ...], answer: Answer) -> SolveResult:
-    assert answer.priced is not None
-    return SolveResult(
-        status=answer.status,
-        solution=solution,
-        objective=answer.seconds,
-        bound=answer.bound_seconds,
-        seconds=answer.solve_seconds,
-        solver=answer.solver,
-        peak_bytes=answer.priced.peak_bytes,
-        message=answer.message,
-        deterministic=answer.status is SolveStatus.OPTIMAL,
-    )
+        return with_schedule(plan, solved, Schedule(tuple(i - first for i in schedule.steps)))
 
 
 PAPER_MODELS = (

@@ -72,8 +72,9 @@ class StrategyProgram:
             for q, head in enumerate(runs[read.reader]):
                 terms.append(self._pair(costs, tail, head, f"e{q}[{read.producer},{read.reader}]"))
         for tie in graph.ties:
-            ends, name = (tie.first, tie.second), f"tie[{tie.first},{tie.second}]"
-            terms.append(self._pair(unit * tie.seconds, *(self.chosen[k] for k in ends), name))
+            first, second = self.chosen[tie.first], self.chosen[tie.second]
+            name = f"tie[{tie.first},{tie.second}]"
+            terms.append(self._pair(unit * tie.seconds, first, second, name))
         self.model.minimize(mathopt.fast_sum(terms))
 
     def _one_hot(self, count: int, name: str) -> list[mathopt.Variable]:

@@ -179,10 +179,7 @@ def _temperature(settings: AnnealingSettings, progress: float) -> float:
 
 
 def _positions(step_count: int) -> int:
-    positions = 64
-    while positions < GAPS_PER_STEP * (step_count + 1):
-        positions *= 2
-    return positions
+    return max(64, 1 << (GAPS_PER_STEP * (step_count + 1) - 1).bit_length())
 
 
 def _within_time(settings: FastSASettings, time_limit_seconds: float) -> FastSASettings:

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from kiwi.solver.remat.candidate import Candidate, Outcome, candidate
 from kiwi.solver.remat.graph import RematGraph
@@ -47,19 +46,19 @@ def improvement(
     best, tries = start, 0
     whole = [k for k, operator in enumerate(task.graph.operators) if operator.recomputable]
     if _fits(whole, best, MOST_PLACES_OF_ALL):
-        found = _tried(task, best, [whole], WHOLE_EFFORT * min(1.0, seconds), ends)
-        best, tries = min([best, *found.schedules], key=lambda c: c.rank), 1
-        if found.complete:
+        best, complete = _tried(task, best, [whole], WHOLE_EFFORT * min(1.0, seconds), ends)
+        tries = 1
+        if complete:
             return Outcome(best, tries, True)
     draw, size = random.Random(seed), FIRST_SIZE
     for _ in range(max(1, round(seconds / SECONDS_PER_TRY))):
         if best.is_least(task) or time.monotonic() >= ends:
             break
         around = [_around(task.graph, best, size, draw) for _ in range(WORKERS)]
-        found = _tried(task, best, [free for free in around if _fits(free, best)], EFFORT, ends)
+        sets = [free for free in around if _fits(free, best)]
+        best, complete = _tried(task, best, sets, EFFORT, ends)
         tries += WORKERS
-        best = min([best, *found.schedules], key=lambda c: c.rank)
-        size = max(4, round(size * GROWTH if found.complete else size / GROWTH))
+        size = max(4, round(size * GROWTH if complete else size / GROWTH))
     return Outcome(best, tries, time.monotonic() < ends)
 
 
@@ -67,16 +66,10 @@ def _fits(free: Sequence[int], best: Candidate, most_places: int = MOST_PLACES) 
     return 0 < len(free) * len(best.schedule.steps) <= most_places
 
 
-@dataclass(frozen=True)
-class _Tries:
-    schedules: list[Candidate]
-    complete: bool
-
-
 def _tried(
     task: Task, best: Candidate, sets: list[list[int]], effort: float, ends: float
-) -> _Tries:
-    """All neighbourhoods at once, each from the best."""
+) -> tuple[Candidate, bool]:
+    """The best of all neighbourhoods of `best`, searched at once; whether they were completely."""
 
     def work(free: list[int]) -> Found:
         wall_seconds = max(0.01, ends - time.monotonic())
@@ -84,8 +77,9 @@ def _tried(
 
     with ThreadPoolExecutor(WORKERS) as pool:
         found = list(pool.map(work, sets))
-    schedules = [candidate(task, f.schedule) for f in found if f.schedule is not None]
-    return _Tries(schedules, bool(found) and all(f.complete for f in found))
+    better = [candidate(task, f.schedule) for f in found if f.schedule is not None]
+    complete = bool(found) and all(f.complete for f in found)
+    return min([best, *better], key=lambda c: c.rank), complete
 
 
 def _around(graph: RematGraph, best: Candidate, size: int, draw: random.Random) -> list[int]:

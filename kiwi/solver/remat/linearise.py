@@ -81,27 +81,17 @@ def _common_operators(graph: RematGraph, backward: set[int]) -> set[int]:
 
 
 def _groups(graph: RematGraph, forward: list[int]) -> list[list[int]]:
-    """Algorithm 2; `pending` counts, per operator, the forward readers that are still to come."""
-    inside = set(forward)
-    successors: dict[int, list[int]] = {k: [] for k in forward}
-    for k in forward:
-        for before in graph.predecessors(k):
-            if before in inside:
-                successors[before].append(k)
-    pending: dict[int, int] = {}
+    """Algorithm 2; `read_until` is the place of the last forward reader of all but the last one."""
+    place = {k: at for at, k in enumerate(forward)}
     groups: list[list[int]] = [[]]
-    for k in forward:
-        for before in graph.predecessors(k):
-            if before in pending:
-                pending[before] -= 1
-                if not pending[before]:
-                    del pending[before]
+    read_until = -1
+    for at, k in enumerate(forward):
         groups[-1].append(k)
-        ends = not pending and bool(successors[k])
-        if successors[k]:
-            pending[k] = len(successors[k])
-        if ends:
+        readers = (r for v in graph.operators[k].outputs for r in graph.readers[v])
+        last = max((place[r] for r in readers if r in place), default=-1)
+        if read_until <= at < last:
             groups.append([])
+        read_until = max(read_until, last)
     return [group for group in groups if group]
 
 

@@ -110,7 +110,6 @@ class RetentionModel:
         self._add_frame_copies()
         self._add_free_copies()
         self._add_readings()
-        self._add_results()
 
     def _add_frame_copies(self) -> None:
         for place, k in enumerate(self.frame.steps):
@@ -142,7 +141,8 @@ class RetentionModel:
         return (place - 1) * self.width + self.rank[k]
 
     def _add_readings(self) -> None:
-        """(a)"""
+        """(a), (b): results are read at the end."""
+        self._add_reading(self.graph.results, self.last, None)
         for place, k in enumerate(self.frame.steps):
             self._add_reading(self.graph.operators[k].inputs, place * self.width, None)
         for (k, c), active in self.active.items():
@@ -163,18 +163,6 @@ class RetentionModel:
                 self.model.add(copy.end >= time).only_enforce_if(reads)
                 choices.append(reads)
             self.model.add_bool_or(choices if active is None else [*choices, ~active])
-
-    def _add_results(self) -> None:
-        """(b)"""
-        for v in self.touched.intersection(self.graph.results):
-            choices = []
-            for copy in self.copies[v]:
-                kept = self.model.new_bool_var("")
-                if copy.active is not None:
-                    self.model.add_implication(kept, copy.active)
-                self.model.add(copy.end == self.last).only_enforce_if(kept)
-                choices.append(kept)
-            self.model.add_bool_or(choices)
 
     def add_budget(self, budget_bytes: int) -> None:
         """(c)"""

@@ -69,7 +69,7 @@ def make_block(borders: Borders, index: int) -> Block:
     written = {v for v, writer in enumerate(graph.producer) if writer >= 0}
     counted = written - values.before - borders.shared
     return Block(
-        extract(graph, operators, counted, values.gradient_out).graph,
+        extract(graph, operators, counted, values.gradient_out)[0],
         (*forward, -1, *backward),
         len(forward),
         graph.bytes_of(gradient),

@@ -114,10 +114,31 @@ def _feasible(chain: Chain, most_units: int) -> _Filled:
 
 
 def _schedule(chain: Chain, filled: _Filled, memory: int) -> Schedule:
-    """The optimal schedule for so many units."""
-    steps = list(chain.prologue)
-    cell = (0, len(chain.stages) - 1, memory)
-    _collect(chain, filled.tables, filled.choice, cell, steps)
+    """The optimal schedule for so many units.
+
+    The stack (chains are long) holds cells that are still to be run, and lists of operators to
+    append after them.
+    """
+    tables, steps = filled.tables, list(chain.prologue)
+    pending: list[tuple[int, int, int] | list[int]] = [(0, len(chain.stages) - 1, memory)]
+    while pending:
+        top = pending.pop()
+        if isinstance(top, list):
+            steps += top
+            continue
+        s, t, m = top
+        chosen = int(filled.choice[s, t, m])
+        if chosen < 0:
+            option = chain.stages[s].options[-1 - chosen - int(tables.option_start[s])]
+            steps += option.forward
+            pending.append(list(option.backward))
+            if t > s:
+                pending.append((s + 1, t, m - int(tables.saved[-1 - chosen])))
+            continue
+        for stage in chain.stages[s:chosen]:
+            steps += stage.discard
+        pending.append((s, chosen - 1, m))
+        pending.append((chosen, t, m - int(tables.output[chosen - 1])))
     return Schedule(tuple(steps))
 
 
@@ -186,35 +207,3 @@ def _fill_splits(tables, least, choice, s, t):
             if seconds < least[s, t, m]:
                 least[s, t, m] = seconds
                 choice[s, t, m] = i
-
-
-def _collect(
-    chain: Chain,
-    tables: ChainTables,
-    choice: npt.NDArray[np.int32],
-    cell: tuple[int, int, int],
-    steps: list[int],
-) -> None:
-    """Appends the operators of the optimal schedule of a cell (an explicit stack: chains are long).
-
-    The stack holds cells that are still to be run and lists of operators to append after them.
-    """
-    pending: list[tuple[int, int, int] | list[int]] = [cell]
-    while pending:
-        top = pending.pop()
-        if isinstance(top, list):
-            steps += top
-            continue
-        s, t, m = top
-        chosen = int(choice[s, t, m])
-        if chosen < 0:
-            option = chain.stages[s].options[-1 - chosen - int(tables.option_start[s])]
-            steps += option.forward
-            pending.append(list(option.backward))
-            if t > s:
-                pending.append((s + 1, t, m - int(tables.saved[-1 - chosen])))
-            continue
-        for stage in chain.stages[s:chosen]:
-            steps += stage.discard
-        pending.append((s, chosen - 1, m))
-        pending.append((chosen, t, m - int(tables.output[chosen - 1])))

@@ -38,6 +38,7 @@ Differs from the texts: phantoms may be dropped between stages (3.18 is left out
 writer each, and stages in which a node could only run in vain are left out.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -65,6 +66,11 @@ class Substep:
     own_bytes: int
     freed: frozenset[int] = frozenset()
     unborn: frozenset[int] = frozenset()
+
+    @property
+    def is_bounding(self) -> bool:
+        """Whether all that is in memory while the node runs is within the budget, run or not."""
+        return self.own_bytes >= 0 and not self.freed and not self.unborn
 
     def implies(self, other: "Substep") -> bool:
         """Whether a limit on this step's memory is at least as tight as on `other`'s."""
@@ -213,15 +219,21 @@ class StageProgram:
         graph, end = self.graph, len(self.graph.nodes)
         self.run = {
             (t, k, o): self._decision(float(t == k and len(graph.nodes[k].parts) == 1))
+            for t in range(end)
             for k, last in enumerate(graph.latest)
-            for t in range(k, last + 1)
+            if k <= t <= last
             for o in range(len(graph.nodes[k].parts))
         }
-        self.present: dict[tuple[int, int], mathopt.Variable] = {}
-        for d, w in graph.writer.items():
-            last = max((graph.latest[r] for r in graph.readers[d]), default=w)
-            for t in range(w + 1, (end if d in graph.results else last) + 1):
-                self.present[t, d] = self._decision(float(t == end))
+        last = {
+            d: max((graph.latest[r] for r in graph.readers[d]), default=-1) for d in graph.writer
+        }
+        last |= dict.fromkeys(graph.results, end)
+        self.present = {
+            (t, d): self._decision(float(t == end))
+            for t in range(end + 1)
+            for d, w in graph.writer.items()
+            if w < t <= last[d]
+        }
         self.saved = {
             (t, b, o): self._decision()
             for b, sizes in graph.phantom_bytes.items()
@@ -349,10 +361,14 @@ class StageProgram:
             for o, size_bytes in enumerate(sizes)
             if size_bytes
         ]
-        used = self.model.add_variable(lb=0.0)
+        parts = graph.nodes[k].parts
+        bounding = any(step.is_bounding for part in parts for step in part.substeps)
+        used = self.model.add_variable(lb=0.0, ub=BUDGET_UNITS if bounding else math.inf)
         self._add(used == held + mathopt.fast_sum([*born.values(), *phantoms]))
-        for o, part in enumerate(graph.nodes[k].parts):
+        for o, part in enumerate(parts):
             for step in part.substeps:
+                if bounding and step.own_bytes <= 0:
+                    continue
                 freed = [
                     self._size[d] * self._deleted[c]
                     for d in sorted(step.freed)

@@ -11,8 +11,9 @@ from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.checkmate import checkmate, rk_checkmate
 from kiwi.solver.remat.hiremate.cluster import find_roles, forward_graph, whole
 from kiwi.solver.remat.hiremate.combination import Combinations
-from kiwi.solver.remat.hiremate.levels import HiremateSettings, hiremate
+from kiwi.solver.remat.hiremate.levels import hiremate
 from kiwi.solver.remat.hiremate.option import make_option, plain_options, select
+from kiwi.solver.remat.hiremate.part_solver import HiremateSettings
 from kiwi.solver.remat.hiremate.partition import (
     ForwardGraph,
     condensed,

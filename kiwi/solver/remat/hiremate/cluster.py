@@ -144,12 +144,12 @@ class _Extraction:
         written = {v for each in taken for v in each.outputs}
         gradients = {v for each in taken for v in each.inputs if self._is_gradient(v)} - written
         interface = {v for v in written if self._leaves(v, local)}
-        part = extract(self._graph, taken, written | gradients, interface)
+        part, number = extract(self._graph, taken, written | gradients, interface)
         return Cluster(
-            part.graph,
+            part,
             len(forward),
-            part.graph.results,
-            frozenset(part.number[v] for v in gradients),
+            part.results,
+            frozenset(number[v] for v in gradients),
             tuple(tuple(local[k] for k in child.operators) for child in children),
         )
 

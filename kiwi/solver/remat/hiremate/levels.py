@@ -9,7 +9,7 @@ it is given to one first, and then divided all the same.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kiwi.solver.remat.candidate import Candidate, candidate
 from kiwi.solver.remat.fastsa import fastsa
@@ -23,6 +23,8 @@ from kiwi.solver.remat.hiremate.cluster import (
 )
 from kiwi.solver.remat.hiremate.combination import Combinations
 from kiwi.solver.remat.hiremate.part_solver import (
+    HiremateSettings,
+    Options,
     PartProblem,
     fewer_options,
     part_options,
@@ -47,34 +49,6 @@ SHORTEST_ROUND = 0.05
 """Share of the time limit below which no further round is begun."""
 
 
-@dataclass(frozen=True)
-class HiremateSettings:
-    """How graphs are divided and by whom they are solved.
-
-    **Attributes:**
-
-    - `most_top`, `most_lower`: most parts of the whole graph and of a cluster (M^t, M^l).
-    - `most_at_all`: the whole is divided again into twice as many parts, up to so many; first into
-      fewer, down to `FEWEST_TOP`.
-    - `most_options`: of a cluster. `peak_budgets`, `save_budgets`: for which it is solved.
-    - `parts_share`: share of the time limit for all clusters but the whole.
-    - `most_direct`: a graph of at most so many operators is first given to `moccasin`.
-    - `workers`: parallel processes; `process_seconds`: starting them takes about that. Levels with
-      less than twice the time are solved in this process unless they run.
-    """
-
-    most_top: int = 12
-    most_at_all: int = 48
-    most_lower: int = 6
-    most_options: int = 8
-    peak_budgets: int = 2
-    save_budgets: int = 3
-    parts_share: float = 0.6
-    workers: int = 2
-    process_seconds: float = 2.0
-    most_direct: int = 150
-
-
 def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
     """The best schedule that H-ILP recombines, over divisions that grow finer at the top.
 
@@ -88,7 +62,8 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
     with worker_pool(settings.workers) as pool:
         levels = _Levels(task, settings, pool)
         for most_top in _sizes(settings, len(roles.forward)):
-            seconds = _round_seconds(task, most_top >= len(roles.forward))
+            share = 1.0 if most_top >= len(roles.forward) else ROUND_SHARE
+            seconds = share * task.remaining_seconds()
             shortest = max(SHORTEST_ROUND * task.time_limit_seconds, levels.pricing_seconds)
             if rounds and seconds < shortest:
                 break
@@ -122,30 +97,15 @@ def _sizes(settings: HiremateSettings, count: int) -> list[int]:
     return sizes
 
 
-def _round_seconds(task: Task, is_last: bool) -> float:
-    left = task.remaining_seconds()
-    return left if is_last else ROUND_SHARE * left
-
-
 def _problem(
-    root: Hierarchy,
-    options: Sequence[tuple[StepPair, ...]],
-    settings: HiremateSettings,
-    seed: int,
+    root: Hierarchy, options: Sequence[Options], settings: HiremateSettings, seed: int
 ) -> PartProblem:
     """The problem of a cluster; `options` of its parts are in the parts' own numbers."""
     parts = tuple(
         tuple((_mapped(f, child), _mapped(b, child)) for f, b in pairs)
         for child, pairs in zip(root.cluster.children, options, strict=True)
     )
-    return PartProblem(
-        root.cluster,
-        parts,
-        settings.most_options,
-        settings.peak_budgets,
-        settings.save_budgets,
-        seed,
-    )
+    return PartProblem(root.cluster, parts, settings, seed)
 
 
 def _mapped(steps: Steps, operators: Steps) -> Steps:
@@ -157,8 +117,8 @@ class _Levels:
 
     def __init__(self, task: Task, settings: HiremateSettings, pool: Pool) -> None:
         self._task, self._settings, self._pool = task, settings, pool
-        self._options: dict[int, tuple[StepPair, ...]] = {}
-        self._solved: dict[PartProblem, tuple[StepPair, ...]] = {}
+        self._options: dict[int, Options] = {}
+        self._solved: dict[PartProblem, Options] = {}
         self.complete = True
         self.pricing_seconds = 0.0
         """What the last plan took beyond its searches; a finer one takes longer."""
@@ -175,7 +135,7 @@ class _Levels:
         self.pricing_seconds = time.monotonic() - started
         pair = None
         if not combined.is_least(self._task):
-            options = fewer_options(options, problem.most_options)
+            options = fewer_options(options, self._settings.most_options)
             _, known = self._combined(root, Combinations(root.cluster, options))
             pair = solve_once(problem, options, budget_bytes, None, ends - time.monotonic(), known)
         self.complete = self.complete and time.monotonic() < ends
@@ -204,7 +164,7 @@ class _Levels:
         steps = tuple(root.operators[k] for k in (*pair[0], *pair[1]))
         return candidate(self._task, Schedule(steps))
 
-    def _solve_parts(self, root: Hierarchy, seconds: float) -> list[tuple[StepPair, ...]]:
+    def _solve_parts(self, root: Hierarchy, seconds: float) -> list[Options]:
         """The options of the root's parts."""
         levels: dict[int, list[Hierarchy]] = {}
         self._collect(root, levels)
@@ -213,25 +173,20 @@ class _Levels:
         for height in sorted(levels):
             left = (ends - time.monotonic()) / max(1, max(levels) - max(0, height - 1))
             self._solve_level(levels[height], max(0.0, left))
-        return [self._options[id(child)] for child in root.children]
+        return self._of_children(root)
 
     def _collect(self, root: Hierarchy, levels: dict[int, list[Hierarchy]]) -> None:
         for child in root.children:
             levels.setdefault(child.height, []).append(child)
             self._collect(child, levels)
 
+    def _of_children(self, root: Hierarchy) -> list[Options]:
+        return [self._options[id(child)] for child in root.children]
+
     def _solve_level(self, members: list[Hierarchy], seconds: float) -> None:
-        settings = self._settings
-        problems = {
-            id(each): _problem(
-                each,
-                [self._options[id(child)] for child in each.children],
-                settings,
-                self._task.seed,
-            )
-            for each in members
-        }
-        fresh = [p for p in dict.fromkeys(problems.values()) if p not in self._solved]
+        settings, seed = self._settings, self._task.seed
+        problems = [_problem(each, self._of_children(each), settings, seed) for each in members]
+        fresh = [p for p in dict.fromkeys(problems) if p not in self._solved]
         started = time.monotonic()
         starting = 0.0 if self._pool.runs else settings.process_seconds
         parallel = min(settings.workers, len(fresh)) if seconds >= 2 * starting else 1
@@ -240,4 +195,5 @@ class _Levels:
         solved = self._pool.solve(fresh, each_seconds, parallel)
         self.complete = self.complete and time.monotonic() - started <= seconds
         self._solved.update(zip(fresh, solved, strict=True))
-        self._options.update((key, self._solved[problem]) for key, problem in problems.items())
+        for each, problem in zip(members, problems, strict=True):
+            self._options[id(each)] = self._solved[problem]

@@ -165,9 +165,3 @@ def select(options: list[Option], most: int) -> list[Option]:
         distance = [min(apart(o, c) for c in chosen) for o in left]
         chosen.append(left[distance.index(max(distance))])
     return [option for option in kept if option in chosen]
-
-
-def shares(counts: list[int], most: int) -> list[int]:
-    """How many of `most` options each node gets, by the number that it has; at least one."""
-    total = max(1, sum(counts))
-    return [max(1, most * count // total) for count in counts]

@@ -15,7 +15,6 @@ from kiwi.solver.remat.hiremate.option import (
     make_option,
     plain_options,
     select,
-    shares,
 )
 from kiwi.solver.remat.stages import Node, Part, StageGraph, StageProgram, Substep
 
@@ -25,19 +24,49 @@ CELLS_PER_SECOND = 10_000
 """Terms that are written down in a second, roughly."""
 
 
+Options = tuple[StepPair, ...]
+"""The ways to run a cluster, in its own numbers."""
+
+
+@dataclass(frozen=True)
+class HiremateSettings:
+    """How graphs are divided and by whom they are solved.
+
+    **Attributes:**
+
+    - `most_top`, `most_lower`: most parts of the whole graph and of a cluster (M^t, M^l).
+    - `most_at_all`: the whole is divided again into twice as many parts, up to so many; first into
+      fewer, down to `FEWEST_TOP`.
+    - `most_options`: of a cluster. `peak_budgets`, `save_budgets`: for which it is solved.
+    - `parts_share`: share of the time limit for all clusters but the whole.
+    - `most_direct`: a graph of at most so many operators is first given to `moccasin`.
+    - `workers`: parallel processes; `process_seconds`: starting them takes about that. Levels with
+      less than twice the time are solved in this process unless they run.
+    """
+
+    most_top: int = 12
+    most_at_all: int = 48
+    most_lower: int = 6
+    most_options: int = 8
+    peak_budgets: int = 2
+    save_budgets: int = 3
+    parts_share: float = 0.6
+    workers: int = 2
+    process_seconds: float = 2.0
+    most_direct: int = 150
+
+
 @dataclass(frozen=True)
 class PartProblem:
     """A cluster with the options of its parts, in the cluster's numbers."""
 
     cluster: Cluster
-    parts: tuple[tuple[StepPair, ...], ...]
-    most_options: int
-    peak_budgets: int
-    save_budgets: int
+    parts: tuple[Options, ...]
+    settings: HiremateSettings
     seed: int
 
 
-def solve_part(problem: PartProblem, seconds: float) -> tuple[StepPair, ...]:
+def solve_part(problem: PartProblem, seconds: float) -> Options:
     """Options of a cluster: combinations of its parts', then for evenly spaced budgets.
 
     The latter as far as the time goes; `seconds` may be 0.
@@ -46,7 +75,7 @@ def solve_part(problem: PartProblem, seconds: float) -> tuple[StepPair, ...]:
     pairs = plain_options(cluster)
     if cluster.children and cluster.backward:
         options = part_options(problem)
-        pairs += combined_pairs(cluster, options, problem.most_options)
+        pairs += combined_pairs(cluster, options, problem.settings.most_options)
         budgets = _budgets(problem)
         for number, (peak_bytes, save_bytes) in enumerate(budgets):
             left = deadline - time.monotonic()
@@ -60,7 +89,7 @@ def solve_part(problem: PartProblem, seconds: float) -> tuple[StepPair, ...]:
         make_option(cluster.graph, cluster.interface, cluster.outputs, pair)
         for pair in dict.fromkeys(pairs)
     ]
-    return tuple(option.pair for option in select(made, problem.most_options))
+    return tuple(option.pair for option in select(made, problem.settings.most_options))
 
 
 def combined_pairs(
@@ -88,7 +117,7 @@ def solve_once(
     - `seconds`: a program that would take that long to write down is not begun.
     - `known`: a combination (an option for each part) to start from.
     """
-    options = fewer_options(options, problem.most_options)
+    options = fewer_options(options, problem.settings.most_options)
     graph = stage_graph(problem.cluster, options, is_whole=save_bytes is None)
     if _cells(graph) > CELLS_PER_SECOND * seconds:
         return None
@@ -126,9 +155,9 @@ def _budgets(problem: PartProblem) -> list[tuple[int, int]]:
     keep = make_option(
         cluster.graph, cluster.interface, cluster.outputs, (cluster.forward, cluster.backward)
     )
-    peaks = evenly(low, high, problem.peak_budgets)
+    peaks = evenly(low, high, problem.settings.peak_budgets)
     outputs = cluster.graph.bytes_of(cluster.outputs)
-    saves = evenly(0, keep.saved_bytes + outputs, problem.save_budgets)
+    saves = evenly(0, keep.saved_bytes + outputs, problem.settings.save_budgets)
     return [(peak_bytes, save_bytes) for save_bytes in saves for peak_bytes in peaks]
 
 
@@ -155,8 +184,8 @@ def part_options(problem: PartProblem) -> list[list[Option]]:
 
 def fewer_options(options: Sequence[Sequence[Option]], most: int) -> list[list[Option]]:
     """Those that take part in H-ILP: half of `most` on the average (section 3.4.5)."""
-    counts = shares([len(each) for each in options], most * len(options) // 2)
-    return [select(list(each), count) for each, count in zip(options, counts, strict=True)]
+    room, total = most * len(options) // 2, max(1, sum(map(len, options)))
+    return [select(list(each), max(1, room * len(each) // total)) for each in options]
 
 
 def _interface(cluster: Cluster, operators: Steps) -> set[int]:

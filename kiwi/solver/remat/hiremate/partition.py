@@ -20,6 +20,7 @@ first: runs are convex in any graph, and the hierarchy stays as deep as the loga
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 ALPHA = 0.5
 """Exponent of the number of operators in equation 3.1."""
@@ -79,22 +80,16 @@ def condensed(graph: ForwardGraph, trees: Sequence[Tree]) -> list[set[int]]:
 
 def _ordered(graph: ForwardGraph, trees: list[Tree]) -> list[Tree]:
     """Topological order, by the first operator where there is a choice."""
-    before = condensed(graph, trees)
-    after: list[list[int]] = [[] for _ in trees]
-    for index, leaders in enumerate(before):
-        for leader in leaders:
-            after[leader].append(index)
-    waiting = [len(leaders) for leaders in before]
-    ready = [(trees[k].operators[0], k) for k, count in enumerate(waiting) if not count]
-    heapq.heapify(ready)
+    sorter = TopologicalSorter(dict(enumerate(condensed(graph, trees))))
+    sorter.prepare()
+    ready: list[tuple[int, int]] = []
     ordered = []
-    while ready:
+    while sorter.is_active():
+        for k in sorter.get_ready():
+            heapq.heappush(ready, (trees[k].operators[0], k))
         _, k = heapq.heappop(ready)
         ordered.append(trees[k])
-        for follower in after[k]:
-            waiting[follower] -= 1
-            if not waiting[follower]:
-                heapq.heappush(ready, (trees[follower].operators[0], follower))
+        sorter.done(k)
     return ordered
 
 

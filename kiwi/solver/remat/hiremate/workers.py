@@ -13,10 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import BinaryIO, cast
 
-from kiwi.solver.remat.hiremate.cluster import StepPair
-from kiwi.solver.remat.hiremate.part_solver import PartProblem, solve_part
-
-Answer = tuple[StepPair, ...]
+from kiwi.solver.remat.hiremate.part_solver import Options, PartProblem, solve_part
 
 
 class Pool:
@@ -34,7 +31,7 @@ class Pool:
 
     def solve(
         self, problems: Sequence[PartProblem], seconds: float, parallel: int = 2
-    ) -> list[Answer]:
+    ) -> list[Options]:
         """`solve_part` of each problem, in order; `seconds` for each; here if not `parallel`."""
         large = sum(bool(p.cluster.children) for p in problems)
         if not self._count or parallel < 2 or large < 2:
@@ -44,7 +41,7 @@ class Pool:
             self._started.append(worker)
             self._idle.put(worker)
 
-        def ask(problem: PartProblem) -> Answer:
+        def ask(problem: PartProblem) -> Options:
             worker = self._idle.get()
             try:
                 return _ask(worker, problem, seconds)
@@ -76,7 +73,7 @@ def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def _ask(worker: subprocess.Popen[bytes], problem: PartProblem, seconds: float) -> Answer:
+def _ask(worker: subprocess.Popen[bytes], problem: PartProblem, seconds: float) -> Options:
     """A worker that died solves nothing more: the answer is then found here."""
     to, back = cast(BinaryIO, worker.stdin), cast(BinaryIO, worker.stdout)
     try:
