@@ -4,6 +4,7 @@ Good plans of small programs recompute next to nothing. What a plan computes mus
 good it is, so a random choice among all options shows more of emission than any plan does.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,6 +18,13 @@ from kiwi.plans.record import place_leaves
 from kiwi.problem.build import KeptCopies, PlanningProblem
 from kiwi.problem.solved import Solved
 from kiwi.problem.step import StepToPlan
+
+
+def with_random_ties(execution: Execution, rng: np.random.Generator) -> Execution:
+    """The execution with barriers at every step, or at none, or at a random half of the steps."""
+    steps = range(len(execution.schedule.steps))
+    tied = frozenset(k for k in steps if rng.random() < 0.5)
+    return replace(execution, tied_steps=(None, frozenset[int](), tied)[rng.integers(3)])
 
 
 def random_solution(planning: PlanningProblem, rng: np.random.Generator, remat: float) -> list[int]:
@@ -61,7 +69,7 @@ def run_random_plan(planned: kiwi.PlannedFunction, args: Any, seed: int) -> tupl
     rng = np.random.default_rng(seed)
     solution = random_solution(planning, rng, remat=0.7)
     kept = random_kept_copies(planning, solution, rng)
-    execution = build_execution(Solved(planning, solution, kept))
+    execution = with_random_ties(build_execution(Solved(planning, solution, kept)), rng)
     mesh = planning.mesh.jax_mesh()
     specs = [planning.mesh.partition_spec(s) for s in execution.argument_shardings]
     shardings = [jax.sharding.NamedSharding(mesh, spec) for spec in specs]

@@ -24,7 +24,7 @@ from kiwi.sizes import format_bytes, format_seconds
 from kiwi.solver import Progress
 from kiwi.sweep import Sweep, sweep_json
 from kiwi.sweep import sweep as run_sweep
-from kiwi.xla.compilers import compile_for, resolved
+from kiwi.xla.compilers import compile_for, named, resolved
 
 
 def plan(arguments: argparse.Namespace, output: Output) -> bool:
@@ -128,7 +128,7 @@ def verify(arguments: argparse.Namespace, output: Output) -> bool:
     with output.progress() as bar:
         bar.say(f"compiling for {target}")
         found = _applied(saved, arguments)
-        compiled = compile_for(str(target), found.step)
+        compiled = compile_for(str(target), found.step_for(named(str(target))))
     checked = dataclasses.replace(found, compiled=compiled)
     recorded = None if saved.compiled is None else saved.compiled.peak_bytes
     data = {

@@ -1,15 +1,20 @@
-"""Optimization barriers that keep the compiled program to the order of a plan.
+"""Optimization barriers: those that a plan needs, and those that keep XLA to the order of a plan.
 
-XLA chooses its own order, and merges computations that are equal. The compiled peak then is XLA's,
-not the plan's. Therefore a barrier in front of a step passes the values that the step reads from
-earlier steps through one `optimization_barrier`, together with a recent result, the trigger: the
-step cannot start before the trigger is computed. Barriers leave `SLACK` steps of play:
+Barriers forbid fusion, and collectives are not combined across them. So there are as few as a
+plan's memory allows: those of `kiwi.emit.needed_barriers`, and one for each of
+`Execution.tied_steps`. The rest of this page is about the latter.
+
+XLA chooses its own order, and its peak may be larger than that of the plan's order. A barrier in
+front of a tied step passes the values that the step reads from earlier steps through one
+`optimization_barrier`, together with a recent result, the trigger: the step cannot start before the
+trigger is computed. Barriers leave `SLACK` steps of play:
 
 - A value that one of the last `SLACK` steps computed passes no barrier, so that XLA can fuse
   neighbours. Exception: a matmul would read it unscaled (`kiwi.xla.rules.scaled_operands`) while
   later steps read it scaled.
 - The trigger is the latest result that is older than these steps, so that collectives of a step
-  overlap with the neighbouring steps.
+  overlap with the neighbouring steps. Where nothing older is live, as between steps of which each
+  is recomputed, it is the neighbour's: XLA would gather all parameters at the start of the step.
 
 An update that overwrites a donated argument is also tied to its neighbours if they read the
 argument: XLA knows data dependencies only, and would copy the argument at the start of the step.
@@ -36,12 +41,18 @@ In the body of a loop only steps of the same body are neighbours and triggers; v
 are older than all of them. For the body around it, a loop is one step.
 """
 
-from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from kiwi.emit.execution import Execution
+from kiwi.emit.needed_barriers import (
+    CopiesMade,
+    LiveResults,
+    RecomputedGroup,
+    large_constants,
+    recomputed_groups,
+)
 from kiwi.hlo.in_place import is_of_library, overwritable, overwritable_by_operand
-from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK
+from kiwi.hlo.loops import CARRY, RESULT, SLICE
 from kiwi.hlo.unit import Unit
 from kiwi.memory.live_ranges import temporaries
 from kiwi.memory.loop_bodies import LoopBody, ScheduledUnit, dataflow, loop_bodies
@@ -61,11 +72,16 @@ class Barrier:
     - `triggers`: recent results, read behind the barrier from then on; none if one of `values`
       ties the step.
     - `copies`: values with the layouts in which an earlier step keeps a copy.
+    - `is_of_group`: whether the recomputations that follow read `values` behind it as well.
     """
 
     values: tuple[int, ...] = ()
     triggers: tuple[int, ...] = ()
     copies: tuple[tuple[int, TensorSharding], ...] = ()
+    is_of_group: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.values or self.triggers or self.copies)
 
     @property
     def pointer_bytes(self) -> int:
@@ -102,6 +118,7 @@ class _BarrierBuilder:
         self._aliased = execution.units.aliased_results
         self._execution = execution
         self._flow = dataflow(execution.units, self._steps, execution.kept_copies)
+        self._live = LiveResults(execution, self._flow)
         self._found = [Barrier() for _ in self._steps]
         self._loops: dict[int, tuple[int, ...]] = {}
 
@@ -111,15 +128,39 @@ class _BarrierBuilder:
 
     def _walk(self, body: LoopBody) -> None:
         before: list[int] = []
+        copies = CopiesMade(self._execution, self._flow)
+        groups = {group.members[0].position: group for group in recomputed_groups(body)}
         for item in body.items:
             if isinstance(item, LoopBody):
                 first = next(item.steps()).position
                 assert item.loop is not None
-                self._loops[item.loop] = tuple(self._latest(first, before))
+                self._loops[item.loop] = tuple(self._live.latest(first, before, SLACK))
                 self._walk(item)
+                continue
+            again = set() if item.is_again else copies.again(item)
+            group = groups.get(item.position)
+            if all(map(self._execution.is_tied, group.positions if group else (item.position,))):
+                barrier = self._with_copies(item, self._barrier(item, before))
             else:
-                self._found[item.position] = self._with_copies(item, self._barrier(item, before))
-                before.append(item.position)
+                barrier = self._needed(item, group, again, before)
+            self._found[item.position] = barrier
+            before.append(item.position)
+
+    def _needed(
+        self, step: ScheduledUnit, group: RecomputedGroup | None, again: set[int], before: list[int]
+    ) -> Barrier:
+        """See `kiwi.emit.needed_barriers`; `again`: the values of copies that are made again."""
+        if self._graph.border(self._units[step.unit]) in (CARRY, SLICE, RESULT):
+            return Barrier()
+        if group is not None:
+            values = group.inputs(self._flow)
+            triggers = self._live.trigger(group, before) - values
+            return Barrier(tuple(sorted(values)), tuple(sorted(triggers)), is_of_group=True)
+        if not again and not large_constants(self._graph, self._units[step.unit]):
+            return Barrier()
+        triggers = self._live.latest(step.position, before, SLACK)
+        triggers = (triggers or self._live.latest(step.position, before)) - again
+        return Barrier(tuple(sorted(again)), tuple(sorted(triggers))) if triggers else Barrier()
 
     def _barrier(self, step: ScheduledUnit, before: list[int]) -> Barrier:
         unit, position = self._units[step.unit], step.position
@@ -129,24 +170,27 @@ class _BarrierBuilder:
         source = self._flow.source[position]
         values = {v for v, k in source.items() if k not in recent or position - k > SLACK}
         rescaled = {v for v in source if self._is_rescaled(position, unit, v)}
-        beside = set() if step.is_again else self._written_over(position, unit)
-        triggers = self._neighbours(position, unit, before) | self._latest(position, before, beside)
-        values, triggers = (values | rescaled) - beside, triggers - beside
+        beside = frozenset() if step.is_again else self._written_over(position, unit)
+        values = (values | rescaled) - beside
+        latest = self._live.latest(position, before, SLACK, beside)
+        if values and not latest and len(before) > SLACK:
+            latest = self._live.latest(position, before, beside=beside)
+        triggers = (self._neighbours(position, unit, before) | latest) - beside
         if not triggers:
             return Barrier(tuple(sorted(rescaled)))
         return Barrier(tuple(sorted(values)), tuple(sorted(triggers - values)))
 
-    def _written_over(self, position: int, unit: Unit) -> set[int]:
+    def _written_over(self, position: int, unit: Unit) -> frozenset[int]:
         """The results of library calls that the step reads last and may write over."""
         graph, source = self._graph.graph, self._flow.source[position]
         values = (*overwritable(graph, unit), *overwritable_by_operand(graph, unit))
-        return {
+        return frozenset(
             value
             for value, producer in temporaries(self._graph, unit, values)
             # Not in `source`: the step reads an earlier step's copy.
             if self._flow.last_read.get((value, source.get(value, -1))) == position
             and is_of_library(graph, producer)
-        }
+        )
 
     def _is_rescaled(self, position: int, unit: Unit, value: int) -> bool:
         """Whether a matmul would read unscaled a value that later steps read scaled."""
@@ -168,29 +212,10 @@ class _BarrierBuilder:
         }
         return replace(barrier, copies=tuple(sorted(copies)))
 
-    def _latest(self, position: int, before: list[int], beside: Set[int] = frozenset()) -> set[int]:
-        """The latest result older than the slack that has a later reader and is not in `beside`."""
-        for earlier in reversed(before):
-            if position - earlier > SLACK:
-                alive = [v for v in self._alive_results(earlier, position) if v not in beside]
-                if alive:
-                    return {alive[0]}
-        return set()
-
     def _neighbours(self, position: int, unit: Unit, before: list[int]) -> set[int]:
         """The results of the neighbours, if they read an argument that the unit overwrites."""
         overwritten = {self._aliased[o] for o in unit.outputs if o in self._aliased}
         steps = before[-1 - SLACK :]
         if not any(overwritten & set(self._units[self._steps[s]].reads) for s in steps):
             return set()
-        return {v for s in steps for v in self._alive_results(s, position)} - set(unit.reads)
-
-    def _alive_results(self, computed: int, position: int) -> list[int]:
-        """The results of an earlier step of the same body that have a later reader."""
-        unit = self._units[self._steps[computed]]
-        if self._graph.border(unit) in (SLICE, STACK):
-            return []
-        return [v for v in unit.outputs if self._is_alive(v, computed, position)]
-
-    def _is_alive(self, value: int, computed: int, position: int) -> bool:
-        return self._flow.last_read.get((value, computed), -1) >= position
+        return {v for s in steps for v in self._live.of_step(s, position)} - set(unit.reads)

@@ -24,6 +24,8 @@ class Execution:
     - `reads[u]`: for unit u, per entry of `rule.reads`, the sharding that it expects.
     - `kept_copies`: the entries, as (unit, number), for which the unit's first computation reads
       the copy that the latest earlier reader of the value keeps.
+    - `tied_steps`: the positions in the schedule of steps that barriers keep in the plan's order,
+      beside the barriers that every plan needs (`kiwi.emit.barriers`); None for all steps.
     """
 
     units: UnitGraph
@@ -35,6 +37,11 @@ class Execution:
     layouts: dict[int, TensorSharding]
     reads: tuple[tuple[TensorSharding, ...], ...]
     kept_copies: KeptCopies = NONE_KEPT
+    tied_steps: frozenset[int] | None = None
+
+    def is_tied(self, position: int) -> bool:
+        """Whether barriers keep a step of the schedule in the plan's order."""
+        return self.tied_steps is None or position in self.tied_steps
 
     @functools.cached_property
     def recomputed(self) -> frozenset[int]:

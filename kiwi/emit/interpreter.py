@@ -14,7 +14,7 @@ from jax import numpy as jnp
 
 from kiwi.emit.barriers import Barrier
 from kiwi.emit.context import Context
-from kiwi.hlo.fusion import is_map
+from kiwi.emit.needed_barriers import large_constants
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK, Carry, Loop
 from kiwi.hlo.program import Literal
@@ -22,9 +22,6 @@ from kiwi.hlo.unit import Unit
 from kiwi.memory.loop_bodies import LoopBody, ScheduledUnit
 from kiwi.mesh import TensorSharding
 from kiwi.xla.read.name_scopes import RESHARD_SCOPE, scope_name
-
-LARGE_BYTES = 2**20
-"""Constants of at least this size are expanded in the step that reads them."""
 
 
 class _Array(NamedTuple):
@@ -61,6 +58,7 @@ class Interpreter:
     - `env`: see above. `finals[loop, value]`: a loop's carry after the last iteration.
     - `elements`: for each stacked result of a scan the element that this iteration adds.
     - `copies[value, layout]`: the latest resharded copy that a first computation of a unit read.
+    - `behind`: what the units of a recomputed group read behind the group's barrier.
     """
 
     def __init__(
@@ -82,6 +80,7 @@ class Interpreter:
         self.finals: dict[tuple[int, int], _Final] = {}
         self.elements: dict[int, Any] = {}
         self.copies: dict[_Copied, Any] = {}
+        self.behind: dict[int, _Array] = {}
 
     def run(self) -> None:
         """Evaluates the units and loops of the body in order."""
@@ -89,6 +88,8 @@ class Interpreter:
             if isinstance(item, LoopBody):
                 self._run_loop(item)
                 continue
+            if not item.is_again:
+                self.behind = {}
             with jax.named_scope(scope_name(item.unit, again=item.is_again)):
                 self._evaluate(item)
 
@@ -123,6 +124,7 @@ class Interpreter:
             return
         for output in unit.outputs:
             self.env[output] = self._constrain(output, local[output], self._layouts[output])
+            self.behind.pop(output, None)
 
     # Host memory.
 
@@ -292,7 +294,7 @@ class Interpreter:
 
     def _computed(self, unit: Unit, barrier: Barrier, *, is_again: bool = False) -> dict[int, Any]:
         """The values that a unit computes from operands behind its barrier."""
-        expanded = self._expanded(unit) if barrier.values else {}
+        expanded = self._expanded(unit) if barrier else {}
         passed = self._behind_barrier(barrier, list(expanded.values()))
         local = self._operands(unit, passed, is_again=is_again)
         scalar_of = dict(zip(expanded, passed.scalars, strict=True))
@@ -321,7 +323,7 @@ class Interpreter:
         operands in front of the barrier for readers behind it.
         """
         members = [*barrier.values, *barrier.triggers]
-        if not members and not barrier.copies:
+        if not barrier:
             return _PastBarrier({}, {}, scalars)
         found = [self._lookup(v) for v in members]
         copies = [self.copies[key] for key in barrier.copies]
@@ -331,6 +333,8 @@ class Interpreter:
             for value, array, known in zip(members, arrays, found, strict=False)
         }
         self.env.update((t, passed.pop(t).array) for t in barrier.triggers)
+        if barrier.is_of_group:
+            self.behind = dict(passed)
         behind = zip(barrier.copies, arrays[len(members) :], strict=False)
         return _PastBarrier(
             passed,
@@ -339,27 +343,17 @@ class Interpreter:
         )
 
     def _expanded(self, unit: Unit) -> dict[int, Any]:
-        """Equation → scalar, for large constants that the unit's last operator reads.
-
-        XLA schedules a constant at the start of the step, and its buffer lives from then on:
-        the zeros that a scatter adds to are as large as the gradient of an embedding. XLA:GPU
-        even allocates the zeros of max pooling's gradient twice, with those of a relu.
-        """
-        if is_map(self._graph.graph, unit.root):
-            return {}
+        """Equation → scalar, for large constants that the unit's last operator reads."""
         found = {}
-        for index in unit.equations:
+        for index in large_constants(self._graph, unit):
             equation = self._program.equations[index]
-            if equation.expanded is None:
-                continue
-            value = self._program.values[equation.outputs[0]]
-            if value.size_bytes >= LARGE_BYTES:
-                found[index] = jnp.asarray(equation.expanded, value.dtype)
+            dtype = self._program.values[equation.outputs[0]].dtype
+            found[index] = jnp.asarray(equation.expanded, dtype)
         return found
 
     def _operands(self, unit: Unit, passed: _PastBarrier, *, is_again: bool) -> dict[int, Any]:
         """A unit's operands in the layouts that its strategy expects."""
-        values = passed.values
+        values = self.behind | passed.values
         arrays = {v: self._element_of(v, values.get(v) or self._lookup(v)) for v in unit.reads}
         local = {}
         for (value, _), wanted in zip(

@@ -5,7 +5,9 @@ what a plan needs as compiled, and may put the same computations *in another ord
 
 1. A plan is proposed under a limit, at first the budget. Where there is none, the proposer may
    name another limit.
-2. It is compiled. Without a compiler the estimate stands in: its peak counts as if compiled.
+2. It is compiled. Without a compiler the estimate stands in: its peak counts as if compiled. It is
+   compiled with few barriers first, and with more while it is over the budget
+   (`kiwi.planners.barrier_levels`).
 3. If the plan is over the budget, other orders of its computations may fit: orders that need
    equally much memory compile to peaks some per cent apart, and take no time of the step, which a
    lower limit does. They are compiled at once, or only where the next plan is slower or there is
@@ -22,6 +24,13 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
+from kiwi.planners.barrier_levels import (
+    HOPELESS,
+    MOST_TRIALS,
+    more_tied_steps,
+    with_needed_barriers,
+    with_tied_steps,
+)
 from kiwi.planners.notes import notes
 from kiwi.planners.planner import Planner
 from kiwi.planners.tools import Tools
@@ -171,13 +180,29 @@ class ClosedLoop(Generic[P]):
 
     def _tried(self, proposal: P) -> P:
         """The proposal as compiled, or the nearest of its orders where these come at once."""
-        tried = self._compiled(proposal)
+        tried = self._with_fewest_barriers(proposal)
         if tried.plan.fits:
             return tried
         if self._proposer.orders.at_once:
             return self._nearest_order(tried)
         self._postponed = tried
         return tried
+
+    def _with_fewest_barriers(self, proposal: P) -> P:
+        """The proposal with the first barriers with which it fits, or with the nearest."""
+        plan, nearest = with_needed_barriers(proposal.plan), None
+        for _ in range(1 + MOST_TRIALS):
+            if plan is None:
+                break
+            tried = self._compiled(replace(proposal, plan=plan))
+            nearest = _nearer(nearest, tried)
+            if tried.plan.fits:
+                return tried
+            if tried.plan.peak_bytes > HOPELESS * nearest.plan.peak_bytes:
+                break
+            tied_steps = more_tied_steps(tried.plan)
+            plan = None if tied_steps is None else with_tied_steps(proposal.plan, tied_steps)
+        return _nearer(nearest, self._compiled(proposal))
 
     def _postponed_fits(self) -> bool:
         """Whether the postponed plan fits in another order."""
@@ -212,6 +237,7 @@ class ClosedLoop(Generic[P]):
                 None if compiled is None else compiled.peak_bytes,
                 proposal.solve_seconds,
                 0.0 if compiled is None else compiled.compile_seconds,
+                plan.execution.tied_steps is None,
             )
         )
         checked = replace(plan, compiled=compiled)
@@ -242,6 +268,11 @@ class ClosedLoop(Generic[P]):
             plan=nearest,
             least_peak_bytes=peak_bytes,
         )
+
+
+def _nearer(first: P | None, second: P) -> P:
+    """The one that needs less, the first one if both need the same."""
+    return second if first is None or second.plan.peak_bytes < first.plan.peak_bytes else first
 
 
 def _seconds(plan: Plan) -> float:

@@ -175,8 +175,11 @@ class _Model:
             return
         matters = NEAR_BUDGET * plan.memory_budget_bytes
         found = excess(memory, plan.estimate.memory_bytes, matters)
+        is_new = np.any(found > self.excess_bytes) or memory.fragmentation_bytes > self.waste_bytes
         self.excess_bytes = np.maximum(self.excess_bytes, found)
         self.waste_bytes = max(self.waste_bytes, memory.fragmentation_bytes)
+        if not is_new:  # The program holds no more than predicted, which is too much.
+            self.waste_bytes += plan.compiled.peak_bytes - plan.memory_budget_bytes
 
     def relax(self, budget_bytes: int) -> bool:
         """Halves by how much the limit was lowered last; whether it still is."""

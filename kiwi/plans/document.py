@@ -50,6 +50,7 @@ def document(plan: PlanRecord) -> Document:
             for entry in plan.breakdown.operators
         },
         "schedule": list(plan.execution.schedule.steps),
+        **_tied_steps(plan.execution.tied_steps),
         "estimate": to_plain(plan.estimate, by),
         "bounds": _bounds(plan),
         "checks": to_plain(plan.compiled, by),
@@ -158,6 +159,11 @@ def _results(plan: PlanRecord, by: cattrs.Converter) -> Document:
             paths, program.results, plan.execution.result_shardings, given, strict=True
         )
     }
+
+
+def _tied_steps(tied_steps: frozenset[int] | None) -> Document:
+    """Nothing where barriers keep all steps in order, as in files of older versions."""
+    return {} if tied_steps is None else {"tied_steps": sorted(tied_steps)}
 
 
 def _operator(plan: PlanRecord, entry: OperatorEntry, by: cattrs.Converter) -> Document:

@@ -1,6 +1,12 @@
-"""What a program takes that `jax.jit` runs as it is, with the shardings that XLA gives it.
+"""What a program takes without a barrier at every step.
 
-A plan reads every value behind a barrier (`kiwi.emit.barriers`), so that each reader that expects a
+**A plan with the barriers that it needs** (`Execution.tied_steps`). XLA:GPU fuses a map into all of
+its readers, which compute it again: it has no buffer if what it reads is live until then anyway. In
+an MLP and a GPT on (2, 4) (jax 0.10.2, H100) these are the tanh of each GELU: 64 of 321 and of 829
+MiB. XLA:TPU fuses maps into matmuls as well.
+
+**A program that `jax.jit` runs as it is**, with the shardings that XLA gives it. A plan reads every
+value behind a barrier (`kiwi.emit.barriers`), so that each reader that expects a
 value in another layout than the stored one reshards it for itself. Without barriers XLA reshards
 it once for all readers of that layout, and holds the copy from the first to the last of them. What
 `jax.checkpoint` recomputes is told apart: it reads its inputs behind barriers of its own.
@@ -9,12 +15,79 @@ it once for all readers of that layout, and holds the copy from the first to the
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from kiwi.emit.execution import Execution
+from kiwi.hlo.fusion import is_map
+from kiwi.hlo.in_place import is_of_library
+from kiwi.hlo.unit import Unit
+from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.mesh import TensorSharding
 from kiwi.plans.estimate import Estimate
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.predicted_collectives import predicted_uses
 from kiwi.problem.solved import Solved
+
+
+def estimate_with_needed_barriers(planned: Estimate, execution: Execution) -> Estimate:
+    """The estimate of a plan with fewer barriers; `planned` is with a barrier at every step."""
+    buffers = unfused_buffers(planned.buffers, execution)
+    horizon = max((b.end for b in planned.buffers), default=1)
+    curve = Timeline(buffers, horizon).curve_bytes
+    in_time_order = execution.compiler.rules.places_in_time_order
+    before, after = (
+        allocated_bytes(each, horizon, execution.units, in_time_order=in_time_order)
+        for each in (planned.buffers, buffers)
+    )
+    memory = tuple(curve[t] for t in planned.times or range(len(planned.memory_bytes)))
+    return replace(
+        planned,
+        peak_bytes=planned.peak_bytes - before + after,
+        peak_unit=memory.index(max(memory)),
+        memory_bytes=memory,
+        buffers=buffers,
+    )
+
+
+def unfused_buffers(buffers: tuple[Buffer, ...], execution: Execution) -> tuple[Buffer, ...]:
+    """The buffers without those of maps that their readers compute again."""
+    if execution.tied_steps is None or not execution.compiler.rules.fuses_maps_into_readers:
+        return buffers
+    producer = execution.units.producer
+    lives: dict[tuple[str, int], list[Buffer]] = {}
+    for each in buffers:
+        lives.setdefault((each.kind, each.index), []).append(each)
+
+    def is_live(value: int, during: Buffer) -> bool:
+        owner = ("result", producer[value]) if value in producer else ("argument", value)
+        return any(b.start <= during.start and during.end <= b.end for b in lives.get(owner, ()))
+
+    def is_fused(buffer: Buffer) -> bool:
+        if buffer.kind != "result" or buffer.end - buffer.start < 2:
+            return False
+        unit = execution.units.units[buffer.index]
+        return _may_fuse(execution, unit) and all(is_live(v, buffer) for v in unit.reads)
+
+    return tuple(buffer for buffer in buffers if not is_fused(buffer))
+
+
+def _may_fuse(execution: Execution, unit: Unit) -> bool:
+    """Whether a unit is a map that runs once, and which all readers can compute again."""
+    units, graph = execution.units, execution.units.graph
+    if unit.index in execution.recomputed or units.border(unit) is not None:
+        return False
+    if not all(is_map(graph, index) for index in unit.equations) or len(unit.outputs) != 1:
+        return False
+    value = unit.outputs[0]
+    readers = [units.units[u.reader] for u in units.uses[unit.index] if u.reader is not None]
+    if value in graph.program.result_values or len(readers) < len(units.uses[unit.index]):
+        return False
+    fuses = execution.compiler.rules.fuses_maps_into_matmuls
+    return (fuses or not any(is_of_library(graph, reader) for reader in readers)) and all(
+        wanted == execution.layouts[value]
+        for reader in readers
+        for (read, _), wanted in zip(reader.rule.reads, execution.reads[reader.index], strict=True)
+        if read == value
+    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ adds the methods by which users reach them.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from kiwi.plans.origin import Origin
 from kiwi.plans.rounds import Round
 from kiwi.problem.predicted_collectives import unforeseen
 from kiwi.solver import Progress, SolveResult
+from kiwi.xla.compiler import Compiler
 from kiwi.xla.compilers import of_platform
 from kiwi.xla.read.collectives import AxisUse
 from kiwi.xla.read.compiled_program import CompiledProgram
@@ -170,12 +171,35 @@ class PlanRecord:
         """The sharding of each flat argument leaf on concrete devices."""
         return self.step.argument_shardings(mesh)
 
+    def step_for(self, compiler: Compiler) -> Step:
+        """The planned step for a compiler; one that the plan was not made for gets the barriers
+        that every plan needs, or, where that does not order steps by memory, one at every step."""
+        if compiler.name == self.execution.compiler.name:
+            return self.step
+        tied_steps = frozenset[int]() if compiler.schedules_for_memory else None
+        execution = replace(self.execution, tied_steps=tied_steps)
+        return replace(self.step, function=emit(execution))
+
     def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:
         """The planned step over flat leaves, jitted for concrete devices.
 
         **Raises:** `CompilerUnavailableError` if Kiwi does not know their compiler.
         """
-        return self.step.jit(mesh, of_platform(mesh.devices.flat[0].platform).run_options)
+        compiler = of_platform(mesh.devices.flat[0].platform)
+        return self.step_for(compiler).jit(mesh, compiler.run_options)
+
+    def lower(self, devices: Sequence[Any] | None = None) -> jax.stages.Lowered:
+        """The planned step lowered for devices, to be compiled, read or compared.
+
+        **Arguments:**
+
+        - `devices`: of jax, by default the attached ones. Described devices will do
+          (`jax.experimental.topologies`), so that nothing needs to be attached.
+
+        **Raises:** `NotEnoughDevicesError`; `CompilerUnavailableError` as `jit`.
+        """
+        jitted: Any = self.jit(self.mesh.jax_mesh(devices))
+        return jitted.lower(*self.step.arguments)
 
     def residency_counts(self) -> Mapping[str, int]:
         """How many operators are kept and recomputed."""

@@ -26,6 +26,7 @@ from kiwi.plans.breakdown import CostBreakdown
 from kiwi.plans.decision import Decision
 from kiwi.plans.document import Document
 from kiwi.plans.estimate import Estimate
+from kiwi.plans.estimate_without_barriers import unfused_buffers
 from kiwi.plans.fingerprint import EquationLine, differences, fingerprint, type_text
 from kiwi.plans.origin import MadeBy, Origin
 from kiwi.plans.plan import Plan
@@ -55,16 +56,18 @@ def restore(saved: Document, traced: Traced, planner: MadeBy, *, strict: bool = 
     lost = regrouped or (saved["options"].get("recorded", False) and table is None)
     own = replace(traced, units=units), replace(mesh, table=table)
     origin = None if lost else _origin(saved, *own, breakdown, planner)
+    execution = _execution(saved, units, mesh, breakdown)
+    estimate = estimate_of(saved, breakdown)
     return Plan(
         mesh=mesh,
         profile=saved["options"]["profile"],
         planner=saved["options"]["planner"],
         memory_budget_bytes=saved["options"]["memory_budget_bytes"],
-        estimate=estimate_of(saved, breakdown),
+        estimate=replace(estimate, buffers=unfused_buffers(estimate.buffers, execution)),
         compiled=compiled_of(saved),
         solve_result=solve_result_of(saved),
         decisions=decisions_of(saved),
-        execution=_execution(saved, units, mesh, breakdown),
+        execution=execution,
         trees=traced.trees,
         notes=tuple(saved["notes"]),
         planning_seconds=0.0,
@@ -189,6 +192,7 @@ def _execution(
         layouts,
         tuple(entry.reads for entry in breakdown.operators),
         frozenset((entry.unit, read) for entry in breakdown.operators for read in entry.kept_reads),
+        frozenset(saved["tied_steps"]) if "tied_steps" in saved else None,
     )
 
 

@@ -11,6 +11,7 @@ class Round:
     - `correction_bytes`: the most that earlier rounds' compiled programs added to the prediction.
     - `predicted_peak_bytes`: of the plan's estimate; `compiled_peak_bytes` None without a check.
     - `solve_seconds`, `compile_seconds`: wall time.
+    - `is_tied`: whether barriers kept every step in the plan's order.
     """
 
     limit_bytes: int
@@ -19,6 +20,7 @@ class Round:
     compiled_peak_bytes: int | None
     solve_seconds: float
     compile_seconds: float
+    is_tied: bool = True
 
     @property
     def peak_bytes(self) -> int:

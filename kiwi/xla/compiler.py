@@ -29,6 +29,8 @@ class Compiler(ABC):
     - `rules`: what it does with a program, as far as memory and communication depend on it.
     - `has_host_memory`: whether it tells host memory from device memory.
     - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
+    - `schedules_for_memory`: whether its own scheduler keeps memory low, so that plans begin with
+      the barriers that they need. XLA:CPU runs a step breadth first where it has collectives.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Compiler(ABC):
     rules: Rules
     has_host_memory: bool = True
     other_memories: Mapping[int, str] = field(default_factory=lambda: HOST_ONLY)
+    schedules_for_memory: bool = True
 
     @abstractmethod
     def compile(self, step: Step) -> CompiledProgram:

@@ -10,13 +10,13 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import kiwi
-from benchmarks.programs.random_plans import random_kept_copies, random_solution
+from benchmarks.programs.random_plans import random_kept_copies, random_solution, with_random_ties
 from examples import convnet, gpt, mlp
 from kiwi.emit.emission import emit
-from kiwi.emit.execution import build_execution, recomputation_schedule
+from kiwi.emit.execution import Execution, build_execution, recomputation_schedule
 from kiwi.hlo.program import Program
 from kiwi.mesh import TensorSharding
-from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
+from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved
 from kiwi.solver import evaluate
 from kiwi.xla.cpu.options import CPU_COMPILER_OPTIONS
@@ -67,8 +67,7 @@ def expected_results(name: str) -> list[np.ndarray]:
     ]
 
 
-def jitted(planning: PlanningProblem, solution: list[int], kept: KeptCopies = NONE_KEPT) -> Any:
-    execution = build_execution(Solved(planning, solution, kept))
+def jitted(planning: PlanningProblem, execution: Execution) -> Any:
     program = planning.units.graph.program
     mesh = planning.mesh
     donated = planning.units.donated_arguments
@@ -80,7 +79,7 @@ def jitted(planning: PlanningProblem, solution: list[int], kept: KeptCopies = NO
         [mesh.partition_spec(s) for s in execution.result_shardings if s is not None],
         tuple(k for k, a in enumerate(program.arguments) if a in donated),
     )
-    return step.jit(mesh.jax_mesh(), CPU_COMPILER_OPTIONS), execution
+    return step.jit(mesh.jax_mesh(), CPU_COMPILER_OPTIONS)
 
 
 CASES = [
@@ -99,7 +98,9 @@ def test_any_feasible_solution_computes_the_original(name, mesh_shape, seed, don
     rng = np.random.default_rng(seed)
     solution = random_solution(planning, rng, remat=(seed % 4) / 3)
     assert evaluate(planning.problem, solution).violations == ()
-    function, execution = jitted(planning, solution, random_kept_copies(planning, solution, rng))
+    kept = random_kept_copies(planning, solution, rng)
+    execution = with_random_ties(build_execution(Solved(planning, solution, kept)), rng)
+    function = jitted(planning, execution)
     leaves = flat_arguments(name)[0]
     # Copies, since donated arguments do not survive the call.
     placed = [

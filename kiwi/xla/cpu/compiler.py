@@ -37,7 +37,13 @@ class CpuCompiler(Compiler):
 
 
 CPU = CpuCompiler(
-    "cpu", ("cpu",), CPU_COMPILER_OPTIONS, CPU_CHECK_OPTIONS, CpuRules(), has_host_memory=False
+    "cpu",
+    ("cpu",),
+    CPU_COMPILER_OPTIONS,
+    CPU_CHECK_OPTIONS,
+    CpuRules(),
+    has_host_memory=False,
+    schedules_for_memory=False,
 )
 
 

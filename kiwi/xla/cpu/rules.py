@@ -25,6 +25,7 @@ class CpuRules(Rules):
     """The rules of XLA:CPU."""
 
     has_reduce_scatter = False
+    fuses_maps_into_readers = False
     moved_itemsizes: ClassVar = {"bfloat16": 4}
 
     def held_from_start(self, units: UnitGraph, unit: Unit, result_bytes: int) -> Intervals:

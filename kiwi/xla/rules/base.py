@@ -44,11 +44,15 @@ class Rules:
     - `moved_itemsizes`: by dtype the bytes per element that collectives move, where that is not
       the dtype's own size.
     - `places_in_time_order`: how its heap places buffers, see `kiwi.memory.heap`.
+    - `fuses_maps_into_readers`: whether it computes a map with several readers in each of them;
+      `fuses_maps_into_matmuls`: whether matmuls are such readers.
     """
 
     has_reduce_scatter: ClassVar[bool] = True
     moved_itemsizes: ClassVar[Mapping[str, int]] = MappingProxyType({})
     places_in_time_order: ClassVar[bool] = False
+    fuses_maps_into_readers: ClassVar[bool] = True
+    fuses_maps_into_matmuls: ClassVar[bool] = False
 
     def local_bytes(
         self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]

@@ -12,6 +12,7 @@ class TpuRules(Rules):
     """The rules of XLA:TPU."""
 
     places_in_time_order = True
+    fuses_maps_into_matmuls = True
 
     def local_bytes(
         self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]

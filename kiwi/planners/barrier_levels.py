@@ -1,0 +1,104 @@
+"""From few barriers to one at every step: what the closed loop compiles of one plan.
+
+1. A plan begins with the barriers that it needs (`kiwi.emit.needed_barriers`), where the compiler's
+   own scheduler keeps memory low (`Compiler.schedules_for_memory`).
+2. Of some units the compiled program holds more at its peak than the plan does at that time: it
+   computed them early, reads them late, or computes beside them what backward readers need of
+   their operands. These steps are tied, those of the largest difference first, until what is over
+   the budget is covered; `MOST_TRIALS` times.
+3. At last every step is tied.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kiwi.emit.execution import Execution
+from kiwi.memory.timeline import curve_bytes
+from kiwi.plans.estimate import Estimate
+from kiwi.plans.estimate_without_barriers import estimate_with_needed_barriers
+from kiwi.plans.plan import Plan
+from kiwi.xla.read.buffer_assignment import CompiledMemory, LiveBuffer
+
+MOST_TRIALS = 4
+"""How often steps are tied by what a compiled program holds, before all of them are."""
+
+HOPELESS = 1.05
+"""By which factor a program may be larger than the smallest one for further steps to be tied: in
+plans of a GPT for a v5e each tie made the program larger, from 398 to 511 MiB."""
+
+
+def with_needed_barriers(plan: Plan) -> Plan | None:
+    """The plan with the barriers that it needs; None where its compiler needs one at every step."""
+    if not plan.execution.compiler.schedules_for_memory:
+        return None
+    return with_tied_steps(plan, frozenset())
+
+
+def with_tied_steps(plan: Plan, tied_steps: frozenset[int]) -> Plan:
+    """The plan with other barriers, not yet compiled; `plan` has one at every step."""
+    execution = replace(plan.execution, tied_steps=tied_steps)
+    return replace(
+        plan, execution=execution, estimate=estimate_with_needed_barriers(plan.estimate, execution)
+    )
+
+
+def more_tied_steps(tried: Plan) -> frozenset[int] | None:
+    """The tied steps of a compiled plan that is over the budget, and more; None for all steps."""
+    memory = None if tried.compiled is None else tried.compiled.memory
+    tied = tried.execution.tied_steps
+    if memory is None or tied is None:
+        return None
+    missing_bytes, found = tried.peak_bytes - tried.memory_budget_bytes, set(tied)
+    for size, positions in _unplanned(tried, memory):
+        if missing_bytes <= 0:
+            break
+        if not positions <= found:
+            found |= positions
+            missing_bytes -= size
+    return None if found == tied else frozenset(found)
+
+
+def _unplanned(tried: Plan, memory: CompiledMemory) -> Iterator[tuple[int, set[int]]]:
+    """By how many bytes the program holds more of a unit at its peak than the plan, most first, and
+    the steps to tie."""
+    held = [b for b in memory.at_peak if b.scope is not None and b.kind == "temporary"]
+    time = _time_at_peak(tried.estimate, held)
+    more: Counter[int] = Counter()
+    for buffer in held:
+        assert buffer.scope is not None
+        more[buffer.scope.unit] += buffer.bytes
+    more.subtract(
+        {
+            b.index: b.bytes
+            for b in tried.estimate.buffers
+            if b.start <= time < b.end and b.kind != "argument"
+        }
+    )
+    now = time if tried.estimate.times else tried.execution.schedule.steps.index(time)
+    for unit, size in more.most_common():
+        if size > 0:
+            yield size, set(_ties(tried.execution, unit, now))
+
+
+def _time_at_peak(estimate: Estimate, held: Sequence[LiveBuffer]) -> int:
+    """The plan's point of time at which it holds most of what the program holds at its peak."""
+    owners = {buffer.scope.unit for buffer in held if buffer.scope is not None}
+    common = [b for b in estimate.buffers if b.kind != "argument" and b.index in owners]
+    return int(np.argmax(curve_bytes(common, max(b.end for b in estimate.buffers))))
+
+
+def _ties(execution: Execution, unit: int, now: int) -> Iterator[int]:
+    """Steps to tie, so that a unit's result, or what XLA computes with it, is not live when the
+    step at `now` runs."""
+    steps, units = execution.schedule.steps, execution.units
+    last = max(k for k, each in enumerate(steps) if each == unit)
+    if last > now:
+        yield last
+    own = units.units[unit]
+    readers = {r for value in (*own.reads, *own.outputs) for r in units.readers.get(value, ())}
+    for position, each in enumerate(steps):
+        if each in readers - {unit}:
+            yield from (position,) if position > now else (position + 1, position + 2)

@@ -1,0 +1,121 @@
+"""What every plan's program reads behind barriers, whatever order XLA chooses."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kiwi.emit.barriers import barriers
+from kiwi.emit.emission import emit
+from kiwi.emit.execution import build_execution
+from kiwi.problem.solved import Solved
+from kiwi.solver.schedule import Schedule
+from kiwi.xla.cpu.options import CPU_COMPILER_OPTIONS
+from tests.helpers.planning import array, flat, problem_of, random_arrays, units_of
+
+
+def loss(w, x):
+    for _ in range(4):
+        x = jnp.tanh(x @ w)
+    return x.sum()
+
+
+ARGS = array(16, 16), array(8, 16)
+
+
+def execution_of(function, args, mesh_shape=(1, 1)):
+    """Without recomputation, and with the barriers that are needed."""
+    planning = problem_of(units_of(function, *args), mesh_shape)
+    execution = build_execution(Solved(planning, [0] * len(planning.problem.nodes)))
+    return replace(execution, tied_steps=frozenset())
+
+
+def recomputed(execution, before, *units):
+    """The same with units that run again in front of a unit."""
+    steps = list(execution.schedule.steps)
+    place = steps.index(before)
+    return replace(execution, schedule=Schedule((*steps[:place], *units, *steps[place:])))
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return execution_of(jax.value_and_grad(loss), ARGS)
+
+
+@pytest.fixture(scope="module")
+def again(kept):
+    """The first three layers run again for the second matmul of the backward pass."""
+    opcodes = [kept.units.graph.opcode_of(u.root) for u in kept.units.units]
+    backward = [k for k, u in enumerate(kept.units.units) if u.phase.value == "backward"]
+    reader = next(k for k in backward[2:] if opcodes[k] == "dot_general")
+    return recomputed(kept, reader, 0, 1, 2)
+
+
+def compiled(execution):
+    jitted = jax.jit(emit(execution), compiler_options=CPU_COMPILER_OPTIONS)
+    return jitted.lower(*ARGS).compile()
+
+
+def test_what_is_computed_once_needs_no_barrier(kept):
+    assert not any(barriers(kept).steps)
+
+
+def test_a_recomputed_group_reads_behind_one_barrier_with_what_its_reader_waits_for(again):
+    found = barriers(again).steps
+    (first,) = (k for k, barrier in enumerate(found) if barrier)
+    steps = again.schedule.steps
+    assert steps[first : first + 3] == (0, 1, 2) and found[first].is_of_group
+    assert set(again.units.graph.program.arguments) <= set(found[first].values)
+    (trigger,) = found[first].triggers
+    units = again.units.units
+    results = {output for u in (0, 1, 2) for output in units[u].outputs}
+    last_read = max(k for k in range(first) if results & set(units[steps[k]].reads))
+    assert last_read <= steps.index(again.units.producer[trigger]) < first
+
+
+def test_the_group_is_neither_merged_with_the_first_computation_nor_early(kept, again):
+    once, twice = compiled(kept), compiled(again)
+    assert twice.as_text().count(" dot(") == once.as_text().count(" dot(") + 3
+    concrete = random_arrays(ARGS)
+    wanted = flat(jax.value_and_grad(loss))(*concrete)
+    for got, expected in zip(twice(*concrete), wanted, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_without_the_group_s_barrier_the_computations_are_merged(kept, again):
+    """So the barrier is needed."""
+    bare = jax.jit(emit(again)).lower(*ARGS).compile()  # XLA:CPU removes barriers by itself
+    assert bare.as_text().count(" dot(") == compiled(kept).as_text().count(" dot(")
+
+
+def test_two_groups_have_barriers_of_their_own(kept, again):
+    last = again.units.readers[again.units.units[0].outputs[0]][-1]
+    twice = recomputed(again, last, 0)
+    found = [barrier for barrier in barriers(twice).steps if barrier]
+    assert len(found) == 2 and found[0].triggers != found[1].triggers
+    dots = compiled(twice).as_text().count(" dot(")
+    assert dots == compiled(again).as_text().count(" dot(") + 1
+
+
+def test_tied_steps_have_their_barrier_beside(kept, again):
+    every = barriers(replace(again, tied_steps=None)).steps
+    some = frozenset(range(0, len(every), 2))
+    found = barriers(replace(kept, tied_steps=some)).steps
+    whole = barriers(replace(kept, tied_steps=None)).steps
+    assert found == tuple(b if k in some else type(b)() for k, b in enumerate(whole))
+    assert sum(map(bool, every)) > sum(map(bool, barriers(again).steps))
+
+
+def test_a_large_constant_is_expanded_behind_a_barrier():
+    """The zeros that an embedding's gradient is added to."""
+
+    def of_embedding(table, tokens, w):
+        return jnp.tanh(jnp.tanh(table[tokens] @ w) @ w).sum()
+
+    args = array(2**14, 64), jax.ShapeDtypeStruct((32,), "int32"), array(64, 64)
+    execution = execution_of(jax.grad(of_embedding), args)
+    tied = [k for k, barrier in enumerate(barriers(execution).steps) if barrier]
+    opcodes = [execution.units.graph.opcode_of(u.root) for u in execution.units.units]
+    assert [opcodes[execution.schedule.steps[k]] for k in tied] == ["scatter"]

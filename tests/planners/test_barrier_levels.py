@@ -1,0 +1,134 @@
+"""Plans begin with the barriers that they need, and get more where the compiled program asks."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+import kiwi
+from examples import mlp
+from kiwi.emit.barriers import barriers
+from kiwi.planners.barrier_levels import more_tied_steps, with_tied_steps
+from kiwi.planners.registry import planner_named
+from kiwi.planners.tools import Tools
+from kiwi.problem.step import StepToPlan
+from kiwi.xla.compilers import compile_for
+from kiwi.xla.cpu.compiler import CPU
+from kiwi.xla.gpu.compiler import GPU
+
+CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
+STATE, BATCH = mlp.abstract_state(CONFIG), mlp.abstract_batch(CONFIG)
+
+
+@functools.cache
+def planned_function() -> kiwi.PlannedFunction:
+    """Planned for XLA:GPU, whose own order keeps memory low."""
+    return kiwi.jit(
+        mlp.make_train_step(CONFIG),
+        mesh_shape=(2, 4),
+        profile="h100-sxm",
+        verify=None,
+        donate_argnums=0,
+        time_limit_seconds=5,
+    )
+
+
+@functools.cache
+def compiled_under(budget_bytes: int, planner: str = "joint") -> kiwi.Plan:
+    """Checked by XLA:CPU, whose order needs barriers."""
+    function = planned_function()
+    step = StepToPlan(function.traced(STATE, BATCH))
+    tools = Tools(function.settings, functools.partial(compile_for, "cpu"))
+    return planner_named(planner).plan(step, budget_bytes, tools)
+
+
+@functools.cache
+def free() -> kiwi.Plan:
+    return compiled_under(2**40)
+
+
+def test_a_plan_that_fits_has_the_barriers_that_it_needs_alone():
+    assert free().execution.tied_steps == frozenset() and not free().rounds[0].is_tied
+    assert not any(barriers(free().execution).steps)
+    assert len(free().rounds) == 1
+
+
+def test_a_plan_that_does_not_gets_more_until_it_fits():
+    every = compile_for("cpu", replace(free(), execution=untied(free())).step).peak_bytes
+    budget = (every + free().compiled.peak_bytes) // 2
+    assert every < budget < free().compiled.peak_bytes
+    plan = compiled_under(budget)
+    assert plan.fits
+    assert not plan.rounds[0].is_tied
+    assert len(plan.rounds) > 1
+    assert plan.rounds[-1].compiled_peak_bytes == plan.compiled.peak_bytes
+
+
+def untied(plan: kiwi.Plan):
+    return replace(plan.execution, tied_steps=None)
+
+
+def test_ties_only_grow_and_end_with_all_steps():
+    plan = replace(free(), memory_budget_bytes=1)
+    tied = more_tied_steps(plan)
+    assert tied
+    tried = replace(with_tied_steps(free(), tied), memory_budget_bytes=1)
+    tried = replace(tried, compiled=compile_for("cpu", tried.step))
+    more = more_tied_steps(tried)
+    assert more is None or more > tied
+    assert more_tied_steps(replace(tried, execution=untied(tried))) is None
+    assert more_tied_steps(replace(tried, compiled=None)) is None
+
+
+def test_xla_cpu_gets_a_barrier_at_every_step():
+    plan = planned_function().with_options(verify="cpu").plan(STATE, BATCH)
+    assert plan.execution.tied_steps is None and plan.rounds[0].is_tied
+
+
+def test_a_compiler_that_was_not_planned_for_gets_barriers_of_its_own():
+    plan = planned_function().plan(STATE, BATCH)
+    assert plan.execution.tied_steps == frozenset()
+    assert plan.step_for(GPU) is plan.step
+    count = [
+        str(jax.make_jaxpr(s.function)(*s.arguments)).count("optimization_barrier")
+        for s in (plan.step, plan.step_for(CPU))
+    ]
+    assert count[0] == 0 < count[1]
+
+
+def test_a_plan_is_lowered_for_any_devices():
+    plan = planned_function().plan(STATE, BATCH)
+    lowered = plan.lower(jax.devices())
+    compiled = lowered.compile()
+    assert compile_for("cpu", plan.step_for(CPU)).temporary_bytes == (
+        compiled.memory_analysis().temp_size_in_bytes
+    )
+    with pytest.raises(kiwi.errors.NotEnoughDevicesError):
+        plan.lower(jax.devices()[:4])
+
+
+def test_tied_steps_are_kept_in_files(tmp_path):
+    function = planned_function()
+    plan = function.plan(STATE, BATCH)
+    some = with_tied_steps(plan, frozenset({3, 5}))
+    for each in (plan, some):
+        each.save(tmp_path / "plan.json")
+        saved = kiwi.load_plan(tmp_path / "plan.json")
+        again = saved.apply(mlp.make_train_step(CONFIG)).plan(STATE, BATCH)
+        assert again.execution.tied_steps == each.execution.tied_steps
+        assert again.estimate.memory_bytes == each.estimate.memory_bytes
+
+
+def test_maps_that_their_readers_compute_again_take_no_memory():
+    """The tanh of a GELU, on XLA:GPU; not where barriers keep it apart."""
+    plan = planned_function().plan(STATE, BATCH)
+    held = {b.index for b in plan.estimate.buffers if b.kind == "result"}
+    tanh = [k for k, d in enumerate(plan.decisions) if d.opcode == "tanh"]
+    assert tanh and not held & set(tanh)
+    cpu = planned_function().with_options(verify="cpu").plan(STATE, BATCH)
+    kept = {b.index for b in cpu.estimate.buffers if b.kind == "result"}
+    assert set(tanh) <= kept
+    assert plan.estimate.peak_bytes < cpu.estimate.peak_bytes
+    assert np.all(np.array(plan.estimate.memory_bytes) <= plan.estimate.peak_bytes)
