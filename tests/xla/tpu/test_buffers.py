@@ -64,7 +64,7 @@ def test_what_only_matmuls_read_is_stored_narrow(precision: str, budget: str | N
         found = planned(step, state, batch, **options)
     assert found.compiled is not None and found.fits
     predicted = found.estimate.peak_bytes / found.compiled.peak_bytes
-    assert predicted == pytest.approx(1, abs=0.06)
+    assert predicted == pytest.approx(1, abs=0.07)  # Copies of parameters are not predicted.
     units = found.execution.units
     narrow = [v for v in units.producer if buffers_of(units).is_narrow(v)]
     assert bool(narrow) == (precision == "default")
