@@ -34,27 +34,8 @@ def concatenate(pieces: list[np.ndarray], dtype: type) -> np.ndarray:
     return np.concatenate(pieces).astype(dtype, copy=False)
 
 
-def distinct_arrays(arrays: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
-    """The arrays that are views of different memory, and for each array which of them it is."""
-    index: dict[object, int] = {}
-    found: list[np.ndarray] = []
-    which = np.empty(len(arrays), dtype=np.int64)
-    for k, array in enumerate(arrays):
-        key = (array.__array_interface__["data"][0], array.shape, array.strides)
-        if key not in index:
-            index[key] = len(found)
-            found.append(array)
-        which[k] = index[key]
-    return found, which
-
-
 def compressed_edges(
-    sizes: np.ndarray,
-    ends: np.ndarray,
-    shapes: np.ndarray,
-    cells: np.ndarray,
-    cell_start: np.ndarray,
-    lines: np.ndarray,
+    sizes: np.ndarray, ends: np.ndarray, tables: list[np.ndarray], lines: np.ndarray
 ) -> dict[str, Any]:
     """The edge arrays of a `Network`.
 
@@ -62,20 +43,22 @@ def compressed_edges(
 
     - `sizes` (n): numbers of options of the nodes.
     - `ends` (E, 2): the nodes of each edge, the smaller first; no pair twice.
-    - `shapes` (E, 2), `cells`, `cell_start` (E): the edges' tables, row-major, and where in
-      `cells` each begins.
+    - `tables`: one matrix per edge; edges may share theirs.
     - `lines`: for each end of each edge, for each option of its node the line in that table.
     """
     node, counts = ends.ravel(), sizes[ends.ravel()]
+    shapes = np.array([table.shape for table in tables], dtype=np.int64).reshape(-1, 2)
     start = offsets(shapes.ravel())
     used = np.zeros(start[-1], dtype=bool)
     used[lines + np.repeat(start[:-1], counts)] = True
-    first, kind = _distinct_edges(shapes, cells, cell_start, start, used)
+    first, kind = _distinct_edges(tables, start, used)
+    cells = concatenate([tables[e].ravel() for e in first], np.float64)
+    cell_start = offsets(shapes[first].prod(axis=1))
     kind_start = offsets(shapes[first].ravel())
     kind_used = concatenate([used[start[2 * e] : start[2 * e + 2]] for e in first], np.bool_)
-    classes, class_count = _classes(cells, cell_start[first], kind_start, kind_used)
+    classes, class_count = _classes(cells, cell_start, kind_start, kind_used)
     table_start = offsets(class_count[::2] * class_count[1::2])
-    table = _compressed(cells, cell_start[first], kind_start, classes, class_count, table_start)
+    table = _compressed(cells, cell_start, kind_start, classes, class_count, table_start)
     end_kind = np.stack([2 * kind, 2 * kind + 1], axis=1).ravel()
     line_count = class_count[end_kind]
     step = np.ones_like(line_count)
@@ -94,22 +77,20 @@ def compressed_edges(
 
 
 def _distinct_edges(
-    shapes: np.ndarray,
-    cells: np.ndarray,
-    cell_start: np.ndarray,
-    line_start: np.ndarray,
-    used: np.ndarray,
+    tables: list[np.ndarray], line_start: np.ndarray, used: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The first edge of each kind, and the kind of each edge; edges of one kind have equal tables
-    of which equal lines are used. Repeated layers repeat their kinds."""
-    content: dict[object, int] = {}
+    of which equal lines are used. Repeated layers repeat their kinds, often in the same memory."""
+    by_memory: dict[object, int] = {}
+    by_content: dict[object, int] = {}
     index: dict[object, int] = {}
     first: list[int] = []
-    kind = np.empty(len(shapes), dtype=np.int64)
-    for e, (height, width) in enumerate(shapes.tolist()):
-        block = cells[cell_start[e] : cell_start[e] + height * width]
-        where = content.setdefault((height, width, block.tobytes()), e)
-        key = (where, used[line_start[2 * e] : line_start[2 * e + 2]].tobytes())
+    kind = np.empty(len(tables), dtype=np.int64)
+    for e, table in enumerate(tables):
+        memory = (table.__array_interface__["data"][0], table.shape, table.strides)
+        if memory not in by_memory:
+            by_memory[memory] = by_content.setdefault((table.shape, table.tobytes()), e)
+        key = (by_memory[memory], used[line_start[2 * e] : line_start[2 * e + 2]].tobytes())
         if key not in index:
             index[key] = len(first)
             first.append(e)
@@ -150,7 +131,7 @@ def _classes(cells, cell_start, line_start, used):
 def _compressed(cells, cell_start, line_start, line_class, counts, table_start):
     """Writes each table once per pair of classes."""
     table = np.empty(table_start[-1], dtype=np.float64)
-    for e in range(len(cell_start)):
+    for e in range(len(table_start) - 1):
         rows = line_class[line_start[2 * e] : line_start[2 * e + 1]]
         columns = line_class[line_start[2 * e + 1] : line_start[2 * e + 2]]
         for a in range(len(rows)):

@@ -7,8 +7,7 @@ Four exact reductions happen on the way:
 - options whose rows (columns) of an edge's table are equal form one *class* of that edge, and the
   table is kept once for each pair of classes: two options that differ only in residency cost the
   same resharding, so tables shrink by the square of the number of residencies;
-- of the points of time only those are kept that can bind: the last before some interval ends, at
-  which the largest options together exceed the limit.
+- of the points of time only those are kept at which some interval begins: no other can hold more.
 """
 
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from kiwi.solver.edge_tables import compressed_edges, concatenate, distinct_arrays, offsets
+from kiwi.solver.edge_tables import compressed_edges, concatenate, offsets
 from kiwi.solver.order import Uses, flat_uses
 from kiwi.solver.problem import Edge, Problem
 
@@ -146,12 +145,15 @@ def build_network(problem: Problem, order: np.ndarray | None = None) -> Network:
     sizes = np.array([problem.nodes[i].costs.size for i in order], dtype=np.int64)
     option_start = offsets(sizes)
     cost = concatenate([problem.nodes[i].costs for i in order], np.float64)
-    ends, tables = _merged_edges(problem.edges, rank.tolist())
+    ends, edges = _merged_edges(problem.edges, rank.tolist())
+    lines = [side for edge in edges for side in (edge.rows, edge.columns)]
     return Network(
         option_start=option_start,
         cost=cost,
-        **_memory_arrays(problem, flat_uses(problem, order), option_start),
-        **_edge_arrays(ends, tables, sizes),
+        **_memory_arrays(problem, flat_uses(problem, order), int(option_start[-1])),
+        **compressed_edges(
+            sizes, ends, [edge.table for edge in edges], concatenate(lines, np.int64)
+        ),
     )
 
 
@@ -191,90 +193,17 @@ def _sum(one: _Lines, other: _Lines) -> _Lines:
     return _Lines(total, np.arange(total.shape[0]), np.arange(total.shape[1]))
 
 
-def _edge_arrays(ends: np.ndarray, edges: list[_Lines], sizes: np.ndarray) -> dict[str, Any]:
-    shapes = np.array([lines.table.shape for lines in edges], dtype=np.int64).reshape(-1, 2)
-    tables, table_of = distinct_arrays([lines.table for lines in edges])
-    starts = offsets(np.array([table.size for table in tables], dtype=np.int64))
-    return compressed_edges(
-        sizes,
-        ends,
-        shapes,
-        concatenate([table.ravel() for table in tables], np.float64),
-        starts[table_of],
-        concatenate([x for lines in edges for x in (lines.rows, lines.columns)], np.int64),
-    )
-
-
-def _memory_arrays(problem: Problem, flat: Uses, option_start: np.ndarray) -> dict[str, Any]:
+def _memory_arrays(problem: Problem, flat: Uses, option_count: int) -> dict[str, Any]:
     limit_bytes = NO_LIMIT_BYTES
     if problem.limit_bytes is not None:
         limit_bytes = min(problem.limit_bytes, NO_LIMIT_BYTES)
-    uses, owner = flat
-    times = _binding_times(uses, owner, option_start, problem.horizon, limit_bytes)
-    begin = np.searchsorted(times, uses[:, 0])
-    end = np.searchsorted(times, uses[:, 1])
-    seen = begin < end
+    uses, owner = flat if limit_bytes < NO_LIMIT_BYTES else (flat[0][:0], flat[1][:0])
+    times = np.unique(uses[:, 0])
     return {
-        "use_start": offsets(np.bincount(owner[seen], minlength=int(option_start[-1]))),
-        "use_begin": begin[seen],
-        "use_end": end[seen],
-        "use_bytes": uses[seen, 2].copy(),
+        "use_start": offsets(np.bincount(owner, minlength=option_count)),
+        "use_begin": np.searchsorted(times, uses[:, 0]),
+        "use_end": np.searchsorted(times, uses[:, 1]),
+        "use_bytes": uses[:, 2].copy(),
         "times": times,
         "limit_bytes": int(limit_bytes),
     }
-
-
-def _binding_times(
-    uses: np.ndarray,
-    owner: np.ndarray,
-    option_start: np.ndarray,
-    horizon: int,
-    limit_bytes: int,
-) -> np.ndarray:
-    """The times that can bind. Time t is covered by its neighbour t + 1 unless an interval ends
-    there, and by t - 1 unless one starts at t: of each run of starts followed by ends, the last
-    start covers all."""
-    starts_at = np.zeros(horizon + 1, dtype=bool)
-    ends_at = np.zeros(horizon + 1, dtype=bool)
-    starts_at[uses[:, 0]] = True
-    ends_at[uses[:, 1]] = True
-    times = []
-    last_start = -1
-    for t in np.flatnonzero(starts_at | ends_at):
-        if ends_at[t] and last_start >= 0:
-            times.append(last_start)
-            last_start = -1
-        if starts_at[t]:
-            last_start = t
-    kept = np.array(times, dtype=np.int64)
-    if limit_bytes >= NO_LIMIT_BYTES:
-        return kept[:0]
-    begin, end = np.searchsorted(kept, uses[:, 0]), np.searchsorted(kept, uses[:, 1])
-    most = _largest_use(begin, end, uses[:, 2].copy(), owner, option_start, len(kept))
-    return kept[most > limit_bytes]
-
-
-@numba.njit(cache=True)
-def _largest_use(begin, end, size, owner, option_start, time_count):
-    """Upper bound on the bytes held at each time: of every node, each moment's largest option."""
-    total = np.zeros(time_count, dtype=np.float64)
-    best = np.zeros(time_count, dtype=np.int64)
-    mine = np.zeros(time_count, dtype=np.int64)
-    use = 0
-    for i in range(len(option_start) - 1):
-        low, high = time_count, 0
-        for o in range(option_start[i], option_start[i + 1]):
-            first = use
-            while use < len(owner) and owner[use] == o:
-                low, high = min(low, begin[use]), max(high, end[use])
-                mine[begin[use] : end[use]] += size[use]
-                use += 1
-            for u in range(first, use):
-                for t in range(begin[u], end[u]):
-                    best[t] = max(best[t], mine[t])
-            for u in range(first, use):
-                mine[begin[u] : end[u]] = 0
-        for t in range(low, high):
-            total[t] += best[t]
-            best[t] = 0
-    return total

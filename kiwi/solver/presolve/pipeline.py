@@ -19,7 +19,7 @@ _MOST_DOMINANCE_PASSES = 4
 def presolve(net: Network) -> Reduction:
     """Merges decided nodes, drops times that cannot bind and dominated options, and again while
     that leads to more; joins what is left of nodes with few partners, and once more."""
-    total = _reduced(net, 1)
+    total = _reduced(_with_fewer_times(net), 1)
     if total.infeasible:
         return total
     joined = join(total.net)

@@ -96,7 +96,7 @@ def _gathered_uses(net: Network, maps: Maps, starts: np.ndarray) -> dict[str, np
 
 def _gathered_edges(
     net: Network, maps: Maps, sizes: np.ndarray, alone: np.ndarray
-) -> tuple[np.ndarray, ...]:
+) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
     """Edges between different roots that have a choice; several on one pair become one."""
     ends = maps.root[net.ends]
     outer = np.flatnonzero((ends[:, 0] != ends[:, 1]) & (alone[ends] < 0).all(axis=1))
@@ -110,7 +110,9 @@ def _gathered_edges(
     shapes = counts.reshape(-1, 2)
     cell_start = offsets(shapes.prod(axis=1))
     cells = _fill_edges(net, ends, sizes, lines, shapes, cell_start, outer, group_start, maps)
-    return ends, shapes, cells, cell_start[:-1], lines
+    pieces = np.split(cells, cell_start[1:-1]) if len(ends) else []
+    tables = [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    return ends, tables, lines
 
 
 @numba.njit(cache=True)
