@@ -8,7 +8,6 @@ is presolved again, and often much smaller; its bound counts up to the cost of t
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from kiwi.solver.request import Request
 from kiwi.solver.result import Progress, SolveResult, is_closed
 from kiwi.solver.toulbar import oracle_for
 
-NAME = "lagrangian"
 _STAGES = ((30, 2, False), (20, 2, True), (30, 3, True))
 """Rounds, idle rounds, and whether options are forced: best on a network already made small."""
 _ENDLESS = 10**9
@@ -37,40 +35,36 @@ _SMALLER = 0.9
 """Another stage on a smaller network pays when at most this share of the options is left."""
 
 
-@dataclass(eq=False)
 class Search:
-    """One search: the problem's network, what is left of it, and the best of both sides.
+    """One search: what is left of the problem's network, and the best of both sides.
 
     **Attributes:**
 
+    - `request`: what is asked for; `solver`: who answers.
     - `solution`, `objective`: the best solution of the problem, or None and +inf.
     - `bound`: proven lower bound.
     - `left`: what is left of the network.
+    - `out_of_time`: whether the clock ended anything.
     """
 
-    request: Request
-    solution: tuple[int, ...] | None = field(init=False, default=None)
-    objective: float = field(init=False, default=math.inf)
-    peak_bytes: int | None = field(init=False, default=None)
-    bound: float = field(init=False, default=-math.inf)
-    left: Reduction = field(init=False)
-    rounds: int = field(init=False, default=0)
-    out_of_time: bool = field(init=False, default=False)
-    clock_ended: bool = field(init=False, default=False)
-    least_peak_bytes: int | None = field(init=False, default=None)
-    _least: LeastPeak | None = field(init=False, default=None)
-    _running: Engine | None = field(init=False, default=None)
-    _engines: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
+    def __init__(self, request: Request, solver: str) -> None:
+        self.request, self.solver = request, solver
+        self.solution: tuple[int, ...] | None = None
+        self.objective, self.bound = math.inf, -math.inf
+        self.peak_bytes: int | None = None
+        self.rounds, self.out_of_time = 0, False
+        self._least: LeastPeak | None = None
+        self._least_peak_bytes: int | None = None
+        self._running: Engine | None = None
+        self._engines = 0
         self._times, self._prices = np.zeros(0, dtype=np.int64), np.zeros(0)
-        order = time_order(self.request.problem)
-        ordered = build_network(self.request.problem, order)
+        order = time_order(request.problem)
+        ordered = build_network(request.problem, order)
         self.left = chain(Reduction.renumbered(ordered, order), presolve(ordered))
         if self.left.infeasible:
             self.bound = math.inf
-        if self.request.warm_start is not None:
-            self.offer(self.request.warm_start)
+        if request.warm_start is not None:
+            self.offer(request.warm_start)
 
     @property
     def settled(self) -> bool:
@@ -93,6 +87,12 @@ class Search:
         if choice is not None:
             self.offer(self.left.lift(choice).tolist())
 
+    def lowered(self) -> np.ndarray | None:
+        """The choice of `left` that stands for the solution, where there is one."""
+        if self.solution is None:
+            return None
+        return self.left.lower(np.array(self.solution, dtype=np.int64))
+
     def raise_bound(self, bound: float) -> None:
         """Takes a bound on the solutions that are better than `objective`."""
         self.bound = max(self.bound, min(bound, self.objective))
@@ -110,7 +110,7 @@ class Search:
         net = self.left.net
         half = time.monotonic() + (self.request.deadline - time.monotonic()) / 2
         self._least = least_peak(
-            net, self.request.seed, half, self.least_peak_bytes, net.limit_bytes
+            net, self.request.seed, half, self._least_peak_bytes, net.limit_bytes
         )
         self.offer_lifted(self._least.choice)
 
@@ -119,20 +119,14 @@ class Search:
             most_rounds = min(self._patience() * rounds, self._rounds_left)
             if self.settled or self.out_of_time or most_rounds <= 0:
                 return
-            engine = self._engine()
-            least = 0 if engine.incumbent else LEAST_ROUNDS
-            idle = self._patience() * idle_rounds
-            engine.run(most_rounds, idle, force=force, least_rounds=least)
-            self._take(engine)
+            engine = self.run_engine(most_rounds, self._patience() * idle_rounds, force=force)
             if self.settled or self.out_of_time or (not self._shrink(engine) and force):
                 return
 
     def linger(self) -> None:
         """Searches on what is left until settled or late, however little comes of it."""
         if not self.settled and not self.out_of_time:
-            engine = self._engine()
-            engine.run(_ENDLESS, _ENDLESS, force=True)
-            self._take(engine)
+            self.run_engine(_ENDLESS, _ENDLESS, force=True)
 
     def result(self, message: str = "") -> SolveResult:
         """The outcome, priced by the referee once more; without a solution, with the least memory
@@ -142,38 +136,42 @@ class Search:
             until = min(
                 self.request.deadline + _GRACE_SECONDS, time.monotonic() + _LEAST_PEAK_SECONDS
             )
-            least = least_peak(self.left.net, self.request.seed, until, self.least_peak_bytes)
+            least = least_peak(self.left.net, self.request.seed, until, self._least_peak_bytes)
         return conclude(
             self.request.problem,
             self.solution,
             self.bound,
-            solver=NAME,
+            solver=self.solver,
             iterations=self.rounds,
             message=message,
-            deterministic=not (self.out_of_time or self.clock_ended),
+            deterministic=not self.out_of_time,
             least_peak_bytes=None if least is None else least.found_bytes,
             least_peak_bound_bytes=None if least is None else least.bound_bytes,
         )
 
-    def _engine(self) -> Engine:
-        net = self.left.net
-        oracle = oracle_for(net, self.request.seed)
-        seed = self.request.seed + self._engines  # not the same moves again
-        engine = Engine(net, seed, self.request.gap, self.request.deadline, self._report, oracle)
+    def run_engine(
+        self, rounds: int, idle_rounds: int, *, force: bool, kind: type[Engine] = Engine
+    ) -> Engine:
+        """Runs an engine on what is left, as in `Engine.run`, and takes what it finds."""
+        net, request = self.left.net, self.request
+        seed = request.seed + self._engines  # not the same moves again
+        oracle = oracle_for(net, request.seed)
+        engine = kind(net, seed, request.gap, request.deadline, self._report, oracle)
         self._engines += 1
         engine.dual.begin_at(self._prices_at(net.times))
         self._running = engine
-        if self.solution is not None:
-            lowered = self.left.lower(np.array(self.solution, dtype=np.int64))
-            if lowered is not None:
-                engine.primal.offer(lowered)
+        lowered = self.lowered()
+        if lowered is not None:
+            engine.primal.offer(lowered)
+        least = 0 if engine.incumbent else LEAST_ROUNDS
+        engine.run(rounds, idle_rounds, force=force, least_rounds=least)
+        self._take(engine)
         return engine
 
     @property
     def _rounds_left(self) -> int:
-        return (
-            _ENDLESS if self.request.round_limit is None else self.request.round_limit - self.rounds
-        )
+        limit = self.request.round_limit
+        return _ENDLESS if limit is None else limit - self.rounds
 
     def _patience(self) -> int:
         """How many times the rounds of a stage: small networks can afford more."""
@@ -202,7 +200,7 @@ class Search:
         smallest = engine.primal.smallest
         if smallest is not None:
             peak = smallest.peak_bytes
-            self.least_peak_bytes = min(peak, self.least_peak_bytes or peak)
+            self._least_peak_bytes = min(peak, self._least_peak_bytes or peak)
 
     def _shrink(self, engine: Engine) -> bool:
         """Rules out options and presolves again; True where another stage is worth it."""
@@ -234,7 +232,7 @@ class Search:
                     self.objective if self.solution is not None else None,
                     max(self.bound, min(engine.bound, self.objective)),
                     self.peak_bytes,
-                    NAME,
+                    self.solver,
                     self.rounds + engine.rounds,
                     self.solution,
                 )

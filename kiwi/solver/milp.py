@@ -31,12 +31,9 @@ from ortools.math_opt.python import mathopt
 from kiwi.solver.answer import Hint, MilpAnswer
 from kiwi.solver.edge_tables import owners
 from kiwi.solver.mathopt_run import solve_model
-from kiwi.solver.network import NO_LIMIT_BYTES, Network, build_network
-from kiwi.solver.outcome import conclude
-from kiwi.solver.presolve import presolve
+from kiwi.solver.network import NO_LIMIT_BYTES, Network
 from kiwi.solver.prices import usage_of
 from kiwi.solver.request import Request
-from kiwi.solver.result import SolveResult
 
 SCALED_COST = 1e4
 """Costs are scaled to this order of magnitude: tolerances of the solvers are absolute."""
@@ -55,13 +52,16 @@ _BOUND_SAFETY = 1e-7
 """Floating-point MILP solvers prove bounds up to their tolerances; this much is given back."""
 
 
+Choices = dict[int, mathopt.Variable]
+
+
 @dataclass(frozen=True, eq=False)
 class Formulation:
-    """The model, its variables x by (node, option), its rows (d) by position in `Network.times`,
-    and the factor that scaled the costs."""
+    """The model, its variables x by option in the network's numbering, its rows (d) by position in
+    `Network.times`, and the factor that scaled the costs."""
 
     model: mathopt.Model
-    choose: dict[tuple[int, int], mathopt.Variable]
+    choose: Choices
     memory_rows: dict[int, mathopt.LinearConstraint]
     cost_scale: float
 
@@ -76,7 +76,7 @@ def formulate(
     model = mathopt.Model(name="kiwi")
     scale = _cost_scale(network)
     choose = _add_choices(model, network)
-    objective = [network_cost * scale * x for network_cost, x in _costs_of(network, choose)]
+    objective = [float(network.cost[o]) * scale * x for o, x in choose.items()]
     for edge in range(network.edge_count):
         if time.monotonic() > deadline:
             raise TimeoutError
@@ -86,20 +86,6 @@ def formulate(
     if network.limit_bytes < NO_LIMIT_BYTES and _term_count(network) <= _MOST_TERMS:
         _add_memory(form, network, range(len(network.times)))
     return form
-
-
-def solve_milp(request: Request) -> SolveResult:
-    """Presolves the problem, and solves what is left with one of the MILP solvers."""
-    problem, start, solver = request.problem, request.warm_start, request.solver
-    reduction = presolve(build_network(problem))
-    if reduction.infeasible:
-        return conclude(problem, None, math.inf, solver=solver)
-    hint = None if start is None else reduction.lower(np.array(start, dtype=np.int64))
-    choice, bound, timed_out = solve_network(reduction.net, request, hint)
-    solution = start if choice is None else reduction.lift(choice).tolist()
-    return conclude(
-        problem, solution, bound, solver=solver, iterations=1, deterministic=not timed_out
-    )
 
 
 def solve_network(
@@ -125,7 +111,7 @@ def solve_network(
         left = deadline - time.monotonic()
         if left < _BETWEEN_SECONDS and additions + repairs:
             return None, bound, True
-        settings = (left, request.seed, request.gap, _hint(form, hint))
+        settings = (left, request.seed, request.gap, _hint(form, network, hint))
         answer = solve_model(form.model, *settings, solver=request.solver)
         if not repairs:
             bound = max(bound, _bound(answer, form))
@@ -159,29 +145,22 @@ def _cost_scale(network: Network) -> float:
     return SCALED_COST / total if total > 0 else 1.0
 
 
-def _add_choices(model: mathopt.Model, network: Network) -> dict[tuple[int, int], mathopt.Variable]:
+def _add_choices(model: mathopt.Model, network: Network) -> Choices:
     """Variables x and constraints (a)."""
     choose = {}
-    for node in range(network.node_count):
-        costs = network.cost[network.option_slice(node)]
-        for option in np.flatnonzero(np.isfinite(costs)):
-            choose[node, int(option)] = model.add_binary_variable(name=f"x[{node},{option}]")
-        mine = [choose[node, int(o)] for o in np.flatnonzero(np.isfinite(costs))]
+    for node, first in enumerate(network.option_start[:-1].tolist()):
+        finite = np.isfinite(network.cost[network.option_slice(node)])
+        for option in np.flatnonzero(finite).tolist():
+            choose[first + option] = model.add_binary_variable(name=f"x[{node},{option}]")
+        mine = [choose[first + o] for o in np.flatnonzero(finite).tolist()]
         model.add_linear_constraint(mathopt.fast_sum(mine) == 1.0, name=f"one[{node}]")
     return choose
-
-
-def _costs_of(network: Network, choose: dict) -> list[tuple[float, mathopt.Variable]]:
-    return [
-        (float(network.cost[network.option_start[node] + option]), x)
-        for (node, option), x in choose.items()
-    ]
 
 
 def _add_pairs(
     model: mathopt.Model,
     network: Network,
-    choose: dict,
+    choose: Choices,
     edge: int,
     scale: float,
     integral: bool,
@@ -197,7 +176,11 @@ def _add_pairs(
         for a, b in np.argwhere(np.isfinite(table))
     }
     for side, letter in ((0, "row"), (1, "column")):
-        members = _members(network.lines(edge)[side], int(network.ends[edge, side]), choose)
+        first = int(network.option_start[network.ends[edge, side]])
+        members: dict[int, list] = {}
+        for option, index in enumerate(network.lines(edge)[side].tolist(), first):
+            if option in choose:
+                members.setdefault(index, []).append(choose[option])
         lines: list[list] = [[] for _ in range(table.shape[side])]
         for pair, y in pairs.items():
             lines[pair[side]].append(y)
@@ -206,14 +189,6 @@ def _add_pairs(
             if line or members.get(index):
                 model.add_linear_constraint(both == 0.0, name=f"{letter}[{edge},{index}]")
     return [float(table[pair]) * scale * y for pair, y in pairs.items()]
-
-
-def _members(classes: np.ndarray, node: int, choose: dict) -> dict[int, list]:
-    members: dict[int, list] = {}
-    for option, line in enumerate(classes):
-        if (node, option) in choose:
-            members.setdefault(int(line), []).append(choose[node, option])
-    return members
 
 
 def _term_count(network: Network) -> int:
@@ -235,11 +210,14 @@ def _add_memory(form: Formulation, network: Network, times: Iterable[int]) -> No
     """Constraints (d) at these positions in `Network.times`, scaled to `SCALED_LIMIT`."""
     unit = SCALED_LIMIT / max(network.limit_bytes, 1)
     owner = owners(network.use_start)
-    flat = {network.option_start[node] + o: x for (node, o), x in form.choose.items()}
     for t in times:
         here = (network.use_begin <= t) & (t < network.use_end)
         held = np.bincount(owner[here], network.use_bytes[here])
-        terms = [float(held[o]) * unit * flat[o] for o in np.flatnonzero(held) if o in flat]
+        terms = [
+            float(held[o]) * unit * form.choose[o]
+            for o in np.flatnonzero(held).tolist()
+            if o in form.choose
+        ]
         form.memory_rows[int(t)] = form.model.add_linear_constraint(
             mathopt.fast_sum(terms) <= network.limit_bytes * unit, name=f"mem[{network.times[t]}]"
         )
@@ -251,10 +229,11 @@ def _tighten(form: Formulation, network: Network, excess_bytes: int) -> None:
         row.upper_bound = (network.limit_bytes - excess_bytes) * unit
 
 
-def _hint(form: Formulation, choice: np.ndarray | None) -> Hint:
+def _hint(form: Formulation, network: Network, choice: np.ndarray | None) -> Hint:
     if choice is None:
         return None
-    return {x: float(choice[node] == option) for (node, option), x in form.choose.items()}
+    taken = set((network.option_start[:-1] + choice).tolist())
+    return {x: float(option in taken) for option, x in form.choose.items()}
 
 
 def _bound(answer: MilpAnswer, form: Formulation) -> float:
@@ -266,9 +245,7 @@ def _bound(answer: MilpAnswer, form: Formulation) -> float:
 def _read(answer: MilpAnswer, form: Formulation, network: Network) -> np.ndarray | None:
     if answer.values is None:
         return None
-    count = network.node_count
-    choice, most = np.zeros(count, dtype=np.int64), np.full(count, -1.0)
-    for (node, option), x in form.choose.items():
-        if answer.values[x] > most[node]:
-            choice[node], most[node] = option, answer.values[x]
-    return choice
+    values = np.full(network.option_count, -1.0)
+    values[list(form.choose)] = [answer.values[x] for x in form.choose.values()]
+    nodes = range(network.node_count)
+    return np.array([np.argmax(values[network.option_slice(i)]) for i in nodes], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What `solve` was asked for: the one argument of every backend."""
+"""What `solve` was asked for: checked once, for every backend."""
 
 import time
 from dataclasses import dataclass, field, replace

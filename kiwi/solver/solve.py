@@ -3,16 +3,19 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+
+import numpy as np
 
 from kiwi.errors import SolverUnavailableError, UnknownSolverError
 from kiwi.solver.brute_force import solve_brute_force
 from kiwi.solver.lagrangian import Search
-from kiwi.solver.milp import solve_milp, solve_network
+from kiwi.solver.milp import solve_network
 from kiwi.solver.outcome import OnProgress, conclude
 from kiwi.solver.problem import Problem
 from kiwi.solver.request import Request
 from kiwi.solver.result import SolveResult
-from kiwi.solver.toulbar import solve_toulbar
+from kiwi.solver.toulbar import TOULBAR_ROUNDS, ToulbarEngine
 from kiwi.solver.warm_up import warm_up
 
 DEFAULT_GAP = 1e-3
@@ -51,7 +54,7 @@ def solve(
     - `until_time_limit`: searches on until then where the gap stays open, however little comes of
       it. By default the search also ends when it no longer gets anywhere.
     - `any_time`: on Ctrl-C return the best solution so far, where there is one, instead of raising
-      `KeyboardInterrupt`; `auto` and `lagrangian` can.
+      `KeyboardInterrupt`.
     - `round_limit`: the search ends after so many rounds (`SolveResult.iterations`), and hands
       nothing to a MILP. The same seed and round limit give the same solution however fast the
       machine is, as long as the time limit is not reached. `auto` and `lagrangian` honour it.
@@ -75,9 +78,9 @@ def solve(
         any_time,
         round_limit,
     )
-    if SOLVERS[solver] is _search:
+    if solver != "brute-force":
         warm_up()
-        request = replace(request, started=time.monotonic())
+    request = replace(request, started=time.monotonic())
     nothing = conclude(problem, (), 0.0, solver=solver)
     result = SOLVERS[solver](request) if problem.nodes else nothing
     result = replace(result, seconds=time.monotonic() - request.started)
@@ -86,58 +89,83 @@ def solve(
     return result
 
 
-def _search(request: Request) -> SolveResult:
-    """The Lagrangian search; what it leaves open `auto` closes by a MILP where that is small."""
-    search, message = Search(request), ""
+def _searched(name: str, method: Callable[[Search], str], request: Request) -> SolveResult:
+    """What a method leaves of a search, which the result calls by this name."""
+    search, message = Search(request, name), ""
     try:
-        search.run()
-        if request.round_limit is None:
-            message = _close(search) if request.solver == "auto" else ""
-            if request.until_time_limit:
-                search.linger()
+        if not search.left.infeasible:
+            message = method(search)
     except KeyboardInterrupt:
         if not request.any_time:
             raise
         search.take_unfinished()
-        search.clock_ended, message = True, "Interrupted."
+        search.out_of_time, message = True, "Interrupted."
     return search.result(message)
+
+
+def _auto(search: Search) -> str:
+    """The Lagrangian search; what it leaves open is closed by a MILP where that is small."""
+    return _lagrangian(search, close=True)
+
+
+def _lagrangian(search: Search, *, close: bool = False) -> str:
+    search.run()
+    if search.request.round_limit is not None:
+        return ""
+    message = _close(search) if close else ""
+    if search.request.until_time_limit:
+        search.linger()
+    return message
 
 
 def _close(search: Search) -> str:
     """Asks a MILP for what is left, where that is small; returns what to tell about it."""
     net, request = search.left.net, search.request
     small = net.option_count + net.cell_count <= MOST_CELLS_FOR_MILP
-    if search.settled or search.left.infeasible or not small or request.seconds_left <= 0:
+    if search.settled or not small or request.seconds_left <= 0:
         return ""
-    choice, bound, timed_out = solve_network(net, request.handed_to("highs", _MILP_SHARE))
-    search.offer_lifted(choice)
-    search.raise_bound(bound)
-    search.clock_ended = search.clock_ended or timed_out
+    _ask_milp(search, request.handed_to("highs", _MILP_SHARE))
     return f"HiGHS went on with the {net.option_count} options that were left."
 
 
-def _milp(request: Request) -> SolveResult:
-    return solve_milp(replace(request, solver="highs"))
+def _ask_milp(search: Search, request: Request, hint: np.ndarray | None = None) -> None:
+    choice, bound, timed_out = solve_network(search.left.net, request, hint)
+    search.offer_lifted(choice)
+    search.raise_bound(bound)
+    search.out_of_time = search.out_of_time or timed_out
 
 
-def _gurobi(request: Request) -> SolveResult:
+def _milp(search: Search) -> str:
+    """The MILP of what presolve leaves."""
+    search.rounds = 1
+    _ask_milp(search, replace(search.request, solver=search.solver), search.lowered())
+    return ""
+
+
+def _gurobi(search: Search) -> str:
     try:
-        return solve_milp(request)
+        return _milp(search)
     except SolverUnavailableError as error:
+        search.solver = "highs"
+        _milp(search)
         reason = error.what.splitlines()[0]
-        message = f"Gurobi could not be used, HiGHS stood in. {reason}"
-        return replace(_milp(request), message=message)
+        return f"Gurobi could not be used, HiGHS stood in. {reason}"
+
+
+def _toulbar2(search: Search) -> str:
+    search.run_engine(*TOULBAR_ROUNDS, force=False, kind=ToulbarEngine)
+    return ""
 
 
 SOLVERS: dict[str, Callable[[Request], SolveResult]] = {
-    "auto": _search,
-    "lagrangian": _search,
-    "toulbar2": solve_toulbar,
-    "milp": _milp,
-    "highs": _milp,
-    "cp-sat": solve_milp,
-    "scip": solve_milp,
-    "gurobi": _gurobi,
+    "auto": partial(_searched, "lagrangian", _auto),
+    "lagrangian": partial(_searched, "lagrangian", _lagrangian),
+    "toulbar2": partial(_searched, "toulbar2", _toulbar2),
+    "milp": partial(_searched, "highs", _milp),
+    "highs": partial(_searched, "highs", _milp),
+    "cp-sat": partial(_searched, "cp-sat", _milp),
+    "scip": partial(_searched, "scip", _milp),
+    "gurobi": partial(_searched, "gurobi", _gurobi),
     "brute-force": solve_brute_force,
 }
 """Backends by name."""

@@ -19,19 +19,12 @@ import numpy as np
 from pytoulbar2 import CFN
 from pytoulbar2.pytoulbar2 import tb2
 
-from kiwi.solver.bundle import Bundle
 from kiwi.solver.dual import Oracle
-from kiwi.solver.network import Network, build_network
-from kiwi.solver.outcome import conclude
-from kiwi.solver.presolve import presolve
-from kiwi.solver.primal import Primal
-from kiwi.solver.relaxed import Relaxed
-from kiwi.solver.request import Request
-from kiwi.solver.result import SolveResult, is_closed
-from kiwi.solver.search import seed_random
+from kiwi.solver.engine import Engine
+from kiwi.solver.network import Network
 
-_MOST_ROUNDS = 40
-_MOST_IDLE_ROUNDS = 8
+TOULBAR_ROUNDS = 40, 8
+"""The most rounds, and the most of them in a row that gain nothing."""
 _RESOLUTION = 2**50
 """Integer costs of a priced network: at most this for one assignment without forbidden pairs."""
 _BACKTRACKS = 20_000
@@ -39,32 +32,6 @@ _BACKTRACKS = 20_000
 _ORACLE_BACKTRACKS = 2_000
 MOST_CELLS_FOR_ORACLE = 300_000
 """Options and table cells of a network up to which it is an oracle for others."""
-
-
-def solve_toulbar(request: Request) -> SolveResult:
-    """Rounds of pricing until the gap is closed, nothing improves or the deadline passes."""
-    problem, start = request.problem, request.warm_start
-    reduction = presolve(build_network(problem))
-    if reduction.infeasible:
-        return conclude(problem, None, math.inf, solver="toulbar2")
-    relaxation = _Relaxation(reduction.net, request.seed, request.deadline)
-    if start is not None:
-        lowered = reduction.lower(np.array(start, dtype=np.int64))
-        if lowered is not None:
-            relaxation.primal.offer(lowered)
-    rounds = relaxation.run(request.gap)
-    best = relaxation.primal.incumbent
-    smallest = relaxation.primal.smallest
-    infeasible = best is None and relaxation.bound > relaxation.relaxed.forbidden
-    return conclude(
-        problem,
-        start if best is None else reduction.lift(best.choice).tolist(),
-        math.inf if infeasible else relaxation.bound,
-        solver="toulbar2",
-        iterations=rounds,
-        deterministic=not relaxation.primal.late,
-        least_peak_bytes=None if smallest is None else smallest.peak_bytes,
-    )
 
 
 def oracle_for(net: Network, seed: int) -> Oracle | None:
@@ -77,50 +44,28 @@ def oracle_for(net: Network, seed: int) -> Oracle | None:
     return partial(solve_priced, seed=seed, seconds=None, backtracks=_ORACLE_BACKTRACKS, vac=0)
 
 
-class _Relaxation:
-    """The Lagrangian relaxation of one network, evaluated by toulbar2."""
+class ToulbarEngine(Engine):
+    """Rounds in each of which toulbar2 says what the network costs at the prices."""
 
-    def __init__(self, net: Network, seed: int, deadline: float) -> None:
-        self.relaxed, self.seed, self.deadline = Relaxed(net), seed, deadline
-        self.primal = Primal(self.relaxed, deadline)
-        self.bound = -math.inf
-        self._bundle = Bundle(len(net.times), 1.0)
-        seed_random(seed)
-
-    def run(self, gap: float) -> int:
-        """Returns the number of rounds."""
-        idle = 0
-        for round_index in range(_MOST_ROUNDS):
-            best = self.primal.incumbent
-            closed = best is not None and is_closed(best.cost, self.bound, gap)
-            proven = best is None and self.bound > self.relaxed.forbidden
-            if closed or proven or idle >= _MOST_IDLE_ROUNDS or self.primal.late:
-                return round_index
-            before = (best.cost if best else math.inf, self.bound)
-            self._round()
-            now = self.primal.incumbent
-            moved = self.bound - before[1] > 0.02 * max(gap, 1e-6) * abs(self.bound)
-            idle = 0 if moved or (now is not None and now.cost < before[0]) else idle + 1
-        return _MOST_ROUNDS
-
-    def _round(self) -> None:
-        scaled, relaxed = self._bundle.propose(), self.relaxed
+    def _round(self, *, force: bool) -> None:
+        bundle, relaxed = self.dual.bundle, self.relaxed
+        scaled = bundle.propose()
         prices = scaled / relaxed.limit_bytes
         left = self.deadline - time.monotonic()
         choice, network_bound = solve_priced(relaxed.net, relaxed.priced(prices), self.seed, left)
         value = network_bound - relaxed.rent(prices)
-        self.bound = max(self.bound, value - 1e-10 * abs(network_bound))
-        self._bundle.observe(scaled, value)
+        self.dual.bound = max(self.dual.bound, value - 1e-10 * abs(network_bound))
+        bundle.observe(scaled, value)
         if choice is None:
             return
-        is_first = not self._bundle.size
-        self._bundle.add(relaxed.cost(choice), relaxed.excess(choice))
+        is_first = not bundle.size
+        self.dual.learn(choice)
         if is_first:
-            relaxed.begin(self._bundle, choice, self.bound)
+            relaxed.begin(bundle, choice, self.bound)
         scale = relaxed.scale(self.bound)
         self.primal.improve_from(choice.copy(), prices, scale)
-        if self.primal.incumbent is not None:
-            self.primal.improve_from(self.primal.incumbent.choice.copy(), prices, scale)
+        if self.incumbent is not None:
+            self.primal.improve_from(self.incumbent.choice.copy(), prices, scale)
 
 
 def solve_priced(

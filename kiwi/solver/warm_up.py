@@ -19,7 +19,7 @@ from kiwi.solver.engine import Engine
 from kiwi.solver.least_peak import least_peak
 from kiwi.solver.network import Network, build_network
 from kiwi.solver.order import time_order
-from kiwi.solver.presolve import presolve
+from kiwi.solver.presolve import drop_times, presolve
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.solver.search import seed_random
 
@@ -75,7 +75,7 @@ def _second_process() -> Iterator[None]:
 @functools.cache
 def _network() -> Network:
     problem = _example()
-    return build_network(problem, time_order(problem))
+    return drop_times(build_network(problem, time_order(problem)))
 
 
 def _example() -> Problem:
