@@ -170,11 +170,20 @@ def _sharded(
 
 
 def _second_stage(sharded: Sharded, limit_bytes: int) -> Plan:
-    """The sharding as it is, or with the schedule that `rotor` finds."""
+    """The sharding as it is, or with the schedule that `rotor` finds.
+
+    **Raises:** `InfeasibleBudgetError` with the smallest peak of the sharding.
+    """
     plan, started = sharded.plan, time.monotonic()
     message = "The first stage met the limit."
     if plan.estimate.peak_bytes > limit_bytes:
-        plan = _recomputing(sharded, limit_bytes)
+        # A dynamic program without random choices: no time limit ends it.
+        finding = rotor(Task(sharded.graph, limit_bytes, math.inf, math.inf, 0))
+        assert finding.schedule is not None
+        peak_bytes = simulate(sharded.graph, finding.schedule).peak_bytes
+        if peak_bytes > limit_bytes:
+            raise _infeasible(limit_bytes, min(peak_bytes, plan.estimate.peak_bytes))
+        plan = with_schedule(plan, sharded.solved, finding.schedule)
         message = "Recomputation by rotor, of the sharding of a larger budget."
     answer = replace(
         plan.solve_result,
@@ -186,21 +195,6 @@ def _second_stage(sharded: Sharded, limit_bytes: int) -> Plan:
         message=message,
     )
     return replace(plan, solve_result=answer)
-
-
-def _recomputing(sharded: Sharded, limit_bytes: int) -> Plan:
-    """Under the best schedule of the chain.
-
-    **Raises:** `InfeasibleBudgetError` with the smallest peak of the sharding.
-    """
-    graph, plan = sharded.graph, sharded.plan
-    # A dynamic program without random choices: no time limit ends it.
-    finding = rotor(Task(graph, limit_bytes, math.inf, math.inf, 0))
-    assert finding.schedule is not None
-    found = simulate(graph, finding.schedule)
-    if found.peak_bytes > limit_bytes:
-        raise _infeasible(limit_bytes, min(found.peak_bytes, plan.estimate.peak_bytes))
-    return with_schedule(plan, sharded.solved, finding.schedule)
 
 
 def _infeasible(

@@ -23,13 +23,7 @@ from kiwi.problem.solved import Solved
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
 from kiwi.problem.unit_memory import UnitMemory, unit_memory
-from kiwi.solver.remat import (
-    Communication,
-    Operator,
-    RematGraph,
-    Value,
-    with_communication,
-)
+from kiwi.solver.remat import Operator, RematGraph, Value
 from kiwi.xla.rules.base import Rules
 
 
@@ -62,8 +56,9 @@ def sharded_remat_graph(solved: Solved) -> RematGraph:
 
     Time is that of computation and collectives. An operand that is expected in another layout
     than the stored one is resharded by its reader, whenever that runs, and the copy held
-    meanwhile. Left out is what is communicated once whatever the schedule: the resharding of
-    results into the layouts that the caller wants.
+    meanwhile: as MAP adds communication to chains (Liu et al., 2023, table 2), but paid again where
+    a stage is computed again, as it is when the program runs. Left out is what is communicated once
+    whatever the schedule: the resharding of results into the layouts that the caller wants.
     """
     planning, layouts = solved.problem, solved.layouts
     units = planning.units
@@ -78,8 +73,16 @@ def sharded_remat_graph(solved: Solved) -> RematGraph:
     for buffer in solved.restricted.buffers:
         if buffer.kind == "copy":
             copied_bytes[buffer.index] += buffer.bytes
-    pairs = zip(read_resharding_seconds(solved), copied_bytes, strict=True)
-    return with_communication(graph, {u: Communication(*pair) for u, pair in enumerate(pairs)})
+    communication = zip(read_resharding_seconds(solved), copied_bytes, strict=True)
+    operators = tuple(
+        replace(
+            each,
+            compute_seconds=each.compute_seconds + seconds,
+            temporary_bytes=each.temporary_bytes + copied,
+        )
+        for each, (seconds, copied) in zip(graph.operators, communication, strict=True)
+    )
+    return replace(graph, operators=operators)
 
 
 def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
@@ -188,12 +191,10 @@ class _Builder:
 
     def _from_start(self, unit: Unit) -> tuple[int, ...]:
         """The value that stands for the buffers held from the start of the step on, if any."""
-        held = self._memories[unit.index].from_start
-        if not held:
-            return ()
-        size = sum(each.bytes for each in held)
-        self.values.append(Value(f"held from the start {unit.index}", size))
-        return (len(self.values) - 1,)
+        size = sum(each.bytes for each in self._memories[unit.index].from_start)
+        if size:
+            self.values.append(Value(f"held from the start {unit.index}", size))
+        return (len(self.values) - 1,) if size else ()
 
     def _add(self, value: int, size_bytes: int) -> None:
         if value not in self.number:

@@ -5,7 +5,7 @@ Parameters (and other inputs of the step) are operators too: they come first, co
 are resident; what is chosen for them is how they are sharded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -113,18 +113,18 @@ class ShardedGraph:
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """For each operator who reads it, in order."""
-        found: list[list[int]] = [[] for _ in self.operators]
-        for read in self.reads:
-            found[read.producer].append(read.reader)
-        return tuple(tuple(sorted(mine)) for mine in found)
+        return self._grouped((read.producer, read.reader) for read in self.reads)
 
     @cached_property
     def inputs(self) -> tuple[tuple[int, ...], ...]:
         """For each operator what it reads."""
+        return self._grouped((read.reader, read.producer) for read in self.reads)
+
+    def _grouped(self, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
         found: list[list[int]] = [[] for _ in self.operators]
-        for read in self.reads:
-            found[read.reader].append(read.producer)
-        return tuple(tuple(sorted(mine)) for mine in found)
+        for one, other in sorted(pairs):
+            found[one].append(other)
+        return tuple(map(tuple, found))
 
     @cached_property
     def last_use(self) -> tuple[int, ...]:

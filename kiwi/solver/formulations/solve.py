@@ -151,13 +151,8 @@ def _solve_program(
         solver, message = DEFAULT_SOLVER, f"{error.what} HiGHS stood in."
         answer = solve_model(*settings)
     if answer.infeasible:
-        message = " ".join(filter(None, (message, _why(asked, build))))
+        told = conflict(lambda: build(asked.graph, asked.limit_bytes).model, build.families)
+        message += f" Under {asked.limit_bytes} bytes there is no schedule. {told}"
     found = None if answer.values is None else built.read_answer(answer.values)
     bound = answer.bound * built.scale_seconds if math.isfinite(answer.bound) else answer.bound
-    return asked.answer(asked.faster(found, start), bound, solver, message)
-
-
-def _why(asked: _Question, build: type[StrategyProgram]) -> str:
-    """Which families of rows an infeasible program cannot meet, in words."""
-    told = conflict(lambda: build(asked.graph, asked.limit_bytes).model, build.families)
-    return f"Under {asked.limit_bytes} bytes there is no schedule. {told}"
+    return asked.answer(asked.faster(found, start), bound, solver, message.strip())

@@ -3,12 +3,10 @@
 from kiwi.solver.remat.bounds import budget_from_share as budget_from_share
 from kiwi.solver.remat.bounds import largest_working_set as largest_working_set
 from kiwi.solver.remat.bounds import order_peak_bytes as order_peak_bytes
-from kiwi.solver.remat.graph import Communication as Communication
 from kiwi.solver.remat.graph import Operator as Operator
 from kiwi.solver.remat.graph import RematGraph as RematGraph
 from kiwi.solver.remat.graph import Value as Value
 from kiwi.solver.remat.graph import single_output_graph as single_output_graph
-from kiwi.solver.remat.graph import with_communication as with_communication
 from kiwi.solver.remat.node_link import read_node_link as read_node_link
 from kiwi.solver.remat.result import RematResult as RematResult
 from kiwi.solver.remat.simulate import Simulation as Simulation

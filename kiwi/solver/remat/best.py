@@ -54,38 +54,27 @@ class Round:
     until_met: tuple[Run, ...] = ()
 
 
+FROM_ORDER, FROM_ORDER_SHARP = Run(ORDER, 2.0), Run(ORDER, 1.0, SHARP)
+AROUND_BEST, TO_BUDGET = Run(BEST, 0.5), Run(BEST, 0.1, SHARP)
+COOL = (Run(BEST, 0.1, STRICT), Run(BEST, 0.03))
+PLAIN = Run(FASTSA, 0.0)
+
 ROUNDS = (
-    Round(0.08, (Run(ORDER, 0.5), Run(ORDER, 1.0, SHARP))),
-    Round(
-        0.42,
-        (Run(ORDER, 2.0), Run(FASTSA, 0.0)),
-        until_met=(Run(ORDER, 2.0), Run(ORDER, 1.0, SHARP)),
-    ),
+    Round(0.08, (Run(ORDER, 0.5), FROM_ORDER_SHARP)),
+    Round(0.42, (FROM_ORDER, PLAIN), until_met=(FROM_ORDER, FROM_ORDER_SHARP)),
     Round(0.08),
-    Round(
-        0.15,
-        (Run(BEST, 0.1, SHARP), Run(BEST, 0.5)),
-        until_met=(Run(BEST, 0.1, SHARP), Run(FASTSA, 0.0)),
-    ),
+    Round(0.15, (TO_BUDGET, AROUND_BEST), until_met=(TO_BUDGET, PLAIN)),
     Round(0.07),
-    Round(0.12, (Run(BEST, 0.1, STRICT), Run(BEST, 0.03))),
+    Round(0.12, COOL),
     Round(0.08),
 )
 
 ROUNDS_FROM_START = (
-    Round(
-        0.3,
-        (Run(BEST, 0.1, SHARP), Run(BEST, 0.5)),
-        until_met=(Run(BEST, 0.1, SHARP), Run(BEST, 0.5, SHARP)),
-    ),
+    Round(0.3, (TO_BUDGET, AROUND_BEST), until_met=(TO_BUDGET, Run(BEST, 0.5, SHARP))),
     Round(0.08),
-    Round(
-        0.3,
-        (Run(BEST, 0.1, STRICT), Run(ORDER, 2.0)),
-        until_met=(Run(BEST, 0.03, SHARP), Run(ORDER, 1.0, SHARP)),
-    ),
+    Round(0.3, (COOL[0], FROM_ORDER), until_met=(Run(BEST, 0.03, SHARP), FROM_ORDER_SHARP)),
     Round(0.08),
-    Round(0.16, (Run(BEST, 0.1, STRICT), Run(BEST, 0.03))),
+    Round(0.16, COOL),
     Round(0.08),
 )
 

@@ -137,10 +137,7 @@ class Borders:
 
 
 def make_chain(graph: RematGraph) -> Chain:
-    """The chain in which each stage has one option: to save all that its backward part reads.
-
-    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
-    """
+    """The chain in which each stage has one option: to save all that its backward part reads."""
     borders = stage_borders(graph)
     return borders.chain([(borders.keep_all(index),) for index in range(len(borders.values))])
 

@@ -9,7 +9,6 @@ saved tensors) do not occur in a plain graph: what backward reads is listed as a
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 
 from kiwi.solver.mathopt_run import solve_model
 from kiwi.solver.remat.graph import RematGraph
@@ -18,14 +17,6 @@ from kiwi.solver.remat.stages import Node, Part, StageGraph, StageProgram, Subst
 from kiwi.solver.schedule import Schedule
 
 GAP = 1e-9
-
-
-@dataclass(frozen=True)
-class SaveLimit:
-    """At most `save_bytes` in memory after the first (and only) computation of operator `loss`."""
-
-    loss: int
-    save_bytes: int
 
 
 def checkmate(task: Task) -> Finding:
@@ -42,12 +33,15 @@ def checkmate_program(
     return StageProgram(graph, budget_bytes, once=True, integer=integer)
 
 
-def rk_checkmate(task: Task, save: SaveLimit | None = None) -> Finding:
-    """The best schedule in which each value is kept by itself."""
+def rk_checkmate(task: Task, loss: int = -1, save_bytes: int | None = None) -> Finding:
+    """The best schedule in which each value is kept by itself.
+
+    At most `save_bytes` are in memory after the first (and only) computation of operator `loss`.
+    """
     resident_bytes = task.graph.resident_bytes
-    graph = stage_graph(task.graph, save.loss if save else -1)
-    save_bytes = None if save is None else save.save_bytes - resident_bytes
-    return _solved(task, StageProgram(graph, task.budget_bytes - resident_bytes, save_bytes))
+    limit_bytes = None if save_bytes is None else save_bytes - resident_bytes
+    graph, budget_bytes = stage_graph(task.graph, loss), task.budget_bytes - resident_bytes
+    return _solved(task, StageProgram(graph, budget_bytes, limit_bytes))
 
 
 def stage_graph(graph: RematGraph, loss: int = -1, *, joined: bool = False) -> StageGraph:

@@ -43,14 +43,6 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Communication:
-    """What one run of an operator communicates: its time, and the buffers held meanwhile."""
-
-    seconds: float
-    buffer_bytes: int
-
-
-@dataclass(frozen=True)
 class RematGraph:
     """Operators and values of one step, with the order in which they are given.
 
@@ -209,21 +201,3 @@ def extract(
     values = tuple(Value("", graph.values[v].size_bytes if v in counted else 0) for v in number)
     kept = frozenset(number[v] for v in results if v in number)
     return RematGraph(local, values, tuple(range(len(local))), kept), number
-
-
-def with_communication(graph: RematGraph, added: Mapping[int, Communication]) -> RematGraph:
-    """`graph`, in which operator k also communicates `added[k]`, if that is given.
-
-    As MAP adds it to chains (Liu et al., 2023, table 2): collectives run as often as their
-    operator. Equation 5 leaves communication out where a stage is computed again; here it is paid
-    again, as it is when the program runs. Raises `kiwi.errors.InvalidProblemError` for negative
-    amounts.
-    """
-    operators = list(graph.operators)
-    for k, each in added.items():
-        operators[k] = replace(
-            operators[k],
-            compute_seconds=operators[k].compute_seconds + each.seconds,
-            temporary_bytes=operators[k].temporary_bytes + each.buffer_bytes,
-        )
-    return replace(graph, operators=tuple(operators))

@@ -67,14 +67,10 @@ def _readers_to_join(
     own = graph.operators[index].inputs
     if not own or not outputs or graph.results.intersection(outputs):
         return ()
-    if graph.bytes_of(own) > graph.bytes_of(outputs):
-        return ()
     joined = readers[outputs[0]]
-    if any(readers[value].keys() != joined.keys() for value in outputs[1:]):
-        return ()
-    if not graph.operators[index].recomputable:
-        return ()
-    return tuple(joined)
+    is_small = graph.bytes_of(own) <= graph.bytes_of(outputs)
+    together = all(readers[value].keys() == joined.keys() for value in outputs)
+    return tuple(joined) if is_small and together and graph.operators[index].recomputable else ()
 
 
 def _build(

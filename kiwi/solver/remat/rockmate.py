@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kiwi.solver.remat.bounds import evenly, largest_working_set, order_peak_bytes
 from kiwi.solver.remat.chain import Borders, Option, Steps, stage_borders
-from kiwi.solver.remat.checkmate import SaveLimit, rk_checkmate
+from kiwi.solver.remat.checkmate import rk_checkmate
 from kiwi.solver.remat.graph import Operator, RematGraph, extract
 from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.remat.rotor import solve_chain
@@ -90,9 +90,8 @@ def _block_schedules(task: Task, block: Block, seconds: float) -> tuple[Steps, .
     for peak_bytes, save_bytes in budgets:
         if time.monotonic() >= deadline:
             break
-        limit = SaveLimit(block.loss, save_bytes + block.gradient_bytes)
         own = replace(task, graph=block.graph, budget_bytes=peak_bytes, deadline=deadline)
-        finding = rk_checkmate(own, limit)
+        finding = rk_checkmate(own, block.loss, save_bytes + block.gradient_bytes)
         if finding.schedule is not None:
             found[finding.schedule.steps] = None
     return tuple(found)

@@ -68,9 +68,10 @@ def solve_chain(task: Task, chain: Chain, most_units: int = MOST_UNITS) -> Findi
     """The best persistent schedule of `chain` (rk-rotor); the one of least peak if none fits."""
     budget = task.budget_bytes - chain.resident_bytes
     unit = _unit_bytes(chain, budget, most_units)
-    filled = _filled(chain, unit, max(0, budget) // unit)
+    filled = _filled(chain, _tables(chain, unit), max(0, budget) // unit)
     if budget >= 0 and np.isfinite(filled.least[0, -1, -1]):
-        return Finding(_schedule(chain, filled, filled.most), iterations=filled.least.size)
+        schedule = _schedule(chain, filled, filled.least.shape[2] - 1)
+        return Finding(schedule, iterations=filled.least.size)
     smallest = _feasible(chain, most_units)
     feasible = np.flatnonzero(np.isfinite(smallest.least[0, -1]))
     return Finding(
@@ -88,18 +89,13 @@ class _Filled(NamedTuple):
     least: npt.NDArray[np.float64]
     choice: npt.NDArray[np.int32]
 
-    @property
-    def most(self) -> int:
-        return self.least.shape[2] - 1
-
 
 def _unit_bytes(chain: Chain, budget_bytes: int, most_units: int) -> int:
     most = max(1, min(most_units, MOST_CELLS // len(chain.stages) ** 2))
     return max(1, -(-budget_bytes // most))
 
 
-def _filled(chain: Chain, unit_bytes: int, memory: int) -> _Filled:
-    tables = _tables(chain, unit_bytes)
+def _filled(chain: Chain, tables: ChainTables, memory: int) -> _Filled:
     return _Filled(tables, *fill_table(tables, len(chain.stages), memory))
 
 
@@ -110,7 +106,7 @@ def _feasible(chain: Chain, most_units: int) -> _Filled:
     tables = _tables(chain, unit)
     peaks = max(int(tables.forward_peak.max()), int(tables.backward_peak.max()))
     units = sum(-(-each // unit) for each in saved)
-    return _filled(chain, unit, units + int(tables.held.max()) + peaks)
+    return _filled(chain, tables, units + int(tables.held.max()) + peaks)
 
 
 def _schedule(chain: Chain, filled: _Filled, memory: int) -> Schedule:

@@ -171,13 +171,10 @@ def _least_known(task: Task, planner: str, found: Simulation | None) -> tuple[in
     """The smallest peak known, and who has it."""
     graph = task.graph
     known = [(order_peak_bytes(graph), "the given order")]
-    if found is not None:
-        known.append((found.peak_bytes, planner))
+    known += [] if found is None else [(found.peak_bytes, planner)]
     # Others end with a proof, or with nothing: short searches say what would be possible.
-    if planner != DEFAULT_PLANNER:
-        known.append((_least_found(task, DEFAULT_PLANNER), DEFAULT_PLANNER))
-    if planner != CHAIN_PLANNER and graph.backward_of:
-        known.append((_least_found(task, CHAIN_PLANNER), CHAIN_PLANNER))
+    others = {DEFAULT_PLANNER, *((CHAIN_PLANNER,) if graph.backward_of else ())} - {planner}
+    known += [(_least_found(task, other), other) for other in sorted(others)]
     return min(known, key=lambda each: each[0])
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
-from kiwi.solver.remat.checkmate import SaveLimit, checkmate, rk_checkmate, stage_graph
+from kiwi.solver.remat.checkmate import checkmate, rk_checkmate, stage_graph
 from kiwi.solver.remat.checkmate_lp import checkmate_lp, round_kept
 from kiwi.solver.remat.moccasin import moccasin
 from kiwi.solver.remat.result import Task
@@ -83,7 +83,7 @@ def test_checkmate_treats_outputs_together_and_never_beats_rk_checkmate():
 def test_rk_checkmate_keeps_to_the_save_budget_at_the_loss():
     graph = training_chain(5)
     free = rk_checkmate(_task(graph, 60))
-    saved = rk_checkmate(_task(graph, 60), SaveLimit(loss=4, save_bytes=30))
+    saved = rk_checkmate(_task(graph, 60), loss=4, save_bytes=30)
     assert _bytes_after(graph, free.schedule, 4) > 30
     assert _bytes_after(graph, saved.schedule, 4) <= 30
     assert simulate(graph, saved.schedule).compute_seconds > graph.once_seconds

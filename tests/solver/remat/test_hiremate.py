@@ -2,6 +2,7 @@
 
 import random
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,7 @@ from kiwi.solver.remat.hiremate.partition import (
     immediate_dominators,
     partition,
 )
-from kiwi.solver.remat.hiremate.workers import worker_pool
+from kiwi.solver.remat.hiremate.workers import Pool
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.simulate import simulate
 
@@ -169,7 +170,7 @@ def test_parallel_processes_answer_as_this_one():
     here = hiremate(_task(graph, budget, 300), settings)
     there = hiremate(_task(graph, budget, 300), HiremateSettings(4, 4, 4, most_direct=0, workers=2))
     assert here.schedule == there.schedule
-    with worker_pool(2) as pool:
+    with closing(Pool(2)) as pool:
         assert pool.solve([], 1.0) == []
 
 

@@ -115,11 +115,9 @@ def _note(tables, state, best, budget_bytes):
 
 @njit(cache=True, nogil=True)
 def start_best(state, best, budget_bytes):
-    """Notes the state as it is."""
-    within, amount = _score(state, budget_bytes)
-    if _is_better(within, amount, best.score):
-        best.score[0], best.score[1] = within, amount
-        _save(state, best)
+    """Notes the state as it is, the first one."""
+    best.score[0], best.score[1] = _score(state, budget_bytes)
+    _save(state, best)
 
 
 @njit(cache=True, nogil=True)

@@ -143,7 +143,7 @@ class _Extraction:
         taken = [self._graph.operators[k] for k in operators]
         written = {v for each in taken for v in each.outputs}
         gradients = {v for each in taken for v in each.inputs if self._is_gradient(v)} - written
-        interface = {v for v in written if self._leaves(v, local)}
+        interface = leaving(self._graph, operators)
         part, number = extract(self._graph, taken, written | gradients, interface)
         return Cluster(
             part,
@@ -156,7 +156,13 @@ class _Extraction:
     def _is_gradient(self, value: int) -> bool:
         return self._graph.producer[value] in self._roles.owner
 
-    def _leaves(self, value: int, local: dict[int, int]) -> bool:
-        """Whether a value of a cluster is read outside of it, or kept to the end."""
-        readers = self._graph.readers[value]
-        return value in self._graph.results or any(k not in local for k in readers)
+
+def leaving(graph: RematGraph, operators: Steps) -> set[int]:
+    """Values that `operators` write and others read, or that are results."""
+    inside = frozenset(operators)
+    return {
+        v
+        for k in operators
+        for v in graph.operators[k].outputs
+        if v in graph.results or not inside.issuperset(graph.readers[v])
+    }

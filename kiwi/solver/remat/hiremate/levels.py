@@ -9,6 +9,7 @@ it is given to one first, and then divided all the same.
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from kiwi.solver.remat.candidate import Candidate, candidate
@@ -31,7 +32,7 @@ from kiwi.solver.remat.hiremate.part_solver import (
     solve_once,
 )
 from kiwi.solver.remat.hiremate.partition import partition
-from kiwi.solver.remat.hiremate.workers import Pool, worker_pool
+from kiwi.solver.remat.hiremate.workers import Pool
 from kiwi.solver.remat.moccasin import moccasin
 from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.remat.rotor import rotor
@@ -59,7 +60,7 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
     nodes = forward_graph(task.graph, roles)
     is_small = len(task.graph.operators) <= settings.most_direct
     found, rounds = _by(moccasin, task) if is_small else [], 0
-    with worker_pool(settings.workers) as pool:
+    with closing(Pool(settings.workers)) as pool:
         levels = _Levels(task, settings, pool)
         for most_top in _sizes(settings, len(roles.forward)):
             share = 1.0 if most_top >= len(roles.forward) else ROUND_SHARE

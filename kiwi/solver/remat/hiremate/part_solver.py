@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kiwi.solver.mathopt_run import solve_model
 from kiwi.solver.remat.bounds import evenly, largest_working_set, order_peak_bytes
 from kiwi.solver.remat.graph import Operator, RematGraph
-from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair, Steps
+from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair, leaving
 from kiwi.solver.remat.hiremate.combination import Combinations
 from kiwi.solver.remat.hiremate.option import (
     Option,
@@ -176,7 +176,7 @@ def part_options(problem: PartProblem) -> list[list[Option]]:
     cluster = problem.cluster
     found = []
     for operators, pairs in zip(cluster.children, problem.parts, strict=True):
-        interface = _interface(cluster, operators)
+        interface = leaving(cluster.graph, operators)
         outputs = {v for v in interface if cluster.is_forward(cluster.graph.producer[v])}
         found.append([make_option(cluster.graph, interface, outputs, pair) for pair in pairs])
     return found
@@ -186,18 +186,6 @@ def fewer_options(options: Sequence[Sequence[Option]], most: int) -> list[list[O
     """Those that take part in H-ILP: half of `most` on the average (section 3.4.5)."""
     room, total = most * len(options) // 2, max(1, sum(map(len, options)))
     return [select(list(each), max(1, room * len(each) // total)) for each in options]
-
-
-def _interface(cluster: Cluster, operators: Steps) -> set[int]:
-    """Values that a part writes for others."""
-    inside = set(operators)
-    graph = cluster.graph
-    return {
-        v
-        for k in operators
-        for v in graph.operators[k].outputs
-        if v in cluster.interface or any(reader not in inside for reader in graph.readers[v])
-    }
 
 
 def stage_graph(
@@ -221,7 +209,7 @@ def stage_graph(
             nodes.append(Node(tuple(o.backward for o in options[child]), forward=child))
     writer = dict.fromkeys(gradients, count)
     for child, operators in enumerate(cluster.children):
-        for v in sorted(_interface(cluster, operators)):
+        for v in sorted(leaving(cluster.graph, operators)):
             is_forward = cluster.is_forward(cluster.graph.producer[v])
             writer[v] = child if is_forward else behind[child]
     return StageGraph(

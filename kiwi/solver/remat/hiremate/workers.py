@@ -1,14 +1,16 @@
-"""Clusters solved in processes of their own.
+"""Clusters solved in processes of their own, `python -m kiwi.solver.remat.hiremate.workers` each.
+
+A process reads pickled (problem, seconds) and writes pickled answers until its input ends.
 
 (A process pool of the standard library would import the caller's main module again, or fork a
 process that has threads.)
 """
 
-import contextlib
+import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import BinaryIO, cast
@@ -17,7 +19,10 @@ from kiwi.solver.remat.hiremate.part_solver import Options, PartProblem, solve_p
 
 
 class Pool:
-    """At most `count` worker processes, started when first needed; none for 0 or 1."""
+    """At most `count` worker processes, started when first needed; none for 0 or 1.
+
+    To be closed at the end.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count if count > 1 else 0
@@ -58,18 +63,8 @@ class Pool:
         self._started.clear()
 
 
-@contextlib.contextmanager
-def worker_pool(count: int) -> Iterator[Pool]:
-    """A `Pool` that is closed at the end."""
-    pool = Pool(count)
-    try:
-        yield pool
-    finally:
-        pool.close()
-
-
 def _start() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "kiwi.solver.remat.hiremate.worker"]
+    command = [sys.executable, "-m", "kiwi.solver.remat.hiremate.workers"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
@@ -82,3 +77,20 @@ def _ask(worker: subprocess.Popen[bytes], problem: PartProblem, seconds: float) 
         return pickle.load(back)
     except (BrokenPipeError, EOFError):
         return solve_part(problem, seconds)
+
+
+def main() -> None:
+    """Answers one problem after the other."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a solver prints must not mix with answers
+    while True:
+        try:
+            problem, seconds = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        pickle.dump(solve_part(problem, seconds), answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
