@@ -153,12 +153,13 @@ def run_annealing(
     cumulated = np.cumsum(settings.shares) / np.sum(settings.shares)
     cumulated[-1] = 1.0
     done, temperature = 0, settings.first_temperature
+    fall = settings.last_temperature / settings.first_temperature
     stopped, progress = settings.stop_at_budget and best.score[0] > 0, 0.0
     while progress < 1.0 and not stopped and task.remaining_seconds() > 0:
         chunk = min(CHUNK_MOVES, settings.moves - done)
         done += chunk
         progress = max(done / settings.moves, (time.monotonic() - started) / max(seconds, 1e-3))
-        next_temperature = _temperature(settings, min(1.0, progress))
+        next_temperature = settings.first_temperature * fall ** min(1.0, progress)
         hot, cold = temperature * unit, next_temperature * unit
         plan = Plan(budget, settings.objective, chunk, hot, cold, cumulated)
         value = anneal(tables, state, best, plan, value)
@@ -171,11 +172,6 @@ def run_annealing(
         done,
         stopped or done >= settings.moves,
     )
-
-
-def _temperature(settings: AnnealingSettings, progress: float) -> float:
-    fall = settings.last_temperature / settings.first_temperature
-    return settings.first_temperature * fall**progress
 
 
 def _positions(step_count: int) -> int:

@@ -203,8 +203,13 @@ class StageProgram:
         """What runs in a solution, stage by stage and in the order of nodes within each."""
         return tuple((k, o) for (_, k, o), each in sorted(self.run.items()) if values[each] > 0.5)
 
-    def hint(self, option: Sequence[int]) -> dict[mathopt.Variable, float]:
-        """Each node runs in its own stage, with its given option; what is read later stays."""
+    def hint(self, known: Sequence[int]) -> dict[mathopt.Variable, float]:
+        """Each node runs in its own stage; what is read later stays.
+
+        `known`: by forward node the option of it and its backward node.
+        """
+        pairs = [k if node.forward < 0 else node.forward for k, node in enumerate(self.graph.nodes)]
+        option = [0 if k == self.graph.loss else known[k] for k in pairs]
         values = {x: float(t == k and o == option[k]) for (t, k, o), x in self.run.items()}
         for (t, d), x in self.present.items():
             reading = self.graph.readers[d].items()

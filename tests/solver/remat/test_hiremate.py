@@ -108,8 +108,8 @@ def test_options_save_what_backward_reads_and_recompute_costs_time():
     roles = find_roles(graph)
     root = whole(graph, roles, partition(forward_graph(graph, roles), 3, 5)).children[1]
     c = root.cluster
-    keep = make_option(c.graph, c.interface, c.outputs, (c.forward, c.backward))
-    again = make_option(c.graph, c.interface, c.outputs, (c.forward, c.forward + c.backward))
+    keep = make_option(c.graph, c.interface, (c.forward, c.backward))
+    again = make_option(c.graph, c.interface, (c.forward, c.forward + c.backward))
     assert keep.saved_bytes > again.saved_bytes == 0
     assert again.seconds > keep.seconds
     assert again.backward.reads >= keep.forward.reads
@@ -189,7 +189,7 @@ def test_exchanges_hold_less_for_more_time():
     roles = find_roles(graph)
     root = whole(graph, roles, partition(forward_graph(graph, roles), 4, 4))
     options = [
-        [make_option(c.graph, c.interface, c.outputs, pair) for pair in plain_options(c)]
+        [make_option(c.graph, c.interface, pair) for pair in plain_options(c)]
         for c in (child.cluster for child in root.children)
     ]
     combinations = Combinations(root.cluster, options)

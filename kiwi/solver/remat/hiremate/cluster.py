@@ -4,6 +4,7 @@ A cluster is taken out of its graph as a graph of its own with local numbers, so
 that consist of the same operators are equal and can be solved in another process.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -112,6 +113,12 @@ class Hierarchy:
     def height(self) -> int:
         """0 for a single operator."""
         return 1 + max((child.height for child in self.children), default=-1)
+
+    def parts(self) -> Iterator["Hierarchy"]:
+        """All below."""
+        for child in self.children:
+            yield child
+            yield from child.parts()
 
 
 def whole(graph: RematGraph, roles: Roles, trees: tuple[Tree, ...]) -> Hierarchy:

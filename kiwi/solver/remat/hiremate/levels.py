@@ -168,18 +168,14 @@ class _Levels:
     def _solve_parts(self, root: Hierarchy, seconds: float) -> list[Options]:
         """The options of the root's parts."""
         levels: dict[int, list[Hierarchy]] = {}
-        self._collect(root, levels)
+        for part in root.parts():
+            levels.setdefault(part.height, []).append(part)
         self._options = {}
         ends = time.monotonic() + seconds
         for height in sorted(levels):
             left = (ends - time.monotonic()) / max(1, max(levels) - max(0, height - 1))
             self._solve_level(levels[height], max(0.0, left))
         return self._of_children(root)
-
-    def _collect(self, root: Hierarchy, levels: dict[int, list[Hierarchy]]) -> None:
-        for child in root.children:
-            levels.setdefault(child.height, []).append(child)
-            self._collect(child, levels)
 
     def _of_children(self, root: Hierarchy) -> list[Options]:
         return [self._options[id(child)] for child in root.children]

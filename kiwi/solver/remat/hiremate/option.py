@@ -51,25 +51,21 @@ class Option:
         )
 
 
-def make_option(
-    graph: RematGraph, interface: Set[int], outputs: Set[int], pair: StepPair
-) -> Option:
+def make_option(graph: RematGraph, interface: Set[int], pair: StepPair) -> Option:
     """The option that runs `pair` of one cluster (or part of it) in `graph`.
 
-    `interface` are the values it writes for others, `outputs` those among them that its forward
-    part writes.
+    `interface` are the values it writes for others.
     """
     forward, backward = pair
-    written = {v for k in (*forward, *backward) for v in graph.operators[k].outputs}
-    reads = read_first(graph, backward)
+    made = {v for k in forward for v in graph.operators[k].outputs}
+    written = made.union(*(graph.operators[k].outputs for k in backward))
+    outputs, reads = made & interface, read_first(graph, backward)
     phantom = frozenset(reads & written - interface)
-    saved_bytes = graph.bytes_of(phantom)
-    again = outputs - reads
-    inner = written - interface
+    inner, again = written - interface, outputs - reads
     return Option(
         _part(graph, forward, inner, phantom, after=True, born=outputs),
         _part(graph, backward, inner | again, phantom, after=False, born=interface - outputs),
-        saved_bytes,
+        graph.bytes_of(phantom),
     )
 
 

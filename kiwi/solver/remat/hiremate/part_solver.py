@@ -75,30 +75,20 @@ def solve_part(problem: PartProblem, seconds: float) -> Options:
     pairs = plain_options(cluster)
     if cluster.children and cluster.backward:
         options = part_options(problem)
-        pairs += combined_pairs(cluster, options, problem.settings.most_options)
+        combinations = Combinations(cluster, options)
+        evenly_spaced = evenly(0, combinations.count, problem.settings.most_options - 1)
+        pairs += [combinations.pair(count) for count in sorted({0, *evenly_spaced})]
         budgets = _budgets(problem)
         for number, (peak_bytes, save_bytes) in enumerate(budgets):
             left = deadline - time.monotonic()
             if left <= 0:
                 break
             share = left / (len(budgets) - number)
-            found = solve_once(problem, options, peak_bytes, save_bytes, share)
-            if found is not None:
-                pairs.append(found)
-    made = [
-        make_option(cluster.graph, cluster.interface, cluster.outputs, pair)
-        for pair in dict.fromkeys(pairs)
-    ]
+            pair = solve_once(problem, options, peak_bytes, save_bytes, share)
+            pairs += [] if pair is None else [pair]
+    found = dict.fromkeys(pairs)
+    made = [make_option(cluster.graph, cluster.interface, pair) for pair in found]
     return tuple(option.pair for option in select(made, problem.settings.most_options))
-
-
-def combined_pairs(
-    cluster: Cluster, options: Sequence[Sequence[Option]], most: int
-) -> list[StepPair]:
-    """At most `most` combinations of the parts' options, evenly spaced by exchanges."""
-    combinations = Combinations(cluster, options)
-    counts = sorted({0, *evenly(0, combinations.count, most - 1)})
-    return [combinations.pair(count) for count in counts]
 
 
 def solve_once(
@@ -123,7 +113,7 @@ def solve_once(
         return None
     ends = time.monotonic() + seconds
     program = StageProgram(graph, peak_bytes, save_bytes)
-    hint = None if known is None else program.hint(_by_node(graph, known))
+    hint = None if known is None else program.hint(known)
     left = ends - time.monotonic()
     values = solve_model(program.model, left, problem.seed, GAP, hint).values
     if values is None:
@@ -131,12 +121,6 @@ def solve_once(
     runs = program.runs(values)
     at = next(place for place, (node, _) in enumerate(runs) if node == graph.loss)
     return graph.steps_of(runs[:at]), graph.steps_of(runs[at:])
-
-
-def _by_node(graph: StageGraph, known: Sequence[int]) -> list[int]:
-    """The options of nodes by those of parts; the loss has one."""
-    part = [k if node.forward < 0 else node.forward for k, node in enumerate(graph.nodes)]
-    return [0 if k == graph.loss else known[k] for k in part]
 
 
 def _cells(graph: StageGraph) -> int:
@@ -152,9 +136,7 @@ def _budgets(problem: PartProblem) -> list[tuple[int, int]]:
     cluster = problem.cluster
     block = _with_loss(cluster)
     low, high = largest_working_set(block).size_bytes, order_peak_bytes(block)
-    keep = make_option(
-        cluster.graph, cluster.interface, cluster.outputs, (cluster.forward, cluster.backward)
-    )
+    keep = make_option(cluster.graph, cluster.interface, (cluster.forward, cluster.backward))
     peaks = evenly(low, high, problem.settings.peak_budgets)
     outputs = cluster.graph.bytes_of(cluster.outputs)
     saves = evenly(0, keep.saved_bytes + outputs, problem.settings.save_budgets)
@@ -177,8 +159,7 @@ def part_options(problem: PartProblem) -> list[list[Option]]:
     found = []
     for operators, pairs in zip(cluster.children, problem.parts, strict=True):
         interface = leaving(cluster.graph, operators)
-        outputs = {v for v in interface if cluster.is_forward(cluster.graph.producer[v])}
-        found.append([make_option(cluster.graph, interface, outputs, pair) for pair in pairs])
+        found.append([make_option(cluster.graph, interface, pair) for pair in pairs])
     return found
 
 
