@@ -197,7 +197,7 @@ def _with_schedule(step: OneDevice, answer: SolveResult, schedule: Schedule) -> 
 
 
 def _solve_result(base: SolveResult, result: RematResult) -> SolveResult:
-    """The planner's outcome; the bound is the time of computing everything once."""
+    """The planner's outcome but for its peak; the bound is the time of computing all once."""
     return replace(
         base,
         status=result.status,
@@ -205,7 +205,6 @@ def _solve_result(base: SolveResult, result: RematResult) -> SolveResult:
         bound=result.bound_seconds,
         seconds=result.seconds,
         solver=result.planner,
-        peak_bytes=result.peak_bytes,
         message="",
         iterations=result.iterations,
         deterministic=result.deterministic,

@@ -18,10 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from kiwi.solver.remat.annealing.anneal import PRODUCT, SHARP, STRICT
-from kiwi.solver.remat.candidate import Candidate, Outcome, candidate
 from kiwi.solver.remat.fastsa import AnnealingSettings, fastsa, run_annealing
 from kiwi.solver.remat.improvement import WORKERS, improvement
-from kiwi.solver.remat.result import Finding, Task
+from kiwi.solver.remat.result import Candidate, Finding, Outcome, Task, candidate
 from kiwi.solver.schedule import Schedule
 
 MOVES_PER_SECOND = 400_000

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from ortools.math_opt.python import mathopt
 
 from kiwi.solver.quiet import quiet_stdout
-from kiwi.solver.remat.candidate import candidate
 from kiwi.solver.remat.checkmate import checkmate_program
-from kiwi.solver.remat.result import Finding, Task
+from kiwi.solver.remat.result import Finding, Task, candidate
 from kiwi.solver.remat.simulate import violations
 from kiwi.solver.remat.stages import StageGraph, StageProgram
 from kiwi.solver.schedule import Schedule

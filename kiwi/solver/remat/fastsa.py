@@ -141,7 +141,8 @@ def run_annealing(
     """
     started = time.monotonic()
     tables = make_tables(graph)
-    positions = _positions(len(start.steps))
+    least = GAPS_PER_STEP * (len(start.steps) + 1)
+    positions = max(64, 1 << (least - 1).bit_length())
     state = make_state(tables, positions, task.seed)
     load(tables, state, np.array(start.steps, np.int32))
     budget = float(max(1, task.budget_bytes - graph.resident_bytes))
@@ -172,10 +173,6 @@ def run_annealing(
         done,
         stopped or done >= settings.moves,
     )
-
-
-def _positions(step_count: int) -> int:
-    return max(64, 1 << (GAPS_PER_STEP * (step_count + 1) - 1).bit_length())
 
 
 def _within_time(settings: FastSASettings, time_limit_seconds: float) -> FastSASettings:

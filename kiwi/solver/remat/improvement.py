@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from kiwi.solver.remat.candidate import Candidate, Outcome, candidate
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.neighbourhood import Found, improve
-from kiwi.solver.remat.result import Task
+from kiwi.solver.remat.result import Candidate, Outcome, Task, candidate
 
 WORKERS = 2
 SECONDS_PER_TRY = 0.1

@@ -9,7 +9,9 @@ are taken as a forward operator and its backward operator.
 """
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -70,19 +72,16 @@ def from_node_link(data: dict[str, Any]) -> NodeLinkGraph:
 
 def topological_order(node_count: int, edges: list[tuple[int, int]]) -> tuple[int, ...]:
     """The order of `networkx.topological_sort`, shorter than `node_count` if there is a cycle."""
-    successors: list[dict[int, None]] = [{} for _ in range(node_count)]
-    for writer, reader in edges:
-        successors[writer][reader] = None
-    waiting = [0] * node_count
-    for each in successors:
-        for reader in each:
-            waiting[reader] += 1
-    order = [node for node in range(node_count) if not waiting[node]]
-    for node in order:
-        for reader in successors[node]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                order.append(reader)
+    sorter = TopologicalSorter(dict.fromkeys(range(node_count), ()))
+    for writer, reader in dict.fromkeys(edges):
+        sorter.add(reader, writer)
+    with suppress(CycleError):
+        sorter.prepare()
+    order: list[int] = []
+    while sorter.is_active():
+        ready = sorter.get_ready()
+        order += ready
+        sorter.done(*ready)
     return tuple(order)
 
 

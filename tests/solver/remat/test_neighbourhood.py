@@ -5,12 +5,11 @@ import time
 import pytest
 
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
-from kiwi.solver.remat.candidate import candidate
 from kiwi.solver.remat.fastsa import FastSASettings, fastsa
 from kiwi.solver.remat.improvement import improvement
 from kiwi.solver.remat.moccasin import moccasin
 from kiwi.solver.remat.neighbourhood import Frame, improve
-from kiwi.solver.remat.result import Task
+from kiwi.solver.remat.result import Task, candidate
 from kiwi.solver.remat.simulate import simulate, violations
 from kiwi.solver.schedule import Schedule
 

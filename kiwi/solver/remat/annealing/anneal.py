@@ -86,13 +86,6 @@ def _score(state, budget_bytes):
 
 
 @njit(cache=True, nogil=True)
-def _is_better(within, amount, score):
-    if within != score[0]:
-        return within > score[0]
-    return amount < score[1]
-
-
-@njit(cache=True, nogil=True)
 def _save(state, best):
     steps = steps_of(state)
     best.steps[: steps.size] = steps
@@ -104,10 +97,11 @@ def _save(state, best):
 def _note(tables, state, best, budget_bytes):
     """Keeps the best sequence; copies it only when the state is about to leave it."""
     within, amount = _score(state, budget_bytes)
-    if _is_better(within, amount, best.score):
+    is_equal = within == best.score[0]
+    if within > best.score[0] or (is_equal and amount < best.score[1]):
         best.score[0], best.score[1] = within, amount
         best.count[1] = 1
-    elif best.count[1] == 1 and (within != best.score[0] or amount > best.score[1]):
+    elif best.count[1] == 1 and (not is_equal or amount > best.score[1]):
         roll_back(tables, state)
         _save(state, best)
         roll_forward(tables, state)

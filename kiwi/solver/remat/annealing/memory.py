@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Floats = npt.NDArray[np.float64]
+from kiwi.solver.remat.annealing.tables import Floats
 
 
 class Memory(NamedTuple):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from kiwi.solver.remat.candidate import Candidate, candidate
 from kiwi.solver.remat.fastsa import fastsa
 from kiwi.solver.remat.hiremate.cluster import (
     Hierarchy,
@@ -34,7 +33,7 @@ from kiwi.solver.remat.hiremate.part_solver import (
 from kiwi.solver.remat.hiremate.partition import partition
 from kiwi.solver.remat.hiremate.workers import Pool
 from kiwi.solver.remat.moccasin import moccasin
-from kiwi.solver.remat.result import Finding, Task
+from kiwi.solver.remat.result import Candidate, Finding, Task, candidate
 from kiwi.solver.remat.rotor import rotor
 from kiwi.solver.schedule import Schedule
 

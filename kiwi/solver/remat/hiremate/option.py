@@ -83,12 +83,14 @@ def _part(
     hidden -= inner
     begin, end = (frozenset(), phantom) if after else (phantom, frozenset())
     memory = memory_bytes(graph, Schedule(steps), begin, end, hidden)
+    saved_bytes = graph.bytes_of(phantom)
+    own_bytes = [held - saved_bytes for held in memory]
     reads = frozenset(read_first(graph, steps)) - phantom
     return Part(
         steps,
         sum(graph.operators[k].compute_seconds for k in steps),
         reads,
-        _substeps(graph, steps, memory, graph.bytes_of(phantom), reads, born),
+        _substeps(graph, steps, own_bytes, reads, born),
         max(memory, default=0),
         all(graph.operators[k].recomputable for k in steps),
     )
@@ -97,8 +99,7 @@ def _part(
 def _substeps(
     graph: RematGraph,
     steps: Steps,
-    memory: Sequence[int],
-    phantom_bytes: int,
+    own_bytes: Sequence[int],
     reads: frozenset[int],
     born: Set[int],
 ) -> tuple[Substep, ...]:
@@ -116,7 +117,7 @@ def _substeps(
         operator = graph.operators[steps[place]]
         if not freed.isdisjoint(operator.inputs):
             freed -= frozenset(operator.inputs)
-        held = memory[place] - phantom_bytes
+        held = own_bytes[place]
         largest[freed, unborn] = max(held, largest.get((freed, unborn), held))
         if not born.isdisjoint(operator.outputs):
             unborn |= {v for v in operator.outputs if v in born and first[v] == place}
