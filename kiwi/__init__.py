@@ -7,6 +7,7 @@ from kiwi.api import jit as jit
 from kiwi.api import plan as plan
 from kiwi.calls.constraints import Constraints as Constraints
 from kiwi.hlo.hints import hint as hint
+from kiwi.hlo.kernel_rules import sharding_rule as sharding_rule
 from kiwi.plans.memory_report import MemoryReport as MemoryReport
 from kiwi.plans.memory_report import memory_report as memory_report
 from kiwi.plans.plan import Plan as Plan

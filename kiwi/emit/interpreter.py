@@ -14,6 +14,7 @@ from jax import numpy as jnp
 
 from kiwi.emit.barriers import Barrier
 from kiwi.emit.context import Context
+from kiwi.emit.kernels import on_each_device
 from kiwi.emit.needed_barriers import large_constants
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK, Carry, Loop
@@ -302,7 +303,9 @@ class Interpreter:
             equation = self._program.equations[index]
             if equation.is_border:
                 continue
-            if index in scalar_of:
+            if equation.is_unlowered and equation.name != "shard_map":
+                outputs = on_each_device(self._context, unit, equation, local)
+            elif index in scalar_of:
                 outputs = equation.apply_to(scalar_of[index], local.__getitem__)
             else:
                 outputs = equation.apply(local.__getitem__)

@@ -1,12 +1,14 @@
 """An `EquationInfo` for each traced equation, from the operators that it lowers to."""
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 from kiwi.hlo.graph import EquationInfo, StableHloOp
+from kiwi.hlo.kernels import kernel_jaxpr
 from kiwi.hlo.loops import border_dims
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Equation, Program
-from kiwi.hlo.regions import region_flops
+from kiwi.hlo.regions import jaxpr_flops, region_flops
 from kiwi.hlo.rule import (
     ComposedRule,
     RuleComposer,
@@ -68,6 +70,8 @@ def _constants(program: Program) -> list[bool]:
 def _flops(equation: Equation, members: list[StableHloOp]) -> float:
     if equation.name in REGION_PRIMITIVES:
         return region_flops(equation.jaxpr_eqn)
+    if equation.is_kernel:
+        return jaxpr_flops(kernel_jaxpr(equation.jaxpr_eqn))
     return sum(op.flops for op in members)
 
 
@@ -81,6 +85,8 @@ def _rule(
         return _disconnected_rule(program, equation, results_blocked=True)
     if equation.is_border:
         return _border_rule(program, equation)
+    if equation.is_kernel:
+        return _kernel_rule(equation)
     return _joined_rule(program, equation, members, ssa_of_value)
 
 
@@ -94,6 +100,19 @@ def _disconnected_rule(
     composer.add(independent_rule(inputs, (), blocked=True), equation.reads, ())
     results = independent_rule((), outputs, blocked=results_blocked)
     composer.add(results, (), equation.outputs)
+    return composer.compose(equation.outputs)
+
+
+def _kernel_rule(equation: Equation) -> ComposedRule:
+    """The rule that the kernel was given; results that nothing reads count for nothing."""
+    eqn = equation.jaxpr_eqn
+    rule = eqn.params["kernel"].rule(
+        *([v.aval.shape for v in vs] for vs in (eqn.invars, eqn.outvars))
+    )
+    operands = [i if isinstance(i, int) else None for i in equation.inputs]
+    results = tuple(equation.kept(rule.results))
+    composer = RuleComposer()
+    composer.add(replace(rule, results=results), operands, equation.outputs)
     return composer.compose(equation.outputs)
 
 

@@ -15,7 +15,7 @@ buffers. An equation is *materialised* if one of these holds:
 5. the chain in front of it has grown to `MAX_CHAIN` equations or `MAX_READS` inputs;
 6. it is a loop's border (`kiwi.hlo.loops`), the next iteration's carry, or an operand of a loop
    that it is not part of;
-7. a manual computation (`shard_map`) reads it in the layout of its `in_specs`;
+7. a manual computation (`shard_map`) reads it in the layout of its `in_specs`, or a kernel does;
 8. a hint of the user pins its layout or its residency.
 
 Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
@@ -192,8 +192,9 @@ def opcodes(graph: HloGraph, equation: int) -> frozenset[str]:
 
 
 def is_opaque(graph: HloGraph, equation: int) -> bool:
-    """Whether an equation calls something that HLO only knows by name."""
-    return "custom_call" in opcodes(graph, equation)
+    """Whether an equation calls something that HLO only knows by name, without a rule."""
+    is_kernel = graph.program.equations[equation].is_kernel
+    return "custom_call" in opcodes(graph, equation) and not is_kernel
 
 
 def is_layout_change(graph: HloGraph, equation: int) -> bool:
@@ -212,7 +213,7 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chai
     if any(_enters_loop(graph.program, equation.loop, r) for r in readers):
         return True
     reading = [graph.program.equations[r] for r in readers]
-    if any(reader.name == "shard_map" or reader.is_transfer for reader in reading):
+    if any(r.name == "shard_map" or r.is_transfer or r.is_kernel for r in reading):
         return True
     if any(opcodes(graph, r) & LIBRARY_OPCODES for r in readers):
         is_read_through = is_layout_change(graph, index) or chains.only_passes(index)

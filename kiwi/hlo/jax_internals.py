@@ -4,18 +4,22 @@ Each one is wrapped in a function with a public meaning, so that a change in jax
 here. `tests/hlo/test_jax_internals.py` lists them and fails when one moves.
 """
 
+import contextlib
 from collections.abc import Hashable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax._src import source_info_util
+from jax._src import dispatch, source_info_util
+from jax._src.cudnn import fused_attention_stablehlo
 from jax._src.lax import windowed_reductions
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxlib.mlir.passmanager import PassManager
 
 PRIVATE_NAMES = (
+    "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
+    "jax._src.dispatch.prim_requires_devices_during_lowering",
     "jax._src.lax.windowed_reductions._select_and_scatter",
     "jax._src.source_info_util.summarize",
     "jaxlib.mlir.ir.Module",
@@ -49,6 +53,43 @@ without jax's promise to stay as they are."""
 _POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 
 FactorLists = tuple[tuple[tuple[int, ...], ...], ...]
+
+
+_CUDNN_VERSION = 90800
+"""The least that the CUDA wheels of jax 0.10 ask for."""
+
+
+@contextlib.contextmanager
+def assumed_cudnn() -> Iterator[None]:
+    """Inside, code that asks for the version of cuDNN gets one where there is none.
+
+    `jax.nn.dot_product_attention(implementation="cudnn")` asks while it is traced, also for devices
+    that the tracing machine lacks.
+    """
+    asked = fused_attention_stablehlo.check_cudnn_version
+    if getattr(fused_attention_stablehlo, "cuda_versions", None) is None:
+        fused_attention_stablehlo.check_cudnn_version = lambda: _CUDNN_VERSION
+    try:
+        yield
+    finally:
+        fused_attention_stablehlo.check_cudnn_version = asked
+
+
+@contextlib.contextmanager
+def custom_partitioning_without_devices() -> Iterator[None]:
+    """Inside, custom partitioning lowers without devices, as it can in manual computations.
+
+    With it what lowers to it: attention by cuDNN.
+    """
+    asking = dispatch.prim_requires_devices_during_lowering
+    freed = {
+        p for p in asking if p.name.startswith(("custom_partitioning", "dot_product_attention"))
+    }
+    asking -= freed
+    try:
+        yield
+    finally:
+        asking |= freed
 
 
 def source_line(source_info: Any) -> str:

@@ -15,6 +15,7 @@ from kiwi.hlo.costs import operator_flops
 from kiwi.hlo.equations import equation_infos
 from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.graph import HloGraph, StableHloOp, Tensor
+from kiwi.hlo.kernels import placeholder
 from kiwi.hlo.program import Program
 from kiwi.hlo.rule import ShardingRule, elementwise_rule, identity_rule, independent_rule
 
@@ -49,7 +50,12 @@ def all_values_function(program: Program) -> tuple[list[int], Callable[..., list
     def every_value(*arrays: Any) -> list[Any]:
         env = dict(zip(inputs, arrays, strict=True))
         for equation in program.equations:
-            env.update(zip(equation.outputs, equation.apply(env.__getitem__), strict=True))
+            if equation.is_unlowered:
+                operands = equation.operands(env.__getitem__)
+                found = equation.kept(placeholder(equation.jaxpr_eqn, operands))
+            else:
+                found = equation.apply(env.__getitem__)
+            env.update(zip(equation.outputs, found, strict=True))
         return [env[v] for v in range(len(program.values))]
 
     return inputs, every_value

@@ -23,6 +23,7 @@ from jax.extend import core as jex
 from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.hints import PlacedHint
 from kiwi.hlo.host_memory import FETCH, STORE, TRANSFERS
+from kiwi.hlo.kernels import is_kernel, is_unlowered
 from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop
 
 MAX_POOLING_GRADIENT = "select_and_scatter_add"
@@ -94,6 +95,16 @@ class Equation:
         return self.name in TRANSFERS
 
     @property
+    def is_kernel(self) -> bool:
+        """Whether it has a sharding rule of its own (`kiwi.hlo.kernels`)."""
+        return is_kernel(self.jaxpr_eqn)
+
+    @functools.cached_property
+    def is_unlowered(self) -> bool:
+        """Whether it may be for other devices than the planning machine's."""
+        return is_unlowered(self.jaxpr_eqn)
+
+    @property
     def has_effects(self) -> bool:
         """Whether it does more than compute its results."""
         return bool(self.jaxpr_eqn.effects)
@@ -162,6 +173,15 @@ class Equation:
         }
         with jax.named_scope(self.scope) if self.scope else contextlib.nullcontext():
             return list(self._function(*arguments.values()))
+
+    def operands(self, read: Callable[[int], Any]) -> list[Any]:
+        """All operands, literals included; `read` as in `apply`."""
+        return [i.value if isinstance(i, Literal) else read(i) for i in self.inputs]
+
+    def kept(self, results: Sequence[Any]) -> list[Any]:
+        """Those of all results that something reads."""
+        pairs = zip(results, self.jaxpr_eqn.outvars, strict=True)
+        return [r for r, v in pairs if not isinstance(v, jex.DropVar)]
 
     def apply_to(self, scalar: Any, read: Callable[[int], Any]) -> list[Any]:
         """The same where `scalar`, an array without dimensions, stands for `expanded`."""

@@ -3,9 +3,9 @@
 Kiwi prices a region that it does not open from its jaxpr. Shapes inside of `shard_map` are those of
 one device, shapes inside of other regions those of the whole tensor.
 
-*Work*: of a `scan` its body times its length, of a `cond` its costliest branch, of a `while` its
-body times its trip count: known where it counts from one literal to another by ones, as
-`fori_loop` does, else `ASSUMED_TRIPS`.
+*Work*: of a `scan` its body times its length, of a Pallas kernel its body times its grid, of a
+`cond` its costliest branch, of a `while` its body times its trip count: known where it counts from
+one literal to another by ones, as `fori_loop` does, else `ASSUMED_TRIPS`.
 
 *Memory* (`region_workspace_bytes`): the peak of the values that live inside, without the region's
 operands and results. An iteration frees its memory before the next one starts. As in
@@ -18,6 +18,9 @@ from math import prod
 from typing import Any
 
 from jax.extend import core as jex
+
+CUDNN_ATTENTION = "dot_product_attention_"
+"""How the primitives of jax's attention by cuDNN begin."""
 
 ASSUMED_TRIPS = 10
 """The assumed trip count of a `while` whose trip count is unknown."""
@@ -64,6 +67,8 @@ def trips(eqn: Any) -> int:
     """The trip count of an equation's region; 1 for a region that is no loop."""
     if eqn.primitive.name == "scan":
         return eqn.params["length"]
+    if eqn.primitive.name == "pallas_call":
+        return prod(n for n in eqn.params["grid_mapping"].grid if isinstance(n, int))
     if eqn.primitive.name != "while":
         return 1
     known = _counted_trips(eqn)
@@ -73,8 +78,8 @@ def trips(eqn: Any) -> int:
 def region_flops(eqn: Any) -> float:
     """Work of an equation that runs regions."""
     if eqn.primitive.name == "while":
-        return trips(eqn) * sum(_jaxpr_flops(region) for region in inner_jaxprs(eqn))
-    return trips(eqn) * max((_jaxpr_flops(r) for r in inner_jaxprs(eqn)), default=0.0)
+        return trips(eqn) * sum(jaxpr_flops(region) for region in inner_jaxprs(eqn))
+    return trips(eqn) * max((jaxpr_flops(r) for r in inner_jaxprs(eqn)), default=0.0)
 
 
 def region_workspace_bytes(eqn: Any) -> int:
@@ -99,7 +104,8 @@ def _counted_trips(eqn: Any) -> int | None:
     return max(0, last - first)
 
 
-def _jaxpr_flops(jaxpr: Any) -> float:
+def jaxpr_flops(jaxpr: Any) -> float:
+    """Work of all equations of a jaxpr."""
     return sum(_eqn_flops(eqn) for eqn in jaxpr.eqns)
 
 
@@ -109,6 +115,8 @@ def _eqn_flops(eqn: Any) -> float:
     name = eqn.primitive.name
     if name in _FREE:
         return 0.0
+    if name.startswith(CUDNN_ATTENTION):
+        return _attention_flops(eqn)
     out = float(sum(_elements(v) for v in eqn.outvars))
     if name == "dot_general":
         (contracting, _), _ = eqn.params["dimension_numbers"]
@@ -119,6 +127,13 @@ def _eqn_flops(eqn: Any) -> float:
         kernel = eqn.invars[1].aval.shape
         return 2.0 * out * prod(kernel) / max(1, kernel[features])
     return max(out, max((float(_elements(v)) for v in eqn.invars), default=0.0))
+
+
+def _attention_flops(eqn: Any) -> float:
+    """Of two matmuls, or five in the backward pass; a causal mask saves nothing."""
+    query, key = (v.aval.shape for v in eqn.invars[:2])
+    length = key[-2 if eqn.params["layout"] else -3]
+    return 2.0 * prod(query) * length * (5 if "_bwd" in eqn.primitive.name else 2)
 
 
 def _elements(variable: Any) -> int:

@@ -52,7 +52,8 @@ def trace(
       what is recomputed is planned anew.
     - `open_loops`: makes the bodies of scans part of the program, see `kiwi.hlo.loops`.
     """
-    closed = jax.make_jaxpr(flat_function)(*arguments)
+    with jax_internals.assumed_cudnn():
+        closed = jax.make_jaxpr(flat_function)(*arguments)
     return _Builder(keep_checkpoints, open_loops).build(closed)
 
 

@@ -133,7 +133,7 @@ def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
         return 0.0
     outputs = graph.program.equations[equation].outputs
     dtype = str(graph.program.values[outputs[0]].dtype) if outputs else "float32"
-    if opcodes(graph, equation) & LIBRARY_OPCODES:
+    if opcodes(graph, equation) & LIBRARY_OPCODES or graph.program.equations[equation].is_kernel:
         inputs = graph.program.equations[equation].reads
         dtype = str(graph.program.values[inputs[0]].dtype) if inputs else dtype
         return info.flops / hardware.matmul_flops_per_second(dtype)

@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding
 
 from kiwi.errors import CompileCheckError
 from kiwi.hlo.host_memory import HOST_MEMORY
+from kiwi.hlo.jax_internals import custom_partitioning_without_devices
 from kiwi.mesh import DeviceMesh
 
 
@@ -44,10 +45,19 @@ class Step:
     def compile(self, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
         """The `jax.stages.Compiled` for the first `mesh.size` of the devices.
 
-        **Raises:** `NotEnoughDevicesError` if there are fewer.
+        **Raises:** `NotEnoughDevicesError` if there are fewer; `CompileCheckError` if it calls a
+        kernel for other devices.
         """
         jitted = self.jit(self.mesh.jax_mesh(devices), compiler_options)
-        return jitted.lower(*self.arguments).compile()
+        try:
+            lowered = jitted.lower(*self.arguments)
+        except (ValueError, NotImplementedError) as error:
+            raise CompileCheckError(
+                f"The planned step cannot be lowered for {devices[0].platform}: {error}",
+                cause="It calls a kernel that is written for other devices.",
+                suggestion='verify="cuda" or "tpu", whichever the kernel is for, or verify=None.',
+            ) from error
+        return lowered.compile()
 
     def argument_shardings(self, mesh: Any) -> list[Any]:
         """The sharding of each argument over a concrete or abstract jax mesh."""
@@ -64,7 +74,9 @@ class Step:
         """
         jitted = self.jit(self.mesh.abstract_mesh())
         try:
-            return bytes(export.export(jitted, platforms=[platform])(*self.arguments).serialize())
+            exporting = export.export(jitted, platforms=[platform], disabled_checks=_KERNEL_CALLS)
+            with custom_partitioning_without_devices():
+                return bytes(exporting(*self.arguments).serialize())
         except (ValueError, NotImplementedError, TypeError) as error:
             raise CompileCheckError(
                 f"The planned function cannot be sent to a process of its own: {error}",
@@ -95,6 +107,20 @@ class ExportedStep:
         )
         shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in self.exported.in_avals]
         return jitted.lower(*shapes).compile()
+
+
+_KERNEL_CALLS = [
+    export.DisabledSafetyCheck.custom_call(name)
+    for name in (
+        "__gpu$xla.gpu.triton",
+        "__cudnn$fmhaSoftmax",
+        "__cudnn$fmhaSoftmaxBackward",
+        "mosaic_gpu_v2",
+        "tpu_custom_call",
+    )
+]
+"""Custom calls of kernels, which jax may change from one version to the next: an export is read by
+the jax that wrote it."""
 
 
 def _shardings(mesh: Any, specs: Sequence[Any], on_host: Collection[int]) -> list[Any]:

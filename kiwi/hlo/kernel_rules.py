@@ -1,0 +1,258 @@
+"""`kiwi.sharding_rule`: gives a function of arrays a sharding rule, so that a plan shards it.
+
+The gradient is a second kernel. What it needs of the forward pass are the residuals of `jax.vjp`;
+which dimensions of these are sharded with which factor is found by tracing the forward pass on
+operands whose factor is cut in half.
+
+The gradients of all operands are computed on each device alone: a factor that one of the operands
+lacks would leave partial sums in its gradient, and stays whole in the backward pass.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.extend import core as jex
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.hlo import jax_internals
+from kiwi.hlo.kernels import Factors, Kernel, factor_sizes, shardable
+
+_BATCH_HEADS_LENGTH = "b h s d, b h t d, b h t d -> b h s d"
+_BATCH_LENGTH_HEADS = "b s (k g) d, b t k d, b t k d -> b s (k g) d"
+_OF_ATTENTION = ("s", "t", "d", "g")
+
+SHIPPED_RULES = {
+    "jax.experimental.pallas.ops.tpu.flash_attention.flash_attention": _BATCH_HEADS_LENGTH,
+    "jax.experimental.pallas.ops.gpu.attention.mha": _BATCH_LENGTH_HEADS,
+    "jax._src.nn.functions.dot_product_attention": _BATCH_LENGTH_HEADS,
+}
+"""By module and name, the rules of jax's own attention functions: batch and heads are sharded."""
+
+_DIMENSION = re.compile(r"\([^()]*\)|[^\s()]+")
+
+
+def sharding_rule(
+    fun: Callable[..., Any],
+    rule: str | None = None,
+    *,
+    need_replication_factors: Sequence[str] | None = None,
+) -> Callable[..., Any]:
+    """`fun` as one operator of a plan, sharded by a rule in Shardy's notation.
+
+    For what XLA cannot partition: Pallas kernels, and calls of libraries. A plan chooses the
+    layouts, and calls `fun` on the shards of each device. Works without Kiwi, too, and under
+    `jax.grad` and `jax.vmap`.
+
+    **Arguments:**
+
+    - `fun`: takes arrays by position; anything else goes by keyword, and is not traced. It is
+      traced for whole arrays and for shards of them.
+    - `rule`: a word per dimension of each operand and result, equal where they are sharded alike,
+      such as "b s h d, b t h d, b t h d -> b s h d"; several words in parentheses share a
+      dimension. It may be left out for jax's own attention functions (`SHIPPED_RULES`).
+    - `need_replication_factors`: words that are never sharded, such as those of a dimension along
+      which a causal mask counts. Nor are words that not all results have.
+
+    **Raises:** `InvalidArgumentError` if the rule cannot be read, or does not fit the arrays.
+    """
+    function = fun.func if isinstance(fun, functools.partial) else fun
+    name = getattr(function, "__name__", type(function).__name__)
+    if rule is None:
+        rule = SHIPPED_RULES.get(f"{getattr(function, '__module__', '')}.{name}")
+        need_replication_factors = need_replication_factors or _OF_ATTENTION
+    operands, results = _parsed(name, rule)
+    whole = frozenset(need_replication_factors or ())
+
+    @functools.wraps(function)
+    def ruled(*args: Any, **kwargs: Any) -> Any:
+        if len(args) != len(operands):
+            raise InvalidArgumentError(
+                f"The sharding rule of {name} has {len(operands)} operands, the call {len(args)}.",
+                suggestion="Arrays go by position, anything else by keyword.",
+            )
+        given = functools.partial(fun, **kwargs)
+        found: Any = _differentiable(_Rule(name, given, operands, results, whole), *args)
+        return found if len(results) > 1 else found[0]
+
+    return ruled
+
+
+def _parsed(name: str, rule: str | None) -> tuple[tuple[Factors, ...], tuple[Factors, ...]]:
+    """The factors of operands and of results."""
+    sides = (rule or "").split("->")
+    if len(sides) != 2:
+        raise InvalidArgumentError(
+            f"{name} has no sharding rule that can be read: {rule!r}.",
+            suggestion='"b s h d, b t h d, b t h d -> b s h d", operands before the arrow.',
+        )
+    operands, results = (
+        tuple(
+            tuple(tuple(dim.strip("()").split()) for dim in _DIMENSION.findall(tensor))
+            for tensor in side.split(",")
+        )
+        for side in sides
+    )
+    return operands, results
+
+
+@dataclass(frozen=True, eq=False)
+class _Rule:
+    """A function with its rule."""
+
+    name: str
+    function: Callable[..., Any]
+    operands: tuple[Factors, ...]
+    results: tuple[Factors, ...]
+    whole: frozenset[str]
+
+    def call(self, *args: Any) -> tuple[Any, ...]:
+        """The function's results, flat."""
+        with jax_internals.assumed_cudnn():
+            return tuple(jax.tree.leaves(self.function(*args)))
+
+    @functools.cached_property
+    def plain(self) -> Kernel:
+        """The kernel of a call that is not differentiated."""
+        sharded = shardable(self.operands, self.results) - self.whole
+        return Kernel(self.name, self.call, self.operands, self.results, sharded)
+
+    def forward(self, args: Sequence[Any]) -> Kernel:
+        """The kernel that yields the results and, behind them, the residuals."""
+        found = list(self._residuals(args))
+        results = (*self.results, *(factors for factors, _ in found))
+        variable = [factors for factors, is_constant in found if not is_constant]
+        sharded = self.plain.sharded & shardable(self.operands, [*self.results, *variable])
+        function, name = self._with_residuals, f"{self.name} forward"
+        return Kernel(name, function, self.operands, results, sharded)
+
+    def backward(self, args: Sequence[Any], forward: Kernel) -> Kernel:
+        """The kernel from operands, residuals and cotangents to the gradients."""
+        residuals = forward.results[len(self.results) :]
+        first, behind = len(args), len(args) + len(residuals)
+
+        def pulled(*found: Any) -> tuple[Any, ...]:
+            gradients = self._pull(found[:first], found[first:behind])(found[behind:])
+            return tuple(g for a, g in zip(found, gradients, strict=False) if _is_real(a))
+
+        operands = (*self.operands, *residuals, *self.results)
+        results = tuple(t for t, a in zip(self.operands, args, strict=True) if _is_real(a))
+        sharded = forward.sharded & shardable(operands, results)
+        return Kernel(f"{self.name} backward", pulled, operands, results, sharded)
+
+    def _taken_apart(self, args: Sequence[Any]) -> tuple[Any, list[Any], Any, list[Any]]:
+        """Results and pull-back; `jax.vjp` keeps some operands as they are, and constants."""
+        found, pull = jax.vjp(self.call, *args)
+        leaves, tree = jax.tree.flatten(pull)
+        numbers = [next((k for k, a in enumerate(args) if a is leaf), None) for leaf in leaves]
+        return found, leaves, tree, numbers
+
+    def _with_residuals(self, *args: Any) -> tuple[Any, ...]:
+        found, leaves, _, numbers = self._taken_apart(args)
+        pairs = zip(leaves, numbers, strict=True)
+        return (*found, *(leaf for leaf, k in pairs if k is None and _is_traced(leaf)))
+
+    def _pull(self, args: Sequence[Any], residuals: Sequence[Any]) -> Any:
+        """The pull-back of `jax.vjp`, from its residuals."""
+        noted: list[Any] = []
+
+        def note(*args: Any) -> None:
+            _, leaves, tree, numbers = self._taken_apart(args)
+            constants = [None if _is_traced(leaf) else leaf for leaf in leaves]
+            noted[:] = [tree, constants, numbers]
+
+        jax.eval_shape(note, *args)
+        tree, constants, numbers = noted
+        kept = iter(residuals)
+        leaves = [
+            args[k] if k is not None else next(kept) if constant is None else constant
+            for constant, k in zip(constants, numbers, strict=True)
+        ]
+        return jax.tree.unflatten(tree, leaves)
+
+    def _residuals(self, args: Sequence[Any]) -> Iterator[tuple[Factors, bool]]:
+        """The factors of each residual, and whether it depends on no operand.
+
+        The factor of a dimension is the one that it shrinks with.
+        """
+        traced = self._traced(args)
+        smaller = {f: self._traced(self._shrunk(args, f)) for f in self._shrinkable(args)}
+        sizes = self._sizes(args)
+        for k, (shape, is_constant) in enumerate(traced):
+            dims = []
+            for d, size in enumerate(shape):
+                own = [f for f, found in smaller.items() if found[k][0][d] != size]
+                alone = len(own) == 1 and size == sizes[own[0]]
+                dims.append((*own[:1], *(() if alone else (f"residual {k} {d}",))))
+            yield tuple(dims), is_constant
+
+    def _traced(self, args: Sequence[Any]) -> list[tuple[tuple[int, ...], bool]]:
+        """The shape of each residual, and whether it depends on no operand."""
+        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args]
+        jaxpr = jax.make_jaxpr(self._with_residuals)(*shapes).jaxpr
+        variable = set(jaxpr.invars)
+        for eqn in jaxpr.eqns:
+            if any(v in variable for v in eqn.invars if not isinstance(v, jex.Literal)):
+                variable.update(eqn.outvars)
+        found = jaxpr.outvars[len(self.results) :]
+        return [(v.aval.shape, isinstance(v, jex.Literal) or v not in variable) for v in found]
+
+    def _sizes(self, args: Sequence[Any]) -> dict[str, int]:
+        return factor_sizes(self.name, zip(self.operands, (a.shape for a in args), strict=True))
+
+    def _shrinkable(self, args: Sequence[Any]) -> list[str]:
+        return [f for f in sorted(self.plain.sharded) if self._sizes(args)[f] > 1]
+
+    def _shrunk(self, args: Sequence[Any], factor: str) -> list[jax.ShapeDtypeStruct]:
+        """The operands with a factor divided by its least divisor."""
+        size = self._sizes(args)[factor]
+        divisor = next(n for n in range(2, size + 1) if size % n == 0)
+        return [
+            jax.ShapeDtypeStruct(
+                tuple(n // divisor if factor in f else n for f, n in zip(t, a.shape, strict=True)),
+                a.dtype,
+            )
+            for t, a in zip(self.operands, args, strict=True)
+        ]
+
+
+def _is_real(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def _is_traced(leaf: Any) -> bool:
+    return isinstance(leaf, Tracer)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _differentiable(rule: _Rule, *args: Any) -> tuple[Any, ...]:
+    return rule.plain(*args)
+
+
+def _forward(rule: _Rule, *args: Any) -> tuple[Any, Any]:
+    kernel, count = rule.forward(args), len(rule.results)
+    found = kernel(*args)
+    backward = rule.backward(args, kernel)
+    return found[:count], (args, found[count:], _Static(backward))
+
+
+def _backward(rule: _Rule, kept: Any, cotangents: Any) -> tuple[Any, ...]:
+    args, residuals, backward = kept
+    gradients = iter(backward.kernel(*args, *residuals, *cotangents))
+    return tuple(next(gradients) if _is_real(a) else None for a in args)
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True, eq=False)
+class _Static:
+    """A kernel among residuals."""
+
+    kernel: Kernel
+
+
+_differentiable.defvjp(_forward, _backward)

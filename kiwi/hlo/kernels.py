@@ -1,0 +1,174 @@
+"""Kernels: functions of arrays that are planned as one operator, by a sharding rule of their own.
+
+A kernel is an equation of a primitive of its own. Planning asks it for shapes and never lowers it,
+so that it may be written for devices that the planning machine lacks. The emitted program calls
+its function on the shards of one device, in a `shard_map` (`kiwi.emit.kernels`); outside of a plan
+the function is called on whole arrays.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import jax
+from jax.extend import core as jex
+from jax.interpreters import batching, mlir
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.hlo.regions import CUDNN_ATTENTION, inner_jaxprs
+from kiwi.hlo.rule import ShardingRule
+
+KERNEL = "kiwi_kernel"
+
+_UNLOWERED = frozenset({KERNEL, "pallas_call", "custom_partitioning"})
+"""Primitives that may be for other devices than those of the planning machine."""
+
+Factors = tuple[tuple[str, ...], ...]
+"""Per dimension of a tensor the names of its factors, from major to minor."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Kernel:
+    """A function of arrays and how it may be sharded.
+
+    - `function`: takes arrays, whole ones or shards; returns a tuple of arrays.
+    - `operands`, `results`: the factors of each tensor.
+    - `sharded`: the factors that may be sharded.
+    """
+
+    name: str
+    function: Callable[..., tuple[Any, ...]]
+    operands: tuple[Factors, ...]
+    results: tuple[Factors, ...]
+    sharded: frozenset[str]
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.operands} -> {self.results}, sharded: {sorted(self.sharded)}"
+
+    def __call__(self, *operands: Any) -> tuple[Any, ...]:
+        """Applies the kernel as one operator."""
+        return tuple(_kernel_primitive.bind(*operands, kernel=self))
+
+    def rule(self, operands: Sequence[Any], results: Sequence[Any]) -> ShardingRule:
+        """The rule for operands and results of these shapes."""
+        pairs = [*zip(self.operands, operands, strict=True)]
+        pairs += zip(self.results, results, strict=True)
+        sizes = factor_sizes(self.name, pairs)
+        number = {name: k for k, name in enumerate(sizes)}
+
+        def dims(tensors: Iterable[Factors]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+            return tuple(tuple(tuple(number[f] for f in dim) for dim in t) for t in tensors)
+
+        blocked = frozenset(k for name, k in number.items() if name not in self.sharded)
+        tensors = dims(self.operands), dims(self.results)
+        return ShardingRule(tuple(sizes.values()), *tensors, blocked=blocked)
+
+
+def shardable(operands: Sequence[Factors], results: Sequence[Factors]) -> frozenset[str]:
+    """The factors of operands that all results have, each the major one of its dimensions.
+
+    What of a factor some result lacks, it might be a sum over.
+    """
+    common = [frozenset(f for dim in tensor for f in dim) for tensor in results]
+    minor = frozenset(f for tensor in (*operands, *results) for dim in tensor for f in dim[1:])
+    read = frozenset(f for tensor in operands for dim in tensor for f in dim)
+    return read.intersection(*common) - minor
+
+
+def is_kernel(eqn: Any) -> bool:
+    """Whether a traced equation is a kernel with a rule."""
+    return eqn.primitive.name == KERNEL
+
+
+def is_unlowered(eqn: Any) -> bool:
+    """Whether planning does not lower a traced equation, or one of a region that it runs."""
+    name = eqn.primitive.name
+    return (
+        name in _UNLOWERED
+        or name.startswith(CUDNN_ATTENTION)
+        or any(is_unlowered(inner) for region in inner_jaxprs(eqn) for inner in region.eqns)
+    )
+
+
+def placeholder(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """A custom call with the results of an equation that planning does not lower."""
+    types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
+    return list(jax.ffi.ffi_call(KERNEL, types)(*operands))
+
+
+def kernel_jaxpr(eqn: Any) -> Any:
+    """What a kernel computes on whole operands."""
+    return _traced(eqn.params["kernel"], [v.aval for v in eqn.invars]).jaxpr
+
+
+def factor_sizes(name: str, pairs: Iterable[tuple[Factors, Sequence[int]]]) -> dict[str, int]:
+    """The size of each factor, from tensors and their shapes.
+
+    Of the factors that share a dimension all but one have a dimension of their own elsewhere.
+
+    **Raises:** `InvalidArgumentError` if the rule does not fit the shapes.
+    """
+    found: dict[str, int] = {}
+    dims = []
+    for tensor, shape in pairs:
+        if len(tensor) != len(shape):
+            raise InvalidArgumentError(
+                f"The sharding rule of {name} has {len(tensor)} dimensions for the shape {shape}.",
+                suggestion='One word per dimension: "b s h d".',
+            )
+        dims += zip(tensor, shape, strict=True)
+    for factors, size in sorted(dims, key=lambda dim: len(dim[0])):
+        unknown = [f for f in factors if f not in found]
+        rest, remainder = divmod(size, prod(found.get(f, 1) for f in factors))
+        if len(unknown) > 1 or remainder or (not unknown and rest != 1):
+            raise InvalidArgumentError(
+                f"The sharding rule of {name} does not fit: {' '.join(factors)} for a dimension of "
+                f"{size}, with {found}.",
+                suggestion="A word stands for one size, in all tensors.",
+            )
+        found.update(dict.fromkeys(unknown, rest))
+    return found
+
+
+def _traced(kernel: Kernel, avals: Sequence[Any]) -> Any:
+    return jax.make_jaxpr(kernel.function)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))
+
+
+def _run(*operands: Any, kernel: Kernel) -> list[Any]:
+    return list(kernel.function(*operands))
+
+
+def _batched(
+    operands: Sequence[Any], dims: Sequence[int | None], *, kernel: Kernel
+) -> tuple[Any, Any]:
+    """The new dimension is one more factor, in front."""
+    name = f"vmap{len(kernel.results[0])}"
+    moved = [
+        x if d is None else jax.numpy.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)
+    ]
+    in_axes = tuple(None if d is None else 0 for d in dims)
+
+    def function(*operands: Any) -> tuple[Any, ...]:
+        pairs = zip(operands, dims, strict=True)
+        each = [jax.ShapeDtypeStruct(x.shape[d is not None :], x.dtype) for x, d in pairs]
+        once = jex.jaxpr_as_fun(_traced(kernel, each))
+        return tuple(jax.vmap(once, in_axes)(*operands))
+
+    wider = replace(
+        kernel,
+        function=function,
+        operands=tuple(
+            t if d is None else ((name,), *t) for t, d in zip(kernel.operands, dims, strict=True)
+        ),
+        results=tuple(((name,), *t) for t in kernel.results),
+    )
+    return wider(*moved), [0] * len(kernel.results)
+
+
+_kernel_primitive = jex.Primitive(KERNEL)
+_kernel_primitive.multiple_results = True
+_kernel_primitive.def_impl(_run)
+_kernel_primitive.def_abstract_eval(lambda *avals, kernel: _traced(kernel, avals).out_avals)
+batching.primitive_batchers[_kernel_primitive] = _batched
+mlir.register_lowering(_kernel_primitive, mlir.lower_fun(_run, multiple_results=True))
