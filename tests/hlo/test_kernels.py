@@ -190,7 +190,7 @@ def test_a_check_by_another_devices_compiler_says_what_to_do():
     args = arguments(16, 1024, 8, 8, 128, jnp.bfloat16)
     step = step_of(kiwi.sharding_rule(flash_attention), "bhtd")
     with pytest.raises(CompileCheckError, match=r"lowered for cpu(?s:.*)verify=None"):
-        kiwi.plan(step, *args, mesh_shape=(2, 4))
+        kiwi.plan(step, *args, mesh_shape=(2, 4), verify="cpu")
 
 
 @pytest.mark.parametrize(
