@@ -6,7 +6,7 @@ tracing raises `OtherSignature`, and `jax.jit` itself refuses arguments that are
 places than the plan's. Then the caller looks for the right plan, or moves the arguments.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -41,14 +41,24 @@ class Dispatched:
         static = self._positions(first, options.static_argnums, options.static_argnames)
         donated = self._positions(first, options.donate_argnums, options.donate_argnames)
         in_shardings += named.values()
+        compiler = of_platform(mesh.devices.flat[0].platform)
+        step, out_tree = plan.step_for(compiler), plan.trees.out_tree
+
+        def planned_step(*args: Any) -> Any:
+            given = dict(zip(self._names, args[first:], strict=True))
+            found = Arguments.of(call.function, options, args[:first], given)
+            if found.key != arguments.key:
+                raise OtherSignature
+            return jax.tree.unflatten(out_tree, step.function(*found.leaves))
+
         self._jitted = jax.jit(
-            _planned(plan, call, arguments.key, first, self._names),
+            planned_step,
             static_argnums=static,
             donate_argnums=donated,
             in_shardings=tuple(s for k, s in enumerate(in_shardings) if k not in static),
-            out_shardings=jax.tree.unflatten(plan.trees.out_tree, plan.step.result_shardings(mesh)),
+            out_shardings=jax.tree.unflatten(out_tree, step.result_shardings(mesh)),
             keep_unused=True,
-            compiler_options=dict(of_platform(mesh.devices.flat[0].platform).run_options),
+            compiler_options=dict(compiler.run_options),
         )
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -70,16 +80,3 @@ class Dispatched:
         """Positions of arguments that are given by number or by name."""
         named = (first + k for k, name in enumerate(self._names) if name in names)
         return (*(n for n in numbers if n < first), *named)
-
-
-def _planned(plan: PlanRecord, call: Call, key: Hashable, first: int, names: Sequence[str]) -> Any:
-    """The planned step as a function of positional arguments."""
-
-    def planned_step(*args: Any) -> Any:
-        given = dict(zip(names, args[first:], strict=True))
-        found = Arguments.of(call.function, call.options, args[:first], given)
-        if found.key != key:
-            raise OtherSignature
-        return jax.tree.unflatten(plan.trees.out_tree, plan.function(*found.leaves))
-
-    return planned_step

@@ -10,6 +10,7 @@ import pytest
 import kiwi
 from kiwi.calls.signature import Arguments
 from kiwi.errors import InvalidArgumentError
+from tests.helpers.loops import layers
 
 
 def step(state: Any, power: int, batch: Any, *, scale: Any = None, twice: bool = False) -> Any:
@@ -53,6 +54,23 @@ def test_all_signatures_and_placements_reach_their_plan():
     for power, batch, keywords in (*calls, *calls[::-1]):
         found = function(state_of(), power, batch, **keywords)
         assert_same(found, step(state_of(), power, batch, **keywords))
+
+
+def test_it_runs_the_step_for_the_attached_compiler():
+    """A plan made for another compiler is emitted with the barriers that the attached one needs."""
+    loop = layers()
+    function = kiwi.jit(loop.step, mesh_shape=(2, 4), verify=None, profile="h100-sxm")
+    function(*loop.args)
+    plan = function.plan(*loop.args)
+    (dispatched,) = function._dispatched.values()
+    mesh, arguments = plan.mesh.jax_mesh(), plan.trees.shapes
+    programs = (
+        dispatched._jitted.lower(*loop.args),
+        plan.lower(),
+        plan.step.jit(mesh).lower(*arguments),
+    )
+    found, wanted, others = (p.as_text().count("optimization_barrier") for p in programs)
+    assert found == wanted > others
 
 
 def test_keyword_arguments_may_come_in_any_order():
