@@ -96,18 +96,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seconds_since_start() -> float:
-    """Age of this process, as far as the system tells."""
+def _started() -> float:
+    """When this process began, as far as the system tells; a reading of `time.monotonic`."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])
-        return max(0.0, uptime - float(fields[19]) / 100.0)  # clock ticks of 1/100 s
+        age_seconds = uptime - float(fields[19]) / 100.0  # clock ticks of 1/100 s
     except (OSError, ValueError, IndexError):
-        return 0.0
-
-
-def _started() -> float:
-    return time.monotonic() - _seconds_since_start()
+        age_seconds = 0.0
+    return time.monotonic() - max(0.0, age_seconds)
 
 
 class _Writer:

@@ -51,19 +51,15 @@ def least_peak(
             break
         engine = Engine(free._replace(limit_bytes=probe), seed + number, 0.0, deadline)
         engine.run(_ROUNDS, _ROUNDS, force=False)
-        if engine.incumbent is not None:
-            found, choice = engine.incumbent.peak_bytes, engine.incumbent.choice
-            if found <= enough_bytes:
-                break
-            continue
-        failed = probe
-        if engine.infeasible:
-            bound = max(bound, probe + 1)
         seen = engine.primal.smallest
         if seen is not None and (found is None or seen.peak_bytes < found):
             found, choice = seen.peak_bytes, seen.choice
             if found <= enough_bytes:
                 break
+        if engine.incumbent is None:
+            failed = probe
+        if engine.infeasible:
+            bound = max(bound, probe + 1)
     return LeastPeak(found, bound if found is None else min(bound, found), choice)
 
 

@@ -20,14 +20,6 @@ _original = -1
 @contextlib.contextmanager
 def quiet_stdout() -> Iterator[None]:
     """Sends what is written to file descriptor 1 to nowhere; threads may overlap."""
-    _enter()
-    try:
-        yield
-    finally:
-        _leave()
-
-
-def _enter() -> None:
     global _depth, _original
     with _lock:
         if not _depth:
@@ -37,13 +29,11 @@ def _enter() -> None:
             os.dup2(nowhere, STDOUT)
             os.close(nowhere)
         _depth += 1
-
-
-def _leave() -> None:
-    global _depth, _original
-    with _lock:
-        _depth -= 1
-        if not _depth:
-            os.dup2(_original, STDOUT)
-            os.close(_original)
-            _original = -1
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if not _depth:
+                os.dup2(_original, STDOUT)
+                os.close(_original)

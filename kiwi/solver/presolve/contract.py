@@ -11,6 +11,7 @@ option are merged into one *base* node, and their edges into the costs of their 
 import numba
 import numpy as np
 
+from kiwi.solver.edge_tables import offsets
 from kiwi.solver.network import Network, add_line, widest
 from kiwi.solver.presolve.propagate import propagate
 from kiwi.solver.presolve.rebuild import rebuild
@@ -23,10 +24,11 @@ def contract(net: Network) -> Reduction:
     alive = np.add.reduceat(np.isfinite(cost), net.option_start[:-1])
     if (alive == 0).any():
         return Reduction.nothing(net, infeasible=True)
-    parent, start, option = _decide(net, cost, alive)
+    pick_start = offsets(net.line_count)
+    parent, end, picks = _decide(net, cost, alive, pick_start)
     if (parent < 0).all() and np.isfinite(cost).all():
         return Reduction.nothing(net)
-    maps = _resolve(net.option_start, cost, parent, start, option)
+    maps = _resolve(net, cost, parent, end, picks, pick_start)
     kept = parent < 0
     maps = maps._replace(root=(np.cumsum(kept) - 1)[maps.root])
     return rebuild(net, cost, maps, np.diff(net.option_start)[kept])
@@ -54,63 +56,56 @@ def _roots_first(parent):
 
 
 @numba.njit(cache=True)
-def _resolve(option_start, cost, parent, start, option):
+def _resolve(net, cost, parent, end, picks, pick_start):
     """For each node the root of its chain of parents, and for each option of the root its own."""
-    count, order = len(parent), _roots_first(parent)
+    count, order, starts = len(parent), _roots_first(parent), net.option_start
     root = np.arange(count)
     for i in order:
         if parent[i] >= 0:
             root[i] = root[parent[i]]
     map_start = np.zeros(count + 1, dtype=np.int64)
-    map_start[1:] = np.cumsum(option_start[root + 1] - option_start[root])
-    mapped = np.full(map_start[count], -1, dtype=np.int64)
+    map_start[1:] = np.cumsum(starts[root + 1] - starts[root])
+    mapped = np.empty(map_start[count], dtype=np.int64)
     for i in order:
-        first = option_start[root[i]]
-        for o in range(option_start[root[i] + 1] - first):
-            if parent[i] < 0:
-                mapped[map_start[i] + o] = o if cost[first + o] < np.inf else -1
-            else:
-                above = mapped[map_start[parent[i]] + o]
-                mapped[map_start[i] + o] = -1 if above < 0 else option[start[i] + above]
+        mine, above, o = mapped[map_start[i] : map_start[i + 1]], parent[i], end[i] ^ 1
+        if above < 0:
+            mine[:] = np.arange(len(mine))
+            mine[cost[starts[i] : starts[i + 1]] == np.inf] = -1
+            continue
+        mine[:] = mapped[map_start[above] : map_start[above + 1]]
+        only = np.argmin(cost[starts[i] : starts[i + 1]])
+        for x in range(len(mine)):
+            if mine[x] >= 0 and end[i] < 0:  # merged into the base: its only option
+                mine[x] = only
+            elif mine[x] >= 0:
+                mine[x] = picks[pick_start[o] + net.line[net.line_start[o] + mine[x]]]
     return Maps(root, map_start, mapped)
 
 
 @numba.njit(cache=True)
-def _decide(net, cost, alive):
-    """The parent of each merged node, -1 for others; from `start[i]`, for each option of the
-    parent the option of i that it leaves (-1 where none)."""
-    count = len(alive)
-    parent = np.full(count, -1, dtype=np.int64)
-    end_of = np.full(count, -1, dtype=np.int64)
+def _decide(net, cost, alive, pick_start):
+    """The parent of each merged node, and the node's end of the edge to it, -1 for others; from
+    `pick_start[h ^ 1]`, for each line of the parent the option that it leaves of the node at h."""
+    count, base = len(alive), -1
+    parent, end = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
     top = np.arange(count)
-    base = -1
     for i in range(count):
         if alive[i] == 1:
             if base < 0:
                 base = i
             else:
                 parent[i], top[i] = base, base
-    pick, values = np.empty(widest(net), dtype=np.int64), np.empty(widest(net))
+    picks, values = np.empty(pick_start[-1], dtype=np.int64), np.empty(widest(net))
     for i in range(count):
         if alive[i] == 1:
             continue
         for near in range(net.near_start[i], net.near_start[i + 1]):
             h = net.near_end[near]
-            j = net.end_node[h ^ 1]
+            j, pick = net.end_node[h ^ 1], picks[pick_start[h ^ 1] : pick_start[(h ^ 1) + 1]]
             if alive[j] > 1 and _find(top, j) != i and _decides(net, cost, h, pick, values):
-                parent[i], end_of[i], top[i] = j, h, j
+                parent[i], end[i], top[i] = j, h, j
                 break
-    start = np.zeros(count + 1, dtype=np.int64)
-    for i in range(count):
-        j = parent[i]
-        size = 0 if j < 0 else net.option_start[j + 1] - net.option_start[j]
-        start[i + 1] = start[i] + size
-    option = np.full(start[count], -1, dtype=np.int64)
-    for i in range(count):
-        if parent[i] >= 0:
-            out = option[start[i] : start[i + 1]]
-            _write_map(net, cost, i, parent[i], end_of[i], pick, values, out)
-    return parent, start, option
+    return parent, end, picks
 
 
 @numba.njit(cache=True)
@@ -122,22 +117,9 @@ def _find(top, i):
 
 
 @numba.njit(cache=True)
-def _write_map(net, cost, i, j, h, pick, values, out):
-    only = 0
-    if h >= 0:
-        _decides(net, cost, h, pick, values)
-    else:  # merged into the base: its only option
-        while cost[net.option_start[i] + only] == np.inf:
-            only += 1
-    for o in range(len(out)):
-        if cost[net.option_start[j] + o] < np.inf:
-            out[o] = only if h < 0 else pick[net.line[net.line_start[h ^ 1] + o]]
-
-
-@numba.njit(cache=True)
 def _decides(net, cost, h, pick, values):
     """True where the node at the other end decides that at h; `pick` maps its lines to options."""
-    pick[: net.line_count[h ^ 1]] = -2
+    pick[:] = -2
     first, start = net.option_start[net.end_node[h ^ 1]], net.line_start[h ^ 1]
     for o in range(net.line_start[(h ^ 1) + 1] - start):
         line = net.line[start + o]
