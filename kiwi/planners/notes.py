@@ -156,6 +156,9 @@ def _compiled(plan: PlanRecord) -> Iterator[str]:
             f"The estimated peak {format_bytes(plan.estimate.peak_bytes)} is {ratio:.2f} times the "
             f"compiled one, {peak}."
         )
+    if plan.compiled.rematerialized:
+        count = plan.compiled.rematerialized
+        yield f"The compiler itself recomputes {count} instructions beside the plan."
     if not plan.fits:
         yield (
             f"Over the budget: the compiled peak is {peak}, the budget "

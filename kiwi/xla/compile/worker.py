@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,26 +112,30 @@ class _Spare:
     """At most one process that waits for its task, while anybody wants one ahead."""
 
     def __init__(self) -> None:
-        self._wanted = 0
+        self._wanted, self._lock = 0, threading.Lock()  # Threads may plan at the same time.
         self._process: subprocess.Popen[str] | None = None
 
     def want(self) -> None:
-        self._wanted += 1
+        with self._lock:
+            self._wanted += 1
         self.refill()
 
     def release(self) -> None:
-        self._wanted -= 1
+        with self._lock:
+            self._wanted -= 1
         process = None if self._wanted else self.taken()
         if process is not None:
             _end(process)
 
     def refill(self) -> None:
-        if self._wanted and self._process is None:
-            self._process = _start()
+        with self._lock:
+            if self._wanted and self._process is None:
+                self._process = _start()
 
     def taken(self) -> subprocess.Popen[str] | None:
         """The waiting process, which is the caller's now; None if there is none alive."""
-        process, self._process = self._process, None
+        with self._lock:
+            process, self._process = self._process, None
         if process is not None and process.poll() is not None:
             _end(process)
             return None

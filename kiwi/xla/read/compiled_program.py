@@ -1,5 +1,6 @@
 """What the compiler made of a plan: memory and collectives, read from the compiled program."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,9 @@ from kiwi.xla.read.buffer_assignment import (
 )
 from kiwi.xla.read.collectives import AxisUse, CollectiveUse, by_kind, read_axis_uses
 
+_REMATERIALIZED = re.compile(r"^ *(?:ROOT )?%[\w.-]+\.remat\d*(?:\.\d+)? = ", re.MULTILINE)
+"""Instructions that XLA's `HloRematerialization` has added, by the names that it gives them."""
+
 
 @dataclass(frozen=True)
 class CompiledProgram:
@@ -26,6 +30,7 @@ class CompiledProgram:
     - `collective_uses`: by kind and mesh axes, largest first.
     - `compile_seconds`: wall time of the compilation.
     - `memory`: what is alive when; None where the compiler does not report its buffers.
+    - `rematerialized`: instructions that the compiler's own rematerialisation recomputes.
     - `bytes_elsewhere`: by name the bytes in memories that are not the device's, e.g. "host".
     """
 
@@ -39,6 +44,7 @@ class CompiledProgram:
     compile_seconds: float
     memory: CompiledMemory | None = None
     bytes_elsewhere: Mapping[str, int] = field(default_factory=dict, hash=False)
+    rematerialized: int = 0
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:
@@ -98,6 +104,7 @@ def _program(
         collective_uses=read_axis_uses(text, mesh.shape, mesh.axis_names),
         compile_seconds=compile_seconds,
         memory=memory,
+        rematerialized=len(_REMATERIALIZED.findall(text)),
     )
 
 

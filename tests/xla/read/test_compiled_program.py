@@ -7,7 +7,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from kiwi.mesh import DeviceMesh
 from kiwi.xla.read.buffer_assignment import BufferSizes, read_sizes
 from kiwi.xla.read.collectives import AxisUse
-from kiwi.xla.read.compiled_program import read_compiled
+from kiwi.xla.read.compiled_program import _REMATERIALIZED, read_compiled
 
 
 def test_a_compiled_program_is_read(make_mesh):
@@ -54,3 +54,8 @@ def test_sizes_are_those_of_the_buffer_assignment():
         stats.alias_size_in_bytes,
     )
     assert min(vars(sizes).values()) > 0
+
+
+def test_names_tell_what_the_compiler_recomputes_itself():
+    lines = ("%dot.3.remat = f32[2]{0} dot(", "ROOT %a.remat2.1 = f32[] add(", "%b = f32[] add(")
+    assert len(_REMATERIALIZED.findall("\n".join(f"  {line}" for line in lines))) == 2

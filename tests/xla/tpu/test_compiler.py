@@ -62,3 +62,23 @@ def test_without_libtpu_or_a_tpu_it_says_what_to_do(monkeypatch: pytest.MonkeyPa
     with pytest.raises(CompilerUnavailableError, match="not installed") as caught:
         plan(mlp)
     assert "aot-tpu" in str(caught.value)
+
+
+@needs_compiler
+def test_a_program_beyond_the_chip_is_read_and_the_compilers_own_recomputation_is_seen():
+    """The compiler refuses it, and has assigned its buffers by then."""
+    config = mlp.MlpConfig(layers=6, width=4096, batch=131072)
+    state, batch = mlp.abstract_state(config), mlp.abstract_batch(config)
+    found = kiwi.plan(
+        mlp.make_train_step(config),
+        state,
+        batch,
+        mesh_shape=(2, 2),
+        profile="v5e",
+        memory_budget="1TiB",
+        donate_argnums=0,
+    )
+    assert found.compiled is not None and found.compiled.target == "tpu"
+    granted = found.mesh.hardware.memory_bytes
+    assert min(found.compiled.peak_bytes, found.estimate.peak_bytes) > granted
+    assert found.compiled.rematerialized == 0
