@@ -96,10 +96,11 @@ class ProblemPlanner(Planner):
                 lambda offered: self.formulate(other, budget_bytes, settings, offered=offered),
             )
         offered = problem.fixed.offered
+        solved = Solved(problem, solution, plan.execution.kept_copies)
         return replace(
             plan,
             origin=Origin(traced, step.out_shardings, settings, self, offered),
-            breakdown=build_breakdown(Solved(problem, solution, plan.execution.kept_copies)),
+            breakdown=build_breakdown(solved, plan.execution),
             progress=log.entries,
         )
 

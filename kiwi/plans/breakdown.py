@@ -8,8 +8,10 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from kiwi.emit.execution import Execution
 from kiwi.memory.timeline import Buffer, bytes_at
 from kiwi.mesh import TensorSharding
+from kiwi.plans.estimate_without_barriers import unfused_buffers
 from kiwi.problem.alternatives import Alternative, local_alternatives
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.exclusions import exclusions
@@ -93,9 +95,10 @@ class CostBreakdown:
                 yield entry, size
 
 
-def build_breakdown(solved: Solved) -> CostBreakdown:
-    """Splits the seconds and the memory of a solution by operator."""
+def build_breakdown(solved: Solved, execution: Execution) -> CostBreakdown:
+    """Splits the seconds and the memory of a solution by operator, as it is executed."""
     planning, restricted = solved.problem, solved.restricted
+    live = set(unfused_buffers(restricted.buffers, execution))
     nodes = restricted.problem.nodes
     first = len(restricted.sources)
     seconds = _seconds(restricted)
@@ -117,7 +120,7 @@ def build_breakdown(solved: Solved) -> CostBreakdown:
             OperatorEntry(
                 node.unit,
                 seconds[first + node.unit],
-                nodes[first + node.unit].usage[0],
+                tuple(each for each in nodes[first + node.unit].usage[0] if each in live),
                 tuple(copies.get(node.unit, ())),
                 residency.recompute_at,
                 residency.end,

@@ -26,7 +26,6 @@ from kiwi.plans.breakdown import CostBreakdown
 from kiwi.plans.decision import Decision
 from kiwi.plans.document import Document
 from kiwi.plans.estimate import Estimate
-from kiwi.plans.estimate_without_barriers import unfused_buffers
 from kiwi.plans.fingerprint import EquationLine, differences, fingerprint, type_text
 from kiwi.plans.origin import MadeBy, Origin
 from kiwi.plans.plan import Plan
@@ -56,18 +55,16 @@ def restore(saved: Document, traced: Traced, planner: MadeBy, *, strict: bool = 
     lost = regrouped or (saved["options"].get("recorded", False) and table is None)
     own = replace(traced, units=units), replace(mesh, table=table)
     origin = None if lost else _origin(saved, *own, breakdown, planner)
-    execution = _execution(saved, units, mesh, breakdown)
-    estimate = estimate_of(saved, breakdown)
     return Plan(
         mesh=mesh,
         profile=saved["options"]["profile"],
         planner=saved["options"]["planner"],
         memory_budget_bytes=saved["options"]["memory_budget_bytes"],
-        estimate=replace(estimate, buffers=unfused_buffers(estimate.buffers, execution)),
+        estimate=estimate_of(saved, breakdown),
         compiled=compiled_of(saved),
         solve_result=solve_result_of(saved),
         decisions=decisions_of(saved),
-        execution=execution,
+        execution=_execution(saved, units, mesh, breakdown),
         trees=traced.trees,
         notes=tuple(saved["notes"]),
         planning_seconds=0.0,
