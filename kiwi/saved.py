@@ -9,7 +9,7 @@ from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
 from kiwi.options import Options
 from kiwi.planners.registry import planner_named
-from kiwi.plans.decision import Decision
+from kiwi.plans.breakdown import Decision
 from kiwi.plans.diff import PlanDifference
 from kiwi.plans.diff import diff as compare
 from kiwi.plans.document import Document, document

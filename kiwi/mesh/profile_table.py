@@ -13,18 +13,31 @@ A look-up takes the first of these that applies, and says which:
 Beside matmuls, convolutions and reductions, operators are *streams* (memory traffic by bytes: what
 fits into caches is faster) and *elementwise* functions (what a kernel takes longer for applying one
 once more).
+
+A table's file is readable JSON with a version, checked whole when read:
+
+    {"format": "kiwi-profile", "version": 2,
+     "hardware": {...}, "environment": {...} or null, "mesh_shape": [...],
+     "operators": [{...}, ...], "collectives": [{...}, ...], "skipped": ["...", ...]}
+
+The keys of each part are the fields of `Hardware`, `Environment`, `OperatorEntry` and
+`CollectiveEntry`; no others are allowed, and all must be there but those with a default, which
+files of an earlier version do not know. Reading a file parses JSON and nothing else.
 """
 
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from kiwi.codec import from_plain, to_plain
-from kiwi.errors import InvalidArgumentError
+from kiwi.errors import InvalidArgumentError, ProfileFileError
+from kiwi.json_file import FileFormat
 from kiwi.mesh.collective_kinds import COLLECTIVE_PERMUTE
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.price import Price, Provenance, Sample, price_from
@@ -38,7 +51,17 @@ from kiwi.mesh.profile_entries import (
     OperatorEntry,
     Shapes,
 )
-from kiwi.mesh.profile_file import FORMAT, read_content, text_of
+
+FORMAT = FileFormat(
+    "kiwi-profile",
+    2,
+    "profile",
+    ProfileFileError,
+    ending="}",
+    again="Write the table again with ProfileTable.save.",
+)
+
+_PARTS = ("hardware", "operators", "collectives", "environment", "skipped", "mesh_shape")
 
 
 @dataclass(frozen=True)
@@ -76,7 +99,7 @@ class ProfileTable:
             )
 
     def save(self, path: str | Path) -> None:
-        """Writes the table, see `kiwi.mesh.profile_file`.
+        """Writes the table.
 
         **Raises:** `ProfileFileError` if the file cannot be written.
         """
@@ -90,7 +113,7 @@ class ProfileTable:
         newer version, or if a figure in it is missing or impossible; it says which.
         """
         try:
-            return from_plain({**read_content(path), "loaded_from": str(path)}, cls)
+            return from_plain({**_read_content(path), "loaded_from": str(path)}, cls)
         except InvalidArgumentError as error:
             raise FORMAT.invalid(str(path), error.what) from error
 
@@ -104,7 +127,7 @@ class ProfileTable:
         """The table's file."""
         content = to_plain(self)
         del content["loaded_from"]
-        return text_of(content)
+        return _text_of(content)
 
     def with_entry(self, entry: OperatorEntry | CollectiveEntry) -> "ProfileTable":
         """The table with one more entry."""
@@ -248,3 +271,33 @@ def _grouped(
 
 def _sizes(shapes: Shapes) -> tuple[int, ...]:
     return tuple(size for shape in shapes for size in shape)
+
+
+def _text_of(content: Mapping[str, Any]) -> bytes:
+    """JSON with a line for each entry of a list, so that tables can be read and compared."""
+    parts = []
+    for key, value in {"format": FORMAT.name, "version": FORMAT.version, **content}.items():
+        text = json.dumps(value, allow_nan=False)
+        if isinstance(value, list) and value:
+            rows = ",\n  ".join(json.dumps(entry, allow_nan=False) for entry in value)
+            text = f"[\n  {rows}\n ]"
+        elif isinstance(value, Mapping):
+            text = json.dumps(value, indent=1, allow_nan=False).replace("\n", "\n ")
+        parts.append(f' "{key}": {text}')
+    return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
+
+
+def _read_content(path: str | Path) -> dict[str, Any]:
+    """What `_text_of` was given, of this version or an older one.
+
+    **Raises:** `ProfileFileError` if the file is missing, truncated, of another kind, of a newer
+    version, or lacks a part.
+    """
+    content = FORMAT.read(path)
+    if content["version"] == 1:  # Collectives did not name their axes then.
+        content["mesh_shape"] = []
+    del content["format"], content["version"]
+    missing = [part for part in _PARTS if part not in content]
+    if missing:
+        raise FORMAT.invalid(str(path), f"The table lacks {', '.join(missing)}.")
+    return content

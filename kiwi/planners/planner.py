@@ -22,8 +22,7 @@ from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
 from kiwi.options import Settings
 from kiwi.planners.tools import Tools, check_search
 from kiwi.planners.user_pins import resolve_pins
-from kiwi.plans.breakdown import CostBreakdown
-from kiwi.plans.decision import decisions
+from kiwi.plans.breakdown import CostBreakdown, decisions
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.estimate_without_barriers import estimate_as_written
 from kiwi.plans.plan import Plan
@@ -133,15 +132,8 @@ class Planner(ABC):
         program, mesh = step.program, settings.mesh
         compiler = predicted_compiler(settings.verify, mesh.hardware)
         arguments = step.given_arguments(mesh)
-        pins = resolve_pins(
-            step.traced,
-            settings.constraints,
-            mesh,
-            compiler.rules,
-            heeds_hints=self.heeds_hints,
-            recomputes=self.recomputes,
-            dropped=settings.dropped_pins,
-        )
+        kinds = {"heeds_hints": self.heeds_hints, "recomputes": self.recomputes}
+        pins = resolve_pins(step.traced, settings, compiler.rules, **kinds)
         arguments |= _pinned_arguments(program, pins, arguments, mesh)
         results = step.given_results(mesh)
         replaced = step.replaced_arguments()

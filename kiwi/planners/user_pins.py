@@ -27,6 +27,7 @@ from kiwi.hlo.unit import Unit
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.residency import residencies
 from kiwi.mesh import DeviceMesh, enumerate_shardings
+from kiwi.options import Settings
 from kiwi.problem.exclusions import rule_exclusions, why_not_recomputed
 from kiwi.problem.pins import Pin, Pins
 from kiwi.problem.strategy_table import StrategyTable
@@ -34,24 +35,18 @@ from kiwi.xla.rules.base import Rules
 
 
 def resolve_pins(
-    traced: Traced,
-    constraints: Constraints,
-    mesh: DeviceMesh,
-    rules: Rules,
-    *,
-    heeds_hints: bool,
-    recomputes: bool,
-    dropped: frozenset[str] = frozenset(),
+    traced: Traced, settings: Settings, rules: Rules, *, heeds_hints: bool, recomputes: bool
 ) -> Pins:
-    """All pins of a call, without those whose labels are in `dropped`.
+    """All pins of a call, without those that the settings drop.
 
     - `heeds_hints`: whether hints and the function's own constraints are among them;
       `recomputes`: whether hints to keep or to recompute are.
 
     **Raises:** `ShardingConflictError` or `InvalidArgumentError` for a pin that is impossible.
     """
+    mesh, dropped = settings.mesh, settings.dropped_pins
     found: dict[int, tuple[Pin, ...]] = {}
-    pins = [*_argument_pins(traced, constraints, mesh)]
+    pins = [*_argument_pins(traced, settings.constraints, mesh)]
     if heeds_hints:
         pins += _hint_pins(traced, mesh, recomputes=recomputes)
     for value, pin in pins:

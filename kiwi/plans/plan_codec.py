@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from kiwi.codec import converter
 from kiwi.mesh import DeviceMesh, TensorSharding
-from kiwi.plans.decision import Decision
+from kiwi.plans.breakdown import Decision
 from kiwi.plans.estimate import Estimate
 from kiwi.solver import Interval
 from kiwi.xla.read.compiled_program import CompiledProgram

@@ -16,8 +16,7 @@ from kiwi.emit.emission import emit
 from kiwi.emit.execution import Execution
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import DeviceMesh
-from kiwi.plans.breakdown import CostBreakdown
-from kiwi.plans.decision import Decision
+from kiwi.plans.breakdown import CostBreakdown, Decision
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.origin import Origin
 from kiwi.plans.rounds import Round

@@ -22,8 +22,7 @@ from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, ProfileTable, TensorSharding
 from kiwi.mesh.shipped import find_table
 from kiwi.options import IN_FILES, Settings
-from kiwi.plans.breakdown import CostBreakdown
-from kiwi.plans.decision import Decision
+from kiwi.plans.breakdown import CostBreakdown, Decision
 from kiwi.plans.document import Document
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.fingerprint import EquationLine, differences, fingerprint, type_text

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from kiwi.plans.breakdown import PARTS
-from kiwi.plans.decision import Decision
+from kiwi.plans.breakdown import PARTS, Decision
 from kiwi.plans.record import PlanRecord
 from kiwi.problem.predicted_collectives import describe
 from kiwi.sizes import format_bytes, format_seconds

@@ -1,13 +1,23 @@
 """A plan in a notebook cell: static HTML without scripts, in the colours of the page around it."""
 
 import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from kiwi.memory.timeline import curve_bytes
 from kiwi.mesh.sharding import layout_text
-from kiwi.report.curves import CATEGORIES, memory_curves
+from kiwi.solver.problem import Interval
+
+CATEGORIES = {
+    "arguments": "arguments and results held throughout",
+    "forward": "results of the forward pass",
+    "backward": "results of the backward pass",
+    "update": "results of the update",
+    "copies": "resharded copies",
+}
+"""What memory is told apart by, and its name for people; stacked in this order."""
 
 COLORS = {
     "arguments": "#98a2b3",
@@ -97,3 +107,23 @@ def _arguments(document: Mapping[str, Any]) -> str:
         for path, a in largest[:_MOST_ROWS]
     )
     return f"<table><tr><th>argument</th><th>type</th><th>sharding</th></tr>{rows}</table>"
+
+
+def memory_curves(document: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """For each category the bytes held while each operator runs, float64, shape (operators,)."""
+    horizon = max(1, len(document["operators"]))
+    spans: dict[str, list[Interval]] = {category: [] for category in CATEGORIES}
+    for category, start, end, size in _spans(document):
+        spans[category].append(Interval(start, end, size))
+    return {c: curve_bytes(own, horizon).astype(np.float64) for c, own in spans.items()}
+
+
+def _spans(document: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
+    for source in (*document["arguments"].values(), *document["constants"]):
+        for start, end, size in source["held"]:
+            yield "arguments", start, end, size
+    for operator in document["operators"].values():
+        for start, end, size in operator["held"]:
+            yield operator["phase"], start, end, size
+        for start, end, size in operator["copies"]:
+            yield "copies", start, end, size

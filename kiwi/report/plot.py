@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.report.curves import CATEGORIES, memory_curves
-from kiwi.report.notebook import COLORS
+from kiwi.report.notebook import CATEGORIES, COLORS, memory_curves
 
 _GIB = 2.0**30
 

@@ -9,7 +9,7 @@ import kiwi
 from examples import mlp
 from kiwi.plans.document import document
 from kiwi.plans.report_data import report_data
-from kiwi.report.curves import memory_curves
+from kiwi.report.notebook import memory_curves
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
