@@ -124,11 +124,8 @@ class LiveRanges:
         workspace: Sequence[int],
         workspace_shared: Sequence[int],
     ) -> tuple[Buffer, ...]:
-        """Cases 3 to 10.
-
-        `workspace` are the bytes of each buffer that the unit needs while it runs,
-        `workspace_shared` at a point of time that it shares.
-        """
+        """Cases 3 to 10. `workspace` are the bytes of each buffer that the unit needs while it
+        runs, `workspace_shared` at a point of time that it shares."""
         own = ("result", unit.index)
         overwritten_by = {run.end: run.overwritten_by for run in runs}
         buffers = [

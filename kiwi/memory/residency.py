@@ -55,11 +55,8 @@ class Residency:
 
 @dataclass(frozen=True)
 class UnitResidency:
-    """A unit's options.
-
-    `last_forward_use` ends the first life of a recomputed result; `last_use` is the time of
-    the last reader, or of the step's end for a result of the function.
-    """
+    """A unit's options. `last_forward_use` ends the first life of a recomputed result; `last_use`
+    is the time of the last reader, or of the step's end for a result of the function."""
 
     last_forward_use: int
     last_use: int

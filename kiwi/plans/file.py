@@ -69,11 +69,8 @@ def write(document: Document, path: str | Path) -> None:
 
 
 def read(path: str | Path) -> Document:
-    """The document of a plan file.
-
-    **Raises:** `PlanFileError` if the file is missing, truncated, altered, of another kind, or
-    of a version newer than this one.
-    """
+    """The document of a plan file; raises `PlanFileError` if the file is missing, truncated,
+    altered, of another kind, or of a version newer than this one."""
     envelope, name = FORMAT.read(path), str(path)
     document = envelope.get("plan")
     if not isinstance(document, dict) or envelope.get("digest") != _digest(document):

@@ -8,11 +8,8 @@ from kiwi.problem.translation import Choices, UnitChoice
 
 
 def recover_solution(planning: PlanningProblem, breakdown: CostBreakdown) -> tuple[int, ...]:
-    """The solution of `planning` that a breakdown describes.
-
-    **Raises:** `PlanMismatchError` if a choice is no longer among the options, as in a file of
-    an older Kiwi.
-    """
+    """The solution of `planning` that a breakdown describes; raises `PlanMismatchError` if a choice
+    is no longer among the options, as in a file of an older Kiwi."""
     units = (
         UnitChoice(entry.reads, entry.results, Residency(entry.recompute_at, entry.end))
         for entry in breakdown.operators

@@ -18,11 +18,8 @@ from kiwi.solver.schedule import Schedule
 
 @dataclass(frozen=True)
 class Scheduled:
-    """The buffers of a schedule.
-
-    `times[u]`: of the points of time at which unit u runs the one at which most is alive; empty
-    where each unit has the point of its own number.
-    """
+    """The buffers of a schedule. `times[u]`: of the points of time at which unit u runs the one at
+    which most is alive; empty where each unit has the point of its own number."""
 
     timeline: Timeline
     times: tuple[int, ...] = ()
