@@ -21,7 +21,8 @@ def cluster(arguments: argparse.Namespace, output: Output) -> bool:
         "mesh_shape": list(assignment.shape),
         "device_order": list(assignment.order),
         "uniform": assignment.is_uniform,
-        "axes": [_axis(a) for a in map(dataclasses.asdict, assignment.axes)],
+        # JSON knows no infinity: along a single device nothing is sent.
+        "axes": [dataclasses.asdict(a) if a.size > 1 else {"size": 1} for a in assignment.axes],
     }
     output.result(data, _text(found, assignment))
     return True
@@ -34,11 +35,6 @@ def _measured(output: Output) -> Cluster:
     with output.progress(pairs) as bar:
         bar.say(f"measuring {pairs} connections")
         return measure_cluster(on_pair=bar.advance)
-
-
-def _axis(axis: dict) -> dict:
-    # JSON knows no infinity: along a single device nothing is sent.
-    return axis if axis["size"] > 1 else {"size": 1}
 
 
 def _text(found: Cluster, assignment: Assignment) -> str:

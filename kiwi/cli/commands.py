@@ -11,7 +11,7 @@ from kiwi.api import PlannedFunction
 from kiwi.calls.constraints import constraints_of_text
 from kiwi.cli.output import Bar, Output
 from kiwi.errors import InvalidArgumentError
-from kiwi.loading import UserFunction, load, use_cpu_devices
+from kiwi.loading import load, use_cpu_devices
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
 from kiwi.options import split
@@ -38,8 +38,8 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
         given = (arguments.pin, arguments.forbid_replicated, arguments.on_host)
         if any(given):
             changes["constraints"] = constraints_of_text(*given)
-        planned = _planned(user, changes)
-        found = planned.plan(*user.args, **user.kwargs)
+        options = dataclasses.replace(user.options, **changes)
+        found = PlannedFunction(user.function, options).plan(*user.args, **user.kwargs)
     _write(found, arguments, output)
     output.result(document(found), str(found))
     return found.fits
@@ -58,10 +58,6 @@ def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of `kiwi.jit` that were given on the command line."""
     found, _ = split(vars(arguments))
     return {**found, "mesh": None} if "mesh_shape" in found else found
-
-
-def _planned(user: UserFunction, changes: dict[str, Any]) -> PlannedFunction:
-    return PlannedFunction(user.function, dataclasses.replace(user.options, **changes))
 
 
 def _write(found: Plan, arguments: argparse.Namespace, output: Output) -> None:

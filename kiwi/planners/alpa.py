@@ -31,7 +31,7 @@ from kiwi.problem.build import Fixed
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
-from kiwi.solver.remat import RematGraph, solve
+from kiwi.solver.remat import solve
 from kiwi.solver.remat.solve import DEFAULT_PLANNER
 from kiwi.xla.compilers import predicted_compiler
 
@@ -76,9 +76,11 @@ def rematerialised_first(units: UnitGraph, budget_bytes: int, settings: Settings
     """What a schedule for one device runs twice, under the budget of all devices together; raises
     `InfeasibleBudgetError` if there is no such schedule."""
     devices = settings.mesh.size
+    one = DeviceMesh.create((1,), settings.mesh.hardware)
+    rules = predicted_compiler(settings.verify, one.hardware).rules
     try:
         result = solve(
-            _unsharded_graph(units, settings),
+            remat_graph(units, one_device_strategies(units, one, rules), rules),
             devices * budget_bytes,
             DEFAULT_PLANNER,
             settings.time_limit_seconds / 2,
@@ -94,12 +96,6 @@ def rematerialised_first(units: UnitGraph, budget_bytes: int, settings: Settings
         ) from error
     runs = Counter(result.schedule.steps)
     return frozenset(u for u, n in runs.items() if n > 1)
-
-
-def _unsharded_graph(units: UnitGraph, settings: Settings) -> RematGraph:
-    one = DeviceMesh.create((1,), settings.mesh.hardware)
-    rules = predicted_compiler(settings.verify, one.hardware).rules
-    return remat_graph(units, one_device_strategies(units, one, rules), rules)
 
 
 def _primitives(units: UnitGraph, unit: Unit) -> set[str]:

@@ -77,7 +77,11 @@ def _argument_pins(
     for pattern in constraints.forbid_replicated:
         label = f"forbid_replicated[{pattern!r}]"
         positions = matched(pattern, paths, "forbid_replicated")
-        divisible = [k for k in positions if _is_divisible(call.shapes[k].shape, mesh)]
+        divisible = [
+            k
+            for k in positions
+            if any(s.axes_used for s in enumerate_shardings(call.shapes[k].shape, mesh))
+        ]
         if not divisible:
             raise ShardingConflictError(
                 f"forbid_replicated={pattern!r} matches {paths[positions[0]]} of shape "
@@ -87,10 +91,6 @@ def _argument_pins(
             )
         for k in divisible:
             yield arguments[k], Pin(label, forbids_replicas=True)
-
-
-def _is_divisible(shape: tuple[int, ...], mesh: DeviceMesh) -> bool:
-    return any(s.axes_used for s in enumerate_shardings(shape, mesh))
 
 
 def _hint_pins(traced: Traced, mesh: DeviceMesh, *, recomputes: bool) -> Iterator[tuple[int, Pin]]:

@@ -49,7 +49,9 @@ class PlanDifference:
         return not self.differences
 
     def __str__(self) -> str:
-        return _text(self)
+        text = table(("", "first", "second", "change"), [_total(*total) for total in self.totals])
+        said = "The plans decide the same." if self.same else _listing(self.differences)
+        return f"{text}\n\n{said}"
 
 
 def diff(first: Document, second: Document) -> PlanDifference:
@@ -100,7 +102,7 @@ def _entries(kind: str, first: Document, second: Document) -> Iterator[Differenc
         what = kind if len(known) == 2 else missing[pair.index(None)]
         a, b = ("" if entry is None else _entry_text(entry) for entry in pair)
         seconds = [sum((entry or {}).get("seconds", {}).values()) for entry in pair]
-        held = [0 if entry is None else _held_bytes(entry, peak) for entry in pair]
+        held = [0 if entry is None else held_bytes(entry, peak, with_copies=True) for entry in pair]
         changes = seconds[1] - seconds[0], held[1] - held[0]
         yield Difference(what, name, source, a, b, *changes)
 
@@ -119,16 +121,6 @@ def _entry_text(entry: Document) -> str:
     again = "" if entry["recompute_at"] is None else f", {residency_text(entry)}"
     kept = ", of a kept copy" if entry["kept_reads"] else ""
     return f"{reads}{kept} -> {results}{again}"
-
-
-def _held_bytes(entry: Document, time: int) -> int:
-    return held_bytes(entry, time) + held_bytes({"held": entry.get("copies", ())}, time)
-
-
-def _text(found: PlanDifference) -> str:
-    text = table(("", "first", "second", "change"), [_total(*total) for total in found.totals])
-    said = "The plans decide the same." if found.same else _listing(found.differences)
-    return f"{text}\n\n{said}"
 
 
 def _total(name: str, *values: float | None) -> tuple[str, ...]:

@@ -92,9 +92,10 @@ def residency_text(operator: Document) -> str:
     return f"recomputed before operator {operator['recompute_at']}"
 
 
-def held_bytes(entry: Document, time: int) -> int:
-    """What an argument or operator holds at a point of time, copies of operands left out."""
-    return bytes_at((Interval(*span) for span in entry["held"]), time)
+def held_bytes(entry: Document, time: int, *, with_copies: bool = False) -> int:
+    """What an argument or operator holds at a point of time, copies of operands left out or not."""
+    spans = (*entry["held"], *(entry.get("copies", ()) if with_copies else ()))
+    return bytes_at((Interval(*span) for span in spans), time)
 
 
 def _head(identity: str, operator: Document) -> str:

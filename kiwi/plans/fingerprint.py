@@ -55,7 +55,10 @@ class Fingerprint:
 def fingerprint(program: Program) -> Fingerprint:
     """The identity of a traced program."""
     lines = tuple(_line(program, equation) for equation in program.equations)
-    literals = tuple(_literals(equation) for equation in program.equations)
+    literals = tuple(
+        tuple(str(i.value) for i in equation.inputs if isinstance(i, Literal))
+        for equation in program.equations
+    )
     structure = hashlib.sha256()
     for value in (*program.arguments, *program.constants):
         structure.update(value_type(program, value).encode() + b"\n")
@@ -162,10 +165,6 @@ def _operand(program: Program, atom: int | Literal) -> str:
     if isinstance(atom, int):
         return f"%{atom}"
     return f"{_short(getattr(atom.value, 'dtype', type(atom.value).__name__))}[]"
-
-
-def _literals(equation: Equation) -> tuple[str, ...]:
-    return tuple(str(i.value) for i in equation.inputs if isinstance(i, Literal))
 
 
 def _canonical(value: Any) -> str:

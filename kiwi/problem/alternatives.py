@@ -41,7 +41,9 @@ def local_alternatives(
     that the plan keeps.
     """
     first = len(planning.sources)
-    peak_time = _peak_time(planning, solution)
+    chosen = zip(planning.problem.nodes, solution, strict=True)
+    held = (interval for node, option in chosen for interval in node.usage[option])
+    peak_time = int(np.argmax(curve_bytes(held, planning.problem.horizon)))
     costs = local_costs(planning, solution)
     for unit, options, lost in _lost_seconds(planning, restricted):
         costs[first + unit][options] += lost
@@ -91,12 +93,6 @@ def _without_copy(planning: PlanningProblem, copy: CopyNode, *, must_run_once: b
     return planning.unit_nodes[copy.unit].options_where(
         lambda s, r: s.reads[read] != target or (must_run_once and r.recomputes)
     )
-
-
-def _peak_time(planning: PlanningProblem, solution: Sequence[int]) -> int:
-    chosen = zip(planning.problem.nodes, solution, strict=True)
-    held = (interval for node, option in chosen for interval in node.usage[option])
-    return int(np.argmax(curve_bytes(held, planning.problem.horizon)))
 
 
 def _cheapest(

@@ -62,7 +62,7 @@ class UnitWork:
         hardware, table = mesh.hardware, mesh.table
         graph = units.graph
         values = graph.program.values
-        is_transfer = graph.program.equations[unit.root].is_transfer
+        border, is_transfer = units.border(unit), graph.program.equations[unit.root].is_transfer
         return cls(
             tuple(_seconds(units, index, hardware) for index in unit.equations),
             unit.rule.operator_factors,
@@ -75,8 +75,8 @@ class UnitWork:
             None if table is None or is_transfer else RecordedWork.of(units, unit, table),
             _workspace_bytes(units, unit),
             units.trips(unit),
-            units.border(unit),
-            _stacked(units, unit),
+            border,
+            graph.program.values[unit.outputs[0]].shape[0] if border == STACK else 1,
             is_transfer,
         )
 
@@ -118,12 +118,6 @@ def _workspace_bytes(units: UnitGraph, unit: Unit) -> int:
     if not units.graph.equations[unit.root].is_region:
         return 0
     return region_workspace_bytes(units.graph.program.equations[unit.root].jaxpr_eqn)
-
-
-def _stacked(units: UnitGraph, unit: Unit) -> int:
-    if units.border(unit) != STACK:
-        return 1
-    return units.graph.program.values[unit.outputs[0]].shape[0]
 
 
 def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:

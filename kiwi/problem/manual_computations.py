@@ -105,7 +105,9 @@ def _collectives(jaxpr: Any, mesh: DeviceMesh, repeated: int) -> Iterator[Collec
         if kind is None:
             continue
         sides = (eqn.invars, eqn.outvars)
-        size_bytes = max(sum(_size_bytes(v.aval) for v in side) for side in sides)
+        size_bytes = max(
+            sum(prod(v.aval.shape) * v.aval.dtype.itemsize for v in side) for side in sides
+        )
         once = collective(kind, mesh, _axes(eqn, mesh), size_bytes)
         if once.axes:
             yield replace(once, seconds=repeated * once.seconds)
@@ -115,7 +117,3 @@ def _axes(eqn: Any, mesh: DeviceMesh) -> tuple[int, ...]:
     names = eqn.params["axes"] if "axes" in eqn.params else eqn.params["axis_name"]
     names = names if isinstance(names, tuple | list) else (names,)
     return tuple(mesh.axis_names.index(name) for name in names if isinstance(name, str))
-
-
-def _size_bytes(aval: Any) -> int:
-    return prod(aval.shape) * aval.dtype.itemsize

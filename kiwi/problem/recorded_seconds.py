@@ -9,7 +9,7 @@ that it reads. Other calls' bytes are no traffic of their own. A unit without ca
 whose launch counts as well; recorded calls contain theirs.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -54,20 +54,20 @@ class RecordedWork:
         - `shards`: into how many pieces each sharded factor is cut.
         - `moved_bytes`: what the unit reads and writes on one device.
         """
-        calls = [self._call(call, shards) for call in self.calls]
-        called_bytes = sum(call.local_bytes(shards) for call in self.calls)
+        calls, called_bytes = [], 0
+        for call in self.calls:
+            size, flops = call.local_bytes(shards), call.local_flops(shards)
+            roofline = self.table.roofline(call.dtype, flops, size)
+            calls.append(self.table.operator(*call.known, call.local_shapes(shards), roofline))
+            called_bytes += size
         beyond = max(0, moved_bytes - called_bytes)
         if any(call.is_reduction for call in self.calls):
             longer = (called_bytes + beyond) / called_bytes
             calls, beyond = [Price(longer * p.seconds, p.provenance) for p in calls], 0
         prices = [*calls, *self._fused(shards, beyond)]
         launch = 0.0 if calls else self.table.hardware.kernel_launch_seconds
-        return Price(launch + sum(p.seconds for p in prices), _weakest(prices))
-
-    def _call(self, call: LibraryCall, shards: Mapping[int, int]) -> Price:
-        size, flops = call.local_bytes(shards), call.local_flops(shards)
-        roofline = self.table.roofline(call.dtype, flops, size)
-        return self.table.operator(*call.known, call.local_shapes(shards), roofline)
+        weakest = max((p.provenance for p in prices), key=list(Provenance).index)
+        return Price(launch + sum(p.seconds for p in prices), weakest)
 
     def _fused(self, shards: Mapping[int, int], moved_bytes: int) -> list[Price]:
         """Functions, and the traffic that is not of the calls."""
@@ -97,8 +97,3 @@ def _functions(units: UnitGraph, unit: Unit, position: int) -> list[_Function]:
     dtype = str(graph.program.values[equation.outputs[0]].dtype)
     factors = unit.rule.operator_factors[position]
     return [_Function(equation.name, dtype, int(flops), factors)]
-
-
-def _weakest(prices: Iterable[Price]) -> Provenance:
-    order = list(Provenance)
-    return max((p.provenance for p in prices), key=order.index)

@@ -41,7 +41,9 @@ def elementwise_points(units: UnitGraph) -> Iterator[Point]:
     for unit in units.units:
         for index in unit.equations:
             equation = program.equations[index]
-            dtypes = {str(program.values[o].dtype) for o in equation.outputs if _is_float(units, o)}
+            values = [program.values[o] for o in equation.outputs]
+            plain = (value.dtype for value in values if not value.is_extended)
+            dtypes = {str(d) for d in plain if jax.numpy.issubdtype(d, jax.numpy.floating)}
             for dtype in dtypes:
                 runs.setdefault((ARITHMETIC, dtype), None)
                 if equation.name in FUNCTIONS:
@@ -49,11 +51,6 @@ def elementwise_points(units: UnitGraph) -> Iterator[Point]:
     for (opcode, dtype), run in runs.items():
         for size in ELEMENTWISE_SIZES:
             yield elementwise_point(opcode, dtype, size, run)
-
-
-def _is_float(units: UnitGraph, value: int) -> bool:
-    info = units.graph.program.values[value]
-    return not info.is_extended and jax.numpy.issubdtype(info.dtype, jax.numpy.floating)
 
 
 def _repeatable(equation: Any) -> Callable[[Any], Any]:

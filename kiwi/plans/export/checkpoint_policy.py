@@ -98,7 +98,8 @@ def checkpoint_policy(
 def _saved_labels(execution: Execution, derived: Program) -> tuple[list[str], int]:
     """Labels of the equations of the loss to save, and how many values have none."""
     program = execution.units.graph.program
-    step = [e.index for e in program.equations if _is_forward(execution, e.index)]
+    phase_of = execution.units.graph.phase_of
+    step = [e.index for e in program.equations if phase_of(e.index) is Phase.FORWARD]
     derived_phases = phases(derived)
     loss = [e.index for e in derived.equations if derived_phases[e.index] is Phase.FORWARD]
     match = aligned(program, step, derived, loss)
@@ -116,10 +117,6 @@ def _saved_labels(execution: Execution, derived: Program) -> tuple[list[str], in
     found = (label_of(derived.equations[e].name_stack) for e in sorted(saved))
     unmatched = len(kept - match.keys())
     return list(dict.fromkeys(label for label in found if label is not None)), unmatched
-
-
-def _is_forward(execution: Execution, equation: int) -> bool:
-    return execution.units.graph.phase_of(equation) is Phase.FORWARD
 
 
 def kept_for_backward(execution: Execution) -> frozenset[int]:

@@ -77,7 +77,9 @@ def logical_rules(plan: PlanRecord, logical_axes: Any = None) -> LogicalRules:
     """
     names = _boxed_names(plan) if logical_axes is None else _given_names(plan, logical_axes)
     named = [
-        _Named(slash_path(path), tuple(logical), spec, _size_bytes(shape))
+        _Named(
+            slash_path(path), tuple(logical), spec, math.prod(shape.shape) * shape.dtype.itemsize
+        )
         for path, logical, spec, shape in zip(
             plan.trees.paths, names, plan.step.in_specs, plan.trees.shapes, strict=True
         )
@@ -106,10 +108,6 @@ class _Named:
     names: tuple[str | None, ...]
     planned: PartitionSpec
     size_bytes: int
-
-
-def _size_bytes(shape: jax.ShapeDtypeStruct) -> int:
-    return math.prod(shape.shape) * shape.dtype.itemsize
 
 
 def _most_bytes(named: Sequence[_Named]) -> dict[str, MeshAxes]:
