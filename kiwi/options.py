@@ -52,14 +52,6 @@ def _integers(text: str, complaint: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(complaint) from None
 
 
-def _names_of_text(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(","))
-
-
-def _target_of_text(text: str) -> str | None:
-    return None if text == "none" else text
-
-
 def _flag(name: str, help: str | None = None, **more: Any) -> dict[str, Flag]:
     return {"flag": Flag(name, help, **more)}
 
@@ -100,7 +92,9 @@ class TargetOptions:
     axis_names: Sequence[str] | None = field(
         default=None,
         metadata=_flag(
-            "--axis-names", "names of the mesh axes, e.g. data,model", parse=_names_of_text
+            "--axis-names",
+            "names of the mesh axes, e.g. data,model",
+            parse=lambda text: tuple(name.strip() for name in text.split(",")),
         ),
     )
 
@@ -193,7 +187,7 @@ class SearchOptions:
         metadata=_flag(
             "--verify",
             "compile check: auto, cpu, cuda, tpu, device or none ({default})",
-            parse=_target_of_text,
+            parse=lambda text: None if text == "none" else text,
         ),
     )
     respect_user_checkpoint: bool = False

@@ -107,7 +107,8 @@ class TensorSharding:
         from jax.sharding import PartitionSpec
 
         self._check_axes(axis_names)
-        return PartitionSpec(*(_spec_entry(axes, axis_names) for axes in self.dims))
+        names = (tuple(axis_names[axis] for axis in axes) for axes in self.dims)
+        return PartitionSpec(*(n if len(n) > 1 else next(iter(n), None) for n in names))
 
     @classmethod
     def from_partition_spec(
@@ -145,11 +146,6 @@ class TensorSharding:
                 f"{tuple(mesh_axes)} has {len(mesh_axes)} axes.",
                 cause="The sharding belongs to another mesh.",
             )
-
-
-def _spec_entry(axes: tuple[int, ...], axis_names: Sequence[str]) -> str | tuple[str, ...] | None:
-    names = tuple(axis_names[axis] for axis in axes)
-    return names if len(names) > 1 else next(iter(names), None)
 
 
 def _entry_axes(entry: object, spec: object, axis_names: Sequence[str]) -> tuple[int, ...]:

@@ -17,7 +17,6 @@ from kiwi.calls.signature import JitOptions, flatten_prefix
 from kiwi.codec import to_plain
 from kiwi.hlo.host_memory import HOST_MEMORY
 from kiwi.hlo.program import Literal, Program
-from kiwi.mesh import ProfileTable
 from kiwi.options import IN_FILES
 from kiwi.plans.breakdown import OperatorEntry
 from kiwi.plans.fingerprint import Fingerprint, fingerprint, identities, value_type
@@ -76,13 +75,15 @@ def _function(plan: PlanRecord, print_: Fingerprint, names: list[str]) -> Docume
 
 
 def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
+    table = plan.mesh.table
     found: Document = {
         "planner": plan.planner,
         "memory_budget_bytes": plan.memory_budget_bytes,
         "profile": plan.profile,
         "compiler": plan.execution.compiler.name,
-        "recorded": plan.mesh.table is not None,
-        "table": _table(plan.mesh.table),
+        "recorded": table is not None,
+        # Tables are long, and stay in their own files.
+        "table": table and {"loaded_from": table.loaded_from, "digest": table.digest},
         "open_loops": bool(plan.execution.units.graph.program.loops),
     }
     if plan.origin is not None:
@@ -91,13 +92,6 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
         if settings.constraints != Constraints():
             found["constraints"] = to_plain(settings.constraints, by)
     return found
-
-
-def _table(table: ProfileTable | None) -> Document | None:
-    """Where the table was, and its digest: tables are long, and stay in their own files."""
-    if table is None:
-        return None
-    return {"loaded_from": table.loaded_from, "digest": table.digest}
 
 
 def _arguments(plan: PlanRecord, by: cattrs.Converter) -> Document:

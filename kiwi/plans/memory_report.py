@@ -87,7 +87,9 @@ def memory_report(plan: PlanRecord) -> MemoryReport:
         )
     describe = _Describer(plan)
     memory = plan.compiled.memory
-    compiled = _compiled_by_owner(memory, plan.execution.units.graph.program.arguments)
+    arguments = plan.execution.units.graph.program.arguments
+    found = [(_owner(buffer, arguments), buffer.bytes) for buffer in memory.at_peak]
+    compiled = _sums([(("fragmentation", -1), memory.fragmentation_bytes), *found])
     predicted = predicted_by_owner(plan, plan.estimate.peak_unit)
     at_same_time = predicted_by_owner(plan, unit_at_peak(memory))
     return MemoryReport(
@@ -109,11 +111,6 @@ def unit_at_peak(memory: CompiledMemory) -> int:
 def predicted_by_owner(plan: PlanRecord, unit: int) -> dict[Owner, int]:
     """What the model holds while a unit runs, in bytes by owner."""
     return _sums(((b.kind, b.index), b.bytes) for b in plan.estimate.alive_at(unit))
-
-
-def _compiled_by_owner(memory: CompiledMemory, arguments: Sequence[int]) -> dict[Owner, int]:
-    found = [(_owner(buffer, arguments), buffer.bytes) for buffer in memory.at_peak]
-    return _sums([(("fragmentation", -1), memory.fragmentation_bytes), *found])
 
 
 def _sums(sizes: Iterable[tuple[Owner, int]]) -> dict[Owner, int]:

@@ -80,14 +80,7 @@ class Plan(PlanRecord):
         verify: str | None = None,
     ) -> "Plan":
         """The best plan in which an operator is done as told; see `kiwi.plans.what_if.what_if`."""
-        return what_if(
-            self,
-            operator,
-            sharding=sharding,
-            residency=residency,
-            time_limit_seconds=time_limit_seconds,
-            verify=verify,
-        )
+        return what_if(self, operator, sharding, residency, time_limit_seconds, verify)
 
     def partition_specs(self) -> PartitionSpecs:
         """The shardings for hand-written code; see `kiwi.plans.export.partition_specs`."""

@@ -18,11 +18,10 @@ from kiwi.problem.translation import follow
 def what_if(
     plan: PlanRecord,
     operator: int | str,
-    *,
-    sharding: "jax.sharding.PartitionSpec | None" = None,
-    residency: str | None = None,
-    time_limit_seconds: float | None = None,
-    verify: str | None = None,
+    sharding: jax.sharding.PartitionSpec | None,
+    residency: str | None,
+    time_limit_seconds: float | None,
+    verify: str | None,
 ) -> Any:
     """The best plan, a `kiwi.Plan`, in which one operator is done as told.
 

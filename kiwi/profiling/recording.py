@@ -156,14 +156,16 @@ def _hardware(bench: Bench) -> Hardware:
     device = bench.mesh.devices.flat[0]
     platform = "cpu" if bench.platform == "cpu" else "gpu"
     base = _nearest(str(device.device_kind), platform)
+    # Rates of other dtypes are related to that of float32 matmuls as the data sheet does.
     rate = matmul_flops_per_second(bench, "float32", _MATMUL_SIZE[platform])
+    scale = rate / base.peak_flops_per_second("float32")
     moved_bytes = STREAM_BYTES[-1]
     # Efficiencies are contained in what is measured.
     return replace(
         base,
         name=f"recorded-{str(device.device_kind).lower().replace(' ', '-')}",
         description=f"measured {device.device_kind}; links by data sheet where not measured",
-        flops_per_second=_rates(base, rate),
+        flops_per_second={d: r * scale for d, r in base.flops_per_second.items()},
         memory_bandwidth_bytes_per_second=moved_bytes
         / stream_point(moved_bytes).time(bench).seconds,
         memory_bytes=_memory_bytes(bench, base),
@@ -185,12 +187,6 @@ def _memory_bytes(bench: Bench, base: Hardware) -> int:
     if bench.platform != "cpu" or "SC_PHYS_PAGES" not in os.sysconf_names:
         return base.memory_bytes
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // bench.mesh.devices.size
-
-
-def _rates(base: Hardware, float32_rate: float) -> dict[str, float]:
-    """Rates of other dtypes, as the data sheet relates them to that of float32 matmuls."""
-    scale = float32_rate / base.peak_flops_per_second("float32")
-    return {dtype: rate * scale for dtype, rate in base.flops_per_second.items()}
 
 
 def _nearest(kind: str, platform: str) -> Hardware:

@@ -199,7 +199,10 @@ class _AxesOfGroups:
 
 
 def _buffer_bytes(kind: str, result_type: str, is_start: bool, line: str, device_count: int) -> int:
-    arrays = [_array_bytes(m) for m in _ARRAY.finditer(result_type)]
+    arrays = [
+        math.prod(integers(m["shape"])) * _item_bits(m["dtype"]) // 8
+        for m in _ARRAY.finditer(result_type)
+    ]
     if is_start and kind != "all-reduce":
         return _start_bytes(kind, arrays)
     if kind == "reduce-scatter":
@@ -215,10 +218,6 @@ def _start_bytes(kind: str, arrays: Sequence[int]) -> int:
         return max(arrays, default=0)
     half = len(arrays) // 2
     return sum(arrays[:half]) if kind == "reduce-scatter" else sum(arrays[half:])
-
-
-def _array_bytes(match: re.Match[str]) -> int:
-    return math.prod(integers(match["shape"])) * _item_bits(match["dtype"]) // 8
 
 
 def _item_bits(dtype: str) -> int:

@@ -96,9 +96,10 @@ def _tiled_parts(found: re.Match[str] | None, mesh: DeviceMesh) -> np.ndarray | 
     """Of each device, in the mesh's shape, the part that it has along each tile dimension."""
     if found is None:
         return None
-    tiles = integers(found["tiles"])
+    tiles, written = integers(found["tiles"]), found["devices"]
+    devices = iota(found).ravel() if written is None else np.array(integers(written))
     parts = np.empty((mesh.size, len(tiles)), int)
-    parts[_devices(found)] = np.indices(tiles).reshape(len(tiles), -1).T
+    parts[devices] = np.indices(tiles).reshape(len(tiles), -1).T
     return parts.reshape(*mesh.shape, len(tiles))
 
 
@@ -115,12 +116,6 @@ def _named_parts(found: re.Match[str], mesh: DeviceMesh) -> np.ndarray | None:
             along = along * part.size + part.of(position)
         parts.append(along)
     return np.stack(parts, axis=-1)
-
-
-def _devices(found: re.Match[str]) -> np.ndarray:
-    """The devices in row-major order of the tiles."""
-    written = found["devices"]
-    return iota(found).ravel() if written is None else np.array(integers(written))
 
 
 def _axes_of(part: np.ndarray, mesh: DeviceMesh) -> tuple[int, ...] | None:
