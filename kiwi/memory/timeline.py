@@ -60,7 +60,3 @@ class Timeline:
     def peak_time(self) -> int:
         """The first point of time at which the most is alive."""
         return self.curve_bytes.index(self.peak_bytes)
-
-    def at(self, time: int) -> tuple[Buffer, ...]:
-        """The buffers that are alive at a point of time."""
-        return tuple(b for b in self.buffers if b.start <= time < b.end)

@@ -6,13 +6,13 @@ of time to its `memory_bytes` there.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
 
 from kiwi.emit.execution import Execution
-from kiwi.memory.timeline import Buffer, bytes_at
+from kiwi.memory.timeline import Buffer
 from kiwi.mesh import TensorSharding
 from kiwi.plans.estimate_without_barriers import unfused_buffers
 from kiwi.problem.alternatives import Alternative, local_alternatives
@@ -88,14 +88,6 @@ class CostBreakdown:
             for kind, index, held in owned
             for i in held
         )
-
-    def alive_at(self, time: int) -> Iterator[tuple[SourceEntry | OperatorEntry, int]]:
-        """The entries that hold memory while unit `time` runs, with their bytes."""
-        for entry in (*self.sources, *self.operators):
-            copies = entry.copies if isinstance(entry, OperatorEntry) else ()
-            size = bytes_at((*entry.held, *copies), time)
-            if size:
-                yield entry, size
 
 
 def build_breakdown(solved: Solved, execution: Execution) -> CostBreakdown:

@@ -6,6 +6,7 @@ from jax.sharding import PartitionSpec
 import kiwi
 from examples import mlp
 from kiwi import errors
+from kiwi.memory.timeline import bytes_at
 from kiwi.plans.document import document
 from kiwi.plans.explain import pin
 from kiwi.plans.explain_text import explanation_text, find_in_document
@@ -47,7 +48,7 @@ def test_the_breakdown_sums_to_the_estimate(plan, tight):
         total = sum(entry.total_seconds for entry in found.breakdown.operators)
         assert total == pytest.approx(found.estimate.step_seconds)
         for time, size in enumerate(found.estimate.memory_bytes):
-            assert sum(b for _, b in found.breakdown.alive_at(time)) == size
+            assert bytes_at(found.breakdown.buffers, time) == size
 
 
 def test_a_solution_is_recovered_from_its_breakdown(plan, tight):

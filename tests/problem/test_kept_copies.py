@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import kiwi
 from benchmarks.programs.random_plans import run_random_plan
-from kiwi.memory.timeline import Buffer
+from kiwi.memory.timeline import Buffer, bytes_at
 from kiwi.plans.estimate import estimate_schedule
 from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
 from kiwi.problem.kept_copies import kept_copies
@@ -138,7 +138,7 @@ def test_the_breakdown_adds_up():
     breakdown, estimate = free_plan().breakdown, free_plan().estimate
     total = sum(entry.total_seconds for entry in breakdown.operators)
     assert total == pytest.approx(estimate.step_seconds)
-    at_peak = sum(size for _, size in breakdown.alive_at(estimate.peak_unit))
+    at_peak = bytes_at(breakdown.buffers, estimate.peak_unit)
     assert at_peak == estimate.memory_bytes[estimate.peak_unit]
     kept = [(entry.unit, read) for entry in breakdown.operators for read in entry.kept_reads]
     assert frozenset(kept) == free_plan().execution.kept_copies
