@@ -42,7 +42,8 @@ def trace_call(
     """Traces and lowers a call. Which results lie in host memory is known from the program, which
     is then traced again."""
     on_host = on_host or OnHost()
-    traced = functools.partial(_traced, call, keep_checkpoints, open_loops)
+    kept = {"keep_checkpoints": keep_checkpoints, "open_loops": open_loops}
+    traced = functools.partial(_traced, call, **kept)
     if on_host.results is not None:
         return traced(on_host.arguments, on_host.results)
     found = traced(frozenset(), frozenset())
@@ -50,13 +51,7 @@ def trace_call(
     return traced(on_host.arguments, results) if on_host.arguments or results else found
 
 
-def _traced(
-    call: Call,
-    keep_checkpoints: bool,
-    open_loops: bool,
-    on_host: frozenset[int],
-    to_host: frozenset[int],
-) -> Traced:
+def _traced(call: Call, on_host: frozenset[int], to_host: frozenset[int], **kept: bool) -> Traced:
     started = time.monotonic()
     out_tree: list[Any] = []
 
@@ -66,7 +61,7 @@ def _traced(
         return found
 
     moved = moving(flat, on_host, to_host)
-    program = trace(moved, call.shapes, keep_checkpoints=keep_checkpoints, open_loops=open_loops)
+    program = trace(moved, call.shapes, **kept)
     donated = frozenset(program.arguments[k] for k in call.donated)
     units = build_units(lower(program), donated)
     return Traced(call, out_tree[0], units, time.monotonic() - started)

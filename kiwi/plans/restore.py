@@ -31,7 +31,6 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.plan_codec import partition_spec, plan_converter
 from kiwi.solver import SolveResult, SolveStatus
 from kiwi.solver.schedule import Schedule
-from kiwi.xla.compiler import Compiler
 from kiwi.xla.compilers import named, of_platform
 from kiwi.xla.read.compiled_program import CompiledProgram
 
@@ -178,10 +177,12 @@ def _execution(
         None if r["sharding"] is None else from_plain(r["sharding"], TensorSharding, by)
         for r in saved["results"].values()
     )
+    # Earlier files priced moves by the profile's platform.
+    compiler = saved["options"].get("compiler")
     return Execution(
         units,
         mesh,
-        _compiler(saved, mesh),
+        of_platform(mesh.hardware.platform) if compiler is None else named(compiler),
         Schedule(tuple(saved["schedule"])),
         tuple(layouts[a] for a in units.graph.program.arguments),
         results,
@@ -190,12 +191,6 @@ def _execution(
         frozenset((entry.unit, read) for entry in breakdown.operators for read in entry.kept_reads),
         frozenset(saved["tied_steps"]) if "tied_steps" in saved else None,
     )
-
-
-def _compiler(saved: Document, mesh: DeviceMesh) -> Compiler:
-    """The compiler that was planned for; earlier files priced moves by the profile's platform."""
-    name = saved["options"].get("compiler")
-    return of_platform(mesh.hardware.platform) if name is None else named(name)
 
 
 def breakdown_of(saved: Document, units: UnitGraph) -> CostBreakdown:

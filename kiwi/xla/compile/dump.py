@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from kiwi.errors import CompileCheckError
-from kiwi.xla.read.protos import parse_hlo
+from kiwi.xla.read.protos import parse
 
 _LOOK_AGAIN_SECONDS = 0.02
 
@@ -70,7 +70,7 @@ def _read(folder: str, program: str) -> Dump | None:
     if len(messages) != 1 or len(texts) != 1:
         return None
     try:
-        hlo = parse_hlo(messages[0].read_bytes())
+        hlo = parse("Hlo", messages[0].read_bytes())
     except DecodeError:
         return None
     if not hlo.buffer_assignment:

@@ -18,7 +18,7 @@ from kiwi.memory.timeline import curve_bytes
 from kiwi.solver import Interval
 from kiwi.xla.read.heap_trace import traced_lives
 from kiwi.xla.read.name_scopes import Scope, scope_of
-from kiwi.xla.read.protos import parse_buffer_assignment, parse_module
+from kiwi.xla.read.protos import parse
 
 _FORWARDS = frozenset({"tuple", "get-tuple-element", "opt-barrier", "bitcast", "while"})
 """Instructions whose results are their operands, under another name."""
@@ -95,8 +95,8 @@ def read_memory(
     module: bytes, assignment: bytes, other_memories: Mapping[int, str] = HOST_ONLY
 ) -> CompiledMemory:
     """Reads a serialised `HloModuleProto` and `BufferAssignmentProto`."""
-    program = _Program(parse_module(module))
-    buffers = _on_device(parse_buffer_assignment(assignment), other_memories)
+    program = _Program(parse("Module", module))
+    buffers = _on_device(parse("BufferAssignment", assignment), other_memories)
     temporaries, always = _places(program, buffers)
     lives = (Interval(b.start, b.end, b.bytes) for b in temporaries)
     curve = curve_bytes(lives, len(program.order)) + sum(b.bytes for b in always)
@@ -115,7 +115,7 @@ def read_memory(
 def read_elsewhere(assignment: bytes, other_memories: Mapping[int, str]) -> dict[str, int]:
     """By name, the bytes in other memories than the device's."""
     found: dict[str, int] = {}
-    for allocation in parse_buffer_assignment(assignment).buffer_allocations:
+    for allocation in parse("BufferAssignment", assignment).buffer_allocations:
         if allocation.color in other_memories and not allocation.is_thread_local:
             name = other_memories[allocation.color]
             found[name] = found.get(name, 0) + allocation.size
@@ -124,7 +124,7 @@ def read_elsewhere(assignment: bytes, other_memories: Mapping[int, str]) -> dict
 
 def read_sizes(assignment: bytes, other_memories: Mapping[int, str] = HOST_ONLY) -> BufferSizes:
     """Reads a serialised `BufferAssignmentProto`."""
-    buffers = _on_device(parse_buffer_assignment(assignment), other_memories)
+    buffers = _on_device(parse("BufferAssignment", assignment), other_memories)
     allocations = buffers.buffer_allocations
     arguments = [a for a in allocations if a.is_entry_computation_parameter]
     return BufferSizes(

@@ -70,22 +70,8 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
 }
 
 
-def parse_hlo(serialised: bytes) -> Any:
-    """An `HloProto`: module and buffer assignment, each as bytes."""
-    return _parse("Hlo", serialised)
-
-
-def parse_module(serialised: bytes) -> Any:
-    """An `HloModuleProto`."""
-    return _parse("Module", serialised)
-
-
-def parse_buffer_assignment(serialised: bytes) -> Any:
-    """A `BufferAssignmentProto`."""
-    return _parse("BufferAssignment", serialised)
-
-
-def _parse(name: str, serialised: bytes) -> Any:
+def parse(name: str, serialised: bytes) -> Any:
+    """A message of `_MESSAGES`; "Hlo", "Module" and "BufferAssignment" are what XLA reports."""
     message = message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"kiwi.xla.{name}"))()
     message.ParseFromString(serialised)
     return message
