@@ -23,7 +23,7 @@ from kiwi.hlo.units import UnitGraph
 from kiwi.memory.heap import split
 from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs
 from kiwi.memory.order_search import MovingBuffer, Steps, better_order, needed_bytes
-from kiwi.memory.residency import Residency, UnitResidency, last_use, with_life
+from kiwi.memory.residency import Residency, last_use, with_life
 from kiwi.memory.timeline import Buffer
 from kiwi.problem.build import KeptCopies, PlanningProblem, UnitNode
 from kiwi.problem.solved import Solved
@@ -78,13 +78,15 @@ class Ordered:
         before = self.planning.units
         units = tuple(replace(before.units[u], index=k) for k, u in enumerate(order))
         graph = UnitGraph(before.graph, units, before.donated_arguments, before.aliased_results)
-        residencies = _reordered_residencies(self.planning, graph, place)
-        nodes = tuple(
-            UnitNode(k, self.planning.unit_nodes[order[k]].strategies, residency)
-            for k, residency in enumerate(residencies)
-        )
+        again = {place[u]: place[at] for u, at in _recomputed_at(self.planning).items()}
+        nodes = []
+        for unit, times in zip(units, _readings(graph, again), strict=True):
+            end = max((last_use(graph, unit), *times))
+            life = with_life(graph, unit, [Residency(again.get(unit.index), end)])
+            strategies = self.planning.unit_nodes[order[unit.index]].strategies
+            nodes.append(UnitNode(unit.index, strategies, life))
         kept = frozenset((place[unit], read) for unit, read in self.kept)
-        planning = replace(self.planning, units=graph, unit_nodes=nodes, copies=())
+        planning = replace(self.planning, units=graph, unit_nodes=tuple(nodes), copies=())
         none = (0,) * (len(planning.sources) + len(nodes))
         return Ordered(planning.restricted(none, kept), kept)
 
@@ -107,17 +109,6 @@ def reformulated(
     same = Choices.of(chosen.problem, chosen.solution).solution_of(found)
     # Behind other units another strategy may beat the plan's.
     return (chosen.problem, tuple(chosen.solution)) if same is None else (found, same)
-
-
-def _reordered_residencies(
-    before: PlanningProblem, graph: UnitGraph, place: Mapping[int, int]
-) -> Iterator[UnitResidency]:
-    """The only residency of each unit of `graph`; `place` of the units of `before`."""
-    again = {place[unit]: place[at] for unit, at in _recomputed_at(before).items()}
-    read_at = _readings(graph, again)
-    for unit in graph.units:
-        end = max((last_use(graph, unit), *read_at[unit.index]))
-        yield with_life(graph, unit, [Residency(again.get(unit.index), end)])
 
 
 def _recomputed_at(planning: PlanningProblem) -> dict[int, int]:

@@ -59,16 +59,11 @@ def diff(first: Document, second: Document) -> PlanDifference:
     found = [*_options(first, second)]
     for kind in ("argument", "operator"):
         found += _entries(kind, first, second)
-    return PlanDifference(_totals(first, second), tuple(found))
-
-
-def _totals(
-    first: Document, second: Document
-) -> tuple[tuple[str, float | None, float | None], ...]:
     names = ("step_seconds", *(f"{part}_seconds" for part in PARTS), "peak_bytes")
     rows = [(name, first["estimate"][name], second["estimate"][name]) for name in names]
     checked = [(d.get("checks") or {}).get("peak_bytes") for d in (first, second)]
-    return (*rows, ("compiled_peak_bytes", checked[0], checked[1]))
+    totals = (*rows, ("compiled_peak_bytes", checked[0], checked[1]))
+    return PlanDifference(totals, tuple(found))
 
 
 def _options(first: Document, second: Document) -> Iterator[Difference]:
