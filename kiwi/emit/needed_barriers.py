@@ -27,9 +27,6 @@ from kiwi.hlo.units import UnitGraph
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, ScheduledUnit
 from kiwi.mesh import TensorSharding
 
-LARGE_BYTES = 2**20
-"""Constants of at least this size are expanded in the step that reads them."""
-
 
 def large_constants(graph: UnitGraph, unit: Unit) -> tuple[int, ...]:
     """The equations that expand a scalar to a large constant, which the unit's root reads.
@@ -37,16 +34,9 @@ def large_constants(graph: UnitGraph, unit: Unit) -> tuple[int, ...]:
     The zeros that a scatter adds to are as large as the gradient of an embedding. XLA:GPU even
     allocates the zeros of max pooling's gradient twice, with those of a relu.
     """
-    program = graph.graph.program
     if is_map(graph.graph, unit.root):
         return ()
-    equations = ((index, program.equations[index]) for index in unit.equations)
-    return tuple(
-        index
-        for index, equation in equations
-        if equation.expanded is not None
-        and program.values[equation.outputs[0]].size_bytes >= LARGE_BYTES
-    )
+    return tuple(filter(graph.graph.program.is_large_constant, unit.equations))
 
 
 class RecomputedGroup:

@@ -29,6 +29,10 @@ from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop
 MAX_POOLING_GRADIENT = "select_and_scatter_add"
 
 
+LARGE_BYTES = 2**20
+"""Constants of at least this size are expanded in the step of a plan that reads them."""
+
+
 @dataclass(frozen=True)
 class Literal:
     """A constant scalar written into an equation."""
@@ -245,6 +249,13 @@ class Program:
     def trips(self, loop: int | None) -> int:
         """How often the body of a loop runs in a step; once for None."""
         return prod(self.loops[k].length for k in self.loops_around(loop))
+
+    def is_large_constant(self, equation: int) -> bool:
+        """Whether an equation expands a scalar to `LARGE_BYTES` or more."""
+        found = self.equations[equation]
+        if found.expanded is None:
+            return False
+        return self.values[found.outputs[0]].size_bytes >= LARGE_BYTES
 
     def loop_of(self, value: int) -> int | None:
         """The loop whose iterations each have a value of their own of this kind."""

@@ -5,9 +5,9 @@ what a plan needs as compiled, and may put the same computations *in another ord
 
 1. A plan is proposed under a limit, at first the budget. Where there is none, the proposer may
    name another limit.
-2. It is compiled. Without a compiler the estimate stands in: its peak counts as if compiled. It is
-   compiled with few barriers first, and with more while it is over the budget
-   (`kiwi.planners.barrier_levels`).
+2. It is compiled, with few barriers first, and with more while it is over the budget
+   (`kiwi.planners.barrier_levels`). Without a compiler the estimate stands in, with a barrier at
+   every step: its peak counts as if compiled.
 3. If the plan is over the budget, other orders of its computations may fit: orders that need
    equally much memory compile to peaks some per cent apart, and take no time of the step, which a
    lower limit does. They are compiled at once, or only where the next plan is slower or there is
@@ -189,7 +189,12 @@ class ClosedLoop(Generic[P]):
         return tried
 
     def _with_fewest_barriers(self, proposal: P) -> P:
-        """The proposal with the first barriers with which it fits, or with the nearest."""
+        """The proposal with the first barriers with which it fits, or with the nearest.
+
+        Without a compiler nothing shows that fewer barriers than one at every step will do.
+        """
+        if self._tools.compile is None:
+            return self._compiled(proposal)
         plan, nearest = with_needed_barriers(proposal.plan), None
         for _ in range(1 + MOST_TRIALS):
             if plan is None:

@@ -30,8 +30,9 @@ class CpuRules(Rules):
 
     def held_from_start(self, units: UnitGraph, unit: Unit, result_bytes: int) -> Intervals:
         """Also the indices that max pooling's gradient reduces, and the zeros that a scatter adds
-        to, whose place the result takes: constants that depend on nothing (`benchmarks/fidelity`,
-        convnet and lstm, jax 0.10.2). A result of the function has its place from the start anyway.
+        to, whose place the result takes, unless a plan expands them in the step itself: constants
+        that depend on nothing (`benchmarks/fidelity`, convnet and lstm, jax 0.10.2). A result of
+        the function has its place from the start anyway.
         """
         name = units.graph.program.equations[unit.root].name
         if name == MAX_POOLING_GRADIENT:
@@ -56,11 +57,13 @@ class CpuRules(Rules):
 
 
 def _adds_to_constants(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a scatter outside of loops writes a temporary, and starts from a constant."""
+    """Whether a scatter outside of loops writes a temporary, and starts from a small constant."""
     program = units.graph.program
     start = program.equations[unit.root].inputs[0]
     producer = program.values[start].producer if isinstance(start, int) else None
     if producer is None or producer not in unit.equations or program.equations[producer].reads:
+        return False
+    if program.is_large_constant(producer):
         return False
     fresh = program.result_values - set(units.aliased_results)
     return unit.loop is None and unit.index > 0 and fresh.isdisjoint(unit.outputs)

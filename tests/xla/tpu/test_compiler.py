@@ -67,7 +67,7 @@ def test_without_libtpu_or_a_tpu_it_says_what_to_do(monkeypatch: pytest.MonkeyPa
 @needs_compiler
 def test_a_program_beyond_the_chip_is_read_and_the_compilers_own_recomputation_is_seen():
     """The compiler refuses it, and has assigned its buffers by then."""
-    config = mlp.MlpConfig(layers=6, width=4096, batch=131072)
+    config = mlp.MlpConfig(layers=6, width=4096, batch=262144)
     state, batch = mlp.abstract_state(config), mlp.abstract_batch(config)
     found = kiwi.plan(
         mlp.make_train_step(config),
