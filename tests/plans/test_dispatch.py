@@ -10,6 +10,7 @@ import pytest
 import kiwi
 from kiwi.calls.signature import Arguments
 from kiwi.errors import InvalidArgumentError
+from kiwi.planners.barrier_levels import with_needed_barriers
 from tests.helpers.loops import layers
 
 
@@ -60,8 +61,10 @@ def test_it_runs_the_step_for_the_attached_compiler():
     """A plan made for another compiler is emitted with the barriers that the attached one needs."""
     loop = layers()
     function = kiwi.jit(loop.step, mesh_shape=(2, 4), verify=None, profile="h100-sxm")
+    plan = with_needed_barriers(function.plan(*loop.args))
+    assert plan is not None
+    function._plans = dict.fromkeys(function._plans, plan)
     function(*loop.args)
-    plan = function.plan(*loop.args)
     (dispatched,) = function._dispatched.values()
     mesh, arguments = plan.mesh.jax_mesh(), plan.trees.shapes
     programs = (
