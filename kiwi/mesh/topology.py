@@ -72,7 +72,7 @@ class Topology:
             raise InvalidMeshError(
                 f"{devices} devices are not whole chips of {slices} slices.",
                 cause=f"A chip of {wiring.generation} is {wiring.devices_per_chip} devices.",
-                suggestion="Another mesh_shape, or num_slices.",
+                suggestion="Another mesh_shape.",
             )
         grid = min(_grids(chips, wiring.dimensions), key=lambda extents: extents[::-1])
         # Hosts lie in the first two dimensions.

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import jax
 
 from kiwi.mesh import DeviceMesh, Hardware
+from kiwi.xla.compile.dump import dump_options, dumped
 from kiwi.xla.compile.worker import process_ahead
 from kiwi.xla.read.buffer_assignment import HOST_ONLY
-from kiwi.xla.read.compiled_program import CompiledProgram, read_compiled
+from kiwi.xla.read.compiled_program import CompiledProgram, read_compiled, read_dump
 from kiwi.xla.rules.base import Rules
-from kiwi.xla.step import Step
+from kiwi.xla.step import ExportedStep, Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +31,7 @@ class Compiler(ABC):
     - `has_host_memory`: whether it tells host memory from device memory.
     - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
     - `schedules_for_memory`: whether its own scheduler keeps memory low, so that plans begin with
-      the barriers that they need. XLA:CPU runs a step breadth first where it has collectives.
+      the barriers that they need. XLA:CPU's needs more memory in its own order.
     """
 
     name: str
@@ -41,6 +42,17 @@ class Compiler(ABC):
     has_host_memory: bool = True
     other_memories: Mapping[int, str] = field(default_factory=lambda: HOST_ONLY)
     schedules_for_memory: bool = True
+
+    def compiled_to_buffers(
+        self, step: ExportedStep, devices: Sequence[Any], folder: str, dump: str
+    ) -> CompiledProgram:
+        """The program for a check, read from the files `dump` in `folder` before code is
+        generated."""
+        told = {**self.check_options, **dump_options(folder)}
+        started = time.monotonic()
+        found = dumped(lambda: step.compile(devices, told), folder, dump)
+        seconds = time.monotonic() - started
+        return read_dump(found, step.mesh, self.name, seconds, self.other_memories)
 
     @abstractmethod
     def compile(self, step: Step) -> CompiledProgram:

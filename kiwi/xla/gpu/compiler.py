@@ -4,7 +4,6 @@ The wheels jax-cuda12-plugin and jax-cuda12-pjrt (the extra `aot-cuda`; no other
 NVIDIA's) compile for devices that are described to them, see `kiwi.xla.gpu.target_config`.
 """
 
-import time
 from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
@@ -14,13 +13,12 @@ import jax
 from kiwi.codec import from_plain, to_plain
 from kiwi.errors import CompilerUnavailableError, KiwiError
 from kiwi.mesh import Hardware
-from kiwi.xla.compile.dump import dump_options, dumped
 from kiwi.xla.compile.worker import answer_elsewhere
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.gpu.options import GPU_CHECK_OPTIONS, GPU_COMPILER_OPTIONS
 from kiwi.xla.gpu.rules import GpuRules
 from kiwi.xla.gpu.target_config import target_config
-from kiwi.xla.read.compiled_program import CompiledProgram, read_dump
+from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import ExportedStep, Step
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
@@ -55,10 +53,7 @@ GPU = GpuCompiler("cuda", ("gpu", "cuda"), GPU_COMPILER_OPTIONS, GPU_CHECK_OPTIO
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
     devices = compile_only_devices(options["target_config"], step.mesh.size)
-    told = {**GPU.check_options, **dump_options(folder)}
-    started = time.monotonic()
-    dump = dumped(lambda: step.compile(devices, told), folder, "gpu_after_optimizations")
-    return to_plain(read_dump(dump, step.mesh, GPU.name, time.monotonic() - started))
+    return to_plain(GPU.compiled_to_buffers(step, devices, folder, "gpu_after_optimizations"))
 
 
 def check_plugin() -> None:

@@ -5,7 +5,6 @@ seconds, and would generate code for minutes.
 """
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from math import prod
@@ -15,10 +14,9 @@ from kiwi.codec import from_plain, to_plain
 from kiwi.errors import CompilerUnavailableError
 from kiwi.mesh import Hardware
 from kiwi.mesh.topology import Interconnect, Topology
-from kiwi.xla.compile.dump import dump_options, dumped
 from kiwi.xla.compile.worker import answer_elsewhere
 from kiwi.xla.compiler import Compiler
-from kiwi.xla.read.compiled_program import CompiledProgram, read_dump
+from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import ExportedStep, Step
 from kiwi.xla.tpu.options import TPU_CHECK_OPTIONS, TPU_COMPILER_OPTIONS
 from kiwi.xla.tpu.rules import TpuRules
@@ -76,11 +74,7 @@ def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) 
     wiring = from_plain(options["interconnect"], Interconnect)
     devices = compile_only_devices(wiring, from_plain(options["topology"], Topology))
     ordered = [devices[k] for k in options["order"]]
-    told = {**TPU.check_options, **dump_options(folder)}
-    started = time.monotonic()
-    dump = dumped(lambda: step.compile(ordered, told), folder, "after_optimizations")
-    seconds = time.monotonic() - started
-    return to_plain(read_dump(dump, step.mesh, TPU.name, seconds, TPU.other_memories))
+    return to_plain(TPU.compiled_to_buffers(step, ordered, folder, "after_optimizations"))
 
 
 def compile_only_devices(wiring: Interconnect, topology: Topology) -> Sequence[Any]:
