@@ -6,9 +6,9 @@ import jax
 
 from benchmarks.resharding.compiled import Target, Uses, agree
 from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
-from kiwi.hlo.units import build_units
 from kiwi.mesh import DeviceMesh
 from kiwi.problem.strategies import ShardingStrategy, enumerate_strategies
 from kiwi.xla.read.collectives import CollectiveUse, by_kind

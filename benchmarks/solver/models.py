@@ -136,9 +136,9 @@ def _training_step(layers: int) -> tuple[Callable[..., list[Any]], list[Any], in
 def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
     """Plans `layers` layers; a budget of 0 means no limit, and the row's `budget_bytes` is then
     the peak of the plan that was found."""
+    from kiwi.hlo.grouping import build_units
     from kiwi.hlo.lowering import lower
     from kiwi.hlo.tracing import trace
-    from kiwi.hlo.units import build_units
     from kiwi.mesh import DeviceMesh, hardware
     from kiwi.problem.build import Fixed, build_problem
     from kiwi.solver import evaluate, solve, warm_up
@@ -192,9 +192,9 @@ def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
 
 def model_problem(layers: int, mesh_shape: tuple[int, ...]) -> "Problem":
     """The problem of `layers` layers on a mesh, without a limit."""
+    from kiwi.hlo.grouping import build_units
     from kiwi.hlo.lowering import lower
     from kiwi.hlo.tracing import trace
-    from kiwi.hlo.units import build_units
     from kiwi.mesh import DeviceMesh, hardware
     from kiwi.strategy.build import Fixed, build_problem
 

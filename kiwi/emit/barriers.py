@@ -53,7 +53,7 @@ from kiwi.emit.needed_barriers import (
 )
 from kiwi.hlo.in_place import is_of_library, overwritable, overwritable_by_operand
 from kiwi.hlo.loops import CARRY, RESULT, SLICE
-from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import Unit
 from kiwi.memory.live_ranges import temporaries
 from kiwi.memory.loop_bodies import LoopBody, ScheduledUnit, dataflow, loop_bodies
 from kiwi.mesh import TensorSharding

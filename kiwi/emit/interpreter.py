@@ -19,7 +19,7 @@ from kiwi.emit.needed_barriers import large_constants
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK, Carry, Loop
 from kiwi.hlo.program import Literal
-from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import Unit
 from kiwi.memory.loop_bodies import LoopBody, ScheduledUnit
 from kiwi.mesh import TensorSharding
 from kiwi.xla.read.name_scopes import RESHARD_SCOPE, scope_name
@@ -167,7 +167,7 @@ class Interpreter:
         listed = [v for v in stacked if self._program.values[v].is_extended]
 
         def iterate(state: Any, index: Any) -> Any:
-            interpreter = Interpreter(self._context, body, self, (*self._indices, index))
+            interpreter = type(self)(self._context, body, self, (*self._indices, index))
             interpreter.env.update(zip((c.current for c in carries), state[0], strict=True))
             interpreter.run()
             buffers = [

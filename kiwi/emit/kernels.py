@@ -13,7 +13,7 @@ import jax
 from kiwi.emit.context import Context
 from kiwi.hlo.kernels import Factors
 from kiwi.hlo.program import Equation
-from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import Unit
 from kiwi.mesh import TensorSharding
 
 

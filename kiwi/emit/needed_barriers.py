@@ -22,8 +22,7 @@ from collections.abc import Iterator, Sequence
 from kiwi.emit.execution import Execution
 from kiwi.hlo.fusion import is_map
 from kiwi.hlo.loops import SLICE, STACK
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, ScheduledUnit
 from kiwi.mesh import TensorSharding
 

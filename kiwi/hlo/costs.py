@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import prod
 
-from kiwi.hlo.rule import ShardingRule, factor_product
+from kiwi.hlo.rule import ShardingRule
 
 FREE_OPCODES = frozenset(
     {
@@ -42,7 +42,7 @@ def operator_flops(
     if opcode in FREE_OPCODES:
         return 0.0
     if opcode in ("dot_general", "dot"):
-        return 2.0 * factor_product(rule)
+        return 2.0 * prod(rule.factor_sizes)
     if opcode == "convolution":
         return _convolution_flops(rule, operand_shapes[1], result_shapes[0])
     largest = max((prod(s) for s in (*operand_shapes, *result_shapes)), default=0)

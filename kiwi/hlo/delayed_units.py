@@ -6,29 +6,20 @@ Kiwi's barriers allow it: a barrier ties a unit to its operands, not to a point 
 """
 
 import math
-from collections.abc import Mapping, Sequence
 
-from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.host_memory import FETCH
 from kiwi.hlo.in_place import overwritable
-from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import Unit, UnitGraph
 
 
-def delay_to_first_reader(
-    graph: HloGraph, units: Sequence[Unit], aliased: Mapping[int, int]
-) -> list[Unit]:
+def delay_to_first_reader(graph: UnitGraph) -> list[Unit]:
     """Moves each unit that extends no live range of an operand to just before its first reader.
 
     So the peak does not rise. No unit leaves its loop or its phase: to compute a forward result in
     the backward pass is recomputation, which the plan decides. Units with effects do not move.
-
-    **Arguments:**
-
-    - `units`: in execution order.
-    - `aliased`: result value → the donated argument whose buffer it takes over.
     """
-    order = _Order(graph, units, aliased)
-    for place in reversed(range(len(units))):
+    order = _Order(graph)
+    for place in reversed(range(len(graph.units))):
         order.delay(place)
     return order.units
 
@@ -36,17 +27,11 @@ def delay_to_first_reader(
 class _Order:
     """An order of units that is made from the last unit to the first."""
 
-    def __init__(self, graph: HloGraph, units: Sequence[Unit], aliased: Mapping[int, int]) -> None:
-        self.units = list(units)
-        self._graph = graph
-        self._places = {unit.root: place for place, unit in enumerate(units)}
-        self._aliased = aliased
-        self._replaced = {argument: result for result, argument in aliased.items()}
-        self._producers = {value: unit for unit in units for value in unit.outputs}
-        self._readers: dict[int, list[Unit]] = {}
-        for unit in units:
-            for value in unit.reads:
-                self._readers.setdefault(value, []).append(unit)
+    def __init__(self, graph: UnitGraph) -> None:
+        self.units = list(graph.units)
+        self._graph, self._program = graph, graph.graph.program
+        self._places = list(range(len(graph.units)))
+        self._replaced = {argument: result for result, argument in graph.aliased_results.items()}
 
     def delay(self, place: int) -> None:
         """Moves the unit at a place to its first reader, if its operands live that long anyway."""
@@ -58,11 +43,10 @@ class _Order:
             self._move(place, target - 1)
 
     def _may_move(self, unit: Unit) -> bool:
-        program = self._graph.program
-        equations = [program.equations[index] for index in unit.equations]
+        equations = [self._program.equations[index] for index in unit.equations]
         if any(e.is_border or e.is_transfer or e.has_effects for e in equations):
             return False
-        return self._aliased.keys().isdisjoint(unit.outputs)
+        return self._graph.aliased_results.keys().isdisjoint(unit.outputs)
 
     def _place_of_first_reader(self, unit: Unit) -> int | None:
         """The place of the first reader, or of the chain of neighbours that ends with it.
@@ -70,13 +54,13 @@ class _Order:
         A chain is made of fetches for the next unit, and of values that the next unit overwrites.
         None where the reader is of another phase or loop.
         """
-        readers = [r for value in unit.outputs for r in self._readers.get(value, ())]
-        if not readers:
+        readers = (r for value in unit.outputs for r in self._graph.readers.get(value, ()))
+        place = min((self._places[reader] for reader in readers), default=None)
+        if place is None:
             return None
-        first = min(readers, key=self._place)
+        first = self.units[place]
         if (first.phase, first.loop) != (unit.phase, unit.loop):
             return None
-        place = self._place(first)
         while self.units[place - 1] is not unit and self._belongs(place):
             place -= 1
         return place
@@ -84,10 +68,10 @@ class _Order:
     def _belongs(self, place: int) -> bool:
         """Whether the unit at a place reads the fetch in front of it, or overwrites its result."""
         unit, reader = self.units[place - 1], self.units[place]
-        if self._graph.program.equations[unit.root].name == FETCH:
+        if self._program.equations[unit.root].name == FETCH:
             return True
         return any(
-            value in overwritable(self._graph, reader) and self._last_use(value) == place
+            value in overwritable(self._graph.graph, reader) and self._last_use(value) == place
             for value in unit.outputs
         )
 
@@ -95,24 +79,20 @@ class _Order:
         """Whether a value's live range reaches a place even if the unit does not move there."""
         result = self._replaced.get(value)
         if result is not None:
-            return self._place(self._producers[result]) >= place
+            return self._places[self._graph.producer[result]] >= place
         return self._last_use(value) >= place
 
     def _last_use(self, value: int) -> float:
         """The place of a value's last reader; infinite where the value lives on after it."""
-        producer = self._producers.get(value)
-        readers = self._readers[value]
-        program = self._graph.program
+        producer, readers = self._graph.producer.get(value), self._graph.readers[value]
+        program, units = self._program, self._graph.units
         if producer is None or value in program.result_values or value in program.next_values:
             return math.inf
-        if any(producer.loop != reader.loop for reader in readers):
+        if any(units[producer].loop != units[reader].loop for reader in readers):
             return math.inf
-        return max(self._place(reader) for reader in readers)
-
-    def _place(self, unit: Unit) -> int:
-        return self._places[unit.root]
+        return max(self._places[reader] for reader in readers)
 
     def _move(self, start: int, end: int) -> None:
         self.units.insert(end, self.units.pop(start))
         for place in range(start, end + 1):
-            self._places[self.units[place].root] = place
+            self._places[self.units[place].index] = place

@@ -119,7 +119,7 @@ def _has_one_reader(
     graph: HloGraph, index: int, is_materialised: list[bool], results: frozenset[int]
 ) -> bool:
     """Whether a single kernel reads a costly elementwise result that several equations read."""
-    if not is_map(graph, index) or not opcodes(graph, index) & _WORTH_KEEPING:
+    if not is_map(graph, index) or not graph.opcodes[index] & _WORTH_KEEPING:
         return False
     program, loop = graph.program, graph.program.equations[index].loop
     (output,) = program.equations[index].outputs
@@ -145,7 +145,7 @@ def _has_epilogue(
 ) -> bool:
     program = graph.program
     outputs = program.equations[index].outputs
-    if not opcodes(graph, index) & _TAKES_EPILOGUE or len(outputs) != 1 or outputs[0] in results:
+    if not graph.opcodes[index] & _TAKES_EPILOGUE or len(outputs) != 1 or outputs[0] in results:
         return False
     readers = program.readers[outputs[0]]
     if len(readers) != 1 or not is_materialised[readers[0]] or not is_map(graph, readers[0]):
@@ -180,31 +180,23 @@ def is_map(graph: HloGraph, index: int) -> bool:
         return False
     if equation.is_border or equation.is_transfer:
         return False
-    return not opcodes(graph, index) & _NOT_ELEMENTWISE
-
-
-def opcodes(graph: HloGraph, equation: int) -> frozenset[str]:
-    """The opcodes that an equation lowers to.
-
-    A reduction over dimensions of size one is the reshape that it amounts to.
-    """
-    return graph.opcode_sets[equation]
+    return not graph.opcodes[index] & _NOT_ELEMENTWISE
 
 
 def is_opaque(graph: HloGraph, equation: int) -> bool:
     """Whether an equation calls something that HLO only knows by name, without a rule."""
     is_kernel = graph.program.equations[equation].is_kernel
-    return "custom_call" in opcodes(graph, equation) and not is_kernel
+    return "custom_call" in graph.opcodes[equation] and not is_kernel
 
 
 def is_layout_change(graph: HloGraph, equation: int) -> bool:
     """Whether an equation only transposes, reshapes or broadcasts its operand."""
-    return opcodes(graph, equation) <= _LAYOUT
+    return graph.opcodes[equation] <= _LAYOUT
 
 
 def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chains") -> bool:
     equation, info = graph.program.equations[index], graph.equations[index]
-    found = opcodes(graph, index)
+    found = graph.opcodes[index]
     if not is_map(graph, index) or any(o in results for o in equation.outputs):
         return True
     if info.is_constant:
@@ -215,7 +207,7 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chai
     reading = [graph.program.equations[r] for r in readers]
     if any(r.name == "shard_map" or r.is_transfer or r.is_kernel for r in reading):
         return True
-    if any(opcodes(graph, r) & LIBRARY_OPCODES for r in readers):
+    if any(graph.opcodes[r] & LIBRARY_OPCODES for r in readers):
         is_read_through = is_layout_change(graph, index) or chains.only_passes(index)
         return not is_read_through or chains.has_slice(index)
     if len(readers) < 2:
@@ -253,11 +245,11 @@ class _Chains:
 
     def has_slice(self, index: int) -> bool:
         """Whether the chain takes a part of what it reads."""
-        return any("slice" in opcodes(self._graph, member) for member in self._members[index])
+        return any("slice" in self._graph.opcodes[member] for member in self._members[index])
 
     def only_passes(self, index: int) -> bool:
         """Whether the chain passes a tensor through barriers, and at most rearranges it."""
-        found = (opcodes(self._graph, member) for member in self._members[index])
+        found = (self._graph.opcodes[member] for member in self._members[index])
         return all(names <= _LAYOUT | {BARRIER} for names in found)
 
     def shifts(self, index: int) -> bool:
@@ -275,7 +267,7 @@ class _Chains:
         producer = program.values[tensors[0]].producer
         if producer is None or program.readers[tensors[0]] != (index,):
             return True
-        return not opcodes(self._graph, producer) & _TAKES_EPILOGUE
+        return not self._graph.opcodes[producer] & _TAKES_EPILOGUE
 
     def too_long(self, index: int) -> bool:
         """Whether case 5 holds."""

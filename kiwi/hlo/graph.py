@@ -71,7 +71,7 @@ class HloGraph:
     equations: tuple[EquationInfo, ...]
 
     @functools.cached_property
-    def opcode_sets(self) -> tuple[frozenset[str], ...]:
+    def opcodes(self) -> tuple[frozenset[str], ...]:
         """For each equation its operators' opcodes; a reduction over dimensions of size one is a
         reshape."""
         return tuple(

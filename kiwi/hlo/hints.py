@@ -9,7 +9,7 @@ to nothing: a program compiles to the same instructions with and without its hin
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -113,27 +113,19 @@ def _with_open_dimension(given: Hint, dim: int) -> Hint:
     entries = [*given.sharding]
     entries += [None] * (dim - len(entries))
     entries.insert(dim, PartitionSpec.UNCONSTRAINED)
-    return Hint(PartitionSpec(*entries), given.keep, given.recompute, given.name)
+    return replace(given, sharding=PartitionSpec(*entries))
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, hint: Hint) -> tuple[Any, Any]:
     return _hint_primitive.bind(primals[0], hint=hint), tangents[0]
 
 
-def _identity(x: Any, *, hint: Hint) -> Any:
-    return x
-
-
-def _lowered(ctx: Any, x: Any, *, hint: Hint) -> list[Any]:
-    return [x]
-
-
 # The line of a hint is the user's, not one of this file.
 source_info_util.register_exclusion(__file__)
 
 _hint_primitive = jex.Primitive(HINT_PRIMITIVE)
-_hint_primitive.def_impl(_identity)
-_hint_primitive.def_abstract_eval(_identity)
+_hint_primitive.def_impl(lambda x, hint: x)
+_hint_primitive.def_abstract_eval(lambda x, hint: x)
 ad.primitive_jvps[_hint_primitive] = _jvp
 batching.primitive_batchers[_hint_primitive] = _batched
-mlir.register_lowering(_hint_primitive, _lowered)
+mlir.register_lowering(_hint_primitive, lambda ctx, x, hint: [x])

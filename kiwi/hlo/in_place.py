@@ -7,9 +7,9 @@ buffer). Without a barrier XLA may fuse the operand instead, unless a library ca
 
 from collections.abc import Iterator, Sequence
 
-from kiwi.hlo.fusion import BARRIER, LIBRARY_OPCODES, is_map, opcodes
+from kiwi.hlo.fusion import BARRIER, LIBRARY_OPCODES, is_map
 from kiwi.hlo.graph import HloGraph
-from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import Unit
 
 _WINDOWED = "reduce_window"
 
@@ -29,7 +29,7 @@ def overwritable(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
 
 def overwritable_by_operand(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
     """The same for the operand of a `reduce_window`, which XLA computes in a kernel of its own."""
-    if _WINDOWED not in opcodes(graph, unit.root):
+    if _WINDOWED not in graph.opcodes[unit.root]:
         return ()
     if not _only_maps(graph, [e for e in unit.equations if e != unit.root]):
         return ()
@@ -40,11 +40,11 @@ def overwritable_by_operand(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
 
 def is_of_library(graph: HloGraph, unit: Unit) -> bool:
     """Whether a library call computes a unit's result, so that XLA cannot fuse it into readers."""
-    return bool(opcodes(graph, unit.root) & LIBRARY_OPCODES)
+    return bool(graph.opcodes[unit.root] & LIBRARY_OPCODES)
 
 
 def _only_maps(graph: HloGraph, equations: Sequence[int]) -> bool:
-    return all(is_map(graph, e) and BARRIER not in opcodes(graph, e) for e in equations)
+    return all(is_map(graph, e) and BARRIER not in graph.opcodes[e] for e in equations)
 
 
 def _mapped(graph: HloGraph, unit: Unit, target: int, dims: object) -> Iterator[int]:
@@ -57,4 +57,4 @@ def _mapped(graph: HloGraph, unit: Unit, target: int, dims: object) -> Iterator[
 
 def _feeds_library(graph: HloGraph, unit: Unit) -> bool:
     readers = graph.program.readers[unit.outputs[0]]
-    return any(opcodes(graph, reader) & LIBRARY_OPCODES for reader in readers)
+    return any(graph.opcodes[reader] & LIBRARY_OPCODES for reader in readers)

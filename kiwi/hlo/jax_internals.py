@@ -17,6 +17,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxlib.mlir.passmanager import PassManager
 
+from kiwi.hlo.rule import Dims, ShardingRule
+
 PRIVATE_NAMES = (
     "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
     "jax._src.dispatch.prim_requires_devices_during_lowering",
@@ -51,9 +53,6 @@ EXTENSION_NAMES = (
 without jax's promise to stay as they are."""
 
 _POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
-
-FactorLists = tuple[tuple[tuple[int, ...], ...], ...]
-
 
 _CUDNN_VERSION = 90800
 """The least that the CUDA wheels of jax 0.10 ask for."""
@@ -173,50 +172,41 @@ def tensor_shape_and_dtype(value: Any) -> tuple[tuple[int, ...], str] | None:
     return tuple(value.type.shape), str(value.type.element_type)
 
 
-def sharding_rule_key(op: Any) -> Hashable | None:
-    """Equal for operations of one module with equal rules; None if the operation has none."""
-    if "sdy.sharding_rule" not in op.attributes:
-        return None
-    return op.attributes["sdy.sharding_rule"]
+def sharding_rule_key(op: Any) -> Hashable:
+    """Equal for operations of one module with equal rules."""
+    attributes = ("sdy.sharding_rule", "dimension_numbers")
+    return tuple(op.attributes.get(k) for k in attributes)
 
 
-def sharding_rule_fields(op: Any) -> dict[str, Any] | None:
-    """Shardy's rule of an operation as plain Python data; None if it has none.
+def sharding_rule(op: Any) -> ShardingRule | None:
+    """Shardy's rule of an operation; None if it has none.
 
-    Keys: `factor_sizes`, `operands` and `results` (per tensor, per dimension, the factor
-    indices from major to minor), `reduction`, `need_replication`, `permutation`.
+    Blocked is what Shardy replicates, does not propagate, or permutes, and an image's space: to cut
+    it means to exchange the rims of the pieces. XLA's partitioner moreover miscounts the gradient
+    to a kernel where the image is cut along one mesh axis and copied along another.
     """
     if "sdy.sharding_rule" not in op.attributes:
         return None
     rule = sdy.OpShardingRuleAttr(op.attributes["sdy.sharding_rule"])
-    return {
-        "factor_sizes": tuple(rule.factor_sizes),
-        "operands": _mappings(rule.operand_mappings),
-        "results": _mappings(rule.result_mappings),
-        "reduction": frozenset(rule.reduction_factors),
-        "need_replication": frozenset(rule.need_replication_factors)
-        | frozenset(rule.blocked_propagation_factors),
-        "permutation": frozenset(rule.permutation_factors),
+    operands, results = _mappings(rule.operand_mappings), _mappings(rule.result_mappings)
+    blocked = {
+        *rule.need_replication_factors,
+        *rule.blocked_propagation_factors,
+        *rule.permutation_factors,
     }
+    if op.operation.name == "stablehlo.convolution":
+        numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+        spatial = (
+            (operands[0], numbers.input_spatial_dimensions),
+            (operands[1], numbers.kernel_spatial_dimensions),
+            (results[0], numbers.output_spatial_dimensions),
+        )
+        blocked.update(f for tensor, dims in spatial for dim in dims for f in tensor[dim])
+    sizes, summed = tuple(rule.factor_sizes), frozenset(rule.reduction_factors)
+    return ShardingRule(sizes, operands, results, summed, frozenset(blocked))
 
 
-def convolution_spatial_factors(op: Any) -> frozenset[int]:
-    """The factors of a convolution's spatial dimensions; none for other operations."""
-    if op.operation.name != "stablehlo.convolution":
-        return frozenset()
-    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    rule = sdy.OpShardingRuleAttr(op.attributes["sdy.sharding_rule"])
-    image, kernel = _mappings(rule.operand_mappings)
-    (result,) = _mappings(rule.result_mappings)
-    spatial = (
-        (image, numbers.input_spatial_dimensions),
-        (kernel, numbers.kernel_spatial_dimensions),
-        (result, numbers.output_spatial_dimensions),
-    )
-    return frozenset(f for tensor, dims in spatial for dim in dims for f in tensor[dim])
-
-
-def _mappings(tensors: Any) -> FactorLists:
+def _mappings(tensors: Any) -> tuple[Dims, ...]:
     return tuple(
         tuple(
             tuple(sdy.DimMappingAttr(dim).factor_indices)

@@ -155,7 +155,7 @@ class _Rule:
     def _with_residuals(self, *args: Any) -> tuple[Any, ...]:
         found, leaves, _, numbers = self._taken_apart(args)
         pairs = zip(leaves, numbers, strict=True)
-        return (*found, *(leaf for leaf, k in pairs if k is None and _is_traced(leaf)))
+        return (*found, *(leaf for leaf, k in pairs if k is None and isinstance(leaf, Tracer)))
 
     def _pull(self, args: Sequence[Any], residuals: Sequence[Any]) -> Any:
         """The pull-back of `jax.vjp`, from its residuals."""
@@ -163,7 +163,7 @@ class _Rule:
 
         def note(*args: Any) -> None:
             _, leaves, tree, numbers = self._taken_apart(args)
-            constants = [None if _is_traced(leaf) else leaf for leaf in leaves]
+            constants = [None if isinstance(leaf, Tracer) else leaf for leaf in leaves]
             noted[:] = [tree, constants, numbers]
 
         jax.eval_shape(note, *args)
@@ -225,10 +225,6 @@ def _is_real(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-def _is_traced(leaf: Any) -> bool:
-    return isinstance(leaf, Tracer)
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _differentiable(rule: _Rule, *args: Any) -> tuple[Any, ...]:
     return rule.plain(*args)
@@ -238,21 +234,13 @@ def _forward(rule: _Rule, *args: Any) -> tuple[Any, Any]:
     kernel, count = rule.forward(args), len(rule.results)
     found = kernel(*args)
     backward = rule.backward(args, kernel)
-    return found[:count], (args, found[count:], _Static(backward))
+    return found[:count], (args, found[count:], backward)
 
 
 def _backward(rule: _Rule, kept: Any, cotangents: Any) -> tuple[Any, ...]:
     args, residuals, backward = kept
-    gradients = iter(backward.kernel(*args, *residuals, *cotangents))
+    gradients = iter(backward(*args, *residuals, *cotangents))
     return tuple(next(gradients) if _is_real(a) else None for a in args)
-
-
-@jax.tree_util.register_static
-@dataclass(frozen=True, eq=False)
-class _Static:
-    """A kernel among residuals."""
-
-    kernel: Kernel
 
 
 _differentiable.defvjp(_forward, _backward)

@@ -28,6 +28,7 @@ Factors = tuple[tuple[str, ...], ...]
 """Per dimension of a tensor the names of its factors, from major to minor."""
 
 
+@jax.tree_util.register_static  # A residual of the forward pass, for the backward one.
 @dataclass(frozen=True, eq=False, repr=False)
 class Kernel:
     """A function of arrays and how it may be sharded.

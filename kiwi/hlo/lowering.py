@@ -5,8 +5,8 @@ then say exactly which SSA value each traced value became, and an operator belon
 first equation whose outputs need it.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, NamedTuple
 
 import jax
 
@@ -20,7 +20,7 @@ from kiwi.hlo.program import Program
 from kiwi.hlo.rule import ShardingRule, elementwise_rule, identity_rule, independent_rule
 
 
-@without_collection
+@without_collection()
 def lower(program: Program) -> HloGraph:
     """Lowers a program to StableHLO and reads operators, sharding rules and costs."""
     module = _lower_all_values(program)
@@ -32,8 +32,8 @@ def lower(program: Program) -> HloGraph:
     ssa_of_value = dict(zip(range(len(program.values)), returned, strict=True))
     owners = _owners(program, reader, ssa_of_value)
     operators = tuple(
-        StableHloOp(k, r.opcode, r.operands, r.results, r.rule, owners[i], _flops(reader, r))
-        for k, (i, r) in enumerate((i, reader.records[i]) for i in sorted(owners))
+        StableHloOp(k, *reader.records[i], owners[i], _flops(reader, reader.records[i]))
+        for k, i in enumerate(sorted(owners))
     )
     return HloGraph(
         program,
@@ -43,8 +43,7 @@ def lower(program: Program) -> HloGraph:
     )
 
 
-def all_values_function(program: Program) -> tuple[list[int], Callable[..., list[Any]]]:
-    """Value indices of a program's inputs, and the function from those to every value of it."""
+def _lower_all_values(program: Program) -> Any:
     inputs = [*program.arguments, *program.constants]
 
     def every_value(*arrays: Any) -> list[Any]:
@@ -58,27 +57,17 @@ def all_values_function(program: Program) -> tuple[list[int], Callable[..., list
             env.update(zip(equation.outputs, found, strict=True))
         return [env[v] for v in range(len(program.values))]
 
-    return inputs, every_value
-
-
-def _lower_all_values(program: Program) -> Any:
-    inputs, every_value = all_values_function(program)
     shapes = [program.values[v].shape_dtype for v in inputs]
     return jax.jit(every_value, keep_unused=True).lower(*shapes).compiler_ir("stablehlo")
 
 
-class _Record:
+class _Record(NamedTuple):
     """An operator as read, before it is known which equation it belongs to."""
 
-    __slots__ = ("opcode", "operands", "results", "rule")
-
-    def __init__(
-        self, opcode: str, operands: Sequence[int], results: Sequence[int], rule: ShardingRule
-    ) -> None:
-        self.opcode = opcode
-        self.operands = tuple(operands)
-        self.results = tuple(results)
-        self.rule = rule
+    opcode: str
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    rule: ShardingRule
 
 
 class _Reader:
@@ -125,17 +114,17 @@ class _Reader:
         for r in results:
             self.producer[r] = len(self.records)
         short = opcode.removeprefix("stablehlo.")
-        self.records.append(_Record(short, operands, results, self._rule(op, operands, results)))
+        rule = self._rule(op, operands, results)
+        self.records.append(_Record(short, tuple(operands), tuple(results), rule))
 
     def _rule(self, op: Any, operands: list[int], results: list[int]) -> ShardingRule:
         key = jax_internals.sharding_rule_key(op)
-        if key is None:
-            return self._own_rule(op, operands, results)
-        if op.operation.name == "stablehlo.convolution":  # its dimension numbers count as well
-            return _shardy_rule(op)
-        if (op.operation.name, key) not in self._rules:
-            self._rules[op.operation.name, key] = _shardy_rule(op)
-        return self._rules[op.operation.name, key]
+        if key not in self._rules:
+            found = jax_internals.sharding_rule(op)
+            if found is None:
+                return self._own_rule(op, operands, results)
+            self._rules[key] = found
+        return self._rules[key]
 
     def _own_rule(self, op: Any, operands: list[int], results: list[int]) -> ShardingRule:
         """The rule of an operation that Shardy gives none."""
@@ -148,25 +137,6 @@ class _Reader:
         if op.operation.name.startswith("chlo.") and len(shapes) == 1:
             return elementwise_rule(result_shapes[0], len(operands), len(results))
         return independent_rule(operand_shapes, result_shapes, blocked=bool(operands))
-
-
-def _shardy_rule(op: Any) -> ShardingRule:
-    fields = jax_internals.sharding_rule_fields(op)
-    assert fields is not None
-    # Cutting an image means exchanging the rims of the pieces. XLA's partitioner moreover miscounts
-    # the gradient to a kernel where the image is cut along one mesh axis and copied along another.
-    blocked = (
-        fields["need_replication"]
-        | fields["permutation"]
-        | jax_internals.convolution_spatial_factors(op)
-    )
-    return ShardingRule(
-        fields["factor_sizes"],
-        fields["operands"],
-        fields["results"],
-        fields["reduction"],
-        blocked,
-    )
 
 
 def _owners(program: Program, reader: _Reader, ssa_of_value: dict[int, int]) -> dict[int, int]:

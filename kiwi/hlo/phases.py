@@ -9,16 +9,19 @@
    moments, decayed before the gradient is added), else forward.
 """
 
+from collections.abc import Sequence
+
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.program import Program
+from kiwi.hlo.program import Equation, Program
 
 
 def phases(program: Program) -> tuple[Phase, ...]:
     """The phase of each equation."""
     stacks = [equation.name_stack for equation in program.equations]
     is_backward = ["transpose(jvp" in stack for stack in stacks]
-    after_backward = _after(program, is_backward)
-    before_forward = _before(program, ["jvp(" in stack for stack in stacks])
+    after_backward = _reached(program.equations, is_backward)
+    is_forward = ["jvp(" in stack for stack in stacks]
+    before_forward = _reached(program.equations, is_forward, backward=True)
     rest = Phase.UPDATE if any(is_backward) else Phase.FORWARD
     found = []
     for index in range(len(stacks)):
@@ -31,24 +34,17 @@ def phases(program: Program) -> tuple[Phase, ...]:
     return tuple(found)
 
 
-def _after(program: Program, seeds: list[bool]) -> list[bool]:
-    """The seeds and all equations that read from them, directly or not."""
-    found = list(seeds)
-    marked = [False] * len(program.values)
-    for equation in program.equations:
-        found[equation.index] |= any(marked[v] for v in equation.reads)
-        for output in equation.outputs:
-            marked[output] = found[equation.index]
-    return found
-
-
-def _before(program: Program, seeds: list[bool]) -> list[bool]:
-    """The seeds and all equations that they read from, directly or not."""
-    found = list(seeds)
-    wanted = [False] * len(program.values)
-    for equation in reversed(program.equations):
-        found[equation.index] |= any(wanted[o] for o in equation.outputs)
+def _reached(
+    equations: Sequence[Equation], seeds: Sequence[bool], *, backward: bool = False
+) -> list[bool]:
+    """The seeds and all equations that read from them, directly or not; `backward`, all that they
+    read from."""
+    found, marked = list(seeds), set[int]()
+    for equation in reversed(equations) if backward else equations:
+        sources, targets = equation.reads, equation.outputs
+        if backward:
+            sources, targets = targets, sources
+        found[equation.index] |= not marked.isdisjoint(sources)
         if found[equation.index]:
-            for value in equation.reads:
-                wanted[value] = True
+            marked.update(targets)
     return found

@@ -25,9 +25,9 @@ from kiwi.hlo.hints import PlacedHint
 from kiwi.hlo.host_memory import FETCH, STORE, TRANSFERS
 from kiwi.hlo.kernels import is_kernel, is_unlowered
 from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop
+from kiwi.hlo.regions import inner_jaxprs
 
 MAX_POOLING_GRADIENT = "select_and_scatter_add"
-
 
 LARGE_BYTES = 2**20
 """Constants of at least this size are expanded in the step of a plan that reads them."""
@@ -131,9 +131,7 @@ class Equation:
     @property
     def stacked_outputs(self) -> tuple[bool, ...]:
         """For each output of a scan whether it is stacked, not carried."""
-        flags = jax_internals.stacked_results(self.jaxpr_eqn)
-        kept = zip(flags, self.jaxpr_eqn.outvars, strict=True)
-        return tuple(flag for flag, v in kept if not isinstance(v, jex.DropVar))
+        return tuple(self.kept(jax_internals.stacked_results(self.jaxpr_eqn)))
 
     @property
     def filled_with(self) -> Any:
@@ -159,7 +157,8 @@ class Equation:
     @functools.cached_property
     def _function(self) -> Callable[..., list[Any]]:
         eqn = self.jaxpr_eqn
-        variables, outputs = _distinct_variables(eqn.invars), kept_outputs(eqn)
+        variables = tuple(dict.fromkeys(v for v in eqn.invars if not isinstance(v, jex.Literal)))
+        outputs = kept_outputs(eqn)
         names = tuple("" for _ in variables), tuple("" for _ in outputs)
         debug_info = jex.DebugInfo("kiwi", eqn.primitive.name, *names)
         jaxpr = jex.Jaxpr((), variables, outputs, (eqn,), eqn.effects, debug_info)
@@ -200,12 +199,7 @@ def _calls_python(eqn: Any) -> bool:
     """Whether a traced equation, or one of a region that it runs, is a callback."""
     if eqn.primitive.name == "pure_callback":
         return True
-    regions = (getattr(region, "jaxpr", region) for region in jex.jaxprs_in_params(eqn.params))
-    return any(_calls_python(inner) for region in regions for inner in region.eqns)
-
-
-def _distinct_variables(atoms: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(a for a in atoms if not isinstance(a, jex.Literal)))
+    return any(_calls_python(inner) for region in inner_jaxprs(eqn) for inner in region.eqns)
 
 
 def kept_outputs(eqn: Any) -> tuple[Any, ...]:

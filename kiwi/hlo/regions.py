@@ -95,9 +95,7 @@ def _counted_trips(eqn: Any) -> int | None:
     count_of_cond, count_of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     own = (*eqn.invars[:count_of_cond], *eqn.invars[count_of_cond + count_of_body :])
     starts = dict(zip(condition.invars, own, strict=True))
-    ends = [
-        starts.get(v, v) if not isinstance(v, jex.Literal) else v for v in condition.eqns[0].invars
-    ]
+    ends = [v if isinstance(v, jex.Literal) else starts.get(v, v) for v in condition.eqns[0].invars]
     if not all(isinstance(v, jex.Literal) for v in ends):
         return None
     first, last = (int(v.val) for v in ends)
@@ -142,7 +140,7 @@ def _elements(variable: Any) -> int:
 
 def _peak_bytes(jaxpr: Any) -> int:
     """The peak over the equations in order, with the regions that they run."""
-    last_read = _last_reads(jaxpr)
+    last_read = {v: place for place, eqn in enumerate(jaxpr.eqns) for v in _variables(eqn.invars)}
     readers = _readers(jaxpr)
     outside = {*jaxpr.invars, *jaxpr.constvars, *_variables(jaxpr.outvars)}
     alive = peak = 0
@@ -157,10 +155,6 @@ def _peak_bytes(jaxpr: Any) -> int:
         peak = max(peak, alive + region_workspace_bytes(eqn))
         alive -= dying.pop(place, 0)
     return peak
-
-
-def _last_reads(jaxpr: Any) -> dict[Any, int]:
-    return {v: place for place, eqn in enumerate(jaxpr.eqns) for v in _variables(eqn.invars)}
 
 
 def _readers(jaxpr: Any) -> dict[Any, list[str]]:

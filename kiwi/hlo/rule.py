@@ -8,7 +8,6 @@ to several operators, or a fusion) into a single rule over their outer operands 
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 Dims = tuple[tuple[int, ...], ...]
@@ -273,8 +272,3 @@ def _repeated(tensors: Iterable[Dims]) -> frozenset[int]:
         flat = [f for factors in dims for f in factors]
         found.update(f for f in flat if flat.count(f) > 1)
     return frozenset(found)
-
-
-def factor_product(rule: ShardingRule) -> int:
-    """The size of the operator's iteration space."""
-    return prod(rule.factor_sizes)

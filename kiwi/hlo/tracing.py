@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -33,7 +34,7 @@ INLINED_CALLS = {
 _CHECKPOINT_CALLS = frozenset({"checkpoint", "remat", "remat2"})
 
 
-@without_collection
+@without_collection()
 def trace(
     flat_function: Callable[..., Sequence[Any]],
     arguments: Sequence[Any],
@@ -356,16 +357,12 @@ def _identity(eqn: Any, inputs: tuple[int | Literal, ...]) -> Any:
         )
         for v in eqn.outvars
     )
-    key = (eqn.primitive.name, atoms, avals, tuple(sorted(eqn.params.items(), key=_first)))
+    key = (eqn.primitive.name, atoms, avals, tuple(sorted(eqn.params.items(), key=itemgetter(0))))
     try:
         hash(key)
     except TypeError:
         return None
     return key
-
-
-def _first(pair: tuple[str, Any]) -> str:
-    return pair[0]
 
 
 def _literal_identity(value: Any) -> tuple[str, ...]:

@@ -7,16 +7,40 @@ belongs to every unit that reads it.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from kiwi.hlo.fusion import chain, is_map, is_opaque, materialised
-from kiwi.hlo.garbage_collection import without_collection
+from kiwi.hlo.fusion import is_map
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.loops import CARRY, RESULT, SLICE
-from kiwi.hlo.ordering import execution_order
-from kiwi.hlo.rule import RuleComposer
-from kiwi.hlo.unit import Unit
+from kiwi.hlo.rule import ComposedRule
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """A materialised equation with its absorbed chain.
+
+    - `equations`: the chain and, last, the materialised equation.
+    - `reads`: value indices read from outside, each once.
+    - `outputs`: value indices yielded.
+    - `rule`: joint sharding rule; `rule.reads` are keyed by value index, `rule.results`
+      follow `outputs`, `rule.operator_factors` follow `equations`.
+    - `loop`: the innermost opened loop whose body it is part of.
+    """
+
+    index: int
+    equations: tuple[int, ...]
+    reads: tuple[int, ...]
+    outputs: tuple[int, ...]
+    rule: ComposedRule
+    phase: Phase
+    may_recompute: bool
+    loop: int | None = None
+
+    @property
+    def root(self) -> int:
+        """The materialised equation."""
+        return self.equations[-1]
 
 
 @dataclass(frozen=True)
@@ -37,13 +61,29 @@ class Use:
 class UnitGraph:
     """The units of a graph in execution order.
 
-    `aliased_results` maps a result value to the donated argument whose buffer it takes over.
+    `donated_arguments`: value indices of arguments whose buffers results may take over.
     """
 
     graph: HloGraph
     units: tuple[Unit, ...]
-    donated_arguments: frozenset[int]
-    aliased_results: dict[int, int]
+    donated_arguments: frozenset[int] = frozenset()
+
+    @functools.cached_property
+    def aliased_results(self) -> dict[int, int]:
+        """Result → the donated argument whose buffer it takes over: of the same type, in order, as
+        jax pairs them."""
+        program = self.graph.program
+        free = [a for a in program.arguments if a in self.donated_arguments]
+        pairs: dict[int, int] = {}
+        for result in dict.fromkeys(r for r in program.results if isinstance(r, int)):
+            for argument in free if program.values[result].producer is not None else ():
+                a, r = program.values[argument], program.values[result]
+                on_host = {v in program.host_values for v in (argument, result)}
+                if (a.shape, a.dtype) == (r.shape, r.dtype) and len(on_host) == 1:
+                    pairs[result] = argument
+                    free.remove(argument)
+                    break
+        return pairs
 
     @functools.cached_property
     def readers(self) -> dict[int, tuple[int, ...]]:
@@ -152,84 +192,3 @@ class UnitGraph:
         if self.border(producer) == CARRY:
             trips += program.trips(producer.loop)
         return trips + (value in program.result_values)
-
-
-@without_collection
-def build_units(graph: HloGraph, donated_arguments: frozenset[int] = frozenset()) -> UnitGraph:
-    """Groups equations into units and puts these in execution order.
-
-    **Arguments:**
-
-    - `donated_arguments`: value indices of arguments whose buffers results may take over.
-    """
-    is_materialised = materialised(graph)
-    aliased = _aliased_results(graph, donated_arguments)
-    drafts = [
-        _draft(graph, is_materialised, index)
-        for index, is_root in enumerate(is_materialised)
-        if is_root
-    ]
-    ordered = execution_order(graph, drafts, aliased)
-    units = tuple(replace(unit, index=index) for index, unit in enumerate(ordered))
-    return UnitGraph(graph, units, donated_arguments, aliased)
-
-
-def regroup(
-    graph: HloGraph, roots: Sequence[int], donated_arguments: frozenset[int] = frozenset()
-) -> UnitGraph:
-    """The units whose materialised equations are `roots`, in that order.
-
-    For a plan that was made when equations were grouped by other rules.
-    """
-    is_root = [False] * len(graph.program.equations)
-    for root in roots:
-        is_root[root] = True
-    drafts = (_draft(graph, is_root, root) for root in roots)
-    units = tuple(replace(unit, index=index) for index, unit in enumerate(drafts))
-    return UnitGraph(graph, units, donated_arguments, _aliased_results(graph, donated_arguments))
-
-
-def _draft(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
-    equations, reads = chain(graph, is_materialised, root)
-    outputs = graph.program.equations[root].outputs
-    composer = RuleComposer()
-    for index in equations:
-        equation, rule = graph.program.equations[index], graph.equations[index].rule
-        composer.add(rule.as_rule(), [key for key, _ in rule.reads], equation.outputs)
-    repeatable = all(
-        graph.program.equations[i].may_repeat and not is_opaque(graph, i) for i in equations
-    )
-    phase = graph.phase_of(root)
-    return Unit(
-        root,
-        tuple(equations),
-        tuple(reads),
-        outputs,
-        composer.compose(outputs),
-        phase,
-        phase is Phase.FORWARD
-        and repeatable
-        and bool(outputs)
-        and not graph.program.equations[root].is_border,
-        graph.program.equations[root].loop,
-    )
-
-
-def _aliased_results(graph: HloGraph, donated: frozenset[int]) -> dict[int, int]:
-    """Pairs results with donated arguments of the same type, in order, as jax does."""
-    program = graph.program
-    free = [a for a in program.arguments if a in donated]
-    pairs: dict[int, int] = {}
-    for result in program.results:
-        if not isinstance(result, int) or result in pairs:
-            continue
-        if program.values[result].producer is None:
-            continue
-        for argument in free:
-            a, r = program.values[argument], program.values[result]
-            on_host = {v in program.host_values for v in (argument, result)}
-            if (a.shape, a.dtype) == (r.shape, r.dtype) and len(on_host) == 1:
-                pairs[result] = argument
-                free.remove(argument)
-                break
-    return pairs

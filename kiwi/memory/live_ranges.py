@@ -36,8 +36,7 @@ from math import prod
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import CARRY, SLICE, STACK
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import Residency, UnitResidency
 from kiwi.memory.timeline import Buffer
 

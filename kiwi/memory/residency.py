@@ -26,8 +26,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 
 MAX_TIMES = 4
 """How many recomputation times a unit is offered: its own, then those of its nearest

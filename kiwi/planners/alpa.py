@@ -21,8 +21,7 @@ from typing import ClassVar
 
 from kiwi.errors import InfeasibleBudgetError, InvalidFunctionError
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import may_run_again
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings

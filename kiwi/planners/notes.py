@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from jax.extend import core as jex
-
 from kiwi.hlo.fusion import is_opaque
 from kiwi.hlo.hints import HINT_PRIMITIVE
+from kiwi.hlo.regions import inner_jaxprs
 from kiwi.planners.planner import Planner
 from kiwi.planners.user_pins import constraint_pin
 from kiwi.plans.record import PlanRecord
@@ -117,8 +116,7 @@ def _unread_hints(plan: PlanRecord, planner: Planner) -> Iterator[str]:
 
 def _hints_inside(eqn: Any) -> int:
     """How many hints the regions of a traced equation have."""
-    regions = (getattr(region, "jaxpr", region) for region in jex.jaxprs_in_params(eqn.params))
-    inner = [e for region in regions for e in region.eqns]
+    inner = [e for region in inner_jaxprs(eqn) for e in region.eqns]
     return sum((e.primitive.name == HINT_PRIMITIVE) + _hints_inside(e) for e in inner)
 
 

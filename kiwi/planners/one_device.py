@@ -21,9 +21,8 @@ from kiwi.memory.order_search import needed_bytes
 from kiwi.options import Settings
 from kiwi.planners.closed_loop import ClosedLoop, Orders
 from kiwi.planners.limit_search import MOST_ROUNDS, ORDERS, LimitSearch
-from kiwi.planners.planner import Planner
+from kiwi.planners.planner import Planner, with_schedule
 from kiwi.planners.reordered_schedules import Details, repacked, steps_of
-from kiwi.planners.scheduled_plan import with_schedule
 from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph

@@ -13,8 +13,7 @@ from typing import ClassVar
 from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
 from kiwi.planners.closed_loop import ClosedLoop
 from kiwi.planners.limit_search import MOST_ROUNDS, LimitSearch
-from kiwi.planners.planner import Planner
-from kiwi.planners.scheduled_plan import with_schedule
+from kiwi.planners.planner import Planner, with_schedule
 from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem

@@ -23,7 +23,7 @@ from kiwi.options import Settings
 from kiwi.planners.tools import Tools, check_search
 from kiwi.planners.user_pins import resolve_pins
 from kiwi.plans.breakdown import CostBreakdown, decisions
-from kiwi.plans.estimate import estimate_solution
+from kiwi.plans.estimate import estimate_schedule, estimate_solution
 from kiwi.plans.estimate_without_barriers import estimate_as_written
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import Fixed, PlanningProblem, build_problem
@@ -31,6 +31,7 @@ from kiwi.problem.pins import Pins
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult
+from kiwi.solver.schedule import Schedule
 from kiwi.xla.compilers import named, predicted_compiler
 
 
@@ -171,6 +172,18 @@ class Planner(ABC):
             breakdown=CostBreakdown((), ()),
             as_written=estimate_as_written(solved, estimate) if as_is else None,
         )
+
+
+def with_schedule(plan: Plan, solved: Solved, schedule: Schedule, resident_bytes: int = 0) -> Plan:
+    """The plan of `solved` with a schedule in place of its own order, estimated by the one memory
+    account; `resident_bytes` as of `estimate_schedule`."""
+    execution = replace(plan.execution, schedule=schedule)
+    decisions = tuple(
+        replace(d, residency="recompute") if u in execution.recomputed else d
+        for u, d in enumerate(plan.decisions)
+    )
+    estimate = estimate_schedule(solved, schedule, resident_bytes)
+    return replace(plan, execution=execution, estimate=estimate, decisions=decisions)
 
 
 def _pinned_arguments(

@@ -9,9 +9,9 @@ import jax
 from kiwi.calls.host_memory import OnHost, host_results, moving
 from kiwi.calls.signature import Call
 from kiwi.calls.traced import Traced
+from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
-from kiwi.hlo.units import build_units
 from kiwi.options import Settings
 from kiwi.planners.registry import planner_named
 from kiwi.planners.tools import check_search

@@ -23,9 +23,8 @@ from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
 from kiwi.planners.closed_loop import ClosedLoop, Orders, Proposal, Refusal
 from kiwi.planners.infeasible_pins import blamed
 from kiwi.planners.planner import Planner
-from kiwi.planners.progress import ProgressLog
 from kiwi.planners.reordered_units import Ordered, reformulated
-from kiwi.planners.tools import Tools
+from kiwi.planners.tools import ProgressLog, Tools
 from kiwi.plans.breakdown import build_breakdown
 from kiwi.plans.origin import Origin
 from kiwi.plans.plan import Plan
@@ -121,7 +120,12 @@ class ProblemPlanner(Planner):
                 return other.problem, self.search(step, budget_bytes, half, other)
             if isinstance(error, NoPlanFoundError) or not own.problem.fixed.pins.labels:
                 raise
-            raise self._blamed(error, own.problem, step, budget_bytes, tools) from error
+
+            def planned(trial: Tools) -> Plan:
+                start = Start(self.formulate(step, budget_bytes, trial.settings))
+                return self.search(step, budget_bytes, trial, start)
+
+            raise blamed(error, own.problem.fixed.pins, tools, planned) from error
 
     def search(self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start) -> Plan:
         """The plan that the closed loop finds for one problem."""
@@ -133,22 +137,6 @@ class ProblemPlanner(Planner):
     ) -> Start | None:
         """What to begin another search with after the first one found no plan."""
         return None
-
-    def _blamed(
-        self,
-        error: InfeasibleBudgetError,
-        problem: PlanningProblem,
-        step: StepToPlan,
-        budget_bytes: int,
-        tools: Tools,
-    ) -> InfeasibleBudgetError:
-        """The error, with the pins that are to blame in its cause."""
-
-        def planned(trial: Tools) -> Plan:
-            start = Start(self.formulate(step, budget_bytes, trial.settings))
-            return self.search(step, budget_bytes, trial, start)
-
-        return blamed(error, problem.fixed.pins, tools, planned)
 
 
 @dataclass

@@ -77,7 +77,7 @@ class Ordered:
         place = {unit: k for k, unit in enumerate(order)}
         before = self.planning.units
         units = tuple(replace(before.units[u], index=k) for k, u in enumerate(order))
-        graph = UnitGraph(before.graph, units, before.donated_arguments, before.aliased_results)
+        graph = replace(before, units=units)
         again = {place[u]: place[at] for u, at in _recomputed_at(self.planning).items()}
         nodes = []
         for unit, times in zip(units, _readings(graph, again), strict=True):

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
 from kiwi.planners.closed_loop import ClosedLoop
 from kiwi.planners.limit_search import LimitSearch
-from kiwi.planners.planner import Planner
-from kiwi.planners.scheduled_plan import with_schedule
+from kiwi.planners.planner import Planner, with_schedule
 from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem

@@ -23,8 +23,7 @@ from kiwi.errors import InvalidArgumentError, KiwiError, ShardingConflictError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.program import Program
 from kiwi.hlo.sharding_constraints import constraint_spec
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import residencies
 from kiwi.mesh import DeviceMesh, enumerate_shardings
 from kiwi.options import Settings

@@ -7,22 +7,23 @@ values lie. Asking for the values as results of the program would be simpler, bu
 value changes what Shardy propagates to it.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from jax.sharding import PartitionSpec
 
+from kiwi.emit.as_written import evaluate_as_written
+from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.loops import RESULT
 from kiwi.hlo.program import Program
-from kiwi.hlo.scoped_evaluation import evaluate_scoped
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.options import Settings
 from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.problem.build import Fixed
 from kiwi.problem.step import StepToPlan
 from kiwi.xla.cpu.propagation import propagated_text_on_cpu
+from kiwi.xla.read.name_scopes import scope_of
 from kiwi.xla.read.op_shardings import ShardedInstruction, instructions, tensor_sharding
 from kiwi.xla.step import Step
 
@@ -35,13 +36,10 @@ class Xla(ProblemPlanner):
 
     def fix(self, fixed: Fixed, step: StepToPlan, budget_bytes: int, settings: Settings) -> Fixed:
         """Fixes every value's sharding."""
-        return replace(fixed, values=propagated(step.program, settings.mesh, fixed))
+        return replace(fixed, values=propagated(step.units.graph, settings.mesh, fixed))
 
 
-_SCOPE = re.compile(r"kiwi_equation_(\d+)")
-
-
-def propagated(program: Program, mesh: DeviceMesh, fixed: Fixed) -> dict[int, TensorSharding]:
+def propagated(graph: HloGraph, mesh: DeviceMesh, fixed: Fixed) -> dict[int, TensorSharding]:
     """By value index what XLA propagates from the shardings of `fixed`.
 
     Results that replace arguments are wanted in those arguments' shardings, as a caller asks for
@@ -49,6 +47,7 @@ def propagated(program: Program, mesh: DeviceMesh, fixed: Fixed) -> dict[int, Te
 
     **Raises:** `CompileCheckError` if XLA refuses the program.
     """
+    program = graph.program
     arguments = {v: mesh.partition_spec(s) for v, s in fixed.arguments.items()}
     results: dict[int, PartitionSpec] = {}
     for position, value in enumerate(program.results):
@@ -57,12 +56,12 @@ def propagated(program: Program, mesh: DeviceMesh, fixed: Fixed) -> dict[int, Te
             wanted = fixed.arguments.get(fixed.carried[position])
         if wanted is not None and isinstance(value, int) and value not in program.arguments:
             results.setdefault(value, mesh.partition_spec(wanted))
-    found = propagated_shardings(program, mesh, arguments, results)
+    found = propagated_shardings(graph, mesh, arguments, results)
     return {v: s for v, s in found.items() if s.divides(program.values[v].shape, mesh.shape)}
 
 
 def propagated_shardings(
-    program: Program,
+    graph: HloGraph,
     mesh: DeviceMesh,
     arguments: Mapping[int, PartitionSpec],
     results: Mapping[int, PartitionSpec],
@@ -74,11 +73,12 @@ def propagated_shardings(
     whose sharding cannot be said in axes of the mesh, those that XLA simplifies away, and results
     of equations of several, which its text does not tell apart.
     """
+    program = graph.program
     inputs = [*program.arguments, *program.constants]
     outputs = sorted(program.result_values)
 
     def function(*arrays: Any) -> list[Any]:
-        env = evaluate_scoped(program, dict(zip(inputs, arrays, strict=True)))
+        env = evaluate_as_written(graph, dict(zip(inputs, arrays, strict=True)))
         return [env[v] for v in outputs]
 
     step = Step(
@@ -118,9 +118,9 @@ def _value_of(
     """The value that an instruction yields, or a step on the way to it."""
     if instruction.opcode == "parameter":
         return None if instruction.position is None else inputs[instruction.position]
-    found = _SCOPE.search(instruction.op_name)
-    if found is None:
+    scope = scope_of(instruction.op_name)
+    if scope is None:
         return None
-    outputs = program.equations[int(found[1])].outputs
+    outputs = program.equations[scope.unit].outputs
     is_it = len(outputs) == 1 and program.values[outputs[0]].shape == instruction.shape
     return outputs[0] if is_it else None

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from kiwi.emit.execution import Execution
 from kiwi.hlo.fusion import is_map
 from kiwi.hlo.in_place import is_of_library
-from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import Unit
 from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.mesh import TensorSharding

@@ -17,7 +17,8 @@ from kiwi.calls.traced import Traced
 from kiwi.codec import from_plain
 from kiwi.emit.execution import Execution
 from kiwi.errors import PlanMismatchError, ProfileFileError, UnknownProfileError
-from kiwi.hlo.units import UnitGraph, regroup
+from kiwi.hlo.grouping import regroup
+from kiwi.hlo.units import UnitGraph
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, ProfileTable, TensorSharding
 from kiwi.mesh.shipped import find_table

@@ -26,8 +26,7 @@ import numpy as np
 
 from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.loops import SLICE
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs, runs_of
 from kiwi.memory.residency import (
@@ -210,7 +209,7 @@ class PlanningProblem(OfferedOptions):
         return _assemble(chosen, self.problem.limit_bytes, kept, with_parts=True)
 
 
-@without_collection
+@without_collection()
 def build_problem(
     units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, limit_bytes: int | None
 ) -> PlanningProblem:

@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kiwi.hlo.fusion import LIBRARY_OPCODES, opcodes
+from kiwi.hlo.fusion import LIBRARY_OPCODES
 from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork
 
@@ -67,7 +66,7 @@ class UnitWork:
             tuple(_seconds(units, index, hardware) for index in unit.equations),
             unit.rule.operator_factors,
             tuple(values[key].size_bytes for key, _ in unit.rule.reads),
-            bool(opcodes(graph, unit.root) & _PARTIAL_READERS),
+            bool(graph.opcodes[unit.root] & _PARTIAL_READERS),
             hardware.kernel_launch_seconds,
             hardware.sustained_memory_bytes_per_second
             if not is_transfer
@@ -127,7 +126,7 @@ def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
         return 0.0
     outputs = graph.program.equations[equation].outputs
     dtype = str(graph.program.values[outputs[0]].dtype) if outputs else "float32"
-    if opcodes(graph, equation) & LIBRARY_OPCODES or graph.program.equations[equation].is_kernel:
+    if graph.opcodes[equation] & LIBRARY_OPCODES or graph.program.equations[equation].is_kernel:
         inputs = graph.program.equations[equation].reads
         dtype = str(graph.program.values[inputs[0]].dtype) if inputs else dtype
         return info.flops / hardware.matmul_flops_per_second(dtype)

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.rule import ComposedRule
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import is_result
 from kiwi.mesh import DeviceMesh
 from kiwi.problem.build import PlanningProblem

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from kiwi.hlo.fusion import LIBRARY_OPCODES, opcodes
+from kiwi.hlo.fusion import LIBRARY_OPCODES
 from kiwi.hlo.rule import Dims
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh.profile_entries import Shapes
 
 RECORDED_OPCODES = LIBRARY_OPCODES | {
@@ -149,7 +148,7 @@ def variant(equation: Any) -> str:
 def _call(units: UnitGraph, unit: Unit, position: int) -> LibraryCall | None:
     graph, rule = units.graph, unit.rule
     equation = graph.program.equations[unit.equations[position]]
-    known = opcodes(graph, equation.index) & RECORDED_OPCODES
+    known = graph.opcodes[equation.index] & RECORDED_OPCODES
     inputs = [i for i in equation.inputs if isinstance(i, int)]
     if not known or len(inputs) != len(equation.inputs) or len(equation.outputs) != 1:
         return None

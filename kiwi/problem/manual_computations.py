@@ -13,8 +13,7 @@ from jax.extend import core as jex
 
 from kiwi.hlo.program import Equation
 from kiwi.hlo.regions import inner_jaxprs, trips
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import Collective, DeviceMesh, TensorSharding
 from kiwi.mesh.collective_kinds import (
     ALL_GATHER,

@@ -7,7 +7,7 @@ adds none; whether any are left is for `kiwi.planners.user_pins` to see before.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import Unit
 from kiwi.memory.residency import UnitResidency
 from kiwi.mesh import TensorSharding
 from kiwi.problem.strategies import ShardingStrategy

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import Price, ProfileTable, Provenance
 from kiwi.problem.library_calls import LibraryCall, library_calls
 

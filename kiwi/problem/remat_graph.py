@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.scheduled import read_resharding_seconds

@@ -13,14 +13,12 @@ from math import prod
 from typing import TypeGuard
 
 from kiwi.hlo.rule import ComposedRule, Dims
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import Collective, DeviceMesh, Price, Provenance, TensorSharding
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.manual_computations import GivenLayouts, given_layouts
 from kiwi.xla.rules.base import Rules
 from kiwi.xla.rules.max_pooling import found_bytes
-from kiwi.xla.rules.partial_sums import summed_elsewhere
 from kiwi.xla.rules.partitioner import can_scatter, reduction_collectives
 
 
@@ -38,7 +36,7 @@ class ShardingStrategy:
       found for the gradient of max pooling (`kiwi.xla.rules.max_pooling`).
     - `compiler_buffers`: bytes of more workspace that the compiler takes
       (`buffers_while_running`): operands that it copies (`Rules.copied_operands`), or, where that
-      is more, sums in another place (`kiwi.xla.rules.partial_sums`).
+      is more, sums in another place (`Rules.sums_elsewhere`).
     - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and cuts.
     - `compute_provenance`: where `compute_seconds` come from.
     """
@@ -279,15 +277,24 @@ class _Enumeration:
         return tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
 
     def _sums(self, found: _Computation, scattered: Collection[int]) -> tuple[int, ...]:
-        """The buffers of partial sums that the compiler keeps in another place than the result."""
-        units, unit = self._units, self._unit
-        equation = units.graph.program.equations[unit.root]
-        if found.partial:
-            cuts = [prod(self._mesh.shape[a] for a in axes) for axes in found.results[0].dims]
-            if self._rules.sums_elsewhere(equation, cuts, scattered):
-                held = self._mesh, self._rules, found.reads, found.partial_bytes
-                return summed_elsewhere(units, unit, *held)
-        return ()
+        """The buffer that the compiler takes for sums beside summands and result, if it does.
+
+        It may take the place of operands, which are read by then; not that of the step's arguments.
+        """
+        units, program, shape = self._units, self._units.graph.program, self._mesh.shape
+        equation = program.equations[self._unit.root]
+        if not found.partial:
+            return ()
+        cuts = [prod(shape[a] for a in axes) for axes in found.results[0].dims]
+        if not self._rules.sums_elsewhere(equation, cuts, scattered):
+            return ()
+        read_bytes = sum(
+            self._rules.local_bytes(units, value, layout, shape)
+            for (value, _), layout in zip(self._unit.rule.reads, found.reads, strict=True)
+            if program.values[value].producer is not None
+        )
+        more = found.partial_bytes - read_bytes
+        return (more,) if more > 0 else ()
 
     def _local_bytes(self, layouts: Sequence[TensorSharding]) -> int:
         """Bytes of one device's part of all results."""

@@ -21,8 +21,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.edges import resharding_table

@@ -4,8 +4,7 @@ planners."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.live_ranges import LiveRanges, Run
 from kiwi.memory.timeline import Buffer
 from kiwi.problem.strategies import ShardingStrategy

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 
 from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.program import Program
 from kiwi.hlo.tracing import trace
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph, build_units
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.build import Fixed, PlanningProblem, build_problem
 from kiwi.xla.compilers import of_platform

@@ -6,8 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from tests.helpers.planning import array
 
 W, X = array(16, 16), array(8, 16)

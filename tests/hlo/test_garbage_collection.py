@@ -7,7 +7,7 @@ import pytest
 from kiwi.hlo.garbage_collection import without_collection
 
 
-@without_collection
+@without_collection()
 def _collects(*, fail: bool = False) -> bool:
     if fail:
         raise ValueError("failed")

@@ -105,12 +105,12 @@ def test_rule_of_a_matmul_is_read_as_factors():
     module = jax.jit(lambda x, y: x @ y).lower(*shapes).compiler_ir("stablehlo")
     jax_internals.populate_sharding_rules(module)
     main = jax_internals.functions(module)["main"]
-    fields = [jax_internals.sharding_rule_fields(op) for op in jax_internals.block_operations(main)]
-    (rule,) = [f for f in fields if f is not None]
-    ((i,), (k,)), ((k_too,), (j,)) = rule["operands"]
-    assert k == k_too and rule["results"] == (((i,), (j,)),)
-    assert [rule["factor_sizes"][f] for f in (i, k, j)] == [2, 3, 5]
-    assert rule["reduction"] == {k} and not rule["need_replication"]
+    found = [jax_internals.sharding_rule(op) for op in jax_internals.block_operations(main)]
+    (rule,) = [each for each in found if each is not None]
+    ((i,), (k,)), ((k_too,), (j,)) = rule.operands
+    assert k == k_too and rule.results == (((i,), (j,)),)
+    assert [rule.factor_sizes[f] for f in (i, k, j)] == [2, 3, 5]
+    assert rule.reduction == {k} and not rule.blocked
 
 
 def test_tokens_have_no_shape():

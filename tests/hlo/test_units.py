@@ -8,8 +8,8 @@ import pytest
 
 from examples import convnet, encoder, gpt, mlp
 from kiwi.hlo.graph import Phase
+from kiwi.hlo.grouping import build_units
 from kiwi.hlo.in_place import overwritable, overwritable_by_operand
-from kiwi.hlo.units import build_units
 from tests.helpers.planning import array, step_graph, units_of
 
 X, W = array(8, 16), array(16, 16)

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 import kiwi
 from examples import gpt, mlp
 from examples.baselines import Baseline, compile_baseline, estimate_baseline
+from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
 from kiwi.mesh import DeviceMesh
 from kiwi.planners.xla import propagated_shardings
@@ -24,7 +25,7 @@ def specs_of_results(function: Any, specs: list[P], *shapes: tuple[int, ...]) ->
     program = trace(lambda *leaves: [function(*leaves)], arrays)
     given = dict(zip(program.arguments, specs, strict=True))
     results = [r for r in program.results if isinstance(r, int)]
-    found = propagated_shardings(program, MESH, given, {})
+    found = propagated_shardings(lower(program), MESH, given, {})
     return [MESH.partition_spec(found[r]) for r in results]
 
 
@@ -73,7 +74,7 @@ def test_larger_meshes_are_asked_in_a_process_of_their_own():
     program = trace(lambda x, w: [jnp.tanh(x @ w)], arrays)
     given = dict(zip(program.arguments, [P(("x", "y"), None), P()], strict=True))
     asked = [r for r in program.results if isinstance(r, int)]
-    found = propagated_shardings(program, mesh, given, {})[asked[0]]
+    found = propagated_shardings(lower(program), mesh, given, {})[asked[0]]
     assert mesh.partition_spec(found) == P(("x", "y"), None)
 
 
@@ -92,6 +93,7 @@ def test_lookups_under_fsdp_follow_the_batch_as_in_xla():
 CACHED = """
 import jax, jax.numpy as jnp, sys
 from jax.sharding import PartitionSpec as P
+from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
 from kiwi.mesh import DeviceMesh
 from kiwi.planners.xla import propagated_shardings
@@ -101,7 +103,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 program = trace(lambda x: [jnp.tanh(x)], [jax.ShapeDtypeStruct((4,), "float32")])
 mesh, given = DeviceMesh.create((2,), "cpu"), {program.arguments[0]: P("x")}
-print(*(str(propagated_shardings(program, mesh, given, {})) for _ in range(2)), sep="\\n")
+print(*(str(propagated_shardings(lower(program), mesh, given, {})) for _ in range(2)), sep="\\n")
 """
 
 

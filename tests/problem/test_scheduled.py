@@ -9,7 +9,7 @@ import pytest
 
 from examples import gpt, mlp
 from kiwi.emit.execution import build_execution
-from kiwi.hlo.units import build_units
+from kiwi.hlo.grouping import build_units
 from kiwi.plans.estimate import estimate_schedule, estimate_solution
 from kiwi.problem.solved import Solved
 from kiwi.problem.translation import copies_that_follow

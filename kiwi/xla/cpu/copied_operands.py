@@ -18,9 +18,8 @@ Observed with jax 0.10.2 in the compiled programs of `benchmarks/fidelity` (LSTM
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kiwi.hlo.fusion import is_map, opcodes
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.fusion import is_map
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.xla.rules.base import CopiedOperands
 from kiwi.xla.rules.matrix_operands import CONVOLUTION, MATMUL, Matrix, matrices
 
@@ -77,7 +76,7 @@ def _is_written_so(units: UnitGraph, unit: Unit, source: int) -> bool:
 def _computed_apart(units: UnitGraph, unit: Unit) -> Iterator[float]:
     program = units.graph.program
     root = program.equations[unit.root]
-    if opcodes(units.graph, unit.root) & _COMPUTE_APART:
+    if units.graph.opcodes[unit.root] & _COMPUTE_APART:
         size = program.values[root.outputs[0]].size_bytes
         for operand in root.inputs:
             if isinstance(operand, int) and operand not in unit.reads and size:

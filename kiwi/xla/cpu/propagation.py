@@ -27,7 +27,7 @@ def propagated_text_on_cpu(step: Step) -> str:
     devices = cpu_devices()
     if len(devices) < step.mesh.size:
         return answer_elsewhere(propagated_there, step, "cpu")
-    with tempfile.TemporaryDirectory(prefix="kiwi-") as folder:
+    with tempfile.TemporaryDirectory(prefix="shardy-") as folder:
         unique = replace(step, function=_named(step.function, Path(folder).name))
         unique.compile(devices, _options(folder))
         return _read(folder)
@@ -41,7 +41,7 @@ def propagated_there(step: ExportedStep, options: Mapping[str, Any], folder: str
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """The function under a name of its own, so that no compilation cache knows the program: it
-    would answer without the text."""
+    would answer without the text. It is none of `kiwi.xla.read.name_scopes`."""
 
     def renamed(*arguments: Any) -> Any:
         return function(*arguments)

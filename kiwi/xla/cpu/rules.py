@@ -13,8 +13,7 @@ from typing import ClassVar
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import overwritable_by_operand
 from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.solver.problem import Interval
 from kiwi.xla.cpu.copied_operands import CopiedMatrices
 from kiwi.xla.rules.base import CopiedOperands, Intervals, Rules

@@ -10,38 +10,28 @@ attention, gathered along each of their dimensions; `tests/xla/gpu/test_compiler
 """
 
 import functools
-from dataclasses import dataclass
 
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import TensorSharding
+from kiwi.xla.rules.base import Transposes
 from kiwi.xla.rules.matrix_operands import MATMUL, Matrix, matrices
 
 
-@dataclass(frozen=True)
-class GatheredMatrix:
-    """An operand of a matmul, which may be stored in another layout than it is read in."""
-
-    matrix: Matrix
-    mesh_shape: tuple[int, ...]
-
-    def is_transposed(self, stored: TensorSharding, wanted: TensorSharding) -> bool:
-        """Whether the copy in the layout `wanted` is transposed."""
-        return _is_transposed(self.matrix, self.mesh_shape, stored, wanted)
-
-
-def gathered_matrices(
+def transposed_reads(
     units: UnitGraph, unit: Unit, mesh_shape: tuple[int, ...]
-) -> dict[int, GatheredMatrix]:
+) -> dict[int, Transposes]:
     """By number of the read; none of two dimensions, which are read in either order."""
     found = matrices(units, unit, (MATMUL,))
-    return {m.read: GatheredMatrix(m, mesh_shape) for m in found if len(m.dims) > 2}
+    return {
+        m.read: functools.partial(_is_transposed, m, mesh_shape) for m in found if len(m.dims) > 2
+    }
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _is_transposed(
     matrix: Matrix, mesh_shape: tuple[int, ...], stored: TensorSharding, wanted: TensorSharding
 ) -> bool:
+    """Whether the copy of an operand in the layout `wanted` is transposed."""
     kept = {axis for axes in wanted.dims for axis in axes}
     gathered = [d for d, axes in enumerate(stored.dims) if set(axes) - kept]
     if not gathered:

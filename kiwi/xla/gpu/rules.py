@@ -8,10 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from kiwi.hlo.program import Equation, Literal, Value
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.solver.problem import Interval
-from kiwi.xla.gpu.gathered_operands import gathered_matrices
+from kiwi.xla.gpu.gathered_operands import transposed_reads
 from kiwi.xla.rules.base import Intervals, Rules, Transposes
 from kiwi.xla.rules.matrix_operands import CONVOLUTION
 
@@ -36,8 +35,7 @@ class GpuRules(Rules):
         self, units: UnitGraph, unit: Unit, mesh_shape: tuple[int, ...]
     ) -> Mapping[int, Transposes]:
         """See `kiwi.xla.gpu.gathered_operands`."""
-        found = gathered_matrices(units, unit, mesh_shape)
-        return {read: matrix.is_transposed for read, matrix in found.items()}
+        return transposed_reads(units, unit, mesh_shape)
 
     def sums_elsewhere(
         self, root: Equation, cuts: Sequence[int], scattered: Collection[int]

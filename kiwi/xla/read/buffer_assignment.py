@@ -16,7 +16,6 @@ import numpy as np
 
 from kiwi.memory.timeline import curve_bytes
 from kiwi.solver import Interval
-from kiwi.xla.read.heap_trace import traced_lives
 from kiwi.xla.read.name_scopes import Scope, scope_of
 from kiwi.xla.read.protos import parse
 
@@ -29,6 +28,9 @@ HOST_ONLY: Mapping[int, str] = {5: "host"}
 
 _MOST_HOPS = 16
 """Through instructions without metadata of their own."""
+
+_FREE = 1
+"""The kind of an event of a heap simulator's trace: neither allocated nor shared."""
 
 _RUNS_COMPUTATIONS = frozenset({"while", "call", "conditional", "async-start"})
 
@@ -256,6 +258,41 @@ def _lives(program: _Program, assignment: Any) -> dict[int, tuple[int, int]]:
             )
     by_name = {program.instructions[i].name: p for i, p in program.position.items()}
     return lives | traced_lives(assignment, by_name)
+
+
+def traced_lives(assignment: Any, position: Mapping[str, int]) -> dict[int, tuple[int, int]]:
+    """For each logical buffer in the heap simulator's traces, which XLA:GPU records and XLA:CPU
+    does not, its half-open range of positions; `position` of each instruction, by name.
+
+    A trace lists in the order of the schedule when each buffer was allocated, when another one came
+    to share its place, and when it was freed: after the instruction that last reads it. No
+    instruction that allocates lies between the two, so that a life ends at the position of the next
+    allocation at the latest: memory at the peak is exact.
+    """
+    lives: dict[int, tuple[int, int]] = {}
+    for trace in assignment.heap_simulator_traces:
+        lives.update(_traced_lives(trace.events, position))
+    return lives
+
+
+def _traced_lives(events: Any, position: Mapping[str, int]) -> dict[int, tuple[int, int]]:
+    last = max(position.values(), default=0) + 1
+    starts: dict[int, int] = {}
+    freed: list[int] = []
+    lives: dict[int, tuple[int, int]] = {}
+    for event in events:
+        if event.kind == _FREE:
+            freed.append(event.buffer_id)
+            continue
+        start = position.get(event.instruction_name, 0)
+        # A buffer that is shared in the instruction that reads it last is freed in its trace
+        # before; it must not end before it began.
+        lives.update((b, (starts[b], max(start, starts[b] + 1))) for b in freed if b in starts)
+        freed = []
+        starts[event.buffer_id] = start
+    lives.update((b, (starts[b], last)) for b in freed if b in starts)
+    unfreed = starts.keys() - lives.keys()
+    return lives | {b: (starts[b], last) for b in unfreed}
 
 
 def _temporaries(

@@ -13,6 +13,7 @@ the groups of every subset of axes. Device k of the module is device k of the me
 import itertools
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ _SCATTERS = "all-reduce-scatter"
 """Names of the computations that XLA:TPU fuses an all-reduce and a slice to: its reduce-scatter."""
 
 Groups = frozenset[frozenset[int]]
+Axes = tuple[str, ...] | None
 
 _ITEM_BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
 
@@ -58,8 +60,8 @@ class CollectiveUse:
     all-gather, the input of a reduce-scatter, the local buffer of the others.
     """
 
-    count: int
-    bytes: int
+    count: int = 0
+    bytes: int = 0
 
     def __add__(self, other: "CollectiveUse") -> "CollectiveUse":
         return CollectiveUse(self.count + other.count, self.bytes + other.bytes)
@@ -71,7 +73,7 @@ class AxisUse:
     mesh; None where the groups follow no axes."""
 
     kind: str
-    axes: tuple[str, ...] | None
+    axes: Axes
     count: int
     bytes: int
 
@@ -103,22 +105,19 @@ def read_axis_uses(
 
 def axis_uses(found: Iterable[AxisUse]) -> tuple[AxisUse, ...]:
     """The sum of all uses of equal kind and axes, largest first."""
-    sums: dict[tuple[str, tuple[str, ...] | None], CollectiveUse] = {}
+    sums: defaultdict[tuple[str, Axes], CollectiveUse] = defaultdict(CollectiveUse)
     for use in found:
-        key = (use.kind, use.axes)
-        sums[key] = sums.get(key, CollectiveUse(0, 0)) + CollectiveUse(use.count, use.bytes)
+        sums[use.kind, use.axes] += CollectiveUse(use.count, use.bytes)
     uses = [AxisUse(*key, use.count, use.bytes) for key, use in sums.items()]
     return tuple(sorted(uses, key=lambda u: (-u.bytes, u.kind, u.axes or ())))
 
 
 def by_kind(uses: Sequence[AxisUse]) -> dict[str, CollectiveUse]:
     """The sum over axes, in the order of `COLLECTIVE_KINDS`."""
-    found = {kind: [u for u in uses if u.kind == kind] for kind in COLLECTIVE_KINDS}
-    return {
-        kind: CollectiveUse(sum(u.count for u in own), sum(u.bytes for u in own))
-        for kind, own in found.items()
-        if own
-    }
+    sums: defaultdict[str, CollectiveUse] = defaultdict(CollectiveUse)
+    for use in uses:
+        sums[use.kind] += CollectiveUse(use.count, use.bytes)
+    return {kind: sums[kind] for kind in COLLECTIVE_KINDS if kind in sums}
 
 
 def replica_groups(line: str, device_count: int) -> Groups:
@@ -176,7 +175,7 @@ class _AxesOfGroups:
             for axes in itertools.combinations(real, count):
                 self._known[self._groups(axes)] = tuple(axis_names[a] for a in axes)
 
-    def __call__(self, kind: str, line: str) -> tuple[str, ...] | None:
+    def __call__(self, kind: str, line: str) -> Axes:
         if kind == "collective-permute":
             return self._of_pairs(line)
         return self._known.get(replica_groups(line, self.device_count))
@@ -187,7 +186,7 @@ class _AxesOfGroups:
         rows = devices.reshape(-1, math.prod(self._shape[a] for a in axes))
         return frozenset(frozenset(int(d) for d in row) for row in rows)
 
-    def _of_pairs(self, line: str) -> tuple[str, ...] | None:
+    def _of_pairs(self, line: str) -> Axes:
         match = _PAIRS.search(line)
         if match is None:
             return None

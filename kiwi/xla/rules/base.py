@@ -6,18 +6,16 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from types import MappingProxyType
 from typing import ClassVar
 
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import overwritable
-from kiwi.hlo.program import Equation
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import TensorSharding
 from kiwi.solver.problem import Interval
-from kiwi.xla.rules.max_pooling import zeros_without_barriers
-from kiwi.xla.rules.scan import zeros_of_stacked_results
 
 Intervals = tuple[Interval, ...]
 
@@ -65,13 +63,24 @@ class Rules:
 
         Some operators are expanded into constants of the size of their operands. These depend on
         nothing, so that XLA's scheduler computes them first and holds them until the operator
-        runs; a barrier cannot reach them (`kiwi.emit.barriers`).
+        runs; a barrier cannot reach them (`kiwi.emit.barriers`). All do so for a scan that is left
+        whole: it writes its stacked results, those behind its carry, slice by slice over zeros,
+        whose place the result takes (`benchmarks/fidelity`, lstm, jax 0.10.2).
         """
-        return zeros_of_stacked_results(units, unit, result_bytes)
+        program = units.graph.program
+        scan = program.equations[unit.root]
+        if scan.name != "scan" or unit.index == 0:
+            return ()
+        sizes = [program.values[o].size_bytes for o in unit.outputs]
+        stacked = sum(compress(sizes, scan.stacked_outputs))
+        return (Interval(0, unit.index, result_bytes * stacked // max(1, sum(sizes))),)
 
     def held_without_barriers(self, units: UnitGraph, unit: Unit, result_bytes: int) -> Intervals:
-        """Buffers that are live from the start only where no barrier of a plan prevents it."""
-        return zeros_without_barriers(units, unit, result_bytes)
+        """Buffers that are live from the start only where no barrier of a plan prevents it: the
+        zeros that max pooling's gradient adds to (`kiwi.xla.rules.max_pooling`)."""
+        if units.graph.program.equations[unit.root].name != MAX_POOLING_GRADIENT:
+            return ()
+        return (Interval(0, unit.index + 1, result_bytes),)
 
     def copied_operands(self, units: UnitGraph, unit: Unit) -> CopiedOperands:
         """Operands that are copied to another buffer before the unit reads them."""

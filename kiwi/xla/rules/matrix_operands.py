@@ -9,11 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from kiwi.hlo.fusion import opcodes
 from kiwi.hlo.program import Equation
 from kiwi.hlo.rule import ComposedRule, Dims
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def _source(units: UnitGraph, unit: Unit, operand: object) -> int | None:
         if producer is None or producer not in unit.equations:
             return None
         reads = program.equations[producer].reads
-        if opcodes(units.graph, producer) - {"transpose", "reshape"} or len(reads) != 1:
+        if units.graph.opcodes[producer] - {"transpose", "reshape"} or len(reads) != 1:
             return None
         (operand,) = reads
     return operand if isinstance(operand, int) else None

@@ -15,9 +15,7 @@ index per dimension, and a scatter of the gradient to these, onto zeros (jax 0.1
 """
 
 from kiwi.hlo.program import MAX_POOLING_GRADIENT
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
-from kiwi.solver.problem import Interval
+from kiwi.hlo.units import Unit, UnitGraph
 
 _INDEX_BYTES = 4
 
@@ -40,10 +38,3 @@ def found_bytes(units: UnitGraph, unit: Unit, result_bytes: int) -> int:
         return 0
     ratio = program.values[source].size_bytes / program.values[unit.outputs[0]].size_bytes
     return int(ratio * (result_bytes + index_bytes(units, unit, result_bytes)))
-
-
-def zeros_without_barriers(units: UnitGraph, unit: Unit, result_bytes: int) -> tuple[Interval, ...]:
-    """The zeros that max pooling's gradient adds to, live from the start of the step."""
-    if units.graph.program.equations[unit.root].name != MAX_POOLING_GRADIENT:
-        return ()
-    return (Interval(0, unit.index + 1, result_bytes),)

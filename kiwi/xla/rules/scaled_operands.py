@@ -8,7 +8,7 @@ not: in attention the gradient of the scores, of which the heap held two.
 
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.program import Equation, Literal, Program
-from kiwi.hlo.unit import Unit
+from kiwi.hlo.units import Unit
 
 _SCALES = frozenset({"mul", "div"})
 _PASSES = frozenset({"transpose", "reshape", "convert_element_type", "copy"})

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from itertools import permutations
 from math import prod
 
-from kiwi.hlo.fusion import opcodes
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import SLICE, STACK
 from kiwi.hlo.program import Equation
@@ -109,7 +108,7 @@ class Buffers:
             equation = equations[index]
             if passed.isdisjoint(equation.reads):
                 continue
-            if opcodes(self._units.graph, index) <= _PASSES and index != unit.root:
+            if self._units.graph.opcodes[index] <= _PASSES and index != unit.root:
                 passed.update(equation.outputs)
             elif not _multiplies_bfloat16(equation):
                 return False
@@ -121,7 +120,7 @@ class Buffers:
         Not where that map ends a matmul: then a barrier stands between.
         """
         units, producer = self._units, self._units.producer[value]
-        if reader != producer + 1 or _REDUCE not in opcodes(units.graph, units.units[reader].root):
+        if reader != producer + 1 or _REDUCE not in units.graph.opcodes[units.units[reader].root]:
             return False
         before = units.units[producer - 1] if producer else None
         return before is None or not (

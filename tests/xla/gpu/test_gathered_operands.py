@@ -8,20 +8,21 @@ import pytest
 from kiwi.memory.residency import Residency
 from kiwi.mesh import TensorSharding
 from kiwi.problem.copies import CopyNode, Reading, copy_node
-from kiwi.xla.gpu.gathered_operands import GatheredMatrix, gathered_matrices
+from kiwi.xla.gpu.gathered_operands import transposed_reads
+from kiwi.xla.rules.base import Transposes
 from tests.helpers.planning import array, units_of
 
 SIZES = {"b": 8, "s": 16, "d": 32, "e": 64, "h": 8, "k": 16, "t": 24}
 WHOLE = TensorSharding(((), (), ()))
 
 
-def first_operand(pattern: str) -> GatheredMatrix:
+def first_operand(pattern: str) -> Transposes:
     one, other = pattern.split("->")[0].split(",")
     arrays = [array(*(SIZES[k] for k in each)) for each in (one, other)]
     units = units_of(lambda x, y: jnp.einsum(pattern, x, y), *arrays)
     (unit,) = [u for u in units.units if units.graph.opcode_of(u.root) == "dot_general"]
     read = [value for value, _ in unit.rule.reads].index(units.graph.program.arguments[0])
-    return gathered_matrices(units, unit, (8,))[read]
+    return transposed_reads(units, unit, (8,))[read]
 
 
 def cut(rank: int, *dims: int) -> TensorSharding:
@@ -38,26 +39,22 @@ def cut(rank: int, *dims: int) -> TensorSharding:
     ],
 )
 def test_a_copy_is_read_only_if_its_groups_lie_together_and_in_order(pattern, transposed):
-    matrix = first_operand(pattern)
-    rank = len(matrix.matrix.dims)
+    transposes, rank = first_operand(pattern), pattern.index(",")
     whole = cut(rank)
-    assert [d for d in range(rank) if matrix.is_transposed(cut(rank, d), whole)] == transposed
+    assert [d for d in range(rank) if transposes(cut(rank, d), whole)] == transposed
 
 
 def test_what_is_only_cut_is_no_gathered_copy():
-    matrix = first_operand("bsd,bse->de")
-    assert not matrix.is_transposed(WHOLE, cut(3, 1))
+    assert not first_operand("bsd,bse->de")(WHOLE, cut(3, 1))
 
 
 def test_dimensions_of_one_element_lie_anywhere():
-    matrix = first_operand("bsd,bse->de")
-    assert not matrix.is_transposed(
-        TensorSharding(((0,), (1,), ())), TensorSharding(((0,), (), ()))
-    )
+    transposes = first_operand("bsd,bse->de")
+    assert not transposes(TensorSharding(((0,), (1,), ())), TensorSharding(((0,), (), ())))
 
 
 def node(*stored: TensorSharding) -> CopyNode:
-    transposes = first_operand("bsd,bse->de").is_transposed
+    transposes = first_operand("bsd,bse->de")
     found = copy_node(3, 0, 0, stored, [WHOLE], [Residency(None, 5)], transposes)
     assert found is not None
     return found

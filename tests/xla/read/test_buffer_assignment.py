@@ -1,11 +1,14 @@
 """Memory of small compiled programs, as XLA's buffer assignment tells it."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from kiwi.mesh import DeviceMesh
 from kiwi.xla.cpu.options import CPU_COMPILER_OPTIONS
+from kiwi.xla.read.buffer_assignment import traced_lives
 from kiwi.xla.read.compiled_program import read_compiled
 from kiwi.xla.read.name_scopes import Scope, scope_name, scope_of
 
@@ -84,3 +87,28 @@ def test_instructions_know_the_unit_that_they_belong_to():
 )
 def test_scopes_are_read_from_metadata(op_name, scope):
     assert scope_of(op_name) == scope
+
+
+def event(kind: int, buffer: int, instruction: str) -> SimpleNamespace:
+    return SimpleNamespace(kind=kind, buffer_id=buffer, instruction_name=instruction)
+
+
+def test_lives_follow_the_heap_simulators_trace():
+    """a is read by c, whose result takes over b's place; d is never freed."""
+    position = {"a": 0, "b": 1, "c": 4, "d": 6}
+    events = [
+        event(0, 10, "a"),
+        event(0, 11, "b"),
+        event(2, 12, "c"),
+        event(1, 11, "b"),
+        event(1, 10, "a"),
+        event(0, 13, "d"),
+        event(1, 12, "c"),
+    ]
+    assignment = SimpleNamespace(heap_simulator_traces=[SimpleNamespace(events=events)])
+    assert traced_lives(assignment, position) == {
+        10: (0, 6),
+        11: (1, 6),
+        12: (4, 7),
+        13: (6, 7),
+    }

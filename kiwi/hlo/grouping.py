@@ -1,0 +1,196 @@
+"""Groups equations into units, and puts these in the order in which they run."""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from graphlib import TopologicalSorter
+
+from kiwi.hlo.delayed_units import delay_to_first_reader
+from kiwi.hlo.fusion import chain, is_opaque, materialised
+from kiwi.hlo.garbage_collection import without_collection
+from kiwi.hlo.graph import HloGraph, Phase
+from kiwi.hlo.host_memory import FETCH
+from kiwi.hlo.in_place import overwritable
+from kiwi.hlo.rule import RuleComposer
+from kiwi.hlo.units import Unit, UnitGraph
+
+
+@without_collection()
+def build_units(graph: HloGraph, donated_arguments: frozenset[int] = frozenset()) -> UnitGraph:
+    """Groups equations into units and puts these in execution order.
+
+    **Arguments:**
+
+    - `donated_arguments`: value indices of arguments whose buffers results may take over.
+    """
+    roots = [index for index, is_root in enumerate(materialised(graph)) if is_root]
+    found = regroup(graph, roots, donated_arguments)
+    return replace(found, units=_numbered(_execution_order(found)))
+
+
+def regroup(
+    graph: HloGraph, roots: Sequence[int], donated_arguments: frozenset[int] = frozenset()
+) -> UnitGraph:
+    """The units whose materialised equations are `roots`, in that order.
+
+    For a plan that was made when equations were grouped by other rules.
+    """
+    is_root = [False] * len(graph.program.equations)
+    for root in roots:
+        is_root[root] = True
+    units = _numbered(_unit(graph, is_root, root) for root in roots)
+    return UnitGraph(graph, units, donated_arguments)
+
+
+def _numbered(units: Iterable[Unit]) -> tuple[Unit, ...]:
+    return tuple(replace(unit, index=index) for index, unit in enumerate(units))
+
+
+def _unit(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
+    """The unit of a materialised equation, not yet numbered."""
+    equations, reads = chain(graph, is_materialised, root)
+    own = graph.program.equations[root]
+    composer = RuleComposer()
+    for index in equations:
+        equation, rule = graph.program.equations[index], graph.equations[index].rule
+        composer.add(rule.as_rule(), [key for key, _ in rule.reads], equation.outputs)
+    phase = graph.phase_of(root)
+    may_recompute = (
+        phase is Phase.FORWARD
+        and bool(own.outputs)
+        and not own.is_border
+        and all(graph.program.equations[i].may_repeat for i in equations)
+        and not any(is_opaque(graph, i) for i in equations)
+    )
+    return Unit(
+        root,
+        tuple(equations),
+        tuple(reads),
+        own.outputs,
+        composer.compose(own.outputs),
+        phase,
+        may_recompute,
+        own.loop,
+    )
+
+
+def _execution_order(drafts: UnitGraph) -> list[Unit]:
+    """Program order, except that updates run as soon as they can; each loop's units together.
+
+    XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all of them
+    at the end. A unit that may write over the result just computed precedes all updates: only the
+    next unit can (`kiwi.memory.live_ranges`, rule 4). Fetches from host memory stand just before
+    their first reader, and so do units that `kiwi.hlo.delayed_units` can move there.
+    """
+    ordered = _numbered(drafts.units[d] for d in _Ordering(drafts).of(None))
+    return delay_to_first_reader(replace(drafts, units=ordered))
+
+
+class _Ordering:
+    """The order of the units of one loop body, or of the step; an inner loop counts as one unit."""
+
+    def __init__(self, drafts: UnitGraph) -> None:
+        self._graph = drafts.graph
+        self._drafts = drafts.units
+        self._waits = _dependencies(drafts)
+        self._unread = Counter(value for draft in drafts.units for value in draft.reads)
+        self._unfetched = {
+            output: draft.index
+            for draft in drafts.units
+            if drafts.graph.program.equations[draft.root].name == FETCH
+            for output in draft.outputs
+        }
+        self._fetches = frozenset(self._unfetched.values())
+
+    def of(self, loop: int | None) -> list[int]:
+        """Draft numbers in execution order."""
+        members = self._members(loop)
+        item_of = {draft: item for item, inside in members.items() for draft in inside}
+        sorter = TopologicalSorter(
+            {
+                item: {item_of[w] for d in inside for w in self._waits[d] if w in item_of} - {item}
+                for item, inside in members.items()
+            }
+        )
+        sorter.prepare()
+        ordered: list[int] = []
+        ready: list[tuple[bool, int]] = []
+        done: set[int] = set()
+        last: int | None = None
+        while sorter.is_active():
+            following: int | None = None
+            for item in sorter.get_ready():
+                heapq.heappush(ready, (self._is_late(members[item]), item))
+                if last is not None and self._continues(members[last], members[item]):
+                    following = item
+            last = heapq.heappop(ready)[1] if following is None else following
+            if last not in done:
+                done.add(last)
+                self._run(members[last], loop, ordered)
+                sorter.done(last)
+        return ordered
+
+    def _members(self, loop: int | None) -> dict[int, list[int]]:
+        """First unit → units: one item for each unit of the body, and for each inner loop."""
+        around = self._graph.program.loops_around
+        depth = len(around(loop))
+        items: dict[int | None, int] = {}
+        found: dict[int, list[int]] = {}
+        for number, draft in enumerate(self._drafts):
+            chain = around(draft.loop)
+            if chain[:depth] != around(loop) or number in self._fetches:
+                continue
+            item = number if len(chain) == depth else items.setdefault(chain[depth], number)
+            found.setdefault(item, []).append(number)
+        return found
+
+    def _run(self, inside: list[int], loop: int | None, ordered: list[int]) -> None:
+        """Appends a unit, or all units of an inner loop in order, behind the fetches for them."""
+        wanted = (value for number in inside for value in self._drafts[number].reads)
+        ordered += [self._unfetched.pop(v) for v in wanted if v in self._unfetched]
+        around = self._graph.program.loops_around
+        inner = self._drafts[inside[0]].loop
+        if inner != loop:
+            ordered += self.of(around(inner)[len(around(loop))])
+            return
+        ordered += inside
+        self._unread.subtract(self._drafts[inside[0]].reads)
+
+    def _is_late(self, inside: list[int]) -> bool:
+        """Whether there is more than updates, which run as soon as they can."""
+        return {self._drafts[d].phase for d in inside} != {Phase.UPDATE}
+
+    def _continues(self, inside: list[int], following: list[int]) -> bool:
+        """Whether the unit that follows may write over the result of the other, which nothing else
+        reads any more."""
+        if len(inside) > 1 or len(following) > 1:
+            return False
+        unit, reader = self._drafts[inside[0]], self._drafts[following[0]]
+        return (
+            len(unit.outputs) == 1
+            and unit.outputs[0] not in self._graph.program.result_values
+            and self._unread[unit.outputs[0]] == 1
+            and unit.outputs[0] in overwritable(self._graph, reader)
+        )
+
+
+def _dependencies(drafts: UnitGraph) -> list[set[int]]:
+    """For each draft the earlier ones that it must follow.
+
+    These are the producers of what it reads; where it overwrites a donated argument, that
+    argument's earlier readers; and where it has effects, the one before it that has.
+    """
+    producer, aliased = drafts.producer, drafts.aliased_results
+    waits = []
+    effects: list[int] = []
+    for draft in drafts.units:
+        leaders = {producer[v] for v in draft.reads if v in producer}
+        overwritten = [aliased[o] for o in draft.outputs if o in aliased]
+        readers = (r for a in overwritten for r in drafts.readers.get(a, ()))
+        leaders.update(r for r in readers if r < draft.index)
+        if drafts.graph.program.equations[draft.root].has_effects:
+            leaders.update(effects[-1:])
+            effects.append(draft.index)
+        waits.append(leaders)
+    return waits
