@@ -140,7 +140,7 @@ def run_annealing(
     cools faster, with fewer moves. At the deadline it ends, however hot.
     """
     started = time.monotonic()
-    tables = make_tables(graph)
+    tables = make_tables(graph, start)
     least = GAPS_PER_STEP * (len(start.steps) + 1)
     positions = max(64, 1 << (least - 1).bit_length())
     state = make_state(tables, positions, task.seed)

@@ -24,7 +24,7 @@ from .graphs import random_general_graph, random_graph
 
 
 def _state(graph, seed=0):
-    tables = make_tables(graph)
+    tables = make_tables(graph, Schedule(graph.order))
     state = make_state(tables, 64, seed)
     load(tables, state, np.array(graph.order, np.int32))
     return tables, state

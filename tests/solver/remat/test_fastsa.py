@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from kiwi.solver.remat.annealing.anneal import PRODUCT, SHARP
+from kiwi.solver.remat.annealing.tables import MOST_COPIES
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.fastsa import (
     AnnealingSettings,
@@ -64,6 +65,17 @@ def test_a_chain_is_recomputed_within_half_of_its_peak(objective):
     found = simulate(graph, fastsa(_task(graph, budget), settings).schedule)
     assert found.peak_bytes <= budget
     assert found.compute_seconds <= 1.25 * graph.once_seconds
+
+
+def test_groups_that_compute_an_operator_more_often_than_is_added_are_planned():
+    """Every group of a long chain computes its first operators: 60 copies, more than are added."""
+    graph = training_chain(60)
+    grouping = group_operators(graph)
+    start = grouping.expand(Schedule(grouping.graph.order))
+    assert max(start.computations().values()) > MOST_COPIES
+    budget = _middle_budget(graph)
+    found = simulate(graph, fastsa(_task(graph, budget), SHORT).schedule)
+    assert found.peak_bytes <= budget
 
 
 def test_same_seed_same_schedule():

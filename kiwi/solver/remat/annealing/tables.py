@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.schedule import Schedule
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
@@ -17,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 EVENT_POOL = 1 << 23
 """Most events (computations and readings of values) that a state has room for."""
 MOST_COPIES = 24
-"""Most computations of one operator, if the event pool allows."""
+"""Most computations of one operator, if the event pool allows, unless it begins with more."""
 
 
 class Tables(NamedTuple):
@@ -41,15 +42,19 @@ class Tables(NamedTuple):
     most_copies: Ints
 
 
-def make_tables(graph: RematGraph) -> Tables:
-    """`graph` as arrays; values are renumbered by dropping those that no operator writes."""
+def make_tables(graph: RematGraph, start: Schedule) -> Tables:
+    """`graph` as arrays; values are renumbered by dropping those that no operator writes.
+
+    There is room for the events of `start`, even where it has more copies than may be added.
+    """
     written = [value for value, producer in enumerate(graph.producer) if producer >= 0]
     number = {value: place for place, value in enumerate(written)}
     inputs = [[number[v] for v in op.inputs if v in number] for op in graph.operators]
     outputs = [[number[v] for v in op.outputs] for op in graph.operators]
     events_once = [2 + len(graph.readers[value]) for value in written]
     most_copies = max(2, min(MOST_COPIES, EVENT_POOL // max(1, sum(events_once))))
-    starts = np.concatenate(([0], np.cumsum(np.array(events_once, np.int64) * most_copies)))
+    room = max([most_copies, *start.computations().values()])
+    starts = np.concatenate(([0], np.cumsum(np.array(events_once, np.int64) * room)))
     return Tables(
         *_compressed(inputs),
         *_compressed(outputs),
