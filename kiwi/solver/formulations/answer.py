@@ -19,9 +19,8 @@ class Answer:
 
     **Attributes:**
 
-    - `schedule`: of operators, parameters left out; None without a solution.
-    - `strategies`: one for each operator; None without a solution.
-    - `priced`: of both; None without a solution.
+    - `schedule`: of operators, parameters left out; `strategies`: one for each operator;
+      `priced`: both, simulated. None without a solution.
     - `bound_seconds`: proven; -inf where none is known, +inf where infeasible.
     - `solver`: the backend that answered; `solve_seconds`: wall time.
     - `message`: a line for the user: a fall-back, or which families of rows cannot be met.

@@ -83,11 +83,7 @@ class StrategyProgram:
         return chosen
 
     def _pair(
-        self,
-        seconds,
-        tail: Sequence[mathopt.Variable],
-        head: Sequence[mathopt.Variable],
-        name: str,
+        self, seconds, tail: Sequence[mathopt.Variable], head: Sequence[mathopt.Variable], name: str
     ) -> Linear:
         """The resharding cost of a pair of choices, Eq. 22-23 as flows from `tail` to `head`.
 

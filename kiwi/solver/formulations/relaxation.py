@@ -17,12 +17,11 @@ that its optimum is found at once. A schedule that attains it is optimal: often 
 the relaxation's own.
 """
 
-from dataclasses import dataclass
 from itertools import chain, combinations, pairwise
 
 from kiwi.errors import InvalidProblemError
 from kiwi.solver.formulations.answer import Solution, price
-from kiwi.solver.formulations.residencies import Residency, ResidencyProblem, residency_problem
+from kiwi.solver.formulations.residencies import Residency, residency_problem
 from kiwi.solver.formulations.sharded_graph import ShardedGraph
 from kiwi.solver.solve import solve
 
@@ -30,41 +29,27 @@ MOST_GAPS = 4
 """Gaps of a value that may hold memory: the longest. Others hold none, which is a bound, too."""
 
 
-@dataclass(frozen=True)
-class Relaxed:
-    """`bound_seconds`: no schedule takes less, +inf if there is none; `found`: the schedule and
-    strategies of the relaxation where they are a solution of the full model, too."""
-
-    bound_seconds: float
-    found: Solution | None
-
-
 def solve_relaxation(
     graph: ShardedGraph, limit_bytes: int, time_limit_seconds: float, seed: int
-) -> Relaxed:
-    """Solves it by HiGHS, which closes gaps of such small problems faster than multipliers do."""
-    built = build_relaxation(graph, limit_bytes)
+) -> tuple[float, Solution | None]:
+    """The seconds that every schedule takes at least, +inf if there is none, and a solution.
+
+    That is the relaxation's own, where it is one of the full model, too. HiGHS closes gaps of such
+    small problems faster than multipliers do.
+    """
+    residencies = [tuple(_residencies(graph, i)) for i in range(len(graph.operators))]
+    built = residency_problem(graph, residencies, limit_bytes)
     result = solve(
-        built.problem,
-        solver="highs",
-        time_limit_seconds=time_limit_seconds,
-        seed=seed,
-        gap=1e-7,
+        built.problem, solver="highs", time_limit_seconds=time_limit_seconds, seed=seed, gap=1e-7
     )
     if result.solution is None:
-        return Relaxed(result.bound, None)
+        return result.bound, None
     found = built.read_answer(result.solution)
     try:  # the relaxation does not ask whether it can be executed
         fits = price(graph, *found).peak_bytes <= limit_bytes
     except InvalidProblemError:
         fits = False
-    return Relaxed(result.bound, found if fits else None)
-
-
-def build_relaxation(graph: ShardedGraph, limit_bytes: int) -> ResidencyProblem:
-    """The relaxation for a limit in bytes."""
-    found = [tuple(_residencies(graph, i)) for i in range(len(graph.operators))]
-    return residency_problem(graph, found, limit_bytes)
+    return result.bound, found if fits else None
 
 
 def _residencies(graph: ShardedGraph, i: int) -> list[Residency]:

@@ -1,7 +1,6 @@
-"""The formulations by name, each: how its model is built, solved, and read.
+"""The formulations by name: how their models are built, solved and read.
 
-An answer's time and peak come from `price`, which simulates the schedule; a solution whose
-simulated peak is over the limit would be a bug, and raises.
+An answer's time and peak are those of `price`; over the limit they would be a bug, and raise.
 """
 
 import math
@@ -18,12 +17,10 @@ from kiwi.solver.formulations.relaxation import solve_relaxation
 from kiwi.solver.formulations.sharded_graph import ShardedGraph
 from kiwi.solver.formulations.staged import StagedModel
 from kiwi.solver.mathopt_run import MODEL_SOLVERS, solve_model
-from kiwi.solver.result import SolveStatus, relative_gap
+from kiwi.solver.result import SolveStatus, is_closed
 from kiwi.solver.solve import solve
 
 DEFAULT_SOLVER = "highs"
-PROVEN_GAP = 1e-6
-"""How close to a bound a solution is called optimal at least, relatively."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class _Question:
                 f"A solution of {solver} peaks at {priced.peak_bytes} of {self.limit_bytes} bytes.",
                 cause="the solver's tolerance, or a bug in the formulation",
             )
-        closed = relative_gap(priced.compute_seconds, bound) <= max(self.gap, PROVEN_GAP)
+        closed = is_closed(priced.compute_seconds, bound, self.gap)
         status = SolveStatus.OPTIMAL if closed else SolveStatus.FEASIBLE
         return Answer(status, *found, priced, bound, solver, seconds, message)
 
@@ -121,9 +118,8 @@ def _known(asked: _Question, seconds: float) -> Answer:
     """What is known of the full model without its stages: the better of the joint schedule and
     the relaxation's own, and the relaxation's bound."""
     joint = _solve_joint(asked, min(seconds / 4, 5.0), gap=1e-3)
-    relaxed = solve_relaxation(asked.graph, asked.limit_bytes, seconds / 4, asked.seed)
-    found = asked.faster(joint.solution, relaxed.found)
-    return asked.answer(found, relaxed.bound_seconds, "relaxation")
+    bound, relaxed = solve_relaxation(asked.graph, asked.limit_bytes, seconds / 4, asked.seed)
+    return asked.answer(asked.faster(joint.solution, relaxed), bound, "relaxation")
 
 
 def _solve_program(

@@ -33,7 +33,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     _report(loaded, result, budget_bytes)
-    text = json.dumps(_answer(loaded, result))
+    answer = {
+        "schedule": [loaded.ids[step] for step in result.schedule.steps],
+        "peak": result.peak_bytes,
+        "time": result.compute_seconds,
+        "bound": result.bound_seconds,
+    }
+    text = json.dumps(answer)
     if options.out is None:
         print(text)
     else:
@@ -55,15 +61,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="file to write; default: standard output")
     return parser
-
-
-def _answer(loaded: NodeLinkGraph, result: RematResult) -> dict[str, object]:
-    return {
-        "schedule": [loaded.ids[step] for step in result.schedule.steps],
-        "peak": result.peak_bytes,
-        "time": result.compute_seconds,
-        "bound": result.bound_seconds,
-    }
 
 
 def _report(loaded: NodeLinkGraph, result: RematResult, budget_bytes: int) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from kiwi.solver.remat.annealing.anneal import PRODUCT, SHARP, STRICT
 from kiwi.solver.remat.fastsa import AnnealingSettings, fastsa, run_annealing
 from kiwi.solver.remat.improvement import WORKERS, improvement
-from kiwi.solver.remat.result import Candidate, Finding, Outcome, Task, candidate
+from kiwi.solver.remat.result import Candidate, Finding, Task, candidate
 from kiwi.solver.schedule import Schedule
 
 MOVES_PER_SECOND = 400_000
@@ -84,53 +84,46 @@ def remat(task: Task) -> Finding:
     rounds = ROUNDS if task.start is None else ROUNDS_FROM_START
     iterations, deterministic = 0, True
     for number, each in enumerate(rounds):
-        if best.is_least(task) or task.remaining_seconds() <= 0:
+        if best.is_least or task.remaining_seconds() <= 0:
             break
         left = sum(later.share for later in rounds[number:])
         wall_seconds = task.remaining_seconds() * each.share / left
         seeds = [task.seed * 1009 + number * WORKERS + place for place in range(WORKERS)]
-        for outcome in _round(task, each, best, wall_seconds, seeds):
-            iterations += outcome.iterations
-            deterministic = deterministic and outcome.completed
-            best = min([best, outcome.candidate], key=lambda c: c.rank)
+        for found in _round(task, each, best, wall_seconds, seeds):
+            iterations += found.iterations
+            deterministic = deterministic and found.deterministic
+            mine = candidate(task, found.schedule or best.schedule)
+            best = min([best, mine], key=lambda c: c.rank)
     return Finding(best.schedule, iterations=iterations, deterministic=deterministic)
 
 
 def _round(
     task: Task, each: Round, best: Candidate, wall_seconds: float, seeds: list[int]
-) -> list[Outcome]:
+) -> list[Finding]:
     """Takes `share` of the time limit on a fast machine, and at most `wall_seconds`."""
     seconds = each.share * task.time_limit_seconds
     if not each.runs:
         return [improvement(task, best, seconds, wall_seconds, seeds[0])]
 
-    def work(run: Run, seed: int) -> Outcome:
-        if run.start == FASTSA:
-            return _fastsa(task, wall_seconds)
+    def work(run: Run, seed: int) -> Finding:
+        if run.start == FASTSA:  # as it plans by itself in the whole time, most of which it leaves
+            deadline = min(task.deadline, time.monotonic() + wall_seconds)
+            return fastsa(replace(task, deadline=deadline))
         own = replace(task, seed=seed)
         start = best.schedule if run.start == BEST else Schedule(task.graph.order)
         return _annealed(own, run, start, seconds, wall_seconds)
 
-    is_met = best.peak_bytes <= task.budget_bytes
-    runs = each.runs if is_met else each.until_met or each.runs
+    runs = each.runs if best.fits else each.until_met or each.runs
     with ThreadPoolExecutor(WORKERS) as pool:
         return list(pool.map(work, runs, seeds))
 
 
 def _annealed(
     task: Task, run: Run, start: Schedule, seconds: float, wall_seconds: float
-) -> Outcome:
+) -> Finding:
     count = max(1, len(task.graph.operators))
     heat = run.heat / count
     moves = max(1000, min(MOVES_PER_OPERATOR * count, round(seconds * MOVES_PER_SECOND)))
     settings = AnnealingSettings(moves, run.objective, heat, heat * COOLING, AIMED_SHARES)
     found = run_annealing(task, task.graph, start, settings, wall_seconds)
-    return Outcome(candidate(task, found.schedule), found.moves, found.completed)
-
-
-def _fastsa(task: Task, wall_seconds: float) -> Outcome:
-    """As `fastsa` plans by itself in the whole time, most of which it mostly leaves."""
-    deadline = min(task.deadline, time.monotonic() + wall_seconds)
-    finding = fastsa(replace(task, deadline=deadline))
-    schedule = finding.schedule or Schedule(task.graph.order)
-    return Outcome(candidate(task, schedule), finding.iterations, finding.deterministic)
+    return Finding(found.schedule, iterations=found.moves, deterministic=found.completed)

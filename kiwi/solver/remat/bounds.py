@@ -1,6 +1,7 @@
 """Bounds on memory that hold for every schedule of a graph, and the order's own peak."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kiwi.errors import InvalidArgumentError
@@ -11,27 +12,27 @@ from kiwi.solver.schedule import Schedule
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """The memory that one operator (or the end of the step, `operator` -1) cannot do without."""
+    """The memory that one operator (or the end of the step, `operator` -1) cannot do without.
+
+    Its inputs, outputs and temporary memory, and the inputs of the graph.
+    """
 
     operator: int
     size_bytes: int
 
 
-def working_set_bytes(graph: RematGraph, operator: int) -> int:
-    """Inputs, outputs and temporary memory of one operator, with the inputs of the graph."""
-    each = graph.operators[operator]
-    computed = [value for value in each.inputs + each.outputs if graph.producer[value] >= 0]
-    return graph.bytes_of(computed) + each.temporary_bytes + graph.resident_bytes
-
-
 def largest_working_set(graph: RematGraph) -> WorkingSet:
     """The largest working set: a lower bound on the peak of every schedule."""
+
+    def working_set(operator: int, values: Iterable[int], temporary_bytes: int) -> WorkingSet:
+        computed_bytes = graph.bytes_of(v for v in values if graph.producer[v] >= 0)
+        return WorkingSet(operator, computed_bytes + temporary_bytes + graph.resident_bytes)
+
     sets = [
-        WorkingSet(index, working_set_bytes(graph, index)) for index in range(len(graph.operators))
+        working_set(k, each.inputs + each.outputs, each.temporary_bytes)
+        for k, each in enumerate(graph.operators)
     ]
-    kept = [value for value in graph.results if graph.producer[value] >= 0]
-    end_bytes = graph.resident_bytes + graph.bytes_of(kept)
-    return max([*sets, WorkingSet(-1, end_bytes)], key=lambda each: each.size_bytes)
+    return max([*sets, working_set(-1, graph.results, 0)], key=lambda each: each.size_bytes)
 
 
 def order_peak_bytes(graph: RematGraph) -> int:

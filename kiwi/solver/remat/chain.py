@@ -25,10 +25,7 @@ Steps = tuple[int, ...]
 class Option:
     """One way to run a stage forward and, later, backward.
 
-    **Attributes:**
-
-    - `forward`, `backward`: operators in the order they are computed.
-    - `seconds`: of both.
+    - `seconds`: of `forward` and `backward`, operators in the order they are computed.
     - `saved_bytes`: the stage's values kept in between, its output included.
     - `forward_peak_bytes`, `backward_peak_bytes`: largest memory of the stage's values while
       they run; backward includes the gradients that it reads and hands on.
@@ -68,44 +65,42 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class StageValues:
-    """Values at the borders of one stage.
-
-    `before`: handed on by the stage before; `output`: handed on; `gradient_in`: live gradients
-    and results before its backward part; `gradient_out`: after it.
-    """
-
-    before: frozenset[int]
-    output: frozenset[int]
-    gradient_in: frozenset[int]
-    gradient_out: frozenset[int]
-
-
-@dataclass(frozen=True)
 class Borders:
-    """The stages of a graph, the `values` at their borders, and those that are shared."""
+    """The stages of a graph, the values at their borders, and those that are shared.
+
+    Border s is that in front of stage s: `handed_on[s]` pass it forward; `gradients[s]` are the
+    gradients and results that are live there between the backward parts of both sides.
+    """
 
     graph: RematGraph
     groups: Linearised
-    values: tuple[StageValues, ...]
+    handed_on: tuple[frozenset[int], ...]
+    gradients: tuple[frozenset[int], ...]
     shared: frozenset[int]
+
+    @property
+    def stages(self) -> range:
+        """The numbers of the stages."""
+        return range(len(self.groups.forward))
+
+    def _peak_bytes(self, index: int, steps: Steps, before: Set[int], after: Set[int]) -> int:
+        """The largest memory of a stage's values while `steps` run, as `memory_bytes` takes it."""
+        hidden = self.handed_on[index] | self.shared
+        return max(memory_bytes(self.graph, Schedule(steps), before, after, hidden), default=0)
 
     def option(self, index: int, forward: Steps, backward: Steps) -> Option:
         """The option of a stage that computes these; what it saves is what backward reads of it."""
-        graph, values = self.graph, self.values[index]
-        hidden = values.before | self.shared
+        graph = self.graph
         made = {value for k in forward for value in graph.operators[k].outputs} - self.shared
-        saved = frozenset(read_first(graph, backward) & made)
-        kept, none = saved | values.output, frozenset()
-        live = saved | values.gradient_in
-        behind = memory_bytes(graph, Schedule(backward), live, values.gradient_out, hidden)
+        saved = read_first(graph, backward) & made
+        kept, live = self.handed_on[index + 1] | saved, self.gradients[index + 1] | saved
         return Option(
             forward,
             backward,
-            sum(graph.operators[k].compute_seconds for k in forward + backward),
+            graph.seconds_of(forward + backward),
             graph.bytes_of(kept),
-            max(memory_bytes(graph, Schedule(forward), none, kept, hidden), default=0),
-            max(behind, default=0),
+            self._peak_bytes(index, forward, frozenset(), kept),
+            self._peak_bytes(index, backward, live, self.gradients[index]),
         )
 
     def keep_all(self, index: int) -> Option:
@@ -114,19 +109,17 @@ class Borders:
 
     def stage(self, index: int, options: tuple[Option, ...]) -> Stage:
         """A stage with the given options."""
-        graph, values = self.graph, self.values[index]
+        graph, output = self.graph, self.handed_on[index + 1]
         # Shared values are computed in the first run of a stage, whichever that is.
-        discard = _ancestors(graph, self.groups.forward[index], values.output | self.shared)
-        hidden, none = values.before | self.shared, frozenset()
-        memory = memory_bytes(graph, Schedule(discard), none, values.output, hidden)
+        discard = _ancestors(graph, self.groups.forward[index], output | self.shared)
         again = all(graph.operators[k].recomputable for k in discard)
         return Stage(
             options,
             discard,
-            sum(graph.operators[k].compute_seconds for k in discard) if again else math.inf,
-            max(memory, default=0),
-            graph.bytes_of(values.output),
-            graph.bytes_of(values.gradient_in),
+            graph.seconds_of(discard) if again else math.inf,
+            self._peak_bytes(index, discard, frozenset(), output),
+            graph.bytes_of(output),
+            graph.bytes_of(self.gradients[index + 1]),
         )
 
     def chain(self, options: Sequence[tuple[Option, ...]]) -> Chain:
@@ -139,7 +132,7 @@ class Borders:
 def make_chain(graph: RematGraph) -> Chain:
     """The chain in which each stage has one option: to save all that its backward part reads."""
     borders = stage_borders(graph)
-    return borders.chain([(borders.keep_all(index),) for index in range(len(borders.values))])
+    return borders.chain([(borders.keep_all(index),) for index in borders.stages])
 
 
 def stage_borders(graph: RematGraph) -> Borders:
@@ -151,7 +144,7 @@ def stage_borders(graph: RematGraph) -> Borders:
     forward_stage = {k: s for s, group in enumerate(groups.forward) for k in group}
     backward_stage = {k: s for s, group in enumerate(groups.backward) for k in group}
     stage_of = forward_stage | backward_stage
-    outputs: list[set[int]] = [set() for _ in range(len(groups.forward) + 1)]
+    handed_on: list[set[int]] = [set() for _ in range(len(groups.forward) + 1)]
     shared = {v for v, writer in enumerate(graph.producer) if writer in groups.common}
     for value, writer in enumerate(graph.producer):
         if writer in forward_stage:
@@ -160,11 +153,9 @@ def stage_borders(graph: RematGraph) -> Borders:
             if value in graph.results or reading - {stage, stage + 1}:
                 shared.add(value)
             elif stage + 1 in reading:
-                outputs[stage].add(value)
-    edges = [frozenset(), *map(frozenset, outputs)]
-    gradients = [_gradients(graph, backward_stage, s) for s in range(len(outputs))]
-    stages = zip(edges, edges[1:], gradients[1:], gradients, strict=False)
-    return Borders(graph, groups, tuple(StageValues(*each) for each in stages), frozenset(shared))
+                handed_on[stage + 1].add(value)
+    gradients = tuple(_gradients(graph, backward_stage, s) for s in range(len(handed_on)))
+    return Borders(graph, groups, tuple(map(frozenset, handed_on)), gradients, frozenset(shared))
 
 
 def _gradients(graph: RematGraph, backward_stage: dict[int, int], stage: int) -> frozenset[int]:

@@ -2,9 +2,8 @@
 
 Both are the program of `kiwi.solver.remat.stages` with a node for each operator. Checkmate (Jain et
 al., MLSys 2020; text in Zhao's thesis, section 2.1.1) keeps or drops all outputs of an operator
-together; rk-checkmate (section 2.4) each by itself. Every value has one writer; gradients that
-accumulate are operators of their own. Fast-forward computations and phantoms (a framework's hidden
-saved tensors) do not occur in a plain graph: what backward reads is listed as a value.
+together; rk-checkmate (section 2.4) each by itself. Without phantoms (a framework's hidden saved
+tensors): what backward reads is listed as a value.
 """
 
 import math

@@ -1,9 +1,7 @@
 """Checkmate's linear relaxation, solved by PDLP and rounded (FastSA, appendices A.1 and D.2).
 
-The relaxation is solved for 0.9 of the budget (or the whole, if that is infeasible), with
-tolerances of 1e-4. What is kept between
-stages is then rounded by 0.5 and by 100 random thresholds; what must be computed follows. The
-best rounding by the simulator is returned.
+What is kept between stages is rounded by 0.5 and by random thresholds; what must be computed
+follows. The best rounding by the simulator is returned.
 """
 
 import datetime
@@ -20,7 +18,7 @@ from kiwi.solver.remat.stages import StageGraph, StageProgram
 from kiwi.solver.schedule import Schedule
 
 BUDGET_SHARES = (0.9, 1.0)
-"""The second is tried where the relaxation cannot meet the first."""
+"""For which the relaxation is solved; the second where it cannot meet the first."""
 TOLERANCE = 1e-4
 RANDOM_THRESHOLDS = 100
 

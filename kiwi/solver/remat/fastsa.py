@@ -6,37 +6,26 @@ the smallest power of two that leaves at least `GAPS_PER_STEP` positions per ste
 of always 2**20, because a tree that fits the cache is several times faster.
 """
 
-import functools
 import math
 import time
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kiwi.solver.remat.annealing.anneal import (
-    SHARP,
-    Plan,
-    anneal,
-    make_best,
-    objective_value,
-    start_best,
-)
+from kiwi.solver.remat.annealing.anneal import SHARP, Plan, anneal, objective_value, start_best
 from kiwi.solver.remat.annealing.memory import peak_bytes
-from kiwi.solver.remat.annealing.proposals import MOVE_KINDS, ROTATE
+from kiwi.solver.remat.annealing.moves import MOVE_KINDS, ROTATE
 from kiwi.solver.remat.annealing.sequence import load, make_state
 from kiwi.solver.remat.annealing.tables import make_tables
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.grouping import group_operators
-from kiwi.solver.remat.result import Finding, Task, smallest_task
+from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.schedule import Schedule
 
 GAPS_PER_STEP = 8
 NOMINAL_MOVES_PER_SECOND = 1_000_000
 """Moves are planned by this rate, so that results do not depend on the speed of the machine."""
 CHUNK_MOVES = 20_000
-FIRST_STAGE_MOVES = 20_000_000
-SECOND_STAGE_MOVES = 6_000_000
-"""The text has 2 million; the first stage mostly ends early and leaves time for more."""
 FIRST_STAGE_SHARE = 0.6
 """Of the time left, on machines too slow for the moves planned."""
 PAPER_SHARES = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -46,12 +35,10 @@ PAPER_SHARES = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 class AnnealingSettings:
     """One annealing run.
 
-    **Attributes:**
-
     - `moves`: how many changes are tried.
     - `objective`: `PRODUCT` (equation 1) or `SHARP` (footnote 2, meets budgets).
     - `first_temperature`, `last_temperature`: relative to the objective at the start.
-    - `shares`: relative frequencies of the kinds of moves (`annealing.proposals`).
+    - `shares`: relative frequencies of the kinds of moves (`annealing.moves`).
     - `stop_at_budget`: end as soon as the budget is met.
     """
 
@@ -74,57 +61,40 @@ class AnnealingOutcome:
     completed: bool
 
 
-@dataclass(frozen=True)
-class FastSASettings:
-    """The two stages; without `group` both work on single operators."""
-
-    first: AnnealingSettings = AnnealingSettings(FIRST_STAGE_MOVES, stop_at_budget=True)
-    second: AnnealingSettings = AnnealingSettings(SECOND_STAGE_MOVES)
-    group: bool = True
+FIRST_STAGE = AnnealingSettings(20_000_000, stop_at_budget=True)
+SECOND_STAGE = AnnealingSettings(6_000_000)
+"""The text has 2 million moves; the first stage mostly ends early and leaves time for more."""
 
 
-def fastsa(task: Task, settings: FastSASettings | None = None) -> Finding:
-    """Both stages on `task.graph`."""
-    settings = _within_time(settings or FastSASettings(), task.time_limit_seconds)
-    grouping = group_operators(task.graph) if settings.group else None
-    graph = grouping.graph if grouping else task.graph
-    seconds = FIRST_STAGE_SHARE * task.remaining_seconds()
-    first = run_annealing(task, graph, Schedule(graph.order), settings.first, seconds)
-    start = grouping.expand(first.schedule) if grouping else first.schedule
-    second_settings = _second_stage(settings, first)
-    second = run_annealing(task, task.graph, start, second_settings, task.remaining_seconds())
+def fastsa(
+    task: Task, first: AnnealingSettings = FIRST_STAGE, second: AnnealingSettings = SECOND_STAGE
+) -> Finding:
+    """Both stages on `task.graph`, with fewer moves where the time limit is short."""
+    first, second = _within_time(task, first, second)
+    grouping = group_operators(task.graph)
+    order, seconds = Schedule(grouping.graph.order), FIRST_STAGE_SHARE * task.remaining_seconds()
+    grouped = run_annealing(task, grouping.graph, order, first, seconds)
+    heat = grouped.temperature
+    if grouped.within_budget:
+        second = replace(second, first_temperature=heat, last_temperature=heat * 1e-4)
+    else:  # groups cannot meet the budget: beyond the text, a whole run on single operators
+        second = replace(first, moves=first.moves // 2, stop_at_budget=False)
+    start = grouping.expand(grouped.schedule)
+    single = run_annealing(task, task.graph, start, second, task.remaining_seconds())
     return Finding(
-        second.schedule,
-        iterations=first.moves + second.moves,
-        deterministic=first.completed and second.completed,
-    )
-
-
-def _second_stage(settings: FastSASettings, first: AnnealingOutcome) -> AnnealingSettings:
-    """As in the text; but where groups cannot meet the budget, a whole run on single operators."""
-    if not first.within_budget:
-        return replace(settings.first, moves=settings.first.moves // 2, stop_at_budget=False)
-    return replace(
-        settings.second,
-        first_temperature=first.temperature,
-        last_temperature=first.temperature * 1e-4,
+        single.schedule,
+        iterations=grouped.moves + single.moves,
+        deterministic=grouped.completed and single.completed,
     )
 
 
 def order_only(task: Task) -> Finding:
     """A topological order of small peak, without recomputation (appendix B.2)."""
-    settings = _within_time(FastSASettings(), task.time_limit_seconds)
+    first, _ = _within_time(task, FIRST_STAGE, SECOND_STAGE)
     shares = tuple(float(kind == ROTATE) for kind in range(MOVE_KINDS))
-    rotating = replace(settings.first, shares=shares)
+    rotating = replace(first, shares=shares)
     outcome = run_annealing(task, task.graph, Schedule(task.graph.order), rotating)
     return Finding(outcome.schedule, iterations=outcome.moves, deterministic=outcome.completed)
-
-
-@functools.cache
-def warm_up() -> None:
-    """Compiles the annealing loop, or loads what was compiled before."""
-    task = smallest_task()
-    run_annealing(task, task.graph, Schedule(task.graph.order), AnnealingSettings(1))
 
 
 def run_annealing(
@@ -146,8 +116,7 @@ def run_annealing(
     state = make_state(tables, positions, task.seed)
     load(tables, state, np.array(start.steps, np.int32))
     budget = float(max(1, task.budget_bytes - graph.resident_bytes))
-    best = make_best(positions)
-    start_best(state, best, budget)
+    best = start_best(state, budget)
     peak = peak_bytes(state.memory)
     value = objective_value(settings.objective, budget, peak, state.seconds[0])
     unit = value if value > 0 else 1.0
@@ -175,11 +144,9 @@ def run_annealing(
     )
 
 
-def _within_time(settings: FastSASettings, time_limit_seconds: float) -> FastSASettings:
-    planned = max(1.5 * settings.first.moves, settings.first.moves + settings.second.moves)
-    share = min(1.0, 0.9 * time_limit_seconds * NOMINAL_MOVES_PER_SECOND / planned)
-    return replace(
-        settings,
-        first=replace(settings.first, moves=max(1, round(share * settings.first.moves))),
-        second=replace(settings.second, moves=max(1, round(share * settings.second.moves))),
-    )
+def _within_time(task: Task, *stages: AnnealingSettings) -> list[AnnealingSettings]:
+    """Both stages with the moves that there is time for."""
+    first, second = (stage.moves for stage in stages)
+    planned = max(1.5 * first, first + second)
+    share = min(1.0, 0.9 * task.time_limit_seconds * NOMINAL_MOVES_PER_SECOND / planned)
+    return [replace(stage, moves=max(1, round(share * stage.moves))) for stage in stages]

@@ -9,12 +9,9 @@ from kiwi.errors import InvalidProblemError
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor that occupies memory while it is live.
+    """A tensor that occupies `size_bytes`, zero or more, of memory while it is live.
 
-    **Attributes:**
-
-    - `name`: a label for messages and files.
-    - `size_bytes`: its size, zero or more.
+    `name`: a label for messages and files, here and in `Operator`.
     """
 
     name: str
@@ -27,7 +24,6 @@ class Operator:
 
     **Attributes:**
 
-    - `name`: a label for messages and files.
     - `compute_seconds`: its time. Planners only add and compare times, so that any unit serves.
     - `inputs`, `outputs`: indices of the values that it reads and writes, without repetition.
     - `temporary_bytes`: memory beyond inputs and outputs that is held only while it runs.
@@ -97,11 +93,15 @@ class RematGraph:
     @cached_property
     def once_seconds(self) -> float:
         """Time to compute every operator once: a lower bound on the time of any schedule."""
-        return sum(operator.compute_seconds for operator in self.operators)
+        return self.seconds_of(range(len(self.operators)))
 
     def bytes_of(self, values: Iterable[int]) -> int:
         """The sizes of `values` together."""
         return sum(self.values[value].size_bytes for value in values)
+
+    def seconds_of(self, steps: Iterable[int]) -> float:
+        """The time of operators, one after the other."""
+        return sum(self.operators[k].compute_seconds for k in steps)
 
     def predecessors(self, operator: int) -> tuple[int, ...]:
         """Operators that write an input of `operator`, each once."""
@@ -164,17 +164,14 @@ def single_output_graph(
     Without an `order` the operators are taken in the order of their indices. Raises
     `kiwi.errors.InvalidProblemError` as `RematGraph` does.
     """
-    labels = names if names is not None else [str(index) for index in range(len(seconds))]
-    inputs: list[dict[int, None]] = [{} for _ in seconds]
+    indices = range(len(seconds))
+    labels = names if names is not None else [str(index) for index in indices]
+    inputs: list[dict[int, None]] = [{} for _ in indices]
     for writer, reader in edges:
         inputs[reader][writer] = None
-    operators = tuple(
-        Operator(labels[index], seconds[index], tuple(inputs[index]), (index,))
-        for index in range(len(seconds))
-    )
+    operators = tuple(Operator(labels[k], seconds[k], tuple(inputs[k]), (k,)) for k in indices)
     values = tuple(map(Value, labels, sizes_bytes))
-    given = order or tuple(range(len(seconds)))
-    return RematGraph(operators, values, given, results, backward_of)
+    return RematGraph(operators, values, order or tuple(indices), results, backward_of)
 
 
 def extract(

@@ -58,9 +58,7 @@ def group_operators(graph: RematGraph) -> Grouping:
 
 
 def _readers_to_join(
-    graph: RematGraph,
-    index: int,
-    readers: list[dict[int, None]],
+    graph: RematGraph, index: int, readers: list[dict[int, None]]
 ) -> tuple[int, ...]:
     """Readers that take over operator `index`; none if its result must stay a value."""
     outputs = graph.operators[index].outputs
@@ -74,15 +72,13 @@ def _readers_to_join(
 
 
 def _build(
-    graph: RematGraph,
-    members: dict[int, tuple[int, ...]],
-    inputs: dict[int, tuple[int, ...]],
+    graph: RematGraph, members: dict[int, tuple[int, ...]], inputs: dict[int, tuple[int, ...]]
 ) -> Grouping:
     number = {index: place for place, index in enumerate(members)}
     operators = tuple(
         Operator(
             graph.operators[index].name,
-            sum(graph.operators[each].compute_seconds for each in members[index]),
+            graph.seconds_of(members[index]),
             inputs[index],
             graph.operators[index].outputs,
             _temporary_bytes(graph, index, members[index]),

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from kiwi.solver.remat.graph import RematGraph
-from kiwi.solver.remat.neighbourhood import Found, improve
-from kiwi.solver.remat.result import Candidate, Outcome, Task, candidate
+from kiwi.solver.remat.neighbourhood import improve
+from kiwi.solver.remat.result import Candidate, Finding, Task, candidate
+from kiwi.solver.schedule import Schedule
 
 WORKERS = 2
 SECONDS_PER_TRY = 0.1
@@ -31,37 +32,34 @@ GROWTH = 1.25
 
 def improvement(
     task: Task, start: Candidate, seconds: float, wall_seconds: float, seed: int
-) -> Outcome:
+) -> Finding:
     """Improves a schedule within the budget; others are returned as they are.
 
-    **Arguments:**
-
-    - `seconds`: how long to search on a machine that is as fast as planned; `wall_seconds`: when
-      to end in any case.
+    `seconds`: the time on a machine as fast as planned; `wall_seconds`: the most in any case.
     """
-    if start.peak_bytes > task.budget_bytes or not _fits(range(FIRST_SIZE), start):
-        return Outcome(start, 0, True)
+    if not start.fits or not _has_room(range(FIRST_SIZE), start):
+        return Finding(start.schedule)
     ends = time.monotonic() + wall_seconds
     best, tries = start, 0
     whole = [k for k, operator in enumerate(task.graph.operators) if operator.recomputable]
-    if _fits(whole, best, MOST_PLACES_OF_ALL):
+    if _has_room(whole, best, MOST_PLACES_OF_ALL):
         best, complete = _tried(task, best, [whole], WHOLE_EFFORT * min(1.0, seconds), ends)
         tries = 1
         if complete:
-            return Outcome(best, tries, True)
+            return Finding(best.schedule, iterations=tries)
     draw, size = random.Random(seed), FIRST_SIZE
     for _ in range(max(1, round(seconds / SECONDS_PER_TRY))):
-        if best.is_least(task) or time.monotonic() >= ends:
+        if best.is_least or time.monotonic() >= ends:
             break
         around = [_around(task.graph, best, size, draw) for _ in range(WORKERS)]
-        sets = [free for free in around if _fits(free, best)]
+        sets = [free for free in around if _has_room(free, best)]
         best, complete = _tried(task, best, sets, EFFORT, ends)
         tries += WORKERS
         size = max(4, round(size * GROWTH if complete else size / GROWTH))
-    return Outcome(best, tries, time.monotonic() < ends)
+    return Finding(best.schedule, iterations=tries, deterministic=time.monotonic() < ends)
 
 
-def _fits(free: Sequence[int], best: Candidate, most_places: int = MOST_PLACES) -> bool:
+def _has_room(free: Sequence[int], best: Candidate, most_places: int = MOST_PLACES) -> bool:
     return 0 < len(free) * len(best.schedule.steps) <= most_places
 
 
@@ -70,14 +68,14 @@ def _tried(
 ) -> tuple[Candidate, bool]:
     """The best of all neighbourhoods of `best`, searched at once; whether they were completely."""
 
-    def work(free: list[int]) -> Found:
-        wall_seconds = max(0.01, ends - time.monotonic())
-        return improve(task.graph, best.schedule, free, task.budget_bytes, effort, wall_seconds)
+    def work(free: list[int]) -> tuple[Schedule | None, bool]:
+        left = ends - time.monotonic()
+        return improve(task.graph, best.schedule, free, task.budget_bytes, effort, left)
 
     with ThreadPoolExecutor(WORKERS) as pool:
         found = list(pool.map(work, sets))
-    better = [candidate(task, f.schedule) for f in found if f.schedule is not None]
-    complete = bool(found) and all(f.complete for f in found)
+    better = [candidate(task, schedule) for schedule, _ in found if schedule is not None]
+    complete = bool(found) and all(complete for _, complete in found)
     return min([best, *better], key=lambda c: c.rank), complete
 
 

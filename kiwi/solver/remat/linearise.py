@@ -16,13 +16,9 @@ from kiwi.solver.remat.graph import RematGraph
 
 @dataclass(frozen=True)
 class Linearised:
-    """Operators by role, each list in the given order.
+    """Operators by role and stage, each list in the given order; the last stage has the loss.
 
-    **Attributes:**
-
-    - `forward`: per stage, its forward operators. The last stage contains the loss.
-    - `backward`: per stage, its backward operators.
-    - `common`: operators that belong to no stage; they come first.
+    `common` ones belong to no stage and come first.
     """
 
     forward: tuple[tuple[int, ...], ...]
@@ -35,7 +31,6 @@ def linearise(graph: RematGraph) -> Linearised:
 
     Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
     """
-    check_has_backward(graph)
     backward = backward_operators(graph)
     common = _common_operators(graph, backward)
     forward = [k for k in graph.order if k not in backward and k not in common]
@@ -51,18 +46,17 @@ def linearise(graph: RematGraph) -> Linearised:
     )
 
 
-def check_has_backward(graph: RematGraph) -> None:
-    """Raises `kiwi.errors.InvalidProblemError` if no backward operator is known."""
+def backward_operators(graph: RematGraph) -> set[int]:
+    """Backward operators and all that depends on them (gradients, updates).
+
+    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    """
     if not graph.backward_of:
         raise InvalidProblemError(
             "the graph cannot be divided into stages: no backward operator is known",
             cause="`backward_of` is empty",
             suggestion="a planner for general graphs, such as remat",
         )
-
-
-def backward_operators(graph: RematGraph) -> set[int]:
-    """Backward operators and all that depends on them (gradients, updates)."""
     found = {backward for _, backward in graph.backward_of}
     for k in graph.order:
         if found.intersection(graph.predecessors(k)):

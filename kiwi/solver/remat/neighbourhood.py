@@ -2,6 +2,7 @@
 
 The model is that of Moccasin (Bartan et al., ICML 2023) for a few *free* operators. What else is
 computed stays where it is: the schedule without the free operators' recomputations, its *frame*.
+With the given order as frame and all operators free, it is Moccasin's own.
 
 **Sets.** Frame steps i, in order; free operators k with ranks 1 … m by first computation;
 *touched* values v: those that free operators read or write. Slot i (m + 1) is frame step i; the m
@@ -25,18 +26,20 @@ computation of a touched value the slot `end` until which it is retained.
 - (e) Less time than now.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
 from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.remat.simulate import LiveRange, held_bytes, live_ranges, memory_bytes
 from kiwi.solver.schedule import Schedule
 
 Amount = cp_model.IntVar | int
 TIME_UNITS = 10**9
+MOST_COPIES = 2
+"""Most computations of an operator in Moccasin's own program."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,6 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A better schedule, or None; `complete` if the neighbourhood has none (left)."""
-
-    schedule: Schedule | None
-    complete: bool
-
-
-@dataclass(frozen=True)
 class _Copy:
     """A computation of a touched value: when, until when it is retained, and whether at all."""
 
@@ -82,13 +77,16 @@ class _Copy:
 
 
 class RetentionModel:
-    """The program under construction: one method per constraint family.
+    """The program under construction but for its objective: one method per constraint family.
 
     A free operator has as many recomputations as in the schedule, and `least_copies` at least.
     """
 
-    def __init__(self, graph: RematGraph, frame: Frame, least_copies: int = 1) -> None:
+    def __init__(
+        self, graph: RematGraph, frame: Frame, budget_bytes: int, least_copies: int = 1
+    ) -> None:
         self.graph, self.frame, self.least_copies = graph, frame, least_copies
+        self.unit_seconds = _time_unit(graph)
         self.width = len(frame.again) + 1
         self.last = len(frame.steps) * self.width
         self.model = cp_model.CpModel()
@@ -110,6 +108,8 @@ class RetentionModel:
         self._add_frame_copies()
         self._add_free_copies()
         self._add_readings()
+        self._add_budget(budget_bytes)
+        self._add_hints()
 
     def _add_frame_copies(self) -> None:
         for place, k in enumerate(self.frame.steps):
@@ -164,7 +164,7 @@ class RetentionModel:
                 choices.append(reads)
             self.model.add_bool_or(choices if active is None else [*choices, ~active])
 
-    def add_budget(self, budget_bytes: int) -> None:
+    def _add_budget(self, budget_bytes: int) -> None:
         """(c)"""
         intervals, demands = [], []
         for v, copies in self.copies.items():
@@ -204,12 +204,13 @@ class RetentionModel:
 
     def recomputation_units(self) -> cp_model.LinearExprT:
         """The time of all recomputations of free operators."""
-        return sum(self._units(k) * active for (k, _), active in self.active.items())
+        return sum(self.units(k) * active for (k, _), active in self.active.items())
 
-    def _units(self, k: int) -> int:
-        return round(self.graph.operators[k].compute_seconds / time_unit(self.graph))
+    def units(self, k: int) -> int:
+        """The time of an operator as an integer."""
+        return round(self.graph.operators[k].compute_seconds / self.unit_seconds)
 
-    def add_hints(self) -> None:
+    def _add_hints(self) -> None:
         """Hints that repeat the schedule as it is."""
         for (k, c), active in self.active.items():
             places = self.frame.again[k]
@@ -220,22 +221,26 @@ class RetentionModel:
     def improve_on_frame(self) -> None:
         """The objective, and (e)."""
         total = self.recomputation_units()
-        now = sum(self._units(k) * len(places) for k, places in self.frame.again.items())
+        now = sum(self.units(k) * len(places) for k, places in self.frame.again.items())
         self.model.add(total <= now - 1)
         self.model.minimize(total)
 
-    def schedule(self, solver: cp_model.CpSolver) -> Schedule:
-        """The frame with the recomputations put back."""
+    def solve(self, solver: cp_model.CpSolver) -> tuple[Schedule | None, bool]:
+        """The frame with the recomputations put back, and whether the search was complete."""
+        status = solver.solve(self.model)
+        complete = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return None, complete
         slots = [(place * self.width, k) for place, k in enumerate(self.frame.steps)]
         slots += [
             (solver.value(self.start[key]), key[0])
             for key, active in self.active.items()
             if solver.boolean_value(active)
         ]
-        return Schedule(tuple(k for _, k in sorted(slots)))
+        return Schedule(tuple(k for _, k in sorted(slots))), complete
 
 
-def time_unit(graph: RematGraph) -> float:
+def _time_unit(graph: RematGraph) -> float:
     """The unit in which times are integers: 1 where they are integers already."""
     seconds = [operator.compute_seconds for operator in graph.operators]
     if all(float(each).is_integer() for each in seconds) and sum(seconds) < TIME_UNITS:
@@ -249,30 +254,45 @@ def improve(
     free: Sequence[int],
     budget_bytes: int,
     effort_seconds: float,
-    wall_seconds: float = math.inf,
-) -> Found:
+    wall_seconds: float,
+) -> tuple[Schedule | None, bool]:
     """A schedule in less time that differs in when the operators `free` are recomputed.
 
-    **Arguments:**
+    None without one; the second is whether there is none (left).
 
     - `schedule`: valid; its time is to be beaten, whether or not it is within the budget.
-    - `effort_seconds`: limit of the search in CP-SAT's deterministic time; `wall_seconds` of the
-      clock.
+    - `effort_seconds`: the limit in CP-SAT's deterministic time; `wall_seconds`: by the clock.
     """
     frame = Frame.of(schedule, free)
     if not any(frame.again.values()):
-        return Found(None, complete=True)
-    built = RetentionModel(graph, frame)
-    built.add_budget(budget_bytes)
-    built.add_hints()
+        return None, True
+    built = RetentionModel(graph, frame, budget_bytes)
     built.improve_on_frame()
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = max(0.01, effort_seconds)
-    if wall_seconds < math.inf:
-        solver.parameters.max_time_in_seconds = max(0.01, wall_seconds)
+    solver.parameters.max_time_in_seconds = max(0.01, wall_seconds)
     solver.parameters.num_workers = 1
-    status = solver.solve(built.model)
-    complete = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Found(None, complete)
-    return Found(built.schedule(solver), complete)
+    return built.solve(solver)
+
+
+def moccasin(task: Task, copies: int = MOST_COPIES) -> Finding:
+    """The best schedule with at most `copies` computations of each operator, by CP-SAT.
+
+    This is the program around the given order, with `copies` - 1 recomputations of every operator.
+    With as many as there are operators, the schedules are those of Checkmate.
+    """
+    graph = task.graph
+    free = [k for k in graph.order if graph.operators[k].recomputable]
+    frame = Frame(graph.order, {k: [] for k in free})
+    built = RetentionModel(graph, frame, task.budget_bytes, copies - 1)
+    once = sum(map(built.units, graph.order))
+    built.model.minimize(once + built.recomputation_units())
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = max(0.01, task.remaining_seconds())
+    solver.parameters.random_seed = task.seed % (1 << 30)
+    solver.parameters.num_workers = 2
+    schedule, complete = built.solve(solver)
+    if schedule is None:
+        return Finding(None, family_is_infeasible=complete, deterministic=complete)
+    bound_seconds = solver.best_objective_bound * built.unit_seconds
+    return Finding(schedule, bound_seconds, iterations=solver.num_branches, deterministic=complete)

@@ -71,18 +71,13 @@ def from_node_link(data: dict[str, Any]) -> NodeLinkGraph:
 
 
 def topological_order(node_count: int, edges: list[tuple[int, int]]) -> tuple[int, ...]:
-    """The order of `networkx.topological_sort`, shorter than `node_count` if there is a cycle."""
+    """The order of `networkx.topological_sort`, empty if there is a cycle."""
     sorter = TopologicalSorter(dict.fromkeys(range(node_count), ()))
     for writer, reader in dict.fromkeys(edges):
         sorter.add(reader, writer)
     with suppress(CycleError):
-        sorter.prepare()
-    order: list[int] = []
-    while sorter.is_active():
-        ready = sorter.get_ready()
-        order += ready
-        sorter.done(*ready)
-    return tuple(order)
+        return tuple(sorter.static_order())
+    return ()
 
 
 def _pairs(nodes: list[dict[str, Any]]) -> tuple[tuple[int, int], ...]:

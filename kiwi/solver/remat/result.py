@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from kiwi.solver.remat.graph import RematGraph, single_output_graph
+from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.simulate import simulate
 from kiwi.solver.result import SolveStatus
 from kiwi.solver.schedule import Schedule
@@ -12,8 +12,6 @@ from kiwi.solver.schedule import Schedule
 @dataclass(frozen=True)
 class Task:
     """What a planner is asked: a schedule of `graph` within `budget_bytes`.
-
-    **Attributes:**
 
     - `deadline`: value of `time.monotonic()` at which the planner must have ended.
     - `time_limit_seconds`: the whole time that was given. Planners plan the length of their
@@ -34,17 +32,9 @@ class Task:
         return max(0.0, self.deadline - time.monotonic())
 
 
-def smallest_task() -> Task:
-    """Two operators, the second the backward operator of the first: for compiling loops ahead."""
-    graph = single_output_graph([1.0, 1.0], [1, 1], [(0, 1)], backward_of=((0, 1),))
-    return Task(graph, 2, time.monotonic() + 3600, 1.0, 0)
-
-
 @dataclass(frozen=True)
 class Finding:
-    """What a planner found.
-
-    **Attributes:**
+    """What a planner, or a part of its search, found.
 
     - `schedule`: the best schedule found (the planner's claim; `solve` simulates it), or None.
     - `family_bound_seconds`: proven lower bound on the time of the schedules that the planner
@@ -63,42 +53,32 @@ class Finding:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule with its simulated numbers; candidates are compared by `rank`."""
+    """A schedule with its simulated numbers; candidates are compared by `rank`.
+
+    `fits`: it is within the budget; `is_least`: and recomputes nothing, so that none is better.
+    """
 
     schedule: Schedule
     peak_bytes: int
     seconds: float
-    budget_bytes: int
+    fits: bool
+    is_least: bool
 
     @property
     def rank(self) -> tuple[int, float, float]:
         """Within the budget first, then least time; otherwise least peak."""
-        if self.peak_bytes <= self.budget_bytes:
+        if self.fits:
             return (0, self.seconds, self.peak_bytes)
         return (1, self.peak_bytes, self.seconds)
-
-    def is_least(self, task: Task) -> bool:
-        """Whether nothing is recomputed within the budget: no schedule is better."""
-        once = task.graph.once_seconds
-        return self.peak_bytes <= self.budget_bytes and self.seconds <= once * (1 + 1e-12)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The best schedule of a part of a search.
-
-    `iterations`: moves or neighbourhoods; `completed`: False where the clock ended or shortened it.
-    """
-
-    candidate: Candidate
-    iterations: int
-    completed: bool
 
 
 def candidate(task: Task, schedule: Schedule) -> Candidate:
     """Simulates a valid schedule."""
     found = simulate(task.graph, schedule)
-    return Candidate(schedule, found.peak_bytes, found.compute_seconds, task.budget_bytes)
+    peak_bytes, seconds = found.peak_bytes, found.compute_seconds
+    fits, once_seconds = peak_bytes <= task.budget_bytes, task.graph.once_seconds
+    is_least = fits and seconds <= once_seconds * (1 + 1e-12)
+    return Candidate(schedule, peak_bytes, seconds, fits, is_least)
 
 
 @dataclass(frozen=True)
@@ -107,12 +87,10 @@ class RematResult:
 
     **Attributes:**
 
-    - `schedule`, `peak_bytes`, `compute_seconds`: as simulated by `simulate`.
     - `bound_seconds`: proven lower bound on the time of every schedule of the graph.
-    - `family_bound_seconds`: as in `Finding`.
+    - `family_bound_seconds`, `iterations`, `deterministic`: as in `Finding`.
     - `status`: `OPTIMAL` if the time equals `bound_seconds`, else `FEASIBLE`.
     - `planner`, `seconds`: who planned it, and in what wall time.
-    - `iterations`, `deterministic`: as in `Finding`.
     """
 
     schedule: Schedule
@@ -129,6 +107,4 @@ class RematResult:
     @property
     def overhead(self) -> float:
         """Time beyond computing every operator once, as a share of that time."""
-        if not self.bound_seconds:
-            return 0.0
-        return self.compute_seconds / self.bound_seconds - 1.0
+        return self.compute_seconds / self.bound_seconds - 1.0 if self.bound_seconds else 0.0

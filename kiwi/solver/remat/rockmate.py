@@ -29,8 +29,8 @@ BLOCKS_SHARE = 0.7
 class Block:
     """The graph of one block: forward operators, a loss in place of the rest, backward operators.
 
-    `operators[k]` is the original of operator k, -1 for the loss. Values handed on by the block
-    before are inputs of size zero.
+    `operators[k]` is the original of operator k, -1 for the loss. What the block before hands on
+    has size zero.
     """
 
     graph: RematGraph
@@ -45,7 +45,7 @@ def rockmate(task: Task) -> Finding:
     Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
     """
     borders = stage_borders(task.graph)
-    blocks = [make_block(borders, s) for s in range(len(borders.values))]
+    blocks = [make_block(borders, s) for s in borders.stages]
     solved: dict[RematGraph, tuple[Steps, ...]] = {}
     ends = time.monotonic() + BLOCKS_SHARE * task.remaining_seconds()
     left = len({block.graph for block in blocks})
@@ -60,16 +60,16 @@ def rockmate(task: Task) -> Finding:
 
 def make_block(borders: Borders, index: int) -> Block:
     """The graph of a stage; its operators and values are numbered by first occurrence."""
-    graph, values = borders.graph, borders.values[index]
+    graph = borders.graph
     forward, backward = borders.groups.forward[index], borders.groups.backward[index]
-    output, gradient = sorted(values.output), sorted(values.gradient_in)
+    output, gradient = (sorted(b[index + 1]) for b in (borders.handed_on, borders.gradients))
     loss = Operator("loss", 0.0, tuple(output), tuple(gradient))
     operators = [graph.operators[k] for k in forward]
     operators += [loss, *(graph.operators[k] for k in backward)]
     written = {v for v, writer in enumerate(graph.producer) if writer >= 0}
-    counted = written - values.before - borders.shared
+    counted = written - borders.handed_on[index] - borders.shared
     return Block(
-        extract(graph, operators, counted, values.gradient_out)[0],
+        extract(graph, operators, counted, borders.gradients[index])[0],
         (*forward, -1, *backward),
         len(forward),
         graph.bytes_of(gradient),

@@ -18,7 +18,6 @@ or its output is not saved and the next kept value is the input of some stage i:
 Both need memory for what runs directly, with the gradients that are live behind t.
 """
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +25,7 @@ import numpy.typing as npt
 from numba import njit
 
 from kiwi.solver.remat.chain import Chain, make_chain
-from kiwi.solver.remat.result import Finding, Task, smallest_task
+from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.schedule import Schedule
 
 MOST_UNITS = 500
@@ -58,36 +57,21 @@ def rotor(task: Task) -> Finding:
     return solve_chain(task, make_chain(task.graph))
 
 
-@functools.cache
-def warm_up() -> None:
-    """Compiles the loops over chains, or loads what was compiled before."""
-    rotor(smallest_task())
-
-
 def solve_chain(task: Task, chain: Chain, most_units: int = MOST_UNITS) -> Finding:
     """The best persistent schedule of `chain` (rk-rotor); the one of least peak if none fits."""
     budget = task.budget_bytes - chain.resident_bytes
-    unit = _unit_bytes(chain, budget, most_units)
-    filled = _filled(chain, _tables(chain, unit), max(0, budget) // unit)
-    if budget >= 0 and np.isfinite(filled.least[0, -1, -1]):
-        schedule = _schedule(chain, filled, filled.least.shape[2] - 1)
-        return Finding(schedule, iterations=filled.least.size)
-    smallest = _feasible(chain, most_units)
-    feasible = np.flatnonzero(np.isfinite(smallest.least[0, -1]))
+    table = _Table(chain, _unit_bytes(chain, budget, most_units), max(0, budget))
+    if budget >= 0 and np.isfinite(table.least[0, -1, -1]):
+        return Finding(table.schedule(table.least.shape[2] - 1), iterations=table.least.size)
+    saved = [max(o.saved_bytes for o in stage.options) for stage in chain.stages]
+    unit = _unit_bytes(chain, sum(saved), most_units)
+    feasible = _Table(chain, unit, _units_to_save(chain, saved, unit) * unit)
     return Finding(
-        _schedule(chain, smallest, int(feasible[0])),
+        feasible.schedule(int(np.flatnonzero(np.isfinite(feasible.least[0, -1]))[0])),
         # Rounding to units may hide a schedule: proven only where a unit is a byte.
-        family_is_infeasible=budget < 0 or unit == 1,
-        iterations=filled.least.size + smallest.least.size,
+        family_is_infeasible=budget < 0 or table.unit_bytes == 1,
+        iterations=table.least.size + feasible.least.size,
     )
-
-
-class _Filled(NamedTuple):
-    """The table of a chain, for all memory up to a budget in units."""
-
-    tables: ChainTables
-    least: npt.NDArray[np.float64]
-    choice: npt.NDArray[np.int32]
 
 
 def _unit_bytes(chain: Chain, budget_bytes: int, most_units: int) -> int:
@@ -95,47 +79,50 @@ def _unit_bytes(chain: Chain, budget_bytes: int, most_units: int) -> int:
     return max(1, -(-budget_bytes // most))
 
 
-def _filled(chain: Chain, tables: ChainTables, memory: int) -> _Filled:
-    return _Filled(tables, *fill_table(tables, len(chain.stages), memory))
+def _units_to_save(chain: Chain, saved_bytes: list[int], unit_bytes: int) -> int:
+    """What suffices to save so much of each stage: that, and the largest of what runs directly."""
+    options = [option for stage in chain.stages for option in stage.options]
+    peak_bytes = max(max(o.forward_peak_bytes, o.backward_peak_bytes) for o in options)
+    held_bytes = max(stage.held_gradient_bytes for stage in chain.stages)
+    return sum(-(-each // unit_bytes) for each in (*saved_bytes, held_bytes, peak_bytes))
 
 
-def _feasible(chain: Chain, most_units: int) -> _Filled:
-    """The table up to what suffices to save all of every stage."""
-    saved = [max(o.saved_bytes for o in stage.options) for stage in chain.stages]
-    unit = _unit_bytes(chain, sum(saved), most_units)
-    tables = _tables(chain, unit)
-    peaks = max(int(tables.forward_peak.max()), int(tables.backward_peak.max()))
-    units = sum(-(-each // unit) for each in saved)
-    return _filled(chain, tables, units + int(tables.held.max()) + peaks)
+class _Table:
+    """`least` and `choice` (`fill_table`) of a chain, for all memory up to a budget."""
 
+    def __init__(self, chain: Chain, unit_bytes: int, budget_bytes: int) -> None:
+        self.chain, self.unit_bytes = chain, unit_bytes
+        self.tables = _tables(chain, unit_bytes)
+        units = budget_bytes // unit_bytes
+        self.least, self.choice = fill_table(self.tables, len(chain.stages), units)
 
-def _schedule(chain: Chain, filled: _Filled, memory: int) -> Schedule:
-    """The optimal schedule for so many units.
+    def schedule(self, memory: int) -> Schedule:
+        """The optimal schedule for so many units.
 
-    The stack (chains are long) holds cells that are still to be run, and lists of operators to
-    append after them.
-    """
-    tables, steps = filled.tables, list(chain.prologue)
-    pending: list[tuple[int, int, int] | list[int]] = [(0, len(chain.stages) - 1, memory)]
-    while pending:
-        top = pending.pop()
-        if isinstance(top, list):
-            steps += top
-            continue
-        s, t, m = top
-        chosen = int(filled.choice[s, t, m])
-        if chosen < 0:
-            option = chain.stages[s].options[-1 - chosen - int(tables.option_start[s])]
-            steps += option.forward
-            pending.append(list(option.backward))
-            if t > s:
-                pending.append((s + 1, t, m - int(tables.saved[-1 - chosen])))
-            continue
-        for stage in chain.stages[s:chosen]:
-            steps += stage.discard
-        pending.append((s, chosen - 1, m))
-        pending.append((chosen, t, m - int(tables.output[chosen - 1])))
-    return Schedule(tuple(steps))
+        The stack (chains are long) holds cells that are still to be run, and operators to append
+        after them.
+        """
+        stages, tables, steps = self.chain.stages, self.tables, list(self.chain.prologue)
+        pending: list[tuple[int, int, int] | list[int]] = [(0, len(stages) - 1, memory)]
+        while pending:
+            top = pending.pop()
+            if isinstance(top, list):
+                steps += top
+                continue
+            s, t, m = top
+            chosen = int(self.choice[s, t, m])
+            if chosen < 0:
+                option = stages[s].options[-1 - chosen - int(tables.option_start[s])]
+                steps += option.forward
+                pending.append(list(option.backward))
+                if t > s:
+                    pending.append((s + 1, t, m - int(tables.saved[-1 - chosen])))
+                continue
+            for stage in stages[s:chosen]:
+                steps += stage.discard
+            pending.append((s, chosen - 1, m))
+            pending.append((chosen, t, m - int(tables.output[chosen - 1])))
+        return Schedule(tuple(steps))
 
 
 def _tables(chain: Chain, unit_bytes: int) -> ChainTables:

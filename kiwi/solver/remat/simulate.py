@@ -29,14 +29,7 @@ class LiveRange:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a valid schedule needs.
-
-    **Attributes:**
-
-    - `peak_bytes`: the largest memory over all steps.
-    - `compute_seconds`: the time of all computations.
-    - `memory_bytes`: memory during each step.
-    """
+    """The memory of a valid schedule during each step and at most, and the time of all of them."""
 
     peak_bytes: int
     compute_seconds: float
@@ -131,5 +124,5 @@ def simulate(graph: RematGraph, schedule: Schedule) -> Simulation:
             f"the schedule is not valid: {found[0]}" + (", and more" if found[1:] else "")
         )
     memory = tuple(graph.resident_bytes + each for each in memory_bytes(graph, schedule))
-    seconds = sum(graph.operators[index].compute_seconds for index in schedule.steps)
-    return Simulation(max(memory, default=graph.resident_bytes), seconds, memory)
+    peak_bytes = max(memory, default=graph.resident_bytes)
+    return Simulation(peak_bytes, graph.seconds_of(schedule.steps), memory)

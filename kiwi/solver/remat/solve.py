@@ -1,40 +1,51 @@
 """One interface to all planners: checks the question, simulates the answer."""
 
+import functools
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
-from kiwi.solver.remat import fastsa, rotor
 from kiwi.solver.remat.best import remat
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.checkmate import checkmate, rk_checkmate
 from kiwi.solver.remat.checkmate_lp import checkmate_lp
-from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.fastsa import fastsa, order_only
+from kiwi.solver.remat.graph import RematGraph, single_output_graph
 from kiwi.solver.remat.hiremate.levels import hiremate
-from kiwi.solver.remat.moccasin import moccasin
-from kiwi.solver.remat.result import Finding, RematResult, Task
+from kiwi.solver.remat.neighbourhood import moccasin
+from kiwi.solver.remat.result import Candidate, Finding, RematResult, Task, candidate
 from kiwi.solver.remat.rockmate import rockmate
-from kiwi.solver.remat.simulate import Simulation, simulate
+from kiwi.solver.remat.rotor import rotor
 from kiwi.solver.result import SolveStatus
 from kiwi.solver.schedule import Schedule
+
+Find = Callable[[Task], Finding]
 
 
 @dataclass(frozen=True)
 class Planner:
     """A way to find a schedule.
 
-    `warm_ups` compile the loops that `find` runs: ten seconds at the first use on a machine, then
-    loaded from numba's cache. That is no part of a search, whose time is limited.
+    `compiled`: planners with compiled loops that `find` runs, too. Compiling takes ten seconds at
+    the first use on a machine. That is no part of a search, whose time is limited.
     """
 
-    find: Callable[[Task], Finding]
-    warm_ups: tuple[Callable[[], None], ...] = ()
+    find: Find
+    compiled: tuple[Find, ...] = ()
 
     def warm_up(self) -> None:
         """Makes the compiled loops ready, once in a process."""
-        for each in self.warm_ups:
-            each()
+        for each in self.compiled:
+            _run_once(each)
+
+
+@functools.cache
+def _run_once(find: Find) -> None:
+    """Plans for two operators, the second the backward operator of the first, in few moves."""
+    graph = single_output_graph([1.0, 1.0], [1, 1], [(0, 1)], backward_of=((0, 1),))
+    find(Task(graph, 2, math.inf, 1e-6, 0))
 
 
 def keep_all(task: Task) -> Finding:
@@ -45,15 +56,15 @@ def keep_all(task: Task) -> Finding:
 PLANNERS: dict[str, Planner] = {
     "checkmate": Planner(checkmate),
     "checkmate-lp": Planner(checkmate_lp),
-    "fastsa": Planner(fastsa.fastsa, (fastsa.warm_up,)),
-    "hiremate": Planner(hiremate, (fastsa.warm_up, rotor.warm_up)),
+    "fastsa": Planner(fastsa, (fastsa,)),
+    "hiremate": Planner(hiremate, (fastsa, rotor)),
     "keep-all": Planner(keep_all),
     "moccasin": Planner(moccasin),
-    "order-only": Planner(fastsa.order_only, (fastsa.warm_up,)),
-    "remat": Planner(remat, (fastsa.warm_up,)),
+    "order-only": Planner(order_only, (fastsa,)),
+    "remat": Planner(remat, (fastsa,)),
     "rk-checkmate": Planner(rk_checkmate),
-    "rockmate": Planner(rockmate, (rotor.warm_up,)),
-    "rotor": Planner(rotor.rotor, (rotor.warm_up,)),
+    "rockmate": Planner(rockmate, (rotor,)),
+    "rotor": Planner(rotor, (rotor,)),
 }
 DEFAULT_PLANNER = "remat"
 CHAIN_PLANNER = "rotor"
@@ -85,46 +96,40 @@ def solve(
     return Search(graph, planner, time_limit_seconds).within(budget_bytes, seed)
 
 
+@dataclass
 class Search:
     """Searches in one graph under one budget after another; `remat` goes on where the last ended.
 
     **Arguments:** as of `solve`; the time limit is that of each search.
     """
 
-    def __init__(
-        self,
-        graph: RematGraph,
-        planner: str = DEFAULT_PLANNER,
-        time_limit_seconds: float = 10.0,
-    ) -> None:
-        self._graph, self._planner, self._seconds = graph, planner, time_limit_seconds
-        self._last: Schedule | None = None
+    graph: RematGraph
+    planner: str = DEFAULT_PLANNER
+    time_limit_seconds: float = 10.0
+    _last: Schedule | None = field(default=None, init=False)
 
     def within(self, budget_bytes: int, seed: int = 0) -> RematResult:
         """A schedule whose peak is at most `budget_bytes`, as `solve` finds it."""
-        graph, planner = self._graph, self._planner
-        _check_arguments(planner, budget_bytes, self._seconds, seed)
+        graph, planner, seconds = self.graph, self.planner, self.time_limit_seconds
+        _check_arguments(planner, budget_bytes, seconds, seed)
         PLANNERS[planner].warm_up()
         started = time.monotonic()
+        task = Task(graph, budget_bytes, started + seconds, seconds, seed, self._last)
         # A budget below the bound is replaced by the bound, so that the planner still looks for the
         # smallest peak, which the error names.
         sought_bytes = max(budget_bytes, largest_working_set(graph).size_bytes)
-        deadline = started + self._seconds
-        task = Task(graph, sought_bytes, deadline, self._seconds, seed, self._last)
-        finding = PLANNERS[planner].find(task)
+        finding = PLANNERS[planner].find(replace(task, budget_bytes=sought_bytes))
         self._last = finding.schedule or self._last
-        found = simulate(graph, finding.schedule) if finding.schedule is not None else None
-        if finding.schedule is None or found is None or found.peak_bytes > budget_bytes:
-            raise _infeasible(replace(task, budget_bytes=budget_bytes), planner, finding, found)
-        bound = graph.once_seconds
-        is_least = found.compute_seconds <= bound * (1 + 1e-12)
+        found = None if finding.schedule is None else candidate(task, finding.schedule)
+        if found is None or not found.fits:
+            raise _infeasible(task, planner, finding, found)
         return RematResult(
-            schedule=finding.schedule,
+            schedule=found.schedule,
             peak_bytes=found.peak_bytes,
-            compute_seconds=found.compute_seconds,
-            bound_seconds=bound,
+            compute_seconds=found.seconds,
+            bound_seconds=graph.once_seconds,
             family_bound_seconds=finding.family_bound_seconds,
-            status=SolveStatus.OPTIMAL if is_least else SolveStatus.FEASIBLE,
+            status=SolveStatus.OPTIMAL if found.is_least else SolveStatus.FEASIBLE,
             planner=planner,
             seconds=time.monotonic() - started,
             iterations=finding.iterations,
@@ -146,7 +151,7 @@ def _check_arguments(planner: str, budget_bytes: int, time_limit_seconds: float,
 
 
 def _infeasible(
-    task: Task, planner: str, finding: Finding, found: Simulation | None
+    task: Task, planner: str, finding: Finding, found: Candidate | None
 ) -> InfeasibleBudgetError:
     least_bytes, by = _least_known(task, planner, found)
     bound = largest_working_set(task.graph)
@@ -167,7 +172,7 @@ def _infeasible(
     )
 
 
-def _least_known(task: Task, planner: str, found: Simulation | None) -> tuple[int, str]:
+def _least_known(task: Task, planner: str, found: Candidate | None) -> tuple[int, str]:
     """The smallest peak known, and who has it."""
     graph = task.graph
     known = [(order_peak_bytes(graph), "the given order")]
@@ -181,9 +186,7 @@ def _least_known(task: Task, planner: str, found: Simulation | None) -> tuple[in
 def _least_found(task: Task, planner: str) -> int:
     """The smallest peak that a planner finds in a small part of the time limit."""
     PLANNERS[planner].warm_up()
-    seconds = max(LEAST_SECONDS, LEAST_SHARE * task.time_limit_seconds)
-    bound_bytes = largest_working_set(task.graph).size_bytes
-    ends = time.monotonic() + seconds
-    short = Task(task.graph, bound_bytes, ends, seconds, task.seed)
-    schedule = PLANNERS[planner].find(short).schedule
-    return simulate(task.graph, schedule or Schedule(task.graph.order)).peak_bytes
+    graph, seconds = task.graph, max(LEAST_SECONDS, LEAST_SHARE * task.time_limit_seconds)
+    bound_bytes, ends = largest_working_set(graph).size_bytes, time.monotonic() + seconds
+    found = PLANNERS[planner].find(Task(graph, bound_bytes, ends, seconds, task.seed))
+    return candidate(task, found.schedule or Schedule(graph.order)).peak_bytes

@@ -164,8 +164,6 @@ class StageGraph:
 class StageProgram:
     """The program under construction: one method per family of constraints.
 
-    **Arguments:**
-
     - `once`: what is present is not computed, as in Checkmate.
     - `integer`: False for the linear relaxation.
     """

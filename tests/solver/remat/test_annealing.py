@@ -7,8 +7,7 @@ from kiwi.solver.remat.annealing.memory import (
     peak_bytes,
     propagate,
 )
-from kiwi.solver.remat.annealing.moves import random_below, random_unit
-from kiwi.solver.remat.annealing.proposals import MOVE_KINDS, propose
+from kiwi.solver.remat.annealing.moves import MOVE_KINDS, propose, random_below, random_unit
 from kiwi.solver.remat.annealing.sequence import (
     load,
     make_state,

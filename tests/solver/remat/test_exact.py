@@ -7,7 +7,7 @@ import pytest
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.checkmate import checkmate, rk_checkmate, stage_graph
 from kiwi.solver.remat.checkmate_lp import checkmate_lp, round_kept
-from kiwi.solver.remat.moccasin import moccasin
+from kiwi.solver.remat.neighbourhood import moccasin
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.simulate import live_ranges, simulate
 

@@ -6,13 +6,7 @@ import pytest
 from kiwi.solver.remat.annealing.anneal import PRODUCT, SHARP
 from kiwi.solver.remat.annealing.tables import MOST_COPIES
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
-from kiwi.solver.remat.fastsa import (
-    AnnealingSettings,
-    FastSASettings,
-    fastsa,
-    order_only,
-    run_annealing,
-)
+from kiwi.solver.remat.fastsa import AnnealingSettings, fastsa, order_only, run_annealing
 from kiwi.solver.remat.grouping import group_operators
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.simulate import simulate
@@ -21,12 +15,12 @@ from kiwi.solver.schedule import Schedule
 from .graphs import random_general_graph, random_graph, training_chain
 from .oracle import least_seconds
 
-SHORT = FastSASettings(
+SHORT = (
     AnnealingSettings(20_000, first_temperature=1e-2, stop_at_budget=True),
     AnnealingSettings(20_000),
 )
 # One operator of five is a large part of the whole: small graphs need high temperatures.
-HOT = FastSASettings(AnnealingSettings(40_000, first_temperature=0.1), SHORT.second, group=False)
+HOT = AnnealingSettings(40_000, first_temperature=0.1)
 
 
 def _task(graph, budget_bytes, seed=0):
@@ -37,6 +31,15 @@ def _middle_budget(graph):
     return (order_peak_bytes(graph) + largest_working_set(graph).size_bytes) // 2
 
 
+def _on_single_operators(graph, budget_bytes, settings):
+    """A run at its temperatures, then a cool one, both without groups."""
+    task = _task(graph, budget_bytes)
+    first = run_annealing(task, graph, Schedule(graph.order), settings)
+    heat = first.temperature
+    cool = replace(SHORT[1], first_temperature=heat, last_temperature=heat * 1e-4)
+    return simulate(graph, run_annealing(task, graph, first.schedule, cool).schedule)
+
+
 @pytest.mark.parametrize("make", [random_graph, random_general_graph])
 def test_tiny_graphs_are_planned_as_well_as_exhaustive_search_does(make):
     equal = total = 0
@@ -44,7 +47,7 @@ def test_tiny_graphs_are_planned_as_well_as_exhaustive_search_does(make):
         graph = make(seed, 5)
         budget = _middle_budget(graph)
         best = least_seconds(graph, budget)
-        found = simulate(graph, fastsa(_task(graph, budget), HOT).schedule)
+        found = _on_single_operators(graph, budget, HOT)
         if best is None:
             assert found.peak_bytes > budget
             continue
@@ -60,9 +63,8 @@ def test_tiny_graphs_are_planned_as_well_as_exhaustive_search_does(make):
 def test_a_chain_is_recomputed_within_half_of_its_peak(objective):
     graph = training_chain(12)
     budget = order_peak_bytes(graph) // 2
-    first = replace(SHORT.first, objective=objective, moves=100_000)
-    settings = replace(SHORT, first=first, group=False)
-    found = simulate(graph, fastsa(_task(graph, budget), settings).schedule)
+    settings = replace(SHORT[0], objective=objective, moves=100_000)
+    found = _on_single_operators(graph, budget, settings)
     assert found.peak_bytes <= budget
     assert found.compute_seconds <= 1.25 * graph.once_seconds
 
@@ -74,14 +76,14 @@ def test_groups_that_compute_an_operator_more_often_than_is_added_are_planned():
     start = grouping.expand(Schedule(grouping.graph.order))
     assert max(start.computations().values()) > MOST_COPIES
     budget = _middle_budget(graph)
-    found = simulate(graph, fastsa(_task(graph, budget), SHORT).schedule)
+    found = simulate(graph, fastsa(_task(graph, budget), *SHORT).schedule)
     assert found.peak_bytes <= budget
 
 
 def test_same_seed_same_schedule():
     graph = random_graph(3, 12)
     budget = _middle_budget(graph)
-    runs = [fastsa(_task(graph, budget, seed), SHORT).schedule for seed in (1, 1)]
+    runs = [fastsa(_task(graph, budget, seed), *SHORT).schedule for seed in (1, 1)]
     assert runs[0] == runs[1]
 
 

@@ -10,7 +10,7 @@ import pytest
 from kiwi.errors import InvalidProblemError
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.checkmate import checkmate, rk_checkmate
-from kiwi.solver.remat.hiremate.cluster import find_roles, forward_graph, whole
+from kiwi.solver.remat.hiremate.cluster import Roles
 from kiwi.solver.remat.hiremate.combination import Combinations
 from kiwi.solver.remat.hiremate.levels import hiremate
 from kiwi.solver.remat.hiremate.option import make_option, plain_options, select
@@ -97,16 +97,16 @@ def test_dominators_of_a_diamond_with_a_tail():
 
 def test_a_chain_of_equal_blocks_is_divided_into_equal_clusters():
     graph = residual_chain(0, 12)
-    roles = find_roles(graph)
-    root = whole(graph, roles, partition(forward_graph(graph, roles), 6, 5))
+    roles = Roles(graph)
+    root = roles.whole(partition(roles.forward_graph(), 6, 5))
     clusters = [child.cluster for child in root.children if child.cluster.children]
     assert len(set(clusters)) < len(clusters)
 
 
 def test_options_save_what_backward_reads_and_recompute_costs_time():
     graph = residual_chain(1, 4)
-    roles = find_roles(graph)
-    root = whole(graph, roles, partition(forward_graph(graph, roles), 3, 5)).children[1]
+    roles = Roles(graph)
+    root = roles.whole(partition(roles.forward_graph(), 3, 5)).children[1]
     c = root.cluster
     keep = make_option(c.graph, c.interface, (c.forward, c.backward))
     again = make_option(c.graph, c.interface, (c.forward, c.forward + c.backward))
@@ -186,8 +186,8 @@ def test_large_graphs_have_a_schedule_in_any_time():
 
 def test_exchanges_hold_less_for_more_time():
     graph = residual_chain(1, 12)
-    roles = find_roles(graph)
-    root = whole(graph, roles, partition(forward_graph(graph, roles), 4, 4))
+    roles = Roles(graph)
+    root = roles.whole(partition(roles.forward_graph(), 4, 4))
     options = [
         [make_option(c.graph, c.interface, pair) for pair in plain_options(c)]
         for c in (child.cluster for child in root.children)

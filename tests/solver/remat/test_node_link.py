@@ -33,6 +33,13 @@ def test_older_files_name_links_by_numbers_and_nodes_by_name():
     assert loaded.graph.operators[0].compute_seconds == 2
 
 
+def test_cycles_are_refused():
+    nodes = [{"id": name, "cost_cpu": 1, "cost_ram": 1} for name in "ab"]
+    links = [{"source": "a", "target": "b"}, {"source": "b", "target": "a"}]
+    with pytest.raises(InvalidProblemError, match="has a cycle"):
+        from_node_link({"nodes": nodes, "links": links})
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "{}", json.dumps({"nodes": [{}], "links": []})])
 def test_other_files_are_refused(tmp_path, text):
     path = tmp_path / "other.json"

@@ -1,6 +1,5 @@
 """The annealing loop: proposals, the objectives of FastSA, acceptance, the best sequence."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -8,9 +7,8 @@ import numpy.typing as npt
 from numba import njit
 
 from kiwi.solver.remat.annealing.memory import peak_bytes
-from kiwi.solver.remat.annealing.moves import random_unit
-from kiwi.solver.remat.annealing.proposals import propose
-from kiwi.solver.remat.annealing.sequence import roll_back, roll_forward, steps_of
+from kiwi.solver.remat.annealing.moves import propose, random_unit
+from kiwi.solver.remat.annealing.sequence import State, roll_back, roll_forward, steps_of
 from kiwi.solver.remat.annealing.tables import Ints
 
 PRODUCT, SHARP, STRICT = 0, 1, 2
@@ -47,9 +45,12 @@ class Plan(NamedTuple):
     cumulated: npt.NDArray[np.float64]
 
 
-def make_best(positions: int) -> Best:
-    """No sequence yet."""
-    return Best(np.zeros(positions, np.int32), np.zeros(2, np.int64), np.array([0.0, math.inf]))
+def start_best(state: State, budget_bytes: float) -> Best:
+    """The sequence of the state as it is."""
+    steps, score = np.zeros(state.operator_at.size, np.int32), _score(state, budget_bytes)
+    best = Best(steps, np.zeros(2, np.int64), np.array(score))
+    _save(state, best)
+    return best
 
 
 @njit(cache=True, nogil=True)
@@ -108,29 +109,13 @@ def _note(tables, state, best, budget_bytes):
 
 
 @njit(cache=True, nogil=True)
-def start_best(state, best, budget_bytes):
-    """Notes the state as it is, the first one."""
-    best.score[0], best.score[1] = _score(state, budget_bytes)
-    _save(state, best)
-
-
-@njit(cache=True, nogil=True)
-def _draw_kind(state, cumulated):
-    draw = random_unit(state)
-    kind = 0
-    while draw > cumulated[kind]:
-        kind += 1
-    return kind
-
-
-@njit(cache=True, nogil=True)
 def anneal(tables, state, best, plan, value):
     """Runs `plan.moves` moves; `value` is the objective of the state. Returns the final value."""
     cooling = (plan.last_temperature / plan.first_temperature) ** (1.0 / max(1, plan.moves))
     temperature = plan.first_temperature
     for _ in range(plan.moves):
         temperature *= cooling
-        kind = _draw_kind(state, plan.cumulated)
+        kind = np.searchsorted(plan.cumulated, random_unit(state))
         limit = value - temperature * np.log(random_unit(state))
         most_seconds = most_seconds_within(plan.objective, plan.budget_bytes, limit)
         if not propose(tables, state, kind, most_seconds):

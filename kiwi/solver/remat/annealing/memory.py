@@ -5,9 +5,8 @@ two point updates, and the root holds the largest prefix sum: the operations of 
 segment tree of FastSA (Imanishi et al. 2023, section 2.1.1), each in O(log T).
 
 Each node stores the sum of its leaves and the largest prefix within it; a leaf's prefix
-includes the temporary memory at its position.
-
-Point updates are first collected and then propagated once per touched leaf.
+includes the temporary memory at its position. Point updates are first collected and then
+propagated once per touched leaf.
 """
 
 from typing import NamedTuple

@@ -10,11 +10,7 @@ from functools import cached_property
 
 from kiwi.solver.remat.graph import RematGraph, extract
 from kiwi.solver.remat.hiremate.partition import ForwardGraph, Tree
-from kiwi.solver.remat.linearise import (
-    backward_operators,
-    backward_owners,
-    check_has_backward,
-)
+from kiwi.solver.remat.linearise import backward_operators, backward_owners
 
 Steps = tuple[int, ...]
 StepPair = tuple[Steps, Steps]
@@ -24,8 +20,6 @@ StepPair = tuple[Steps, Steps]
 @dataclass(frozen=True)
 class Cluster:
     """Operators of `graph`, all of which belong to the cluster.
-
-    **Attributes:**
 
     - `graph`: forward operators 0 … `forward_count` - 1, then backward ones, in the given order.
       Values that the cluster only reads have size zero, but for gradients.
@@ -61,47 +55,6 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Roles:
-    """Forward operators in the given order, and the owner of each backward operator."""
-
-    forward: Steps
-    owner: dict[int, int]
-
-
-def find_roles(graph: RematGraph) -> Roles:
-    """Splits operators; a backward operator is owned by the forward operator it is paired with.
-
-    It is never owned by a later one than an operator that it depends on (property 1).
-    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
-    """
-    check_has_backward(graph)
-    backward = backward_operators(graph)
-    forward = tuple(k for k in graph.order if k not in backward)
-    rank = {k: place for place, k in enumerate(forward)}
-    behind = backward_owners(graph, backward, rank, len(forward) - 1)
-    return Roles(forward, {k: forward[place] for k, place in behind.items()})
-
-
-def forward_graph(graph: RematGraph, roles: Roles) -> ForwardGraph:
-    """The graph that is partitioned; nodes are places in `roles.forward`."""
-    place = {k: index for index, k in enumerate(roles.forward)}
-    before: list[set[int]] = [set() for _ in roles.forward]
-    for k in graph.order:
-        for p in graph.predecessors(k):
-            if k in place:
-                before[place[k]].add(place[p])
-            elif p not in place and roles.owner[p] != roles.owner[k]:
-                before[place[roles.owner[p]]].add(place[roles.owner[k]])
-    crossing = []
-    for value, writer in enumerate(graph.producer):
-        readers = tuple(place[k] for k in graph.readers[value] if k in place)
-        if writer in place or (writer < 0 and len(readers) > 1):
-            size_bytes = graph.values[value].size_bytes if writer in place else 0
-            crossing.append((place.get(writer, -1), readers, size_bytes))
-    return ForwardGraph(tuple(tuple(sorted(each)) for each in before), tuple(crossing))
-
-
-@dataclass(frozen=True)
 class Hierarchy:
     """A cluster with the operators' numbers in the whole graph, and its parts."""
 
@@ -121,37 +74,63 @@ class Hierarchy:
             yield from child.parts()
 
 
-def whole(graph: RematGraph, roles: Roles, trees: tuple[Tree, ...]) -> Hierarchy:
-    """The hierarchy of all operators; its parts are `trees`."""
-    every = Tree(tuple(range(len(roles.forward))), trees)
-    return _Extraction(graph, roles).hierarchy(every)
+class Roles:
+    """Forward operators in the given order, and the owner of each backward operator.
 
+    That is the forward operator that it is paired with, but never a later one than the owner of an
+    operator that it depends on (property 1).
+    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    """
 
-class _Extraction:
-    """Takes clusters out of one graph."""
-
-    def __init__(self, graph: RematGraph, roles: Roles) -> None:
-        self._graph, self._roles = graph, roles
+    def __init__(self, graph: RematGraph) -> None:
+        backward = backward_operators(graph)
+        self._graph = graph
+        self.forward = tuple(k for k in graph.order if k not in backward)
+        self._place = {k: place for place, k in enumerate(self.forward)}
+        behind = backward_owners(graph, backward, self._place, len(self.forward) - 1)
+        self._owner = {k: self.forward[place] for k, place in behind.items()}
         self._rank = {k: place for place, k in enumerate(graph.order)}
         self._owned: dict[int, list[int]] = {}
-        for k, owner in roles.owner.items():
+        for k, owner in self._owner.items():
             self._owned.setdefault(owner, []).append(k)
 
-    def hierarchy(self, tree: Tree) -> Hierarchy:
-        forward = tuple(self._roles.forward[place] for place in tree.operators)
+    def forward_graph(self) -> ForwardGraph:
+        """The graph that is partitioned; nodes are places in `forward`."""
+        graph, place, owner = self._graph, self._place, self._owner
+        before: list[set[int]] = [set() for _ in self.forward]
+        for k in graph.order:
+            for p in graph.predecessors(k):
+                if k in place:
+                    before[place[k]].add(place[p])
+                elif p not in place and owner[p] != owner[k]:
+                    before[place[owner[p]]].add(place[owner[k]])
+        crossing = []
+        for value, writer in enumerate(graph.producer):
+            readers = tuple(place[k] for k in graph.readers[value] if k in place)
+            if writer in place or (writer < 0 and len(readers) > 1):
+                size_bytes = graph.values[value].size_bytes if writer in place else 0
+                crossing.append((place.get(writer, -1), readers, size_bytes))
+        return ForwardGraph(tuple(tuple(sorted(each)) for each in before), tuple(crossing))
+
+    def whole(self, trees: tuple[Tree, ...]) -> Hierarchy:
+        """The hierarchy of all operators; its parts are `trees`."""
+        return self._hierarchy(Tree(tuple(range(len(self.forward))), trees))
+
+    def _hierarchy(self, tree: Tree) -> Hierarchy:
+        forward = tuple(self.forward[place] for place in tree.operators)
         owned = (b for k in forward for b in self._owned.get(k, ()))
         backward = tuple(sorted(owned, key=self._rank.__getitem__))
-        children = tuple(self.hierarchy(child) for child in tree.children)
+        children = tuple(map(self._hierarchy, tree.children))
         return Hierarchy(self._cluster(forward, backward, children), forward + backward, children)
 
     def _cluster(self, forward: Steps, backward: Steps, children: tuple[Hierarchy, ...]) -> Cluster:
-        operators = forward + backward
+        graph, operators = self._graph, forward + backward
         local = {k: place for place, k in enumerate(operators)}
-        taken = [self._graph.operators[k] for k in operators]
+        taken = [graph.operators[k] for k in operators]
         written = {v for each in taken for v in each.outputs}
-        gradients = {v for each in taken for v in each.inputs if self._is_gradient(v)} - written
-        interface = leaving(self._graph, operators)
-        part, number = extract(self._graph, taken, written | gradients, interface)
+        read = {v for each in taken for v in each.inputs if graph.producer[v] in self._owner}
+        gradients, interface = read - written, leaving(graph, operators)
+        part, number = extract(graph, taken, written | gradients, interface)
         return Cluster(
             part,
             len(forward),
@@ -159,9 +138,6 @@ class _Extraction:
             frozenset(number[v] for v in gradients),
             tuple(tuple(local[k] for k in child.operators) for child in children),
         )
-
-    def _is_gradient(self, value: int) -> bool:
-        return self._graph.producer[value] in self._roles.owner
 
 
 def leaving(graph: RematGraph, operators: Steps) -> set[int]:

@@ -1,26 +1,17 @@
 """HiRemate: from the smallest clusters to the whole graph (section 3.2.2).
 
 Clusters of equal height are independent: those that differ are solved in parallel processes,
-those that are equal once. The whole is solved for the budget of the task.
-
-A graph that is no larger than what a plain planner solves is a cluster of single operators itself:
-it is given to one first, and then divided all the same.
+those that are equal once. The whole is solved for the budget of the task. A graph that is no larger
+than what a plain planner solves is given to one first, and then divided all the same.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
 from kiwi.solver.remat.fastsa import fastsa
-from kiwi.solver.remat.hiremate.cluster import (
-    Hierarchy,
-    StepPair,
-    Steps,
-    find_roles,
-    forward_graph,
-    whole,
-)
+from kiwi.solver.remat.hiremate.cluster import Hierarchy, Roles, StepPair, Steps
 from kiwi.solver.remat.hiremate.combination import Combinations
 from kiwi.solver.remat.hiremate.part_solver import (
     HiremateSettings,
@@ -32,15 +23,13 @@ from kiwi.solver.remat.hiremate.part_solver import (
 )
 from kiwi.solver.remat.hiremate.partition import partition
 from kiwi.solver.remat.hiremate.workers import Pool
-from kiwi.solver.remat.moccasin import moccasin
+from kiwi.solver.remat.neighbourhood import moccasin
 from kiwi.solver.remat.result import Candidate, Finding, Task, candidate
 from kiwi.solver.remat.rotor import rotor
 from kiwi.solver.schedule import Schedule
 
 ROUND_SHARE = 0.5
 """Share of the time left for a round that is not the last."""
-UNDIVIDED: Sequence[Callable[[Task], Finding]] = (rotor, fastsa)
-"""Asked for the whole where the first division has no combination within the budget."""
 UNDIVIDED_SHARE = 0.5
 """Share of the time left for a planner that takes the graph as it is."""
 FEWEST_TOP = 3
@@ -55,8 +44,8 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
     Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
     """
     settings = settings or HiremateSettings()
-    roles = find_roles(task.graph)
-    nodes = forward_graph(task.graph, roles)
+    roles = Roles(task.graph)
+    nodes = roles.forward_graph()
     is_small = len(task.graph.operators) <= settings.most_direct
     found, rounds = _by(moccasin, task) if is_small else [], 0
     with closing(Pool(settings.workers)) as pool:
@@ -68,12 +57,12 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
             if rounds and seconds < shortest:
                 break
             trees = partition(nodes, most_top, settings.most_lower)
-            found.append(levels.plan(whole(task.graph, roles, trees), seconds))
+            found.append(levels.plan(roles.whole(trees), seconds))
             rounds += 1
-            if rounds == 1 and all(c.peak_bytes > task.budget_bytes for c in found):
-                for planner in UNDIVIDED:
+            if rounds == 1 and not any(c.fits for c in found):
+                for planner in (rotor, fastsa):  # which may do where no combination does
                     found += _by(planner, task) if task.remaining_seconds() > 0 else []
-            if any(c.is_least(task) for c in found):
+            if any(c.is_least for c in found):
                 break
     best = min(found, key=lambda c: c.rank)
     return Finding(best.schedule, iterations=rounds, deterministic=levels.complete)
@@ -97,17 +86,6 @@ def _sizes(settings: HiremateSettings, count: int) -> list[int]:
     return sizes
 
 
-def _problem(
-    root: Hierarchy, options: Sequence[Options], settings: HiremateSettings, seed: int
-) -> PartProblem:
-    """The problem of a cluster; `options` of its parts are in the parts' own numbers."""
-    parts = tuple(
-        tuple((_mapped(f, child), _mapped(b, child)) for f, b in pairs)
-        for child, pairs in zip(root.cluster.children, options, strict=True)
-    )
-    return PartProblem(root.cluster, parts, settings, seed)
-
-
 def _mapped(steps: Steps, operators: Steps) -> Steps:
     return tuple(operators[k] for k in steps)
 
@@ -126,15 +104,15 @@ class _Levels:
     def plan(self, root: Hierarchy, seconds: float) -> Candidate:
         """The best schedule of the whole that was found."""
         ends = time.monotonic() + seconds
-        parts = self._solve_parts(root, self._settings.parts_share * seconds)
+        self._solve_parts(root, self._settings.parts_share * seconds)
         started = time.monotonic()
-        problem = _problem(root, parts, self._settings, self._task.seed)
+        problem = self._problem(root)
         budget_bytes = self._task.budget_bytes - self._task.graph.resident_bytes
         options = part_options(problem)
         combined, _ = self._combined(root, Combinations(root.cluster, options))
         self.pricing_seconds = time.monotonic() - started
         pair = None
-        if not combined.is_least(self._task):
+        if not combined.is_least:
             options = fewer_options(options, self._settings.most_options)
             _, known = self._combined(root, Combinations(root.cluster, options))
             pair = solve_once(problem, options, budget_bytes, None, ends - time.monotonic(), known)
@@ -153,19 +131,25 @@ class _Levels:
             found = self._candidate(root, combinations.pair(middle))
             if found.rank < best.rank:
                 count, best = middle, found
-            if found.peak_bytes <= self._task.budget_bytes:
+            if found.fits:
                 high = middle
             else:
                 low = middle
-        fits = best.peak_bytes <= self._task.budget_bytes
-        return best, combinations.chosen(count) if fits else None
+        return best, combinations.chosen(count) if best.fits else None
 
     def _candidate(self, root: Hierarchy, pair: StepPair) -> Candidate:
         steps = tuple(root.operators[k] for k in (*pair[0], *pair[1]))
         return candidate(self._task, Schedule(steps))
 
-    def _solve_parts(self, root: Hierarchy, seconds: float) -> list[Options]:
-        """The options of the root's parts."""
+    def _problem(self, each: Hierarchy) -> PartProblem:
+        """The problem of a cluster, all parts of which are solved."""
+        parts = tuple(
+            tuple((_mapped(f, places), _mapped(b, places)) for f, b in self._options[id(part)])
+            for places, part in zip(each.cluster.children, each.children, strict=True)
+        )
+        return PartProblem(each.cluster, parts, self._settings, self._task.seed)
+
+    def _solve_parts(self, root: Hierarchy, seconds: float) -> None:
         levels: dict[int, list[Hierarchy]] = {}
         for part in root.parts():
             levels.setdefault(part.height, []).append(part)
@@ -174,14 +158,9 @@ class _Levels:
         for height in sorted(levels):
             left = (ends - time.monotonic()) / max(1, max(levels) - max(0, height - 1))
             self._solve_level(levels[height], max(0.0, left))
-        return self._of_children(root)
-
-    def _of_children(self, root: Hierarchy) -> list[Options]:
-        return [self._options[id(child)] for child in root.children]
 
     def _solve_level(self, members: list[Hierarchy], seconds: float) -> None:
-        settings, seed = self._settings, self._task.seed
-        problems = [_problem(each, self._of_children(each), settings, seed) for each in members]
+        settings, problems = self._settings, [self._problem(each) for each in members]
         fresh = [p for p in dict.fromkeys(problems) if p not in self._solved]
         started = time.monotonic()
         starting = 0.0 if self._pool.runs else settings.process_seconds

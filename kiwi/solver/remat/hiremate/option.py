@@ -88,7 +88,7 @@ def _part(
     reads = frozenset(read_first(graph, steps)) - phantom
     return Part(
         steps,
-        sum(graph.operators[k].compute_seconds for k in steps),
+        graph.seconds_of(steps),
         reads,
         _substeps(graph, steps, own_bytes, reads, born),
         max(memory, default=0),
@@ -97,11 +97,7 @@ def _part(
 
 
 def _substeps(
-    graph: RematGraph,
-    steps: Steps,
-    own_bytes: Sequence[int],
-    reads: frozenset[int],
-    born: Set[int],
+    graph: RematGraph, steps: Steps, own_bytes: Sequence[int], reads: frozenset[int], born: Set[int]
 ) -> tuple[Substep, ...]:
     """Those that no other implies; values of no bytes make no difference."""
     freed = frozenset(v for v in reads if graph.values[v].size_bytes)
@@ -138,10 +134,9 @@ def plain_options(cluster: Cluster) -> list[StepPair]:
 
 
 def select(options: list[Option], most: int) -> list[Option]:
-    """At most `most` options that are far apart, none dominated.
+    """At most `most` options, none dominated: the fastest, then each time the one farthest away.
 
-    First the fastest, then whichever is farthest from those that were taken: in its peak as in
-    the text (section 3.4.5), and also in what it saves, which combinations exchange.
+    In its peak as in the text (section 3.4.5), and also in what it saves, which is exchanged.
     """
     kept: list[Option] = []
     for option in sorted(options, key=lambda o: (o.seconds, o.saved_bytes, o.peak_bytes)):

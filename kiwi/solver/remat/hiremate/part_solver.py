@@ -1,5 +1,4 @@
-"""Solving one cluster: combinations of the options of its parts, and H-ILP over them
-(`kiwi.solver.remat.stages`)."""
+"""One cluster: combinations of its parts' options, and H-ILP (`kiwi.solver.remat.stages`)."""
 
 import time
 from collections.abc import Sequence
@@ -10,19 +9,13 @@ from kiwi.solver.remat.bounds import evenly, largest_working_set, order_peak_byt
 from kiwi.solver.remat.graph import Operator, RematGraph
 from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair, leaving
 from kiwi.solver.remat.hiremate.combination import Combinations
-from kiwi.solver.remat.hiremate.option import (
-    Option,
-    make_option,
-    plain_options,
-    select,
-)
+from kiwi.solver.remat.hiremate.option import Option, make_option, plain_options, select
 from kiwi.solver.remat.stages import Node, Part, StageGraph, StageProgram, Substep
 
 GAP = 1e-3
 """Parts are priced by options that are themselves approximate: no need for more."""
 CELLS_PER_SECOND = 10_000
 """Terms that are written down in a second, roughly."""
-
 
 Options = tuple[StepPair, ...]
 """The ways to run a cluster, in its own numbers."""
@@ -31,8 +24,6 @@ Options = tuple[StepPair, ...]
 @dataclass(frozen=True)
 class HiremateSettings:
     """How graphs are divided and by whom they are solved.
-
-    **Attributes:**
 
     - `most_top`, `most_lower`: most parts of the whole graph and of a cluster (M^t, M^l).
     - `most_at_all`: the whole is divided again into twice as many parts, up to so many; first into
@@ -67,10 +58,7 @@ class PartProblem:
 
 
 def solve_part(problem: PartProblem, seconds: float) -> Options:
-    """Options of a cluster: combinations of its parts', then for evenly spaced budgets.
-
-    The latter as far as the time goes; `seconds` may be 0.
-    """
+    """Options of a cluster: combinations of its parts', then for budgets as far as time goes."""
     cluster, deadline = problem.cluster, time.monotonic() + seconds
     pairs = plain_options(cluster)
     if cluster.children and cluster.backward:
@@ -101,11 +89,8 @@ def solve_once(
 ) -> StepPair | None:
     """The best way that HiGHS finds to run a cluster within the budgets, or None.
 
-    **Arguments:**
-
-    - `save_bytes`: None for the whole graph.
-    - `seconds`: a program that would take that long to write down is not begun.
-    - `known`: a combination (an option for each part) to start from.
+    A program that would take `seconds` to write down is not begun. `save_bytes`: None for the whole
+    graph; `known`: a combination (an option for each part) to start from.
     """
     options = fewer_options(options, problem.settings.most_options)
     graph = stage_graph(problem.cluster, options, is_whole=save_bytes is None)

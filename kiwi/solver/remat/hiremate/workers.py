@@ -1,9 +1,7 @@
 """Clusters solved in processes of their own, `python -m kiwi.solver.remat.hiremate.workers` each.
 
 A process reads pickled (problem, seconds) and writes pickled answers until its input ends.
-
-(A process pool of the standard library would import the caller's main module again, or fork a
-process that has threads.)
+Pools of the standard library import the caller's main module again, or fork a process with threads.
 """
 
 import os
@@ -12,22 +10,19 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 from typing import BinaryIO, cast
 
 from kiwi.solver.remat.hiremate.part_solver import Options, PartProblem, solve_part
 
+Worker = subprocess.Popen[bytes]
+
 
 class Pool:
-    """At most `count` worker processes, started when first needed; none for 0 or 1.
-
-    To be closed at the end.
-    """
+    """At most `count` worker processes, started when first needed; none for 0 or 1."""
 
     def __init__(self, count: int) -> None:
         self._count = count if count > 1 else 0
-        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[Worker] = []
 
     @property
     def runs(self) -> bool:
@@ -42,19 +37,10 @@ class Pool:
         if not self._count or parallel < 2 or large < 2:
             return [solve_part(problem, seconds) for problem in problems]
         while len(self._started) < min(self._count, len(problems)):
-            worker = _start()
-            self._started.append(worker)
-            self._idle.put(worker)
-
-        def ask(problem: PartProblem) -> Options:
-            worker = self._idle.get()
-            try:
-                return _ask(worker, problem, seconds)
-            finally:
-                self._idle.put(worker)
-
-        with ThreadPoolExecutor(len(self._started)) as threads:
-            return list(threads.map(ask, problems))
+            self._started.append(_start())
+        idle = list(self._started)
+        with ThreadPoolExecutor(len(idle)) as threads:
+            return list(threads.map(lambda problem: _ask(idle, problem, seconds), problems))
 
     def close(self) -> None:
         """Ends the workers: their input ends."""
@@ -63,13 +49,14 @@ class Pool:
         self._started.clear()
 
 
-def _start() -> subprocess.Popen[bytes]:
+def _start() -> Worker:
     command = [sys.executable, "-m", "kiwi.solver.remat.hiremate.workers"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def _ask(worker: subprocess.Popen[bytes], problem: PartProblem, seconds: float) -> Options:
+def _ask(idle: list[Worker], problem: PartProblem, seconds: float) -> Options:
     """A worker that died solves nothing more: the answer is then found here."""
+    worker = idle.pop()  # there is one for each thread
     to, back = cast(BinaryIO, worker.stdin), cast(BinaryIO, worker.stdout)
     try:
         pickle.dump((problem, seconds), to)
@@ -77,6 +64,8 @@ def _ask(worker: subprocess.Popen[bytes], problem: PartProblem, seconds: float) 
         return pickle.load(back)
     except (BrokenPipeError, EOFError):
         return solve_part(problem, seconds)
+    finally:
+        idle.append(worker)
 
 
 def main() -> None:
