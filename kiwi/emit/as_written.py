@@ -18,7 +18,6 @@ from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.grouping import regroup
 from kiwi.hlo.loops import RESULT, SLICE
 from kiwi.hlo.program import Program
-from kiwi.hlo.sharding_constraints import constrained
 from kiwi.hlo.units import Unit
 from kiwi.memory.loop_bodies import ScheduledUnit, dataflow, loop_bodies
 from kiwi.mesh import DeviceMesh, TensorSharding
@@ -72,7 +71,7 @@ class _AsWritten(Interpreter):
         for output in unit.outputs:
             constraint = self._program.constraints.get(output)
             if constraint is not None:
-                found[output] = constrained(constraint, found[output])
+                found[output] = constraint.primitive.bind(found[output], **constraint.params)
         return found
 
     def _moved(self, array: Any, sharding: TensorSharding, memory_kind: str) -> Any:

@@ -7,25 +7,32 @@ from kiwi.hlo.rule import ShardingRule
 
 FREE_OPCODES = frozenset(
     {
-        "broadcast_in_dim",
         "bitcast_convert",
+        "bitcast_convert_type",
+        "broadcast_in_dim",
         "concatenate",
         "constant",
         "convert",
+        "convert_element_type",
         "copy",
         "dynamic_slice",
         "dynamic_update_slice",
+        "expand_dims",
         "gather",
         "iota",
+        "name",
         "optimization_barrier",
         "pad",
+        "pvary",
         "reshape",
+        "rev",
         "reverse",
         "slice",
+        "squeeze",
         "transpose",
     }
 )
-"""Operators that move data and compute nothing."""
+"""Operators of StableHLO, and primitives of JAX, that move data and compute nothing."""
 
 
 def operator_flops(

@@ -143,11 +143,8 @@ def populate_sharding_rules(module: ir.Module) -> None:
 
 def functions(module: ir.Module) -> dict[str, Any]:
     """The functions of a module by name."""
-    found = {}
-    for op in module.body.operations:
-        if op.operation.name == "func.func":
-            found[ir.StringAttr(op.attributes["sym_name"]).value] = op
-    return found
+    found = [op for op in module.body.operations if op.operation.name == "func.func"]
+    return {ir.StringAttr(op.attributes["sym_name"]).value: op for op in found}
 
 
 def block_operations(function: Any) -> Iterator[Any]:

@@ -11,7 +11,6 @@ lacks would leave partial sums in its gradient, and stays whole in the backward 
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -67,7 +66,7 @@ def sharding_rule(
         rule = SHIPPED_RULES.get(f"{getattr(function, '__module__', '')}.{name}")
         need_replication_factors = need_replication_factors or _OF_ATTENTION
     operands, results = _parsed(name, rule)
-    whole = frozenset(need_replication_factors or ())
+    sharded = shardable(operands, results) - frozenset(need_replication_factors or ())
 
     @functools.wraps(function)
     def ruled(*args: Any, **kwargs: Any) -> Any:
@@ -76,8 +75,12 @@ def sharding_rule(
                 f"The sharding rule of {name} has {len(operands)} operands, the call {len(args)}.",
                 suggestion="Arrays go by position, anything else by keyword.",
             )
-        given = functools.partial(fun, **kwargs)
-        found: Any = _differentiable(_Rule(name, given, operands, results, whole), *args)
+
+        def call(*args: Any) -> tuple[Any, ...]:
+            with jax_internals.assumed_cudnn():
+                return tuple(jax.tree.leaves(fun(*args, **kwargs)))
+
+        found: Any = _apply(_Differentiable(name, call, operands, results, sharded), *args)
         return found if len(results) > 1 else found[0]
 
     return ruled
@@ -101,35 +104,17 @@ def _parsed(name: str, rule: str | None) -> tuple[tuple[Factors, ...], tuple[Fac
     return operands, results
 
 
-@dataclass(frozen=True, eq=False)
-class _Rule:
-    """A function with its rule."""
-
-    name: str
-    function: Callable[..., Any]
-    operands: tuple[Factors, ...]
-    results: tuple[Factors, ...]
-    whole: frozenset[str]
-
-    def call(self, *args: Any) -> tuple[Any, ...]:
-        """The function's results, flat."""
-        with jax_internals.assumed_cudnn():
-            return tuple(jax.tree.leaves(self.function(*args)))
-
-    @functools.cached_property
-    def plain(self) -> Kernel:
-        """The kernel of a call that is not differentiated."""
-        sharded = shardable(self.operands, self.results) - self.whole
-        return Kernel(self.name, self.call, self.operands, self.results, sharded)
+class _Differentiable(Kernel):
+    """A kernel, and those of its forward and its backward pass."""
 
     def forward(self, args: Sequence[Any]) -> Kernel:
         """The kernel that yields the results and, behind them, the residuals."""
         found = list(self._residuals(args))
         results = (*self.results, *(factors for factors, _ in found))
         variable = [factors for factors, is_constant in found if not is_constant]
-        sharded = self.plain.sharded & shardable(self.operands, [*self.results, *variable])
-        function, name = self._with_residuals, f"{self.name} forward"
-        return Kernel(name, function, self.operands, results, sharded)
+        sharded = self.sharded & shardable(self.operands, [*self.results, *variable])
+        name = f"{self.name} forward"
+        return Kernel(name, self._with_residuals, self.operands, results, sharded)
 
     def backward(self, args: Sequence[Any], forward: Kernel) -> Kernel:
         """The kernel from operands, residuals and cotangents to the gradients."""
@@ -147,7 +132,7 @@ class _Rule:
 
     def _taken_apart(self, args: Sequence[Any]) -> tuple[Any, list[Any], Any, list[Any]]:
         """Results and pull-back; `jax.vjp` keeps some operands as they are, and constants."""
-        found, pull = jax.vjp(self.call, *args)
+        found, pull = jax.vjp(self.function, *args)
         leaves, tree = jax.tree.flatten(pull)
         numbers = [next((k for k, a in enumerate(args) if a is leaf), None) for leaf in leaves]
         return found, leaves, tree, numbers
@@ -206,7 +191,7 @@ class _Rule:
         return factor_sizes(self.name, zip(self.operands, (a.shape for a in args), strict=True))
 
     def _shrinkable(self, args: Sequence[Any]) -> list[str]:
-        return [f for f in sorted(self.plain.sharded) if self._sizes(args)[f] > 1]
+        return [f for f in sorted(self.sharded) if self._sizes(args)[f] > 1]
 
     def _shrunk(self, args: Sequence[Any], factor: str) -> list[jax.ShapeDtypeStruct]:
         """The operands with a factor divided by its least divisor."""
@@ -226,21 +211,20 @@ def _is_real(x: Any) -> bool:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _differentiable(rule: _Rule, *args: Any) -> tuple[Any, ...]:
-    return rule.plain(*args)
+def _apply(kernel: _Differentiable, *args: Any) -> tuple[Any, ...]:
+    return kernel(*args)
 
 
-def _forward(rule: _Rule, *args: Any) -> tuple[Any, Any]:
-    kernel, count = rule.forward(args), len(rule.results)
-    found = kernel(*args)
-    backward = rule.backward(args, kernel)
-    return found[:count], (args, found[count:], backward)
+def _forward(kernel: _Differentiable, *args: Any) -> tuple[Any, Any]:
+    forward, count = kernel.forward(args), len(kernel.results)
+    found = forward(*args)
+    return found[:count], (args, found[count:], kernel.backward(args, forward))
 
 
-def _backward(rule: _Rule, kept: Any, cotangents: Any) -> tuple[Any, ...]:
+def _backward(_: _Differentiable, kept: Any, cotangents: Any) -> tuple[Any, ...]:
     args, residuals, backward = kept
     gradients = iter(backward(*args, *residuals, *cotangents))
     return tuple(next(gradients) if _is_real(a) else None for a in args)
 
 
-_differentiable.defvjp(_forward, _backward)
+_apply.defvjp(_forward, _backward)

@@ -109,14 +109,6 @@ def border_dims(name: str, rank: int) -> tuple[Sequence[int], Sequence[int]]:
     return (inner, whole) if name == STACK else (inner, inner)
 
 
-def _identity(x: Any, **_: Any) -> Any:
-    return jnp.asarray(x)
-
-
-def _first(x: Any, **_: Any) -> Any:
-    return lax.index_in_dim(x, 0, keepdims=False)
-
-
 def _repeated(x: Any, *, length: int, **_: Any) -> Any:
     x = jnp.asarray(x)
     return jnp.broadcast_to(x[None], (length, *x.shape))
@@ -136,8 +128,8 @@ def _primitive(name: str, meaning: Any) -> Any:
 
 
 _PRIMITIVES = {
-    CARRY: _primitive(CARRY, _identity),
-    SLICE: _primitive(SLICE, _first),
+    CARRY: _primitive(CARRY, lambda x, **_: jnp.asarray(x)),
+    SLICE: _primitive(SLICE, lambda x, **_: lax.index_in_dim(x, 0, keepdims=False)),
     STACK: _primitive(STACK, _repeated),
-    RESULT: _primitive(RESULT, _identity),
+    RESULT: _primitive(RESULT, lambda x, **_: jnp.asarray(x)),
 }

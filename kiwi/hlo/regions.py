@@ -19,36 +19,13 @@ from typing import Any
 
 from jax.extend import core as jex
 
+from kiwi.hlo.costs import FREE_OPCODES
+
 CUDNN_ATTENTION = "dot_product_attention_"
 """How the primitives of jax's attention by cuDNN begin."""
 
 ASSUMED_TRIPS = 10
 """The assumed trip count of a `while` whose trip count is unknown."""
-
-_FREE = frozenset(
-    {
-        "bitcast_convert_type",
-        "broadcast_in_dim",
-        "concatenate",
-        "convert_element_type",
-        "copy",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "expand_dims",
-        "gather",
-        "iota",
-        "name",
-        "optimization_barrier",
-        "pad",
-        "pvary",
-        "reshape",
-        "rev",
-        "slice",
-        "squeeze",
-        "transpose",
-    }
-)
-"""Primitives that move data and compute nothing."""
 
 _NOT_ABSORBED = frozenset({"cumsum", "cumprod", "cummax", "cumlogsumexp", "rev", "cholesky"})
 """Primitives with operands and results of one shape that are not elementwise."""
@@ -111,7 +88,7 @@ def _eqn_flops(eqn: Any) -> float:
     if inner_jaxprs(eqn):
         return region_flops(eqn)
     name = eqn.primitive.name
-    if name in _FREE:
+    if name in FREE_OPCODES:
         return 0.0
     if name.startswith(CUDNN_ATTENTION):
         return _attention_flops(eqn)

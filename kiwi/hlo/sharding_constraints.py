@@ -30,8 +30,3 @@ def constraint_spec(eqn: Any) -> PartitionSpec:
     for dim in eqn.params["unconstrained_dims"]:
         entries[dim] = PartitionSpec.UNCONSTRAINED
     return PartitionSpec(*entries)
-
-
-def constrained(eqn: Any, array: Any) -> Any:
-    """An array under a traced constraint."""
-    return eqn.primitive.bind(array, **eqn.params)

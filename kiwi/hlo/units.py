@@ -7,7 +7,7 @@ belongs to every unit that reads it.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kiwi.hlo.fusion import is_map
@@ -55,6 +55,14 @@ class Use:
     time: int
     is_late: bool
     reader: int | None = None
+
+
+def loop_spans(loops: Iterable[Sequence[int]]) -> dict[int, tuple[int, int]]:
+    """For each loop its places, half-open; `loops` are those around each place."""
+    found: dict[int, tuple[int, int]] = {}
+    for place, around in enumerate(loops):
+        found.update((loop, (found.get(loop, (place, 0))[0], place + 1)) for loop in around)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,12 +148,7 @@ class UnitGraph:
     @functools.cached_property
     def spans(self) -> dict[int, tuple[int, int]]:
         """For each opened loop the half-open range of its units, those of inner loops included."""
-        found: dict[int, tuple[int, int]] = {}
-        for unit in self.units:
-            for loop in self.graph.program.loops_around(unit.loop):
-                start, _ = found.get(loop, (unit.index, 0))
-                found[loop] = (start, unit.index + 1)
-        return found
+        return loop_spans(self.graph.program.loops_around(unit.loop) for unit in self.units)
 
     def border(self, unit: Unit) -> str | None:
         """The loop primitive (`kiwi.hlo.loops`) that a unit computes; None for other units."""

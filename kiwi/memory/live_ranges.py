@@ -36,7 +36,7 @@ from math import prod
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import CARRY, SLICE, STACK
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph, loop_spans
 from kiwi.memory.residency import Residency, UnitResidency
 from kiwi.memory.timeline import Buffer
 
@@ -86,10 +86,7 @@ class LiveRanges:
     @functools.cached_property
     def spans(self) -> dict[int, tuple[int, int]]:
         """For each loop its points of time, half-open."""
-        found: dict[int, tuple[int, int]] = {}
-        for time, loops in enumerate(self.loops):
-            found.update((loop, (found.get(loop, (time, 0))[0], time + 1)) for loop in loops)
-        return found
+        return loop_spans(self.loops)
 
     def of_argument(self, argument: int, local_bytes: int) -> tuple[Buffer, ...]:
         """Cases 1, 2 and 6."""
@@ -187,7 +184,18 @@ class LiveRanges:
     @functools.cached_property
     def _handed_on(self) -> frozenset[int]:
         """Case 9: the units that write their result where the iteration found the former value."""
-        return frozenset(_handed_on(self.units))
+        units, found = self.units, []
+        for loop in units.graph.program.loops:
+            for carry in loop.carries:
+                start, producer = units.producer.get(carry.current), units.producer.get(carry.next)
+                if start is None or producer is None or units.units[producer].loop != loop.index:
+                    continue
+                behind = units.spans[loop.index][1]
+                reads = [u.time for u in units.uses[start] if u.time < behind]
+                is_alone = units.units[producer].outputs == (carry.next,)
+                if is_alone and max(reads, default=-1) <= producer:
+                    found.append(producer)
+        return frozenset(found)
 
 
 def runs_of(
@@ -208,20 +216,6 @@ def runs_of(
         return (run(unit.index, option.end),)
     first_end = max(residency.last_forward_use, unit.index)
     return run(unit.index, first_end), run(option.recompute_at, option.end, shares_point=True)
-
-
-def _handed_on(units: UnitGraph) -> Iterator[int]:
-    """Case 9: the units whose result takes the place of what the iteration started from."""
-    for loop in units.graph.program.loops:
-        for carry in loop.carries:
-            start, producer = units.producer.get(carry.current), units.producer.get(carry.next)
-            if start is None or producer is None or units.units[producer].loop != loop.index:
-                continue
-            own = units.units[producer]
-            _, behind = units.spans[loop.index]
-            reads = [u.time for u in units.uses[start] if u.time < behind]
-            if own.outputs == (carry.next,) and max(reads, default=-1) <= producer:
-                yield producer
 
 
 def overwritten_pairs(units: UnitGraph, overwritable: Overwritable) -> frozenset[tuple[int, int]]:
@@ -257,15 +251,9 @@ def temporaries(
     """Those of `values` that are temporaries of the body in which they are read, each with the unit
     that yields just this value."""
     for value in values:
-        producer = _local_producer(units, reader, value)
-        if producer is not None:
-            yield value, units.units[producer]
-
-
-def _local_producer(units: UnitGraph, reader: Unit, value: int) -> int | None:
-    producer = units.producer.get(value)
-    if producer is None or value in units.graph.program.result_values:
-        return None
-    unit = units.units[producer]
-    is_inside = unit.loop == reader.loop and units.border(unit) is None
-    return producer if is_inside and len(unit.outputs) == 1 else None
+        producer = units.producer.get(value)
+        if producer is None or value in units.graph.program.result_values:
+            continue
+        unit = units.units[producer]
+        if unit.loop == reader.loop and units.border(unit) is None and len(unit.outputs) == 1:
+            yield value, unit

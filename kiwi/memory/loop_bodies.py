@@ -4,8 +4,9 @@ A step that recomputes a unit runs in the loop of the unit in front of which it 
 deeper than the unit itself: values that all iterations share are recomputed before the loop.
 """
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import groupby
 
 from kiwi.hlo.units import UnitGraph
 
@@ -65,20 +66,13 @@ def loops_of_steps(units: UnitGraph, steps: Sequence[int]) -> list[tuple[int, ..
 
 
 def _items(
-    steps: Sequence[tuple[ScheduledUnit, tuple[int, ...]]], depth: int
+    steps: Iterable[tuple[ScheduledUnit, tuple[int, ...]]], depth: int
 ) -> Iterator[ScheduledUnit | LoopBody]:
-    position = 0
-    while position < len(steps):
-        step, chain = steps[position]
-        if len(chain) == depth:
-            yield step
-            position += 1
-            continue
-        end = position
-        while end < len(steps) and steps[end][1][depth : depth + 1] == chain[depth : depth + 1]:
-            end += 1
-        yield LoopBody(chain[depth], tuple(_items(steps[position:end], depth + 1)))
-        position = end
+    for inner, group in groupby(steps, key=lambda each: each[1][depth : depth + 1]):
+        if inner:
+            yield LoopBody(inner[0], tuple(_items(group, depth + 1)))
+        else:
+            yield from (step for step, _ in group)
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.planners.closed_loop import ClosedLoop, Orders, Proposal, Refusal
-from kiwi.planners.infeasible_pins import blamed
 from kiwi.planners.planner import Planner
 from kiwi.planners.reordered_units import Ordered, reformulated
 from kiwi.planners.tools import ProgressLog, Tools
@@ -31,6 +31,7 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.rounds import Round
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.kept_copies import SHARE_OF_TIME, kept_copies
+from kiwi.problem.pins import Pins
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
@@ -63,6 +64,15 @@ LATE_SHARE = 0.25
 LATE_SECONDS = 8.0
 """What it gets at least, if that is not more than half of the limit: a start that the compiled
 program has shown not to fit may leave a search with nothing but its first rounds."""
+
+MOST_DROPPED = 12
+"""How many pins are dropped one at a time; with more, all are named."""
+
+TRIAL_SECONDS = 10.0
+"""Time limit of each trial."""
+
+ANY_PLAN = 1.0
+"""The gap at which a trial ends: whether there is a plan is known long before the best one."""
 
 
 def late_seconds(time_limit_seconds: float) -> float:
@@ -347,3 +357,43 @@ def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudget
         else "A larger memory_budget or mesh, or a smaller batch.",
         least_peak_bytes=least,
     )
+
+
+def blamed(
+    error: InfeasibleBudgetError, pins: Pins, tools: Tools, planned: Callable[[Tools], Plan]
+) -> InfeasibleBudgetError:
+    """The error, with the pins to blame in its cause: those without which `planned`, which plans
+    with other tools, finds a plan.
+
+    Without any pin there may be none either: the budget itself is too small. Else pins are dropped
+    one at a time, the others stay; each that lets a plan through is named. If no single one does,
+    they are too much together, and all are named.
+    """
+    # A budget that only compiled programs break is only met, or not, by compiled programs.
+    trial = tools if isinstance(error, BudgetNotMetError) else tools.unchecked
+    seconds = min(tools.settings.time_limit_seconds, TRIAL_SECONDS)
+    trial = trial.with_settings(time_limit_seconds=seconds, gap=ANY_PLAN, on_progress=None)
+
+    def is_possible_without(*labels: str) -> bool:
+        try:
+            return planned(trial.with_settings(dropped_pins=frozenset(labels))).fits
+        except (InfeasibleBudgetError, NoPlanFoundError):
+            return False
+
+    labels = pins.labels
+    if not labels or not is_possible_without(*labels):
+        return error
+    tried = labels if len(labels) <= MOST_DROPPED else ()
+    guilty = [label for label in tried if is_possible_without(label)]
+    without = ", or without ".join(guilty) or f"the pins {', '.join(labels)}"
+    return _with_cause(error, f"A plan is found without {without}.")
+
+
+def _with_cause(error: InfeasibleBudgetError, cause: str) -> InfeasibleBudgetError:
+    suggestion = f"Loosen that pin. {error.suggestion}"
+    known: dict[str, Any] = {"cause": cause, "suggestion": suggestion}
+    known["least_peak_bytes"] = error.least_peak_bytes
+    if isinstance(error, BudgetNotMetError):
+        return BudgetNotMetError(error.what, plan=error.plan, **known)
+    bound_bytes = error.least_peak_bound_bytes
+    return InfeasibleBudgetError(error.what, least_peak_bound_bytes=bound_bytes, **known)

@@ -3,7 +3,7 @@
 A sharding pin is refused, by name, if (1) it does not fit the mesh or the shape, (2) it contradicts
 another pin of the same value, or (3) no sharding strategy of the operator yields it. A residency
 pin is refused if the operator is offered no such residency. Pins that are possible one by one can
-still be too much together for a budget: `kiwi.planners.infeasible_pins` says which.
+still be too much together for a budget: `kiwi.planners.problem_planner` says which.
 
 The function's own `with_sharding_constraint`s are pins as well, but those that are impossible are
 left out: a note says so.
@@ -52,7 +52,12 @@ def resolve_pins(
         known = found.get(value, ())
         if pin.label not in dropped:
             for other in known:
-                _check_agreement(other, pin)
+                if not _agree(other, pin):
+                    raise ShardingConflictError(
+                        f"{other.label} and {pin.label} contradict each other.",
+                        cause="They say different things of one value.",
+                        suggestion="Drop one of them.",
+                    )
             found[value] = (*known, pin)
     check = _Check(traced.units, mesh, rules, Pins(found))
     check.run()
@@ -127,15 +132,6 @@ def _layout(
     closed = to_tensor_sharding(given, shape, mesh, what)
     open_ += [False] * (len(shape) - len(open_))
     return tuple(None if o else dim for o, dim in zip(open_, closed.dims, strict=True))
-
-
-def _check_agreement(one: Pin, other: Pin) -> None:
-    if not _agree(one, other):
-        raise ShardingConflictError(
-            f"{one.label} and {other.label} contradict each other.",
-            cause="They say different things of one value.",
-            suggestion="Drop one of them.",
-        )
 
 
 def _agree(one: Pin, other: Pin) -> bool:

@@ -22,7 +22,7 @@ _REMATERIALIZED = re.compile(r"^ *(?:ROOT )?%[\w.-]+\.remat\d*(?:\.\d+)? = ", re
 
 
 @dataclass(frozen=True)
-class CompiledProgram:
+class CompiledProgram(BufferSizes):
     """Memory of one device and collectives of a compiled step.
 
     - `target`: what it was compiled for, e.g. "cpu".
@@ -36,10 +36,6 @@ class CompiledProgram:
 
     target: str
     peak_bytes: int
-    argument_bytes: int
-    output_bytes: int
-    temporary_bytes: int
-    alias_bytes: int
     collective_uses: tuple[AxisUse, ...]
     compile_seconds: float
     memory: CompiledMemory | None = None

@@ -53,13 +53,9 @@ def instructions(text: str) -> Iterator[ShardedInstruction]:
 
     What Shardy leaves without a sharding is replicated.
     """
-    others, _, entry = text.partition("\nENTRY ")
-    yield from _instructions(others, is_entry=False)
-    yield from _instructions(entry, is_entry=True)
-
-
-def _instructions(text: str, *, is_entry: bool) -> Iterator[ShardedInstruction]:
+    is_entry = False
     for line in text.splitlines():
+        is_entry = is_entry or line.startswith("ENTRY ")
         found = _INSTRUCTION.match(line)
         if found is not None and (is_entry or found["opcode"] != "parameter"):
             name, sharding = _OP_NAME.search(found["rest"]), _SHARDING.search(found["rest"])

@@ -7,7 +7,7 @@ not: in attention the gradient of the scores, of which the heap held two.
 """
 
 from kiwi.hlo.graph import HloGraph
-from kiwi.hlo.program import Equation, Literal, Program
+from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit
 
 _SCALES = frozenset({"mul", "div"})
@@ -17,25 +17,19 @@ _PASSES = frozenset({"transpose", "reshape", "convert_element_type", "copy"})
 def is_scaled(graph: HloGraph, unit: Unit) -> bool:
     """Whether a unit's result is a product with a scalar constant."""
     program = graph.program
+
+    def is_scalar(operand: int | Literal) -> bool:
+        producer = None if isinstance(operand, Literal) else program.values[operand].producer
+        filled = None if producer is None else program.equations[producer].filled_with
+        return isinstance(operand, Literal) or filled is not None
+
     index: int | None = unit.root
     while index is not None and index in unit.equations:
         equation = program.equations[index]
         if equation.name in _SCALES:
-            return any(_is_scalar(program, operand) for operand in equation.inputs)
+            return any(map(is_scalar, equation.inputs))
         if equation.name not in _PASSES:
             return False
-        index = _producer(program, equation)
+        (operand,) = equation.reads
+        index = program.values[operand].producer
     return False
-
-
-def _is_scalar(program: Program, operand: int | Literal) -> bool:
-    if isinstance(operand, Literal):
-        return True
-    producer = program.values[operand].producer
-    return producer is not None and program.equations[producer].filled_with is not None
-
-
-def _producer(program: Program, equation: Equation) -> int | None:
-    """The equation that computes the only operand."""
-    (operand,) = equation.reads
-    return program.values[operand].producer
