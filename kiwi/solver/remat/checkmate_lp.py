@@ -78,8 +78,7 @@ def _parameters(task: Task) -> mathopt.SolveParameters:
     limit = datetime.timedelta(seconds=max(0.01, 0.9 * task.remaining_seconds()))
     parameters = mathopt.SolveParameters(time_limit=limit)
     criteria = parameters.pdlp.termination_criteria.simple_optimality_criteria
-    criteria.eps_optimal_relative = TOLERANCE
-    criteria.eps_optimal_absolute = TOLERANCE
+    criteria.eps_optimal_relative = criteria.eps_optimal_absolute = TOLERANCE
     return parameters
 
 

@@ -11,7 +11,7 @@ without inputs stays alone. (The text has parameters among the inputs, which pre
 
 from dataclasses import dataclass, replace
 
-from kiwi.solver.remat.graph import Operator, RematGraph
+from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.simulate import memory_bytes
 from kiwi.solver.schedule import Schedule
 
@@ -76,15 +76,14 @@ def _build(
 ) -> Grouping:
     number = {index: place for place, index in enumerate(members)}
     operators = tuple(
-        Operator(
-            graph.operators[index].name,
-            graph.seconds_of(members[index]),
-            inputs[index],
-            graph.operators[index].outputs,
-            _temporary_bytes(graph, index, members[index]),
-            all(graph.operators[each].recomputable for each in members[index]),
+        replace(
+            graph.operators[index],
+            compute_seconds=graph.seconds_of(group),
+            inputs=inputs[index],
+            temporary_bytes=_temporary_bytes(graph, index, group),
+            recomputable=all(graph.operators[each].recomputable for each in group),
         )
-        for index in members
+        for index, group in members.items()
     )
     order = tuple(number[index] for index in graph.order if index in number)
     # Values within a group have no writer any more; they must not count as resident.

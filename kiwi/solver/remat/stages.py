@@ -113,7 +113,7 @@ class StageGraph:
 
     - `size_bytes`, `writer`: of each value between nodes, `writer` a node.
     - `results`: values that must be there at the end.
-    - `phantom_bytes[b]`: by option, for each backward node b.
+    - `phantom_bytes[b]`: by option, where it has any, for each backward node b.
     - `loss`: the node behind which the save budget holds; `gradients`: what that leaves out.
     """
 
@@ -121,7 +121,7 @@ class StageGraph:
     size_bytes: Mapping[int, int]
     writer: Mapping[int, int]
     results: frozenset[int]
-    phantom_bytes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    phantom_bytes: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     loss: int = -1
     gradients: frozenset[int] = frozenset()
 
@@ -181,14 +181,13 @@ class StageProgram:
         self.model = mathopt.Model(name="stages")
         self._unit = BUDGET_UNITS / max(1.0, budget_bytes)
         self._size = {d: self._unit * size_bytes for d, size_bytes in graph.size_bytes.items()}
-        self._deleted: dict[tuple[int, int, int], mathopt.Variable] = {}
         self._add_variables()
         self._add_runs()
         self._add_reads()
         self._add_presence()
         self._add_phantoms()
         self._created = self._add_creation()
-        self._gone = self._add_deletion()
+        self._deleted = self._add_deletion()
         self._add_memory(save_bytes)
         self.model.minimize(
             mathopt.fast_sum(
@@ -241,8 +240,7 @@ class StageProgram:
             (t, b, o): self._decision()
             for b, sizes in graph.phantom_bytes.items()
             for t in range(graph.nodes[b].forward + 1, b + 1)
-            for o, size_bytes in enumerate(sizes)
-            if size_bytes
+            for o in sizes
         }
 
     def _decision(self, least: float = 0.0) -> mathopt.Variable:
@@ -290,13 +288,12 @@ class StageProgram:
         """(d)"""
         for b, sizes in self.graph.phantom_bytes.items():
             f = self.graph.nodes[b].forward
-            with_phantom = [o for o, size_bytes in enumerate(sizes) if size_bytes]
             for t in range(f, b + 1):
-                there = [self._phantom(t, b, o) for o in with_phantom]
-                for o, before in zip(with_phantom, there, strict=True):
+                there = [self._phantom(t, b, o) for o in sizes]
+                for o, before in zip(sizes, there, strict=True):
                     after = self.run[b, b, o] if t == b else self.saved[t + 1, b, o]
                     self._add(after <= before)
-                if t > f and with_phantom:
+                if t > f and sizes:
                     self._add(mathopt.fast_sum(there) <= 1.0)
 
     def _phantom(self, t: int, b: int, o: int) -> Any:
@@ -318,23 +315,22 @@ class StageProgram:
                     self._add(created + before <= 1.0)
         return found
 
-    def _add_deletion(self) -> dict[tuple[int, int], Terms]:
-        """(f): by stage and node what may leave memory behind it."""
-        gone: dict[tuple[int, int], Terms] = {}
+    def _add_deletion(self) -> dict[tuple[int, int], dict[int, mathopt.Variable]]:
+        """(f): by stage and node, and by value, what may leave memory behind it."""
+        found: dict[tuple[int, int], dict[int, mathopt.Variable]] = {}
         for d, reading in self.graph.readers.items():
             w = self.graph.writer[d]
             around = sorted({w, *reading})
             for t in range(w, len(self.graph.nodes)):
                 inside = [k for k in around if k <= t <= self.graph.latest[k]]
                 for place, k in enumerate(inside):
-                    deleted = self._deleted[t, d, k] = self._share()
-                    gone.setdefault((t, k), []).append(self._size[d] * deleted)
+                    deleted = found.setdefault((t, k), {})[d] = self._share()
                     self._add(deleted <= self._computed(t, k))
                     if (t + 1, d) in self.present:
                         self._add(deleted <= 1.0 - self.present[t + 1, d])
                     for j in inside[place + 1 :]:
                         self._add(deleted <= 1.0 - self._computed(t, j, reading[j]))
-        return gone
+        return found
 
     def _add_memory(self, save_bytes: float | None) -> None:
         """(g), (i)"""
@@ -355,14 +351,13 @@ class StageProgram:
 
     def _add_run_memory(self, t: int, k: int, held: Any) -> Any:
         """(g), (h) of one run; returns the memory behind it."""
-        graph, unit = self.graph, self._unit
+        graph, unit, deleted = self.graph, self._unit, self._deleted.get((t, k), {})
         born = {d: self._size[d] * self._created[t, d] for d, w in graph.writer.items() if w == k}
         phantoms = [
             unit * size_bytes * self.run[t, k, o]
             for b, sizes in graph.phantom_bytes.items()
             if graph.nodes[b].forward == k
-            for o, size_bytes in enumerate(sizes)
-            if size_bytes
+            for o, size_bytes in sizes.items()
         ]
         parts = graph.nodes[k].parts
         bounding = any(step.is_bounding for part in parts for step in part.substeps)
@@ -372,15 +367,12 @@ class StageProgram:
             for step in part.substeps:
                 if bounding and step.own_bytes <= 0:
                     continue
-                freed = [
-                    self._size[d] * self._deleted[c]
-                    for d in sorted(step.freed)
-                    if (c := (t, d, k)) in self._deleted
-                ]
+                freed = [self._size[d] * deleted[d] for d in sorted(step.freed & deleted.keys())]
                 unborn = [born[d] for d in sorted(step.unborn & born.keys())]
                 own = unit * step.own_bytes * self.run[t, k, o]
                 self._add(used + own - mathopt.fast_sum([*freed, *unborn]) <= BUDGET_UNITS)
-        gone = list(self._gone.get((t, k), []))
-        for o, size_bytes in enumerate(graph.phantom_bytes.get(k, ()) if t == k else ()):
-            gone += [unit * size_bytes * self._phantom(t, k, o)] if size_bytes else []
+        gone = [self._size[d] * each for d, each in deleted.items()]
+        if t == k:
+            sizes = graph.phantom_bytes.get(k, {})
+            gone += [unit * sizes[o] * self._phantom(t, k, o) for o in sizes]
         return used - mathopt.fast_sum(gone)

@@ -11,7 +11,7 @@ from kiwi.errors import InvalidProblemError
 from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.checkmate import checkmate, rk_checkmate
 from kiwi.solver.remat.hiremate.cluster import Roles
-from kiwi.solver.remat.hiremate.combination import Combinations
+from kiwi.solver.remat.hiremate.combination import combinations
 from kiwi.solver.remat.hiremate.levels import hiremate
 from kiwi.solver.remat.hiremate.option import make_option, plain_options, select
 from kiwi.solver.remat.hiremate.part_solver import HiremateSettings
@@ -192,8 +192,7 @@ def test_exchanges_hold_less_for_more_time():
         [make_option(c.graph, c.interface, pair) for pair in plain_options(c)]
         for c in (child.cluster for child in root.children)
     ]
-    combinations = Combinations(root.cluster, options)
-    found = [combinations.chosen(count) for count in range(combinations.count + 1)]
+    found = combinations(root.cluster, options)
     seconds = [_total(options, chosen, "seconds") for chosen in found]
     saved = [_total(options, chosen, "saved_bytes") for chosen in found]
     assert len(found) > 2

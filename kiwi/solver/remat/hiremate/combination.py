@@ -7,74 +7,49 @@ takes no search. It gives large graphs a schedule in any time, and H-ILP a solut
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair
 from kiwi.solver.remat.hiremate.option import Option
 
-
-@dataclass(frozen=True)
-class Exchange:
-    """Part `part` takes option `option`; `price` is in seconds per byte."""
-
-    price: float
-    part: int
-    option: int
+Exchange = tuple[float, int, int]
+"""Seconds per byte, the part, and its new option."""
 
 
-class Combinations:
-    """The combinations of the parts of `cluster`, by how many exchanges were made."""
-
-    def __init__(self, cluster: Cluster, options: Sequence[Sequence[Option]]) -> None:
-        self._options = options
-        self._first = [_fastest(each) for each in options]
-        exchanges = [
-            exchange
-            for part, each in enumerate(options)
-            for exchange in _exchanges(cluster, part, each, self._first[part])
-        ]
-        self._exchanges = sorted(exchanges, key=lambda e: (e.price, e.part))
-
-    @property
-    def count(self) -> int:
-        """How many exchanges there are."""
-        return len(self._exchanges)
-
-    def chosen(self, exchanges: int) -> list[int]:
-        """The option of each part after so many exchanges."""
-        option = list(self._first)
-        for each in self._exchanges[:exchanges]:
-            option[each.part] = each.option
-        return option
-
-    def pair(self, exchanges: int) -> StepPair:
-        """Forward and backward operators of the cluster after so many exchanges."""
-        chosen = [each[o] for each, o in zip(self._options, self.chosen(exchanges), strict=True)]
-        forward = (k for option in chosen for k in option.forward.steps)
-        backward = (k for option in reversed(chosen) for k in option.backward.steps)
-        return tuple(forward), tuple(backward)
+def combinations(cluster: Cluster, options: Sequence[Sequence[Option]]) -> list[list[int]]:
+    """The option of each part of `cluster`: the fastest, and those after each exchange."""
+    parts = [_exchanges(cluster, part, each) for part, each in enumerate(options)]
+    found = [[fastest for fastest, _ in parts]]
+    exchanges = (exchange for _, each in parts for exchange in each)
+    for _, part, option in sorted(exchanges, key=lambda exchange: exchange[:2]):
+        found.append([*found[-1][:part], option, *found[-1][part + 1 :]])
+    return found
 
 
-def _fastest(options: Sequence[Option]) -> int:
-    return min(range(len(options)), key=lambda o: (options[o].seconds, options[o].saved_bytes))
+def combined(options: Sequence[Sequence[Option]], chosen: Sequence[int]) -> StepPair:
+    """Forward and backward operators of a combination."""
+    parts = [each[o] for each, o in zip(options, chosen, strict=True)]
+    forward = (k for option in parts for k in option.forward.steps)
+    backward = (k for option in reversed(parts) for k in option.backward.steps)
+    return tuple(forward), tuple(backward)
 
 
 def _exchanges(
-    cluster: Cluster, part: int, options: Sequence[Option], first: int
-) -> list[Exchange]:
-    """From option `first` on, each time to the one whose bytes cost least."""
+    cluster: Cluster, part: int, options: Sequence[Option]
+) -> tuple[int, list[Exchange]]:
+    """The fastest option, and from it on each time the one whose bytes cost least."""
     held = [_held_bytes(cluster, option) for option in options]
-    found, now, price = [], first, 0.0
+    fastest = min(range(len(options)), key=lambda o: (options[o].seconds, options[o].saved_bytes))
+    found, now, price = [], fastest, 0.0
     while True:
         smaller = [o for o in range(len(options)) if held[o] < held[now]]
         if not smaller:
-            return found
+            return fastest, found
         slope = {
             o: (options[o].seconds - options[now].seconds) / (held[now] - held[o]) for o in smaller
         }
         now = min(smaller, key=lambda o: (slope[o], held[o]))
         price = max(price, slope[now])
-        found.append(Exchange(price, part, now))
+        found.append((price, part, now))
 
 
 def _held_bytes(cluster: Cluster, option: Option) -> int:

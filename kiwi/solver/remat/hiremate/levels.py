@@ -6,13 +6,14 @@ than what a plain planner solves is given to one first, and then divided all the
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
 from kiwi.solver.remat.fastsa import fastsa
 from kiwi.solver.remat.hiremate.cluster import Hierarchy, Roles, StepPair, Steps
-from kiwi.solver.remat.hiremate.combination import Combinations
+from kiwi.solver.remat.hiremate.combination import combinations, combined
+from kiwi.solver.remat.hiremate.option import Option
 from kiwi.solver.remat.hiremate.part_solver import (
     HiremateSettings,
     Options,
@@ -109,33 +110,34 @@ class _Levels:
         problem = self._problem(root)
         budget_bytes = self._task.budget_bytes - self._task.graph.resident_bytes
         options = part_options(problem)
-        combined, _ = self._combined(root, Combinations(root.cluster, options))
+        fastest, _ = self._fastest_combination(root, options)
         self.pricing_seconds = time.monotonic() - started
         pair = None
-        if not combined.is_least:
+        if not fastest.is_least:
             options = fewer_options(options, self._settings.most_options)
-            _, known = self._combined(root, Combinations(root.cluster, options))
+            _, known = self._fastest_combination(root, options)
             pair = solve_once(problem, options, budget_bytes, None, ends - time.monotonic(), known)
         self.complete = self.complete and time.monotonic() < ends
-        found = [combined] if pair is None else [combined, self._candidate(root, pair)]
+        found = [fastest] if pair is None else [fastest, self._candidate(root, pair)]
         return min(found, key=lambda c: c.rank)
 
-    def _combined(
-        self, root: Hierarchy, combinations: Combinations
+    def _fastest_combination(
+        self, root: Hierarchy, options: Sequence[Sequence[Option]]
     ) -> tuple[Candidate, list[int] | None]:
         """The fewest exchanges within the budget, by bisection, and the options chosen if any."""
-        low, high = -1, combinations.count
-        count, best = high, self._candidate(root, combinations.pair(high))
+        chosen = combinations(root.cluster, options)
+        low, high = -1, len(chosen) - 1
+        count, best = high, self._candidate(root, combined(options, chosen[high]))
         while high - low > 1:
             middle = (low + high) // 2
-            found = self._candidate(root, combinations.pair(middle))
+            found = self._candidate(root, combined(options, chosen[middle]))
             if found.rank < best.rank:
                 count, best = middle, found
             if found.fits:
                 high = middle
             else:
                 low = middle
-        return best, combinations.chosen(count) if best.fits else None
+        return best, chosen[count] if best.fits else None
 
     def _candidate(self, root: Hierarchy, pair: StepPair) -> Candidate:
         steps = tuple(root.operators[k] for k in (*pair[0], *pair[1]))

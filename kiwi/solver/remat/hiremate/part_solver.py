@@ -8,7 +8,7 @@ from kiwi.solver.mathopt_run import solve_model
 from kiwi.solver.remat.bounds import evenly, largest_working_set, order_peak_bytes
 from kiwi.solver.remat.graph import Operator, RematGraph
 from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair, leaving
-from kiwi.solver.remat.hiremate.combination import Combinations
+from kiwi.solver.remat.hiremate.combination import combinations, combined
 from kiwi.solver.remat.hiremate.option import Option, make_option, plain_options, select
 from kiwi.solver.remat.stages import Node, Part, StageGraph, StageProgram, Substep
 
@@ -63,9 +63,9 @@ def solve_part(problem: PartProblem, seconds: float) -> Options:
     pairs = plain_options(cluster)
     if cluster.children and cluster.backward:
         options = part_options(problem)
-        combinations = Combinations(cluster, options)
-        evenly_spaced = evenly(0, combinations.count, problem.settings.most_options - 1)
-        pairs += [combinations.pair(count) for count in sorted({0, *evenly_spaced})]
+        chosen = combinations(cluster, options)
+        evenly_spaced = evenly(0, len(chosen) - 1, problem.settings.most_options - 1)
+        pairs += [combined(options, chosen[count]) for count in sorted({0, *evenly_spaced})]
         budgets = _budgets(problem)
         for number, (peak_bytes, save_bytes) in enumerate(budgets):
             left = deadline - time.monotonic()
@@ -167,11 +167,12 @@ def stage_graph(
     gradients = frozenset() if is_whole else cluster.gradients
     nodes.append(Node((Part((), 0.0, reads, (Substep(0),)),)))
     behind: dict[int, int] = {}
-    phantom_bytes: dict[int, tuple[int, ...]] = {}
+    phantom_bytes: dict[int, dict[int, int]] = {}
     for child in reversed(range(count)):
         if any(k >= cluster.forward_count for k in cluster.children[child]):
             behind[child] = len(nodes)
-            phantom_bytes[len(nodes)] = tuple(o.saved_bytes for o in options[child])
+            sizes = {o: option.saved_bytes for o, option in enumerate(options[child])}
+            phantom_bytes[len(nodes)] = {o: size for o, size in sizes.items() if size}
             nodes.append(Node(tuple(o.backward for o in options[child]), forward=child))
     writer = dict.fromkeys(gradients, count)
     for child, operators in enumerate(cluster.children):
