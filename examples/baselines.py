@@ -18,7 +18,6 @@ from examples._common import Specs
 from kiwi.mesh import DeviceMesh
 from kiwi.planners.registry import planner_named
 from kiwi.plans.estimate import Estimate
-from kiwi.problem.step import StepToPlan
 from kiwi.xla.compilers import compile_for
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
@@ -49,7 +48,7 @@ def estimate_baseline(
     `verify` names the compiler that is predicted; None is the profile's. Nothing is compiled.
     """
     planned = _planned(baseline, mesh_shape, profile, verify)
-    step = StepToPlan(planned.traced(state, batch))
+    step = planned.traced(state, batch)
     plan = planner_named("xla").make(step, planned.settings, is_checked=False)
     assert plan.as_written is not None
     return plan.as_written

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments._setup import Results
-from kiwi.calls.traced import Traced
 from kiwi.codec import from_plain, to_plain
 from kiwi.errors import KiwiError
 from kiwi.mesh import DeviceMesh
@@ -75,7 +74,7 @@ class MeshRun:
 
     def __init__(
         self,
-        traced: Traced,
+        traced: StepToPlan,
         mesh: DeviceMesh,
         least_bytes: int,
         seconds: float,
@@ -150,7 +149,7 @@ class MeshRun:
         settings = replace(self._settings, planner=planner, memory_budget_bytes=budget_bytes)
         try:
             start = self._begun(settings, alone=alone)
-            plan = planner_named(planner).make(StepToPlan(self._traced), settings, start)
+            plan = planner_named(planner).make(self._traced, settings, start)
         except KiwiError as error:
             least = getattr(error, "least_peak_bytes", None)
             name = type(error).__name__
@@ -175,7 +174,7 @@ class MeshRun:
         budget = settings.memory_budget_bytes
         if settings.planner == "joint":
             known = [] if alone else [f.choices for f in self.fitting(budget)]
-            begun = JOINT.start_from(known, StepToPlan(self._traced), budget, settings)
+            begun = JOINT.start_from(known, self._traced, budget, settings)
             return begun or self._start(settings)
         start = self._start(settings)
         known = [] if alone else [f.choices for f in self._found]
@@ -184,7 +183,7 @@ class MeshRun:
     def _start(self, settings: Settings) -> Start:
         """The planner's problem, with the copies of operands that the smallest budget needs, or
         that of the budget itself where each budget has its own."""
-        planner, step = planner_named(settings.planner), StepToPlan(self._traced)
+        planner, step = planner_named(settings.planner), self._traced
         if planner.name not in self._starts:
             self._starts.clear()
             budget = self._settings.memory_budget_bytes
@@ -224,7 +223,7 @@ class MeshRun:
         """A found plan as one that can be compiled: a solution of what "joint" plans."""
         budget = found.row["budget_bytes"]
         settings = replace(self._settings, planner="joint", memory_budget_bytes=budget)
-        step, choices = StepToPlan(self._traced), found.choices
+        step, choices = self._traced, found.choices
         problem = JOINT.formulate(step, budget, settings, offered=offered([choices]))
         solution = choices.solution_of(problem)
         assert solution is not None

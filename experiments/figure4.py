@@ -17,7 +17,6 @@ from absl import app, flags
 
 from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags, planned_step, shares
 from experiments.styles import STYLES
-from kiwi.calls.traced import Traced
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.registry import planner_named
@@ -46,7 +45,7 @@ def _cases() -> list[tuple[str, float]]:
     return list(product(("alpa", "joint"), shares()))
 
 
-def _plan(results: Results, layers: int, traced: Traced) -> None:
+def _plan(results: Results, layers: int, traced: StepToPlan) -> None:
     warm_up()
     key = f"{layers} free"
     if key not in results.rows:
@@ -58,7 +57,7 @@ def _plan(results: Results, layers: int, traced: Traced) -> None:
             results.add(key, _row(traced, planner, int(share * peak)))
 
 
-def _row(traced: Traced, planner: str, limit_bytes: int | None) -> dict[str, Any]:
+def _row(traced: StepToPlan, planner: str, limit_bytes: int | None) -> dict[str, Any]:
     """Formulates, solves, and reports on both."""
     shape = tuple(map(int, _MESH.value.split("x")))
     settings = Settings(
@@ -71,7 +70,7 @@ def _row(traced: Traced, planner: str, limit_bytes: int | None) -> dict[str, Any
     )
     wall, cpu = time.perf_counter(), time.process_time()
     budget_bytes = settings.memory_budget_bytes
-    planning = planner_named(planner).formulate(StepToPlan(traced), budget_bytes, settings)
+    planning = planner_named(planner).formulate(traced, budget_bytes, settings)
     formulated = time.process_time() - cpu, time.perf_counter() - wall
     problem = replace(planning.problem, limit_bytes=limit_bytes)
     wall, cpu = time.perf_counter(), time.process_time()

@@ -22,7 +22,6 @@ from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.registry import planner_named
 from kiwi.problem.sharded_graph import sharded_graph
-from kiwi.problem.step import StepToPlan
 from kiwi.solver.formulations import FORMULATIONS, Answer, ShardedGraph, solve_formulation
 
 define_flags("table1", seconds=60.0)
@@ -82,7 +81,7 @@ def mlp_graph(width: int, batch: int) -> ShardedGraph:
         respect_user_checkpoint=False,
     )
     problem = planner_named("joint").formulate(
-        StepToPlan(step.traced(weights, inputs)), NO_LIMIT_BYTES, settings
+        step.traced(weights, inputs), NO_LIMIT_BYTES, settings
     )
     return sharded_graph(problem)
 

@@ -12,7 +12,7 @@ from kiwi.plans.memory_report import MemoryReport as MemoryReport
 from kiwi.plans.memory_report import memory_report as memory_report
 from kiwi.plans.plan import Plan as Plan
 from kiwi.profiling.cluster_probe import measure_cluster as measure_cluster
-from kiwi.profiling.record_profile import record_profile as record_profile
+from kiwi.profiling.recording import record_profile as record_profile
 from kiwi.saved import SavedPlan as SavedPlan
 from kiwi.saved import diff as diff
 from kiwi.saved import load_plan as load_plan

@@ -7,7 +7,7 @@ solution ──▶ Plan ── emit ──▶ jax.jit ── compile ──▶ m
 
 import functools
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, overload
 
 import jax
@@ -16,7 +16,6 @@ from typing_extensions import Unpack
 from kiwi.calls.constraints import Constraints
 from kiwi.calls.host_memory import OnHost, host_arguments
 from kiwi.calls.signature import Arguments, Call, JitOptions, bind
-from kiwi.calls.traced import Traced
 from kiwi.errors import InvalidArgumentError
 from kiwi.options import (
     Options,
@@ -27,9 +26,9 @@ from kiwi.options import (
     split,
 )
 from kiwi.planners.planning import check_settings, make_plan, trace_call
-from kiwi.plans.dispatch import REFUSED, Dispatched
+from kiwi.plans.dispatch import REFUSED, Dispatched, check_same_plan
 from kiwi.plans.plan import Plan
-from kiwi.plans.processes import check_same_plan
+from kiwi.problem.step import StepToPlan
 from kiwi.xla.compilers import prepared, resolved
 
 
@@ -102,10 +101,8 @@ class PlannedFunction:
         self.function = fun
         self._table = options.table()
         options.budget_bytes(self._table)  # A budget that is no size is refused at once.
-        self._jit_options = JitOptions.of(
-            fun, **{f.name: getattr(options, f.name) for f in fields(JitOptions)}
-        )
-        self._traced: dict[Any, Traced] = {}
+        self._jit_options = JitOptions.of(fun, vars(options))
+        self._traced: dict[Any, StepToPlan] = {}
         self._plans: dict[Any, Plan] = {}
         self._dispatched: dict[Any, Dispatched] = {}
         self._latest: Dispatched | None = None
@@ -129,7 +126,7 @@ class PlannedFunction:
         verify, notes = resolved(found.verify, found.mesh.hardware)
         return replace(found, verify=verify, notes=notes)
 
-    def traced(self, *args: Any, **kwargs: Any) -> Traced:
+    def traced(self, *args: Any, **kwargs: Any) -> StepToPlan:
         """The function traced and lowered for these arguments; cached."""
         return self._trace_of(bind(self.function, self._jit_options, args, kwargs))
 
@@ -139,23 +136,16 @@ class PlannedFunction:
 
     def _plan_of(self, call: Call) -> Plan:
         if call.key not in self._plans:
-            settings, given = self.settings, self._jit_options.out_shardings
-            with prepared(settings.verify, settings.mesh):
-                traced = self._trace_of(call)
-                self._plans[call.key] = make_plan(traced, given, settings)
+            with prepared(self.settings.verify, self.settings.mesh):
+                self._plans[call.key] = make_plan(self._trace_of(call), self.settings)
         return self._plans[call.key]
 
-    def _trace_of(self, call: Call) -> Traced:
-        keep = self.options.respect_user_checkpoint
-        opened, on_host = self.options.open_loops, self._on_host(call)
-        key = (call.key, keep, opened, on_host)
+    def _trace_of(self, call: Call) -> StepToPlan:
+        keep, opened = self.options.respect_user_checkpoint, self.options.open_loops
+        key = (call.key, self._on_host(call), keep, opened)
         if key not in self._traced:
-            self._traced[key] = trace_call(
-                call,
-                keep_checkpoints=keep,
-                open_loops=opened,
-                on_host=on_host,
-            )
+            found = trace_call(call, key[1], keep_checkpoints=keep, open_loops=opened)
+            self._traced[key] = found
         return self._traced[key]
 
     def _on_host(self, call: Call) -> OnHost:
@@ -178,7 +168,7 @@ class PlannedFunction:
             jax_mesh = self._concrete_mesh()
             found = self._plan_of(call)
             check_same_plan(found, jax_mesh)
-            self._dispatched[arguments.key] = Dispatched(found, call, jax_mesh, arguments)
+            self._dispatched[arguments.key] = Dispatched(found, call, jax_mesh)
         self._latest = self._dispatched[arguments.key]
         return self._latest.move_and_run(arguments)
 

@@ -21,15 +21,12 @@ class KiwiError(Exception):
         self.what = what
         self.cause = cause
         self.suggestion = suggestion
-        super().__init__(self._message())
-
-    def _message(self) -> str:
-        lines = [self.what]
-        if self.cause:
-            lines.append(f"Likely cause: {self.cause}")
-        if self.suggestion:
-            lines.append(f"Try: {self.suggestion}")
-        return "\n".join(lines)
+        lines = [what]
+        if cause:
+            lines.append(f"Likely cause: {cause}")
+        if suggestion:
+            lines.append(f"Try: {suggestion}")
+        super().__init__("\n".join(lines))
 
 
 class InvalidSizeError(KiwiError, ValueError):
@@ -89,14 +86,13 @@ class InfeasibleError(KiwiError):
         self,
         what: str,
         *,
-        cause: str = "",
-        suggestion: str = "",
         least_peak_bytes: int | None = None,
         least_peak_bound_bytes: int | None = None,
+        **why: str,
     ) -> None:
         self.least_peak_bytes = least_peak_bytes
         self.least_peak_bound_bytes = least_peak_bound_bytes
-        super().__init__(what, cause=cause, suggestion=suggestion)
+        super().__init__(what, **why)
 
 
 class InfeasibleBudgetError(InfeasibleError):
@@ -114,19 +110,9 @@ class BudgetNotMetError(InfeasibleBudgetError):
       `least_peak_bytes`.
     """
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        plan: Any,
-        cause: str = "",
-        suggestion: str = "",
-        least_peak_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, what: str, *, plan: Any, **why: Any) -> None:
         self.plan = plan
-        super().__init__(
-            what, cause=cause, suggestion=suggestion, least_peak_bytes=least_peak_bytes
-        )
+        super().__init__(what, **why)
 
 
 class NoPlanFoundError(KiwiError, TimeoutError):
@@ -157,11 +143,9 @@ class PlanMismatchError(KiwiError, ValueError):
     - `differences`: one sentence each, the first few.
     """
 
-    def __init__(
-        self, what: str, *, cause: str = "", suggestion: str = "", differences: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, what: str, *, differences: tuple[str, ...] = (), **why: str) -> None:
         self.differences = differences
-        super().__init__(what, cause=cause, suggestion=suggestion)
+        super().__init__(what, **why)
 
 
 class ClusterError(KiwiError):

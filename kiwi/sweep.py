@@ -197,9 +197,8 @@ def sweep_budgets(
     planned: PlannedFunction, budgets: Sequence[int], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> list[SweepPoint]:
     """Plans one mesh for several budgets, on one problem, with warm starts."""
-    traced, settings = planned.traced(*args, **kwargs), planned.settings
+    step, settings = planned.traced(*args, **kwargs), planned.settings
     loose = max(budgets)
-    step = StepToPlan(traced, planned.options.out_shardings)
     start = planner_named(settings.planner).start_for(step, min(budgets), settings)
     chain = _Chain(step, start, settings)
     with prepared(settings.verify, settings.mesh):

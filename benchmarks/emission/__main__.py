@@ -104,7 +104,7 @@ def _row(model: str, compiler: str, budget: int | None) -> dict[str, Any]:
 
 def _plain(plan: kiwi.Plan, function: Callable[..., Any]) -> Step:
     """A function as it is, with the plan's shardings of arguments and results."""
-    tree = plan.trees.in_tree
+    tree = plan.traced.call.tree
 
     def flat(*leaves: Any) -> list[Any]:
         args, kwargs = jax.tree.unflatten(tree, leaves)

@@ -17,7 +17,6 @@ from kiwi.planners.registry import planner_named
 from kiwi.plans.record import place_leaves
 from kiwi.problem.build import KeptCopies, PlanningProblem
 from kiwi.problem.solved import Solved
-from kiwi.problem.step import StepToPlan
 
 
 def with_random_ties(execution: Execution, rng: np.random.Generator) -> Execution:
@@ -65,7 +64,7 @@ def run_random_plan(planned: kiwi.PlannedFunction, args: Any, seed: int) -> tupl
     traced = planned.traced(*args)
     settings = planned.settings
     planner, budget_bytes = planner_named(settings.planner), settings.memory_budget_bytes
-    planning = planner.formulate(StepToPlan(traced), budget_bytes, settings)
+    planning = planner.formulate(traced, budget_bytes, settings)
     rng = np.random.default_rng(seed)
     solution = random_solution(planning, rng, remat=0.7)
     kept = random_kept_copies(planning, solution, rng)

@@ -45,7 +45,6 @@ from kiwi.planners.one_device import OneDevice, OneDevicePlanner
 from kiwi.planners.registry import planner_named
 from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
-from kiwi.problem.step import StepToPlan
 from kiwi.solver.remat import (
     PLANNERS,
     RematGraph,
@@ -151,7 +150,7 @@ def trace_model(name: str) -> OneDevice:
         donate_argnums=0,
     )
     settings = planned.settings
-    to_plan = StepToPlan(planned.traced(state, batch))
+    to_plan = planned.traced(state, batch)
     return _one_device("keep-all").to_schedule(to_plan, settings.memory_budget_bytes, settings)
 
 

@@ -14,7 +14,6 @@ from benchmarks.replay.models import Model
 from kiwi.mesh import ProfileTable
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.record import place_leaves
-from kiwi.plans.recover import recover_solution
 from kiwi.problem.solved import Solved
 
 RECOMPUTES_ALL = "all recomputed"
@@ -47,7 +46,7 @@ class Candidate:
         budget_bytes = settings.memory_budget_bytes
         planning = origin.planner.formulate(origin.step, budget_bytes, settings)
         try:
-            solution = recover_solution(planning, self.plan.breakdown)
+            solution = self.plan.breakdown.solution_of(planning)
         except kiwi.errors.PlanMismatchError:
             return self.plan.estimate.step_seconds
         return estimate_solution(Solved(planning, solution)).step_seconds

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 
 from kiwi.calls.constraints import Constraints, matched, slash_path
 from kiwi.calls.replaced_arguments import replaced_arguments
-from kiwi.calls.signature import Call, flatten_prefix
+from kiwi.calls.signature import Call, result_shardings
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.host_memory import HOST_MEMORY, fetch, store
 from kiwi.hlo.units import UnitGraph
@@ -45,10 +45,10 @@ def host_arguments(call: Call, constraints: Constraints) -> frozenset[int]:
         for k in matched(pattern, paths, "memory_kinds"):
             kinds.setdefault(k, kind)
     for pattern, sharding in constraints.shardings.items():
-        for k in matched(pattern, paths, "shardings") if _is_on_host(sharding) else ():
+        for k in matched(pattern, paths, "shardings") if _lies_in(HOST_MEMORY, sharding) else ():
             kinds.setdefault(k, HOST_MEMORY)
     for k, sharding in call.given_shardings.items():
-        if _is_on_host(sharding):
+        if _lies_in(HOST_MEMORY, sharding):
             kinds[k] = HOST_MEMORY
     found = frozenset(k for k, kind in kinds.items() if kind == HOST_MEMORY)
     for k in found:
@@ -67,12 +67,9 @@ def host_results(
     program = units.graph.program
     values = {program.arguments[k] for k in arguments}
     found = {p for p, a in replaced_arguments(call, out_tree, units).items() if a in values}
-    if call.options.out_shardings is not None:
-        shell = jax.tree.unflatten(out_tree, list(range(len(program.results))))
-        given = flatten_prefix(call.options.out_shardings, shell, "out_shardings")
-        found |= {p for p, sharding in enumerate(given) if _is_on_host(sharding)}
-        found -= {p for p, sharding in enumerate(given) if _is_on_device(sharding)}
-    return frozenset(found)
+    given = dict(enumerate(result_shardings(call.options, out_tree)))
+    found |= {p for p, sharding in given.items() if _lies_in(HOST_MEMORY, sharding)}
+    return frozenset(found - {p for p, sharding in given.items() if _lies_in("device", sharding)})
 
 
 def moving(
@@ -87,9 +84,5 @@ def moving(
     return moved
 
 
-def _is_on_host(sharding: Any) -> bool:
-    return isinstance(sharding, NamedSharding) and sharding.memory_kind == HOST_MEMORY
-
-
-def _is_on_device(sharding: Any) -> bool:
-    return isinstance(sharding, NamedSharding) and sharding.memory_kind == "device"
+def _lies_in(memory_kind: str, sharding: Any) -> bool:
+    return isinstance(sharding, NamedSharding) and sharding.memory_kind == memory_kind

@@ -1,9 +1,8 @@
 """Arguments as `jax.jit` treats them: static ones, donated ones, pytrees, given shardings."""
 
-import functools
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from kiwi.mesh import DeviceMesh, TensorSharding
 
 @dataclass(frozen=True)
 class JitOptions:
-    """The options that `kiwi.jit` shares with `jax.jit`."""
+    """The options that `kiwi.jit` shares with `jax.jit`; numbers and names as tuples."""
 
     static_argnums: tuple[int, ...] = ()
     static_argnames: tuple[str, ...] = ()
@@ -25,26 +24,26 @@ class JitOptions:
     out_shardings: Any = None
 
     @classmethod
-    def of(
-        cls,
-        fun: Callable[..., Any],
-        static_argnums: int | Sequence[int] | None,
-        static_argnames: str | Sequence[str] | None,
-        donate_argnums: int | Sequence[int] | None,
-        donate_argnames: str | Sequence[str] | None,
-        in_shardings: Any,
-        out_shardings: Any,
-    ) -> "JitOptions":
-        """Completes numbers by names and the other way round, from the signature of `fun`."""
+    def of(cls, fun: Callable[..., Any], given: Mapping[str, Any]) -> "JitOptions":
+        """Completes numbers by names and the other way round, from the signature of `fun`.
+
+        `given`: as `jax.jit` takes them.
+
+        **Raises:** `InvalidArgumentError`.
+        """
         parameters = _positional_parameters(fun)
-        static = _complete(parameters, _ints(static_argnums), _names(static_argnames))
-        donate = _complete(parameters, _ints(donate_argnums), _names(donate_argnames))
+        static, donate = (
+            _complete(
+                parameters, _tuple(given[f"{kind}_argnums"]), _tuple(given[f"{kind}_argnames"])
+            )
+            for kind in ("static", "donate")
+        )
         if set(static[0]) & set(donate[0]) or set(static[1]) & set(donate[1]):
             raise InvalidArgumentError(
                 f"Both static and donated: {sorted({*static[1]} & {*donate[1]})}.",
                 suggestion="Static arguments have no buffer to donate.",
             )
-        return cls(*static, *donate, in_shardings, out_shardings)
+        return cls(*static, *donate, given["in_shardings"], given["out_shardings"])
 
 
 def _positional_parameters(fun: Callable[..., Any]) -> list[str]:
@@ -56,16 +55,11 @@ def _positional_parameters(fun: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.kind in kinds]
 
 
-def _ints(numbers: int | Sequence[int] | None) -> tuple[int, ...]:
-    if numbers is None:
+def _tuple(given: Any) -> tuple[Any, ...]:
+    """One number or name, several, or None."""
+    if given is None:
         return ()
-    return (numbers,) if isinstance(numbers, int) else tuple(numbers)
-
-
-def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
-    if names is None:
-        return ()
-    return (names,) if isinstance(names, str) else tuple(names)
+    return (given,) if isinstance(given, int | str) else tuple(given)
 
 
 def _complete(
@@ -90,6 +84,7 @@ class Arguments:
     - `leaves`, `tree`: the dynamic arguments, as a pair (positional, by name) in which static
       positional ones are None; `shapes`: the types of the leaves.
     - `static`, `static_kwargs`: the static arguments, by position and by name.
+    - `key`: what plans are cached by.
     """
 
     leaves: Sequence[Any]
@@ -97,6 +92,7 @@ class Arguments:
     shapes: tuple[jax.ShapeDtypeStruct, ...]
     static: Mapping[int, Any]
     static_kwargs: Mapping[str, Any]
+    key: Hashable
 
     @classmethod
     def of(
@@ -106,14 +102,18 @@ class Arguments:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> "Arguments":
-        """**Raises:** `InvalidArgumentError` for a leaf that is no array."""
+        """**Raises:** `InvalidArgumentError` for a leaf that is no array or a static argument that
+        cannot be hashed."""
         static = {i: args[i] for i in options.static_argnums if i < len(args)}
         static_kwargs = {k: kwargs[k] for k in options.static_argnames if k in kwargs}
         dynamic = tuple(None if i in static else a for i, a in enumerate(args))
         dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in static_kwargs}
         leaves, tree = jax.tree.flatten((dynamic, dynamic_kwargs))
         shapes = tuple(_shape_of(fun, tree, k, leaf) for k, leaf in enumerate(leaves))
-        return cls(leaves, tree, shapes, static, static_kwargs)
+        types = tuple((s.shape, s.dtype, s.weak_type) for s in shapes)
+        named = tuple(sorted(static_kwargs.items()))
+        key = _key(tree, types, tuple(sorted(static.items())), named)
+        return cls(leaves, tree, shapes, static, static_kwargs, key)
 
     def put_together(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments with these leaves, static ones included."""
@@ -121,48 +121,36 @@ class Arguments:
         full = [self.static.get(i, a) for i, a in enumerate(positional)]
         return full, {**keywords, **self.static_kwargs}
 
-    @functools.cached_property
-    def key(self) -> Hashable:
-        """What plans are cached by.
 
-        **Raises:** `InvalidArgumentError` for a static argument that cannot be hashed.
-        """
-        types = tuple((s.shape, s.dtype, s.weak_type) for s in self.shapes)
-        static = tuple(sorted(self.static.items())), tuple(sorted(self.static_kwargs.items()))
-        key = (self.tree, types, *static)
-        try:
-            hash(key)
-        except TypeError as error:
-            raise InvalidArgumentError(
-                f"A static argument cannot be hashed: {error}.",
-                suggestion="Static arguments must be hashable, as in jax.jit.",
-            ) from error
-        return key
+def _key(*parts: Any) -> Hashable:
+    """Raises `InvalidArgumentError` if a part, a static argument, cannot be hashed."""
+    try:
+        hash(parts)
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"A static argument cannot be hashed: {error}.",
+            suggestion="Static arguments must be hashable, as in jax.jit.",
+        ) from error
+    return parts
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
-    """One call's arguments, flat.
+class Call(Arguments):
+    """One call, with its arguments.
 
-    - `leaves`: the dynamic arguments' leaves; `shapes` their types; `paths` their names, such
-      as `state.params['w']`.
+    - `paths`: the names of the leaves, such as `state.params['w']`.
     - `donated`: positions among the leaves whose buffers the caller gives away.
     - `given_shardings`: positions that the caller fixes.
-    - `function`: `fun` of the flat leaves; returns the flat results.
-    - `key`: what plans are cached by.
+    - `function`: `fun` of the flat leaves; returns its result.
     - `name`: the function's name; `options`: how it was bound.
     """
 
-    leaves: tuple[Any, ...]
-    shapes: tuple[jax.ShapeDtypeStruct, ...]
     paths: tuple[str, ...]
-    tree: Any
     donated: tuple[int, ...]
     given_shardings: Mapping[int, Any]
     function: Callable[..., Any]
-    key: Hashable
-    name: str = ""
-    options: JitOptions = JitOptions()
+    name: str
+    options: JitOptions
 
 
 def bind(
@@ -190,17 +178,15 @@ def bind(
 
     paths, parameters = _leaf_paths(arguments.tree), _positional_parameters(fun)
     dynamic, _ = jax.tree.unflatten(arguments.tree, arguments.leaves)
+    given = flatten_prefix(options.in_shardings, dynamic, "in_shardings")
     return Call(
-        tuple(arguments.leaves),
-        arguments.shapes,
-        tuple(_path_name(path, parameters) for path in paths),
-        arguments.tree,
-        tuple(k for k, path in enumerate(paths) if _is_donated(path, options)),
-        _given(options.in_shardings, dynamic, len(paths)),
-        flat_function,
-        arguments.key,
-        _name(fun),
-        options,
+        **{field.name: getattr(arguments, field.name) for field in fields(arguments)},
+        paths=tuple(_path_name(path, parameters) for path in paths),
+        donated=tuple(k for k, path in enumerate(paths) if _is_donated(path, options)),
+        given_shardings={k: s for k, s in enumerate(given) if s is not None},
+        function=flat_function,
+        name=_name(fun),
+        options=options,
     )
 
 
@@ -244,14 +230,6 @@ def _is_donated(path: Sequence[Any], options: JitOptions) -> bool:
     return str(head.key) in options.donate_argnames
 
 
-def _given(prefix: Any, args: tuple[Any, ...], leaf_count: int) -> dict[int, Any]:
-    """The caller's `in_shardings` by leaf; None means left to the planner."""
-    if prefix is None:
-        return {}
-    flat = flatten_prefix(prefix, args, "in_shardings")
-    return {k: s for k, s in enumerate(flat[:leaf_count]) if s is not None}
-
-
 def flatten_prefix(prefix: Any, full: Any, what: str) -> list[Any]:
     """One sharding, or None, per leaf of `full`, from a pytree prefix of shardings.
 
@@ -264,7 +242,13 @@ def flatten_prefix(prefix: Any, full: Any, what: str) -> list[Any]:
             f"{what} does not fit the pytree that it is for: {error}",
             suggestion=f"{what} must be a pytree prefix, as in jax.jit.",
         ) from error
-    return jax.tree.leaves(spread, is_leaf=_is_sharding_leaf)
+    return jax.tree.structure(full).flatten_up_to(spread)
+
+
+def result_shardings(options: JitOptions, out_tree: Any) -> list[Any]:
+    """What `out_shardings` gives each flat result, or None; raises as `flatten_prefix`."""
+    shell = jax.tree.unflatten(out_tree, range(out_tree.num_leaves))
+    return flatten_prefix(options.out_shardings, shell, "out_shardings")
 
 
 def _is_sharding_leaf(node: Any) -> bool:

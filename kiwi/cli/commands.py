@@ -19,6 +19,7 @@ from kiwi.plans.document import document
 from kiwi.plans.explain_text import document_summary, explanation_text, find_in_document
 from kiwi.plans.plan import Plan
 from kiwi.plans.report_data import report_data
+from kiwi.plans.summary import table
 from kiwi.report import write_report
 from kiwi.sizes import format_bytes, format_seconds
 from kiwi.solver import Progress
@@ -162,11 +163,8 @@ def sweep(arguments: argparse.Namespace, output: Output) -> bool:
             **options,
         )
     _write_sweep(found, arguments, output)
-    output.table(
-        sweep_json(found),
-        ("mesh", "budget", "step", "peak", "compiled", "gap", "", "took"),
-        _sweep_rows(found),
-    )
+    header = ("mesh", "budget", "step", "peak", "compiled", "gap", "", "took")
+    output.result(sweep_json(found), table(header, _sweep_rows(found)))
     output.note(f"{total} combinations in {found.seconds:.0f} s; * is on the Pareto front")
     return True
 
@@ -225,7 +223,7 @@ def hardware(arguments: argparse.Namespace, output: Output) -> bool:
         for e in entries
     ]
     header = ("name", "memory", "bandwidth", "TFLOP/s f32", "bf16", "link")
-    output.table(data, header, rows)
+    output.result(data, table(header, rows))
     return True
 
 

@@ -2,14 +2,11 @@
 
 import contextlib
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 
 class Output:
@@ -25,18 +22,6 @@ class Output:
             print(json.dumps(data, indent=1, default=str))
         else:
             print(text)
-
-    def table(self, data: Any, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Prints `data` as JSON, or a table."""
-        if self.json:
-            return self.result(data, "")
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for name in header:
-            table.add_column(name, no_wrap=True)
-        for row in rows:
-            table.add_row(*row)
-        width = None if sys.stdout.isatty() else 200
-        Console(width=width, highlight=False, markup=False).print(table)
 
     def note(self, text: str) -> None:
         """One line beside the result."""

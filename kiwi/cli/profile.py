@@ -10,8 +10,7 @@ from kiwi.cli.output import Bar, Output
 from kiwi.errors import InvalidArgumentError, NotEnoughDevicesError
 from kiwi.loading import load, use_cpu_devices
 from kiwi.mesh import ProfileTable
-from kiwi.profiling.record_profile import record_profile
-from kiwi.profiling.recording import Progress
+from kiwi.profiling.recording import Progress, record_profile
 
 
 def profile(arguments: argparse.Namespace, output: Output) -> bool:

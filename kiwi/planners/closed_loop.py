@@ -35,7 +35,7 @@ from kiwi.planners.notes import notes
 from kiwi.planners.planner import Planner
 from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
-from kiwi.plans.rounds import Round
+from kiwi.plans.record import Round
 from kiwi.sizes import format_bytes
 
 LEAST_SLOWER = 0.001

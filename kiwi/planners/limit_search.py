@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from kiwi.planners.closed_loop import Orders, Proposal, Refusal
 from kiwi.plans.plan import Plan
-from kiwi.plans.rounds import Round
+from kiwi.plans.record import Round
 
 MOST_ROUNDS = 4
 """How many schedules are sought at most; they share the time limit."""

@@ -36,7 +36,7 @@ def _undivided(plan: PlanRecord) -> Iterator[str]:
     sizes = [plan.mesh.shape[a] for a in plan.mesh.nontrivial_axes]
     names = [
         f"{path} {shape.shape}"
-        for path, shape in zip(plan.trees.paths, plan.trees.shapes, strict=True)
+        for path, shape in zip(plan.traced.call.paths, plan.traced.call.shapes, strict=True)
         if shape.shape and sizes and not any(d % n == 0 for d in shape.shape for n in sizes)
     ]
     if names:

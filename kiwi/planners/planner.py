@@ -101,7 +101,7 @@ class Planner(ABC):
         tools = Tools.of(settings)
         tools = tools if is_checked else tools.unchecked
         plan = self.plan(step, settings.memory_budget_bytes, tools, start)
-        seconds = step.traced.seconds + time.monotonic() - started
+        seconds = step.seconds + time.monotonic() - started
         return replace(plan, planning_seconds=seconds, notes=(*plan.notes, *settings.notes))
 
     def _check_step(self, step: StepToPlan, settings: Settings) -> None:
@@ -134,7 +134,7 @@ class Planner(ABC):
         compiler = predicted_compiler(settings.verify, mesh.hardware)
         arguments = step.given_arguments(mesh)
         kinds = {"heeds_hints": self.heeds_hints, "recomputes": self.recomputes}
-        pins = resolve_pins(step.traced, settings, compiler.rules, **kinds)
+        pins = resolve_pins(step, settings, compiler.rules, **kinds)
         arguments |= _pinned_arguments(program, pins, arguments, mesh)
         results = step.given_results(mesh)
         replaced = step.replaced_arguments()
@@ -166,7 +166,7 @@ class Planner(ABC):
             solve_result=result,
             decisions=decisions(solved),
             execution=build_execution(solved),
-            trees=step.traced.trees,
+            traced=step,
             notes=(),
             planning_seconds=0.0,
             breakdown=CostBreakdown((), ()),

@@ -8,7 +8,6 @@ import jax
 
 from kiwi.calls.host_memory import OnHost, host_results, moving
 from kiwi.calls.signature import Call
-from kiwi.calls.traced import Traced
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
@@ -26,19 +25,18 @@ def check_settings(settings: Settings) -> None:
     check_search(settings)
 
 
-def make_plan(traced: Traced, out_shardings: Any, settings: Settings) -> Plan:
+def make_plan(step: StepToPlan, settings: Settings) -> Plan:
     """Plans a traced call; raises as `kiwi.plan`."""
-    planner = planner_named(settings.planner)
-    return planner.make(StepToPlan(traced, out_shardings), settings)
+    return planner_named(settings.planner).make(step, settings)
 
 
 def trace_call(
     call: Call,
+    on_host: OnHost | None = None,
     *,
     keep_checkpoints: bool = False,
     open_loops: bool = False,
-    on_host: OnHost | None = None,
-) -> Traced:
+) -> StepToPlan:
     """Traces and lowers a call. Which results lie in host memory is known from the program, which
     is then traced again."""
     on_host = on_host or OnHost()
@@ -51,7 +49,9 @@ def trace_call(
     return traced(on_host.arguments, results) if on_host.arguments or results else found
 
 
-def _traced(call: Call, on_host: frozenset[int], to_host: frozenset[int], **kept: bool) -> Traced:
+def _traced(
+    call: Call, on_host: frozenset[int], to_host: frozenset[int], **kept: bool
+) -> StepToPlan:
     started = time.monotonic()
     out_tree: list[Any] = []
 
@@ -64,4 +64,4 @@ def _traced(call: Call, on_host: frozenset[int], to_host: frozenset[int], **kept
     program = trace(moved, call.shapes, **kept)
     donated = frozenset(program.arguments[k] for k in call.donated)
     units = build_units(lower(program), donated)
-    return Traced(call, out_tree[0], units, time.monotonic() - started)
+    return StepToPlan(call, out_tree[0], units, time.monotonic() - started)

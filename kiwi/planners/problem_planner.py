@@ -26,9 +26,8 @@ from kiwi.planners.planner import Planner
 from kiwi.planners.reordered_units import Ordered, reformulated
 from kiwi.planners.tools import ProgressLog, Tools
 from kiwi.plans.breakdown import build_breakdown
-from kiwi.plans.origin import Origin
 from kiwi.plans.plan import Plan
-from kiwi.plans.rounds import Round
+from kiwi.plans.record import Origin, Round
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.kept_copies import SHARE_OF_TIME, kept_copies
 from kiwi.problem.pins import Pins
@@ -94,21 +93,21 @@ class ProblemPlanner(Planner):
         solution = plan.solve_result.solution
         assert solution is not None
         settings = replace(tools.settings, planner=self.name, memory_budget_bytes=budget_bytes)
-        traced = step.traced
+        own = step
         if plan.execution.units is not problem.units:
-            traced = replace(traced, units=plan.execution.units)
-            other = replace(step, traced=traced)
+            own = replace(step, units=plan.execution.units)
             problem, solution = reformulated(
                 problem,
                 solution,
-                traced.units,
-                lambda offered: self.formulate(other, budget_bytes, settings, offered=offered),
+                own.units,
+                lambda offered: self.formulate(own, budget_bytes, settings, offered=offered),
             )
         offered = problem.fixed.offered
         solved = Solved(problem, solution, plan.execution.kept_copies)
         return replace(
             plan,
-            origin=Origin(traced, step.out_shardings, settings, self, offered),
+            traced=own,
+            origin=Origin(own, settings, self, offered),
             breakdown=build_breakdown(solved, plan.execution),
             progress=log.entries,
         )

@@ -18,7 +18,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from kiwi.calls.constraints import Constraints, matched, slash_path
 from kiwi.calls.signature import to_tensor_sharding
-from kiwi.calls.traced import Traced
 from kiwi.errors import InvalidArgumentError, KiwiError, ShardingConflictError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.program import Program
@@ -29,12 +28,13 @@ from kiwi.mesh import DeviceMesh, enumerate_shardings
 from kiwi.options import Settings
 from kiwi.problem.exclusions import rule_exclusions, why_not_recomputed
 from kiwi.problem.pins import Pin, Pins
+from kiwi.problem.step import StepToPlan
 from kiwi.problem.strategy_table import StrategyTable
 from kiwi.xla.rules.base import Rules
 
 
 def resolve_pins(
-    traced: Traced, settings: Settings, rules: Rules, *, heeds_hints: bool, recomputes: bool
+    step: StepToPlan, settings: Settings, rules: Rules, *, heeds_hints: bool, recomputes: bool
 ) -> Pins:
     """All pins of a call, without those that the settings drop.
 
@@ -45,9 +45,9 @@ def resolve_pins(
     """
     mesh, dropped = settings.mesh, settings.dropped_pins
     found: dict[int, tuple[Pin, ...]] = {}
-    pins = [*_argument_pins(traced, settings.constraints, mesh)]
+    pins = [*_argument_pins(step, settings.constraints, mesh)]
     if heeds_hints:
-        pins += _hint_pins(traced, mesh, recomputes=recomputes)
+        pins += _hint_pins(step, mesh, recomputes=recomputes)
     for value, pin in pins:
         known = found.get(value, ())
         if pin.label not in dropped:
@@ -59,15 +59,15 @@ def resolve_pins(
                         suggestion="Drop one of them.",
                     )
             found[value] = (*known, pin)
-    check = _Check(traced.units, mesh, rules, Pins(found))
+    check = _Check(step.units, mesh, rules, Pins(found))
     check.run()
     return Pins(found | check.possible_constraints(dropped)) if heeds_hints else check.pins
 
 
 def _argument_pins(
-    traced: Traced, constraints: Constraints, mesh: DeviceMesh
+    step: StepToPlan, constraints: Constraints, mesh: DeviceMesh
 ) -> Iterator[tuple[int, Pin]]:
-    call, arguments = traced.call, traced.units.graph.program.arguments
+    call, arguments = step.call, step.program.arguments
     paths = [slash_path(path) for path in call.paths]
     decided: set[int] = set()
     for pattern, sharding in constraints.shardings.items():
@@ -97,8 +97,10 @@ def _argument_pins(
             yield arguments[k], Pin(label, forbids_replicas=True)
 
 
-def _hint_pins(traced: Traced, mesh: DeviceMesh, *, recomputes: bool) -> Iterator[tuple[int, Pin]]:
-    program = traced.units.graph.program
+def _hint_pins(
+    step: StepToPlan, mesh: DeviceMesh, *, recomputes: bool
+) -> Iterator[tuple[int, Pin]]:
+    program = step.program
     for value, all_placed in program.hints.items():
         for placed in all_placed:
             layout, hint = None, placed.hint

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import jax
 
 from kiwi.emit.execution import Execution
+from kiwi.errors import PlanMismatchError
+from kiwi.memory.residency import Residency
 from kiwi.memory.timeline import Buffer
 from kiwi.mesh import TensorSharding
 from kiwi.plans.estimate_without_barriers import unfused_buffers
@@ -19,6 +21,7 @@ from kiwi.problem.alternatives import Alternative, local_alternatives
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.exclusions import exclusions
 from kiwi.problem.solved import Solved
+from kiwi.problem.translation import Choices, UnitChoice
 from kiwi.solver.problem import Interval
 
 PARTS = ("compute", "communication", "resharding", "recompute")
@@ -88,6 +91,26 @@ class CostBreakdown:
             for kind, index, held in owned
             for i in held
         )
+
+    def solution_of(self, planning: PlanningProblem) -> tuple[int, ...]:
+        """The solution of a problem that the breakdown describes.
+
+        **Raises:** `PlanMismatchError` if a choice is no longer among the options, as in a file of
+        an older Kiwi.
+        """
+        units = (
+            UnitChoice(entry.reads, entry.results, Residency(entry.recompute_at, entry.end))
+            for entry in self.operators
+        )
+        choices = Choices(tuple(entry.sharding for entry in self.sources), tuple(units))
+        found = choices.solution_of(planning)
+        if found is None:
+            raise PlanMismatchError(
+                "The plan's choices are not all among today's options.",
+                cause="The plan was made by another version of Kiwi.",
+                suggestion="Plan again; the saved plan can still be applied.",
+            )
+        return found
 
 
 def build_breakdown(solved: Solved, execution: Execution) -> CostBreakdown:

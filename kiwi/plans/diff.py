@@ -143,8 +143,7 @@ def _listing(differences: Sequence[Difference]) -> str:
             signed(format_seconds, d.change_seconds) if d.change_seconds else "",
             signed(format_bytes, d.change_bytes) if d.change_bytes else "",
         )
-        for d in ranked[:MOST_ROWS]
+        for d in ranked
     ]
-    more = len(ranked) - MOST_ROWS
-    text = table(("", "what", "source", "first", "second", "seconds", "at the peak"), rows)
-    return f"{len(ranked)} differences\n{text}" + (f"\n... and {more} more" if more > 0 else "")
+    header = ("", "what", "source", "first", "second", "seconds", "at the peak")
+    return f"{len(ranked)} differences\n{table(header, rows, MOST_ROWS)}"

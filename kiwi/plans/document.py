@@ -13,7 +13,7 @@ import cattrs
 import jax
 
 from kiwi.calls.constraints import Constraints
-from kiwi.calls.signature import JitOptions, flatten_prefix
+from kiwi.calls.signature import result_shardings
 from kiwi.codec import to_plain
 from kiwi.hlo.host_memory import HOST_MEMORY
 from kiwi.hlo.program import Literal, Program
@@ -58,13 +58,13 @@ def document(plan: PlanRecord) -> Document:
 
 
 def _function(plan: PlanRecord, print_: Fingerprint, names: list[str]) -> Document:
-    call = JitOptions() if plan.origin is None else plan.origin.traced.call.options
+    call = plan.traced.call
     return {
-        "name": plan.trees.name,
+        "name": call.name,
         "structure": print_.structure,
         "values": print_.values,
         "binding": {
-            name: list(getattr(call, name))
+            name: list(getattr(call.options, name))
             for name in ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
         },
         "equations": {
@@ -97,16 +97,15 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
 def _arguments(plan: PlanRecord, by: cattrs.Converter) -> Document:
     program = plan.execution.units.graph.program
     held = {entry.value: entry.held for entry in plan.breakdown.sources}
-    given = () if plan.origin is None else plan.origin.traced.call.given_shardings
-    found = {}
+    call, found = plan.traced.call, {}
     for position, (path, shape, value) in enumerate(
-        zip(plan.trees.paths, plan.trees.shapes, program.arguments, strict=True)
+        zip(call.paths, call.shapes, program.arguments, strict=True)
     ):
         found[path] = {
             "type": value_type(program, value),
             "weak_type": bool(shape.weak_type),
-            "donated": position in plan.trees.donated,
-            "given": position in given,
+            "donated": position in call.donated,
+            "given": position in call.given_shardings,
             "bytes": program.values[value].size_bytes,
             "sharding": to_plain(plan.execution.argument_shardings[position], by),
             "held": to_plain(held.get(value, ()), by),
@@ -134,16 +133,11 @@ def _constants(plan: PlanRecord, by: cattrs.Converter) -> list[Document]:
 
 def _results(plan: PlanRecord, by: cattrs.Converter) -> Document:
     program = plan.execution.units.graph.program
-    tree = jax.tree.unflatten(plan.trees.out_tree, list(range(len(program.results))))
-    paths = [
-        jax.tree_util.keystr(path) or "result"
-        for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]
-    ]
-    given = [None] * len(paths)
-    if plan.origin is not None and plan.origin.out_shardings is not None:
-        given = flatten_prefix(plan.origin.out_shardings, tree, "out_shardings")
+    tree = jax.tree.unflatten(plan.traced.out_tree, range(len(program.results)))
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    given = result_shardings(plan.traced.call.options, plan.traced.out_tree)
     return {
-        path: {
+        jax.tree_util.keystr(path) or "result": {
             "type": value_type(program, result) if isinstance(result, int) else "literal",
             "given": wanted is not None,
             "sharding": to_plain(sharding, by),
@@ -183,7 +177,7 @@ def _portable(source: str) -> str:
 def _operands(plan: PlanRecord, unit: int) -> list[str]:
     """What each read is: an argument's path, `#12` for the result of unit 12, or "constant"."""
     units = plan.execution.units
-    paths = dict(zip(units.graph.program.arguments, plan.trees.paths, strict=True))
+    paths = dict(zip(units.graph.program.arguments, plan.traced.call.paths, strict=True))
     found = []
     for value, _ in units.units[unit].rule.reads:
         producer = units.producer.get(value)

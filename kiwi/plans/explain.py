@@ -16,7 +16,6 @@ from kiwi.plans.breakdown import OperatorEntry
 from kiwi.plans.document import document
 from kiwi.plans.explain_text import ForcedAlternative, explanation_text
 from kiwi.plans.record import PlanRecord
-from kiwi.plans.recover import recover_solution
 from kiwi.problem.alternatives import Alternative
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.kept_copies import SHARE_OF_TIME, kept_copies
@@ -60,7 +59,7 @@ def explain(
     if not forced or plan.origin is None:
         return Explanation(plan, entry, ())
     planning = plan.origin.planning
-    start = recover_solution(planning, plan.breakdown)
+    start = plan.breakdown.solution_of(planning)
     forcing = _Forcing(plan, plan.origin.settings, planning, start, unit, time_limit_seconds)
     return Explanation(plan, entry, tuple(map(forcing.forced, entry.alternatives[:forced])))
 

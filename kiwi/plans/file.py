@@ -35,23 +35,13 @@ def _without_kept_copies(document: Document) -> Document:
 UPGRADES: dict[int, Callable[[Document], Document]] = {1: _without_kept_copies}
 """By version, what turns a document of that version into one of the next."""
 
-_SECTIONS = {
-    "jax": str,
-    "kiwi": str,
-    "function": dict,
-    "mesh": dict,
-    "hardware": dict,
-    "links": list,
-    "options": dict,
-    "arguments": dict,
-    "constants": list,
-    "results": dict,
-    "operators": dict,
-    "schedule": list,
-    "estimate": dict,
-    "bounds": dict,
-    "notes": list,
-}
+_TEXTS = ("jax", "kiwi")
+_LISTS = ("links", "constants", "schedule", "notes")
+_OBJECTS = (
+    *("function", "mesh", "hardware", "options"),
+    *("arguments", "results", "operators", "estimate", "bounds"),
+)
+_SECTIONS = dict.fromkeys(_TEXTS, str) | dict.fromkeys(_LISTS, list) | dict.fromkeys(_OBJECTS, dict)
 
 
 def dump(document: Document) -> bytes:

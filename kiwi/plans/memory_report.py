@@ -137,7 +137,7 @@ class _Describer:
         self._units = plan.execution.units
         self._recomputed = plan.execution.recomputed
         arguments = self._units.graph.program.arguments
-        self._paths = dict(zip(arguments, plan.trees.paths, strict=True))
+        self._paths = dict(zip(arguments, plan.traced.call.paths, strict=True))
 
     def rows(self, sizes: Mapping[Owner, int]) -> tuple[MemoryRow, ...]:
         found = [

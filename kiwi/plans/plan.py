@@ -1,23 +1,15 @@
 """`kiwi.Plan`: what `kiwi.plan` returns."""
 
 import warnings
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from kiwi.plans.breakdown import CostBreakdown
 from kiwi.plans.document import document
-from kiwi.plans.explain import Explanation, explain
-from kiwi.plans.export.checkpoint_policy import CheckpointPolicy, checkpoint_policy
-from kiwi.plans.export.partition_specs import (
-    LogicalRules,
-    PartitionSpecs,
-    logical_rules,
-    partition_specs,
-)
+from kiwi.plans.explain import explain
+from kiwi.plans.export.checkpoint_policy import checkpoint_policy
+from kiwi.plans.export.partition_specs import logical_rules, partition_specs
 from kiwi.plans.file import write
 from kiwi.plans.record import PlanRecord
 from kiwi.plans.report_data import report_data
@@ -31,7 +23,7 @@ from kiwi.report.plot import plot_memory
 @dataclass(frozen=True, eq=False)
 class Plan(PlanRecord):
     """How one training step runs on a mesh; see `kiwi.plan`. Its attributes are those of
-    `kiwi.plans.record.PlanRecord`."""
+    `kiwi.plans.record.PlanRecord`; methods that are functions elsewhere are documented there."""
 
     @property
     def ledger(self) -> CostBreakdown:
@@ -64,41 +56,11 @@ class Plan(PlanRecord):
     def _repr_html_(self) -> str:
         return fragment(report_data(document(self), self))
 
-    def explain(
-        self, operator: int | str, *, forced: int = 3, time_limit_seconds: float = 10.0
-    ) -> Explanation:
-        """Why an operator is done as it is; see `kiwi.plans.explain.explain`."""
-        return explain(self, operator, forced=forced, time_limit_seconds=time_limit_seconds)
-
-    def what_if(
-        self,
-        operator: int | str,
-        *,
-        sharding: jax.sharding.PartitionSpec | None = None,
-        residency: str | None = None,
-        time_limit_seconds: float | None = None,
-        verify: str | None = None,
-    ) -> "Plan":
-        """The best plan in which an operator is done as told; see `kiwi.plans.what_if.what_if`."""
-        return what_if(self, operator, sharding, residency, time_limit_seconds, verify)
-
-    def partition_specs(self) -> PartitionSpecs:
-        """The shardings for hand-written code; see `kiwi.plans.export.partition_specs`."""
-        return partition_specs(self)
-
-    def logical_rules(self, logical_axes: Any = None) -> LogicalRules:
-        """The shardings as rules of logical axes; see `kiwi.plans.export.partition_specs`."""
-        return logical_rules(self, logical_axes)
-
-    def checkpoint_policy(
-        self,
-        loss: Callable[..., Any],
-        *args: Any,
-        argnums: int | Sequence[int] = 0,
-        has_aux: bool = False,
-    ) -> CheckpointPolicy:
-        """What is kept, for hand-written code; see `kiwi.plans.export.checkpoint_policy`."""
-        return checkpoint_policy(self, loss, *args, argnums=argnums, has_aux=has_aux)
+    explain = explain
+    what_if = what_if
+    partition_specs = partition_specs
+    logical_rules = logical_rules
+    checkpoint_policy = checkpoint_policy
 
     def __str__(self) -> str:
         return summary(self)

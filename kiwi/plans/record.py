@@ -7,26 +7,81 @@ adds the methods by which users reach them.
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
-from kiwi.calls.traced import ArgumentTrees
 from kiwi.emit.emission import emit
 from kiwi.emit.execution import Execution
 from kiwi.errors import InvalidArgumentError
+from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh
+from kiwi.options import Settings
 from kiwi.plans.breakdown import CostBreakdown, Decision
 from kiwi.plans.estimate import Estimate
-from kiwi.plans.origin import Origin
-from kiwi.plans.rounds import Round
+from kiwi.problem.build import PlanningProblem
 from kiwi.problem.predicted_collectives import unforeseen
+from kiwi.problem.step import StepToPlan
 from kiwi.solver import Progress, SolveResult
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.compilers import of_platform
 from kiwi.xla.read.collectives import AxisUse
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
+
+
+class MadeBy(Protocol):
+    """What a plan asks of the planner that made it (`kiwi.planners.planner.Planner`)."""
+
+    formulate: Callable[..., PlanningProblem]
+    make: Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What was planned, the settings and the planner of a plan.
+
+    A `PlanningProblem` is large and made in seconds, so that a plan keeps what leads to it.
+    `offered`: residencies of other plans that it was made from
+    (`kiwi.planners.joint`), or its own, which today's problem may not offer by itself.
+    """
+
+    step: StepToPlan
+    settings: Settings
+    planner: MadeBy
+    offered: tuple[tuple[Residency, ...], ...] = ()
+
+    @functools.cached_property
+    def planning(self) -> PlanningProblem:
+        """The problem that the plan solves; formulated on first use."""
+        budget_bytes = self.settings.memory_budget_bytes
+        return self.planner.formulate(self.step, budget_bytes, self.settings, offered=self.offered)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the closed loop tried in one round, see `kiwi.planners.closed_loop`.
+
+    - `limit_bytes`: the memory limit that the solver was given.
+    - `correction_bytes`: the most that earlier rounds' compiled programs added to the prediction.
+    - `predicted_peak_bytes`: of the plan's estimate; `compiled_peak_bytes` None without a check.
+    - `solve_seconds`, `compile_seconds`: wall time.
+    - `is_tied`: whether barriers kept every step in the plan's order.
+    """
+
+    limit_bytes: int
+    correction_bytes: int
+    predicted_peak_bytes: int
+    compiled_peak_bytes: int | None
+    solve_seconds: float
+    compile_seconds: float
+    is_tied: bool = True
+
+    @property
+    def peak_bytes(self) -> int:
+        """The compiled peak, or the predicted one without a check."""
+        compiled_bytes = self.compiled_peak_bytes
+        return self.predicted_peak_bytes if compiled_bytes is None else compiled_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +98,7 @@ class PlanRecord:
       operands are kept (`kiwi.problem.kept_copies`).
     - `decisions`: one per materialised operator, in execution order.
     - `execution`: schedule and layouts, what is emitted.
+    - `traced`: what was planned.
     - `notes`: what the reader should know, one sentence each.
     - `planning_seconds`: wall time of planning, compile checks included.
     - `breakdown`: the estimate, split by argument and operator.
@@ -62,7 +118,7 @@ class PlanRecord:
     solve_result: SolveResult
     decisions: tuple[Decision, ...]
     execution: Execution
-    trees: ArgumentTrees
+    traced: StepToPlan
     notes: tuple[str, ...]
     planning_seconds: float
     breakdown: CostBreakdown
@@ -77,13 +133,13 @@ class PlanRecord:
 
         Without keyword arguments it is the tuple of positional ones alone, as `jax.jit` takes.
         """
-        args, kwargs = jax.tree.unflatten(self.trees.in_tree, self._in_specs)
+        args, kwargs = jax.tree.unflatten(self.traced.call.tree, self._in_specs)
         return (args, kwargs) if kwargs else args
 
     @functools.cached_property
     def out_shardings(self) -> Any:
         """A `PartitionSpec` per result leaf, in the result's pytree."""
-        return jax.tree.unflatten(self.trees.out_tree, self._out_specs)
+        return jax.tree.unflatten(self.traced.out_tree, self._out_specs)
 
     @property
     def fits(self) -> bool:
@@ -136,8 +192,9 @@ class PlanRecord:
             frozenset(k for k, value in enumerate(values) if program.is_on_host(value))
             for values in (program.arguments, program.results)
         )
-        given = self.function, self.trees.shapes, self.mesh
-        return Step(*given, *specs, self.trees.donated, *on_host)
+        call = self.traced.call
+        given = self.function, call.shapes, self.mesh
+        return Step(*given, *specs, call.donated, *on_host)
 
     def place(self, *args: Any, mesh: jax.sharding.Mesh | None = None, **kwargs: Any) -> Any:
         """Puts arguments where the plan wants them; returns them as given (a tuple if several).
@@ -158,10 +215,10 @@ class PlanRecord:
         return placed_args[0] if len(placed_args) == 1 else placed_args
 
     def _check_structure(self, tree: Any) -> None:
-        if tree != self.trees.in_tree:
+        if tree != self.traced.call.tree:
             raise InvalidArgumentError(
                 f"The arguments have the structure {tree}, the plan was made for "
-                f"{self.trees.in_tree}.",
+                f"{self.traced.call.tree}.",
                 cause="They are not the arguments that were planned, or static ones were given.",
                 suggestion="Pass the same arguments as to plan(), with None for static ones.",
             )

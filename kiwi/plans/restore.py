@@ -13,7 +13,6 @@ import jax
 from kiwi.calls.constraints import Constraints
 from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
-from kiwi.calls.traced import Traced
 from kiwi.codec import from_plain
 from kiwi.emit.execution import Execution
 from kiwi.errors import PlanMismatchError, ProfileFileError, UnknownProfileError
@@ -27,16 +26,17 @@ from kiwi.plans.breakdown import CostBreakdown, Decision
 from kiwi.plans.document import Document
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.fingerprint import EquationLine, differences, fingerprint, type_text
-from kiwi.plans.origin import MadeBy, Origin
 from kiwi.plans.plan import Plan
 from kiwi.plans.plan_codec import partition_spec, plan_converter
+from kiwi.plans.record import MadeBy, Origin
+from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult, SolveStatus
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.compilers import named, of_platform
 from kiwi.xla.read.compiled_program import CompiledProgram
 
 
-def restore(saved: Document, traced: Traced, planner: MadeBy, *, strict: bool = True) -> Plan:
+def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: bool = True) -> Plan:
     """The plan, for a function that is the one it was made for.
 
     - `planner`: makes the plan again, where it is to be changed or explained.
@@ -52,8 +52,8 @@ def restore(saved: Document, traced: Traced, planner: MadeBy, *, strict: bool = 
     table = _table(saved)
     # Without the table that it was priced from it cannot be priced again.
     lost = regrouped or (saved["options"].get("recorded", False) and table is None)
-    own = replace(traced, units=units), replace(mesh, table=table)
-    origin = None if lost else _origin(saved, *own, breakdown, planner)
+    own = replace(_with_given_shardings(saved, traced), units=units)
+    origin = None if lost else _origin(saved, own, replace(mesh, table=table), breakdown, planner)
     return Plan(
         mesh=mesh,
         profile=saved["options"]["profile"],
@@ -64,7 +64,7 @@ def restore(saved: Document, traced: Traced, planner: MadeBy, *, strict: bool = 
         solve_result=solve_result_of(saved),
         decisions=decisions_of(saved),
         execution=_execution(saved, units, mesh, breakdown),
-        trees=traced.trees,
+        traced=own,
         notes=tuple(saved["notes"]),
         planning_seconds=0.0,
         breakdown=breakdown,
@@ -120,8 +120,8 @@ def _mismatch(
     return PlanMismatchError(what, cause=cause, suggestion=suggestion, differences=differences)
 
 
-def _check_function(saved: Document, traced: Traced, *, strict: bool) -> None:
-    found = fingerprint(traced.units.graph.program)
+def _check_function(saved: Document, traced: StepToPlan, *, strict: bool) -> None:
+    found = fingerprint(traced.program)
     wanted = saved["function"]
     if wanted["structure"] == found.structure and (not strict or wanted["values"] == found.values):
         return
@@ -157,7 +157,7 @@ def _table(saved: Document) -> ProfileTable | None:
     return found if found.digest == reference["digest"] else None
 
 
-def _units(saved: Document, traced: Traced) -> tuple[UnitGraph, bool]:
+def _units(saved: Document, traced: StepToPlan) -> tuple[UnitGraph, bool]:
     """The units in the plan's order, and whether today's rules group equations otherwise."""
     roots = [operator["root"] for operator in saved["operators"].values()]
     known = [unit.root for unit in traced.units.units]
@@ -256,25 +256,30 @@ def _with_derived(operator: Document) -> Document:
     }
 
 
-def _origin(
-    saved: Document, traced: Traced, mesh: DeviceMesh, breakdown: CostBreakdown, planner: MadeBy
-) -> Origin | None:
-    """What the plan was made from, with the shardings that its caller had fixed."""
-    options = saved["options"]
-    if "solver" not in options:
-        return None
+def _with_given_shardings(saved: Document, traced: StepToPlan) -> StepToPlan:
+    """With the shardings that the caller of the saved plan had fixed."""
     arguments, results = (
-        [partition_spec(v["sharding"]) if v["given"] else None for v in saved[part].values()]
+        [partition_spec(v["sharding"]) if v.get("given") else None for v in saved[part].values()]
         for part in ("arguments", "results")
     )
     given = {k: spec for k, spec in enumerate(arguments) if spec is not None}
     out = jax.tree.unflatten(traced.out_tree, results) if any(results) else None
+    options = replace(traced.call.options, out_shardings=out)
+    return replace(traced, call=replace(traced.call, given_shardings=given, options=options))
+
+
+def _origin(
+    saved: Document, traced: StepToPlan, mesh: DeviceMesh, breakdown: CostBreakdown, planner: MadeBy
+) -> Origin | None:
+    """What the plan was made from."""
+    options = saved["options"]
+    if "solver" not in options:
+        return None
     settings = Settings(
         mesh=mesh,
         memory_budget_bytes=options["memory_budget_bytes"],
         constraints=from_plain(options.get("constraints", {}), Constraints, _converter(saved)),
         **{name: options[name] for name in IN_FILES},
     )
-    call = replace(traced.call, given_shardings=given)
     own = tuple((Residency(entry.recompute_at, entry.end),) for entry in breakdown.operators)
-    return Origin(replace(traced, call=call), out, settings, planner, own)
+    return Origin(traced, settings, planner, own)

@@ -44,30 +44,28 @@ def _time(plan: PlanRecord) -> str:
 
 
 def _memory(plan: PlanRecord) -> str:
-    lines = [f"Peak memory, estimated  {format_bytes(plan.estimate.peak_bytes)}"]
+    estimated = f"Peak memory, estimated  {format_bytes(plan.estimate.peak_bytes)}"
     c = plan.compiled
-    if c is not None:
-        ratio = plan.estimate.peak_bytes / max(1, c.peak_bytes)
-        lines.append(
-            f"Peak memory, compiled   {format_bytes(c.peak_bytes)} ({c.target}), "
-            f"estimated / compiled {ratio:.2f}\n"
-            f"  arguments {format_bytes(c.argument_bytes)}, "
-            f"temporaries {format_bytes(c.temporary_bytes)}"
-        )
-        lines += _rounds(plan)
-    else:
-        lines.append("Peak memory, compiled   not checked (verify=None)")
-    return "\n".join(lines)
+    if c is None:
+        return f"{estimated}\nPeak memory, compiled   not checked (verify=None)"
+    ratio = plan.estimate.peak_bytes / max(1, c.peak_bytes)
+    return (
+        f"{estimated}\n"
+        f"Peak memory, compiled   {format_bytes(c.peak_bytes)} ({c.target}), "
+        f"estimated / compiled {ratio:.2f}\n"
+        f"  arguments {format_bytes(c.argument_bytes)}, "
+        f"temporaries {format_bytes(c.temporary_bytes)}{_rounds(plan)}"
+    )
 
 
-def _rounds(plan: PlanRecord) -> list[str]:
+def _rounds(plan: PlanRecord) -> str:
     """What the closed loop took."""
     if not plan.rounds:
-        return []
+        return ""
     solving = format_seconds(sum(r.solve_seconds for r in plan.rounds))
     compiling = format_seconds(sum(r.compile_seconds for r in plan.rounds))
     count = f"{len(plan.rounds)} round{'s' if len(plan.rounds) > 1 else ''}"
-    return [f"  {count} of planning and compiling: solver {solving}, compiler {compiling}"]
+    return f"\n  {count} of planning and compiling: solver {solving}, compiler {compiling}"
 
 
 def _collectives(plan: PlanRecord) -> str:
@@ -90,17 +88,15 @@ def _collectives(plan: PlanRecord) -> str:
 def _arguments(plan: PlanRecord) -> str:
     """The largest arguments and their shardings; those of equal layers on one line."""
     sizes: dict[tuple[str, ...], list[int]] = {}
-    for path, shape, sharding in zip(
-        plan.trees.paths, plan.trees.shapes, plan.execution.argument_shardings, strict=True
-    ):
+    call, shardings = plan.traced.call, plan.execution.argument_shardings
+    for path, shape, sharding in zip(call.paths, call.shapes, shardings, strict=True):
         name = _shortened(_INDEX.sub("[*]", path))
         key = (name, str(shape.shape), plan.mesh.describe(sharding))
         sizes.setdefault(key, []).append(shape.size * shape.dtype.itemsize)
     rows = sorted(sizes.items(), key=lambda item: -sum(item[1]))
-    cells = [(*key, str(len(found)), format_bytes(found[0])) for key, found in rows[:_MOST_ROWS]]
-    rest = len(sizes) - len(cells)
-    more = f"\n... and {rest} smaller kinds (plan.in_shardings)" if rest > 0 else ""
-    return table(("argument", "shape", "sharding", "count", "each"), cells) + more
+    cells = [(*key, str(len(found)), format_bytes(found[0])) for key, found in rows]
+    header = ("argument", "shape", "sharding", "count", "each")
+    return table(header, cells, _MOST_ROWS, "smaller kinds (plan.in_shardings)")
 
 
 def _shortened(path: str) -> str:
@@ -133,9 +129,7 @@ def _recomputed(plan: PlanRecord) -> str:
         )
         for (opcode, line), g in groups.items()
     ]
-    body = table(("times", "opcode", "source", "bytes"), rows[:_MOST_ROWS])
-    more = f"\n... and {len(rows) - _MOST_ROWS} more" if len(rows) > _MOST_ROWS else ""
-    return f"{head}\n{body}{more}"
+    return f"{head}\n{table(('times', 'opcode', 'source', 'bytes'), rows, _MOST_ROWS)}"
 
 
 def mesh_text(axis_names: Sequence[str], shape: Sequence[int]) -> str:
@@ -143,11 +137,19 @@ def mesh_text(axis_names: Sequence[str], shape: Sequence[int]) -> str:
     return ", ".join(f"{n}={s}" for n, s in zip(axis_names, shape, strict=True))
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns under a header."""
-    widths = [max(len(str(r[k])) for r in (header, *rows)) for k in range(len(header))]
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    most_rows: int | None = None,
+    others: str = "more",
+) -> str:
+    """Left-aligned columns under a header: the first `most_rows`, and how many `others` follow."""
+    shown = (header, *rows[:most_rows])
+    widths = [max(len(row[k]) for row in shown) for k in range(len(header))]
     lines = [
-        "  ".join(str(cell).ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in (header, *rows)
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in shown
     ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+    rest = len(rows) - len(lines) + 1
+    more = [f"... and {rest} {others}"] if rest > 0 else []
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *more])

@@ -1,7 +1,7 @@
 """What if one operator were done otherwise: a plan with pins."""
 
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 import jax
 
@@ -9,21 +9,23 @@ from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError
 from kiwi.mesh import TensorSharding
 from kiwi.plans.explain import find_operator, pin
 from kiwi.plans.record import PlanRecord
-from kiwi.plans.recover import recover_solution
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Start
 from kiwi.problem.translation import follow
 
+_Plan = TypeVar("_Plan", bound=PlanRecord)
+
 
 def what_if(
-    plan: PlanRecord,
+    plan: _Plan,
     operator: int | str,
-    sharding: jax.sharding.PartitionSpec | None,
-    residency: str | None,
-    time_limit_seconds: float | None,
-    verify: str | None,
-) -> Any:
-    """The best plan, a `kiwi.Plan`, in which one operator is done as told.
+    *,
+    sharding: jax.sharding.PartitionSpec | None = None,
+    residency: str | None = None,
+    time_limit_seconds: float | None = None,
+    verify: str | None = None,
+) -> _Plan:
+    """The best plan in which one operator is done as told.
 
     **Arguments:**
 
@@ -51,7 +53,7 @@ def what_if(
     unit = find_operator(plan, operator)
     allowed = _allowed(plan, planning, unit, sharding, residency)
     pinned = pin(planning, unit, allowed)
-    start = follow(pinned, recover_solution(planning, plan.breakdown), unit, allowed)
+    start = follow(pinned, plan.breakdown.solution_of(planning), unit, allowed)
     settings = replace(
         plan.origin.settings,
         verify=verify or plan.origin.settings.verify,
@@ -74,7 +76,7 @@ def _allowed(
     plan: PlanRecord,
     planning: PlanningProblem,
     unit: int,
-    sharding: "jax.sharding.PartitionSpec | None",
+    sharding: jax.sharding.PartitionSpec | None,
     residency: str | None,
 ) -> list[int]:
     node = planning.unit_nodes[unit]

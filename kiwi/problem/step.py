@@ -3,11 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 from kiwi.calls.replaced_arguments import replaced_arguments
-from kiwi.calls.signature import flatten_prefix, to_tensor_sharding
-from kiwi.calls.traced import Traced
+from kiwi.calls.signature import Call, result_shardings, to_tensor_sharding
 from kiwi.hlo.program import Program
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
@@ -15,24 +12,24 @@ from kiwi.mesh import DeviceMesh, TensorSharding
 
 @dataclass(frozen=True, eq=False)
 class StepToPlan:
-    """A traced call and the `out_shardings` of its caller, a prefix of the result's pytree."""
+    """A call, traced, with its result's structure and the units of its program.
 
-    traced: Traced
-    out_shardings: Any = None
+    `seconds` is the time that tracing and lowering took.
+    """
 
-    @property
-    def units(self) -> UnitGraph:
-        """The units of the traced program."""
-        return self.traced.units
+    call: Call
+    out_tree: Any
+    units: UnitGraph
+    seconds: float = 0.0
 
     @property
     def program(self) -> Program:
         """The traced program."""
-        return self.traced.units.graph.program
+        return self.units.graph.program
 
     def given_arguments(self, mesh: DeviceMesh) -> dict[int, TensorSharding]:
         """By value index the shardings that `in_shardings` gives arguments."""
-        call = self.traced.call
+        call = self.call
         return {
             self.program.arguments[k]: to_tensor_sharding(
                 given, call.shapes[k].shape, mesh, call.paths[k]
@@ -42,11 +39,7 @@ class StepToPlan:
 
     def given_results(self, mesh: DeviceMesh) -> dict[int, TensorSharding]:
         """By position the shardings that `out_shardings` gives results."""
-        if self.out_shardings is None:
-            return {}
-        program = self.program
-        shell = jax.tree.unflatten(self.traced.out_tree, list(range(len(program.results))))
-        given = flatten_prefix(self.out_shardings, shell, "out_shardings")
+        given, program = result_shardings(self.call.options, self.out_tree), self.program
         found = {}
         for position, (sharding, result) in enumerate(zip(given, program.results, strict=True)):
             if sharding is not None and isinstance(result, int):
@@ -57,4 +50,4 @@ class StepToPlan:
     def replaced_arguments(self) -> dict[int, int]:
         """By position of a result the value index of the argument that it replaces in the next
         step, whatever `out_shardings` gives it."""
-        return replaced_arguments(self.traced.call, self.traced.out_tree, self.units)
+        return replaced_arguments(self.call, self.out_tree, self.units)

@@ -11,10 +11,8 @@ devices. A process must see all devices; it works on virtual CPU devices as well
 connections are copies in memory.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from statistics import median
 from typing import Any
 
 import jax
@@ -23,9 +21,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from kiwi.errors import ClusterError
 from kiwi.mesh.cluster import Cluster
+from kiwi.profiling.measure import measure
 
 _SMALL_BYTES = 2**10
-_WARM_UP = 2
 
 
 def measure_cluster(
@@ -77,9 +75,4 @@ def _swap_seconds(pair: Sequence[Any], size_bytes: int, repetitions: int) -> flo
 
     run = jax.jit(jax.shard_map(swap, mesh=mesh, in_specs=spec, out_specs=spec))
     buffer = jax.device_put(np.zeros(2 * size_bytes, np.uint8), NamedSharding(mesh, spec))
-    seconds = []
-    for _ in range(_WARM_UP + repetitions):
-        started = time.perf_counter()
-        jax.block_until_ready(run(buffer))
-        seconds.append(time.perf_counter() - started)
-    return median(seconds[_WARM_UP:])
+    return measure(lambda: run(buffer), repetitions).seconds

@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from kiwi.mesh.profile_entries import CollectiveEntry, OperatorEntry
 
-WARM_UP = 2
+_WARM_UP = 2
 _CHAIN, _CHAIN_SIZE = 256, 1024
 _LEAST_PART = 0.05
 """What is left at least of a call's time when the cost of calling is taken off."""
@@ -42,7 +42,7 @@ def measure(run: Callable[[], Any], repetitions: int, *, in_turn: bool = True) -
     as it takes; `in_turn` waits for each of these before the next.
     """
     once = 0.0
-    for _ in range(WARM_UP):
+    for _ in range(_WARM_UP):
         started = time.perf_counter()
         jax.block_until_ready(run())
         once = time.perf_counter() - started

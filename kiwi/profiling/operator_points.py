@@ -1,20 +1,32 @@
-"""What is measured of one device: library calls, elementwise functions, memory traffic.
+"""What is measured of one device, so that a function can be planned with the table.
 
-- An *operator* is run as a step runs it, in the shapes of one device.
-- An *elementwise* function costs what a kernel takes longer with it than without: reading and
-  writing are not part of it.
-- A *stream* reads one buffer and writes another: memory traffic, by bytes, since small buffers
-  stay in caches.
+- *Operators*: library calls and reductions (`kiwi.problem.library_calls`) in the local shapes that
+  any sharding strategy gives them, each once, run as a step runs them.
+- *Elementwise* functions that are more than arithmetic, and arithmetic itself, for each dtype: what
+  a kernel takes longer with the function than without. Reading and writing are not part of it.
+- *Streams* read one buffer and write another: memory traffic, by bytes, since small buffers stay in
+  caches.
 
 All are `OperatorEntry`s of a table, see `kiwi.mesh.profile_table`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from kiwi.mesh.profile_entries import ELEMENTWISE, STREAM, STREAM_DTYPE, OperatorEntry, Shapes
+from kiwi.hlo.units import UnitGraph
+from kiwi.mesh import DeviceMesh
+from kiwi.mesh.profile_entries import (
+    ARITHMETIC,
+    ELEMENTWISE,
+    STREAM,
+    STREAM_DTYPE,
+    OperatorEntry,
+    Shapes,
+)
+from kiwi.problem.library_calls import FUNCTIONS, LibraryCall, library_calls
+from kiwi.problem.strategies import shards_of_strategies
 from kiwi.profiling.measure import UNMEASURED, Bench, Point, Timing
 
 STREAM_BYTES = tuple(2**k for k in range(14, 29, 2))
@@ -27,23 +39,79 @@ _STEPS = 8
 _LEAST_PART = 1e-4
 
 
-def operator_point(
-    entry: OperatorEntry, dtypes: Sequence[Any], run: Callable[..., Any], beside: Sequence[Any] = ()
-) -> Point:
-    """A library call or reduction, in the local shapes of some strategy.
+def operator_points(units: UnitGraph, mesh: DeviceMesh) -> list[Point]:
+    """Every library call in every local shape of its strategies, each once."""
+    found: dict[tuple[object, ...], Point | None] = {}
+    for unit in units.units:
+        for position, call in enumerate(library_calls(units, unit)):
+            if call is None:
+                continue
+            equation = units.graph.program.equations[unit.equations[position]].jaxpr_eqn
+            for shards in shards_of_strategies(unit, mesh):
+                key = (*call.known, call.local_shapes(shards))
+                if key not in found:
+                    found[key] = _operator(call, equation, shards)
+    return [point for point in found.values() if point is not None]
 
-    - `dtypes`: of each operand. `run`: takes arrays of these and of the entry's shapes.
-    - `beside`: what else `run` reads, which a step reads with it in the same kernel.
-    """
-    operands = [*_operands(entry.shapes, dtypes), *beside]
-    shapes = " ".join("x".join(map(str, shape)) or "scalar" for shape in entry.shapes)
-    name = f"{entry.opcode} {entry.dtype} {shapes}"
-    return Point(entry, name, entry.bytes, lambda bench: bench.time(run, operands))
+
+def elementwise_points(units: UnitGraph) -> Iterator[Point]:
+    """The functions of all units, for each floating dtype that they are applied to."""
+    runs: dict[tuple[str, str], Callable[[Any], Any] | None] = {}
+    program = units.graph.program
+    for unit in units.units:
+        for index in unit.equations:
+            equation = program.equations[index]
+            values = [program.values[o] for o in equation.outputs]
+            plain = (value.dtype for value in values if not value.is_extended)
+            dtypes = {str(d) for d in plain if jax.numpy.issubdtype(d, jax.numpy.floating)}
+            for dtype in dtypes:
+                runs.setdefault((ARITHMETIC, dtype), None)
+                if equation.name in FUNCTIONS:
+                    runs.setdefault((equation.name, dtype), _repeatable(equation.jaxpr_eqn))
+    for (opcode, dtype), run in runs.items():
+        for size in ELEMENTWISE_SIZES:
+            yield _elementwise(opcode, dtype, size, run)
 
 
-def elementwise_point(
-    opcode: str, dtype: str, size: int, run: Callable[[Any], Any] | None
-) -> Point:
+def _repeatable(equation: Any) -> Callable[[Any], Any]:
+    """The function of an equation, given one array for all its operands."""
+    primitive, params, count = equation.primitive, equation.params, len(equation.invars)
+    return lambda x: primitive.bind(*(x for _ in range(count)), **params)
+
+
+def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Point | None:
+    """None if the equation's parameters name sizes that differ from device to device."""
+    shapes, found = call.local_shapes(shards), call.local_result_shape(shards)
+    dtypes = tuple(v.aval.dtype for v in equation.invars)
+
+    def run(*operands: Any) -> Any:
+        results = equation.primitive.bind(*operands, **equation.params)
+        return results[0] if equation.primitive.multiple_results else results
+
+    if not _yields(run, shapes, dtypes, found):
+        return None
+    figures = (shapes, call.local_flops(shards), call.local_bytes(shards))
+    entry = OperatorEntry(*call.known, *figures, *UNMEASURED)
+    operands, body = _operands(shapes, dtypes), run
+    if call.is_transpose:
+        # Alone it is a copy, which is tiled; a kernel that computes reads with strides.
+        operands.append(jax.ShapeDtypeStruct(found, dtypes[0]))
+        body = lambda x, y: run(x) * run(x) + y * y  # noqa: E731
+    text = " ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
+    name = f"{entry.opcode} {entry.dtype} {text}"
+    return Point(entry, name, entry.bytes, lambda bench: bench.time(body, operands))
+
+
+def _yields(
+    run: Callable[..., Any], shapes: Shapes, dtypes: tuple[Any, ...], wanted: tuple[int, ...]
+) -> bool:
+    try:
+        return jax.eval_shape(run, *_operands(shapes, dtypes)).shape == wanted
+    except (TypeError, ValueError):
+        return False
+
+
+def _elementwise(opcode: str, dtype: str, size: int, run: Callable[[Any], Any] | None) -> Point:
     """A function that maps the elements of one array, on `size` of them; None for arithmetic."""
     entry = OperatorEntry(opcode, ELEMENTWISE, dtype, ((size,),), float(size), 0, *UNMEASURED)
     # A buffer read and one written, at most 16 bytes an element.

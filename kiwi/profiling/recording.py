@@ -1,4 +1,7 @@
-"""Records a profile table: measures points on attached devices, and keeps them in a file.
+"""`kiwi.record_profile`: measures on the attached devices what planning a function needs to know.
+
+Which operators, in which local shapes, follows from tracing the function and from the sharding
+strategies of its operators (`kiwi.profiling.operator_points`).
 
 The file is saved every few seconds and when the recording ends, however it ends; a recording
 that is run again takes up what it has.
@@ -7,13 +10,14 @@ that is run again takes up what it has.
 import datetime
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from kiwi.api import PlannedFunction, jit
 from kiwi.errors import InvalidArgumentError, ProfileFileError
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.hardware import CATALOGUE, Hardware
@@ -21,7 +25,14 @@ from kiwi.mesh.profile_entries import Environment
 from kiwi.mesh.profile_table import ProfileTable
 from kiwi.profiling.collective_points import COLLECTIVE_BYTES, collective_points
 from kiwi.profiling.measure import Bench, Point
-from kiwi.profiling.operator_points import STREAM_BYTES, matmul_flops_per_second, stream_point
+from kiwi.profiling.operator_points import (
+    STREAM_BYTES,
+    elementwise_points,
+    matmul_flops_per_second,
+    operator_points,
+    stream_point,
+)
+from kiwi.xla.compilers import of_platform
 from kiwi.xla.gpu.target_config import attached_target_config, target_config
 
 _SAVE_SECONDS = 5.0
@@ -38,20 +49,61 @@ class Progress:
     what: str
 
 
+def record_profile(
+    fun: Callable[..., Any] | PlannedFunction,
+    *args: Any,
+    mesh_shape: Sequence[int],
+    path: str | Path | None = None,
+    repetitions: int = 9,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    **kwargs: Any,
+) -> ProfileTable:
+    """Measures on the attached devices what planning `fun(*args, **kwargs)` needs to know.
+
+    These are its matmuls, convolutions and reductions in the local shapes of all sharding
+    strategies, its elementwise functions, memory traffic, launches, and collectives along each set
+    of mesh axes; all devices of the mesh run each program at once. The table is good for
+    `kiwi.plan(..., profile=table)` without these devices.
+
+    **Arguments:**
+
+    - `args`, `kwargs`: arrays or `jax.ShapeDtypeStruct`s; `fun` is traced and not run.
+    - `mesh_shape`: no more devices than are attached. (1,) measures no collectives.
+    - `path`: saves the table while it grows. If the file exists, what it has is not measured
+      again, so that an interrupted recording is resumed.
+    - `repetitions`: timings of each program, of which the median is kept.
+    - `on_progress`: called before each measurement.
+
+    **Raises:** `NotEnoughDevicesError`, `InvalidMeshError`, `InvalidArgumentError`;
+    `ProfileFileError` if `path` cannot be written, or was recorded on other devices or by
+    another jax; the errors of tracing.
+    """
+    planned = fun
+    if not isinstance(fun, PlannedFunction):
+        planned = jit(fun, mesh_shape=mesh_shape, verify=None)
+    units = planned.traced(*args, **kwargs).units
+    mesh = DeviceMesh.create(mesh_shape, CATALOGUE["cpu"])
+    return record(
+        [*elementwise_points(units), *operator_points(units, mesh)],
+        mesh_shape,
+        path=path,
+        repetitions=repetitions,
+        on_progress=on_progress,
+    )
+
+
 def record(
     points: Sequence[Point],
     mesh_shape: Sequence[int],
     *,
     path: str | Path | None = None,
     repetitions: int = 9,
-    compiler_options: Callable[[str], Mapping[str, Any] | None] = lambda _: None,
     collective_bytes: Sequence[int] = COLLECTIVE_BYTES,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> ProfileTable:
     """Measures `points`, memory traffic and collectives on the first devices that are attached.
 
     - `path`, `repetitions`, `on_progress`: see `kiwi.record_profile`.
-    - `compiler_options`: by platform, what programs are compiled with.
     - `collective_bytes`: the ladder of sizes.
 
     **Raises:** `NotEnoughDevicesError`, `InvalidMeshError`, `InvalidArgumentError`;
@@ -63,8 +115,8 @@ def record(
         )
     mesh = DeviceMesh.create(mesh_shape, CATALOGUE["cpu"])
     jax_mesh = mesh.jax_mesh()
-    options = compiler_options(jax_mesh.devices.flat[0].platform)
-    bench = Bench(jax_mesh, repetitions, options)
+    compiler = of_platform(jax_mesh.devices.flat[0].platform)
+    bench = Bench(jax_mesh, repetitions, compiler.run_options)
     traffic = [stream_point(size) for size in STREAM_BYTES]
     everything = [*traffic, *points, *collective_points(mesh.shape, collective_bytes)]
     on_progress(Progress(0, len(everything), float("nan"), "launches, matmuls and memory"))

@@ -11,22 +11,14 @@ from kiwi.mesh.sharding import layout_text
 from kiwi.solver.problem import Interval
 
 CATEGORIES = {
-    "arguments": "arguments and results held throughout",
-    "forward": "results of the forward pass",
-    "backward": "results of the backward pass",
-    "update": "results of the update",
-    "copies": "resharded copies",
+    "arguments": ("arguments and results held throughout", "#98a2b3"),
+    "forward": ("results of the forward pass", "#3b7de0"),
+    "backward": ("results of the backward pass", "#e08a1e"),
+    "update": ("results of the update", "#2a9d78"),
+    "copies": ("resharded copies", "#c2508a"),
 }
-"""What memory is told apart by, and its name for people; stacked in this order."""
-
-COLORS = {
-    "arguments": "#98a2b3",
-    "forward": "#3b7de0",
-    "backward": "#e08a1e",
-    "update": "#2a9d78",
-    "copies": "#c2508a",
-}
-"""Of the categories; those of the report in a light page."""
+"""What memory is told apart by, stacked in this order: its name for people, and its color, that of
+the report in a light page."""
 
 _GIB = 2.0**30
 _WIDTH, _HEIGHT = 720, 200
@@ -67,7 +59,7 @@ def _chart(data: Mapping[str, Any]) -> str:
     for category, curve in curves.items():
         above = below + curve
         points = [*_steps(above, most), *reversed(_steps(below, most))]
-        shapes.append(f'<polygon points="{_text(points)}" fill="{COLORS[category]}"/>')
+        shapes.append(f'<polygon points="{_text(points)}" fill="{CATEGORIES[category][1]}"/>')
         below = above
     if compiled is not None:
         shapes.append(
@@ -75,8 +67,8 @@ def _chart(data: Mapping[str, Any]) -> str:
             'stroke="currentColor" stroke-dasharray="4 3"/>'
         )
     names = "".join(
-        f'<span style="color:{COLORS[c]}">&#9632;</span> {text} &nbsp; '
-        for c, text in CATEGORIES.items()
+        f'<span style="color:{color}">&#9632;</span> {text} &nbsp; '
+        for c, (text, color) in CATEGORIES.items()
         if curves[c].any()
     )
     dashed = "- - compiled" if compiled is not None else ""

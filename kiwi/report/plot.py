@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.report.notebook import CATEGORIES, COLORS, memory_curves
+from kiwi.report.notebook import CATEGORIES, memory_curves
 
 _GIB = 2.0**30
 
@@ -32,11 +32,8 @@ def plot_memory(data: Mapping[str, Any], ax: Any = None) -> Any:
     below = np.zeros(len(edges) - 1)
     for category, curve in curves.items():
         if curve.any():
-            above = below + curve / _GIB
-            color = COLORS[category]
-            ax.stairs(
-                above, edges, baseline=below, fill=True, color=color, label=CATEGORIES[category]
-            )
+            above, (label, color) = below + curve / _GIB, CATEGORIES[category]
+            ax.stairs(above, edges, baseline=below, fill=True, color=color, label=label)
             below = above
     if compiled is not None:
         ax.stairs(

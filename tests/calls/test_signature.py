@@ -11,15 +11,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from kiwi.calls.signature import JitOptions, bind, flatten_prefix, to_tensor_sharding
 from kiwi.errors import InvalidArgumentError, InvalidFunctionError, ShardingConflictError
 from kiwi.mesh import DeviceMesh
+from kiwi.options import Options
 
 X = np.ones((4, 8), np.float32)
 
 
 def options_of(fun, **given) -> JitOptions:
-    names = (
-        "static_argnums static_argnames donate_argnums donate_argnames in_shardings out_shardings"
-    )
-    return JitOptions.of(fun, *(given.get(name) for name in names.split()))
+    return JitOptions.of(fun, vars(Options(**given)))
 
 
 def call_of(fun, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any):
@@ -148,6 +146,14 @@ def test_one_sharding_covers_all():
 def test_shardings_that_are_no_prefix_are_refused(prefix):
     with pytest.raises(ShardingConflictError, match="in_shardings does not fit"):
         call_of(step, {"w": X}, X, options={"in_shardings": prefix})
+
+
+def test_static_arguments_and_none_take_no_sharding_of_others():
+    spec = PartitionSpec("x")
+    shardings = {"static_argnums": 0, "in_shardings": (None, None, spec)}
+    call = call_of(lambda n, none, x: x.sum(), 2, None, X, options=shardings)
+    assert call.given_shardings == {0: spec}
+    assert flatten_prefix((None, spec), ({"a": 1, "b": None}, 3), "out_shardings") == [None, spec]
 
 
 def test_a_prefix_is_spread_over_results():

@@ -17,7 +17,6 @@ from kiwi.planners.barrier_levels import (
 )
 from kiwi.planners.registry import planner_named
 from kiwi.planners.tools import Tools
-from kiwi.problem.step import StepToPlan
 from kiwi.xla.compilers import compile_for
 from kiwi.xla.cpu.compiler import CPU
 from kiwi.xla.gpu.compiler import GPU
@@ -43,7 +42,7 @@ def planned_function() -> kiwi.PlannedFunction:
 def compiled_under(budget_bytes: int, planner: str = "joint") -> kiwi.Plan:
     """Checked by XLA:CPU, whose order needs barriers."""
     function = planned_function()
-    step = StepToPlan(function.traced(STATE, BATCH))
+    step = function.traced(STATE, BATCH)
     tools = Tools(function.settings, functools.partial(compile_for, "cpu"))
     return planner_named(planner).plan(step, budget_bytes, tools)
 

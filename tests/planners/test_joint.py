@@ -14,7 +14,6 @@ from kiwi.planners.registry import JOINT
 from kiwi.planners.tools import Tools
 from kiwi.plans.estimate import estimate_solution
 from kiwi.problem.solved import Solved, Start
-from kiwi.problem.step import StepToPlan
 from kiwi.problem.translation import Choices, offered
 
 GPT = replace(gpt.SIZES["tiny"], vocabulary=0, layers=1)
@@ -43,7 +42,7 @@ def dots():
 def _joint(plan, budget=NO_LIMIT_BYTES):
     """What the problem of "joint" is formulated from, for the step of a plan."""
     settings = replace(plan.origin.settings, planner="joint", memory_budget_bytes=budget)
-    return StepToPlan(plan.origin.traced), settings
+    return plan.traced, settings
 
 
 def _formulated(step, settings, **options):

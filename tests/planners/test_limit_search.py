@@ -12,7 +12,7 @@ from kiwi.planners.closed_loop import ClosedLoop, Orders
 from kiwi.planners.limit_search import ORDERS, LimitSearch
 from kiwi.planners.registry import PLANNERS
 from kiwi.planners.tools import Tools
-from kiwi.plans.origin import Origin
+from kiwi.plans.record import Origin
 
 BUDGET = 2**30
 WASTE = 10 * 2**20

@@ -22,7 +22,6 @@ from kiwi.planners.registry import planner_named
 from kiwi.planners.reordered_schedules import steps_of
 from kiwi.plans.estimate import estimate_schedule
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
-from kiwi.problem.step import StepToPlan
 from kiwi.solver.remat import simulate, solve
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.cpu.compiler import CPU
@@ -101,7 +100,7 @@ def test_arguments_in_host_memory_are_not_resident():
 def _step_of(share):
     """The step as it is to be scheduled within a share of its peak, and that limit."""
     planned = _planned("keep-all", "1GiB")
-    to_plan, settings = StepToPlan(planned.traced(*_arguments())), planned.settings
+    to_plan, settings = planned.traced(*_arguments()), planned.settings
     step = planner_named("keep-all").to_schedule(to_plan, 2**30, settings)
     limit = int(share * simulate(step.graph, Schedule(step.graph.order)).peak_bytes)
     return replace(step, base=replace(step.base, memory_budget_bytes=limit)), limit

@@ -19,7 +19,6 @@ from kiwi.planners import tools
 from kiwi.planners.problem_planner import ProblemSearch
 from kiwi.planners.reordered_units import Ordered
 from kiwi.plans.estimate import estimate_solution
-from kiwi.plans.recover import recover_solution
 from kiwi.problem.solved import Solved
 from tests.helpers.loops import LOOPS
 from tests.helpers.planning import array
@@ -49,7 +48,7 @@ def recomputing():
 def _given(plan):
     """The plan's solution, in the order of its problem."""
     planning = plan.origin.planning
-    solution = recover_solution(planning, plan.breakdown)
+    solution = plan.breakdown.solution_of(planning)
     return Ordered.given(Solved(planning, solution, plan.execution.kept_copies))
 
 
@@ -207,7 +206,7 @@ def test_a_reordered_plan_explains_itself_and_is_saved(reordering, tmp_path):
     loaded = again.plan(*_abstract())
     assert _roots(loaded) == _roots(plan) and loaded.origin is not None
     assert loaded.execution.schedule == plan.execution.schedule
-    assert recover_solution(loaded.origin.planning, loaded.breakdown)
+    assert loaded.breakdown.solution_of(loaded.origin.planning)
 
 
 def test_a_seed_gives_one_order():

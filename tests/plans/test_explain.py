@@ -10,7 +10,6 @@ from kiwi.memory.timeline import bytes_at
 from kiwi.plans.document import document
 from kiwi.plans.explain import pin
 from kiwi.plans.explain_text import explanation_text, find_in_document
-from kiwi.plans.recover import recover_solution
 from kiwi.problem.translation import copies_that_follow, follow
 from kiwi.solver import evaluate
 from tests.helpers.planning import array
@@ -54,7 +53,7 @@ def test_the_breakdown_sums_to_the_estimate(plan, tight):
 def test_a_solution_is_recovered_from_its_breakdown(plan, tight):
     for found in (plan, tight):
         planning = found.origin.planning
-        assert recover_solution(planning, found.breakdown) == found.solve_result.solution
+        assert found.breakdown.solution_of(planning) == found.solve_result.solution
 
 
 def test_a_solution_is_carried_to_another_budget_at_the_same_cost(plan, tight):

@@ -192,7 +192,9 @@ def test_partition_specs_serve_jit_without_kiwi():
     )
     step = jax.jit(flax_step, in_shardings=to_named(specs.arguments))
     program = step.lower(*args).compile()
-    held = sum(size for size in map(shard_bytes(plan), plan.trees.shapes, specs.by_path.values()))
+    held = sum(
+        size for size in map(shard_bytes(plan), plan.traced.call.shapes, specs.by_path.values())
+    )
     assert program.memory_analysis().argument_size_in_bytes == held
     got, expected = step(*args), jax.jit(flax_step)(*args)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), got, expected)

@@ -24,7 +24,7 @@ from kiwi.hlo.graph import Phase
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Program
 from kiwi.hlo.tracing import trace
-from kiwi.plans.export.named_equations import Mark, Named, Scoped, interpreted, label_of
+from kiwi.plans.export.named_equations import interpreted, label_of
 from kiwi.plans.record import PlanRecord
 
 LEAST_FOUND = 0.5
@@ -77,11 +77,13 @@ def checkpoint_policy(
 
     closed = jax.make_jaxpr(flat)(*leaves)
 
-    def with_mark(mark: Mark, policy: Callable[..., Any] | None = None) -> Callable[..., Any]:
-        run = interpreted(closed, mark, policy)
+    def with_names(
+        names: Mapping[str, str] | None = None, policy: Callable[..., Any] | None = None
+    ) -> Callable[..., Any]:
+        run = interpreted(closed, names, policy)
         return lambda *a: jax.tree.unflatten(out_tree[0], run(*jax.tree.leaves(a)))
 
-    derivative = jax.value_and_grad(with_mark(Scoped()), argnums, has_aux)
+    derivative = jax.value_and_grad(with_names(), argnums, has_aux)
     derived = trace(
         lambda *flat_args: jax.tree.leaves(derivative(*jax.tree.unflatten(tree, flat_args))),
         leaves,
@@ -90,8 +92,7 @@ def checkpoint_policy(
     labels, unmatched = _saved_labels(plan.execution, derived)
     names = {label: f"kiwi_{label}" for label in labels}
     policy = jax.checkpoint_policies.save_only_these_names(*names.values())
-    mark = Named(name_of=names)
-    functions = with_mark(mark), with_mark(mark, policy)
+    functions = with_names(names), with_names(names, policy)
     return CheckpointPolicy(*functions, policy, tuple(names.values()), unmatched)
 
 

@@ -7,6 +7,8 @@ what is saved anyway: arguments, named results, and scalars. A scan is a segment
 body is cut likewise.
 """
 
+import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -15,157 +17,122 @@ from typing import Any
 import jax
 from jax.extend import core as jex
 
-from kiwi.hlo.program import Literal, join_scopes
+from kiwi.hlo.program import Equation, Literal, join_scopes, kept_outputs
 from kiwi.hlo.tracing import INLINED_CALLS
 
 _INLINED = {call: where for call, where in INLINED_CALLS.items() if "custom" not in call}
 """Calls that are inlined, and the parameter that holds what they call. Unlike in the planned
 program, custom derivatives are not: what they call is differentiated otherwise."""
 
-
-@dataclass(frozen=True, eq=False)
-class FlatEquation:
-    """An equation with its place: `label` counts equations through the calls that it is in.
-
-    `inputs` are values by number, or literals; `outputs` the numbers of all results.
-    """
-
-    label: str
-    eqn: Any
-    scope: str
-    inputs: tuple[int | Literal, ...]
-    outputs: tuple[int, ...]
-
-    @property
-    def is_scan(self) -> bool:
-        """Whether it has a body that is looked into."""
-        return self.eqn.primitive.name == "scan"
+Evaluate = Callable[[Equation, Callable[[int], Any]], list[Any]]
+"""Gives the results of an equation that something reads; the second argument reads a value."""
 
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """The equations of a jaxpr, with its arguments, constants and results."""
+    """The equations of a jaxpr, with its arguments, constants and results. Values are numbers."""
 
-    equations: tuple[FlatEquation, ...]
+    equations: tuple[Equation, ...]
     arguments: tuple[int, ...]
     constants: Mapping[int, Any]
     results: tuple[int | Literal, ...]
 
-
-class _Flattening:
-    def __init__(self) -> None:
-        self.equations: list[FlatEquation] = []
-        self.constants: dict[int, Any] = {}
-        self._count = 0
-
-    def number(self) -> int:
-        self._count += 1
-        return self._count - 1
-
-    def add(
-        self, closed: Any, inputs: Sequence[int | Literal], prefix: str, scope: str
-    ) -> list[int | Literal]:
-        env: dict[Any, int | Literal] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
-        for variable, array in zip(closed.jaxpr.constvars, closed.consts, strict=True):
-            constant = env[variable] = self.number()
-            self.constants[constant] = array
-
-        def read(atom: Any) -> int | Literal:
-            return Literal(atom.val) if isinstance(atom, jex.Literal) else env[atom]
-
-        for position, eqn in enumerate(closed.jaxpr.eqns):
-            operands = tuple(read(v) for v in eqn.invars)
-            label = f"{prefix}{position}"
-            inner = eqn.params.get(_INLINED.get(eqn.primitive.name, ""))
-            if inner is None:
-                results: Sequence[Any] = tuple(self.number() for _ in eqn.outvars)
-                self.equations.append(FlatEquation(label, eqn, scope, operands, tuple(results)))
-            else:
-                called = inner if isinstance(inner, jex.ClosedJaxpr) else jex.ClosedJaxpr(inner, ())
-                stack = join_scopes(scope, str(eqn.source_info.name_stack))
-                results = self.add(called, operands, label + ".", stack)
-            env.update(zip(eqn.outvars, results, strict=True))
-        return [read(v) for v in closed.jaxpr.outvars]
+    @functools.cached_property
+    def last_read(self) -> dict[int, int]:
+        """For each value the last equation that reads it; their count for a result."""
+        found = {value: e.index for e in self.equations for value in e.reads}
+        return found | {r: len(self.equations) for r in self.results if isinstance(r, int)}
 
 
 def flattened(closed: Any) -> Flat:
     """A closed jaxpr, its calls inlined."""
-    building = _Flattening()
-    arguments = tuple(building.number() for _ in closed.jaxpr.invars)
-    results = building.add(closed, arguments, "", "")
-    return Flat(tuple(building.equations), arguments, building.constants, tuple(results))
+    equations: list[Equation] = []
+    constants: dict[int, Any] = {}
+    numbers = itertools.count()
+
+    def inline(called: Any, inputs: Sequence[int | Literal], scope: str) -> list[int | Literal]:
+        env: dict[Any, int | Literal] = dict(zip(called.jaxpr.invars, inputs, strict=True))
+        for variable, array in zip(called.jaxpr.constvars, called.consts, strict=True):
+            constant = env[variable] = next(numbers)
+            constants[constant] = array
+
+        def read(atom: Any) -> int | Literal:
+            return Literal(atom.val) if isinstance(atom, jex.Literal) else env[atom]
+
+        for eqn in called.jaxpr.eqns:
+            operands = tuple(map(read, eqn.invars))
+            inner = eqn.params.get(_INLINED.get(eqn.primitive.name, ""))
+            if inner is None:
+                kept = {variable: next(numbers) for variable in kept_outputs(eqn)}
+                equation = Equation(len(equations), eqn, scope, operands, tuple(kept.values()))
+                equations.append(equation)
+                env.update(kept)
+                continue
+            inner = inner if isinstance(inner, jex.ClosedJaxpr) else jex.ClosedJaxpr(inner, ())
+            stack = join_scopes(scope, str(eqn.source_info.name_stack))
+            env.update(zip(eqn.outvars, inline(inner, operands, stack), strict=True))
+        return list(map(read, called.jaxpr.outvars))
+
+    arguments = tuple(next(numbers) for _ in closed.jaxpr.invars)
+    results = inline(closed, arguments, "")
+    return Flat(tuple(equations), arguments, constants, tuple(results))
 
 
 def run_segments(
     flat: Flat,
     leaves: Sequence[Any],
-    evaluate: Callable[[FlatEquation, list[Any]], list[Any]],
-    saved: AbstractSet[str],
-    policy: Callable[..., Any] | None,
+    evaluate: Evaluate,
+    saved: AbstractSet[int] = frozenset(),
+    policy: Callable[..., Any] | None = None,
 ) -> list[Any]:
     """Evaluates a flat jaxpr; with `policy`, each segment of it is checkpointed.
 
-    - `evaluate`: all results of an equation from its operands.
-    - `saved`: labels of the equations whose results the policy saves.
+    `saved`: the equations whose results the policy saves.
     """
     env = {**flat.constants, **dict(zip(flat.arguments, leaves, strict=True))}
     for segment in _segments(flat, saved) if policy else [flat.equations]:
-        needed = _read_behind(flat, segment)
+        end = len(flat.equations) if policy is None else segment[-1].index + 1
         inputs = _read_from_outside(segment)
-        run = _runner(segment, inputs, needed, evaluate)
-        if policy and not segment[0].is_scan:
+        needed = [o for e in segment for o in e.outputs if flat.last_read.get(o, -1) >= end]
+        run = functools.partial(_run, segment, inputs, needed, evaluate)
+        if policy and segment[0].name != "scan":
             run = jax.checkpoint(run, policy=policy)
         env.update(zip(needed, run(*(env[i] for i in inputs)), strict=True))
     return [r.value if isinstance(r, Literal) else env[r] for r in flat.results]
 
 
-def _runner(
-    segment: Sequence[FlatEquation],
+def _run(
+    segment: Sequence[Equation],
     inputs: Sequence[int],
     needed: Sequence[int],
-    evaluate: Callable[[FlatEquation, list[Any]], list[Any]],
-) -> Callable[..., list[Any]]:
-    def run(*arrays: Any) -> list[Any]:
-        env = dict(zip(inputs, arrays, strict=True))
-        for step in segment:
-            operands = [i.value if isinstance(i, Literal) else env[i] for i in step.inputs]
-            env.update(zip(step.outputs, evaluate(step, operands), strict=True))
-        return [env[n] for n in needed]
-
-    return run
+    evaluate: Evaluate,
+    *arrays: Any,
+) -> list[Any]:
+    env = dict(zip(inputs, arrays, strict=True))
+    for equation in segment:
+        env.update(zip(equation.outputs, evaluate(equation, env.__getitem__), strict=True))
+    return [env[n] for n in needed]
 
 
-def _read_from_outside(segment: Sequence[FlatEquation]) -> list[int]:
-    own = {o for step in segment for o in step.outputs}
-    reads = (i for step in segment for i in step.inputs if isinstance(i, int))
-    return [i for i in dict.fromkeys(reads) if i not in own]
+def _read_from_outside(segment: Sequence[Equation]) -> list[int]:
+    own = {o for equation in segment for o in equation.outputs}
+    reads = (value for equation in segment for value in equation.reads)
+    return [value for value in dict.fromkeys(reads) if value not in own]
 
 
-def _read_behind(flat: Flat, segment: Sequence[FlatEquation]) -> list[int]:
-    """What a segment yields that other segments or the caller read."""
-    inside = {id(step) for step in segment}
-    outside = (step for step in flat.equations if id(step) not in inside)
-    reads = {i for step in outside for i in step.inputs if isinstance(i, int)}
-    reads |= {r for r in flat.results if isinstance(r, int)}
-    return [o for step in segment for o in step.outputs if o in reads]
-
-
-def _segments(flat: Flat, saved: AbstractSet[str]) -> list[list[FlatEquation]]:
+def _segments(flat: Flat, saved: AbstractSet[int]) -> list[list[Equation]]:
     """The equations, cut where nothing but what is saved is read on both sides."""
-    last = {
-        i: k for k, step in enumerate(flat.equations) for i in step.inputs if isinstance(i, int)
-    }
-    last |= {r: len(flat.equations) for r in flat.results if isinstance(r, int)}
-    found: list[list[FlatEquation]] = []
+    found: list[list[Equation]] = []
     crossing: set[int] = set()
     starts = True
-    for k, step in enumerate(flat.equations):
-        if starts or step.is_scan:
+    for equation in flat.equations:
+        is_scan = equation.name == "scan"
+        if starts or is_scan:
             found.append([])
-        found[-1].append(step)
-        if step.label not in saved:
-            sizes = zip(step.outputs, step.eqn.outvars, strict=True)
-            crossing |= {o for o, v in sizes if v.aval.shape and o in last}
-        crossing = {o for o in crossing if last[o] > k}
-        starts = step.is_scan or not crossing
+        found[-1].append(equation)
+        if equation.index not in saved:
+            variables = zip(equation.outputs, kept_outputs(equation.jaxpr_eqn), strict=True)
+            crossing |= {o for o, v in variables if v.aval.shape}
+        crossing = {o for o in crossing if flat.last_read.get(o, -1) > equation.index}
+        starts = is_scan or not crossing
     return found

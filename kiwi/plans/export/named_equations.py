@@ -1,7 +1,7 @@
-"""A function interpreted from its jaxpr, with a mark at each of its equations.
+"""A function interpreted from its jaxpr, with a name for the results of some of its equations.
 
-An equation's *label* is its position, through the calls and scans that it is in: "3.0.12". Calls of
-`jit` and `jax.checkpoint` are inlined; scans are scanned again, with marks in their bodies; custom
+An equation's *label* is its number, behind those of the scans that it is in: "3.12". Calls of
+`jit` and `jax.checkpoint` are inlined; scans are scanned again, with names in their bodies; custom
 derivatives and all other regions are one equation.
 
 **Names that save.** `checkpoint_name(tanh(x))` does not save what the derivative of tanh reads,
@@ -10,213 +10,151 @@ front of it. Where a derivative reads its equation's result, it is made to read 
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
-from jax.extend import core as jex
 
 from kiwi.hlo.loops import scan_operands
-from kiwi.hlo.program import kept_outputs
-from kiwi.plans.export.checkpoint_segments import FlatEquation, flattened, run_segments
+from kiwi.hlo.program import Equation
+from kiwi.plans.export.checkpoint_segments import Flat, flattened, run_segments
 
 SCOPE = "kiwi_at_"
 
-Evaluate = Callable[..., list[Any]]
 
-
-@dataclass(frozen=True)
-class Mark:
-    """What becomes of equations; this one leaves them as they are. `prefix` is the scan's label."""
-
-    prefix: str = ""
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The labels, behind the prefix, whose results are saved."""
-        return frozenset()
-
-    def inside(self, label: str) -> "Mark":
-        """The mark for the body of the scan with a label."""
-        return replace(self, prefix=f"{self.prefix}{label}.")
-
-    def __call__(self, label: str, eqn: Any, evaluate: Evaluate) -> Evaluate:
-        """What evaluates the equation instead."""
-        return evaluate
-
-
-@dataclass(frozen=True)
-class Scoped(Mark):
-    """A mark that is found again in the name stacks of what is made of the equation."""
-
-    def __call__(self, label: str, eqn: Any, evaluate: Evaluate) -> Evaluate:
-        """What evaluates the equation instead."""
-        scope = SCOPE + (self.prefix + label).replace(".", "_")
-
-        def run(*operands: Any) -> list[Any]:
-            with jax.named_scope(scope):
-                return evaluate(*operands)
-
-        return run
-
-
-def interpreted(closed: Any, mark: Mark, policy: Callable[..., Any] | None = None) -> Evaluate:
+def interpreted(
+    closed: Any,
+    names: Mapping[str, str] | None = None,
+    policy: Callable[..., Any] | None = None,
+    prefix: str = "",
+) -> Callable[..., list[Any]]:
     """The function of a closed jaxpr.
 
-    `mark(label, equation, evaluate)` gives what evaluates an equation: `evaluate` takes the
-    equation's distinct operands and returns the results that something reads. With `policy`, the
-    function is checkpointed by segments, see `kiwi.plans.export.checkpoint_segments`.
+    - `names`: for labels of equations the names of their results; None puts each equation in a
+      name scope, see `label_of`.
+    - `policy`: with one, the function is checkpointed by segments, see
+      `kiwi.plans.export.checkpoint_segments`.
+    - `prefix`: of the labels.
     """
     flat = flattened(closed)
+    label_of_equation = {e.index: f"{prefix}{e.index}" for e in flat.equations}
+    saved = {index for index, label in label_of_equation.items() if label in (names or ())}
 
-    def evaluate(step: FlatEquation, inputs: list[Any]) -> list[Any]:
-        with jax.named_scope(step.scope) if step.scope else contextlib.nullcontext():
-            if step.eqn.primitive.name == "scan":
-                return _scanned(step, inputs, mark, policy)
-            variables = step.eqn.invars
-            operands = {v: x for v, x in zip(variables, inputs, strict=True) if _is_variable(v)}
-            found = iter(mark(step.label, step.eqn, _evaluator(step.eqn))(*operands.values()))
-            return [None if isinstance(v, jex.DropVar) else next(found) for v in step.eqn.outvars]
+    def evaluate(equation: Equation, read: Callable[[int], Any]) -> list[Any]:
+        label = label_of_equation[equation.index]
+        if equation.name == "scan":
+            inner = functools.partial(interpreted, names=names, policy=policy, prefix=f"{label}.")
+            return _scanned(equation, read, inner)
+        if names is None:
+            with jax.named_scope(SCOPE + label.replace(".", "_")):
+                return equation.apply(read)
+        if label not in names:
+            return equation.apply(read)
+        return _named(equation, [read(value) for value in equation.reads], names[label])
 
-    def run(*leaves: Any) -> list[Any]:
-        return run_segments(flat, leaves, evaluate, mark.names, policy)
-
-    return run
-
-
-def _scanned(
-    step: FlatEquation, inputs: list[Any], mark: Mark, policy: Callable[..., Any] | None
-) -> list[Any]:
-    operands = scan_operands(step.eqn)
-    first, behind = operands.constants, operands.constants + operands.carries
-    inner = interpreted(operands.body, mark.inside(step.label), policy)
-
-    def body(carry: Any, xs: Any) -> Any:
-        results = inner(*inputs[:first], *carry, *xs)
-        return tuple(results[: operands.carries]), tuple(results[operands.carries :])
-
-    carry, stacked = jax.lax.scan(
-        body,
-        tuple(inputs[first:behind]),
-        tuple(inputs[behind:]),
-        length=operands.length,
-        reverse=operands.reverse,
-        unroll=operands.unroll,
-    )
-    return [*carry, *stacked]
+    return lambda *leaves: run_segments(flat, leaves, evaluate, saved, policy)
 
 
 def label_of(name_stack: str) -> str | None:
-    """The label that `scoped` left in a name stack, if any."""
+    """The label of the scope that `interpreted` left in a name stack, if any."""
     _, found, behind = name_stack.rpartition(SCOPE)
     digits = behind.partition(")")[0].partition("/")[0]
     return digits.replace("_", ".") if found else None
 
 
-@dataclass(frozen=True)
-class Named(Mark):
-    """A mark that names the results of the equations whose labels `name_of` has."""
+def _scanned(
+    equation: Equation,
+    read: Callable[[int], Any],
+    interpret: Callable[[Any], Callable[..., list[Any]]],
+) -> list[Any]:
+    """A scan whose body is interpreted."""
+    operands, inputs = scan_operands(equation.jaxpr_eqn), equation.operands(read)
+    first, behind = operands.constants, operands.constants + operands.carries
+    inner = interpret(operands.body)
 
-    name_of: Mapping[str, str] = field(default_factory=dict)
+    def body(carry: Any, xs: Any) -> Any:
+        results = inner(*inputs[:first], *carry, *xs)
+        return tuple(results[: operands.carries]), tuple(results[operands.carries :])
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The labels, behind the prefix, whose results are saved."""
-        cut = len(self.prefix)
-        return frozenset(k[cut:] for k in self.name_of if k.startswith(self.prefix))
-
-    def __call__(self, label: str, eqn: Any, evaluate: Evaluate) -> Evaluate:
-        """What evaluates the equation instead."""
-        name = self.name_of.get(self.prefix + label)
-        if name is None:
-            return evaluate
-        if _derivative_reads_result(eqn, evaluate):
-            return _derived_from_name(evaluate, name)
-        return lambda *operands: [checkpoint_name(y, name) for y in evaluate(*operands)]
-
-
-def _evaluator(eqn: Any) -> Evaluate:
-    variables, outputs = _variables(eqn), kept_outputs(eqn)
-    names = ("",) * len(variables), ("",) * len(outputs)
-    debug_info = jex.DebugInfo("kiwi", eqn.primitive.name, *names)
-    jaxpr = jex.Jaxpr((), variables, outputs, (eqn,), eqn.effects, debug_info)
-    return jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, ()))
+    with jax.named_scope(equation.scope) if equation.scope else contextlib.nullcontext():
+        carry, stacked = jax.lax.scan(
+            body,
+            tuple(inputs[first:behind]),
+            tuple(inputs[behind:]),
+            length=operands.length,
+            reverse=operands.reverse,
+            unroll=operands.unroll,
+        )
+    return equation.kept([*carry, *stacked])
 
 
-def _derivative_reads_result(eqn: Any, evaluate: Evaluate) -> bool:
-    """Whether the derivative of an equation is computed from its result."""
-    operands = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in _variables(eqn)]
-    live = [k for k, x in enumerate(operands) if jax.numpy.issubdtype(x.dtype, jax.numpy.inexact)]
+def _named(equation: Equation, operands: Sequence[Any], name: str) -> list[Any]:
+    """The named results of an equation, from which its derivative is computed."""
+    count = len(equation.outputs)
+
+    def evaluate(*arrays: Any) -> list[Any]:
+        return equation.apply(dict(zip(equation.reads, arrays, strict=True)).__getitem__)
+
+    def named(*arrays: Any) -> list[Any]:
+        return [checkpoint_name(y, name) for y in evaluate(*arrays)]
+
+    def derivative(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
+        live = [k for k, tangent in enumerate(tangents) if _moves(tangent)]
+        moved = [tangents[k] for k in live]
+        flat = _derivative(evaluate, primals, moved, live)
+        results = flat.results[:count]
+
+        def with_names(step: Equation, read: Callable[[int], Any]) -> list[Any]:
+            pairs = zip(step.outputs, step.apply(read), strict=True)
+            return [checkpoint_name(y, name) if o in results else y for o, y in pairs]
+
+        found = run_segments(flat, [*primals, *moved], with_names)
+        return found[:count], found[count:]
+
+    if not _derivative_reads_result(evaluate, operands, count):
+        return named(*operands)
+    derived = jax.custom_jvp(named)
+    derived.defjvp(derivative, symbolic_zeros=True)
+    return derived(*operands)
+
+
+def _derivative_reads_result(
+    evaluate: Callable[..., list[Any]], operands: Sequence[Any], count: int
+) -> bool:
+    """Whether the derivative of an equation is computed from one of its `count` results."""
+    types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
+    live = [k for k, x in enumerate(types) if jax.numpy.issubdtype(x.dtype, jax.numpy.inexact)]
     if not live:
         return False
-    closed, count = _derivative(evaluate, operands, [operands[k] for k in live], live)
-    results = set(filter(_is_variable, closed.jaxpr.outvars[:count]))
-    return any(v in results for e in closed.jaxpr.eqns for v in e.invars if _is_variable(v))
-
-
-def _is_variable(atom: Any) -> bool:
-    return not isinstance(atom, jex.Literal)
-
-
-def _variables(eqn: Any) -> tuple[Any, ...]:
-    """What an equation reads, each once."""
-    return tuple(dict.fromkeys(filter(_is_variable, eqn.invars)))
+    flat = _derivative(evaluate, types, [types[k] for k in live], live)
+    reads = {value for equation in flat.equations for value in equation.reads}
+    return any(result in reads for result in flat.results[:count] if isinstance(result, int))
 
 
 def _derivative(
-    evaluate: Evaluate, operands: Sequence[Any], tangents: Sequence[Any], live: Sequence[int]
-) -> tuple[Any, int]:
-    """The jaxpr of results and their tangents, and how many results there are."""
-    counts: list[int] = []
+    evaluate: Callable[..., list[Any]],
+    operands: Sequence[Any],
+    tangents: Sequence[Any],
+    live: Sequence[int],
+) -> Flat:
+    """The jaxpr of results and their tangents, for tangents of the `live` operands."""
 
     def both(primals: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         def along(*moved: Any) -> list[Any]:
             full = list(primals)
             for k, x in zip(live, moved, strict=True):
                 full[k] = x
-            return list(evaluate(*full))
+            return evaluate(*full)
 
         results, derivatives = jax.jvp(along, [primals[k] for k in live], list(tangents))
-        counts.append(len(results))
         return [*results, *derivatives]
 
-    closed = jax.make_jaxpr(both)(list(operands), list(tangents))
-    return closed, counts[0]
-
-
-def _derived_from_name(evaluate: Evaluate, name: str) -> Evaluate:
-    """`evaluate` with named results, from which its derivative is computed."""
-
-    @jax.custom_jvp
-    def named(*operands: Any) -> list[Any]:
-        return [checkpoint_name(y, name) for y in evaluate(*operands)]
-
-    def derivative(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
-        live = [k for k, t in enumerate(tangents) if _moves(t)]
-        closed, count = _derivative(evaluate, primals, [tangents[k] for k in live], live)
-        results = frozenset(closed.jaxpr.outvars[:count])
-        leaves = [*primals, *(tangents[k] for k in live)]
-        found = _with_names(closed, leaves, results, name)
-        return found[:count], found[count:]
-
-    named.defjvp(derivative, symbolic_zeros=True)
-    return named
+    return flattened(jax.make_jaxpr(both)(list(operands), list(tangents)))
 
 
 def _moves(tangent: Any) -> bool:
     is_zero = isinstance(tangent, SymbolicZero)
     return not is_zero and jax.numpy.issubdtype(jax.typeof(tangent).dtype, jax.numpy.inexact)
-
-
-def _with_names(closed: Any, leaves: Sequence[Any], results: frozenset[Any], name: str) -> Any:
-    """Evaluates a jaxpr; those of `results` are named as they are computed."""
-    env: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-    env.update(zip(closed.jaxpr.invars, leaves, strict=True))
-    for eqn in closed.jaxpr.eqns:
-        operands = {v: env[v] for v in eqn.invars if _is_variable(v)}
-        for v, y in zip(kept_outputs(eqn), _evaluator(eqn)(*operands.values()), strict=True):
-            env[v] = checkpoint_name(y, name) if v in results else y
-    return [env[v] if _is_variable(v) else v.val for v in closed.jaxpr.outvars]

@@ -57,7 +57,7 @@ class LogicalRules:
 
 def partition_specs(plan: PlanRecord) -> PartitionSpecs:
     """The shardings of a plan, for `jax.jit`."""
-    paths = (slash_path(path) for path in plan.trees.paths)
+    paths = (slash_path(path) for path in plan.traced.call.paths)
     by_path = dict(zip(paths, plan.step.in_specs, strict=True))
     return PartitionSpecs(plan.in_shardings, plan.out_shardings, by_path)
 
@@ -81,7 +81,7 @@ def logical_rules(plan: PlanRecord, logical_axes: Any = None) -> LogicalRules:
             slash_path(path), tuple(logical), spec, math.prod(shape.shape) * shape.dtype.itemsize
         )
         for path, logical, spec, shape in zip(
-            plan.trees.paths, names, plan.step.in_specs, plan.trees.shapes, strict=True
+            plan.traced.call.paths, names, plan.step.in_specs, plan.traced.call.shapes, strict=True
         )
         if logical is not None and len(logical) == len(shape.shape)
     ]
@@ -142,8 +142,8 @@ def _entries(spec: PartitionSpec, rank: int) -> tuple[MeshAxes, ...]:
 
 
 def _boxed_names(plan: PlanRecord) -> list[Any]:
-    shell = jax.tree.unflatten(plan.trees.in_tree, range(plan.trees.in_tree.num_leaves))
-    found: list[Any] = [None] * plan.trees.in_tree.num_leaves
+    shell = jax.tree.unflatten(plan.traced.call.tree, range(plan.traced.call.tree.num_leaves))
+    found: list[Any] = [None] * plan.traced.call.tree.num_leaves
     for node in jax.tree.leaves(shell, is_leaf=_is_box):
         if _is_box(node):
             found[node.value] = node.names
@@ -155,7 +155,7 @@ def _is_box(node: Any) -> bool:
 
 
 def _given_names(plan: PlanRecord, logical_axes: Any) -> list[Any]:
-    shell = jax.tree.unflatten(plan.trees.in_tree, range(plan.trees.in_tree.num_leaves))
+    shell = jax.tree.unflatten(plan.traced.call.tree, range(plan.traced.call.tree.num_leaves))
     full = logical_axes if shell[1] else (logical_axes, {})
     try:
         spread = jax.tree_util.tree_broadcast(full, shell, is_leaf=_are_names)
