@@ -52,8 +52,9 @@ def _integers(text: str, complaint: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(complaint) from None
 
 
-def _flag(name: str, help: str | None = None, **more: Any) -> dict[str, Flag]:
-    return {"flag": Flag(name, help, **more)}
+def _option(default: Any, name: str, help: str | None = None, **more: Any) -> Any:
+    """A field for an option that the command line has as well; the arguments are `Flag`'s."""
+    return field(default=default, metadata={"flag": Flag(name, help, **more)})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -72,30 +73,24 @@ class TargetOptions:
       default the most compact one of as many devices as the mesh has.
     """
 
-    mesh_shape: Sequence[int] | None = field(
-        default=None,
-        metadata=_flag("--mesh", "devices along each axis, e.g. 2,4", parse=mesh_of_text),
+    mesh_shape: Sequence[int] | None = _option(
+        None, "--mesh", "devices along each axis, e.g. 2,4", parse=mesh_of_text
     )
     mesh: Mesh | None = None
-    memory_budget: int | str | None = field(
-        default=None,
-        metadata=_flag("--budget", "memory per device, e.g. 16GiB (default: the device's)"),
+    memory_budget: int | str | None = _option(
+        None, "--budget", "memory per device, e.g. 16GiB (default: the device's)"
     )
-    profile: str | Path | Hardware | ProfileTable = field(
-        default="h100-sxm",
-        metadata=_flag("--profile", "hardware, see `kiwi hardware` ({default}); or TABLE.json"),
+    profile: str | Path | Hardware | ProfileTable = _option(  # noqa: RUF009
+        "h100-sxm", "--profile", "hardware, see `kiwi hardware` ({default}); or TABLE.json"
     )
-    topology: str | None = field(
-        default=None,
-        metadata=_flag("--topology", "chips of a TPU slice, e.g. 2x4 (default: the most compact)"),
+    topology: str | None = _option(
+        None, "--topology", "chips of a TPU slice, e.g. 2x4 (default: the most compact)"
     )
-    axis_names: Sequence[str] | None = field(
-        default=None,
-        metadata=_flag(
-            "--axis-names",
-            "names of the mesh axes, e.g. data,model",
-            parse=lambda text: tuple(name.strip() for name in text.split(",")),
-        ),
+    axis_names: Sequence[str] | None = _option(
+        None,
+        "--axis-names",
+        "names of the mesh axes, e.g. data,model",
+        parse=lambda text: tuple(name.strip() for name in text.split(",")),
     )
 
     def table(self) -> ProfileTable:
@@ -167,28 +162,18 @@ class SearchOptions:
       its bound.
     """
 
-    planner: str = field(default="joint", metadata=_flag("--planner", "{default} by default."))
-    solver: str = field(
-        default="auto", metadata=_flag("--solver", "a backend of kiwi.solver ({default})")
+    planner: str = _option("joint", "--planner", "{default} by default.")
+    solver: str = _option("auto", "--solver", "a backend of kiwi.solver ({default})")
+    time_limit_seconds: float = _option(
+        60.0, "--time-limit", "for each plan ({default:g})", parse=float, metavar="SECONDS"
     )
-    time_limit_seconds: float = field(
-        default=60.0,
-        metadata=_flag(
-            "--time-limit", "for each plan ({default:g})", parse=float, metavar="SECONDS"
-        ),
-    )
-    gap: float = field(
-        default=0.01,
-        metadata=_flag("--gap", "stop once proven this close ({default})", parse=float),
-    )
-    seed: int = field(default=0, metadata=_flag("--seed", parse=int))
-    verify: str | None = field(
-        default="auto",
-        metadata=_flag(
-            "--verify",
-            "compile check: auto, cpu, cuda, tpu, device or none ({default})",
-            parse=lambda text: None if text == "none" else text,
-        ),
+    gap: float = _option(0.01, "--gap", "stop once proven this close ({default})", parse=float)
+    seed: int = _option(0, "--seed", parse=int)
+    verify: str | None = _option(
+        "auto",
+        "--verify",
+        "compile check: auto, cpu, cuda, tpu, device or none ({default})",
+        parse=lambda text: None if text == "none" else text,
     )
     respect_user_checkpoint: bool = False
     on_progress: OnProgress | None = field(default=None, metadata={"in_files": False})
@@ -215,11 +200,8 @@ class Options(SearchOptions, TargetOptions):
     open_loops: bool = True
     static_argnums: int | Sequence[int] | None = None
     static_argnames: str | Sequence[str] | None = None
-    donate_argnums: int | Sequence[int] | None = field(
-        default=None,
-        metadata=_flag(
-            "--donate", "donated arguments by position, e.g. 0", parse=_positions_of_text
-        ),
+    donate_argnums: int | Sequence[int] | None = _option(
+        None, "--donate", "donated arguments by position, e.g. 0", parse=_positions_of_text
     )
     donate_argnames: str | Sequence[str] | None = None
     in_shardings: Any = None

@@ -24,22 +24,16 @@ def parse_size(size: int | float | str) -> int:
 
     **Raises:** `InvalidSizeError` if it cannot be read or is not positive.
     """
-    found = _parse_text(size) if isinstance(size, str) else _parse_number(size)
+    suggestion = 'A number of bytes, or text such as "16GiB" or "40GB".'
+    if isinstance(size, str):
+        found = _parse_text(size)
+    elif isinstance(size, bool) or not isinstance(size, int | float) or size != size:
+        raise InvalidSizeError(f"{size!r} is not a memory size.", suggestion=suggestion)
+    else:
+        found = int(min(size, 2.0**62))
     if found <= 0:
-        raise InvalidSizeError(
-            f"A memory size of {size!r} is not positive.",
-            suggestion='A number of bytes, or text such as "16GiB" or "40GB".',
-        )
+        raise InvalidSizeError(f"A memory size of {size!r} is not positive.", suggestion=suggestion)
     return found
-
-
-def _parse_number(size: int | float) -> int:
-    if isinstance(size, bool) or not isinstance(size, int | float) or size != size:
-        raise InvalidSizeError(
-            f"{size!r} is not a memory size.",
-            suggestion='A number of bytes, or text such as "16GiB" or "40GB".',
-        )
-    return int(min(size, 2.0**62))
 
 
 def _parse_text(text: str) -> int:

@@ -12,6 +12,7 @@ process, on one formulated problem:
    well. So a larger budget is never slower, nor does it need less memory than a smaller one.
 """
 
+import functools
 import math
 import multiprocessing
 import time
@@ -94,7 +95,8 @@ class Sweep:
     @property
     def pareto(self) -> tuple[SweepPoint, ...]:
         """The points that no other beats in devices, peak and step time at once."""
-        return tuple(p for p in self.points if not any(_beats(q, p) for q in self.points))
+        planned = [p for p in self.points if p.document is not None]
+        return tuple(p for p in planned if not any(_beats(q, p) for q in planned))
 
     @property
     def best(self) -> SweepPoint | None:
@@ -105,12 +107,7 @@ class Sweep:
 
 def _beats(one: SweepPoint, other: SweepPoint) -> bool:
     """Better in devices, peak or time and worse in none; of equal points the first counts."""
-    if other.document is None:
-        return True
-    if one.document is None:
-        return False
-    mine = (one.device_count, one.peak_bytes, one.step_seconds)
-    theirs = (other.device_count, other.peak_bytes, other.step_seconds)
+    mine, theirs = ((p.device_count, p.peak_bytes, p.step_seconds) for p in (one, other))
     if mine == theirs:
         return _order(one) < _order(other)
     return all(a <= b for a, b in zip(mine, theirs, strict=True))  # type: ignore[operator]
@@ -144,7 +141,8 @@ def sweep(
     shapes = sorted({tuple(s) for s in mesh_shapes}, key=_effort, reverse=True)
     own = {"verify": None, "time_limit_seconds": DEFAULT_TIME_LIMIT_SECONDS, **options}
     found: list[SweepPoint] = []
-    for points in _planned_meshes(function, args, shapes, budgets, own, jobs):
+    plan_mesh = functools.partial(_plan_mesh, function, args, budgets, own)
+    for points in _planned_meshes(plan_mesh, shapes, jobs):
         found += points
         if on_point is not None:
             for point in points:
@@ -159,18 +157,14 @@ def _effort(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def _planned_meshes(
-    function: str,
-    args: str,
+    plan_mesh: Callable[[tuple[int, ...]], list[SweepPoint]],
     shapes: Sequence[tuple[int, ...]],
-    budgets: list[int],
-    options: dict[str, Any],
     jobs: int,
 ) -> Iterator[list[SweepPoint]]:
     # A forked process would inherit jax's threads and might hang.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(shapes)), mp_context=context) as pool:
-        rest = budgets, options
-        waiting = [pool.submit(_plan_mesh, function, args, shape, *rest) for shape in shapes]
+        waiting = [pool.submit(plan_mesh, shape) for shape in shapes]
         try:
             for done in as_completed(waiting):
                 yield done.result()
@@ -180,7 +174,7 @@ def _planned_meshes(
 
 
 def _plan_mesh(
-    function: str, args: str, shape: tuple[int, ...], budgets: list[int], options: dict[str, Any]
+    function: str, args: str, budgets: list[int], options: dict[str, Any], shape: tuple[int, ...]
 ) -> list[SweepPoint]:
     """In a process of its own: loads the file and plans one mesh."""
     loading.use_cpu_devices(math.prod(shape))

@@ -59,14 +59,13 @@ def _matching_parts(
 def _match(
     call: Call, units: UnitGraph, argument: Any, part: Any, leaves: list[int], results: list[int]
 ) -> bool:
-    if jax.tree.structure(argument) != jax.tree.structure(part):
-        return False
+    """Whether structure and types are equal; a result that is a literal has any type."""
     program = units.graph.program
-    for leaf, position in zip(leaves, results, strict=True):
-        result = program.results[position]
-        if not isinstance(result, int):
-            continue
-        value, shape = program.values[result], call.shapes[leaf]
-        if (value.shape, value.dtype) != (shape.shape, shape.dtype):
-            return False
-    return True
+    types = (
+        (program.results[p], call.shapes[leaf]) for p, leaf in zip(results, leaves, strict=True)
+    )
+    return jax.tree.structure(argument) == jax.tree.structure(part) and all(
+        (program.values[result].shape, program.values[result].dtype) == (shape.shape, shape.dtype)
+        for result, shape in types
+        if isinstance(result, int)
+    )

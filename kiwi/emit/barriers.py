@@ -7,26 +7,22 @@ plan's memory allows: those of `kiwi.emit.needed_barriers`, and one for each of
 XLA chooses its own order, and its peak may be larger than that of the plan's order. A barrier in
 front of a tied step passes the values that the step reads from earlier steps through one
 `optimization_barrier`, together with a recent result, the trigger: the step cannot start before the
-trigger is computed. Barriers leave `SLACK` steps of play:
+trigger is computed. These values pass no barrier:
 
-- A value that one of the last `SLACK` steps computed passes no barrier, so that XLA can fuse
-  neighbours. Exception: a matmul would read it unscaled (`kiwi.xla.rules.scaled_operands`) while
-  later steps read it scaled.
-- The trigger is the latest result that is older than these steps, so that collectives of a step
-  overlap with the neighbouring steps. Where nothing older is live, as between steps of which each
-  is recomputed, it is the neighbour's: XLA would gather all parameters at the start of the step.
-
-An update that overwrites a donated argument is also tied to its neighbours if they read the
-argument: XLA knows data dependencies only, and would copy the argument at the start of the step.
-
-The result of a library call passes no barrier in front of its last reader if that reader may write
-over it (`kiwi.hlo.in_place`): the reader waits for it anyway.
+- What one of the last `SLACK` steps computed, so that XLA can fuse neighbours; unless a matmul
+  would read it unscaled (`kiwi.xla.rules.scaled_operands`) while later steps read it scaled.
+- The result of a library call in front of its last reader if that reader may write over it
+  (`kiwi.hlo.in_place`): the reader waits for it anyway.
 
 A resharded copy that an earlier step keeps for later ones (`Execution.kept_copies`) always passes
 the barriers of these, in place of the value.
 
-A trigger is read behind the barrier from then on: XLA drops operands of a barrier whose results
-nothing reads, and the tie with them. So a trigger must have a later reader.
+The trigger is the latest result that is older than the last `SLACK` steps, so that collectives of a
+step overlap with the neighbouring steps. Where nothing older is live, as between steps of which
+each is recomputed, it is the neighbour's: XLA would gather all parameters at the start of the step.
+It is read behind the barrier from then on, and must have a later reader: XLA drops operands of a
+barrier whose results nothing reads. An update that overwrites a donated argument is also tied to
+its neighbours if they read the argument, which XLA would copy at the start of the step.
 
 `SLACK` was found by compiling ten models of `benchmarks/fidelity` for CPU and GPU: predicted over
 compiled peak at 60 % of the free peak, for values 0, 1, 3 and for barriers at second computations
@@ -86,7 +82,7 @@ class Barrier:
     @property
     def pointer_bytes(self) -> int:
         """The bytes of the tuple's pointers; a single operand needs no tuple."""
-        count = len(self.values) + len(self.triggers) + len(self.copies)
+        count = len((*self.values, *self.triggers, *self.copies))
         return 0 if count < 2 else -(-count * POINTER_BYTES // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 

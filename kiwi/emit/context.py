@@ -50,12 +50,12 @@ class Context:
 
     def stacked_values(self, body: LoopBody) -> tuple[int, ...]:
         """The values that a loop stacks: read outside of it, or stacked results of the scan."""
-        units = self.execution.units
+        units, steps = self.execution.units, self.execution.schedule.steps
         inside = {step.position: units.units[step.unit] for step in body.steps()}
         read = {
             value
             for position, reads in enumerate(self.dataflow.source)
-            if position not in inside and not self._takes_final(position)
+            if position not in inside and units.border(units.units[steps[position]]) != RESULT
             for value, source in starmap(self._stacked_operand, reads.items())
             if source in inside and units.border(inside[source]) != SLICE
         }
@@ -76,10 +76,6 @@ class Context:
             (value,) = reads
             source = self.dataflow.source[source][value]
         return value, source
-
-    def _takes_final(self, position: int) -> bool:
-        units = self.execution.units
-        return units.border(units.units[self.execution.schedule.steps[position]]) == RESULT
 
 
 def _mesh_of(arguments: Sequence[Any], mesh: DeviceMesh) -> Any:

@@ -3,11 +3,10 @@
 Sharding constraints pin the results of each unit to their layouts, and its operands where the unit
 expects another layout than the stored one.
 
-**Barriers.** Each step of the schedule reads values that are older than its neighbours through a
-barrier (`kiwi.emit.barriers`), which keeps XLA to the plan's order. Without it XLA would merge a
-recomputation with the first computation, keep a value that it derives from a kept one (an absorbed
-equation, another layout, a gathered parameter), or copy a donated argument that an update
-overwrites while the argument has other readers.
+**Barriers** (`kiwi.emit.barriers`). Without them XLA would merge a recomputation with the first
+computation, keep a value that it derives from a kept one (an absorbed equation, another layout, a
+gathered parameter), or copy a donated argument that an update overwrites while the argument has
+other readers.
 
 **Loops.** The body of an opened loop runs in a `jax.lax.scan`. The scan carries a buffer for each
 value that is read outside of the loop; the body reads values of other loops, and stacked operands,

@@ -58,6 +58,7 @@ def build_execution(solved: Solved) -> Execution:
     """Turns a solution of a problem into an execution."""
     planning, units, choices = solved.problem, solved.problem.units, solved.choices
     layouts = solved.layouts
+    depths = [len(units.graph.program.loops_around(unit.loop)) for unit in units.units]
     recompute_at = {
         unit.index: residency.recompute_at
         for unit, (_, residency) in zip(units.units, choices, strict=True)
@@ -67,17 +68,13 @@ def build_execution(solved: Solved) -> Execution:
         units,
         planning.mesh,
         planning.fixed.compiler,
-        recomputation_schedule(_depths(units), recompute_at),
+        recomputation_schedule(depths, recompute_at),
         tuple(layouts[a] for a in units.graph.program.arguments),
         _result_shardings(planning, layouts),
         layouts,
         tuple(strategy.reads for strategy, _ in choices),
         solved.kept,
     )
-
-
-def _depths(units: UnitGraph) -> list[int]:
-    return [len(units.graph.program.loops_around(unit.loop)) for unit in units.units]
 
 
 def recomputation_schedule(depths: Sequence[int], recompute_at: dict[int, int]) -> Schedule:

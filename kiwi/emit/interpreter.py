@@ -17,7 +17,7 @@ from kiwi.emit.context import Context
 from kiwi.emit.kernels import on_each_device
 from kiwi.emit.needed_barriers import large_constants
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
-from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK, Carry, Loop
+from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK, Carry
 from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit
 from kiwi.memory.loop_bodies import LoopBody, ScheduledUnit
@@ -187,7 +187,10 @@ class Interpreter:
         )
         self.env.update(zip(buffered, buffers, strict=True))
         self.env.update(zip(listed, lists, strict=True))
-        self._keep_finals(loop, carries, finals)
+        for carry, array in zip(carries, finals, strict=True):
+            if isinstance(carry.next, int):
+                final = _Final(array, self._layouts[carry.current])
+                self.finals[loop.index, carry.next] = final
 
     def _started(self, body: LoopBody) -> dict[int, Any]:
         """The initial carries of a loop; also puts the operands that it slices into `env`."""
@@ -255,12 +258,6 @@ class Interpreter:
             return self._constrain(carry.current, jnp.asarray(carry.next.value, info.dtype), wanted)
         array = self._element_of(carry.next, self._lookup(carry.next))
         return self._reshard(carry.current, array, self._layouts[carry.next], wanted)
-
-    def _keep_finals(self, loop: Loop, carries: Sequence[Carry], finals: Sequence[Any]) -> None:
-        for carry, array in zip(carries, finals, strict=True):
-            if isinstance(carry.next, int):
-                final = _Final(array, self._layouts[carry.current])
-                self.finals[loop.index, carry.next] = final
 
     def _take_final(self, unit: Unit) -> None:
         """Puts a carry after the last iteration into `env` of the body around the loop."""

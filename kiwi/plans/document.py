@@ -32,7 +32,9 @@ def document(plan: PlanRecord) -> Document:
     print_ = fingerprint(plan.execution.units.graph.program)
     names = identities(print_.equations)
     by = plan_converter(plan.mesh.axis_names)
-    mesh = to_plain(plan.mesh, by)
+    mesh, tied = to_plain(plan.mesh, by), plan.execution.tied_steps
+    # Nothing where barriers keep all steps in order, as in files of older versions.
+    tied_steps = {} if tied is None else {"tied_steps": sorted(tied)}
     return {
         "jax": jax.__version__,
         "kiwi": VERSION,
@@ -49,7 +51,7 @@ def document(plan: PlanRecord) -> Document:
             for entry in plan.breakdown.operators
         },
         "schedule": list(plan.execution.schedule.steps),
-        **_tied_steps(plan.execution.tied_steps),
+        **tied_steps,
         "estimate": to_plain(plan.estimate, by),
         "bounds": _bounds(plan),
         "checks": to_plain(plan.compiled, by),
@@ -147,11 +149,6 @@ def _results(plan: PlanRecord, by: cattrs.Converter) -> Document:
             paths, program.results, plan.execution.result_shardings, given, strict=True
         )
     }
-
-
-def _tied_steps(tied_steps: frozenset[int] | None) -> Document:
-    """Nothing where barriers keep all steps in order, as in files of older versions."""
-    return {} if tied_steps is None else {"tied_steps": sorted(tied_steps)}
 
 
 def _operator(plan: PlanRecord, entry: OperatorEntry, by: cattrs.Converter) -> Document:

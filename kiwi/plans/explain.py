@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.options import Settings
 from kiwi.plans.breakdown import OperatorEntry
 from kiwi.plans.document import document
 from kiwi.plans.explain_text import ForcedAlternative, explanation_text
-from kiwi.plans.record import PlanRecord
+from kiwi.plans.record import Origin, PlanRecord
 from kiwi.problem.alternatives import Alternative
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.kept_copies import SHARE_OF_TIME, kept_copies
@@ -58,9 +57,8 @@ def explain(
     entry = plan.breakdown.operators[unit]
     if not forced or plan.origin is None:
         return Explanation(plan, entry, ())
-    planning = plan.origin.planning
-    start = plan.breakdown.solution_of(planning)
-    forcing = _Forcing(plan, plan.origin.settings, planning, start, unit, time_limit_seconds)
+    start = plan.breakdown.solution_of(plan.origin.planning)
+    forcing = _Forcing(plan.origin, start, unit, time_limit_seconds)
     return Explanation(plan, entry, tuple(map(forcing.forced, entry.alternatives[:forced])))
 
 
@@ -91,9 +89,7 @@ def find_operator(plan: PlanRecord, operator: int | str) -> int:
 class _Forcing:
     """A unit of a plan, pinned to alternatives one after the other; `start` is the plan."""
 
-    plan: PlanRecord
-    settings: Settings
-    planning: PlanningProblem
+    origin: Origin
     start: Sequence[int]
     unit: int
     time_limit_seconds: float
@@ -101,24 +97,25 @@ class _Forcing:
     def forced(self, alternative: Alternative) -> ForcedAlternative:
         """What the alternative costs when everything around it may follow."""
         wanted = (alternative.reads, alternative.results, alternative.recompute_at)
-        allowed = self.planning.unit_nodes[self.unit].options_where(
+        planning = self.origin.planning
+        allowed = planning.unit_nodes[self.unit].options_where(
             lambda s, r: (s.reads, s.results, r.recompute_at) == wanted
         )
         result = self._solved(allowed)
-        alone = follow(self.planning, self.start, self.unit, allowed)
+        alone = follow(planning, self.start, self.unit, allowed)
         found = self._with_copies_kept(result, alone)
         change = alternative.change_seconds
         return ForcedAlternative(*wanted, change, *found, result.bound, self._reason(result))
 
     def _solved(self, allowed: Sequence[int]) -> SolveResult:
         """Solves again with a pin, from the plan's own choices with the pin put in."""
-        pinned = pin(self.planning, self.unit, allowed)
+        pinned, settings = pin(self.origin.planning, self.unit, allowed), self.origin.settings
         return solve(
             pinned.problem,
-            solver=self.settings.solver,
+            solver=settings.solver,
             time_limit_seconds=self.time_limit_seconds,
-            seed=self.settings.seed,
-            gap=self.settings.gap,
+            seed=settings.seed,
+            gap=settings.gap,
             warm_start=follow(pinned, self.start, self.unit, allowed),
         )
 
@@ -129,7 +126,7 @@ class _Forcing:
         faster then, of the plan with nothing else changed."""
         if result.solution is None:
             return result.objective, result.peak_bytes
-        planning, found = self.planning, []
+        planning, found = self.origin.planning, []
         for solution in (result.solution, alone):
             seconds = SHARE_OF_TIME * self.time_limit_seconds
             kept = kept_copies(planning, planning, solution, seconds)
@@ -143,7 +140,9 @@ class _Forcing:
         if result.solution is not None:
             return ""
         if result.status is SolveStatus.INFEASIBLE:
-            return f"no plan within {self.plan.memory_budget_bytes} bytes does so (proven)"
+            return (
+                f"no plan within {self.origin.settings.memory_budget_bytes} bytes does so (proven)"
+            )
         least = result.least_peak_bytes
         return "no plan was found" + (f"; the least peak found is {least} bytes" if least else "")
 

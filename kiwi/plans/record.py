@@ -207,14 +207,6 @@ class PlanRecord:
         those planned for.
         """
         leaves, tree = jax.tree.flatten((args, kwargs))
-        self._check_structure(tree)
-        placed = place_leaves(leaves, self.leaf_shardings(mesh or self.mesh.jax_mesh()))
-        placed_args, placed_kwargs = jax.tree.unflatten(tree, placed)
-        if placed_kwargs:
-            return placed_args, placed_kwargs
-        return placed_args[0] if len(placed_args) == 1 else placed_args
-
-    def _check_structure(self, tree: Any) -> None:
         if tree != self.traced.call.tree:
             raise InvalidArgumentError(
                 f"The arguments have the structure {tree}, the plan was made for "
@@ -222,6 +214,11 @@ class PlanRecord:
                 cause="They are not the arguments that were planned, or static ones were given.",
                 suggestion="Pass the same arguments as to plan(), with None for static ones.",
             )
+        placed = place_leaves(leaves, self.leaf_shardings(mesh or self.mesh.jax_mesh()))
+        placed_args, placed_kwargs = jax.tree.unflatten(tree, placed)
+        if placed_kwargs:
+            return placed_args, placed_kwargs
+        return placed_args[0] if len(placed_args) == 1 else placed_args
 
     def leaf_shardings(self, mesh: jax.sharding.Mesh) -> list[jax.sharding.NamedSharding]:
         """The sharding of each flat argument leaf on concrete devices."""

@@ -101,14 +101,8 @@ def record(
     collective_bytes: Sequence[int] = COLLECTIVE_BYTES,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> ProfileTable:
-    """Measures `points`, memory traffic and collectives on the first devices that are attached.
-
-    - `path`, `repetitions`, `on_progress`: see `kiwi.record_profile`.
-    - `collective_bytes`: the ladder of sizes.
-
-    **Raises:** `NotEnoughDevicesError`, `InvalidMeshError`, `InvalidArgumentError`;
-    `ProfileFileError` if `path` holds something else than a recording on these devices.
-    """
+    """Measures `points`, memory traffic and collectives; options and errors are those of
+    `record_profile`. `collective_bytes`: the ladder of sizes."""
     if repetitions < 1:
         raise InvalidArgumentError(
             f"{repetitions} repetitions measure nothing.", suggestion="At least one."
@@ -226,7 +220,10 @@ def _hardware(bench: Bench) -> Hardware:
         bandwidth_efficiency=1.0,
         source=f"measured; else as {base.name}: {base.source}",
         analytic=False,
-        target_config=_described(device, base),
+        # How the device describes itself to XLA:GPU, or else how the nearest known one does.
+        target_config=None
+        if base.platform == "cpu"
+        else attached_target_config(device) or target_config(base),
     )
 
 
@@ -245,10 +242,3 @@ def _nearest(kind: str, platform: str) -> Hardware:
     """The catalogue's entry of the same model; links are of use on any machine."""
     model = next((n for n in CATALOGUE if n.split("-")[0].upper() in kind.upper()), None)
     return CATALOGUE[model or ("cpu" if platform == "cpu" else "a100-sxm")]
-
-
-def _described(device: Any, base: Hardware) -> str | None:
-    """How the device describes itself to XLA:GPU, or else how the nearest known one does."""
-    if base.platform == "cpu":
-        return None
-    return attached_target_config(device) or target_config(base)

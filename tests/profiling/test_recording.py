@@ -118,7 +118,7 @@ def test_gpt_is_planned_for_eight_gpus_without_recording_code(tmp_path):
     table.save(tmp_path / "gpus.json")
     code = (
         "import sys\n"
-        "names = 'recording', 'measure', 'operator_points', 'collective_points', 'survey'\n"
+        "names = 'recording', 'measure', 'operator_points', 'collective_points', 'cluster_probe'\n"
         "for name in names:\n"
         "    sys.modules['kiwi.profiling.' + name] = None\n"
         "import kiwi\n"
