@@ -18,15 +18,18 @@ from kiwi.hlo.units import Unit, UnitGraph
 
 @without_collection()
 def build_units(graph: HloGraph, donated_arguments: frozenset[int] = frozenset()) -> UnitGraph:
-    """Groups equations into units and puts these in execution order.
+    """Groups equations into units, in program order, except that updates run as soon as they can;
+    each loop's units together. `donated_arguments` as of `UnitGraph`.
 
-    **Arguments:**
-
-    - `donated_arguments`: value indices of arguments whose buffers results may take over.
+    XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all of them
+    at the end. A unit that may write over the result just computed precedes all updates: only the
+    next unit can (`kiwi.memory.live_ranges`, rule 4). Fetches from host memory stand just before
+    their first reader, and so do units that `kiwi.hlo.delayed_units` can move there.
     """
     roots = [index for index, is_root in enumerate(materialised(graph)) if is_root]
     found = regroup(graph, roots, donated_arguments)
-    return replace(found, units=_numbered(_execution_order(found)))
+    ordered = _numbered(found.units[draft] for draft in _Ordering(found).of(None))
+    return replace(found, units=_numbered(delay_to_first_reader(replace(found, units=ordered))))
 
 
 def regroup(
@@ -73,18 +76,6 @@ def _unit(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
         may_recompute,
         own.loop,
     )
-
-
-def _execution_order(drafts: UnitGraph) -> list[Unit]:
-    """Program order, except that updates run as soon as they can; each loop's units together.
-
-    XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all of them
-    at the end. A unit that may write over the result just computed precedes all updates: only the
-    next unit can (`kiwi.memory.live_ranges`, rule 4). Fetches from host memory stand just before
-    their first reader, and so do units that `kiwi.hlo.delayed_units` can move there.
-    """
-    ordered = _numbered(drafts.units[d] for d in _Ordering(drafts).of(None))
-    return delay_to_first_reader(replace(drafts, units=ordered))
 
 
 class _Ordering:

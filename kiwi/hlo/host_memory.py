@@ -8,6 +8,7 @@ an argument twice instead of keeping the copy. The emitted program moves the arr
 The argument of a fetch and the result of a store take no device memory.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from jax import lax
@@ -21,24 +22,18 @@ HOST_MEMORY = "pinned_host"
 """JAX's memory kind for host memory that devices can read."""
 
 
-def fetch(x: Any) -> Any:
-    """The copy in device memory of an argument in host memory."""
-    return _PRIMITIVES[FETCH].bind(x)
-
-
-def store(x: Any) -> Any:
-    """The copy in host memory of a result."""
-    return _PRIMITIVES[STORE].bind(x)
-
-
-def _primitive(name: str) -> Any:
+def _identity(name: str) -> Callable[[Any], Any]:
     primitive = jex.Primitive(name)
     primitive.def_impl(lambda x: x)
     primitive.def_abstract_eval(lambda x: x)
     # An operator with a sharding rule that XLA does not fuse.
     barrier = mlir.lower_fun(lax.optimization_barrier, multiple_results=False)
     mlir.register_lowering(primitive, barrier)
-    return primitive
+    return primitive.bind
 
 
-_PRIMITIVES = {name: _primitive(name) for name in (FETCH, STORE)}
+fetch = _identity(FETCH)
+"""The copy in device memory of an argument in host memory."""
+
+store = _identity(STORE)
+"""The copy in host memory of a result."""

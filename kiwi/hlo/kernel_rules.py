@@ -165,9 +165,9 @@ class _Differentiable(Kernel):
 
         The factor of a dimension is the one that it shrinks with.
         """
-        traced = self._traced(args)
-        smaller = {f: self._traced(self._shrunk(args, f)) for f in self._shrinkable(args)}
-        sizes = self._sizes(args)
+        traced, sizes = self._traced(args), self._sizes(args)
+        shrinkable = (f for f in sorted(self.sharded) if sizes[f] > 1)
+        smaller = {f: self._traced(self._shrunk(args, f)) for f in shrinkable}
         for k, (shape, is_constant) in enumerate(traced):
             dims = []
             for d, size in enumerate(shape):
@@ -189,9 +189,6 @@ class _Differentiable(Kernel):
 
     def _sizes(self, args: Sequence[Any]) -> dict[str, int]:
         return factor_sizes(self.name, zip(self.operands, (a.shape for a in args), strict=True))
-
-    def _shrinkable(self, args: Sequence[Any]) -> list[str]:
-        return [f for f in sorted(self.sharded) if self._sizes(args)[f] > 1]
 
     def _shrunk(self, args: Sequence[Any], factor: str) -> list[jax.ShapeDtypeStruct]:
         """The operands with a factor divided by its least divisor."""

@@ -77,11 +77,6 @@ def shardable(operands: Sequence[Factors], results: Sequence[Factors]) -> frozen
     return read.intersection(*common) - minor
 
 
-def is_kernel(eqn: Any) -> bool:
-    """Whether a traced equation is a kernel with a rule."""
-    return eqn.primitive.name == KERNEL
-
-
 def is_unlowered(eqn: Any) -> bool:
     """Whether planning does not lower a traced equation, or one of a region that it runs."""
     name = eqn.primitive.name

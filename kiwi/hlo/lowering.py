@@ -6,7 +6,8 @@ first equation whose outputs need it.
 """
 
 from collections.abc import Hashable
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import jax
 
@@ -32,7 +33,7 @@ def lower(program: Program) -> HloGraph:
     ssa_of_value = dict(zip(range(len(program.values)), returned, strict=True))
     owners = _owners(program, reader, ssa_of_value)
     operators = tuple(
-        StableHloOp(k, *reader.records[i], owners[i], _flops(reader, reader.records[i]))
+        replace(reader.records[i], index=k, equation=owners[i])
         for k, i in enumerate(sorted(owners))
     )
     return HloGraph(
@@ -61,22 +62,13 @@ def _lower_all_values(program: Program) -> Any:
     return jax.jit(every_value, keep_unused=True).lower(*shapes).compiler_ir("stablehlo")
 
 
-class _Record(NamedTuple):
-    """An operator as read, before it is known which equation it belongs to."""
-
-    opcode: str
-    operands: tuple[int, ...]
-    results: tuple[int, ...]
-    rule: ShardingRule
-
-
 class _Reader:
     """Walks a module from `main`, calls inlined, and numbers its SSA values."""
 
     def __init__(self, module: Any) -> None:
         self._functions = jax_internals.functions(module)
         self.tensors: list[Tensor] = []
-        self.records: list[_Record] = []
+        self.records: list[StableHloOp] = []  # of equations that are not known yet
         self.producer: dict[int, int] = {}
         self.returned: list[int] = []
         self._rules: dict[Hashable, ShardingRule] = {}  # layers repeat theirs
@@ -115,7 +107,10 @@ class _Reader:
             self.producer[r] = len(self.records)
         short = opcode.removeprefix("stablehlo.")
         rule = self._rule(op, operands, results)
-        self.records.append(_Record(short, tuple(operands), tuple(results), rule))
+        shapes = ([self.tensors[i].shape for i in side] for side in (operands, results))
+        flops = operator_flops(short, rule, *shapes)
+        sides = tuple(operands), tuple(results)
+        self.records.append(StableHloOp(len(self.records), short, *sides, rule, -1, flops))
 
     def _rule(self, op: Any, operands: list[int], results: list[int]) -> ShardingRule:
         key = jax_internals.sharding_rule_key(op)
@@ -150,9 +145,3 @@ def _owners(program: Program, reader: _Reader, ssa_of_value: dict[int, int]) -> 
                 owners[record] = equation.index
                 pending.extend(reader.records[record].operands)
     return owners
-
-
-def _flops(reader: _Reader, record: _Record) -> float:
-    operand_shapes = [reader.tensors[i].shape for i in record.operands]
-    result_shapes = [reader.tensors[i].shape for i in record.results]
-    return operator_flops(record.opcode, record.rule, operand_shapes, result_shapes)

@@ -23,7 +23,7 @@ from jax.extend import core as jex
 from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.hints import PlacedHint
 from kiwi.hlo.host_memory import FETCH, STORE, TRANSFERS
-from kiwi.hlo.kernels import is_kernel, is_unlowered
+from kiwi.hlo.kernels import KERNEL, is_unlowered
 from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop
 from kiwi.hlo.regions import inner_jaxprs
 
@@ -101,7 +101,7 @@ class Equation:
     @property
     def is_kernel(self) -> bool:
         """Whether it has a sharding rule of its own (`kiwi.hlo.kernels`)."""
-        return is_kernel(self.jaxpr_eqn)
+        return self.name == KERNEL
 
     @functools.cached_property
     def is_unlowered(self) -> bool:

@@ -167,7 +167,8 @@ class _Builder:
     ) -> list[int | Literal]:
         called = eqn.params[INLINED_CALLS[eqn.primitive.name]]
         closed = called if isinstance(called, jex.ClosedJaxpr) else jex.ClosedJaxpr(called, ())
-        if self._keep_checkpoints and _is_recomputation(eqn):
+        is_checkpoint = eqn.primitive.name in _CHECKPOINT_CALLS
+        if self._keep_checkpoints and is_checkpoint and eqn.params.get("differentiated"):
             inputs = tuple(self._barrier(i, eqn, scope, loop) for i in inputs)
         return self._inline_closed(closed, inputs, scope, loop)
 
@@ -339,10 +340,6 @@ def _unchanged_carries(operands: ScanOperands) -> frozenset[Any]:
     carried = jaxpr.invars[first : first + operands.carries]
     pairs = zip(carried, jaxpr.outvars, strict=False)
     return frozenset(v for v, following in pairs if v is following)
-
-
-def _is_recomputation(eqn: Any) -> bool:
-    return eqn.primitive.name in _CHECKPOINT_CALLS and bool(eqn.params.get("differentiated"))
 
 
 def _identity(eqn: Any, inputs: tuple[int | Literal, ...]) -> Any:

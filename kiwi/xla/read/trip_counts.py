@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 _HEADER = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{$")
 _CALLED = re.compile(
-    r"\b(?:calls|to_apply|condition|true_computation|false_computation)=%([\w.\-]+)"
+    r"\b(?P<role>body|calls|to_apply|condition|true_computation|false_computation)=%([\w.\-]+)"
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{(?P<names>[^}]*)\}")
-_BODY = re.compile(r"\bbody=%(?P<name>[\w.\-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(?P<count>\d+)"\}')
 
 
@@ -54,12 +53,9 @@ def _runs(computations: list[tuple[str | None, list[str]]]) -> dict[str | None, 
 
 def _called(line: str) -> Iterator[tuple[str, int]]:
     """The computations that an instruction runs, and how often each."""
-    body = _BODY.search(line)
-    if body is not None:
-        trips = _TRIPS.search(line)
-        yield body["name"], int(trips["count"]) if trips is not None else 1
-    for name in _CALLED.findall(line):
-        yield name, 1
+    trips = _TRIPS.search(line)
+    for role, name in _CALLED.findall(line):
+        yield name, int(trips["count"]) if trips is not None and role == "body" else 1
     branches = _BRANCHES.search(line)
     if branches is not None:
         for name in branches["names"].split(","):
