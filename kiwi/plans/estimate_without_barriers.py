@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.emit.execution import Execution
-from kiwi.hlo.fusion import is_map
+from kiwi.hlo.fusion import is_map, opcodes
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.units import Unit
 from kiwi.memory.heap import allocated_bytes
@@ -67,27 +67,66 @@ def unfused_buffers(buffers: tuple[Buffer, ...], execution: Execution) -> tuple[
         unit = execution.units.units[buffer.index]
         return _may_fuse(execution, unit) and all(is_live(v, buffer) for v in unit.reads)
 
-    return tuple(buffer for buffer in buffers if not is_fused(buffer))
+    left = tuple(buffer for buffer in buffers if not is_fused(buffer))
+    return tuple(_with_epilogues(left, execution))
+
+
+def _with_epilogues(buffers: Sequence[Buffer], execution: Execution) -> Iterator[Buffer]:
+    """The buffers without those of matmuls that the only map which reads them is computed with, at
+    the time of the matmul."""
+    epilogues = {u.index: _epilogue(execution, u) for u in execution.units.units}
+    matmul = {reader: unit for unit, reader in epilogues.items() if reader is not None}
+    started = {b.index: b.start for b in buffers if b.kind == "result"}
+    for buffer in buffers:
+        if buffer.kind != "result":
+            yield buffer
+        elif epilogues[buffer.index] is None:
+            start = started.get(matmul.get(buffer.index, -1), buffer.start)
+            yield replace(buffer, start=min(start, buffer.start))
+
+
+def _epilogue(execution: Execution, unit: Unit) -> int | None:
+    """The only reader of a matmul, if that is a map of the same shape."""
+    units = execution.units
+    if not execution.compiler.rules.fuses_matmuls_into_maps or len(unit.outputs) != 1:
+        return None
+    if not is_of_library(units.graph, unit) or unit.index in execution.recomputed:
+        return None
+    readers = [use.reader for use in units.uses[unit.index]]
+    if len(readers) != 1 or readers[0] is None:
+        return None
+    reader = units.units[readers[0]]
+    if not _is_single_map(execution, reader) or not units.only_maps(reader, unit.outputs[0]):
+        return None
+    values = units.graph.program.values
+    same = values[reader.outputs[0]].shape == values[unit.outputs[0]].shape
+    return reader.index if same else None
 
 
 def _may_fuse(execution: Execution, unit: Unit) -> bool:
     """Whether a unit is a map that runs once, and which all readers can compute again."""
     units, graph = execution.units, execution.units.graph
-    if unit.index in execution.recomputed or units.border(unit) is not None:
-        return False
-    if not all(is_map(graph, index) for index in unit.equations) or len(unit.outputs) != 1:
+    if not _is_single_map(execution, unit):
         return False
     value = unit.outputs[0]
     readers = [units.units[u.reader] for u in units.uses[unit.index] if u.reader is not None]
     if value in graph.program.result_values or len(readers) < len(units.uses[unit.index]):
         return False
-    fuses = execution.compiler.rules.fuses_maps_into_matmuls
-    return (fuses or not any(is_of_library(graph, reader) for reader in readers)) and all(
+    unfusing = execution.compiler.rules.computes_apart_from_maps
+    return not any(opcodes(graph, reader.root) & unfusing for reader in readers) and all(
         wanted == execution.layouts[value]
         for reader in readers
         for (read, _), wanted in zip(reader.rule.reads, execution.reads[reader.index], strict=True)
         if read == value
     )
+
+
+def _is_single_map(execution: Execution, unit: Unit) -> bool:
+    """Whether a unit computes one map, and once."""
+    units, graph = execution.units, execution.units.graph
+    if unit.index in execution.recomputed or units.border(unit) is not None:
+        return False
+    return len(unit.outputs) == 1 and all(is_map(graph, index) for index in unit.equations)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_sha
 from kiwi.problem.copies import (
     NEGLIGIBLE,
     CopyNode,
+    GatheredResult,
     Reading,
     copy_node,
     never,
@@ -317,7 +318,8 @@ class _Builder:
         self._rules, self._table = offered.rules, offered.resharding_table
         self._local_bytes, self._operand = offered.local_bytes, offered.operand
         self._overwritten = overwritten_pairs(offered.units, self._rules.overwritable)
-        self.copies = tuple(self._with_kept(self._find_copies(least_copy_bytes)))
+        copies = self._with_kept(self._find_copies(least_copy_bytes))
+        self.copies = (*copies, *self._gathered_results(least_copy_bytes))
 
     def nodes(self) -> tuple[Node, ...]:
         return (
@@ -343,6 +345,26 @@ class _Builder:
                 copy = copy_node(*where, layouts, wanted, residencies, transposed)
                 if copy is not None:
                     yield replace(copy, is_negligible=is_negligible)
+
+    def _gathered_results(self, least: float) -> Iterator[GatheredResult]:
+        """One node per result of at least so many bytes that collectives may bring into the layout
+        of the donated argument that it takes over."""
+        results = self._units.graph.program.results
+        carried = {results[p]: argument for p, argument in self._fixed.carried.items()}
+        for value, argument in self._units.aliased_results.items():
+            is_small = self._values[value].size_bytes < least
+            if (
+                not self._rules.copies_gathered_results
+                or carried.get(value) != argument
+                or is_small
+            ):
+                continue
+            kept, yielded = self._producer(argument), self._producer(value)
+            unit = self._units.producer[value]
+            found = copy_node(unit, -1, value, yielded.layouts, kept.layouts, kept.residencies)
+            if found is not None:
+                is_reordered = self._rules.is_transposed(self._units, value)
+                yield GatheredResult(**vars(found), argument=argument, is_reordered=is_reordered)
 
     def _with_kept(self, copies: Iterator[CopyNode]) -> Iterator[CopyNode]:
         """Adds the options to keep what an earlier reader gathered, where that is asked for."""
@@ -461,7 +483,10 @@ class _Builder:
             stored = self._producer(copy.value)
             operand = self._operand(self._units.units[copy.unit], copy.value)
             yield self._matrices.edge_into_copy(stored, index, copy, operand)
-            wanted = self._reader(self._unit_nodes[copy.unit], copy.read)
+            if isinstance(copy, GatheredResult):
+                wanted = self._producer(copy.argument)
+            else:
+                wanted = self._reader(self._unit_nodes[copy.unit], copy.read)
             yield self._matrices.edge_from_copy(index, copy, wanted)
 
     def _carried_edges(self) -> Iterator[Edge]:

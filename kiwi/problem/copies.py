@@ -18,7 +18,7 @@ Resharding is priced on the edge between producer and reader; the edge between p
 gives it back for *kept*.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -28,6 +28,7 @@ from kiwi.memory.live_ranges import LiveRanges
 from kiwi.memory.residency import Residency
 from kiwi.memory.timeline import Buffer
 from kiwi.mesh import TensorSharding
+from kiwi.problem.strategies import ShardingStrategy
 from kiwi.xla.rules.base import Transposes
 
 LocalBytes = Callable[[int, TensorSharding], int]
@@ -117,6 +118,12 @@ class CopyNode:
         """The unit that makes the copy which *kept* holds on to."""
         return self.unit if self.earlier is None else copies[self.earlier]._maker(copies)
 
+    def wanted(
+        self, strategy: ShardingStrategy, layouts: Mapping[int, TensorSharding]
+    ) -> TensorSharding:
+        """The layout of the copy under the unit's strategy; `layouts` of all that is stored."""
+        return strategy.reads[self.read]
+
     def allowed_after(self, layouts: Sequence[TensorSharding]) -> np.ndarray:
         """Boolean [layouts, options]: which options agree with the stored layout."""
         index, targets = self._target_numbers()
@@ -167,6 +174,45 @@ class CopyNode:
         index: dict[TensorSharding, int] = {}
         numbers = [index.setdefault(o.target, len(index)) for o in self.options]
         return index, np.array(numbers)
+
+
+@dataclass(frozen=True, eq=False)
+class GatheredResult(CopyNode):
+    """The node of a result that takes over the donated argument `argument`, where collectives bring
+    it into that one's layout and the compiler does not let them write there
+    (`Rules.copies_gathered_results`).
+
+    What they yield is held until the step ends, and readers of the argument read a copy of it,
+    which is made as the step starts. A result that `is_reordered` is copied into its place at once.
+    """
+
+    argument: int = -1
+    is_reordered: bool = False
+
+    def wanted(
+        self, strategy: ShardingStrategy, layouts: Mapping[int, TensorSharding]
+    ) -> TensorSharding:
+        """The argument's."""
+        return layouts[self.argument]
+
+    def buffers(
+        self,
+        option: CopyOption,
+        local_bytes: LocalBytes,
+        ranges: LiveRanges,
+        copies: Sequence[CopyNode],
+        again: Sequence[int],
+    ) -> tuple[Buffer, ...]:
+        """Memory of one option."""
+        if not option.is_copy:
+            return ()
+        size, made = local_bytes(self.value, option.target), ranges.first_run[self.unit]
+        if self.is_reordered:
+            return (Buffer(made, made + 1, size, "copy", self.unit),)
+        readers = ranges.units.readers.get(self.argument, ())
+        lasts = (ranges.until(None, ranges.first_run[reader]) for reader in readers)
+        spans = (0, max(lasts, default=0) + 1), (made, ranges.horizon)
+        return tuple(Buffer(*span, size, "copy", self.unit) for span in spans)
 
 
 def copy_node(

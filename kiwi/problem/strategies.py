@@ -258,7 +258,7 @@ class _Enumeration:
             found.compute.seconds,
             self._collectives(found, dims) if found.partial else (),
             result_bytes,
-            workspace_bytes + found_bytes(self._units, self._unit, result_bytes),
+            workspace_bytes + self._found_bytes(result_bytes),
             bool(scatter) and not scatters,
             found.compute.provenance,
             max(found.copied, self._sums(found, dims.values() if scatters else ()), key=sum),
@@ -275,6 +275,11 @@ class _Enumeration:
         reduced = reduction_collectives(self._mesh, *summed, self._rules.has_reduce_scatter)
         trips = self._units.trips(self._unit)
         return tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
+
+    def _found_bytes(self, result_bytes: int) -> int:
+        if not self._rules.expands_max_pooling:
+            return 0
+        return found_bytes(self._units, self._unit, result_bytes)
 
     def _sums(self, found: _Computation, scattered: Collection[int]) -> tuple[int, ...]:
         """The buffer that the compiler takes for sums beside summands and result, if it does.

@@ -72,7 +72,7 @@ def copies_that_follow(planning: PlanningProblem, choices: Sequence[int]) -> tup
     found = []
     for copy in planning.copies:
         strategy, residency = chosen[copy.unit]
-        wanted = strategy.reads[copy.read]
+        wanted = copy.wanted(strategy, layouts)
         found.append(copy.option_between(layouts[copy.value], wanted, residency))
     return (*choices, *found)
 

@@ -10,6 +10,7 @@ from itertools import compress
 from types import MappingProxyType
 from typing import ClassVar
 
+from kiwi.hlo.fusion import LIBRARY_OPCODES
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import overwritable
 from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation
@@ -43,14 +44,21 @@ class Rules:
       the dtype's own size.
     - `places_in_time_order`: how its heap places buffers, see `kiwi.memory.heap`.
     - `fuses_maps_into_readers`: whether it computes a map with several readers in each of them;
-      `fuses_maps_into_matmuls`: whether matmuls are such readers.
+      `computes_apart_from_maps`: the opcodes of readers that are not among these.
+    - `fuses_matmuls_into_maps`: whether it computes a matmul in the only map that reads it.
+    - `copies_gathered_results`: whether a collective may not write a result where the donated
+      argument is that it takes over, see `kiwi.problem.copies.GatheredResult`.
+    - `expands_max_pooling`: whether its gradient takes what `kiwi.xla.rules.max_pooling` says.
     """
 
     has_reduce_scatter: ClassVar[bool] = True
     moved_itemsizes: ClassVar[Mapping[str, int]] = MappingProxyType({})
     places_in_time_order: ClassVar[bool] = False
     fuses_maps_into_readers: ClassVar[bool] = True
-    fuses_maps_into_matmuls: ClassVar[bool] = False
+    computes_apart_from_maps: ClassVar[frozenset[str]] = LIBRARY_OPCODES
+    fuses_matmuls_into_maps: ClassVar[bool] = False
+    copies_gathered_results: ClassVar[bool] = False
+    expands_max_pooling: ClassVar[bool] = True
 
     def local_bytes(
         self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]
@@ -91,6 +99,10 @@ class Rules:
     ) -> Mapping[int, Transposes]:
         """By number of the read, when its gathered copy is transposed to another buffer."""
         return {}
+
+    def is_transposed(self, units: UnitGraph, value: int) -> bool:
+        """Whether a result lies in another order in memory than the argument that it replaces."""
+        return False
 
     def overwritable(self, graph: HloGraph, unit: Unit) -> tuple[int, ...]:
         """The values that a unit may write its result, or an operand of its root, over."""

@@ -2,13 +2,16 @@
 
 1. *Tiles.* The two minor dimensions of a buffer are cut into tiles of 8 x 128 elements, those of a
    vector into 128 to 1,024, and the last tile of each is filled up. Layout assignment makes those
-   dimensions minor which waste least.
+   dimensions minor which waste least; of images, batch and features (`kiwi.xla.tpu.images`).
 2. *Narrow operands.* Matmuls and convolutions of float32 in default precision multiply bfloat16.
    What nothing else reads is stored so (`xla_jf_bf16_propagation`), also in the loop that stacks
    it; a reduction that is fused with what yields the value does not read it. Arguments stay as they
    are.
+3. *Images.* An argument that convolutions read as an image is copied to bfloat16, with tiles of
+   batch and features, as the step starts; the copy counts as the argument's.
 
-Observed with jax 0.10.2 and libtpu 0.0.42 for v5e; `tests/xla/tpu/test_buffers.py` holds both.
+Observed with jax 0.10.2 and libtpu 0.0.42 for v5e; `tests/xla/tpu/test_buffers.py` holds the
+first two, `tests/xla/tpu/test_images.py` the third.
 """
 
 import functools
@@ -22,6 +25,7 @@ from kiwi.hlo.program import Equation
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import TensorSharding
 from kiwi.xla.rules.matrix_operands import CONVOLUTION, MATMUL
+from kiwi.xla.tpu.images import minor_dimensions
 
 _LANES, _SUBLANES, _LONGEST_TILE = 128, 8, 1024
 _PASSES = frozenset({"transpose", "reshape", "bitcast"})
@@ -29,15 +33,23 @@ _REDUCE = "reduce"
 _PRECISE = frozenset({"HIGH", "HIGHEST"})
 
 
-def tiled_elements(shape: Sequence[int]) -> int:
-    """Elements of a buffer with its tiles filled up."""
-    longer = [size for size in shape if size > 1]
+def tiled_elements(shape: Sequence[int], minor: tuple[int, int] | None = None) -> int:
+    """Elements of a buffer with its tiles filled up; `minor` are the two dimensions cut into
+    tiles, which are chosen where there are none."""
+    if minor is not None:
+        major = prod(size for d, size in enumerate(shape) if d not in minor)
+        sizes = [max(2, shape[d]) for d in minor]
+        return major * min(map(elements_in_order, (sizes, sizes[::-1])))
+    return min(map(elements_in_order, set(permutations(size for size in shape if size > 1))))
+
+
+def elements_in_order(sizes: Sequence[int]) -> int:
+    """The same where the last two dimensions of more than one element are the minor ones."""
+    longer = [size for size in sizes if size > 1]
     if len(longer) < 2:
         return _in_vector(prod(longer))
-    return min(
-        _in_tiles(lanes, sublanes) * (prod(longer) // (lanes * sublanes))
-        for lanes, sublanes in set(permutations(longer, 2))
-    )
+    sublanes, lanes = longer[-2:]
+    return _in_tiles(lanes, sublanes) * (prod(longer) // (lanes * sublanes))
 
 
 def _in_tiles(lanes: int, sublanes: int) -> int:
@@ -63,6 +75,7 @@ class Buffers:
 
     def __init__(self, units: UnitGraph) -> None:
         self._units, self._values = units, units.graph.program.values
+        self.images = minor_dimensions(units.graph)
         self._narrow: dict[int, bool] = {}
         self._known: dict[tuple[int, tuple[int, ...]], int] = {}
 
@@ -74,8 +87,13 @@ class Buffers:
         if key not in self._known:
             shape = [size // n for size, n in zip(found.shape, cuts, strict=True)]
             itemsize = 2 if self.is_narrow(value) else found.itemsize
-            elements = tiled_elements(shape) if shape else _LANES
-            self._known[key] = elements * itemsize
+            minor = self.images.get(value)
+            if found.producer is None and minor is not None:
+                copied = tiled_elements(shape, minor) * min(2, itemsize)
+                self._known[key] = tiled_elements(shape) * itemsize + copied
+            else:
+                elements = tiled_elements(shape, minor) if shape else _LANES
+                self._known[key] = elements * itemsize
         return self._known[key]
 
     def is_narrow(self, value: int) -> bool:

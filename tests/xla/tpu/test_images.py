@@ -1,0 +1,35 @@
+"""The order of images' dimensions: figures, and a compiled program."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from kiwi.xla.tpu.buffers import tiled_elements
+from kiwi.xla.tpu.images import minor_dimensions
+from tests.xla.tpu.test_buffers import array, needs_compiler, planned
+
+
+def convolved(kernels: list[jax.Array], x: jax.Array) -> jax.Array:
+    for kernel in kernels:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        x = jnp.sin(lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers))
+    return jnp.mean(x)
+
+
+def test_batch_and_features_are_cut_into_tiles():
+    assert tiled_elements((4, 128, 128, 64)) == 4 * 128 * 128 * 64
+    assert tiled_elements((4, 128, 128, 64), (0, 3)) == 4 * 128 * 128 * 128
+    assert tiled_elements((256, 8, 8, 3), (0, 3)) == 256 * 8 * 8 * 4
+
+
+@needs_compiler
+def test_images_between_convolutions_fill_tiles_of_batch_and_features():
+    kernels = [array(3, 3, 64, 64) for _ in range(4)]
+    found = planned(jax.grad(convolved), kernels, array(4, 128, 128, 64))
+    assert found.compiled is not None
+    units = found.execution.units
+    minor = minor_dimensions(units.graph)
+    images = [v for v in units.producer if units.graph.program.values[v].shape[:1] == (4,)]
+    assert images and all(set(minor[value]) == {0, 3} for value in images)
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.08)

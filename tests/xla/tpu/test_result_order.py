@@ -1,0 +1,59 @@
+"""In which order XLA:TPU computes results, and what it copies of donated arguments for it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec
+
+import kiwi
+from kiwi.xla.tpu.result_order import is_transposed
+from tests.xla.tpu.test_buffers import array, needs_compiler, planned
+
+
+def step_of(equation: str) -> Any:
+    """A step with momentum for a product with one parameter."""
+
+    def step(state: tuple[jax.Array, jax.Array], x: jax.Array) -> Any:
+        loss = lambda w: jnp.mean(jnp.sin(jnp.einsum(equation, x, w)))  # noqa: E731
+        gradient = jax.grad(loss)(state[0])
+        moment = 0.9 * state[1] + gradient
+        return state[0] - 0.1 * moment, moment
+
+    return step
+
+
+def plan_of(equation: str, shape: tuple[int, ...]) -> kiwi.Plan:
+    """Data parallel, with the moment sharded: the new parameter is gathered."""
+    return planned(
+        step_of(equation),
+        (array(*shape), array(*shape)),
+        array(16384, shape[0]),
+        mesh_shape=(8,),
+        axis_names=("x",),
+        donate_argnums=0,
+        in_shardings=((PartitionSpec(), PartitionSpec("x")), PartitionSpec("x")),
+    )
+
+
+CASES = [("bd,dk->bk", (1024, 2048), True), ("bd,dhk->bhk", (1024, 16, 64), False)]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("equation", "shape", "transposed"), CASES)
+def test_a_gathered_parameter_is_copied_where_its_order_is_kept(
+    equation: str, shape: tuple[int, ...], transposed: bool
+):
+    found = plan_of(equation, shape)
+    units = found.execution.units
+    (value, _) = units.graph.program.results
+    assert isinstance(value, int) and is_transposed(units, value) == transposed
+    argument = units.aliased_results[value]
+    assert found.execution.layouts[value] != found.execution.layouts[argument]  # It is gathered.
+    assert found.compiled is not None and found.compiled.memory is not None
+    size = units.graph.program.values[value].size_bytes
+    early = [b for b in found.estimate.buffers if b.kind == "copy" and b.start == 0]
+    assert [b.bytes for b in early] == ([] if transposed else [size])
+    copies = [b for b in found.compiled.memory.at_peak if b.opcode == "copy" and b.bytes == size]
+    assert bool(copies) != transposed

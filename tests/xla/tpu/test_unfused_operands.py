@@ -1,0 +1,52 @@
+"""What XLA:TPU computes to buffers of their own: figures, and compiled programs."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from kiwi.xla.tpu.unfused_operands import UnfusedOperands
+from tests.xla.tpu.test_buffers import array, needs_compiler, planned
+
+MIB = 2**20
+
+
+def interleaved(x: jax.Array) -> jax.Array:
+    """Twice as many rows, every second of them of the tangents."""
+    even = lax.pad(jnp.sin(x), 0.0, ((0, 1, 1), (0, 0, 0)))
+    return jnp.sum(even + lax.pad(jnp.tan(x), 0.0, ((1, 0, 1), (0, 0, 0))), 0)
+
+
+def pooled(x: jax.Array) -> jax.Array:
+    """The gradient of max pooling of a map."""
+    pool = lambda x: lax.reduce_window(  # noqa: E731
+        jnp.maximum(x, 0.5), -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
+    )
+    return jax.grad(lambda x: jnp.sum(pool(x) ** 2))(x)
+
+
+CASES: list[tuple[Any, tuple[int, ...], str, list[int]]] = [
+    (interleaved, (8192, 512), "pad", [32 * MIB, 32 * MIB]),
+    (pooled, (16, 64, 64, 128), "maximum", [32 * MIB, 8 * MIB]),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("function", "shape", "name", "sizes"), CASES)
+def test_pads_and_operands_of_windows_have_buffers(
+    function: Any, shape: tuple[int, ...], name: str, sizes: list[int]
+):
+    found = planned(function, array(*shape))
+    units = found.execution.units
+    largest = max(
+        (UnfusedOperands.of(units, unit).buffers({}, (), 0) for unit in units.units), key=sum
+    )
+    assert sorted(largest, reverse=True) == sizes
+    assert found.compiled is not None and found.compiled.memory is not None
+    held = [b.bytes for b in found.compiled.memory.at_peak if name in b.instruction]
+    assert set(held) & set(sizes)
+    assert sum(
+        b.bytes for b in found.compiled.memory.at_peak
+    ) >= found.compiled.argument_bytes + sum(sizes)
