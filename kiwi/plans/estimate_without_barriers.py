@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.emit.execution import Execution
-from kiwi.hlo.fusion import is_map, opcodes
+from kiwi.hlo.fusion import is_map
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.units import Unit
 from kiwi.memory.heap import allocated_bytes
@@ -113,7 +113,7 @@ def _may_fuse(execution: Execution, unit: Unit) -> bool:
     if value in graph.program.result_values or len(readers) < len(units.uses[unit.index]):
         return False
     unfusing = execution.compiler.rules.computes_apart_from_maps
-    return not any(opcodes(graph, reader.root) & unfusing for reader in readers) and all(
+    return not any(graph.opcodes[reader.root] & unfusing for reader in readers) and all(
         wanted == execution.layouts[value]
         for reader in readers
         for (read, _), wanted in zip(reader.rule.reads, execution.reads[reader.index], strict=True)

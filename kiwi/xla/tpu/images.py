@@ -9,7 +9,7 @@ Observed with jax 0.10.2 and libtpu 0.0.42 for v5e (a convnet and a U-Net of `be
 
 from collections.abc import Iterator, Mapping
 
-from kiwi.hlo.fusion import is_map, opcodes
+from kiwi.hlo.fusion import is_map
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.program import Equation
 from kiwi.xla.rules.matrix_operands import CONVOLUTION
@@ -29,7 +29,7 @@ def minor_dimensions(graph: HloGraph) -> Mapping[int, tuple[int, int]]:
         producer, rank = program.values[value].producer, len(program.values[value].shape)
         around = [*program.readers[value], *(() if producer is None else (producer,))]
         for index in around:
-            if not (is_map(graph, index) or opcodes(graph, index) & _POOLS):
+            if not (is_map(graph, index) or graph.opcodes[index] & _POOLS):
                 continue
             equation = program.equations[index]
             for other in (*equation.reads, *equation.outputs):
@@ -42,7 +42,7 @@ def minor_dimensions(graph: HloGraph) -> Mapping[int, tuple[int, int]]:
 def _is_alike(graph: HloGraph, index: int, value: int, other: int, rank: int) -> bool:
     """Whether an equation keeps the order of dimensions from one value to another."""
     shape, wanted = graph.program.values[other].shape, graph.program.values[value].shape
-    return shape == wanted or (bool(opcodes(graph, index) & _POOLS) and len(shape) == rank)
+    return shape == wanted or (bool(graph.opcodes[index] & _POOLS) and len(shape) == rank)
 
 
 def _of_convolution(equation: Equation) -> Iterator[tuple[int, tuple[int, int]]]:

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import TensorSharding
 from kiwi.solver.problem import Interval
 from kiwi.xla.rules.base import CopiedOperands, Intervals, Rules

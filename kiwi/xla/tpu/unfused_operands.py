@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kiwi.hlo.fusion import is_map, opcodes
+from kiwi.hlo.fusion import is_map
 from kiwi.hlo.rule import Dims
-from kiwi.hlo.unit import Unit
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.xla.rules.base import CopiedOperands
 from kiwi.xla.tpu.buffers import buffers_of, tiled_elements
 
@@ -71,7 +70,7 @@ def _unfused(units: UnitGraph, unit: Unit) -> Iterator[int]:
             padding = equation.jaxpr_eqn.params["padding_config"]
             if any(interior for _, _, interior in padding):
                 yield from equation.outputs
-        elif opcodes(graph, index) & _WINDOWED:
+        elif graph.opcodes[index] & _WINDOWED:
             for value in equation.reads:
                 producer = graph.program.values[value].producer
                 if producer in unit.equations and is_map(graph, producer):

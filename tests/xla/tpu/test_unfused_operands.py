@@ -27,16 +27,16 @@ def pooled(x: jax.Array) -> jax.Array:
     return jax.grad(lambda x: jnp.sum(pool(x) ** 2))(x)
 
 
-CASES: list[tuple[Any, tuple[int, ...], str, list[int]]] = [
-    (interleaved, (8192, 512), "pad", [32 * MIB, 32 * MIB]),
-    (pooled, (16, 64, 64, 128), "maximum", [32 * MIB, 8 * MIB]),
+CASES: list[tuple[Any, tuple[int, ...], list[int]]] = [
+    (interleaved, (8192, 512), [32 * MIB, 32 * MIB]),
+    (pooled, (16, 64, 64, 128), [32 * MIB, 8 * MIB]),
 ]
 
 
 @needs_compiler
-@pytest.mark.parametrize(("function", "shape", "name", "sizes"), CASES)
+@pytest.mark.parametrize(("function", "shape", "sizes"), CASES)
 def test_pads_and_operands_of_windows_have_buffers(
-    function: Any, shape: tuple[int, ...], name: str, sizes: list[int]
+    function: Any, shape: tuple[int, ...], sizes: list[int]
 ):
     found = planned(function, array(*shape))
     units = found.execution.units
@@ -45,8 +45,5 @@ def test_pads_and_operands_of_windows_have_buffers(
     )
     assert sorted(largest, reverse=True) == sizes
     assert found.compiled is not None and found.compiled.memory is not None
-    held = [b.bytes for b in found.compiled.memory.at_peak if name in b.instruction]
-    assert set(held) & set(sizes)
-    assert sum(
-        b.bytes for b in found.compiled.memory.at_peak
-    ) >= found.compiled.argument_bytes + sum(sizes)
+    held = sum(b.bytes for b in found.compiled.memory.at_peak)
+    assert held >= found.compiled.argument_bytes + sum(sizes)
