@@ -19,39 +19,6 @@ from jaxlib.mlir.passmanager import PassManager
 
 from kiwi.hlo.rule import Dims, ShardingRule
 
-PRIVATE_NAMES = (
-    "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
-    "jax._src.dispatch.prim_requires_devices_during_lowering",
-    "jax._src.lax.windowed_reductions._select_and_scatter",
-    "jax._src.source_info_util.summarize",
-    "jaxlib.mlir.ir.Module",
-    "jaxlib.mlir.dialects.sdy.OpShardingRuleAttr",
-    "jaxlib.mlir.dialects.sdy.TensorShardingAttr",
-    "jaxlib.mlir.dialects.sdy.TensorShardingPerValueAttr",
-    "jaxlib.mlir.dialects.stablehlo.ConvDimensionNumbers",
-    "jaxlib.mlir.passmanager.PassManager",
-)
-"""What this module reaches into, as dotted paths."""
-
-EXTENSION_NAMES = (
-    "jax.custom_derivatives.SymbolicZero",
-    "jax.extend.core.ClosedJaxpr",
-    "jax.extend.core.DebugInfo",
-    "jax.extend.core.DropVar",
-    "jax.extend.core.Jaxpr",
-    "jax.extend.core.Literal",
-    "jax.extend.core.Primitive",
-    "jax.extend.core.jaxpr_as_fun",
-    "jax.extend.core.jaxprs_in_params",
-    "jax.extend.source_info_util.register_exclusion",
-    "jax.interpreters.ad.primitive_jvps",
-    "jax.interpreters.batching.primitive_batchers",
-    "jax.interpreters.mlir.lower_fun",
-    "jax.interpreters.mlir.register_lowering",
-)
-"""What the whole package uses of the modules that jax has for extensions of itself: public, and
-without jax's promise to stay as they are."""
-
 _POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 
 _CUDNN_VERSION = 90800
