@@ -6,8 +6,7 @@ means (products, one-hot choices) belong to no family.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from ortools.math_opt.python import mathopt
 
@@ -18,35 +17,33 @@ SECONDS = 10.0
 """For all relaxations of a model together."""
 
 
-@dataclass(frozen=True)
-class Family:
-    """Rows by the beginnings of their names, and what they demand."""
-
-    words: str
-    rows: tuple[str, ...]
+Families = Mapping[str, tuple[str, ...]]
+"""What rows demand, in words, and the beginnings of their names."""
 
 
-def conflict(build: Callable[[], mathopt.Model], families: tuple[Family, ...]) -> str:
+def conflict(build: Callable[[], mathopt.Model], families: Families) -> str:
     """Which families of an infeasible model stand in the way, in words.
 
     `build` makes the model anew each time.
     """
     deadline = time.monotonic() + SECONDS
     found, open_ = [], []
-    for left, family in zip(range(len(families), 0, -1), families, strict=True):
-        share = max(0.2, (deadline - time.monotonic()) / left)
-        feasible = _is_feasible_without(build(), family, share)
+    for done, (words, rows) in enumerate(families.items()):
+        share = max(0.2, (deadline - time.monotonic()) / (len(families) - done))
+        feasible = _is_feasible_without(build(), rows, share)
         if feasible is None:
-            open_.append(family.words)
+            open_.append(words)
         elif feasible:
-            found.append(family.words)
+            found.append(words)
     return _told(found, open_)
 
 
-def _is_feasible_without(model: mathopt.Model, family: Family, seconds: float) -> bool | None:
+def _is_feasible_without(
+    model: mathopt.Model, rows: tuple[str, ...], seconds: float
+) -> bool | None:
     """Whether the model has a solution without the rows of a family; None where not decided."""
     for row in list(model.linear_constraints()):
-        if row.name.split("[")[0] in family.rows:
+        if row.name.split("[")[0] in rows:
             model.delete_linear_constraint(row)
     model.minimize(0.0)
     try:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from ortools.math_opt.python import mathopt
 
 from kiwi.solver.formulations.answer import Solution
-from kiwi.solver.formulations.conflict import Family
+from kiwi.solver.formulations.conflict import Families
 from kiwi.solver.formulations.sharded_graph import ShardedGraph
 
 Linear = mathopt.LinearTypes
@@ -20,12 +20,9 @@ MEMORY_UNITS = 1000.0
 
 
 class StrategyProgram:
-    """A program whose operators have one strategy each (Eq. 21), `chosen[i]` by strategy.
+    """A program whose operators have one strategy each (Eq. 21), `chosen[i]` by strategy."""
 
-    `families`: what the program demands, in words, by the names of its rows.
-    """
-
-    families: ClassVar[tuple[Family, ...]]
+    families: ClassVar[Families]
 
     def __init__(self, graph: ShardedGraph, limit_bytes: int) -> None:
         self.graph, self.model = graph, mathopt.Model()

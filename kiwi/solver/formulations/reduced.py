@@ -32,10 +32,11 @@ Beyond the paper: workspaces (f); results of the step are not freed; an operator
 pass does not read, or that may not be computed again, has m = 1.
 """
 
+from typing import ClassVar
+
 from ortools.math_opt.python import mathopt
 
 from kiwi.solver.formulations.answer import Solution, repeated_before
-from kiwi.solver.formulations.conflict import Family
 from kiwi.solver.formulations.program import MEMORY_UNITS, Linear, StrategyProgram, dot
 from kiwi.solver.formulations.sharded_graph import ShardedGraph
 
@@ -49,13 +50,11 @@ class ReducedModel(StrategyProgram):
     `again[i]`: by strategy whether i, which may be recomputed at `late[i]`, is.
     """
 
-    families = (
-        Family("the memory held while some operator runs is within the limit (Eq. 8)", ("memory",)),
-        Family("no input of a recomputed operator is recomputed (Eq. 9)", ("inputs",)),
-        Family(
-            "a value is held until the recomputations that read it (Eq. 10, 11)", ("when", "freed")
-        ),
-    )
+    families: ClassVar = {
+        "the memory held while some operator runs is within the limit (Eq. 8)": ("memory",),
+        "no input of a recomputed operator is recomputed (Eq. 9)": ("inputs",),
+        "a value is held until the recomputations that read it (Eq. 10, 11)": ("when", "freed"),
+    }
 
     def __init__(self, graph: ShardedGraph, limit_bytes: int) -> None:
         super().__init__(graph, limit_bytes)

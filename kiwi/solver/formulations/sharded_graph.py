@@ -5,6 +5,7 @@ Parameters (and other inputs of the step) are operators too: they come first, co
 are resident; what is chosen for them is how they are sharded.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -84,17 +85,15 @@ class ShardedGraph:
         flags = [o.is_parameter for o in self.operators]
         if flags != sorted(flags, reverse=True):
             raise InvalidProblemError("A parameter stands behind an operator that computes.")
-        seen: set[tuple[int, int]] = set()
-        for read in self.reads:
-            pair = (read.producer, read.reader)
-            if not 0 <= read.producer < read.reader < len(flags) or flags[read.reader]:
-                raise InvalidProblemError(f"Operator {read.reader} cannot read {read.producer}.")
-            if pair in seen:
+        counts = Counter((read.producer, read.reader) for read in self.reads)
+        for (producer, reader), count in counts.items():
+            if not 0 <= producer < reader < len(flags) or flags[reader]:
+                raise InvalidProblemError(f"Operator {reader} cannot read {producer}.")
+            if count > 1:
                 raise InvalidProblemError(
-                    f"Operator {read.reader} reads {read.producer} twice.",
+                    f"Operator {reader} reads {producer} twice.",
                     suggestion="add the matrices of both reads",
                 )
-            seen.add(pair)
         for one in (*self.reads, *self.ties):
             ends = (one.producer, one.reader) if isinstance(one, Read) else (one.first, one.second)
             if one.seconds.shape != tuple(self.operators[k].count for k in ends):

@@ -35,11 +35,11 @@ instead of big-M rows.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from ortools.math_opt.python import mathopt
 
 from kiwi.solver.formulations.answer import Solution
-from kiwi.solver.formulations.conflict import Family
 from kiwi.solver.formulations.program import MEMORY_UNITS, Linear, StrategyProgram, dot
 from kiwi.solver.formulations.sharded_graph import ShardedGraph
 from kiwi.solver.schedule import Schedule
@@ -48,13 +48,13 @@ from kiwi.solver.schedule import Schedule
 class StagedModel(StrategyProgram):
     """The program for a limit in bytes, and the variables that an answer is read from."""
 
-    families = (
-        Family("the memory held while some operator runs is within the limit", ("memory",)),
-        Family("the inputs of an operator are there when it runs (Eq. 12)", ("inputs",)),
-        Family("only what is there can be kept (Eq. 13)", ("kept",)),
-        Family("a value is held until its users in a stage have run (Eq. 17-20)", ("hold",)),
-        Family("the results are there at the end", ("results",)),
-    )
+    families: ClassVar = {
+        "the memory held while some operator runs is within the limit": ("memory",),
+        "the inputs of an operator are there when it runs (Eq. 12)": ("inputs",),
+        "only what is there can be kept (Eq. 13)": ("kept",),
+        "a value is held until its users in a stage have run (Eq. 17-20)": ("hold",),
+        "the results are there at the end": ("results",),
+    }
 
     def __init__(self, graph: ShardedGraph, limit_bytes: int) -> None:
         super().__init__(graph, limit_bytes)

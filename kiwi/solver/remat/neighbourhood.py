@@ -218,13 +218,6 @@ class RetentionModel:
             if c < len(places):
                 self.model.add_hint(self.start[k, c], self._slot(k, places[c]))
 
-    def improve_on_frame(self) -> None:
-        """The objective, and (e)."""
-        total = self.recomputation_units()
-        now = sum(self.units(k) * len(places) for k, places in self.frame.again.items())
-        self.model.add(total <= now - 1)
-        self.model.minimize(total)
-
     def solve(self, solver: cp_model.CpSolver) -> tuple[Schedule | None, bool]:
         """The frame with the recomputations put back, and whether the search was complete."""
         status = solver.solve(self.model)
@@ -264,10 +257,13 @@ def improve(
     - `effort_seconds`: the limit in CP-SAT's deterministic time; `wall_seconds`: by the clock.
     """
     frame = Frame.of(schedule, free)
-    if not any(frame.again.values()):
+    again = [k for k, places in frame.again.items() for _ in places]
+    if not again:
         return None, True
     built = RetentionModel(graph, frame, budget_bytes)
-    built.improve_on_frame()
+    total, now = built.recomputation_units(), sum(built.units(k) for k in again)
+    built.model.add(total <= now - 1)  # (e)
+    built.model.minimize(total)
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = max(0.01, effort_seconds)
     solver.parameters.max_time_in_seconds = max(0.01, wall_seconds)

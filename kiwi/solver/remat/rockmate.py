@@ -8,7 +8,7 @@ everything, is always among the options, so that Rockmate is at least as good as
 
 import itertools
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kiwi.solver.remat.bounds import evenly, largest_working_set, order_peak_bytes
 from kiwi.solver.remat.chain import Borders, Option, Steps, stage_borders
@@ -25,41 +25,31 @@ BLOCKS_SHARE = 0.7
 """Share of the time limit for the blocks."""
 
 
-@dataclass(frozen=True)
-class Block:
-    """The graph of one block: forward operators, a loss in place of the rest, backward operators.
-
-    `operators[k]` is the original of operator k, -1 for the loss. What the block before hands on
-    has size zero.
-    """
-
-    graph: RematGraph
-    operators: tuple[int, ...]
-    loss: int
-    gradient_bytes: int
-
-
 def rockmate(task: Task) -> Finding:
     """The best persistent schedule over the options of all blocks.
 
     Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
     """
     borders = stage_borders(task.graph)
-    blocks = [make_block(borders, s) for s in borders.stages]
+    blocks = [block_graph(borders, s) for s in borders.stages]
     solved: dict[RematGraph, tuple[Steps, ...]] = {}
     ends = time.monotonic() + BLOCKS_SHARE * task.remaining_seconds()
-    left = len({block.graph for block in blocks})
-    for block in blocks:
-        if block.graph not in solved:
+    left = len(set(blocks))
+    for s, block in enumerate(blocks):
+        if block not in solved:
             seconds = max(0.0, ends - time.monotonic()) / (left - len(solved))
-            solved[block.graph] = _block_schedules(task, block, seconds)
-    options = [_options(borders, s, block, solved[block.graph]) for s, block in enumerate(blocks)]
+            solved[block] = _block_schedules(task, borders, s, block, seconds)
+    options = [_options(borders, s, solved[block]) for s, block in enumerate(blocks)]
     finding = solve_chain(task, borders.chain(options))
     return replace(finding, deterministic=finding.deterministic and task.remaining_seconds() > 0)
 
 
-def make_block(borders: Borders, index: int) -> Block:
-    """The graph of a stage; its operators and values are numbered by first occurrence."""
+def block_graph(borders: Borders, index: int) -> RematGraph:
+    """The forward operators of a stage, a loss in place of the rest, its backward operators.
+
+    Operators and values are numbered by first occurrence; what the stage before hands on has size
+    zero.
+    """
     graph = borders.graph
     forward, backward = borders.groups.forward[index], borders.groups.backward[index]
     output, gradient = (sorted(b[index + 1]) for b in (borders.handed_on, borders.gradients))
@@ -68,21 +58,19 @@ def make_block(borders: Borders, index: int) -> Block:
     operators += [loss, *(graph.operators[k] for k in backward)]
     written = {v for v, writer in enumerate(graph.producer) if writer >= 0}
     counted = written - borders.handed_on[index] - borders.shared
-    return Block(
-        extract(graph, operators, counted, borders.gradients[index])[0],
-        (*forward, -1, *backward),
-        len(forward),
-        graph.bytes_of(gradient),
-    )
+    return extract(graph, operators, counted, borders.gradients[index])[0]
 
 
-def _block_schedules(task: Task, block: Block, seconds: float) -> tuple[Steps, ...]:
+def _block_schedules(
+    task: Task, borders: Borders, index: int, block: RematGraph, seconds: float
+) -> tuple[Steps, ...]:
     """Schedules of the block for all pairs of budgets, as far as the time goes."""
     if len(block.operators) > LARGEST_BLOCK or len(block.operators) < 4:
         return ()
+    loss, gradients = len(borders.groups.forward[index]), borders.gradients[index + 1]
     deadline = min(task.deadline, time.monotonic() + seconds)
-    low, high = largest_working_set(block.graph).size_bytes, order_peak_bytes(block.graph)
-    most_saved = _saved_by_keeping_all(block)
+    low, high = largest_working_set(block).size_bytes, order_peak_bytes(block)
+    most_saved = _saved_by_keeping_all(block, loss)
     budgets = itertools.product(
         evenly(low, high, PEAK_BUDGETS), evenly(0, most_saved, SAVE_BUDGETS)
     )
@@ -90,27 +78,25 @@ def _block_schedules(task: Task, block: Block, seconds: float) -> tuple[Steps, .
     for peak_bytes, save_bytes in budgets:
         if time.monotonic() >= deadline:
             break
-        own = replace(task, graph=block.graph, budget_bytes=peak_bytes, deadline=deadline)
-        finding = rk_checkmate(own, block.loss, save_bytes + block.gradient_bytes)
+        own = replace(task, graph=block, budget_bytes=peak_bytes, deadline=deadline)
+        finding = rk_checkmate(own, loss, save_bytes + borders.graph.bytes_of(gradients))
         if finding.schedule is not None:
             found[finding.schedule.steps] = None
     return tuple(found)
 
 
-def _saved_by_keeping_all(block: Block) -> int:
-    graph = block.graph
-    return graph.bytes_of(
+def _saved_by_keeping_all(block: RematGraph, loss: int) -> int:
+    return block.bytes_of(
         value
-        for value, writer in enumerate(graph.producer)
-        if 0 <= writer < block.loss and any(k > block.loss for k in graph.readers[value])
+        for value, writer in enumerate(block.producer)
+        if 0 <= writer < loss and any(k > loss for k in block.readers[value])
     )
 
 
-def _options(
-    borders: Borders, index: int, block: Block, schedules: tuple[Steps, ...]
-) -> tuple[Option, ...]:
-    options = [borders.keep_all(index)]
+def _options(borders: Borders, index: int, schedules: tuple[Steps, ...]) -> tuple[Option, ...]:
+    forward, backward = borders.groups.forward[index], borders.groups.backward[index]
+    loss, numbers, options = len(forward), (*forward, -1, *backward), [borders.keep_all(index)]
     for steps in schedules:
-        at, original = steps.index(block.loss), [block.operators[k] for k in steps]
+        at, original = steps.index(loss), [numbers[k] for k in steps]
         options.append(borders.option(index, tuple(original[:at]), tuple(original[at + 1 :])))
     return tuple(dict.fromkeys(options))

@@ -87,7 +87,6 @@ class Part:
 
     - `steps`: its operators in turn. `reads`: values from outside that it needs.
     - `peak_bytes`: of its own values, the phantom included.
-    - `repeatable`: whether all of its operators may run again.
     """
 
     steps: tuple[int, ...]
@@ -95,7 +94,6 @@ class Part:
     reads: frozenset[int]
     substeps: tuple[Substep, ...]
     peak_bytes: int = 0
-    repeatable: bool = True
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from kiwi.solver.remat.chain import make_chain, stage_borders
 from kiwi.solver.remat.graph import single_output_graph
 from kiwi.solver.remat.linearise import linearise
 from kiwi.solver.remat.result import Task
-from kiwi.solver.remat.rockmate import make_block, rockmate
+from kiwi.solver.remat.rockmate import block_graph, rockmate
 from kiwi.solver.remat.rotor import rotor, solve_chain
 from kiwi.solver.remat.simulate import simulate, violations
 from kiwi.solver.schedule import Schedule
@@ -97,7 +97,7 @@ def test_rockmate_is_at_least_as_good_as_rotor_and_sometimes_better():
 def test_identical_blocks_are_recognised():
     graph = residual_chain(0, 4)
     borders = stage_borders(graph)
-    different = {make_block(borders, s).graph for s in borders.stages}
+    different = {block_graph(borders, s) for s in borders.stages}
     assert len(different) < len(borders.stages)
 
 

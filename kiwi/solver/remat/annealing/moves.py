@@ -71,9 +71,8 @@ def propose(tables, state, kind, most_seconds=math.inf):
 @njit(cache=True, nogil=True)
 def _add(tables, state, most_seconds):
     operator = random_below(state, tables.seconds.size)
-    if state.seconds[0] + tables.seconds[operator] > most_seconds:
-        return
-    _put(tables, state, operator, _random_gap(state))
+    if state.seconds[0] + tables.seconds[operator] <= most_seconds:
+        _put(tables, state, operator, _random_gap(state))
 
 
 @njit(cache=True, nogil=True)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from kiwi.solver.remat.chain import Steps
 from kiwi.solver.remat.graph import RematGraph, extract
 from kiwi.solver.remat.hiremate.partition import ForwardGraph, Tree
 from kiwi.solver.remat.linearise import backward_operators, backward_owners
 
-Steps = tuple[int, ...]
 StepPair = tuple[Steps, Steps]
 """Forward and backward operators of one way to run a cluster."""
 
@@ -47,11 +47,8 @@ class Cluster:
     @cached_property
     def outputs(self) -> frozenset[int]:
         """Interface values that forward operators write."""
-        return frozenset(v for v in self.interface if self.is_forward(self.graph.producer[v]))
-
-    def is_forward(self, operator: int) -> bool:
-        """Whether `operator` is a forward operator."""
-        return operator < self.forward_count
+        producer = self.graph.producer
+        return frozenset(v for v in self.interface if producer[v] < self.forward_count)
 
 
 @dataclass(frozen=True)

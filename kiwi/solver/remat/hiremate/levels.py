@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
+from kiwi.solver.remat.chain import Steps
 from kiwi.solver.remat.fastsa import fastsa
-from kiwi.solver.remat.hiremate.cluster import Hierarchy, Roles, StepPair, Steps
+from kiwi.solver.remat.hiremate.cluster import Hierarchy, Roles, StepPair
 from kiwi.solver.remat.hiremate.combination import combinations, combined
 from kiwi.solver.remat.hiremate.option import Option
 from kiwi.solver.remat.hiremate.part_solver import (
@@ -165,7 +166,7 @@ class _Levels:
         settings, problems = self._settings, [self._problem(each) for each in members]
         fresh = [p for p in dict.fromkeys(problems) if p not in self._solved]
         started = time.monotonic()
-        starting = 0.0 if self._pool.runs else settings.process_seconds
+        starting = 0.0 if self._pool.started else settings.process_seconds
         parallel = min(settings.workers, len(fresh)) if seconds >= 2 * starting else 1
         left = max(0.0, seconds - starting) if parallel > 1 else seconds
         each_seconds = left * max(1, parallel) / max(1, len(fresh))

@@ -9,9 +9,9 @@ the correction terms (section 3.4.4.1).
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from kiwi.solver.remat.chain import read_first
+from kiwi.solver.remat.chain import Steps, read_first
 from kiwi.solver.remat.graph import RematGraph
-from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair, Steps
+from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair
 from kiwi.solver.remat.simulate import memory_bytes
 from kiwi.solver.remat.stages import Part, Substep
 from kiwi.solver.schedule import Schedule
@@ -34,11 +34,6 @@ class Option:
     def seconds(self) -> float:
         """Of both parts."""
         return self.forward.seconds + self.backward.seconds
-
-    @property
-    def pair(self) -> StepPair:
-        """The operators of both parts."""
-        return self.forward.steps, self.backward.steps
 
     def is_as_good_as(self, other: "Option") -> bool:
         """No worse in time, memory and what it needs for the backward part."""
@@ -92,7 +87,6 @@ def _part(
         reads,
         _substeps(graph, steps, own_bytes, reads, born),
         max(memory, default=0),
-        all(graph.operators[k].recomputable for k in steps),
     )
 
 

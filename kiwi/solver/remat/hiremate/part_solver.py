@@ -76,7 +76,8 @@ def solve_part(problem: PartProblem, seconds: float) -> Options:
             pairs += [] if pair is None else [pair]
     found = dict.fromkeys(pairs)
     made = [make_option(cluster.graph, cluster.interface, pair) for pair in found]
-    return tuple(option.pair for option in select(made, problem.settings.most_options))
+    selected = select(made, problem.settings.most_options)
+    return tuple((option.forward.steps, option.backward.steps) for option in selected)
 
 
 def solve_once(
@@ -158,11 +159,10 @@ def stage_graph(
     cluster: Cluster, options: Sequence[Sequence[Option]], *, is_whole: bool
 ) -> StageGraph:
     """Parts forward, the loss, parts backward in reverse."""
-    count = len(options)
-    nodes = [
-        Node(tuple(o.forward for o in each), repeatable=all(o.forward.repeatable for o in each))
-        for each in options
-    ]
+    count, nodes = len(options), []
+    for each in options:
+        again = (cluster.graph.operators[k].recomputable for o in each for k in o.forward.steps)
+        nodes.append(Node(tuple(o.forward for o in each), repeatable=all(again)))
     reads = frozenset() if is_whole else cluster.outputs
     gradients = frozenset() if is_whole else cluster.gradients
     nodes.append(Node((Part((), 0.0, reads, (Substep(0),)),)))
@@ -177,7 +177,7 @@ def stage_graph(
     writer = dict.fromkeys(gradients, count)
     for child, operators in enumerate(cluster.children):
         for v in sorted(leaving(cluster.graph, operators)):
-            is_forward = cluster.is_forward(cluster.graph.producer[v])
+            is_forward = cluster.graph.producer[v] < cluster.forward_count
             writer[v] = child if is_forward else behind[child]
     return StageGraph(
         tuple(nodes),

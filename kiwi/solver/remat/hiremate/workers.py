@@ -18,16 +18,11 @@ Worker = subprocess.Popen[bytes]
 
 
 class Pool:
-    """At most `count` worker processes, started when first needed; none for 0 or 1."""
+    """At most `count` worker processes, `started` when first needed; none for 0 or 1."""
 
     def __init__(self, count: int) -> None:
         self._count = count if count > 1 else 0
-        self._started: list[Worker] = []
-
-    @property
-    def runs(self) -> bool:
-        """Whether processes were started."""
-        return bool(self._started)
+        self.started: list[Worker] = []
 
     def solve(
         self, problems: Sequence[PartProblem], seconds: float, parallel: int = 2
@@ -36,17 +31,17 @@ class Pool:
         large = sum(bool(p.cluster.children) for p in problems)
         if not self._count or parallel < 2 or large < 2:
             return [solve_part(problem, seconds) for problem in problems]
-        while len(self._started) < min(self._count, len(problems)):
-            self._started.append(_start())
-        idle = list(self._started)
+        while len(self.started) < min(self._count, len(problems)):
+            self.started.append(_start())
+        idle = list(self.started)
         with ThreadPoolExecutor(len(idle)) as threads:
             return list(threads.map(lambda problem: _ask(idle, problem, seconds), problems))
 
     def close(self) -> None:
         """Ends the workers: their input ends."""
-        for worker in self._started:
+        for worker in self.started:
             worker.communicate()
-        self._started.clear()
+        self.started.clear()
 
 
 def _start() -> Worker:
