@@ -12,9 +12,8 @@ a solution of this `Problem`:
 - edges: resharding for each run of the reader.
 
 It leaves out what else a dropped gap costs: that the inputs of the second run are there, or run
-again, and the memory of that run. It has a node per operator where the model has stages of them, so
-that its optimum is found at once. A schedule that attains it is optimal: often the joint one, or
-the relaxation's own.
+again, and the memory of that run. A schedule that attains its optimum is optimal: often the joint
+one, or the relaxation's own.
 """
 
 from itertools import chain, combinations, pairwise

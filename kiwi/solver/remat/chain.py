@@ -136,10 +136,7 @@ def make_chain(graph: RematGraph) -> Chain:
 
 
 def stage_borders(graph: RematGraph) -> Borders:
-    """The stages of `graph`, and which values cross which borders.
-
-    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
-    """
+    """The stages of `graph`, and which values cross which borders; raises as `linearise` does."""
     groups = linearise(graph)
     forward_stage = {k: s for s, group in enumerate(groups.forward) for k in group}
     backward_stage = {k: s for s, group in enumerate(groups.backward) for k in group}

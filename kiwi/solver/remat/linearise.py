@@ -27,10 +27,7 @@ class Linearised:
 
 
 def linearise(graph: RematGraph) -> Linearised:
-    """The stages of `graph`.
-
-    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
-    """
+    """The stages of `graph`; raises as `backward_operators` does."""
     backward = backward_operators(graph)
     common = _common_operators(graph, backward)
     forward = [k for k in graph.order if k not in backward and k not in common]

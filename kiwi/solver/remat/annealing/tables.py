@@ -1,4 +1,4 @@
-"""A `RematGraph` as flat arrays, and the state of a sequence, for compiled code.
+"""A `RematGraph` as flat arrays, for compiled code.
 
 Only values that some operator writes appear here: the others are resident throughout, so
 that the caller subtracts them from the budget.
