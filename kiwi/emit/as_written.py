@@ -34,7 +34,8 @@ def evaluate_as_written(graph: HloGraph, inputs: Mapping[int, Any]) -> dict[int,
     mesh, steps = DeviceMesh.create((1,), "cpu"), tuple(_order(graph.program))
     layouts = {v.index: TensorSharding(((),) * len(v.shape)) for v in graph.program.values}
     reads = tuple(tuple(layouts[v] for v, _ in unit.rule.reads) for unit in units.units)
-    execution = Execution(units, mesh, CPU, Schedule(steps), (), (), layouts, reads)
+    results = (None,) * len(graph.program.results)
+    execution = Execution(units, mesh, CPU, Schedule(steps), (), results, layouts, reads)
     barriers = Barriers((Barrier(),) * len(steps), {})
     body, flow = loop_bodies(units, steps), dataflow(units, steps)
     interpreter = _AsWritten(Context(execution, body, barriers, flow, mesh.abstract_mesh()), body)

@@ -7,11 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import kiwi
 from examples import gpt, mlp
 from examples.baselines import Baseline, compile_baseline, estimate_baseline
+from kiwi.hlo.host_memory import fetch, store
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
 from kiwi.mesh import DeviceMesh
@@ -36,6 +38,24 @@ def test_shardings_propagate_as_in_xla():
     summed = specs_of_results(lambda x, w: (x @ w).sum(1), [row, column], (8, 16), (16, 32))
     assert summed == [P("x")]
     assert specs_of_results(lambda x: x.T * 2, [P("x", "y")], (8, 16)) == [P("y", "x")]
+
+
+def test_constraints_copies_and_loops_of_the_program_are_there():
+    spec = NamedSharding(MESH.abstract_mesh(), P("x", None))
+
+    def function(x: Any, w: Any) -> list[Any]:
+        w = fetch(w)
+        y = jax.lax.with_sharding_constraint(jnp.tanh(x @ w), spec)
+        rows = jax.lax.scan(lambda c, row: (c + row, c * row), jnp.zeros(32), y)[1]
+        return [store(w - x.T @ y), rows]
+
+    arrays = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((16, 64), (64, 32))]
+    program = trace(function, arrays, open_loops=True)
+    given = dict(zip(program.arguments, [P(None, "y"), P()], strict=True))
+    found = propagated_shardings(lower(program), MESH, given, {})
+    lies = {e.name: found[e.outputs[0]].dims for e in program.equations if e.outputs[0] in found}
+    assert lies["host_fetch"] == lies["host_store"] == ((1,), ())
+    assert lies["tanh"] == ((0,), ()) and lies["loop_slice"] == ((),)
 
 
 @pytest.mark.parametrize("module", [mlp, gpt])
