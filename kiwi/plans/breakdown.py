@@ -116,14 +116,12 @@ class CostBreakdown:
 def build_breakdown(solved: Solved, execution: Execution) -> CostBreakdown:
     """Splits the seconds and the memory of a solution by operator, as it is executed."""
     planning, restricted = solved.problem, solved.restricted
-    live = set(unfused_buffers(restricted.buffers, execution))
     nodes = restricted.problem.nodes
     first = len(restricted.sources)
     seconds = _seconds(restricted)
-    copies: dict[int, list[Interval]] = {}
-    for buffer in restricted.buffers:
-        if buffer.kind == "copy":
-            copies.setdefault(buffer.index, []).append(buffer)
+    held: dict[tuple[str, int], list[Interval]] = {}
+    for buffer in unfused_buffers(restricted.buffers, execution):
+        held.setdefault((buffer.kind, buffer.index), []).append(buffer)
     sources = tuple(
         SourceEntry(source.value, source.shardings[0], nodes[k].usage[0])
         for k, source in enumerate(restricted.sources)
@@ -138,8 +136,8 @@ def build_breakdown(solved: Solved, execution: Execution) -> CostBreakdown:
             OperatorEntry(
                 node.unit,
                 seconds[first + node.unit],
-                tuple(each for each in nodes[first + node.unit].usage[0] if each in live),
-                tuple(copies.get(node.unit, ())),
+                tuple(held.get(("result", node.unit), ())),
+                tuple(held.get(("copy", node.unit), ())),
                 residency.recompute_at,
                 residency.end,
                 strategy.reads,

@@ -68,7 +68,31 @@ def unfused_buffers(buffers: tuple[Buffer, ...], execution: Execution) -> tuple[
         return _may_fuse(execution, unit) and all(is_live(v, buffer) for v in unit.reads)
 
     left = tuple(buffer for buffer in buffers if not is_fused(buffer))
-    return tuple(_with_epilogues(left, execution))
+    return tuple(_with_shared_operands(tuple(_with_epilogues(left, execution)), execution))
+
+
+def _with_shared_operands(buffers: Sequence[Buffer], execution: Execution) -> Iterator[Buffer]:
+    """The buffers, with what two units compute apart (`Rules.shared_operand`) held from the first
+    to the second instead, and the parts of sums (`Rules.parts_of_sum`) instead of these."""
+    units, rules = execution.units, execution.compiler.rules
+    shared = {u.index: rules.shared_operand(units, u) for u in units.units}
+    lives = {b.index: b for b in reversed(buffers) if b.kind == "result"}
+    apart: set[Buffer] = set()
+    for later, earlier in shared.items():
+        if earlier is None or later not in lives or earlier not in lives:
+            continue
+        size, start = lives[later].bytes, lives[earlier].start
+        end = lives[later].start + 1
+        apart |= {
+            Buffer(start, start + 1, size, "result", earlier),
+            Buffer(end - 1, end, size, "result", later),
+        }
+        yield Buffer(start, end, size, "result", later)
+    for buffer in buffers:
+        if buffer not in apart:
+            is_held = buffer.kind == "result" and buffer.end - buffer.start > 1
+            parts = rules.parts_of_sum(units, units.units[buffer.index]) if is_held else 1
+            yield replace(buffer, bytes=parts * buffer.bytes)
 
 
 def _with_epilogues(buffers: Sequence[Buffer], execution: Execution) -> Iterator[Buffer]:
