@@ -27,7 +27,7 @@ from kiwi.plans.plan import Plan
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.problem.translation import Choices, offered
-from kiwi.solver.outcome import conclude
+from kiwi.solver.result import conclude
 
 BASELINES = tuple(planner.name for planner in JOINT.baselines)
 PLANNERS = (*BASELINES, "joint")

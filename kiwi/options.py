@@ -20,7 +20,7 @@ from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import DeviceMesh, Hardware, ProfileTable
 from kiwi.mesh.shipped import find_table
 from kiwi.sizes import parse_size
-from kiwi.solver.outcome import OnProgress
+from kiwi.solver.result import OnProgress
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh | DeviceMesh

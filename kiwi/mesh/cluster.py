@@ -12,16 +12,24 @@ is not read. Further keys, such as a "source", are ignored.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from kiwi.errors import ClusterError
+from kiwi.json_file import FileFormat
 
-FORMAT, VERSION = "kiwi-cluster", 1
+FORMAT = FileFormat(
+    "kiwi-cluster",
+    1,
+    "cluster",
+    ClusterError,
+    ending="}",
+    again="`kiwi cluster --out FILE.json` writes one.",
+)
+
+_MATRICES = ("latency_seconds", "bandwidth_bytes_per_second")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +51,7 @@ class Cluster:
         count = len(self.devices)
         if not count:
             raise ClusterError("A cluster needs at least one device.")
-        for name in ("latency_seconds", "bandwidth_bytes_per_second"):
+        for name in _MATRICES:
             matrix = np.array(getattr(self, name), dtype=float)
             if matrix.shape != (count, count):
                 raise ClusterError(
@@ -67,56 +75,25 @@ class Cluster:
         return len(self.devices)
 
     def save(self, path: str | Path) -> None:
-        """Writes the cluster's file."""
-        document = {
-            "format": FORMAT,
-            "version": VERSION,
-            "devices": list(self.devices),
-            "latency_seconds": self.latency_seconds.tolist(),
-            "bandwidth_bytes_per_second": self.bandwidth_bytes_per_second.tolist(),
-        }
-        Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        """Writes the cluster's file; raises `ClusterError` if it cannot be written."""
+        matrices = {name: getattr(self, name).tolist() for name in _MATRICES}
+        header = {"format": FORMAT.name, "version": FORMAT.version, "devices": self.devices}
+        FORMAT.write(f"{json.dumps(header | matrices, indent=1)}\n".encode(), path)
 
     @classmethod
     def load(cls, path: str | Path) -> "Cluster":
-        """Reads a cluster's file.
-
-        **Raises:** `ClusterError` if it cannot be read, is of another format or a later version,
-        or does not describe a cluster.
-        """
-        document = _read(path)
-        found = document.get("format"), document.get("version")
-        if found != (FORMAT, VERSION):
-            raise ClusterError(
-                f"{path} is of format {found[0]!r}, version {found[1]!r}.",
-                cause=f"This version of Kiwi reads {FORMAT!r}, version {VERSION}.",
-                suggestion="`kiwi cluster --out FILE.json` writes one.",
-            )
-        missing = [key for key in _KEYS if not isinstance(document.get(key), list)]
+        """Reads a cluster's file; raises `ClusterError` if it cannot be read, is of another format
+        or a later version, or does not describe a cluster."""
+        document = FORMAT.read(path)
+        parts = ("devices", *_MATRICES)
+        missing = [key for key in parts if not isinstance(document.get(key), list)]
         if missing:
-            raise ClusterError(f"{path} has no {missing[0]}.", cause="The file is not complete.")
-        devices, latency, bandwidth = (document[key] for key in _KEYS)
-        return cls(tuple(map(str, devices)), _matrix(path, latency), _matrix(path, bandwidth))
-
-
-_KEYS = ("devices", "latency_seconds", "bandwidth_bytes_per_second")
-
-
-def _read(path: str | Path) -> dict[str, Any]:
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ClusterError(f"{path} cannot be read as JSON.", cause=str(error)) from error
-    if not isinstance(document, dict):
-        raise ClusterError(f"{path} is no description of a cluster.", cause="No JSON object.")
-    return document
-
-
-def _matrix(path: str | Path, rows: Sequence[Any]) -> np.ndarray:
-    try:
-        return np.array(rows, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise ClusterError(
-            f"{path} has a matrix that is not one of numbers.",
-            cause="Rows of different lengths, or something that is no number.",
-        ) from error
+            raise FORMAT.invalid(str(path), f"It has no {missing[0]}.")
+        try:
+            matrices = [np.array(document[name], dtype=float) for name in _MATRICES]
+        except (TypeError, ValueError) as error:
+            raise ClusterError(
+                f"{path} has a matrix that is not one of numbers.",
+                cause="Rows of different lengths, or something that is no number.",
+            ) from error
+        return cls(tuple(map(str, document["devices"])), *matrices)

@@ -33,20 +33,15 @@ Not modelled: contention between collectives that run at the same time, trees an
 reduction, the choice of protocol by size, overlap with computation.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.mesh.collective_kinds import (
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    COLLECTIVE_PERMUTE,
-    KINDS,
-)
+from kiwi.mesh.collective_kinds import ALL_REDUCE, ALL_TO_ALL, COLLECTIVE_PERMUTE, KINDS
 from kiwi.mesh.device_mesh import DeviceMesh
-from kiwi.mesh.price import Provenance
+from kiwi.mesh.price import Price, Provenance
 
 RECORDED_DTYPE = "float32"
 """Collectives are measured on it; those of other dtypes are priced by their bytes."""
@@ -93,18 +88,16 @@ def collective(kind: str, mesh: DeviceMesh, axes: Iterable[int], size_bytes: int
         raise InvalidArgumentError(f"A collective cannot move {size_bytes} bytes.")
     moving = _moving_axes(mesh, tuple(axes))
     seconds = min(cost.seconds(size_bytes) for cost in linear_costs(kind, mesh, moving))
-    if mesh.table is None or not moving:
-        return Collective(kind, moving, size_bytes, seconds)
-    price = mesh.table.collective(kind, moving, mesh.shape, size_bytes, seconds)
+    price = Price(seconds, Provenance.ANALYTIC)
+    if mesh.table is not None and moving:
+        price = mesh.table.collective(kind, moving, mesh.shape, size_bytes, seconds)
     return Collective(kind, moving, size_bytes, price.seconds, price.provenance)
 
 
 @lru_cache(maxsize=4096)
 def linear_costs(kind: str, mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[LinearCost, ...]:
-    """The cost of each way to run a collective; the cheapest at a given size is taken.
-
-    **Raises:** as `collective`.
-    """
+    """The cost of each way to run a collective, of which the cheapest is taken; raises as
+    `collective`."""
     if kind not in KINDS:
         raise InvalidArgumentError(
             f"{kind!r} is not a collective.", suggestion="One of " + ", ".join(KINDS) + "."
@@ -112,18 +105,19 @@ def linear_costs(kind: str, mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[Li
     axes = _moving_axes(mesh, axes)
     if not axes:
         return (LinearCost(0.0, 0.0),)
+    sizes = [mesh.shape[axis] for axis in axes]
+    rates = [mesh.links[axis].sustained_bytes_per_second for axis in axes]
+    latencies = [mesh.links[axis].latency_seconds for axis in axes]
     if kind == COLLECTIVE_PERMUTE:
-        return (LinearCost(_slowest_latency(mesh, axes), 1 / _slowest_bandwidth(mesh, axes)),)
-    if kind == ALL_TO_ALL:
-        ways = (
-            _by_axis(mesh, axes, shrinking=False),
-            _ring(mesh, axes, _slowest_bandwidth(mesh, axes)),
-        )
-    else:
-        ways = (
-            _by_axis(mesh, axes, shrinking=True),
-            _ring(mesh, axes, _flat_ring_bandwidth(mesh, axes)),
-        )
+        return (LinearCost(max(latencies), 1 / min(rates)),)
+    rings = list(map(_ring, sizes, latencies, rates))
+    shrinking = kind != ALL_TO_ALL
+    # With the shares that neighbours lend, see the module's text.
+    lent = [rate * prod(sizes[k + 1 :]) for k, rate in enumerate(rates)] if shrinking else rates
+    ways = (
+        _by_axis(rings, sizes if shrinking else [1] * len(sizes)),
+        _ring(prod(sizes), max(latencies), min(lent)),
+    )
     if kind == ALL_REDUCE:
         ways = tuple(LinearCost(2 * w.latency_seconds, 2 * w.seconds_per_byte) for w in ways)
     # Over one axis both ways are the same.
@@ -139,36 +133,17 @@ def _moving_axes(mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(axis for axis in sorted(axes) if mesh.shape[axis] > 1)
 
 
-def _ring(mesh: DeviceMesh, axes: tuple[int, ...], bandwidth: float) -> LinearCost:
-    """One pass around a ring over all devices along `axes`."""
-    count = prod(mesh.shape[axis] for axis in axes)
-    return LinearCost((count - 1) * _slowest_latency(mesh, axes), (count - 1) / count / bandwidth)
+def _ring(devices: int, latency_seconds: float, bytes_per_second: float) -> LinearCost:
+    """One pass around a ring."""
+    hops = devices - 1
+    return LinearCost(hops * latency_seconds, hops / devices / bytes_per_second)
 
 
-def _by_axis(mesh: DeviceMesh, axes: tuple[int, ...], *, shrinking: bool) -> LinearCost:
-    """One ring per axis, minor first; with `shrinking` each leaves 1/n of the bytes."""
-    latency_seconds, seconds_per_byte, part = 0.0, 0.0, 1.0
-    for axis in reversed(axes):
-        ring = _ring(mesh, (axis,), mesh.links[axis].sustained_bytes_per_second)
+def _by_axis(rings: Sequence[LinearCost], parts: Sequence[int]) -> LinearCost:
+    """One ring after the other, the last first; each leaves one in so many parts of the bytes."""
+    latency_seconds, seconds_per_byte, share = 0.0, 0.0, 1.0
+    for ring, count in zip(reversed(rings), reversed(parts), strict=True):
         latency_seconds += ring.latency_seconds
-        seconds_per_byte += part * ring.seconds_per_byte
-        if shrinking:
-            part /= mesh.shape[axis]
+        seconds_per_byte += share * ring.seconds_per_byte
+        share /= count
     return LinearCost(latency_seconds, seconds_per_byte)
-
-
-def _slowest_latency(mesh: DeviceMesh, axes: tuple[int, ...]) -> float:
-    return max(mesh.links[axis].latency_seconds for axis in axes)
-
-
-def _slowest_bandwidth(mesh: DeviceMesh, axes: tuple[int, ...]) -> float:
-    return min(mesh.links[axis].sustained_bytes_per_second for axis in axes)
-
-
-def _flat_ring_bandwidth(mesh: DeviceMesh, axes: tuple[int, ...]) -> float:
-    """Bytes per second of a ring over `axes`, with lent shares (see the module's text)."""
-    bandwidths, neighbours = [], 1
-    for axis in reversed(axes):
-        bandwidths.append(mesh.links[axis].sustained_bytes_per_second * neighbours)
-        neighbours *= mesh.shape[axis]
-    return min(bandwidths)

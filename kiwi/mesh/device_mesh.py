@@ -10,7 +10,7 @@ from kiwi.errors import InvalidMeshError, NotEnoughDevicesError
 from kiwi.mesh.hardware import Hardware, Link
 from kiwi.mesh.hardware import hardware as find_hardware
 from kiwi.mesh.profile_table import ProfileTable
-from kiwi.mesh.sharding import TensorSharding
+from kiwi.mesh.sharding import TensorSharding, layout_text
 from kiwi.mesh.topology import Topology
 
 if TYPE_CHECKING:
@@ -94,10 +94,7 @@ class DeviceMesh:
 
     @classmethod
     def from_jax(cls, mesh: "Mesh | AbstractMesh", hardware: Hardware | str) -> "DeviceMesh":
-        """The mesh of the same shape and axis names.
-
-        **Raises:** as `create`.
-        """
+        """The mesh of the same shape and axis names; raises as `create`."""
         names = tuple(mesh.axis_names)
         return cls.create(tuple(mesh.shape[name] for name in names), hardware, names)
 
@@ -112,12 +109,15 @@ class DeviceMesh:
         return tuple(axis for axis, size in enumerate(self.shape) if size > 1)
 
     def partition_spec(self, sharding: TensorSharding) -> "PartitionSpec":
-        """The `PartitionSpec` of a sharding over this mesh."""
-        return sharding.to_partition_spec(self.axis_names)
+        """The `PartitionSpec` of full rank that means the same as a sharding over this mesh."""
+        from jax.sharding import PartitionSpec
+
+        named = sharding.named(self.axis_names)
+        return PartitionSpec(*(n if len(n) > 1 else next(iter(n), None) for n in named))
 
     def describe(self, sharding: TensorSharding) -> str:
-        """A short text such as `[x, -]` of a sharding over this mesh."""
-        return sharding.describe(self.axis_names)
+        """A short text such as `[x, -, (y, z)]` of a sharding over this mesh."""
+        return layout_text(sharding.named(self.axis_names))
 
     def abstract_mesh(self) -> "AbstractMesh":
         """A jax mesh without devices; its axes are `AxisType.Auto`."""

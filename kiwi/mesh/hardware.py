@@ -6,7 +6,7 @@ not measurements; an entry built from them has `analytic=True`.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.resources import files
@@ -137,16 +137,17 @@ class Hardware:
 
 
 def hardware(name: str) -> Hardware:
-    """The catalogue's entry.
-
-    **Raises:** `UnknownProfileError` if there is none of that name.
-    """
+    """The catalogue's entry; raises `UnknownProfileError` if there is none of that name."""
     if name in CATALOGUE:
         return CATALOGUE[name]
-    known = ", ".join(CATALOGUE)
-    close = get_close_matches(str(name).lower(), CATALOGUE, n=1, cutoff=0.4)
-    raise UnknownProfileError(
-        f"There is no hardware profile {name!r}. Known: {known}.",
+    raise unknown_profile(name, list(CATALOGUE))
+
+
+def unknown_profile(name: str, known: Sequence[str]) -> UnknownProfileError:
+    """The error for a name that is not among those of `known` profiles."""
+    close = get_close_matches(str(name).lower(), known, n=1, cutoff=0.4)
+    return UnknownProfileError(
+        f"There is no hardware profile {name!r}. Known: {', '.join(known)}.",
         suggestion=f"profile={close[0]!r}" if close else "One of the known names.",
     )
 

@@ -28,7 +28,7 @@ files of an earlier version do not know. Reading a file parses JSON and nothing 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -99,19 +99,14 @@ class ProfileTable:
             )
 
     def save(self, path: str | Path) -> None:
-        """Writes the table.
-
-        **Raises:** `ProfileFileError` if the file cannot be written.
-        """
+        """Writes the table; raises `ProfileFileError` if the file cannot be written."""
         FORMAT.write(self._text, path)
 
     @classmethod
     def load(cls, path: str | Path) -> "ProfileTable":
-        """Reads what `save` wrote.
-
-        **Raises:** `ProfileFileError` if the file is missing, truncated, of another kind or of a
-        newer version, or if a figure in it is missing or impossible; it says which.
-        """
+        """Reads what `save` wrote; raises `ProfileFileError` if the file is missing, truncated, of
+        another kind or of a newer version, or if a figure in it is missing or impossible; it says
+        which."""
         try:
             return from_plain({**_read_content(path), "loaded_from": str(path)}, cls)
         except InvalidArgumentError as error:
@@ -142,8 +137,8 @@ class ProfileTable:
 
         `roofline_seconds` is what it takes by the device's rates, see `roofline`.
         """
-        key = (opcode, variant, dtype, tuple(map(len, shapes)))
-        return price_from(self._operators.get(key, ()), _sizes(shapes), roofline_seconds)
+        samples = self._samples.get(_operator_key(opcode, variant, dtype, shapes), ())
+        return price_from(samples, _sizes(shapes), roofline_seconds)
 
     def has(self, opcode: str, variant: str, dtype: str) -> bool:
         """Whether an operator was measured in any shapes."""
@@ -160,7 +155,7 @@ class ProfileTable:
         if neither was measured.
         """
         for known in ((opcode, dtype), (ARITHMETIC, dtype), (ARITHMETIC, "float32")):
-            samples = self._elementwise.get(known)
+            samples = self._samples.get(known)
             if samples:
                 return self._remembered((*known, size), samples, size, float(size))
         return None
@@ -168,7 +163,7 @@ class ProfileTable:
     def traffic(self, moved_bytes: float) -> Price:
         """The time of a kernel that does nothing but read and write so many bytes."""
         size, roofline = max(1, int(moved_bytes)), self.roofline("float32", 0.0, moved_bytes)
-        samples = self._operators.get((STREAM, "", STREAM_DTYPE, (1,)), ())
+        samples = self._samples.get((STREAM, "", STREAM_DTYPE, (1,)))
         if not samples:
             # Tables of version 1 have the bandwidth alone.
             measured = not self.hardware.analytic
@@ -202,10 +197,8 @@ class ProfileTable:
         length that was not measured gives `alpha_beta_seconds`, as analytic.
         """
         devices = prod(mesh_shape[axis] for axis in axes)
-        samples: list[Sample] = []
-        if mesh_shape == self.mesh_shape:
-            samples = self._along_axes.get((kind, axes), [])
-        samples = samples or self._collectives.get((kind, devices), [])
+        samples = self._samples.get((kind, axes)) if mesh_shape == self.mesh_shape else None
+        samples = samples or self._samples.get((kind, devices))
         if not samples:
             return Price(alpha_beta_seconds, Provenance.ANALYTIC)
         size_bytes = max(1, size_bytes)
@@ -225,48 +218,35 @@ class ProfileTable:
         return hops * link.latency_seconds + part * size_bytes / link.sustained_bytes_per_second
 
     @cached_property
-    def _operators(self) -> dict[tuple[object, ...], list[Sample]]:
-        """By opcode, variant, dtype and ranks of the operands."""
-        return _grouped(
-            (
-                (e.opcode, e.variant, e.dtype, tuple(map(len, e.shapes))),
-                Sample(_sizes(e.shapes), e.seconds, self.roofline(e.dtype, e.flops, e.bytes)),
-            )
-            for e in self.operators
-        )
-
-    @cached_property
-    def _elementwise(self) -> dict[tuple[object, ...], list[Sample]]:
-        """By opcode and dtype; extrapolated by the number of elements."""
-        functions = (e for e in self.operators if e.variant == ELEMENTWISE)
-        sizes = ((e, _sizes(e.shapes)) for e in functions)
-        return _grouped(((e.opcode, e.dtype), Sample(n, e.seconds, float(n[0]))) for e, n in sizes)
-
-    @cached_property
-    def _along_axes(self) -> dict[tuple[object, ...], list[Sample]]:
-        return _grouped(((e.kind, e.axes), self._sample(e)) for e in self.collectives)
-
-    @cached_property
-    def _collectives(self) -> dict[tuple[object, ...], list[Sample]]:
-        """Over each number of devices, of each size the slowest."""
-        slowest: dict[tuple[str, int, int], CollectiveEntry] = {}
+    def _samples(self) -> dict[tuple[object, ...], list[Sample]]:
+        """What was measured, by the keys of the look-ups above; of the collectives over a number of
+        devices those of each size that took longest."""
+        found: dict[tuple[object, ...], list[Sample]] = {}
+        for e in self.operators:
+            sizes = _sizes(e.shapes)
+            roofline_seconds = self.roofline(e.dtype, e.flops, e.bytes)
+            key = _operator_key(e.opcode, e.variant, e.dtype, e.shapes)
+            found.setdefault(key, []).append(Sample(sizes, e.seconds, roofline_seconds))
+            if e.variant == ELEMENTWISE:  # extrapolated by the number of elements
+                sample = Sample(sizes, e.seconds, float(sizes[0]))
+                found.setdefault((e.opcode, e.dtype), []).append(sample)
+        slowest: dict[tuple[object, ...], Sample] = {}
         for e in self.collectives:
-            key = (e.kind, e.devices, e.bytes)
+            ring_seconds = self._ring_seconds(e.kind, e.devices, e.bytes)
+            sample, key = Sample((e.bytes,), e.seconds, ring_seconds), (e.kind, e.devices, e.bytes)
+            found.setdefault((e.kind, e.axes), []).append(sample)
             if key not in slowest or e.seconds > slowest[key].seconds:
-                slowest[key] = e
-        return _grouped(((e.kind, e.devices), self._sample(e)) for e in slowest.values())
+                slowest[key] = sample
+        for (kind, devices, _), sample in slowest.items():
+            found.setdefault((kind, devices), []).append(sample)
+        return found
 
-    def _sample(self, e: CollectiveEntry) -> Sample:
-        return Sample((e.bytes,), e.seconds, self._ring_seconds(e.kind, e.devices, e.bytes))
 
-
-def _grouped(
-    samples: Iterable[tuple[tuple[object, ...], Sample]],
-) -> dict[tuple[object, ...], list[Sample]]:
-    found: dict[tuple[object, ...], list[Sample]] = {}
-    for key, sample in samples:
-        found.setdefault(key, []).append(sample)
-    return found
+def _operator_key(
+    opcode: str, variant: str, dtype: str, shapes: Shapes
+) -> tuple[str, str, str, tuple[int, ...]]:
+    """Extrapolation is along sizes, so that the numbers of dimensions have to agree."""
+    return opcode, variant, dtype, tuple(map(len, shapes))
 
 
 def _sizes(shapes: Shapes) -> tuple[int, ...]:
@@ -288,11 +268,8 @@ def _text_of(content: Mapping[str, Any]) -> bytes:
 
 
 def _read_content(path: str | Path) -> dict[str, Any]:
-    """What `_text_of` was given, of this version or an older one.
-
-    **Raises:** `ProfileFileError` if the file is missing, truncated, of another kind, of a newer
-    version, or lacks a part.
-    """
+    """What `_text_of` was given, of this version or an older one; raises `ProfileFileError` if the
+    file is missing, truncated, of another kind, of a newer version, or lacks a part."""
     content = FORMAT.read(path)
     if content["version"] == 1:  # Collectives did not name their axes then.
         content["mesh_shape"] = []

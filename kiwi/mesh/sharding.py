@@ -55,10 +55,8 @@ class TensorSharding:
         return tuple(sorted(chain.from_iterable(self.dims)))
 
     def dim_shards(self, mesh_shape: Sequence[int]) -> tuple[int, ...]:
-        """Into how many pieces each dimension is cut.
-
-        **Raises:** `ShardingConflictError` if the mesh has too few axes.
-        """
+        """Into how many pieces each dimension is cut; raises `ShardingConflictError` if the mesh
+        has too few axes."""
         self._check_axes(mesh_shape)
         return tuple(prod(mesh_shape[axis] for axis in axes) for axes in self.dims)
 
@@ -82,11 +80,8 @@ class TensorSharding:
         )
 
     def check(self, shape: Sequence[int], mesh_shape: Sequence[int]) -> None:
-        """Explains why `divides` is false.
-
-        **Raises:** `ShardingConflictError` if the rank differs, the mesh has too few axes, or
-        a dimension is not cut evenly.
-        """
+        """Explains why `divides` is false; raises `ShardingConflictError` if the rank differs, the
+        mesh has too few axes, or a dimension is not cut evenly."""
         if len(shape) != self.rank:
             raise ShardingConflictError(
                 f"Sharding {self.dims} has {self.rank} dimensions, shape {tuple(shape)} has "
@@ -102,24 +97,19 @@ class TensorSharding:
                     suggestion="Pad the dimension, or shard another one.",
                 )
 
-    def to_partition_spec(self, axis_names: Sequence[str]) -> "PartitionSpec":
-        """The `jax.sharding.PartitionSpec` of full rank that means the same."""
-        from jax.sharding import PartitionSpec
-
+    def named(self, axis_names: Sequence[str]) -> list[tuple[str, ...]]:
+        """For each dimension the names of the mesh axes that split it; raises
+        `ShardingConflictError` if the mesh has too few axes."""
         self._check_axes(axis_names)
-        names = (tuple(axis_names[axis] for axis in axes) for axes in self.dims)
-        return PartitionSpec(*(n if len(n) > 1 else next(iter(n), None) for n in names))
+        return [tuple(axis_names[axis] for axis in axes) for axes in self.dims]
 
     @classmethod
     def from_partition_spec(
         cls, spec: "PartitionSpec", rank: int, axis_names: Sequence[str]
     ) -> "TensorSharding":
-        """Reads a `PartitionSpec`; dimensions that it does not mention are not split.
-
-        **Raises:** `ShardingConflictError` if the spec is longer than `rank`, names an axis
-        that the mesh lacks or one axis twice, or leaves something open (`UNCONSTRAINED`,
-        unreduced axes).
-        """
+        """Reads a `PartitionSpec`; dimensions that it does not mention are not split; raises
+        `ShardingConflictError` if the spec is longer than `rank`, names an axis that the mesh lacks
+        or one axis twice, or leaves something open (`UNCONSTRAINED`, unreduced axes)."""
         if len(spec) > rank:
             raise ShardingConflictError(
                 f"{spec} has {len(spec)} entries, the tensor has {rank} dimensions.",
@@ -132,11 +122,6 @@ class TensorSharding:
             )
         dims = [_entry_axes(entry, spec, axis_names) for entry in spec]
         return cls(tuple(dims) + ((),) * (rank - len(dims)))
-
-    def describe(self, axis_names: Sequence[str]) -> str:
-        """A short text such as `[x, -, (y, z)]`, one entry per dimension."""
-        self._check_axes(axis_names)
-        return layout_text([[axis_names[axis] for axis in axes] for axes in self.dims])
 
     def _check_axes(self, mesh_axes: Sequence[object]) -> None:
         """Raises unless every mesh axis exists; `mesh_axes` has one item per mesh axis."""

@@ -9,13 +9,11 @@ the recorded one by the command in its `source`.
 """
 
 from dataclasses import replace
-from difflib import get_close_matches
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from kiwi.errors import UnknownProfileError
-from kiwi.mesh.hardware import CATALOGUE
+from kiwi.mesh.hardware import CATALOGUE, unknown_profile
 from kiwi.mesh.profile_table import ProfileTable
 
 _FOLDER = "profiles"
@@ -39,12 +37,7 @@ def table_named(name: str) -> ProfileTable:
             return replace(ProfileTable.load(path), loaded_from=name)
     if name in CATALOGUE:
         return ProfileTable(CATALOGUE[name])
-    known = table_names()
-    close = get_close_matches(str(name).lower(), known, n=1, cutoff=0.4)
-    raise UnknownProfileError(
-        f"There is no hardware profile {name!r}. Known: {', '.join(known)}.",
-        suggestion=f"profile={close[0]!r}" if close else "One of the known names.",
-    )
+    raise unknown_profile(name, table_names())
 
 
 def find_table(name: str | Path) -> ProfileTable:

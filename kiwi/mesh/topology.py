@@ -50,33 +50,28 @@ class Topology:
         return "x".join(map(str, self.extents))
 
     @classmethod
-    def parse(cls, text: str, slices: int = 1) -> "Topology":
-        """Reads `4x4`, or `v5e:4x4` as XLA writes it.
-
-        **Raises:** `InvalidMeshError`.
-        """
+    def parse(cls, text: str) -> "Topology":
+        """Reads `4x4`, or `v5e:4x4` as XLA writes it; raises `InvalidMeshError`."""
         try:
             extents = tuple(int(part) for part in text.rpartition(":")[2].split("x"))
         except ValueError:
             raise _no_topology(text) from None
-        return cls(extents, slices)
+        return cls(extents)
 
     @classmethod
-    def of_devices(cls, devices: int, wiring: Interconnect, slices: int = 1) -> "Topology":
-        """The grid of so many devices whose longest dimension is the shortest.
-
-        **Raises:** `InvalidMeshError` if there is none.
-        """
-        chips, rest = divmod(devices, wiring.devices_per_chip * slices)
+    def of_devices(cls, devices: int, wiring: Interconnect) -> "Topology":
+        """The grid of so many devices whose longest dimension is the shortest; raises
+        `InvalidMeshError` if there is none."""
+        chips, rest = divmod(devices, wiring.devices_per_chip)
         if rest:
             raise InvalidMeshError(
-                f"{devices} devices are not whole chips of {slices} slices.",
+                f"{devices} devices are not whole chips.",
                 cause=f"A chip of {wiring.generation} is {wiring.devices_per_chip} devices.",
                 suggestion="Another mesh_shape.",
             )
         grid = min(_grids(chips, wiring.dimensions), key=lambda extents: extents[::-1])
         # Hosts lie in the first two dimensions.
-        return cls(tuple(sorted(grid, key=lambda extent: (extent == 1, extent))), slices)
+        return cls(tuple(sorted(grid, key=lambda extent: (extent == 1, extent))))
 
     def device_count(self, wiring: Interconnect) -> int:
         """How many devices jax counts."""

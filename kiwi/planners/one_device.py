@@ -29,8 +29,8 @@ from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult
-from kiwi.solver.outcome import conclude
 from kiwi.solver.remat import RematGraph, RematResult, Search
+from kiwi.solver.result import conclude
 from kiwi.solver.schedule import Schedule
 
 MORE_FENCES = 1.2

@@ -9,7 +9,7 @@ from typing import Any
 from kiwi.errors import InvalidArgumentError, UnknownSolverError
 from kiwi.options import Settings
 from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
-from kiwi.solver.outcome import OnProgress
+from kiwi.solver.result import OnProgress
 from kiwi.xla.compilers import compile_for, predicted_compiler
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step

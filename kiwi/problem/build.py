@@ -17,10 +17,11 @@ Edges:
     on: resharding from the result's layout to the argument's.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -148,6 +149,37 @@ class OfferedOptions:
         info = self.units.graph.program.values[value]
         return resharding_table(self.mesh, self.rules, info)
 
+    @functools.cached_property
+    def stored(self) -> dict[int, tuple[int, tuple[TensorSharding, ...]]]:
+        """For each value with a buffer the number of its node, and the layout by each strategy."""
+        found = {source.value: (k, source.shardings) for k, source in enumerate(self.sources)}
+        for number, node in enumerate(self.unit_nodes, start=len(self.sources)):
+            for k, value in enumerate(self.units.units[node.unit].outputs):
+                found[value] = number, tuple(s.results[k] for s in node.strategies)
+        return found
+
+    def carried(self) -> Iterator[tuple[int, int, int]]:
+        """What a step, or an iteration of a loop, starts from and hands on for the next one: both
+        values, and how often in a step."""
+        program = self.units.graph.program
+        carried = [(a, program.results[p], 1) for p, a in self.fixed.carried.items()]
+        for loop in program.loops:
+            trips = program.trips(loop.index)
+            carried += [(carry.current, carry.next, trips) for carry in loop.carries]
+        for start, value, trips in carried:
+            if isinstance(value, int) and value in self.stored:
+                yield start, value, trips
+
+    def result_seconds(self, node: UnitNode) -> np.ndarray:
+        """Seconds to bring a unit's results into the layouts that the caller fixed, by strategy."""
+        seconds, results = np.zeros(len(node.strategies)), self.units.graph.program.results
+        for position, wanted in self.fixed.results.items():
+            value, outputs = results[position], self.units.units[node.unit].outputs
+            if isinstance(value, int) and value in outputs and position not in self.fixed.carried:
+                layouts = self.stored[value][1]
+                seconds += self.resharding_table(value).seconds_matrix(layouts, [wanted])[:, 0]
+        return seconds
+
     def operand(self, unit: Unit, value: int) -> Operand:
         """A value as a unit reads it."""
         units, table = self.units, self.resharding_table(value)
@@ -173,6 +205,13 @@ class PlanningProblem(OfferedOptions):
         first = len(self.sources)
         chosen = zip(self.unit_nodes, solution[first : first + len(self.unit_nodes)], strict=True)
         return [node.choice(option) for node, option in chosen]
+
+    def layouts(self, solution: Sequence[int]) -> dict[int, TensorSharding]:
+        """The layout in which each argument, constant and result of a unit is stored."""
+        found = self.source_shardings(solution)
+        for unit, (strategy, _) in zip(self.units.units, self.unit_choices(solution), strict=True):
+            found.update(zip(unit.outputs, strategy.results, strict=True))
+        return found
 
     def kept_copies(self, solution: Sequence[int]) -> KeptCopies:
         """The copies that a solution keeps, where that is offered."""
@@ -286,7 +325,8 @@ def _assemble(
         least = min(least, NEGLIGIBLE * (whole_bytes // offered.mesh.size))
     builder = _Builder(offered, least, kept, EdgeMatrices(with_parts=with_parts))
     problem = Problem(builder.nodes(), builder.edges(), limit_bytes, builder.ranges.horizon)
-    return PlanningProblem(**vars(offered), copies=builder.copies, problem=problem)
+    parts = {each.name: getattr(offered, each.name) for each in fields(OfferedOptions)}
+    return PlanningProblem(**parts, copies=builder.copies, problem=problem)
 
 
 def _source_node(units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, value: int) -> SourceNode:
@@ -309,38 +349,34 @@ class _Builder:
         kept: KeptCopies | None,
         matrices: EdgeMatrices,
     ) -> None:
-        self._units, self._shape, self._fixed = offered.units, offered.mesh.shape, offered.fixed
-        self._sources, self._unit_nodes = offered.sources, offered.unit_nodes
-        self._values = offered.units.graph.program.values
-        self._source_index = {source.value: k for k, source in enumerate(offered.sources)}
+        self._offered, self._units, self._rules = offered, offered.units, offered.rules
         self._kept, self._matrices = kept, matrices
         self.ranges = LiveRanges.of(offered.units)
-        self._rules, self._table = offered.rules, offered.resharding_table
-        self._local_bytes, self._operand = offered.local_bytes, offered.operand
         self._overwritten = overwritten_pairs(offered.units, self._rules.overwritable)
         copies = self._with_kept(self._find_copies(least_copy_bytes))
         self.copies = (*copies, *self._gathered_results(least_copy_bytes))
 
     def nodes(self) -> tuple[Node, ...]:
         return (
-            *(self._node_of_source(source) for source in self._sources),
-            *(self._node_of_unit(node) for node in self._unit_nodes),
+            *(self._node_of_source(source) for source in self._offered.sources),
+            *(self._node_of_unit(node) for node in self._offered.unit_nodes),
             *(self._node_of_copy(copy) for copy in self.copies),
         )
 
     def _find_copies(self, least: float) -> Iterator[CopyNode]:
         """One node per read that may be resharded. Copies of fewer bytes than `least` are
         negligible, and left out where none is kept."""
-        for node in self._unit_nodes:
+        values, shape = self._units.graph.program.values, self._offered.mesh.shape
+        for node in self._offered.unit_nodes:
             unit = self._units.units[node.unit]
-            transposes = self._rules.transposed_reads(self._units, unit, self._shape)
+            transposes = self._rules.transposed_reads(self._units, unit, shape)
             for read, (value, _) in enumerate(unit.rule.reads):
                 wanted = [s.reads[read] for s in node.strategies]
-                shards = min(w.shard_count(self._shape) for w in set(wanted))
-                is_negligible = self._values[value].size_bytes < least * shards
+                shards = min(w.shard_count(shape) for w in set(wanted))
+                is_negligible = values[value].size_bytes < least * shards
                 if is_negligible and self._kept == NONE_KEPT:
                     continue
-                layouts, residencies = self._producer(value).layouts, node.residency.options
+                layouts, residencies = self._offered.stored[value][1], node.residency.options
                 where, transposed = (node.unit, read, value), transposes.get(read, never)
                 copy = copy_node(*where, layouts, wanted, residencies, transposed)
                 if copy is not None:
@@ -350,9 +386,9 @@ class _Builder:
         """One node per result of at least so many bytes that collectives may bring into the layout
         of the donated argument that it takes over."""
         results = self._units.graph.program.results
-        carried = {results[p]: argument for p, argument in self._fixed.carried.items()}
+        carried = {results[p]: argument for p, argument in self._offered.fixed.carried.items()}
         for value, argument in self._units.aliased_results.items():
-            is_small = self._values[value].size_bytes < least
+            is_small = self._units.graph.program.values[value].size_bytes < least
             if (
                 not self._rules.copies_gathered_results
                 or carried.get(value) != argument
@@ -385,7 +421,7 @@ class _Builder:
         XLA keeps.
         """
         is_chosen = self._kept is None or (copy.unit, copy.read) in self._kept
-        if not is_chosen or self._fixed.values or earlier.unit == copy.unit:
+        if not is_chosen or self._offered.fixed.values or earlier.unit == copy.unit:
             return False
         units = [self._units.units[each.unit] for each in (earlier, copy)]
         home = self._units.graph.program.loop_of(copy.value)
@@ -393,7 +429,7 @@ class _Builder:
 
     def _node_of_copy(self, copy: CopyNode) -> Node:
         usage = tuple(
-            copy.buffers(option, self._local_bytes, self.ranges, self.copies, option.again)
+            copy.buffers(option, self._offered.local_bytes, self.ranges, self.copies, option.again)
             for option in copy.options
         )
         zero = np.zeros(len(usage))
@@ -401,7 +437,7 @@ class _Builder:
 
     def _node_of_source(self, source: SourceNode) -> Node:
         usage = tuple(
-            self.ranges.of_argument(source.value, self._local_bytes(source.value, s))
+            self.ranges.of_argument(source.value, self._offered.local_bytes(source.value, s))
             for s in source.shardings
         )
         zero = np.zeros(len(usage))
@@ -411,7 +447,7 @@ class _Builder:
         unit = self._units.units[node.unit]
         compute = np.array([s.compute_seconds for s in node.strategies])
         communication = np.array([s.communication_seconds for s in node.strategies])
-        resharding = self._result_resharding(node)
+        resharding = self._offered.result_seconds(node)
         again = np.array([float(r.recomputes) for r in node.residency.options])
         parts = {
             "compute": compute.repeat(len(again)),
@@ -436,73 +472,50 @@ class _Builder:
         }
         return tuple(usage for memory in held for usage in known[memory])
 
-    def _result_resharding(self, node: UnitNode) -> np.ndarray:
-        """Seconds to bring results into the layouts that the caller fixed, per strategy."""
-        seconds = np.zeros(len(node.strategies))
-        outputs = self._units.units[node.unit].outputs
-        for position, wanted in self._fixed.results.items():
-            value = self._units.graph.program.results[position]
-            if isinstance(value, int) and value in outputs and position not in self._fixed.carried:
-                k = outputs.index(value)
-                layouts = [s.results[k] for s in node.strategies]
-                seconds += self._table(value).seconds_matrix(layouts, [wanted])[:, 0]
-        return seconds
-
     def _producer(self, value: int) -> Side:
         """The node that yields a value, and what its options store."""
-        if value in self._source_index:
-            number = self._source_index[value]
-            return Side.of(number, self._sources[number].shardings)
-        node = self._unit_nodes[self._units.producer[value]]
-        position = self._units.units[node.unit].outputs.index(value)
-        layouts = (s.results[position] for s in node.strategies)
-        return Side.of(len(self._sources) + node.unit, layouts, node.residency.options)
+        number, layouts = self._offered.stored[value]
+        unit = number - len(self._offered.sources)
+        if unit < 0:
+            return Side.of(number, layouts)
+        return Side.of(number, layouts, self._offered.unit_nodes[unit].residency.options)
 
     def _reader(self, node: UnitNode, read: int) -> Side:
         """A unit's node, and what its options expect of a read."""
         wanted = (s.reads[read] for s in node.strategies)
-        return Side.of(len(self._sources) + node.unit, wanted, node.residency.options)
+        return Side.of(len(self._offered.sources) + node.unit, wanted, node.residency.options)
 
     def edges(self) -> tuple[Edge, ...]:
         return (*self._read_edges(), *self._copy_edges(), *self._carried_edges())
 
     def _read_edges(self) -> Iterator[Edge]:
         """Edges (a)."""
-        for node in self._unit_nodes:
+        for node in self._offered.unit_nodes:
             unit = self._units.units[node.unit]
             for read, (value, _) in enumerate(unit.rule.reads):
                 stored, wanted = self._producer(value), self._reader(node, read)
-                edge = self._matrices.read_edge(stored, wanted, self._operand(unit, value))
+                edge = self._matrices.read_edge(stored, wanted, self._offered.operand(unit, value))
                 if edge is not None:
                     yield edge
 
     def _copy_edges(self) -> Iterator[Edge]:
         """Edges (b)."""
-        first = len(self._sources) + len(self._unit_nodes)
-        for index, copy in enumerate(self.copies, start=first):
+        nodes = self._offered.unit_nodes
+        for index, copy in enumerate(self.copies, start=len(self._offered.sources) + len(nodes)):
             stored = self._producer(copy.value)
-            operand = self._operand(self._units.units[copy.unit], copy.value)
+            operand = self._offered.operand(self._units.units[copy.unit], copy.value)
             yield self._matrices.edge_into_copy(stored, index, copy, operand)
             if isinstance(copy, GatheredResult):
                 wanted = self._producer(copy.argument)
             else:
-                wanted = self._reader(self._unit_nodes[copy.unit], copy.read)
+                wanted = self._reader(nodes[copy.unit], copy.read)
             yield self._matrices.edge_from_copy(index, copy, wanted)
 
     def _carried_edges(self) -> Iterator[Edge]:
         """Edges (c)."""
-        program = self._units.graph.program
-        carried = [(a, program.results[p], 1) for p, a in self._fixed.carried.items()]
-        carried += [
-            (carry.current, carry.next, program.trips(loop.index))
-            for loop in program.loops
-            for carry in loop.carries
-        ]
-        known = self._units.producer.keys() | self._source_index.keys()
-        for argument, value, trips in carried:
-            if not isinstance(value, int) or value not in known:
-                continue
+        for argument, value, trips in self._offered.carried():
             kept, yielded = self._producer(argument), self._producer(value)
-            edge = self._matrices.carried_edge(kept, yielded, self._table(value), trips)
+            table = self._offered.resharding_table(value)
+            edge = self._matrices.carried_edge(kept, yielded, table, trips)
             if edge is not None:
                 yield edge

@@ -59,9 +59,9 @@ class UnitWork:
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
         """The work of `unit` on a device of `mesh`."""
         hardware, table = mesh.hardware, mesh.table
-        graph = units.graph
-        values = graph.program.values
-        border, is_transfer = units.border(unit), graph.program.equations[unit.root].is_transfer
+        graph, values = units.graph, units.graph.program.values
+        equation, info = graph.program.equations[unit.root], graph.equations[unit.root]
+        border, is_transfer = units.border(unit), equation.is_transfer
         return cls(
             tuple(_seconds(units, index, hardware) for index in unit.equations),
             unit.rule.operator_factors,
@@ -72,10 +72,10 @@ class UnitWork:
             if not is_transfer
             else hardware.host_bandwidth_bytes_per_second,
             None if table is None or is_transfer else RecordedWork.of(units, unit, table),
-            _workspace_bytes(units, unit),
+            region_workspace_bytes(equation.jaxpr_eqn) if info.is_region else 0,
             units.trips(unit),
             border,
-            graph.program.values[unit.outputs[0]].shape[0] if border == STACK else 1,
+            values[unit.outputs[0]].shape[0] if border == STACK else 1,
             is_transfer,
         )
 
@@ -113,21 +113,14 @@ class UnitWork:
         return Price(self.launch_seconds + max(work, moved), Provenance.ANALYTIC)
 
 
-def _workspace_bytes(units: UnitGraph, unit: Unit) -> int:
-    if not units.graph.equations[unit.root].is_region:
-        return 0
-    return region_workspace_bytes(units.graph.program.equations[unit.root].jaxpr_eqn)
-
-
 def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
-    graph = units.graph
-    info = graph.equations[equation]
-    if not info.flops:
+    graph, program = units.graph, units.graph.program
+    flops, found = graph.equations[equation].flops, program.equations[equation]
+    if not flops:
         return 0.0
-    outputs = graph.program.equations[equation].outputs
-    dtype = str(graph.program.values[outputs[0]].dtype) if outputs else "float32"
-    if graph.opcodes[equation] & LIBRARY_OPCODES or graph.program.equations[equation].is_kernel:
-        inputs = graph.program.equations[equation].reads
-        dtype = str(graph.program.values[inputs[0]].dtype) if inputs else dtype
-        return info.flops / hardware.matmul_flops_per_second(dtype)
-    return info.flops / hardware.peak_flops_per_second(dtype, matmul=False)
+    is_matmul = bool(graph.opcodes[equation] & LIBRARY_OPCODES) or found.is_kernel
+    tensors = (*found.reads, *found.outputs) if is_matmul else found.outputs
+    dtype = str(program.values[tensors[0]].dtype) if tensors else "float32"
+    if is_matmul:
+        return flops / hardware.matmul_flops_per_second(dtype)
+    return flops / hardware.peak_flops_per_second(dtype, matmul=False)

@@ -38,15 +38,13 @@ def rule_exclusions(rule: ComposedRule, mesh: DeviceMesh) -> Iterator[str]:
 
 
 def _where(rule: ComposedRule, factor: int) -> str:
-    for k, dims in enumerate(rule.results):
+    number = "the result" if len(rule.results) == 1 else "result {}"
+    tensors = [(number.format(k), dims) for k, dims in enumerate(rule.results)]
+    tensors += [(f"operand {k}", dims) for k, (_, dims) in enumerate(rule.reads)]
+    for tensor, dims in tensors:
         for dim, factors in enumerate(dims):
             if factor in factors:
-                result = "the result" if len(rule.results) == 1 else f"result {k}"
-                return f"Dimension {dim} of {result}"
-    for k, (_, dims) in enumerate(rule.reads):
-        for dim, factors in enumerate(dims):
-            if factor in factors:
-                return f"Dimension {dim} of operand {k}"
+                return f"Dimension {dim} of {tensor}"
     return f"Factor {factor}"
 
 

@@ -67,26 +67,38 @@ _NOT_IN_VARIANT = frozenset({"out_sharding", "lhs_shape", "rhs_shape"})
 
 
 @dataclass(frozen=True)
+class CallTensor:
+    """An operand or the result of a call, unsharded; `dims`: the factors of each dimension."""
+
+    shape: tuple[int, ...]
+    dims: Dims
+    size_bytes: int
+
+    def local_shape(self, shards: Mapping[int, int]) -> tuple[int, ...]:
+        """The shape on one device, each factor cut into so many pieces."""
+        pairs = zip(self.shape, self.dims, strict=True)
+        return tuple(size // prod(shards.get(f, 1) for f in factors) for size, factors in pairs)
+
+    def local_bytes(self, shards: Mapping[int, int]) -> int:
+        """The bytes on one device."""
+        return self.size_bytes // prod(shards.get(f, 1) for own in self.dims for f in own)
+
+
+@dataclass(frozen=True)
 class LibraryCall:
     """One call, unsharded.
 
-    - `opcode`, `variant`, `dtype`: what a table knows it by; `result_dtype`: of what it yields.
-    - `shapes`, `dims`: of its operands, shape and factors per dimension.
-    - `result_shape`, `result_dims`: of its result. `factors`: all that divide its work.
+    - `opcode`, `variant`, `dtype`: what a table knows it by, beside shapes.
+    - `factors`: all that divide its work. `flops`: work.
     - `hlo`: the opcodes of `RECORDED_OPCODES` that it is made of.
-    - `operand_bytes`, `result_bytes`: per tensor. `flops`: work.
     """
 
     opcode: str
     variant: str
     dtype: str
-    shapes: Shapes
-    dims: tuple[Dims, ...]
-    result_shape: tuple[int, ...]
-    result_dims: Dims
+    operands: tuple[CallTensor, ...]
+    result: CallTensor
     factors: frozenset[int]
-    operand_bytes: tuple[int, ...]
-    result_bytes: int
     flops: float
     hlo: frozenset[str]
 
@@ -112,12 +124,7 @@ class LibraryCall:
 
     def local_shapes(self, shards: Mapping[int, int]) -> Shapes:
         """The operands on one device, each factor cut into so many pieces."""
-        pairs = zip(self.shapes, self.dims, strict=True)
-        return tuple(_local(shape, dims, shards) for shape, dims in pairs)
-
-    def local_result_shape(self, shards: Mapping[int, int]) -> tuple[int, ...]:
-        """The result on one device."""
-        return _local(self.result_shape, self.result_dims, shards)
+        return tuple(operand.local_shape(shards) for operand in self.operands)
 
     def local_flops(self, shards: Mapping[int, int]) -> float:
         """The work of one device."""
@@ -125,13 +132,7 @@ class LibraryCall:
 
     def local_bytes(self, shards: Mapping[int, int]) -> int:
         """What one device reads and writes."""
-        tensors = zip(
-            (*self.operand_bytes, self.result_bytes), (*self.dims, self.result_dims), strict=True
-        )
-        return sum(
-            size // prod(shards.get(f, 1) for factors in dims for f in factors)
-            for size, dims in tensors
-        )
+        return sum(tensor.local_bytes(shards) for tensor in (*self.operands, self.result))
 
 
 def library_calls(units: UnitGraph, unit: Unit) -> tuple[LibraryCall | None, ...]:
@@ -155,22 +156,20 @@ def _call(units: UnitGraph, unit: Unit, position: int) -> LibraryCall | None:
     info = graph.equations[equation.index]
     if info.is_region:
         return None
-    values = [graph.program.values[i] for i in inputs]
-    result = graph.program.values[equation.outputs[0]]
     dims = _operand_dims(rule.operator_operands[position], inputs)
     if dims is None:
         return None
+    result_dims = dict(rule.operator_results[position])[equation.outputs[0]]
+    values = [graph.program.values[i] for i in (*inputs, equation.outputs[0])]
+    pairs = zip(values, (*dims, result_dims), strict=True)
+    *operands, result = (CallTensor(v.shape, d, v.size_bytes) for v, d in pairs)
     return LibraryCall(
         equation.name,
         variant(equation.jaxpr_eqn),
         str(values[0].dtype),
-        tuple(value.shape for value in values),
-        dims,
-        result.shape,
-        dict(rule.operator_results[position])[equation.outputs[0]],
+        tuple(operands),
+        result,
         rule.operator_factors[position],
-        tuple(value.size_bytes for value in values),
-        result.size_bytes,
         info.flops,
         known,
     )
@@ -188,10 +187,3 @@ def _operand_dims(
         repeated = inputs[:position].count(value)
         found.append(own[min(repeated, len(own) - 1)])
     return tuple(found)
-
-
-def _local(shape: tuple[int, ...], dims: Dims, shards: Mapping[int, int]) -> tuple[int, ...]:
-    return tuple(
-        size // prod(shards.get(f, 1) for f in factors)
-        for size, factors in zip(shape, dims, strict=True)
-    )

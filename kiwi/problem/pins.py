@@ -62,17 +62,11 @@ class Pins:
         One that beats all others in time and memory may yield another layout, so that what is
         pinned is chosen from all of them.
         """
-        if not any(pin.layout for output in unit.outputs for pin in self.values.get(output, ())):
+        pins = [(k, pin) for k, o in enumerate(unit.outputs) for pin in self.values.get(o, ())]
+        if not any(pin.layout for _, pin in pins):
             return table.of(unit)
-        found = [s for s in table.all_of(unit) if self._allows(unit, s)]
+        found = [s for s in table.all_of(unit) if all(p.allows(s.results[k]) for k, p in pins)]
         return table.undominated(unit, found)
-
-    def _allows(self, unit: Unit, strategy: ShardingStrategy) -> bool:
-        return all(
-            pin.allows(sharding)
-            for output, sharding in zip(unit.outputs, strategy.results, strict=True)
-            for pin in self.values.get(output, ())
-        )
 
     def residency(self, unit: Unit, residency: UnitResidency) -> UnitResidency:
         """The residencies of a unit that are as pinned."""

@@ -59,20 +59,13 @@ def _of_units(solved: Solved, once_per_layout: bool) -> Iterator[_Found]:
 def _of_results(planning: PlanningProblem, layouts: _Layouts) -> Iterator[_Found]:
     """To the layouts that the caller fixed, or those of the arguments that results replace; and
     of what iterations hand on to those of what they start from."""
-    wanted = dict(planning.fixed.results)
-    carried = planning.fixed.carried
-    wanted.update((position, layouts[argument]) for position, argument in carried.items())
-    program = planning.units.graph.program
-    for position, layout in wanted.items():
+    program, carried = planning.units.graph.program, planning.fixed.carried
+    for position, layout in planning.fixed.results.items():
         value = program.results[position]
-        if isinstance(value, int) and value in layouts:
+        if isinstance(value, int) and value in layouts and position not in carried:
             yield from _resharding(planning, value, layouts[value], layout, 1)
-    for loop in program.loops:
-        trips = program.trips(loop.index)
-        for carry in loop.carries:
-            if carry.next in layouts:
-                source, target = layouts[carry.next], layouts[carry.current]
-                yield from _resharding(planning, carry.next, source, target, trips)
+    for start, value, trips in planning.carried():
+        yield from _resharding(planning, value, layouts[value], layouts[start], trips)
 
 
 def _resharding(

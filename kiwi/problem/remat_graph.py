@@ -91,10 +91,6 @@ def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
     What is hoisted is left out: it is not there for the whole step.
     """
     units = planning.units
-    layouts = {source.value: set(source.shardings) for source in planning.sources}
-    for unit, node in zip(units.units, planning.unit_nodes, strict=True):
-        for place, value in enumerate(unit.outputs):
-            layouts[value] = {strategy.results[place] for strategy in node.strategies}
     strategies = [
         min(node.strategies, key=lambda strategy: sum(strategy.buffers_while_running))
         for node in planning.unit_nodes
@@ -102,7 +98,7 @@ def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
 
     @functools.cache
     def local_bytes(value: int) -> int:
-        return min(planning.local_bytes(value, layout) for layout in layouts[value])
+        return min(planning.local_bytes(value, layout) for layout in set(planning.stored[value][1]))
 
     memories = [
         replace(m, from_start=(), written_over_bytes=0)

@@ -46,10 +46,7 @@ class Solved:
     @functools.cached_property
     def layouts(self) -> dict[int, TensorSharding]:
         """The sharding in which each argument, constant and result of a unit is stored."""
-        found = self.problem.source_shardings(self.solution)
-        for unit, (strategy, _) in zip(self.problem.units.units, self.choices, strict=True):
-            found.update(zip(unit.outputs, strategy.results, strict=True))
-        return found
+        return self.problem.layouts(self.solution)
 
 
 @dataclass(frozen=True, eq=False)

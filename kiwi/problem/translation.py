@@ -66,9 +66,7 @@ def offered(choices: Sequence[Choices]) -> tuple[tuple[Residency, ...], ...]:
 
 def copies_that_follow(planning: PlanningProblem, choices: Sequence[int]) -> tuple[int, ...]:
     """Completes choices of sources and units by those of the copies."""
-    layouts, chosen = planning.source_shardings(choices), planning.unit_choices(choices)
-    for unit, (strategy, _) in zip(planning.units.units, chosen, strict=True):
-        layouts.update(zip(unit.outputs, strategy.results, strict=True))
+    layouts, chosen = planning.layouts(choices), planning.unit_choices(choices)
     found = []
     for copy in planning.copies:
         strategy, residency = chosen[copy.unit]

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from kiwi.errors import KiwiError
 from kiwi.solver.contest import read_contest
-from kiwi.solver.outcome import OnProgress
-from kiwi.solver.result import Progress, SolveResult, SolveStatus
+from kiwi.solver.result import OnProgress, Progress, SolveResult, SolveStatus
 from kiwi.solver.solve import DEFAULT_GAP, SOLVERS, solve
 from kiwi.solver.supervise import Supervisor, interrupt_once
 from kiwi.solver.warm_up import warm_up

@@ -143,22 +143,21 @@ class Bundle:
         self._model_at_centre = float((self._shown + self._excess @ self.centre).min())
         return prices
 
-    def observe(self, prices: np.ndarray, value: float) -> bool:
-        """Tells the value found at `prices`; True where they became the new centre."""
-        serious = self._step(prices, value)
+    def observe(self, prices: np.ndarray, value: float) -> None:
+        """Tells the value found at `prices`, which may become the new centre."""
+        self._step(prices, value)
         if self.predicted < _NOTHING_MORE * abs(self.value):
             self._shown = self._costs.copy()
         elif len(self._shown):
             self._shown = np.maximum(self._shown, self.value - self._excess @ self.centre)
-        return serious
 
-    def _step(self, prices: np.ndarray, value: float) -> bool:
+    def _step(self, prices: np.ndarray, value: float) -> None:
         if value >= self.value + _SERIOUS * max(self.predicted, 0.0) or self.value == -np.inf:
             if value >= self.value + _GOOD * max(self.predicted, 0.0):
                 self.width *= self._widen
             self.centre, self.value = prices, value
             self._null_steps = 0
-            return True
+            return
         self._widen = _WIDEN
         if value > self.value:
             self.centre, self.value = prices, value
@@ -167,7 +166,6 @@ class Bundle:
             self._null_steps = 0
             self.width *= _NARROW
         self._shorten(value)
-        return False
 
     def _shorten(self, value: float) -> None:
         """After a step that lost more than it was to gain: to where a parabola through both values,

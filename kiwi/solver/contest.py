@@ -24,10 +24,8 @@ _SUGGESTION = "compare the file with the format in the documentation of kiwi.sol
 
 
 def read_contest(path: str | Path) -> Problem:
-    """Reads an instance, gzipped where its name ends in .gz.
-
-    Raises `InvalidProblemError` for anything that is not an instance.
-    """
+    """Reads an instance, gzipped where its name ends in .gz; raises `InvalidProblemError` for
+    anything that is not an instance."""
     path = Path(path)
     try:
         raw = path.read_bytes()
@@ -44,10 +42,8 @@ def read_contest(path: str | Path) -> Problem:
 
 
 def problem_from_contest(document: object) -> Problem:
-    """The problem in a parsed JSON document.
-
-    Raises `InvalidProblemError` where the document does not have the contest's form.
-    """
+    """The problem in a parsed JSON document; raises `InvalidProblemError` where the document does
+    not have the contest's form."""
     body = _member(document, "problem", dict)
     nodes, edges = _member(body, "nodes", dict), _member(body, "edges", dict)
     intervals, costs, usages = (_member(nodes, k, list) for k in ("intervals", "costs", "usages"))

@@ -40,8 +40,6 @@ class Dual:
     Messages bound the network by less than its least cost, and what they round to may be far from
     it. Where that holds the prices back (`ask`), an oracle says what the network costs.
 
-    **Attributes:**
-
     - `bound`: the best bound so far; `best_prices` (T): where it was found.
     - `choice`: the assignment that the last evaluation ended with.
     """

@@ -29,17 +29,13 @@ def owners(starts: np.ndarray) -> np.ndarray:
 
 def concatenate(pieces: list[np.ndarray], dtype: type) -> np.ndarray:
     """The pieces as one array of `dtype`; none make an empty one."""
-    if not pieces:
-        return np.zeros(0, dtype=dtype)
-    return np.concatenate(pieces).astype(dtype, copy=False)
+    return np.concatenate([np.zeros(0, dtype), *pieces], dtype=dtype, casting="unsafe")
 
 
 def compressed_edges(
     sizes: np.ndarray, ends: np.ndarray, tables: list[np.ndarray], lines: np.ndarray
 ) -> dict[str, Any]:
     """The edge arrays of a `Network`.
-
-    **Arguments:**
 
     - `sizes` (n): numbers of options of the nodes.
     - `ends` (E, 2): the nodes of each edge, the smaller first; no pair twice.

@@ -12,8 +12,6 @@ from kiwi.solver.problem import Problem
 class Evaluation:
     """A solution, priced.
 
-    **Attributes:**
-
     - `cost`: node plus edge costs; infinite where something forbidden was chosen.
     - `parts`: the cost by kind, of those nodes and edges that split theirs.
     - `peak_bytes`, `peak_time`: the largest memory use and the first time it is reached.

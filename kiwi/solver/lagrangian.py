@@ -16,10 +16,9 @@ from kiwi.solver.evaluate import evaluate
 from kiwi.solver.least_peak import LeastPeak, least_peak
 from kiwi.solver.network import build_network
 from kiwi.solver.order import time_order
-from kiwi.solver.outcome import conclude
 from kiwi.solver.presolve import Reduction, chain, presolve
 from kiwi.solver.request import Request
-from kiwi.solver.result import Progress, SolveResult, is_closed
+from kiwi.solver.result import Progress, SolveResult, conclude, is_closed
 from kiwi.solver.toulbar import oracle_for
 
 _STAGES = ((30, 2, False), (20, 2, True), (30, 3, True))
@@ -37,8 +36,6 @@ _SMALLER = 0.9
 
 class Search:
     """One search: what is left of the problem's network, and the best of both sides.
-
-    **Attributes:**
 
     - `request`: what is asked for; `solver`: who answers.
     - `solution`, `objective`: the best solution of the problem, or None and +inf.

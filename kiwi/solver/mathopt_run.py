@@ -1,19 +1,25 @@
-"""A MathOpt model solved by Gurobi or one of the solvers in OR-tools, interruptible by Ctrl-C."""
+"""A MathOpt model solved by Gurobi or one of the solvers in OR-tools, interruptible by Ctrl-C.
+
+Gurobi is asked through gurobipy, where that is installed. Its wheel comes with a licence for at
+most 2000 variables and 2000 constraints.
+"""
 
 import datetime
 import functools
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from ortools.math_opt.python import mathopt
 from ortools.util.python.solve_interrupter import SolveInterrupter
 
 from kiwi.errors import SolverUnavailableError
-from kiwi.solver.answer import Hint, MilpAnswer
-from kiwi.solver.gurobi import solve_with_gurobi
 from kiwi.solver.quiet import quiet_stdout
+
+Hint = Mapping[mathopt.Variable, float] | None
+"""Values of variables to begin with."""
 
 _GRACE_SECONDS = 0.5
 """How long a solver may be late before it is interrupted, and then before it is left alone."""
@@ -27,6 +33,26 @@ MODEL_SOLVERS = (*_SOLVER_TYPES, "gurobi")
 """What `solve_model` takes."""
 
 
+@dataclass(frozen=True, eq=False)
+class MilpAnswer:
+    """What a solver says about a model.
+
+    The values of all variables (None: nothing found), the proven bound in the model's units (+inf:
+    infeasible, -inf: none), whether the clock ended the search, and how many nodes of the search
+    tree were visited, where the solver says so.
+    """
+
+    values: Mapping[mathopt.Variable, float] | None
+    bound: float
+    timed_out: bool
+    nodes: int = 0
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether the model is proven to have no solution."""
+        return self.bound == math.inf
+
+
 def solve_model(
     model: mathopt.Model,
     seconds: float,
@@ -36,14 +62,12 @@ def solve_model(
     *,
     solver: str = "highs",
 ) -> MilpAnswer:
-    """Solves `model` with one of `MODEL_SOLVERS`, kept off standard output.
-
-    Raises `SolverUnavailableError` where the solver is missing or refuses the model.
-    """
+    """Solves `model` with one of `MODEL_SOLVERS`, kept off standard output; raises
+    `SolverUnavailableError` where the solver is missing or refuses the model."""
     settings = (max(seconds, 0.01), seed % (1 << 30), gap, hint)
     with quiet_stdout():
         if solver == "gurobi":
-            return solve_with_gurobi(model, *settings)
+            return _solve_with_gurobi(model, *settings)
         return _solve_with_mathopt(model, *settings, solver)
 
 
@@ -119,3 +143,62 @@ def _answer(result: mathopt.SolveResult) -> MilpAnswer:
     bound = result.termination.objective_bounds.dual_bound
     values = result.variable_values() if result.has_primal_feasible_solution() else None
     return MilpAnswer(values, bound if math.isfinite(bound) else -math.inf, timed_out, nodes)
+
+
+def _solve_with_gurobi(
+    model: mathopt.Model, seconds: float, seed: int, gap: float, hint: Hint
+) -> MilpAnswer:
+    """Solves a minimisation without quadratic terms."""
+    try:
+        import gurobipy
+    except ImportError as error:
+        raise SolverUnavailableError(
+            "gurobipy is not installed.", suggestion="pip install kiwi-planner[gurobi]"
+        ) from error
+    try:
+        with gurobipy.Env(params={"OutputFlag": 0}) as env, gurobipy.Model(env=env) as copy:
+            variables = _copy_model(gurobipy, model, copy, hint)
+            copy.Params.TimeLimit = seconds
+            copy.Params.Seed = seed
+            copy.Params.MIPGap = gap
+            copy.Params.Threads = 1
+            copy.optimize()
+            return _gurobi_answer(gurobipy, copy, variables)
+    except gurobipy.GurobiError as error:
+        raise SolverUnavailableError(
+            f"Gurobi declined: {error}",
+            cause="the licence does not fit the model",
+            suggestion='install a full licence, or use solver="auto"',
+        ) from error
+
+
+def _copy_model(gurobipy, model, copy, hint):
+    variables = {}
+    for variable in model.variables():
+        kind = gurobipy.GRB.INTEGER if variable.integer else gurobipy.GRB.CONTINUOUS
+        twin = copy.addVar(lb=variable.lower_bound, ub=variable.upper_bound, vtype=kind)
+        if hint is not None and variable in hint:
+            twin.Start = hint[variable]
+        variables[variable] = twin
+    for row in model.linear_constraints():
+        terms = [(row.get_coefficient(v), variables[v]) for v in model.row_nonzeros(row)]
+        left = gurobipy.LinExpr(terms)
+        if row.lower_bound == row.upper_bound:
+            copy.addLConstr(left, gurobipy.GRB.EQUAL, row.upper_bound)
+            continue
+        if math.isfinite(row.upper_bound):
+            copy.addLConstr(left, gurobipy.GRB.LESS_EQUAL, row.upper_bound)
+        if math.isfinite(row.lower_bound):
+            copy.addLConstr(left, gurobipy.GRB.GREATER_EQUAL, row.lower_bound)
+    objective = model.objective
+    costs = [(term.coefficient, variables[term.variable]) for term in objective.linear_terms()]
+    copy.setObjective(gurobipy.LinExpr(costs) + objective.offset, gurobipy.GRB.MINIMIZE)
+    return variables
+
+
+def _gurobi_answer(gurobipy, copy, variables) -> MilpAnswer:
+    if copy.Status == gurobipy.GRB.INFEASIBLE:
+        return MilpAnswer(None, math.inf, False)
+    timed_out = copy.Status == gurobipy.GRB.TIME_LIMIT
+    values = {v: twin.X for v, twin in variables.items()} if copy.SolCount else None
+    return MilpAnswer(values, float(copy.ObjBound), timed_out)

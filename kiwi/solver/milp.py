@@ -28,9 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.math_opt.python import mathopt
 
-from kiwi.solver.answer import Hint, MilpAnswer
 from kiwi.solver.edge_tables import owners
-from kiwi.solver.mathopt_run import solve_model
+from kiwi.solver.mathopt_run import Hint, MilpAnswer, solve_model
 from kiwi.solver.network import NO_LIMIT_BYTES, Network
 from kiwi.solver.prices import usage_of
 from kiwi.solver.request import Request
@@ -69,10 +68,8 @@ class Formulation:
 def formulate(
     network: Network, *, integral_pairs: bool = False, deadline: float = math.inf
 ) -> Formulation:
-    """Writes the model. `integral_pairs` makes y integral too, for solvers that know no other.
-
-    Raises `TimeoutError` at the deadline, a reading of `time.monotonic`.
-    """
+    """Writes the model. `integral_pairs` makes y integral too, for solvers that know no other;
+    raises `TimeoutError` at the deadline, a reading of `time.monotonic`."""
     model = mathopt.Model(name="kiwi")
     scale = _cost_scale(network)
     choose = _add_choices(model, network)

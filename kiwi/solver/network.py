@@ -25,8 +25,6 @@ NO_LIMIT_BYTES = np.iinfo(np.int64).max // 4
 class Network(NamedTuple):
     """Nodes `i`, options in one flat numbering, edges `e`, kept points of time `t`.
 
-    **Attributes:**
-
     - `option_start` (n+1): options of node i are option_start[i] .. option_start[i+1].
     - `cost` (K): cost of each option, infinite where forbidden.
     - `use_start` (K+1), `use_begin`, `use_end`, `use_bytes` (I): intervals of each option, in

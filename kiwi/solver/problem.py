@@ -57,8 +57,6 @@ class Interval:
 class Node:
     """One choice.
 
-    **Attributes:**
-
     - `name`: for messages.
     - `costs`: float64, shape (k,); infinite forbids the option.
     - `usage`: for each of the k options the intervals in which it holds memory.
@@ -95,8 +93,6 @@ class Edge:
 
     Options that cost the same with every partner may share a line of the matrix: of 600 options
     (20 shardings x 30 residencies) of two nodes, a resharding table keeps 400 costs, not 360,000.
-
-    **Attributes:**
 
     - `tail`, `head`: indices of two different nodes.
     - `costs`: float64, shape (rows, columns); infinite forbids the pair.
@@ -145,10 +141,8 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Nodes, edges and a limit in bytes (None: no limit) at the times 0 .. horizon - 1.
-
-    Raises `InvalidProblemError` where the pieces do not fit together.
-    """
+    """Nodes, edges and a limit in bytes (None: no limit) at the times 0 .. horizon - 1; raises
+    `InvalidProblemError` where the pieces do not fit together."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]

@@ -13,8 +13,6 @@ _LEAST_SCALE = 1e-9
 class Relaxed:
     """What both sides of the search compute with.
 
-    **Attributes:**
-
     - `exact`: the network itself; `net`: the same with finite tables.
     - `unary` (K): finite costs of the options.
     - `forbidden`: a stand-in for infinity, more than every assignment without forbidden pairs

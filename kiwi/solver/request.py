@@ -4,16 +4,14 @@ import time
 from dataclasses import dataclass, field, replace
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.solver.outcome import OnProgress
 from kiwi.solver.problem import Problem
+from kiwi.solver.result import OnProgress
 
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `kiwi.solver.solve`, checked; `started`: a reading of `time.monotonic`.
-
-    Raises `InvalidArgumentError`.
-    """
+    """The arguments of `kiwi.solver.solve`, checked; `started`: a reading of `time.monotonic`;
+    raises `InvalidArgumentError`."""
 
     problem: Problem
     solver: str = "auto"

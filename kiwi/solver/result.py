@@ -1,8 +1,13 @@
-"""What every solver returns: a solution, a proven bound, and why the search ended."""
+"""What every solver returns: a solution that the referee has priced, a proven bound, and why the
+search ended."""
 
 import enum
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from kiwi.solver.evaluate import evaluate
+from kiwi.solver.problem import Problem
 
 
 class SolveStatus(enum.Enum):
@@ -25,8 +30,6 @@ OPTIMAL_GAP = 1e-6
 @dataclass(frozen=True)
 class Progress:
     """A state of the search, as given to `on_progress`.
-
-    **Attributes:**
 
     - `seconds`: wall time of the search.
     - `objective`: cost of the solution (seconds, where the problem's costs are), or None.
@@ -54,11 +57,12 @@ class Progress:
         return relative_gap(self.objective, self.bound)
 
 
+OnProgress = Callable[[Progress], None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class SolveResult(Progress):
     """The outcome of one search: its last state, and why it ended.
-
-    **Attributes:**
 
     - `status`: a `SolveStatus`. `OPTIMAL` comes only with a bound within `OPTIMAL_GAP`.
     - `message`: anything the caller should know, e.g. that another backend stood in.
@@ -85,3 +89,47 @@ def relative_gap(objective: float, bound: float) -> float:
     if distance <= 0.0:
         return 0.0
     return distance / abs(objective) if objective else math.inf
+
+
+def conclude(
+    problem: Problem,
+    solution: Sequence[int] | None,
+    bound: float,
+    *,
+    solver: str,
+    iterations: int = 0,
+    message: str = "",
+    deterministic: bool = True,
+    least_peak_bytes: int | None = None,
+    least_peak_bound_bytes: int | None = None,
+) -> SolveResult:
+    """Prices `solution` with the referee and derives the status from it and from `bound`.
+
+    A solution that the referee rejects is dropped. A bound that lies above the cost of a feasible
+    solution by rounding is lowered to it.
+    """
+    priced = None if solution is None else evaluate(problem, solution)
+    cost = priced.cost if priced is not None and priced.feasible else math.inf
+    found = math.isfinite(cost)
+    bound = min(bound, cost)
+    return SolveResult(
+        status=_status(cost, bound),
+        solution=tuple(int(option) for option in solution or ()) if found else None,
+        objective=cost if found else None,
+        bound=bound,
+        seconds=0.0,
+        solver=solver,
+        peak_bytes=priced.peak_bytes if priced is not None and found else None,
+        message=message,
+        least_peak_bytes=None if found else least_peak_bytes,
+        least_peak_bound_bytes=None if found else least_peak_bound_bytes,
+        iterations=iterations,
+        deterministic=deterministic,
+    )
+
+
+def _status(cost: float, bound: float) -> SolveStatus:
+    if cost == math.inf:
+        return SolveStatus.INFEASIBLE if bound == cost else SolveStatus.NO_SOLUTION_FOUND
+    closed = math.isfinite(bound) and relative_gap(cost, bound) <= OPTIMAL_GAP
+    return SolveStatus.OPTIMAL if closed else SolveStatus.FEASIBLE

@@ -60,12 +60,9 @@ def _held(usage: Sequence[Interval]) -> int:
 
 
 def _within(usage: Sequence[Interval], other: Sequence[Interval]) -> bool:
-    """Whether `usage` is at no time larger than `other`: it suffices to look where one begins."""
-    return all(_at(usage, i.start) <= _at(other, i.start) for i in (*usage, *_ends(other)))
-
-
-def _ends(usage: Sequence[Interval]) -> list[Interval]:
-    return [Interval(i.end, i.end + 1, 0) for i in usage]
+    """Whether `usage` is at no time larger than `other`: it suffices to look where it may rise."""
+    times = {i.start for i in usage} | {i.end for i in other}
+    return all(_at(usage, time) <= _at(other, time) for time in times)
 
 
 def _at(usage: Sequence[Interval], time: int) -> int:

@@ -1,5 +1,7 @@
 """The way in: one function, several solvers by name."""
 
+import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,13 +10,12 @@ from functools import partial
 import numpy as np
 
 from kiwi.errors import SolverUnavailableError, UnknownSolverError
-from kiwi.solver.brute_force import solve_brute_force
+from kiwi.solver.evaluate import evaluate
 from kiwi.solver.lagrangian import Search
 from kiwi.solver.milp import solve_network
-from kiwi.solver.outcome import OnProgress, conclude
 from kiwi.solver.problem import Problem
 from kiwi.solver.request import Request
-from kiwi.solver.result import SolveResult
+from kiwi.solver.result import OnProgress, SolveResult, conclude
 from kiwi.solver.toulbar import TOULBAR_ROUNDS, ToulbarEngine
 from kiwi.solver.warm_up import warm_up
 
@@ -22,6 +23,8 @@ DEFAULT_GAP = 1e-3
 _MILP_SHARE = 0.5
 MOST_CELLS_FOR_MILP = 60_000
 """Options and table cells up to which `auto` hands a gap that stays open to a MILP."""
+MOST_ASSIGNMENTS = 2_000_000
+"""Above this brute force declines: it would take minutes."""
 
 
 def solve(
@@ -38,8 +41,6 @@ def solve(
     round_limit: int | None = None,
 ) -> SolveResult:
     """Chooses one option per node at the least cost under the memory limit.
-
-    **Arguments:**
 
     - `solver`: one of `SOLVERS`.
     - `time_limit_seconds`: the search returns its best solution at about this time. Compiling the
@@ -103,12 +104,8 @@ def _searched(name: str, method: Callable[[Search], str], request: Request) -> S
     return search.result(message)
 
 
-def _auto(search: Search) -> str:
-    """The Lagrangian search; what it leaves open is closed by a MILP where that is small."""
-    return _lagrangian(search, close=True)
-
-
 def _lagrangian(search: Search, *, close: bool = False) -> str:
+    """The search; with `close`, a MILP closes what it leaves open where that is small."""
     search.run()
     if search.request.round_limit is not None:
         return ""
@@ -157,8 +154,38 @@ def _toulbar2(search: Search) -> str:
     return ""
 
 
+def _brute_force(request: Request) -> SolveResult:
+    """The first of the cheapest assignments: the oracle that other solvers are tested against."""
+    problem = request.problem
+    sizes = [node.costs.size for node in problem.nodes]
+    count = math.prod(sizes)
+    if count > MOST_ASSIGNMENTS:
+        raise SolverUnavailableError(
+            f"Brute force over {count:.3g} assignments was declined.",
+            cause=f"it is an oracle for problems of at most {MOST_ASSIGNMENTS} assignments",
+            suggestion='use solver="auto"',
+        )
+    best, best_cost, least_peak = None, math.inf, None
+    for solution in itertools.product(*(range(size) for size in sizes)):
+        priced = evaluate(problem, solution)
+        if priced.feasible and priced.cost < best_cost:
+            best, best_cost = solution, priced.cost
+        if math.isfinite(priced.cost):
+            peak = priced.peak_bytes
+            least_peak = peak if least_peak is None else min(least_peak, peak)
+    return conclude(
+        problem,
+        best,
+        best_cost,
+        solver=request.solver,
+        iterations=count,
+        least_peak_bytes=least_peak,
+        least_peak_bound_bytes=least_peak,
+    )
+
+
 SOLVERS: dict[str, Callable[[Request], SolveResult]] = {
-    "auto": partial(_searched, "lagrangian", _auto),
+    "auto": partial(_searched, "lagrangian", partial(_lagrangian, close=True)),
     "lagrangian": partial(_searched, "lagrangian", _lagrangian),
     "toulbar2": partial(_searched, "toulbar2", _toulbar2),
     "milp": partial(_searched, "highs", _milp),
@@ -166,6 +193,6 @@ SOLVERS: dict[str, Callable[[Request], SolveResult]] = {
     "cp-sat": partial(_searched, "cp-sat", _milp),
     "scip": partial(_searched, "scip", _milp),
     "gurobi": partial(_searched, "gurobi", _gurobi),
-    "brute-force": solve_brute_force,
+    "brute-force": _brute_force,
 }
 """Backends by name."""

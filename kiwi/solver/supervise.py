@@ -22,8 +22,6 @@ _KILLED_WITHOUT_SOLUTION = 1
 class Supervisor:
     """Runs a command's work in a process that can be ended.
 
-    **Arguments:**
-
     - `deadline`: when the time limit ends, a reading of `time.monotonic`.
     """
 

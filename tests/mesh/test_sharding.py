@@ -78,9 +78,9 @@ def test_short_and_nested_specs_are_read():
 
 
 def test_description_shows_order():
-    assert TensorSharding(((0,), (), (1,))).describe(NAMES) == "[x, -, y]"
+    assert MESH.describe(TensorSharding(((0,), (), (1,)))) == "[x, -, y]"
     assert MESH.describe(TensorSharding(((1, 0), ()))) == "[(y, x), -]"
-    assert TensorSharding(()).describe(NAMES) == "[]"
+    assert MESH.describe(TensorSharding(())) == "[]"
 
 
 def test_trivial_axes_can_be_dropped():
@@ -102,7 +102,7 @@ def test_trivial_axes_can_be_dropped():
             lambda: TensorSharding(((), (0, 1))).check((8, 12), (2, 4)),
             r"Dimension 1 of shape \(8, 12\) cannot be cut into 8 equal",
         ),
-        (lambda: TensorSharding(((2,),)).describe(NAMES), "axis 2, but the mesh"),
+        (lambda: MESH.describe(TensorSharding(((2,),))), "axis 2, but the mesh"),
         (
             lambda: TensorSharding.from_partition_spec(PartitionSpec("x", None), 1, NAMES),
             "2 entries, the tensor has 1",

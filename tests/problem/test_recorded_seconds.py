@@ -67,7 +67,7 @@ def test_a_function_that_was_not_measured_is_arithmetic():
 def with_call(units, unit, seconds):
     """The table with the unit's one call, unsharded."""
     (call,) = [c for c in library_calls(units, unit) if c is not None]
-    figures = (call.shapes, call.flops, call.local_bytes({}), seconds, 0.1)
+    figures = (call.local_shapes({}), call.flops, call.local_bytes({}), seconds, 0.1)
     return TABLE.with_entry(OperatorEntry(*call.known, *figures)), call
 
 

@@ -107,7 +107,7 @@ def test_gurobi_without_a_fitting_licence_falls_back_and_says_so(monkeypatch) ->
     def refuse(*_arguments, **_keywords):
         raise SolverUnavailableError("Gurobi declined: Model too large")
 
-    monkeypatch.setattr("kiwi.solver.mathopt_run.solve_with_gurobi", refuse)
+    monkeypatch.setattr("kiwi.solver.mathopt_run._solve_with_gurobi", refuse)
     result = solve(worked_problem(), solver="gurobi")
     assert result.status is SolveStatus.OPTIMAL and result.solver == "highs"
     assert "HiGHS stood in. Gurobi declined: Model too large" in result.message

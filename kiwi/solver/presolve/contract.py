@@ -37,22 +37,11 @@ def contract(net: Network) -> Reduction:
 @numba.njit(cache=True)
 def _roots_first(parent):
     """All nodes, every one after its parent."""
-    count = len(parent)
-    order = np.empty(count, dtype=np.int64)
-    placed = np.zeros(count, dtype=np.bool_)
-    chain = np.empty(count, dtype=np.int64)
-    filled = 0
-    for i in range(count):
-        depth, x = 0, i
-        while x >= 0 and not placed[x]:
-            chain[depth] = x
-            depth += 1
-            x = parent[x]
-        for k in range(depth - 1, -1, -1):
-            order[filled] = chain[k]
-            placed[chain[k]] = True
-            filled += 1
-    return order
+    depth, above = np.zeros(len(parent), dtype=np.int64), parent
+    while (above >= 0).any():
+        depth += above >= 0
+        above = np.where(above >= 0, parent[above], -1)
+    return np.argsort(depth)
 
 
 @numba.njit(cache=True)

@@ -67,7 +67,7 @@ def _choose(net, most_options, most_growth):
 def _pair_counts(net, h, pairs, write):
     """How many options the neighbour opposite of end h has, and would have with the node at h;
     multiplies them in `pairs` where asked."""
-    found, start = _partners(net, h), net.line_start[h ^ 1]
+    found, start = np.diff(_partner_lists(net, h)[0]), net.line_start[h ^ 1]
     first = net.option_start[net.end_node[h ^ 1]]
     before, after = 0, 0
     for b in range(net.line_start[(h ^ 1) + 1] - start):
@@ -77,23 +77,6 @@ def _pair_counts(net, h, pairs, write):
         if write:
             pairs[first + b] *= partners
     return before, after
-
-
-@numba.njit(cache=True)
-def _partners(net, h):
-    """For each line at the other end the number of options at end h that it allows."""
-    members = np.zeros(net.line_count[h], dtype=np.int64)
-    first = net.option_start[net.end_node[h]] - net.line_start[h]
-    for x in range(net.line_start[h], net.line_start[h + 1]):
-        if net.cost[first + x] < np.inf:
-            members[net.line[x]] += 1
-    found = np.zeros(net.line_count[h ^ 1], dtype=np.int64)
-    for a in range(len(members)):
-        for b in range(len(found)):
-            at = net.table_start[h >> 1] + a * net.step[h] + b * net.step[h ^ 1]
-            if net.table[at] < np.inf:
-                found[b] += members[a]
-    return found
 
 
 @numba.njit(cache=True)
@@ -131,15 +114,16 @@ def _write_member(net, h, pairs, block, out):
 def _partner_lists(net, h):
     """For each line at the other end the options at end h that it allows, as starts and a flat
     list."""
-    found = _partners(net, h)
-    start = np.zeros(len(found) + 1, dtype=np.int64)
-    start[1:] = np.cumsum(found)
-    options, filled = np.empty(start[-1], dtype=np.int64), start[:-1].copy()
+    across, members = net.line_count[h ^ 1], net.line[net.line_start[h] : net.line_start[h + 1]]
     first = net.option_start[net.end_node[h]]
-    for o in range(net.line_start[h + 1] - net.line_start[h]):
-        line = net.table_start[h >> 1] + net.line[net.line_start[h] + o] * net.step[h]
-        for b in range(len(found)):
-            if net.cost[first + o] < np.inf and net.table[line + b * net.step[h ^ 1]] < np.inf:
-                options[filled[b]] = o
-                filled[b] += 1
+    start = np.zeros(across + 1, dtype=np.int64)
+    options = np.empty(across * len(members), dtype=np.int64)
+    filled = 0
+    for b in range(across):
+        column = net.table_start[h >> 1] + b * net.step[h ^ 1]
+        for o, line in enumerate(members):
+            if net.cost[first + o] + net.table[column + line * net.step[h]] < np.inf:
+                options[filled] = o
+                filled += 1
+        start[b + 1] = filled
     return start, options

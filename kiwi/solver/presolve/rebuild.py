@@ -13,8 +13,6 @@ def rebuild(net: Network, cost: np.ndarray, maps: Maps, sizes: np.ndarray) -> Re
     """Merges every node into its root: roots hold and pay for all that was merged into them. Where
     a root is left without a choice, its edges become costs of its neighbours.
 
-    **Arguments:**
-
     - `cost`: costs of the options of `net`, infinite for those that were ruled out.
     - `sizes` (n'): the numbers of options of the roots; those that turn out to cost infinitely
       much go.

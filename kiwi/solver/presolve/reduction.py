@@ -13,8 +13,6 @@ from kiwi.solver.network import Network
 class Maps(NamedTuple):
     """What the options of a smaller network's nodes stand for in a larger network.
 
-    **Attributes:**
-
     - `root` (n): for each node of the larger network the node of the smaller one that decides it.
     - `start` (n+1), `option`: for each option of that node the option of the larger one.
     """

@@ -19,11 +19,7 @@ def drop_times(net: Network) -> Network:
         return net
     events = _events(net)
     kept = _kept_times(len(net.times), net.limit_bytes, net.option_start, *events)
-    return with_times(net, np.flatnonzero(kept))
-
-
-def with_times(net: Network, kept: np.ndarray) -> Network:
-    """`net` with only the times at these positions of `net.times`; equal intervals added up."""
+    kept = np.flatnonzero(kept)
     begin, end = np.searchsorted(kept, net.use_begin), np.searchsorted(kept, net.use_end)
     seen = begin < end
     spans = (owners(net.use_start)[seen], begin[seen], end[seen], net.use_bytes[seen])
