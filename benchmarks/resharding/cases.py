@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
-from kiwi.mesh.enumeration import divisible_pattern
-from kiwi.mesh.moves import move_graph
+from kiwi.mesh.moves import divisible_pattern, move_graph
 from kiwi.xla.compilers import named
 
 _MESHES = ((8,), (2, 4), (4, 2), (2, 2, 2))

@@ -10,8 +10,7 @@ a time: it knows neither sizes nor links.
 
 from collections.abc import Iterator
 
-from kiwi.mesh.enumeration import divisible_pattern
-from kiwi.mesh.moves import move_graph
+from kiwi.mesh.moves import divisible_pattern, move_graph
 from kiwi.mesh.resharding import ReshardingStep, ReshardingTable
 from kiwi.mesh.sharding import TensorSharding
 

@@ -24,7 +24,7 @@ from benchmarks.solver.models import model_problem
 from kiwi.solver import Edge, Node, Problem, SolveResult, solve
 from kiwi.solver.least_peak import least_peak
 from kiwi.solver.network import build_network
-from kiwi.solver.presolve import presolve
+from kiwi.solver.presolve.pipeline import presolve
 
 RESULTS = Path(__file__).parent / "results"
 _SOURCES = (("layered", 1), ("layered", 2), ("gpt", 1), ("layered", 4), ("gpt", 2))

@@ -10,12 +10,12 @@ from kiwi.mesh.collectives import LinearCost as LinearCost
 from kiwi.mesh.collectives import collective as collective
 from kiwi.mesh.collectives import linear_costs as linear_costs
 from kiwi.mesh.device_mesh import DeviceMesh as DeviceMesh
-from kiwi.mesh.enumeration import enumerate_shardings as enumerate_shardings
 from kiwi.mesh.hardware import CATALOGUE as CATALOGUE
 from kiwi.mesh.hardware import Hardware as Hardware
 from kiwi.mesh.hardware import Link as Link
 from kiwi.mesh.hardware import hardware as hardware
 from kiwi.mesh.moves import SLICE as SLICE
+from kiwi.mesh.moves import enumerate_shardings as enumerate_shardings
 from kiwi.mesh.price import Price as Price
 from kiwi.mesh.price import Provenance as Provenance
 from kiwi.mesh.profile_entries import CollectiveEntry as CollectiveEntry

@@ -2,7 +2,7 @@
 
 import enum
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -33,18 +33,21 @@ class Sample:
 
 
 def price_from(samples: Sequence[Sample], point: tuple[int, ...], roofline_seconds: float) -> Price:
-    """The first of measured, interpolated, extrapolated and analytic that applies."""
+    """The first of measured, interpolated, extrapolated and analytic that applies; interpolation is
+    linear in the logarithms of size and seconds."""
     if not samples:
         return Price(roofline_seconds, Provenance.ANALYTIC)
     for sample in samples:
         if sample.point == point:
             return Price(sample.seconds, Provenance.MEASURED)
-    for dim in range(len(point)):
-        line = [s for s in samples if _agree_but(dim, s.point, point)]
-        below = max((s for s in line if s.point[dim] < point[dim]), key=_size(dim), default=None)
-        above = min((s for s in line if s.point[dim] > point[dim]), key=_size(dim), default=None)
+    for dim, size in enumerate(point):
+        # Backwards, so that of several samples of a size the first counts.
+        line = {s.point[dim]: s for s in reversed(samples) if _agree_but(dim, s.point, point)}
+        below = max((each for each in line if each < size), default=None)
+        above = min((each for each in line if each > size), default=None)
         if below is not None and above is not None:
-            seconds = _between(below, above, dim, point[dim])
+            part = math.log(size / below) / math.log(above / below)
+            seconds = line[below].seconds ** (1 - part) * line[above].seconds ** part
             return Price(seconds, Provenance.INTERPOLATED)
     nearest = min(samples, key=lambda s: (_distance(s.point, point), s.point))
     scale = nearest.seconds / nearest.roofline_seconds
@@ -53,17 +56,6 @@ def price_from(samples: Sequence[Sample], point: tuple[int, ...], roofline_secon
 
 def _agree_but(dim: int, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return a[:dim] == b[:dim] and a[dim + 1 :] == b[dim + 1 :]
-
-
-def _size(dim: int) -> Callable[[Sample], int]:
-    return lambda sample: sample.point[dim]
-
-
-def _between(below: Sample, above: Sample, dim: int, size: int) -> float:
-    """Linear in the logarithms of size and seconds."""
-    span = math.log(above.point[dim] / below.point[dim])
-    part = math.log(size / below.point[dim]) / span
-    return below.seconds ** (1 - part) * above.seconds**part
 
 
 def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:

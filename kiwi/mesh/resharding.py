@@ -19,8 +19,14 @@ import numpy as np
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.device_mesh import DeviceMesh
-from kiwi.mesh.enumeration import DivisiblePattern, divisible_pattern
-from kiwi.mesh.moves import MoveGraph, Traffic, move_graph, refines
+from kiwi.mesh.moves import (
+    DivisiblePattern,
+    MoveGraph,
+    Traffic,
+    divisible_pattern,
+    move_graph,
+    refines,
+)
 from kiwi.mesh.sharding import TensorSharding
 
 # Relative difference below which two paths count as equally long.
@@ -122,11 +128,13 @@ class ReshardingTable:
         """The moves of the cheapest chain, empty if nothing is to be done. Shardings along it are
         written without axes of size 1."""
         steps: list[ReshardingStep] = []
+        graph, priced = self._paths.graph, (self.mesh, self.tensor_bytes)
         state, goal = self._state(source), self._state(target)
         while state != goal:
-            following = int(self._paths.first_hop[state, goal])
-            steps.append(self._step(state, following))
-            state = following
+            before, state = state, int(self._paths.first_hop[state, goal])
+            traffic = graph.cheapest_move(before, state, *priced)
+            ends = graph.states[before], graph.states[state]
+            steps.append(ReshardingStep.of(traffic, *priced, *ends))
         return tuple(steps)
 
     def waypoints(
@@ -135,12 +143,6 @@ class ReshardingTable:
         """The shardings between `source` and `target` on the cheapest chain, often none. A
         `with_sharding_constraint` for each makes XLA take this chain and no other."""
         return tuple(step.result for step in self.path(source, target)[:-1])
-
-    def _step(self, state: int, following: int) -> ReshardingStep:
-        graph = self._paths.graph
-        traffic = graph.cheapest_move(state, following, self.mesh, self.tensor_bytes)
-        before, after = graph.states[state], graph.states[following]
-        return ReshardingStep.of(traffic, self.mesh, self.tensor_bytes, before, after)
 
     @cached_property
     def _paths(self) -> "_Paths":

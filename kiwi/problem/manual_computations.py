@@ -51,7 +51,10 @@ class GivenLayouts:
 def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayouts | None:
     """What a unit's `shard_map` fixes; None for all other units, and for one on another mesh."""
     equation = units.graph.program.equations[unit.root]
-    if equation.name != "shard_map" or not _is_on(equation.jaxpr_eqn, mesh):
+    if equation.name != "shard_map":
+        return None
+    own = equation.jaxpr_eqn.params["mesh"]
+    if dict(own.shape) != dict(zip(mesh.axis_names, mesh.shape, strict=True)):
         return None
     layouts = _layouts(units, equation, mesh)
     repeated = units.trips(unit)
@@ -65,12 +68,6 @@ def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayout
         tuple(layouts[output] for output in unit.outputs),
         tuple(found),
     )
-
-
-def _is_on(eqn: Any, mesh: DeviceMesh) -> bool:
-    """Whether it runs on the mesh that is planned for, axis by axis."""
-    own = eqn.params["mesh"]
-    return dict(own.shape) == dict(zip(mesh.axis_names, mesh.shape, strict=True))
 
 
 def _layouts(units: UnitGraph, equation: Equation, mesh: DeviceMesh) -> dict[int, TensorSharding]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.scheduled import read_resharding_seconds
@@ -39,7 +39,7 @@ def remat_graph(
     """
     values = units.graph.program.values
     memories = _memories(units, strategies, rules)
-    graph = _Builder(units, strategies, memories, lambda v: values[v].size_bytes).graph()
+    graph = _graph(units, strategies, memories, lambda v: values[v].size_bytes)
     return replace(graph, values=(*graph.values, Value("fences", fence_bytes)))
 
 
@@ -67,7 +67,7 @@ def sharded_remat_graph(solved: Solved) -> RematGraph:
         return planning.local_bytes(value, layouts[value])
 
     memories = _memories(units, strategies, planning.rules)
-    graph = _Builder(units, strategies, memories, local_bytes).graph()
+    graph = _graph(units, strategies, memories, local_bytes)
     copied_bytes = [0] * len(units.units)
     for buffer in solved.restricted.buffers:
         if buffer.kind == "copy":
@@ -104,7 +104,7 @@ def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
         replace(m, from_start=(), written_over_bytes=0)
         for m in _memories(units, strategies, planning.rules)
     ]
-    return _Builder(units, strategies, memories, local_bytes).graph()
+    return _graph(units, strategies, memories, local_bytes)
 
 
 def one_device_strategies(
@@ -112,89 +112,76 @@ def one_device_strategies(
 ) -> tuple[ShardingStrategy, ...]:
     """The cheapest strategy of each unit by itself; on a mesh of one device there is just one."""
     table = StrategyTable(units, mesh, rules)
-    return tuple(
-        min(table.of(unit), key=lambda each: each.compute_seconds + each.communication_seconds)
+    return tuple(min(table.of(unit), key=lambda strategy: strategy.seconds) for unit in units.units)
+
+
+def _graph(
+    units: UnitGraph,
+    strategies: Sequence[ShardingStrategy],
+    memories: Sequence[UnitMemory],
+    local_bytes: Callable[[int], int],
+) -> RematGraph:
+    """The graph's values are those of the program, by their index, and others by name."""
+    held, inputs, outputs = _held(units, memories, local_bytes)
+    for result, argument in units.aliased_results.items():
+        update = units.producer[result]
+        for reader in units.readers.get(argument, ()):
+            if reader < update:
+                order = f"order {reader} {update} of {argument}"
+                held[order] = 0
+                outputs[reader].append(order)
+                inputs[update].append(order)
+    number = {key: k for k, key in enumerate(held)}
+    operators = (
+        Operator(
+            f"{unit.index} {units.graph.opcode_of(unit.root)}",
+            strategies[unit.index].seconds,
+            tuple(number[key] for key in inputs[unit.index]),
+            tuple(number[key] for key in outputs[unit.index]),
+            memories[unit.index].workspace_bytes,
+            unit.may_recompute,
+        )
         for unit in units.units
+    )
+    return RematGraph(
+        tuple(operators),
+        tuple(Value(k if isinstance(k, str) else f"value {k}", size) for k, size in held.items()),
+        tuple(range(len(units.units))),
+        frozenset(number[value] for value in _returned(units)),
+        _backward_of(units),
     )
 
 
-class _Builder:
-    """Numbers values as they are met; `number` maps value indices of the program."""
+def _returned(units: UnitGraph) -> list[int]:
+    """The results of the function that units compute."""
+    results = {r for r in units.graph.program.results if isinstance(r, int)}
+    return sorted(r for r in results if r in units.producer)
 
-    def __init__(
-        self,
-        units: UnitGraph,
-        strategies: Sequence[ShardingStrategy],
-        memories: Sequence[UnitMemory],
-        local_bytes: Callable[[int], int],
-    ) -> None:
-        self._units, self._strategies, self._memories = units, strategies, memories
-        on_host = units.graph.program.host_values
-        self._local_bytes = lambda value: 0 if value in on_host else local_bytes(value)
-        self.values: list[Value] = []
-        self.number: dict[int, int] = {}
-        results = {r for r in units.graph.program.results if isinstance(r, int)}
-        self.kept_results = [r for r in sorted(results) if r in units.producer]
-        for value in (*units.graph.program.arguments, *units.graph.program.constants):
-            self._add(value, self._local_bytes(value))
-        fresh = [r for r in self.kept_results if r not in units.aliased_results]
-        fresh_bytes = sum(self._local_bytes(value) for value in fresh)
-        self.values.append(Value("results", fresh_bytes))
-        for value in self.kept_results:
-            self._add(value, 0)
 
-    def graph(self) -> RematGraph:
-        """All pieces."""
-        operators = self._operators()
-        return RematGraph(
-            operators,
-            tuple(self.values),
-            tuple(range(len(operators))),
-            frozenset(self.number[value] for value in self.kept_results),
-            _backward_of(self._units),
-        )
+def _held(
+    units: UnitGraph, memories: Sequence[UnitMemory], local_bytes: Callable[[int], int]
+) -> tuple[dict[int | str, int], list[list[int | str]], list[list[int | str]]]:
+    """The bytes of each value, and for each unit the values that it reads and that it yields."""
+    program, returned = units.graph.program, _returned(units)
 
-    def _operators(self) -> tuple[Operator, ...]:
-        """One per unit, with the order of readings and overwritings as values of no bytes."""
-        found = [self._operator(unit) for unit in self._units.units]
-        for result, argument in self._units.aliased_results.items():
-            update = self._units.producer[result]
-            for reader in self._units.readers.get(argument, ()):
-                if reader >= update:
-                    continue
-                token = (len(self.values),)
-                self.values.append(Value(f"order {reader} {update}", 0))
-                before, after = found[reader], found[update]
-                found[reader] = replace(before, outputs=before.outputs + token)
-                found[update] = replace(after, inputs=after.inputs + token)
-        return tuple(found)
+    def size(value: int) -> int:
+        return 0 if value in program.host_values else local_bytes(value)
 
-    def _operator(self, unit: Unit) -> Operator:
-        strategy, memory = self._strategies[unit.index], self._memories[unit.index]
+    held: dict[int | str, int] = {v: size(v) for v in (*program.arguments, *program.constants)}
+    held["results"] = sum(size(r) for r in returned if r not in units.aliased_results)
+    held.update(dict.fromkeys(returned, 0))
+    inputs: list[list[int | str]] = [[*unit.reads] for unit in units.units]
+    for unit, memory in zip(units.units, memories, strict=True):
         # A result that is written over what was held before needs no memory of its own.
         is_there = 0 < memory.result_bytes <= memory.written_over_bytes
         for value in unit.outputs:
-            self._add(value, 0 if is_there else self._local_bytes(value))
-        return Operator(
-            f"{unit.index} {self._units.graph.opcode_of(unit.root)}",
-            strategy.compute_seconds + strategy.communication_seconds,
-            tuple(self.number[value] for value in unit.reads) + self._from_start(unit),
-            tuple(self.number[value] for value in unit.outputs),
-            memory.workspace_bytes,
-            unit.may_recompute,
-        )
-
-    def _from_start(self, unit: Unit) -> tuple[int, ...]:
-        """The value that stands for the buffers held from the start of the step on, if any."""
-        size = sum(each.bytes for each in self._memories[unit.index].from_start)
-        if size:
-            self.values.append(Value(f"held from the start {unit.index}", size))
-        return (len(self.values) - 1,) if size else ()
-
-    def _add(self, value: int, size_bytes: int) -> None:
-        if value not in self.number:
-            self.number[value] = len(self.values)
-            self.values.append(Value(f"value {value}", size_bytes))
+            held.setdefault(value, 0 if is_there else size(value))
+        early_bytes = sum(each.bytes for each in memory.from_start)
+        if early_bytes:
+            early = f"held from the start {unit.index}"
+            held[early] = early_bytes
+            inputs[unit.index].append(early)
+    return held, inputs, [[*unit.outputs] for unit in units.units]
 
 
 def _backward_of(units: UnitGraph) -> tuple[tuple[int, int], ...]:

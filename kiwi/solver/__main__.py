@@ -9,13 +9,12 @@ with the best solution so far. The exit status is 0 with a solution, 1 without o
 """
 
 import argparse
-import functools
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from kiwi.errors import KiwiError
@@ -54,9 +53,14 @@ def _run(
         warm_up()  # on the clock here, which runs from the start of the process
         margin = _MARGIN_SECONDS + _MARGIN_SECONDS_PER_NODE * len(problem.nodes)
         left = options.time_limit - (time.monotonic() - started) - margin
-        tell: list[OnProgress] = [] if options.quiet else [_Printer(started)]
+        listeners: list[OnProgress] = [] if options.quiet else [_Printer(started)]
         if options.out is not None:
-            tell.append(_Writer(options.out, on_written))
+            listeners.append(_Writer(options.out, on_written))
+
+        def tell(state: Progress) -> None:
+            for listener in listeners:
+                listener(state)
+
         result = solve(
             problem,
             solver=options.solver,
@@ -64,7 +68,7 @@ def _run(
             seed=options.seed,
             gap=options.gap,
             until_time_limit=not options.stop_early,
-            on_progress=functools.partial(_tell_all, tell),
+            on_progress=tell,
             any_time=True,
         )
     except KiwiError as error:
@@ -75,11 +79,6 @@ def _run(
         return 130
     _print_result(result)
     return 0 if result.solution is not None else 1
-
-
-def _tell_all(listeners: Sequence[OnProgress], state: Progress) -> None:
-    for listener in listeners:
-        listener(state)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -57,7 +57,11 @@ def problem_from_contest(document: object) -> Problem:
     )
     horizon = max((interval[1] for interval in intervals), default=0)
     limit = _member(body, "usage_limit", int)
-    return Problem(built, _edges(edges, built), limit, horizon)
+    pairs, tables = _member(edges, "nodes", list), _member(edges, "costs", list)
+    if len(pairs) != len(tables):
+        raise _malformed(f"{len(pairs)} pairs but {len(tables)} tables of edges")
+    joined = tuple(_edge(pair, table, built) for pair, table in zip(pairs, tables, strict=True))
+    return Problem(built, joined, limit, horizon)
 
 
 def _node(name: str, interval: Any, costs: Any, usages: Any) -> Node:
@@ -68,13 +72,6 @@ def _node(name: str, interval: Any, costs: Any, usages: Any) -> Node:
     start, end = int(interval[0]), int(interval[1])
     uses = tuple((Interval(start, end, int(usage)),) if usage else () for usage in usages)
     return Node(name, _costs(costs), uses)
-
-
-def _edges(edges: dict, nodes: tuple[Node, ...]) -> tuple[Edge, ...]:
-    pairs, tables = _member(edges, "nodes", list), _member(edges, "costs", list)
-    if len(pairs) != len(tables):
-        raise _malformed(f"{len(pairs)} pairs but {len(tables)} tables of edges")
-    return tuple(_edge(pair, table, nodes) for pair, table in zip(pairs, tables, strict=True))
 
 
 def _edge(pair: Any, table: Any, nodes: tuple[Node, ...]) -> Edge:

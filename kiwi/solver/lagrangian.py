@@ -16,7 +16,8 @@ from kiwi.solver.evaluate import evaluate
 from kiwi.solver.least_peak import LeastPeak, least_peak
 from kiwi.solver.network import build_network
 from kiwi.solver.order import time_order
-from kiwi.solver.presolve import Reduction, chain, presolve
+from kiwi.solver.presolve.pipeline import presolve
+from kiwi.solver.presolve.reduction import Reduction, chain
 from kiwi.solver.request import Request
 from kiwi.solver.result import Progress, SolveResult, conclude, is_closed
 from kiwi.solver.toulbar import oracle_for
@@ -112,8 +113,9 @@ class Search:
         self.offer_lifted(self._least.choice)
 
     def _run_stages(self) -> None:
+        limit = _ENDLESS if self.request.round_limit is None else self.request.round_limit
         for rounds, idle_rounds, force in _STAGES:
-            most_rounds = min(self._patience() * rounds, self._rounds_left)
+            most_rounds = min(self._patience() * rounds, limit - self.rounds)
             if self.settled or self.out_of_time or most_rounds <= 0:
                 return
             engine = self.run_engine(most_rounds, self._patience() * idle_rounds, force=force)
@@ -164,11 +166,6 @@ class Search:
         engine.run(rounds, idle_rounds, force=force, least_rounds=least)
         self._take(engine)
         return engine
-
-    @property
-    def _rounds_left(self) -> int:
-        limit = self.request.round_limit
-        return _ENDLESS if limit is None else limit - self.rounds
 
     def _patience(self) -> int:
         """How many times the rounds of a stage: small networks can afford more."""

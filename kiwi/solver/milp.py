@@ -80,7 +80,8 @@ def formulate(
         objective += _add_pairs(model, network, choose, edge, scale, integral_pairs)
     model.minimize(mathopt.fast_sum(objective))
     form = Formulation(model, choose, {}, scale)
-    if network.limit_bytes < NO_LIMIT_BYTES and _term_count(network) <= _MOST_TERMS:
+    term_count = int((network.use_end - network.use_begin).sum())
+    if network.limit_bytes < NO_LIMIT_BYTES and term_count <= _MOST_TERMS:
         _add_memory(form, network, range(len(network.times)))
     return form
 
@@ -186,10 +187,6 @@ def _add_pairs(
             if line or members.get(index):
                 model.add_linear_constraint(both == 0.0, name=f"{letter}[{edge},{index}]")
     return [float(table[pair]) * scale * y for pair, y in pairs.items()]
-
-
-def _term_count(network: Network) -> int:
-    return int((network.use_end - network.use_begin).sum())
 
 
 def _highest(usage: np.ndarray, above_bytes: int, form: Formulation) -> np.ndarray:

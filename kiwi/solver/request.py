@@ -26,20 +26,14 @@ class Request:
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        if self.round_limit is not None and self.round_limit < 1:
-            raise InvalidArgumentError(
-                f"round_limit is {self.round_limit}.",
-                suggestion="give 1 or more, or None for no limit",
-            )
-        if not self.time_limit_seconds > 0:
-            raise InvalidArgumentError(
-                f"time_limit_seconds is {self.time_limit_seconds}.",
-                suggestion="give a positive number",
-            )
-        if not self.gap >= 0:
-            raise InvalidArgumentError(
-                f"gap is {self.gap}.", suggestion="give 0 or a small fraction"
-            )
+        for name, fits, wanted in (
+            ("round_limit", lambda n: n is None or n >= 1, "1 or more, or None for no limit"),
+            ("time_limit_seconds", lambda n: n > 0, "a positive number"),
+            ("gap", lambda n: n >= 0, "0 or a small fraction"),
+        ):
+            value = getattr(self, name)
+            if not fits(value):
+                raise InvalidArgumentError(f"{name} is {value}.", suggestion=f"give {wanted}")
         count = len(self.problem.nodes)
         if self.warm_start is not None and len(self.warm_start) != count:
             raise InvalidArgumentError(

@@ -19,7 +19,8 @@ from kiwi.solver.engine import Engine
 from kiwi.solver.least_peak import least_peak
 from kiwi.solver.network import Network, build_network
 from kiwi.solver.order import time_order
-from kiwi.solver.presolve import drop_times, presolve
+from kiwi.solver.presolve.pipeline import presolve
+from kiwi.solver.presolve.times import drop_times
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.solver.search import seed_random
 

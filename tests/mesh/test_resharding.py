@@ -20,8 +20,7 @@ from kiwi.mesh import (
     enumerate_shardings,
     hardware,
 )
-from kiwi.mesh.enumeration import divisible_pattern
-from kiwi.mesh.moves import move_graph
+from kiwi.mesh.moves import divisible_pattern, move_graph
 from tests.helpers.collectives import all_gather, all_to_all, collective_permute
 
 # Round figures: 1 s a launch, 1000 B/s of memory; x is slow, y is fast.

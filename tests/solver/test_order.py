@@ -10,7 +10,7 @@ import pytest
 from kiwi.solver import Edge, Interval, Node, Problem, evaluate, warm_up
 from kiwi.solver.network import build_network
 from kiwi.solver.order import flat_uses, time_order
-from kiwi.solver.presolve import Reduction
+from kiwi.solver.presolve.reduction import Reduction
 from kiwi.solver.prices import cost_of, usage_of
 from tests.solver.random_problems import random_problem
 

@@ -12,8 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_shardings
-from kiwi.mesh.enumeration import divisible_pattern
-from kiwi.mesh.moves import move_graph
+from kiwi.mesh.moves import divisible_pattern, move_graph
 
 SHAPE = (16, 32)
 COLLECTIVE = re.compile(
