@@ -63,10 +63,8 @@ def local_costs(planning: PlanningProblem, solution: Sequence[int]) -> list[np.n
         if max(edge.tail, edge.head) >= fixed:
             continue
         row, column = edge.cell(solution[edge.tail], solution[edge.head])
-        rows = slice(None) if edge.tail_class is None else edge.tail_class
-        columns = slice(None) if edge.head_class is None else edge.head_class
-        costs[edge.tail] += edge.costs[rows, column]
-        costs[edge.head] += edge.costs[row, columns]
+        costs[edge.tail] += edge.costs[edge.tail_class, column]
+        costs[edge.head] += edge.costs[row, edge.head_class]
     return costs
 
 

@@ -47,10 +47,9 @@ class Side:
         return cls(node, tuple(index), numbers, residencies)
 
     def lines(self, class_of_residency: Sequence[int] | None = None) -> np.ndarray:
-        """For each option its line, where residencies are lines of their own or classes."""
-        classes = np.arange(len(self.residencies))
-        if class_of_residency is not None:
-            classes = np.asarray(class_of_residency)
+        """For each option its line: one for each layout and class of residencies, of which there
+        is just one by default."""
+        classes = np.asarray(class_of_residency or [0] * len(self.residencies))
         width = int(classes.max()) + 1
         return (self.layout_of_strategy[:, None] * width + classes[None, :]).ravel()
 
@@ -141,7 +140,6 @@ class EdgeMatrices:
         """From a producer to the copy: which options agree with the stored layout. A copy that is
         kept gives back what the reader pays for resharding."""
         allowed = copy.allowed_after(stored.layouts)
-        lines = stored.lines([0] * len(stored.residencies))
         if copy.earlier is None:
             costs, parts = np.where(allowed, 0.0, np.inf), {}
         else:
@@ -150,7 +148,7 @@ class EdgeMatrices:
             saved = np.where(copy.is_kept, seconds, 0.0)
             costs = np.where(allowed, -saved, np.inf)
             parts = {"resharding": costs} if self._with_parts else {}
-        return Edge(stored.node, node, costs, parts, tail_class=lines)
+        return Edge(stored.node, node, costs, parts, tail_class=stored.lines())
 
     def edge_from_copy(self, node: int, copy: CopyNode, wanted: Side) -> Edge:
         """From the copy to its reader: which options agree with what the reader expects."""
@@ -167,8 +165,7 @@ class EdgeMatrices:
         if not seconds.any():
             return None
         parts = {"resharding": seconds} if self._with_parts else {}
-        tails, heads = (side.lines([0] * len(side.residencies)) for side in (kept, yielded))
-        return Edge(kept.node, yielded.node, seconds, parts, tails, heads)
+        return Edge(kept.node, yielded.node, seconds, parts, kept.lines(), yielded.lines())
 
 
 def _availability(producer: Sequence[Residency], reader: Sequence[Residency]) -> np.ndarray:

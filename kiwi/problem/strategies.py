@@ -7,7 +7,7 @@ out, what it computes per device and what it communicates.
 """
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeGuard
@@ -72,8 +72,12 @@ class ShardingStrategy:
         return (self.workspace_bytes,) if self.workspace_bytes else ()
 
 
+Assignment = dict[int, tuple[int, ...]]
+"""For each factor that is sharded the mesh axes that cut it, major to minor."""
+
+
 def tensor_sharding(
-    dims: Dims, sizes: tuple[int, ...], assignment: Mapping[int, tuple[int, ...]], mesh: DeviceMesh
+    dims: Dims, sizes: tuple[int, ...], assignment: Assignment, mesh: DeviceMesh
 ) -> TensorSharding | None:
     """The layout of a tensor whose factors are sharded as assigned.
 
@@ -106,36 +110,32 @@ def shards_of_strategies(unit: Unit, mesh: DeviceMesh) -> Iterator[dict[int, int
     return (_shards(assignment, mesh) for assignment in _assignments(unit.rule, mesh))
 
 
-def _shards(assignment: Mapping[int, tuple[int, ...]], mesh: DeviceMesh) -> dict[int, int]:
+def _shards(assignment: Assignment, mesh: DeviceMesh) -> dict[int, int]:
     return {f: prod(mesh.shape[a] for a in axes) for f, axes in assignment.items()}
 
 
-def _assignments(rule: ComposedRule, mesh: DeviceMesh) -> Iterator[dict[int, tuple[int, ...]]]:
+def _assignments(rule: ComposedRule, mesh: DeviceMesh) -> Iterator[Assignment]:
     """Every even assignment of the mesh's axes to shardable factors."""
-    choices = [None, *rule.shardable]
-    for choice in itertools.product(choices, repeat=len(mesh.nontrivial_axes)):
-        assignment: dict[int, tuple[int, ...]] = {}
-        for axis, factor in zip(mesh.nontrivial_axes, choice, strict=True):
-            if factor is not None:
-                assignment[factor] = (*assignment.get(factor, ()), axis)
-        if _divides(rule, assignment, mesh):
-            yield assignment
+    found = _extensions(rule, {}, mesh.nontrivial_axes, rule.shardable, mesh)
+    return (assignment for _, assignment in found)
 
 
-def _divides(
-    rule: ComposedRule, assignment: Mapping[int, tuple[int, ...]], mesh: DeviceMesh
-) -> bool:
-    return all(rule.factor_sizes[f] % n == 0 for f, n in _shards(assignment, mesh).items())
-
-
-def _after_scatter(
-    assignment: dict[int, tuple[int, ...]], scatter: dict[int, int]
-) -> dict[int, tuple[int, ...]]:
-    """The assignment of the result: scattered axes are minor to those already there."""
-    after = dict(assignment)
-    for axis, factor in scatter.items():
-        after[factor] = (*after.get(factor, ()), axis)
-    return after
+def _extensions(
+    rule: ComposedRule,
+    assignment: Assignment,
+    axes: Sequence[int],
+    factors: Iterable[int],
+    mesh: DeviceMesh,
+) -> Iterator[tuple[dict[int, int], Assignment]]:
+    """Every way to give further axes to one of the factors each, or to none, that divides evenly:
+    the factor of each axis given away, and the assignment then. They are minor to those before."""
+    for choice in itertools.product([None, *factors], repeat=len(axes)):
+        given = {a: f for a, f in zip(axes, choice, strict=True) if f is not None}
+        after = dict(assignment)
+        for axis, factor in given.items():
+            after[factor] = (*after.get(factor, ()), axis)
+        if all(rule.factor_sizes[f] % n == 0 for f, n in _shards(after, mesh).items()):
+            yield given, after
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,6 @@ class _Computation:
     - `partial_bytes`: local bytes of all results; `copied`: of each operand that is copied.
     """
 
-    assignment: dict[int, tuple[int, ...]]
     reads: tuple[TensorSharding, ...]
     results: tuple[TensorSharding, ...]
     partial: tuple[int, ...]
@@ -177,8 +176,8 @@ class _Enumeration:
             computation = self._computation(assignment)
             if computation is None:
                 continue
-            for scatter in self._scatters(assignment):
-                strategy = self._strategy(computation, scatter)
+            for scatter, after in self._scatters(assignment):
+                strategy = self._strategy(computation, scatter, after)
                 if strategy is None:
                     continue
                 key = (strategy.reads, strategy.results)
@@ -201,20 +200,18 @@ class _Enumeration:
             compute_provenance=compute.provenance,
         )
 
-    def _scatters(self, assignment: dict[int, tuple[int, ...]]) -> Iterator[dict[int, int]]:
-        """For the axes that leave partial sums, the result factor to scatter onto, if any."""
+    def _scatters(self, assignment: Assignment) -> Iterator[tuple[dict[int, int], Assignment]]:
+        """For the axes that leave partial sums, the result factor to scatter onto, if any; and the
+        assignment of the result."""
         rule, results = self._rule, self._result_factors
         partial = [a for f, axes in assignment.items() if f not in results for a in axes]
         targets = sorted(results - rule.blocked) if len(rule.results) == 1 else []
-        for choice in itertools.product([None, *targets], repeat=len(partial)):
-            scatter = {a: f for a, f in zip(partial, choice, strict=True) if f is not None}
-            if _divides(rule, _after_scatter(assignment, scatter), self._mesh):
-                yield scatter
+        return _extensions(rule, assignment, partial, targets, self._mesh)
 
-    def _layout(self, dims: Dims, assignment: dict[int, tuple[int, ...]]) -> TensorSharding | None:
+    def _layout(self, dims: Dims, assignment: Assignment) -> TensorSharding | None:
         return tensor_sharding(dims, self._rule.factor_sizes, assignment, self._mesh)
 
-    def _computation(self, assignment: dict[int, tuple[int, ...]]) -> _Computation | None:
+    def _computation(self, assignment: Assignment) -> _Computation | None:
         """None where an operand or a result cannot be laid out so."""
         rule, work = self._rule, self._work
         reads = [self._layout(dims, assignment) for _, dims in rule.reads]
@@ -228,7 +225,6 @@ class _Enumeration:
         read_shards = [r.shard_count(self._mesh.shape) for r in reads]
         read_bytes = [b // n for b, n in zip(work.read_bytes, read_shards, strict=True)]
         return _Computation(
-            assignment,
             tuple(reads),
             tuple(results),
             tuple(partial),
@@ -237,13 +233,15 @@ class _Enumeration:
             work.price(shards, read_shards, partial_bytes),
         )
 
-    def _strategy(self, found: _Computation, scatter: dict[int, int]) -> ShardingStrategy | None:
+    def _strategy(
+        self, found: _Computation, scatter: dict[int, int], after: Assignment
+    ) -> ShardingStrategy | None:
         """The strategy that scatters each axis of `scatter` onto its factor; None where the result
         cannot be laid out so."""
         results, dims = found.results, {}
         if scatter:
             # Only a single result is scattered; several are all-reduced as one.
-            layout = self._layout(self._rule.results[0], _after_scatter(found.assignment, scatter))
+            layout = self._layout(self._rule.results[0], after)
             if layout is None:
                 return None
             results = (layout,)

@@ -166,7 +166,7 @@ class _Lines(NamedTuple):
 def _merged_edges(edges: tuple[Edge, ...], rank: list[int]) -> tuple[np.ndarray, list[_Lines]]:
     merged: dict[tuple[int, int], _Lines] = {}
     for edge in edges:
-        lines = _lines(edge)
+        lines = _Lines(edge.costs, edge.tail_class, edge.head_class)
         pair = (rank[edge.tail], rank[edge.head])
         if pair[0] > pair[1]:
             pair = (pair[1], pair[0])
@@ -174,15 +174,6 @@ def _merged_edges(edges: tuple[Edge, ...], rank: list[int]) -> tuple[np.ndarray,
         merged[pair] = _sum(merged[pair], lines) if pair in merged else lines
     ends = np.array(list(merged), dtype=np.int64).reshape(-1, 2)
     return ends, list(merged.values())
-
-
-def _lines(edge: Edge) -> _Lines:
-    rows, columns = edge.tail_class, edge.head_class
-    return _Lines(
-        edge.costs,
-        np.arange(edge.costs.shape[0]) if rows is None else np.asarray(rows, dtype=np.int64),
-        np.arange(edge.costs.shape[1]) if columns is None else np.asarray(columns, dtype=np.int64),
-    )
 
 
 def _sum(one: _Lines, other: _Lines) -> _Lines:

@@ -98,7 +98,7 @@ class Edge:
     - `costs`: float64, shape (rows, columns); infinite forbids the pair.
     - `parts`: the costs split by kind, as in `Node`.
     - `tail_class`, `head_class`: for each option of the tail its row, for each option of the head
-      its column. None: one line for each option, in order.
+      its column. By default one line for each option, in order.
 
     Arrays are taken as they are: change none of them afterwards.
     """
@@ -107,8 +107,8 @@ class Edge:
     head: int
     costs: np.ndarray
     parts: Mapping[str, np.ndarray] = field(default_factory=dict)
-    tail_class: np.ndarray | None = None
-    head_class: np.ndarray | None = None
+    tail_class: np.ndarray = field(default_factory=lambda: np.arange(0))
+    head_class: np.ndarray = field(default_factory=lambda: np.arange(0))
 
     def __post_init__(self) -> None:
         what = f"Edge ({self.tail}, {self.head})"
@@ -120,23 +120,17 @@ class Edge:
                 suggestion="add the diagonal of the matrix to the costs of the node",
             )
         _check_parts(self.costs, self.parts, what)
-        for side, lines in enumerate((self.tail_class, self.head_class)):
-            _check_classes(lines, self.costs.shape[side], what)
+        for name, count in zip(("tail_class", "head_class"), self.costs.shape, strict=True):
+            object.__setattr__(self, name, _checked_classes(getattr(self, name), count, what))
 
     @property
     def option_counts(self) -> tuple[int, int]:
         """Numbers of options of the tail and of the head that the edge was made for."""
-        rows, columns = self.costs.shape
-        return (
-            rows if self.tail_class is None else len(self.tail_class),
-            columns if self.head_class is None else len(self.head_class),
-        )
+        return len(self.tail_class), len(self.head_class)
 
     def cell(self, tail_option: int, head_option: int) -> tuple[int, int]:
         """Where in `costs` and `parts` a pair of options stands."""
-        row = tail_option if self.tail_class is None else int(self.tail_class[tail_option])
-        column = head_option if self.head_class is None else int(self.head_class[head_option])
-        return row, column
+        return int(self.tail_class[tail_option]), int(self.head_class[head_option])
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,19 +198,19 @@ def _check_parts(costs: np.ndarray, parts: Mapping[str, np.ndarray], what: str) 
         )
 
 
-def _check_classes(lines: np.ndarray | None, count: int, what: str) -> None:
-    if lines is None:
-        return
-    if np.ndim(lines) != 1 or not np.issubdtype(np.asarray(lines).dtype, np.integer):
+def _checked_classes(lines: np.ndarray, count: int, what: str) -> np.ndarray:
+    lines = np.asarray(lines)
+    if lines.ndim != 1 or not np.issubdtype(lines.dtype, np.integer):
         raise InvalidProblemError(
-            f"{what} has classes of shape {np.shape(lines)} and type {np.asarray(lines).dtype}.",
+            f"{what} has classes of shape {lines.shape} and type {lines.dtype}.",
             suggestion="give one integer for each option: its line of `costs`",
         )
-    if len(lines) and not 0 <= np.min(lines) <= np.max(lines) < count:
+    if len(lines) and not 0 <= lines.min() <= lines.max() < count:
         raise InvalidProblemError(
-            f"{what} has classes {np.min(lines)} .. {np.max(lines)} for {count} lines.",
+            f"{what} has classes {lines.min()} .. {lines.max()} for {count} lines.",
             suggestion="classes number the lines of `costs`, from 0",
         )
+    return lines.astype(np.int64, copy=False) if len(lines) else np.arange(count)
 
 
 def _largest_bytes(node: Node, horizon: int) -> int:
