@@ -147,21 +147,17 @@ class _Scores:
         self._level = _levels(cluster.bandwidth_bytes_per_second)
         self._pairs = [_position_pairs(shape, axis) for axis in range(len(shape))]
 
-    def keys(self, orders: np.ndarray) -> list[np.ndarray]:
-        """Arrays of one number per order, the most important first; larger is better."""
-        worst, total = [], []
+    def best(self, orders: np.ndarray) -> int:
+        """The best order's index, the first of equals."""
+        worst, total = [], []  # one number per order each, larger is better
         for one, other in reversed(self._pairs):
             if len(one):
                 level = self._level[orders[:, one], orders[:, other]]
                 worst.append(level.min(axis=1))
                 # Rounded, since sums in another order differ in the last digits.
                 total.append(level.sum(axis=1).round(3))
-        return [*worst, *total]
-
-    def best(self, orders: np.ndarray) -> int:
-        """The best order's index, the first of equals."""
         alive = np.arange(len(orders))
-        for key in self.keys(orders):
+        for key in (*worst, *total):  # the most important first
             alive = alive[key[alive] == key[alive].max()]
         return int(alive[0])
 

@@ -29,8 +29,8 @@ _PARTIAL_READERS = frozenset({"gather", "dynamic_slice", "slice"})
 class UnitWork:
     """What a unit computes and moves, unsharded.
 
-    - `seconds_of_equation[k]`: work of the k-th equation over the device's rate.
-    - `factors_of_equation[k]`: factors whose sharding divides it.
+    - `work[k]`: of the k-th equation the seconds at the device's rate, and the factors whose
+      sharding divides them.
     - `read_bytes[k]`: bytes of the k-th read.
     - `read_once`: only as many bytes of a read as the result has are touched.
     - `recorded`: its work as the mesh's profile table knows it, None without one.
@@ -42,8 +42,7 @@ class UnitWork:
     - `is_transfer`: whether it copies between host and device memory.
     """
 
-    seconds_of_equation: tuple[float, ...]
-    factors_of_equation: tuple[frozenset[int], ...]
+    work: tuple[tuple[float, frozenset[int]], ...]
     read_bytes: tuple[int, ...]
     read_once: bool
     launch_seconds: float
@@ -62,9 +61,9 @@ class UnitWork:
         graph, values = units.graph, units.graph.program.values
         equation, info = graph.program.equations[unit.root], graph.equations[unit.root]
         border, is_transfer = units.border(unit), equation.is_transfer
+        seconds = (_seconds(units, index, hardware) for index in unit.equations)
         return cls(
-            tuple(_seconds(units, index, hardware) for index in unit.equations),
-            unit.rule.operator_factors,
+            tuple(zip(seconds, unit.rule.operator_factors, strict=True)),
             tuple(values[key].size_bytes for key, _ in unit.rule.reads),
             bool(graph.opcodes[unit.root] & _PARTIAL_READERS),
             hardware.kernel_launch_seconds,
@@ -90,27 +89,18 @@ class UnitWork:
         """
         if self.border in (CARRY, RESULT):
             return Price(0.0, Provenance.ANALYTIC)
-        once = self._once(shards, read_shards, result_bytes // self.stacked)
-        return Price(self.trips * once.seconds, once.provenance)
-
-    def _once(
-        self, shards: Mapping[int, int], read_shards: Sequence[int], result_bytes: int
-    ) -> Price:
-        """The price of one computation that writes `result_bytes`."""
+        result_bytes //= self.stacked
         read = [b // n for b, n in zip(self.read_bytes, read_shards, strict=True)]
         if self.read_once or self.border == SLICE:
             read = [min(b, result_bytes) for b in read]
         moved_bytes = result_bytes if self.is_transfer else sum(read) + result_bytes
         if self.recorded is not None:
-            return self.recorded.price(shards, moved_bytes)
-        work = sum(
-            seconds / prod(shards.get(f, 1) for f in factors)
-            for seconds, factors in zip(
-                self.seconds_of_equation, self.factors_of_equation, strict=True
-            )
-        )
+            once = self.recorded.price(shards, moved_bytes)
+            return Price(self.trips * once.seconds, once.provenance)
+        work = sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in self.work)
         moved = moved_bytes / self.bytes_per_second
-        return Price(self.launch_seconds + max(work, moved), Provenance.ANALYTIC)
+        once_seconds = self.launch_seconds + max(work, moved)
+        return Price(self.trips * once_seconds, Provenance.ANALYTIC)
 
 
 def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:

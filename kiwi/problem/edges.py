@@ -83,6 +83,12 @@ class Operand:
         seconds = self.table.seconds_matrix(stored, wanted)
         return np.where(self.table.is_cut(stored, wanted), 0.0, seconds) if self.is_map else seconds
 
+    def is_there(self, producer: Residency, reader: Residency) -> bool:
+        """Whether the value is live when the reader runs again, or while a slice is."""
+        if self.is_slice:
+            return producer.end >= reader.end
+        return reader.recompute_at is None or producer.available_at(reader.recompute_at)
+
 
 class EdgeMatrices:
     """Builds edges; equal matrices once."""
@@ -97,8 +103,8 @@ class EdgeMatrices:
         A recomputed reader reshards its operand once more. A pair of residencies is forbidden if
         the recomputed reader runs while the operand is not live.
         """
-        available = _endurance if operand.is_slice else _availability
-        here = available(stored.residencies, wanted.residencies)
+        readers = wanted.residencies
+        here = np.array([[operand.is_there(p, r) for r in readers] for p in stored.residencies])
         again = np.array([float(r.recomputes) for r in wanted.residencies])
         # Residencies that differ to third nodes only share a line.
         tails, first_tails = _classes(here)
@@ -166,19 +172,6 @@ class EdgeMatrices:
             return None
         parts = {"resharding": seconds} if self._with_parts else {}
         return Edge(kept.node, yielded.node, seconds, parts, kept.lines(), yielded.lines())
-
-
-def _availability(producer: Sequence[Residency], reader: Sequence[Residency]) -> np.ndarray:
-    """For each pair of residencies whether a recomputed reader finds the value."""
-    rows = [
-        [r.recompute_at is None or p.available_at(r.recompute_at) for r in reader] for p in producer
-    ]
-    return np.array(rows)
-
-
-def _endurance(producer: Sequence[Residency], reader: Sequence[Residency]) -> np.ndarray:
-    """For each pair of residencies whether the producer is kept for as long as the reader."""
-    return np.array([[p.end >= r.end for r in reader] for p in producer])
 
 
 def _classes(rows: np.ndarray) -> tuple[list[int], list[int]]:

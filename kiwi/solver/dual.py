@@ -12,7 +12,6 @@ re-optimised from the rounded assignment give the bundle its next cut.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -33,7 +32,6 @@ Oracle = Callable[[Network, np.ndarray], tuple[np.ndarray | None, float]]
 """An assignment (or None) and a proven bound of a network without memory, at costs of options."""
 
 
-@dataclass(eq=False)
 class Dual:
     """State of the relaxation. That forbidden is merely expensive keeps every bound valid.
 
@@ -44,22 +42,16 @@ class Dual:
     - `choice`: the assignment that the last evaluation ended with.
     """
 
-    relaxed: Relaxed
-    oracle: Oracle | None = None
-    asking: bool = field(init=False, default=False)
-    best_prices: np.ndarray = field(init=False)
-    bound: float = field(init=False, default=-np.inf)
-    choice: np.ndarray = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.net = net = self.relaxed.net
+    def __init__(self, relaxed: Relaxed, oracle: Oracle | None = None) -> None:
+        self.relaxed, self.oracle, self.net = relaxed, oracle, relaxed.net
+        net, self.bound = self.net, -np.inf
         self.best_prices = np.zeros(len(net.times))
         self.choice = np.zeros(net.node_count, dtype=np.int64)
         self._share, self._centre_share = np.zeros(len(net.line)), np.zeros(len(net.line))
-        self._has_asked = False
+        self.asking = self._has_asked = False
         self._work = new_workspace(net)
         self._tables = tables_of(net)
-        self._limit = self.relaxed.limit_bytes
+        self._limit = relaxed.limit_bytes
         self.bundle = Bundle(len(net.times), 1.0)
 
     def evaluate(self, prices: np.ndarray, most_pairs: int = _MOST_PAIRS) -> float:

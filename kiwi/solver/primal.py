@@ -8,7 +8,7 @@ relaxation jumps across.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,20 +35,16 @@ class Incumbent:
     peak_bytes: int
 
 
-@dataclass(eq=False)
 class Primal:
     """The best assignment so far, and ways to a better one.
 
     `smallest`: of all assignments met without forbidden pairs, the one that peaks lowest.
     """
 
-    relaxed: Relaxed
-    deadline: float
-    incumbent: Incumbent | None = field(init=False, default=None)
-    smallest: Incumbent | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        self.net = self.relaxed.net
+    def __init__(self, relaxed: Relaxed, deadline: float) -> None:
+        self.relaxed, self.net, self.deadline = relaxed, relaxed.net, deadline
+        self.incumbent: Incumbent | None = None
+        self.smallest: Incumbent | None = None
         self._work = new_workspace(self.net)
 
     @property
