@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -99,34 +100,18 @@ def _cheapest(
     """The cheapest options, one for each pair of layouts and time of recomputation."""
     node = planning.unit_nodes[unit]
     index = len(planning.sources) + unit
-    chosen = solution[index]
-    usage = planning.problem.nodes[index].usage
+    chosen, usage = solution[index], planning.problem.nodes[index].usage
 
-    def held(option: int) -> int:
-        return bytes_at(usage[option], peak_time)
+    def appearance(option: int) -> tuple[Any, Any, int | None]:
+        strategy, residency = node.choice(option)
+        return strategy.reads, strategy.results, residency.recompute_at
 
-    seen = {_appearance(planning, unit, chosen)}
-    found: list[Alternative] = []
-    for option in np.argsort(costs, kind="stable"):
+    own, found = appearance(chosen), {}
+    for option in np.argsort(costs, kind="stable").tolist():
         if not np.isfinite(costs[option]) or len(found) == MOST_ALTERNATIVES:
             break
-        key = _appearance(planning, unit, int(option))
-        if key in seen:
-            continue
-        seen.add(key)
-        strategy, residency = node.choice(int(option))
-        found.append(
-            Alternative(
-                strategy.reads,
-                strategy.results,
-                residency.recompute_at,
-                float(costs[option] - costs[chosen]),
-                held(int(option)) - held(chosen),
-            )
-        )
-    return tuple(found)
-
-
-def _appearance(planning: PlanningProblem, unit: int, option: int) -> object:
-    strategy, residency = planning.unit_nodes[unit].choice(option)
-    return strategy.reads, strategy.results, residency.recompute_at
+        key = appearance(option)
+        if key != own and key not in found:
+            more_bytes = bytes_at(usage[option], peak_time) - bytes_at(usage[chosen], peak_time)
+            found[key] = Alternative(*key, float(costs[option] - costs[chosen]), more_bytes)
+    return tuple(found.values())

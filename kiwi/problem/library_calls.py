@@ -179,11 +179,9 @@ def _operand_dims(
     operands: tuple[tuple[Any, Dims], ...], inputs: Sequence[int]
 ) -> tuple[Dims, ...] | None:
     """The factors of each input; an operand read twice alike is listed once."""
-    found = []
-    for position, value in enumerate(inputs):
-        own = [dims for key, dims in operands if key == value]
-        if not own:
-            return None
-        repeated = inputs[:position].count(value)
-        found.append(own[min(repeated, len(own) - 1)])
-    return tuple(found)
+    own = {value: [dims for key, dims in operands if key == value] for value in inputs}
+    if not all(own.values()):
+        return None
+    before = [inputs[:position].count(value) for position, value in enumerate(inputs)]
+    pairs = zip(inputs, before, strict=True)
+    return tuple(own[value][min(repeated, len(own[value]) - 1)] for value, repeated in pairs)
