@@ -1,7 +1,6 @@
 """JSON files with a header that says what they are, and which version of it."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,10 +73,6 @@ class FileFormat:
             ) from error
         if not isinstance(found, dict) or found.get("format") != self.name:
             raise self._foreign(name, f'It is JSON, but its "format" is not "{self.name}".')
-        self._check_version(found, name)
-        return found
-
-    def _check_version(self, found: Mapping[str, Any], name: str) -> None:
         version = found.get("version")
         if type(version) is not int or version < 1:
             raise self.invalid(name, f"its version is {version!r}")
@@ -88,6 +83,7 @@ class FileFormat:
                 cause="It was saved by a newer Kiwi.",
                 suggestion="Update Kiwi, or make it again with this one.",
             )
+        return found
 
     def _foreign(self, name: str, cause: str) -> KiwiError:
         return self.error(

@@ -91,12 +91,8 @@ def matched(pattern: str, paths: Sequence[str], what: str) -> list[int]:
     return found
 
 
-def sharding_of_text(text: str) -> PartitionSpec:
-    """A sharding as on the command line: one entry a dimension, `x,-,y+z`; `?` leaves one open."""
-    return PartitionSpec(*(_entry(part.strip()) for part in text.split(",") if part.strip()))
-
-
 def _entry(part: str) -> Any:
+    """One dimension of a sharding as on the command line: `x`, `-`, `y+z`; `?` leaves it open."""
     if part == "?":
         return PartitionSpec.UNCONSTRAINED
     if part in ("-", "None"):
@@ -121,5 +117,6 @@ def constraints_of_text(
                 f"The pin {text!r} has no sharding.",
                 suggestion="PATTERN=SHARDING, for example 'params/**=x,-'.",
             )
-        shardings[pattern] = sharding_of_text(spec)
+        entries = (_entry(part.strip()) for part in spec.split(",") if part.strip())
+        shardings[pattern] = PartitionSpec(*entries)
     return Constraints(shardings, tuple(forbidden), dict.fromkeys(on_host, HOST_MEMORY))

@@ -9,7 +9,7 @@ from typing import Any
 import kiwi.saved
 from kiwi.api import PlannedFunction
 from kiwi.calls.constraints import constraints_of_text
-from kiwi.cli.output import Bar, Output
+from kiwi.cli.output import Output, Show
 from kiwi.errors import InvalidArgumentError
 from kiwi.loading import load, use_cpu_devices
 from kiwi.mesh.hardware import Hardware
@@ -33,9 +33,9 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
     if "mesh_shape" in arguments:
         use_cpu_devices(math.prod(arguments.mesh_shape))
     user = load(arguments.function, arguments.args)
-    with output.progress() as bar:
-        bar.say("tracing (the first plan on a machine also compiles the solver, a minute)")
-        changes = {**overrides(arguments), "on_progress": _reporter(bar)}
+    with output.progress() as show:
+        show(description="tracing (the first plan on a machine also compiles the solver, a minute)")
+        changes = {**overrides(arguments), "on_progress": _reporter(show)}
         given = (arguments.pin, arguments.forbid_replicated, arguments.on_host)
         if any(given):
             changes["constraints"] = constraints_of_text(*given)
@@ -46,11 +46,11 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
     return found.fits
 
 
-def _reporter(bar: Bar) -> Any:
+def _reporter(show: Show) -> Any:
     def report(progress: Progress) -> None:
         best = "none yet" if progress.objective is None else format_seconds(progress.objective)
         gap = "" if progress.gap is None else f", gap {progress.gap:.1%}"
-        bar.say(f"solving: best step {best}{gap}")
+        show(description=f"solving: best step {best}{gap}")
 
     return report
 
@@ -84,8 +84,8 @@ def explain(arguments: argparse.Namespace, output: Output) -> bool:
         )
     forced: tuple[Any, ...] = ()
     if arguments.function is not None:
-        with output.progress() as bar:
-            bar.say("solving again with the operator pinned")
+        with output.progress() as show:
+            show(description="solving again with the operator pinned")
             found = _applied(saved, arguments)
             limits = {"forced": arguments.forced, "time_limit_seconds": arguments.time_limit}
             forced = found.explain(units[0], **limits).forced
@@ -122,8 +122,8 @@ def verify(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi verify`."""
     saved = kiwi.saved.load_plan(arguments.plan)
     target, _ = resolved(arguments.target, saved.mesh.hardware)
-    with output.progress() as bar:
-        bar.say(f"compiling for {target}")
+    with output.progress() as show:
+        show(description=f"compiling for {target}")
         found = _applied(saved, arguments)
         compiled = compile_for(str(target), found.step_for(named(str(target))))
     checked = dataclasses.replace(found, compiled=compiled)
@@ -151,15 +151,15 @@ def sweep(arguments: argparse.Namespace, output: Output) -> bool:
     options, _ = split(vars(arguments))
     meshes, budgets = options.pop("mesh_shape"), options.pop("memory_budget")
     total = len(meshes) * len(budgets)
-    with output.progress(total) as bar:
-        bar.say(f"planning {total} combinations in {arguments.jobs} processes")
+    with output.progress(total) as show:
+        show(description=f"planning {total} combinations in {arguments.jobs} processes")
         found = run_sweep(
             arguments.function,
             meshes,
             budgets,
             args=arguments.args,
             jobs=arguments.jobs,
-            on_point=lambda _: bar.advance(),
+            on_point=lambda _: show(advance=1),
             **options,
         )
     _write_sweep(found, arguments, output)

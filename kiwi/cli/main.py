@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kiwi.cli import commands
-from kiwi.cli.cluster import cluster
+from kiwi.cli.measuring import cluster, profile
 from kiwi.cli.output import Output
-from kiwi.cli.profile import profile
 from kiwi.errors import InfeasibleError, KiwiError
 from kiwi.options import flags, mesh_of_text
 from kiwi.planners.registry import described
@@ -161,8 +160,7 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN.json")
-    parser.add_argument("function", metavar="FILE.py:FUNCTION")
-    parser.add_argument("--args", metavar="NAME", default="make_args")
+    _add_function(parser)
     parser.add_argument("--target", default="auto", help="what to compile for (auto)")
 
 

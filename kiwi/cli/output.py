@@ -1,12 +1,17 @@
 """What the command prints: tables and progress for people, JSON for machines."""
 
 import contextlib
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+Show = Callable[..., None]
+"""Takes what a progress bar shows by keyword, as `rich.progress.Progress.update`: `description`,
+`advance`, `completed`, `total`."""
 
 
 class Output:
@@ -33,31 +38,11 @@ class Output:
         self._messages.print(f"kiwi: error: {text}", markup=False)
 
     @contextlib.contextmanager
-    def progress(self, total: int | None = None) -> Iterator["Bar"]:
+    def progress(self, total: int | None = None) -> Iterator[Show]:
         """A progress bar while the block runs; silent where standard error is no terminal."""
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
         quiet = self.json or not self._messages.is_terminal
         with Progress(
             *columns, TimeElapsedColumn(), console=self._messages, transient=True, disable=quiet
         ) as progress:
-            yield Bar(progress, progress.add_task("", total=total))
-
-
-class Bar:
-    """One bar."""
-
-    def __init__(self, progress: Progress, task: Any) -> None:
-        self._progress = progress
-        self._task = task
-
-    def say(self, text: str) -> None:
-        """What is being done."""
-        self._progress.update(self._task, description=text)
-
-    def advance(self) -> None:
-        """One of the total is done."""
-        self._progress.advance(self._task)
-
-    def set(self, done: int, total: int) -> None:
-        """How much is done of how much."""
-        self._progress.update(self._task, completed=done, total=total)
+            yield functools.partial(progress.update, progress.add_task("", total=total))

@@ -222,7 +222,9 @@ class Interpreter:
         for value, info, zero in zip(values, infos, tied, strict=True):
             # The shape of a stacked result has the iterations already.
             is_result = self._depth_of(value) == len(self._indices)
-            shape = info.shape if is_result else (*self._lengths_of(value), *info.shape)
+            around = self._program.loops_around(self._program.loop_of(value))
+            lengths = [self._program.loops[k].length for k in around[len(self._indices) :]]
+            shape = info.shape if is_result else (*lengths, *info.shape)
             with self._scope_of(value):
                 buffer = lax.broadcast(zero, shape)
                 found.append(self._constrain_stacked(value, buffer, len(self._indices)))
@@ -237,11 +239,6 @@ class Interpreter:
     def _scope_of(self, value: int) -> Any:
         """The name scope of the producer, to which the compiled program's memory is attributed."""
         return jax.named_scope(scope_name(self._graph.producer[value]))
-
-    def _lengths_of(self, value: int) -> list[int]:
-        """The lengths of the loops that a value belongs to and this body is not inside of."""
-        chain = self._program.loops_around(self._program.loop_of(value))
-        return [self._program.loops[k].length for k in chain[len(self._indices) :]]
 
     def _depth_of(self, value: int) -> int:
         return len(self._program.loops_around(self._program.loop_of(value)))

@@ -103,6 +103,8 @@ def plan_digest(plan: PlanRecord) -> bytes:
         [None if s is None else s.dims for s in execution.result_shardings],
         sorted((value, s.dims) for value, s in execution.layouts.items()),
         [[s.dims for s in unit] for unit in execution.reads],
+        sorted(execution.kept_copies),
+        None if execution.tied_steps is None else sorted(execution.tied_steps),
     )
     return hashlib.sha256(json.dumps(parts).encode()).digest()
 

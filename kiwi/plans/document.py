@@ -70,8 +70,8 @@ def _function(plan: PlanRecord, print_: Fingerprint, names: list[str]) -> Docume
             for name in ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
         },
         "equations": {
-            name: [line.text, " ".join(line.inputs), *literals]
-            for name, line, literals in zip(names, print_.equations, print_.literals, strict=True)
+            name: [line.text, " ".join(line.inputs), *line.literals]
+            for name, line in zip(names, print_.equations, strict=True)
         },
     }
 

@@ -30,10 +30,12 @@ MOST_DIFFERENCES = 5
 
 @dataclass(frozen=True)
 class EquationLine:
-    """One equation: `text` for people, `inputs` its operands (`%7` or a literal's type)."""
+    """One equation: `text` for people, `inputs` its operands (`%7` or a literal's type), `literals`
+    the values of those that are literals."""
 
     text: str
     inputs: tuple[str, ...]
+    literals: tuple[str, ...]
 
     @property
     def structure(self) -> str:
@@ -43,22 +45,16 @@ class EquationLine:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Of a program: `structure` and `values` are SHA-256 digests. `literals[k]` are the values of
-    the k-th equation's literals."""
+    """Of a program: `structure` and `values` are SHA-256 digests."""
 
     structure: str
     values: str
     equations: tuple[EquationLine, ...]
-    literals: tuple[tuple[str, ...], ...]
 
 
 def fingerprint(program: Program) -> Fingerprint:
     """The identity of a traced program."""
     lines = tuple(_line(program, equation) for equation in program.equations)
-    literals = tuple(
-        tuple(str(i.value) for i in equation.inputs if isinstance(i, Literal))
-        for equation in program.equations
-    )
     structure = hashlib.sha256()
     for value in (*program.arguments, *program.constants):
         structure.update(value_type(program, value).encode() + b"\n")
@@ -69,13 +65,13 @@ def fingerprint(program: Program) -> Fingerprint:
     for result in program.results:
         structure.update(_operand(program, result).encode() + b"\n")
     values = hashlib.sha256(structure.digest())
-    for texts in literals:
-        values.update(" ".join(texts).encode() + b"\n")
+    for line in lines:
+        values.update(" ".join(line.literals).encode() + b"\n")
     for result in program.results:
         values.update(str(result.value).encode() if isinstance(result, Literal) else b"-")
     for array in program.constants.values():
         values.update(_array_bytes(array))
-    return Fingerprint(structure.hexdigest(), values.hexdigest(), lines, literals)
+    return Fingerprint(structure.hexdigest(), values.hexdigest(), lines)
 
 
 def identities(lines: Sequence[EquationLine]) -> list[str]:
@@ -91,18 +87,16 @@ def identities(lines: Sequence[EquationLine]) -> list[str]:
     return found
 
 
-def differences(
-    saved: Sequence[EquationLine], saved_literals: Sequence[Sequence[str]], found: Fingerprint
-) -> list[str]:
+def differences(saved: Sequence[EquationLine], found: Sequence[EquationLine]) -> list[str]:
     """Sentences on how a function differs from the saved one, the first few."""
     sentences = []
-    texts = [line.text for line in saved], [line.text for line in found.equations]
+    texts = [line.text for line in saved], [line.text for line in found]
     matcher = difflib.SequenceMatcher(None, *texts, autojunk=False)
     for kind, a, b, c, d in matcher.get_opcodes():
         if kind != "equal":
             sentences.append(_difference(kind, texts[0][a:b], texts[1][c:d], a))
     if not sentences:
-        sentences = _rewired(saved, saved_literals, found)
+        sentences = _rewired(saved, found)
     rest = len(sentences) - MOST_DIFFERENCES
     more = [f"... and {rest} further differences"] if rest > 0 else []
     return sentences[:MOST_DIFFERENCES] + more
@@ -120,20 +114,17 @@ def _difference(kind: str, was: Sequence[str], now: Sequence[str], place: int) -
     return f"equation {place} was {before}, is now {after}"
 
 
-def _rewired(
-    saved: Sequence[EquationLine], saved_literals: Sequence[Sequence[str]], found: Fingerprint
-) -> list[str]:
+def _rewired(saved: Sequence[EquationLine], found: Sequence[EquationLine]) -> list[str]:
     """Differences of operands, between equations that are otherwise the same."""
     sentences = []
-    rows = zip(saved, saved_literals, found.equations, found.literals, strict=True)
-    for place, (was, was_values, now, now_values) in enumerate(rows):
+    for place, (was, now) in enumerate(zip(saved, found, strict=True)):
         what = f"equation {place} `{was.text}`"
         if was.inputs != now.inputs:
             reads = " ".join(now.inputs)
             sentences.append(f"{what} read {' '.join(was.inputs)}, reads {reads}")
-        elif tuple(was_values) != tuple(now_values):
-            has = " ".join(now_values)
-            sentences.append(f"{what} had the literal {' '.join(was_values)}, has {has}")
+        elif was.literals != now.literals:
+            has = " ".join(now.literals)
+            sentences.append(f"{what} had the literal {' '.join(was.literals)}, has {has}")
     return sentences or ["the values of captured constants, or the results, differ"]
 
 
@@ -158,7 +149,8 @@ def _line(program: Program, equation: Equation) -> EquationLine:
     types = [value_type(program, v) for v in equation.outputs]
     digest = f"[{_digest(params)[:6]}]" if params else ""
     text = f"{equation.name}{digest} -> {' '.join(types)}"
-    return EquationLine(text, tuple(_operand(program, i) for i in equation.inputs))
+    literals = tuple(str(i.value) for i in equation.inputs if isinstance(i, Literal))
+    return EquationLine(text, tuple(_operand(program, i) for i in equation.inputs), literals)
 
 
 def _operand(program: Program, atom: int | Literal) -> str:

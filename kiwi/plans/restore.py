@@ -125,9 +125,11 @@ def _check_function(saved: Document, traced: StepToPlan, *, strict: bool) -> Non
     wanted = saved["function"]
     if wanted["structure"] == found.structure and (not strict or wanted["values"] == found.values):
         return
-    equations = wanted["equations"].values()
-    lines = [EquationLine(e[0], tuple(e[1].split())) for e in equations]
-    sentences = differences(lines, [e[2:] for e in equations], found)
+    lines = [
+        EquationLine(text, tuple(inputs.split()), tuple(literals))
+        for text, inputs, *literals in wanted["equations"].values()
+    ]
+    sentences = differences(lines, found.equations)
     other: dict[str, str] = {}
     if wanted["structure"] == found.structure:
         other["cause"] = "Only values of constants have changed, on which no plan depends."

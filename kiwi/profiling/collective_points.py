@@ -9,14 +9,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from kiwi.mesh.collective_kinds import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    COLLECTIVE_PERMUTE,
-    KINDS,
-    REDUCE_SCATTER,
-)
+from kiwi.mesh import collective_kinds as kinds
 from kiwi.mesh.collectives import RECORDED_DTYPE
 from kiwi.mesh.profile_entries import CollectiveEntry
 from kiwi.profiling.measure import UNMEASURED, Bench, Point, Timing
@@ -37,7 +30,7 @@ def collective_points(
             devices = prod(mesh_shape[a] for a in axes)
             # Buffers are cut into equal parts of whole items.
             part = devices * _ITEM_BYTES
-            for kind in KINDS:
+            for kind in kinds.KINDS:
                 for size in sizes_bytes:
                     yield _point(kind, axes, devices, max(1, size // part) * part)
 
@@ -53,19 +46,20 @@ def time_collective(entry: CollectiveEntry, bench: Bench) -> Timing:
     names = tuple(bench.mesh.axis_names[a] for a in entry.axes)
     large = entry.bytes // _ITEM_BYTES
     part = large // entry.devices
-    read = jax.ShapeDtypeStruct((part if entry.kind == ALL_GATHER else large,), RECORDED_DTYPE)
-    found = (part if entry.kind == REDUCE_SCATTER else large,)
-    result = jax.ShapeDtypeStruct(found, RECORDED_DTYPE)
-    return bench.time(_body(entry.kind, names, entry.devices), [read], result)
+    read, found = (
+        jax.ShapeDtypeStruct((part if entry.kind == kind else large,), RECORDED_DTYPE)
+        for kind in (kinds.ALL_GATHER, kinds.REDUCE_SCATTER)
+    )
+    return bench.time(_body(entry.kind, names, entry.devices), [read], found)
 
 
 def _body(kind: str, names: tuple[str, ...], devices: int) -> Callable[[Any], Any]:
     ring = [(k, (k + 1) % devices) for k in range(devices)]
     bodies: dict[str, Callable[[Any], Any]] = {
-        ALL_GATHER: lambda x: lax.all_gather(x, names, tiled=True),
-        ALL_REDUCE: lambda x: lax.psum(x, names),
-        REDUCE_SCATTER: lambda x: lax.psum_scatter(x, names, tiled=True),
-        ALL_TO_ALL: lambda x: lax.all_to_all(x, names, 0, 0, tiled=True),
-        COLLECTIVE_PERMUTE: lambda x: lax.ppermute(x, names, ring),
+        kinds.ALL_GATHER: lambda x: lax.all_gather(x, names, tiled=True),
+        kinds.ALL_REDUCE: lambda x: lax.psum(x, names),
+        kinds.REDUCE_SCATTER: lambda x: lax.psum_scatter(x, names, tiled=True),
+        kinds.ALL_TO_ALL: lambda x: lax.all_to_all(x, names, 0, 0, tiled=True),
+        kinds.COLLECTIVE_PERMUTE: lambda x: lax.ppermute(x, names, ring),
     }
     return bodies[kind]
