@@ -165,15 +165,12 @@ class PlannedFunction:
         arguments = Arguments.of(self.function, self._jit_options, args, kwargs)
         if arguments.key not in self._dispatched:
             call = bind(self.function, self._jit_options, args, kwargs)
-            jax_mesh = self._concrete_mesh()
+            given = self.options.mesh
+            devices = list(given.devices.flat) if isinstance(given, jax.sharding.Mesh) else None
+            # Before planning, so that a lack of devices is cheap.
+            jax_mesh = self.settings.mesh.jax_mesh(devices)
             found = self._plan_of(call)
             check_same_plan(found, jax_mesh)
             self._dispatched[arguments.key] = Dispatched(found, call, jax_mesh)
         self._latest = self._dispatched[arguments.key]
         return self._latest.move_and_run(arguments)
-
-    def _concrete_mesh(self) -> jax.sharding.Mesh:
-        """The devices to run on; asked for before planning, so that a lack of them is cheap."""
-        given = self.options.mesh
-        devices = list(given.devices.flat) if isinstance(given, jax.sharding.Mesh) else None
-        return self.settings.mesh.jax_mesh(devices)

@@ -1,8 +1,7 @@
 """Dataclasses as plain data, as JSON has it, and back: by cattrs, read strictly.
 
-An object has the names of the dataclass's fields as keys. No text or truth value is read as a
-number, and no number is infinite. An error names the place of what cannot be read:
-`operators[3].seconds is None, not a finite number`.
+An object has the fields' names as keys. No text or truth value is read as a number, and no number
+is infinite. An error names the place: `operators[3].seconds is None, not a finite number`.
 """
 
 import dataclasses

@@ -1,8 +1,7 @@
 """Names that moved in this release; the old ones warn, and go with the next release.
 
 They are installed from here, at the top, so that the rooms below need not know where they went.
-Modules of the former package `kiwi.plan` have no alias: `kiwi.plan` is a function, and Python
-imports no module from below a function.
+`kiwi.plan` is a function: Python imports no module from below it, and former ones have no alias.
 """
 
 import importlib

@@ -7,9 +7,8 @@ process, on one formulated problem:
    what no plan under a loose budget beats, none under a tighter one does;
 2. then from the smallest budget up: a plan for a tighter budget is a solution for a looser one,
    and the search starts from it, or ends there where it is within the gap of the bound of 1;
-3. at last every budget takes the fastest plan of all that fit it: a search that stops within its
-   gap may have found a better one under a tighter budget, or one that fits a tighter budget as
-   well. So a larger budget is never slower, nor does it need less memory than a smaller one.
+3. at last every budget takes the fastest plan of all that fit it, since a search stops within its
+   gap. So a larger budget is never slower, nor does it need less memory than a smaller one.
 """
 
 import functools

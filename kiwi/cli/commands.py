@@ -35,13 +35,20 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
     user = load(arguments.function, arguments.args)
     with output.progress() as show:
         show(description="tracing (the first plan on a machine also compiles the solver, a minute)")
-        changes = {**overrides(arguments), "on_progress": _reporter(show)}
+        changes = {**split(vars(arguments))[0], "on_progress": _reporter(show)}
+        if "mesh_shape" in changes:
+            changes["mesh"] = None
         given = (arguments.pin, arguments.forbid_replicated, arguments.on_host)
         if any(given):
             changes["constraints"] = constraints_of_text(*given)
         options = dataclasses.replace(user.options, **changes)
         found = PlannedFunction(user.function, options).plan(*user.args, **user.kwargs)
-    _write(found, arguments, output)
+    if arguments.out:
+        found.save(arguments.out)
+        output.note(f"Plan saved to {arguments.out}")
+    if arguments.report:
+        found.write_report(arguments.report)
+        output.note(f"Report written to {arguments.report}")
     output.result(document(found), str(found))
     return found.fits
 
@@ -53,21 +60,6 @@ def _reporter(show: Show) -> Any:
         show(description=f"solving: best step {best}{gap}")
 
     return report
-
-
-def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of `kiwi.jit` that were given on the command line."""
-    found, _ = split(vars(arguments))
-    return {**found, "mesh": None} if "mesh_shape" in found else found
-
-
-def _write(found: Plan, arguments: argparse.Namespace, output: Output) -> None:
-    if arguments.out:
-        found.save(arguments.out)
-        output.note(f"Plan saved to {arguments.out}")
-    if arguments.report:
-        write_report(arguments.report, report_data(document(found), found))
-        output.note(f"Report written to {arguments.report}")
 
 
 def explain(arguments: argparse.Namespace, output: Output) -> bool:

@@ -170,12 +170,14 @@ class Interpreter:
             interpreter = type(self)(self._context, body, self, (*self._indices, index))
             interpreter.env.update(zip((c.current for c in carries), state[0], strict=True))
             interpreter.run()
+            # The element that this iteration adds to each stacked value.
+            elements = interpreter.env | interpreter.elements
             buffers = [
-                self._with_element(value, buffer, interpreter.element(value), index)
+                self._with_element(value, buffer, elements[value], index)
                 for value, buffer in zip(buffered, state[1], strict=True)
             ]
             following = [interpreter.handed_on(carry) for carry in carries]
-            return (following, buffers), [interpreter.element(value) for value in listed]
+            return (following, buffers), [elements[value] for value in listed]
 
         initial = [started[carry.current] for carry in carries]
         (finals, buffers), lists = lax.scan(
@@ -242,10 +244,6 @@ class Interpreter:
 
     def _depth_of(self, value: int) -> int:
         return len(self._program.loops_around(self._program.loop_of(value)))
-
-    def element(self, value: int) -> Any:
-        """The element that this iteration adds to a stacked value."""
-        return self.elements[value] if value in self.elements else self.env[value]
 
     def handed_on(self, carry: Carry) -> Any:
         """A carry for the next iteration, in the layout that the iteration reads."""

@@ -1,7 +1,6 @@
 """Kernels in the emitted program: each device calls the function on its shards.
 
-XLA cannot partition them, and jax refuses to lower those of Pallas for several devices, so that one
-without a sharding rule runs on whole operands on each device.
+XLA cannot partition them; one without a sharding rule runs on whole operands on each device.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -5,10 +5,9 @@ unplanned one does. The function is traced for the planned signature alone: for 
 tracing raises `OtherSignature`, and `jax.jit` itself refuses arguments that are committed to other
 places than the plan's. Then the caller looks for the right plan, or moves the arguments.
 
-Each process of `jax.distributed` traces and plans by itself, or reads the plan from a file. What
-they then compile has to be one program: with different ones they wait for each other's collectives
-for ever. So before a plan is compiled for devices of several processes, these compare a digest
-of it, a few bytes each.
+Each process of `jax.distributed` traces and plans by itself, or reads the plan from a file. With
+different programs they would wait for each other's collectives for ever: before a plan is compiled
+for devices of several processes, these compare a digest of it.
 """
 
 import hashlib

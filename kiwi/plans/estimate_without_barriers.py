@@ -5,10 +5,9 @@ its readers, which compute it again: it has no buffer if what it reads is live u
 an MLP and a GPT on (2, 4) (jax 0.10.2, H100) these are the tanh of each GELU: 64 of 321 and of 829
 MiB. XLA:TPU fuses maps into matmuls as well.
 
-**A program that `jax.jit` runs as it is**, with the shardings that XLA gives it. A plan reads every
-value behind a barrier (`kiwi.emit.barriers`), so that each reader that expects a
-value in another layout than the stored one reshards it for itself. Without barriers XLA reshards
-it once for all readers of that layout, and holds the copy from the first to the last of them. What
+**A program that `jax.jit` runs as it is**, with the shardings that XLA gives it. Behind a plan's
+barriers (`kiwi.emit.barriers`) each reader reshards a value for itself; without them XLA reshards
+it once for all readers of a layout, and holds the copy from the first to the last of them. What
 `jax.checkpoint` recomputes is told apart: it reads its inputs behind barriers of its own.
 """
 

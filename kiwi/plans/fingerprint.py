@@ -2,12 +2,8 @@
 
 Every equation has one line: primitive, a digest of its parameters, operands and result types.
 Lines contain no memory addresses and no names of variables, so that they are equal in every
-process. Operands are written twice:
-
-- the *structure* leaves out the values of literals and captured constants;
-- the *values* have them.
-
-A plan depends on the structure alone; the values tell whether it is still the same function.
+process. The *structure*, on which alone a plan depends, leaves out the values of literals and
+captured constants; the *values* have them, and tell whether it is still the same function.
 """
 
 import difflib

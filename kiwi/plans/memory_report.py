@@ -6,6 +6,7 @@ resharding makes for a unit, and what no unit owns. The compiled side adds fragm
 is memory that XLA's heap holds but cannot use.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -115,9 +116,9 @@ def predicted_by_owner(plan: PlanRecord, unit: int) -> dict[Owner, int]:
 
 def _sums(sizes: Iterable[tuple[Owner, int]]) -> dict[Owner, int]:
     """In bytes by owner, without those that hold nothing."""
-    found: dict[Owner, int] = {}
+    found: Counter[Owner] = Counter()
     for owner, size in sizes:
-        found[owner] = found.get(owner, 0) + size
+        found[owner] += size
     return {owner: size for owner, size in found.items() if size}
 
 
@@ -140,9 +141,7 @@ class _Describer:
         self._paths = dict(zip(arguments, plan.traced.call.paths, strict=True))
 
     def rows(self, sizes: Mapping[Owner, int]) -> tuple[MemoryRow, ...]:
-        found = [
-            MemoryRow(size, *self._words(owner)) for owner, size in self._folded(sizes).items()
-        ]
+        found = (MemoryRow(size, *self._words(o)) for o, size in self._folded(sizes).items())
         return tuple(sorted(found, key=lambda row: (-row.bytes, row.what, row.name)))
 
     def differences(

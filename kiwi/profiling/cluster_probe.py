@@ -1,14 +1,9 @@
 """Measures how fast attached devices send to each other.
 
 Every two devices swap a small and a large buffer while the others are silent; both directions run
-at once, as in a ring. Then
-
-    latency = time of the small buffer,
-    bandwidth = difference of the bytes / difference of the times,
-
-each time being the median of several. That needs one short program per pair: a minute for 64
-devices. A process must see all devices; it works on virtual CPU devices as well, whose
-connections are copies in memory.
+at once, as in a ring. The latency is the median time of the small buffer, the bandwidth the
+difference of the bytes over that of the times: one short program per pair, a minute for 64
+devices. A process must see all devices. Connections of virtual CPU devices are copies in memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,14 +30,11 @@ def measure_cluster(
 ) -> Cluster:
     """Latency and bandwidth between every two of `devices` (default: all of `jax.devices()`).
 
-    **Arguments:**
-
     - `large_bytes`: what each device sends for the bandwidth.
     - `repetitions`: how often each time is taken.
     - `on_pair`: called after each pair.
 
-    **Raises:** `ClusterError` if there are fewer than two devices, `large_bytes` are not more
-    than a KiB, or there are no repetitions.
+    **Raises:** `ClusterError` for fewer than two devices, no more than a KiB, or no repetitions.
     """
     devices = jax.devices() if devices is None else list(devices)
     if len(devices) < 2 or large_bytes <= _SMALL_BYTES or repetitions < 1:

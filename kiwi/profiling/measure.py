@@ -1,11 +1,9 @@
 """Times programs on the devices of a mesh, all of them at once, as a step runs.
 
-Devices that share cores, memory or links slow each other down, so that a program measured on one
-of them alone would seem faster than it is in a step. Every device has buffers of its own.
-
-A figure is the median of repetitions after a warm-up; its spread is half the interquartile range
-over the median. What it costs to call a program is taken off: on GPUs by calling again before
-the device is done, elsewhere by timing a program that does next to nothing.
+Devices that share cores, memory or links slow each other down. Every device has buffers of its
+own. A figure is the median of repetitions after a warm-up; its spread is half the interquartile
+range over the median. What it costs to call a program is taken off: on GPUs by calling again
+before the device is done, elsewhere by timing a program that does next to nothing.
 """
 
 import time
@@ -81,10 +79,9 @@ class Bench:
     def time(self, body: Callable[..., Any], operands: Sequence[Any], result: Any = None) -> Timing:
         """The time of `body` on each device, as one kernel of a step.
 
-        `operands` are `jax.ShapeDtypeStruct`s of what one device reads; `body` takes arrays of
-        these shapes and returns one, a `result` where that takes the other devices to find out.
-        It goes over a buffer that is there already: fresh memory is slow to touch first, and a
-        step allocates once.
+        `operands` are `jax.ShapeDtypeStruct`s of what one device reads; `body` takes such arrays
+        and returns one, a `result` where that takes the other devices to find out. It goes over a
+        buffer that is there already: fresh memory is slow to touch, and a step allocates once.
 
         **Raises:** what jax raises if it does not compile or does not fit.
         """

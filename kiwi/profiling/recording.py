@@ -2,9 +2,7 @@
 
 Which operators, in which local shapes, follows from tracing the function and from the sharding
 strategies of its operators (`kiwi.profiling.operator_points`).
-
-The file is saved every few seconds and when the recording ends, however it ends; a recording
-that is run again takes up what it has.
+The file is saved every few seconds and when the recording ends, however it ends.
 """
 
 import datetime

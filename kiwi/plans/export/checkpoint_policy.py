@@ -1,14 +1,11 @@
 """A plan's residencies for hand-written code: a loss with names, and a policy that saves them.
 
-The plan is of a whole step; its forward part was made from the loss by differentiation. Here the
-loss is differentiated once more, each of its equations in a name scope of its own, so that every
-equation of the derived program says which one of the loss it came from. The derived program is then
-aligned with the step: by source line, primitive and type, in order of occurrence; what is left over
-by primitive and type alone. A step that calls the loss several times has several equations for one,
-which is saved if the plan keeps all of them.
-
-What the plan keeps for the backward pass and the loss does not compute itself, such as a factor of
-a derivative, is saved as the result of the equation that it came from.
+The loss is differentiated, each of its equations in a name scope of its own, so that every equation
+of the derived program says which one of the loss it came from. That program is aligned with the
+planned step: by source line, primitive and type, in order of occurrence; what is left over by
+primitive and type alone. A step that calls the loss several times has several equations for one,
+which is saved if the plan keeps all of them. What the plan keeps and the loss does not compute
+itself, such as a factor of a derivative, is saved as the result of the equation that it came from.
 """
 
 from collections import defaultdict

@@ -1,9 +1,8 @@
 """A plan's shardings for hand-written code: by pytree, by path, and as rules of logical axes.
 
-**Rules.** Where parameters name their dimensions ("embed", "mlp"; Flax's logical axes), a set of
-rules (logical axis → mesh axes) lays out all of them. A plan decides parameter by parameter, so
-that its shardings need not be of that form: for each logical axis the mesh axes that most bytes are
-cut along win, and what lies otherwise under the rules is reported, path by path.
+**Rules** (logical axis → mesh axes) lay out parameters that name their dimensions ("embed", "mlp";
+Flax's logical axes). A plan decides parameter by parameter, so that for each logical axis the mesh
+axes that most bytes are cut along win; what lies otherwise under the rules is reported by path.
 """
 
 import math
