@@ -55,9 +55,7 @@ class SavedPlan:
         Nothing is solved. On the first call, or `.plan(*args)`, the function is traced and
         compared with the one that the plan was made for.
 
-        **Arguments:**
-
-        - `strict`: False accepts other values of literals and captured constants.
+        `strict`: False accepts other values of literals and captured constants.
 
         **Raises:** on that first call, `PlanMismatchError` with what differs.
         """

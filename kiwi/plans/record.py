@@ -199,9 +199,7 @@ class PlanRecord:
     def place(self, *args: Any, mesh: jax.sharding.Mesh | None = None, **kwargs: Any) -> Any:
         """Puts arguments where the plan wants them; returns them as given (a tuple if several).
 
-        **Arguments:**
-
-        - `mesh`: devices to use, by default the first `plan.mesh.size` attached ones.
+        `mesh`: the devices to use, by default the first `plan.mesh.size` attached ones.
 
         **Raises:** `NotEnoughDevicesError`; `InvalidArgumentError` if the arguments are not
         those planned for.
@@ -244,10 +242,8 @@ class PlanRecord:
     def lower(self, devices: Sequence[Any] | None = None) -> jax.stages.Lowered:
         """The planned step lowered for devices, to be compiled, read or compared.
 
-        **Arguments:**
-
-        - `devices`: of jax, by default the attached ones. Described devices will do
-          (`jax.experimental.topologies`), so that nothing needs to be attached.
+        `devices`: of jax, by default the attached ones. Described devices will do
+        (`jax.experimental.topologies`), so that nothing needs to be attached.
 
         **Raises:** `NotEnoughDevicesError`; `CompilerUnavailableError` as `jit`.
         """

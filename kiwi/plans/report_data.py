@@ -30,22 +30,18 @@ def report_data(
         "fits": checks["peak_bytes"] <= budget,
         "compiled_curve": _compiled_curve(document),
         "compiled_peak": _compiled_peak(document),
-        "progress": [] if plan is None else _progress(plan),
+        "progress": [
+            {
+                "seconds": p.seconds,
+                "objective": p.objective,
+                "bound": p.bound if math.isfinite(p.bound) else None,
+                "peak_bytes": p.peak_bytes,
+            }
+            for p in (() if plan is None else plan.progress)
+        ],
         "seconds": None if plan is None else {"planning": plan.planning_seconds},
         "sweep": sweep,
     }
-
-
-def _progress(plan: PlanRecord) -> list[dict[str, Any]]:
-    return [
-        {
-            "seconds": p.seconds,
-            "objective": p.objective,
-            "bound": p.bound if math.isfinite(p.bound) else None,
-            "peak_bytes": p.peak_bytes,
-        }
-        for p in plan.progress
-    ]
 
 
 def _compiled_curve(document: Document) -> list[int] | None:

@@ -64,12 +64,10 @@ def partition_specs(plan: PlanRecord) -> PartitionSpecs:
 def logical_rules(plan: PlanRecord, logical_axes: Any = None) -> LogicalRules:
     """Rules of logical axes that come nearest to a plan.
 
-    **Arguments:**
-
-    - `logical_axes`: a pytree that has a tuple or a `PartitionSpec` of names, or None, for each
-      argument leaf: as (positional, keyword) where keywords were given, else the tuple of
-      positional ones. By default the names that the planned arguments carry themselves: boxes with
-      `names` and `value`, as of `flax.linen.with_logical_partitioning`.
+    `logical_axes`: a pytree that has a tuple or a `PartitionSpec` of names, or None, for each
+    argument leaf: as (positional, keyword) where keywords were given, else the tuple of positional
+    ones. By default the names that the planned arguments carry themselves: boxes with `names` and
+    `value`, as of `flax.linen.with_logical_partitioning`.
 
     **Raises:** `InvalidArgumentError` if no argument names its dimensions, or `logical_axes` does
     not fit the arguments.
