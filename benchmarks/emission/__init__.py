@@ -1,13 +1,16 @@
 """What barriers cost: compiled programs of plans beside those of `jax.jit`.
 
-    python -m benchmarks.emission --compilers cuda,tpu --models mlp,gpt
+    python -m benchmarks.emission --compilers cuda,tpu --models mlp,gpt --cycles planned,plain
 
-For each model of `benchmarks.fidelity`, budget and compiler, as compiled without devices:
+For each model of `benchmarks.fidelity` and a scanned Llama of 8B parameters, budget and compiler,
+as compiled without devices:
 
-- `planned`: the plan as it is emitted; `every step`: with a barrier at every step;
+- `planned`: the plan as it is emitted; `no_barrier`: the same without any, where nothing is
+  recomputed; `every_step`: with a barrier at every step;
 - `plain`: `jax.jit` with the plan's shardings of arguments and results;
 - `checkpoint`: the same with `jax.checkpoint` around each layer.
 
-Kernels, traffic (results and operands of the kernels of the entry computation), collectives and
-matmuls, before code is generated; temporaries; the peak.
+Kernels and their traffic, loops counted by their iterations (`benchmarks.emission.kernels`),
+collectives, matmuls, temporaries and the peak, before code is generated. `--cycles` has XLA:TPU
+generate it too, and adds its cost model's cycles.
 """

@@ -3,8 +3,8 @@
 import datetime
 import json
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,104 +13,137 @@ import jax
 from absl import app, flags
 
 import kiwi
-from benchmarks.emission.figures import figures
-from benchmarks.fidelity.models import MODELS
+from benchmarks.emission.figures import CYCLES, figures, tpu_cycles
+from benchmarks.emission.report import report
+from benchmarks.emission.variants import CASES, VARIANTS, Case, steps
 from benchmarks.provenance import commit
-from kiwi.emit.emission import emit
 from kiwi.errors import BudgetNotMetError, KiwiError
 from kiwi.xla.step import Step
 
-_MODELS = flags.DEFINE_list("models", ["mlp", "gpt"], "Models of benchmarks.fidelity.models.")
+_MODELS = flags.DEFINE_list("models", list(CASES), "Names in benchmarks.emission.variants.")
 _COMPILERS = flags.DEFINE_list("compilers", ["cuda", "tpu"], '"cuda", "tpu".')
 _SHARES = flags.DEFINE_list("shares", ["80", "60"], "Budgets, in % of the free peak.")
 _SECONDS = flags.DEFINE_float("time_limit_seconds", 10.0, "For the solver, per plan.")
-_OUT = flags.DEFINE_string("out", "benchmarks/emission/results.json", "Results.")
+_VARIANTS = flags.DEFINE_list("variants", list(VARIANTS), "Which steps are compiled.")
+_CYCLES = flags.DEFINE_list(
+    "cycles", [], "Variants for which XLA:TPU generates code too, which takes minutes each."
+)
+_OUT = flags.DEFINE_string("out", "benchmarks/emission/results", "One file per row; results.md.")
 
-MESH_SHAPE = (2, 4)
 PROFILES = {"cuda": "h100-sxm", "tpu": "v5e"}
+
+Row = dict[str, Any]
 
 
 def main(_: list[str]) -> None:
     """Measures what is missing."""
     jax.config.update("jax_platforms", "cpu")
-    out = Path(_OUT.value)
-    rows = json.loads(out.read_text())["rows"] if out.exists() else {}
     for model in _MODELS.value:
         for compiler in _COMPILERS.value:
-            for key, row in _rows(model, compiler, rows):
-                rows[key] = {**row, "commit": commit()}
-                print(key, rows[key], flush=True)
-                environment = {
-                    "date": datetime.date.today().isoformat(),
-                    "command": "python -m benchmarks.emission " + " ".join(sys.argv[1:]),
-                    "jax": jax.__version__,
-                    "libtpu": metadata.version("libtpu") if compiler == "tpu" else None,
-                    "mesh_shape": MESH_SHAPE,
-                    "profiles": PROFILES,
-                    "time_limit_seconds": _SECONDS.value,
-                }
-                out.write_text(json.dumps({"environment": environment, "rows": rows}, indent=1))
+            _measure(model, compiler)
+            (Path(_OUT.value) / "results.md").write_text(report(Path(_OUT.value)))
 
 
-def _rows(model: str, compiler: str, rows: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    free_peak_bytes = 0
+def _measure(model: str, compiler: str) -> None:
+    free: Row = {}
     for share in (None, *map(float, _SHARES.value)):
-        key = f"{model} {compiler} {'free' if share is None else f'{share:g} %'}"
-        budget = None if share is None else int(share / 100 * free_peak_bytes)
-        row = rows.get(key) or _row(model, compiler, budget)
-        yield key, row
-        if share is None:
-            free_peak_bytes = row["planned"]["peak_bytes"]
+        path = Path(_OUT.value) / f"{model}_{compiler}_{_name(share)}.json"
+        old = json.loads(path.read_text()) if path.exists() else {}
+        if share is not None and "planned" not in free:
+            break
+        budget = None if share is None else int(share / 100 * free["planned"]["peak_bytes"])
+        for row in _rows(CASES[model], compiler, budget, old) if _lacks(old, compiler) else (old,):
+            _write(path, row)
+            free = free or row
+        print(path.stem, path.read_text(), flush=True)
 
 
-def _row(model: str, compiler: str, budget: int | None) -> dict[str, Any]:
-    module, config = MODELS[model].module, MODELS[model].config
-    arguments = module.abstract_state(config), module.abstract_batch(config)
-    step = module.make_train_step(config)
+def _lacks(row: Row, compiler: str) -> bool:
+    wanted = [row[name] for name in _CYCLES.value if name in row] if compiler == "tpu" else []
+    return not row or any("program" in each and "cycles" not in each for each in wanted)
+
+
+def _known_cycles(row: Row) -> dict[str, Row]:
+    """By program: equal ones are compiled once."""
+    found = [each for each in row.values() if isinstance(each, dict) and "cycles" in each]
+    return {each["program"]: {key: each[key] for key in CYCLES} for each in found}
+
+
+def _name(share: float | None) -> str:
+    return "free" if share is None else f"{share:g}"
+
+
+def _write(path: Path, row: Row) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(row, indent=1) + "\n")
+
+
+def _rows(case: Case, compiler: str, budget: int | None, old: Row) -> Iterator[Row]:
+    """The row as far as it is known; `old` may tell cycles."""
     options = {
-        "mesh_shape": MESH_SHAPE,
+        "mesh_shape": case.mesh_shape,
         "profile": PROFILES[compiler],
         "verify": compiler,
         "donate_argnums": 0,
         "time_limit_seconds": _SECONDS.value,
     }
+    row, started = {"budget_bytes": budget, **_environment(compiler)}, time.monotonic()
     try:
-        plan = kiwi.plan(step, *arguments, memory_budget=budget, **options)
+        plan = kiwi.plan(case.train_step(), *case.arguments, memory_budget=budget, **options)
     except BudgetNotMetError as error:
         plan = error.plan
     except KiwiError as error:
-        return {"budget_bytes": budget, "error": type(error).__name__}
-    execution = plan.execution
-    checkpointed = module.make_train_step(config, remat="full")
-    every = replace(plan.step, function=emit(replace(execution, tied_steps=None)))
-    steps = {
-        "planned": plan.step,
-        "every step": every,
-        "plain": _plain(plan, step),
-        "checkpoint": _plain(plan, checkpointed),
-    }
-    tied = execution.tied_steps
+        yield {**row, "error": type(error).__name__}
+        return
+    row |= _of_plan(plan) | {"planning_seconds": round(time.monotonic() - started, 1)}
+    found = {name: s for name, s in steps(plan, case).items() if name in _VARIANTS.value}
+    for name, step in found.items():
+        row[name] = _figures(step, compiler)
+    yield row
+    if compiler == "tpu":
+        yield from _with_cycles(row, found, _known_cycles(old))
+
+
+def _with_cycles(row: Row, found: dict[str, Step], known: dict[str, Row]) -> Iterator[Row]:
+    for name in _CYCLES.value:
+        if name in found and "program" in row[name]:
+            program = row[name]["program"]
+            known[program] = known.get(program) or tpu_cycles(found[name])
+            row[name] |= known[program]
+            yield row
+
+
+def _figures(step: Step, compiler: str) -> Row:
+    try:
+        return figures(step, compiler)
+    except KiwiError as error:
+        return {"error": type(error).__name__}
+
+
+def _of_plan(plan: kiwi.Plan) -> Row:
+    tied = plan.execution.tied_steps
     return {
-        "budget_bytes": budget,
         "fits": plan.fits,
-        "steps": len(execution.schedule.steps),
-        "recomputed_units": len(execution.recomputed),
+        "steps": len(plan.execution.schedule.steps),
+        "recomputed_units": len(plan.execution.recomputed),
         "tied_steps": None if tied is None else len(tied),
         "estimated_peak_bytes": plan.estimate.peak_bytes,
-        "compilations": len(plan.rounds),
-        **{name: figures(each, compiler) for name, each in steps.items()},
+        "rounds": [
+            ["every_step" if r.is_tied else "fewer", r.compiled_peak_bytes] for r in plan.rounds
+        ],
     }
 
 
-def _plain(plan: kiwi.Plan, function: Callable[..., Any]) -> Step:
-    """A function as it is, with the plan's shardings of arguments and results."""
-    tree = plan.traced.call.tree
-
-    def flat(*leaves: Any) -> list[Any]:
-        args, kwargs = jax.tree.unflatten(tree, leaves)
-        return jax.tree.leaves(function(*args, **kwargs))
-
-    return replace(plan.step, function=flat)
+def _environment(compiler: str) -> Row:
+    return {
+        "command": "python -m benchmarks.emission " + " ".join(sys.argv[1:]),
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "jax": jax.__version__,
+        "compiler": metadata.version("libtpu" if compiler == "tpu" else "jax-cuda12-pjrt"),
+        "profile": PROFILES[compiler],
+        "time_limit_seconds": _SECONDS.value,
+    }
 
 
 if __name__ == "__main__":

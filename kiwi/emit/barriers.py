@@ -44,7 +44,7 @@ from kiwi.emit.needed_barriers import (
     CopiesMade,
     LiveResults,
     RecomputedGroup,
-    large_constants,
+    makes_constants_early,
     recomputed_groups,
 )
 from kiwi.hlo.in_place import is_of_library, overwritable, overwritable_by_operand
@@ -152,7 +152,7 @@ class _BarrierBuilder:
             values = group.inputs(self._flow)
             triggers = self._live.trigger(group, before) - values
             return Barrier(tuple(sorted(values)), tuple(sorted(triggers)), is_of_group=True)
-        if not again and not large_constants(self._graph, self._units[step.unit]):
+        if not again and not makes_constants_early(self._execution, self._units[step.unit]):
             return Barrier()
         triggers = self._live.latest(step.position, before, SLACK)
         triggers = (triggers or self._live.latest(step.position, before)) - again

@@ -187,12 +187,15 @@ class Interpreter:
             reverse=loop.reverse,
             unroll=loop.unroll,
         )
-        self.env.update(zip(buffered, buffers, strict=True))
+        for value, buffer in zip(buffered, buffers, strict=True):
+            # Else the partitioner would give the loop's own buffer a layout that a reader wants.
+            self.env[value] = self._constrain_stacked(value, buffer, len(self._indices))
         self.env.update(zip(listed, lists, strict=True))
         for carry, array in zip(carries, finals, strict=True):
             if isinstance(carry.next, int):
-                final = _Final(array, self._layouts[carry.current])
-                self.finals[loop.index, carry.next] = final
+                layout = self._layouts[carry.current]
+                found = self._constrain(carry.current, array, layout)
+                self.finals[loop.index, carry.next] = _Final(found, layout)
 
     def _started(self, body: LoopBody) -> dict[int, Any]:
         """The initial carries of a loop; also puts the operands that it slices into `env`."""

@@ -5,7 +5,7 @@
 2. Of some units the compiled program holds more at its peak than the plan does at that time: it
    computed them early, reads them late, or computes beside them what backward readers need of
    their operands. These steps are tied, those of the largest difference first, until what is over
-   the budget is covered; `MOST_TRIALS` times.
+   the budget is covered; `MOST_TRIALS` times, or until that made the program larger.
 3. At last every step is tied.
 """
 
@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from kiwi.emit.execution import Execution
+from kiwi.hlo.units import UnitGraph
 from kiwi.memory.timeline import curve_bytes
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.estimate_without_barriers import estimate_with_needed_barriers
@@ -25,9 +26,13 @@ from kiwi.xla.read.buffer_assignment import CompiledMemory, LiveBuffer
 MOST_TRIALS = 4
 """How often steps are tied by what a compiled program holds, before all of them are."""
 
+LEAST_PART = 1 / 16
+"""The least part of what is over the budget that a unit must hold for its steps to be tied."""
+
 HOPELESS = 1.05
 """By which factor a program may be larger than the smallest one for further steps to be tied: in
-plans of a GPT for a v5e each tie made the program larger, from 398 to 511 MiB."""
+plans of a GPT for a v5e each tie made the program larger, from 398 to 511 MiB. A lower limit takes
+less time then than ties do, and a barrier at every step is left for the case that no plan fits."""
 
 
 def with_needed_barriers(plan: Plan) -> Plan | None:
@@ -51,19 +56,24 @@ def more_tied_steps(tried: Plan) -> frozenset[int] | None:
     tied = tried.execution.tied_steps
     if memory is None or tied is None:
         return None
-    missing_bytes, found = tried.peak_bytes - tried.memory_budget_bytes, set(tied)
-    for size, positions in _unplanned(tried, memory):
-        if missing_bytes <= 0:
-            break
-        if not positions <= found:
-            found |= positions
-            missing_bytes -= size
-    return None if found == tied else frozenset(found)
+    found = set(tied)
+    for exchanged in (False, True):
+        missing_bytes = tried.peak_bytes - tried.memory_budget_bytes
+        least_bytes = LEAST_PART * missing_bytes
+        for size, positions in _unplanned(tried, memory, exchanged):
+            if missing_bytes > 0 and size >= least_bytes and not positions <= found:
+                found |= positions
+                missing_bytes -= size
+        if found != tied:
+            return frozenset(found)
+    return None
 
 
-def _unplanned(tried: Plan, memory: CompiledMemory) -> Iterator[tuple[int, set[int]]]:
+def _unplanned(
+    tried: Plan, memory: CompiledMemory, exchanged: bool
+) -> Iterator[tuple[int, set[int]]]:
     """By how many bytes the program holds more of a unit at its peak than the plan, most first, and
-    the steps to tie."""
+    the steps to tie; `exchanged`: also in place of another unit."""
     held = [b for b in memory.at_peak if b.scope is not None and b.kind == "temporary"]
     time = _time_at_peak(tried.estimate, held)
     more: Counter[int] = Counter()
@@ -78,9 +88,26 @@ def _unplanned(tried: Plan, memory: CompiledMemory) -> Iterator[tuple[int, set[i
         }
     )
     now = time if tried.estimate.times else tried.execution.schedule.steps.index(time)
+    if not exchanged:
+        _take_off_exchanged(more, tried.execution.units)
     for unit, size in more.most_common():
         if size > 0:
             yield size, set(_ties(tried.execution, unit, now))
+
+
+def _take_off_exchanged(more: Counter[int], units: UnitGraph) -> None:
+    """Takes off what the program holds in place of a neighbour's result, e.g. the derivative of an
+    activation, for which the plan holds what the activation reads."""
+    for unit, size in more.most_common():
+        own = units.units[unit]
+        producers = (units.producer[value] for value in own.reads if value in units.producer)
+        readers = (r for value in own.outputs for r in units.readers.get(value, ()))
+        for other in dict.fromkeys((*producers, *readers)):
+            exchanged = min(size, -more[other])
+            if exchanged > 0:
+                size -= exchanged
+                more[unit] -= exchanged
+                more[other] += exchanged
 
 
 def _time_at_peak(estimate: Estimate, held: Sequence[LiveBuffer]) -> int:

@@ -116,7 +116,8 @@ class ClosedLoop(Generic[P]):
     """Plans until a compiled program meets the budget.
 
     `_best` is the fastest plan within the budget, `_nearest` the smallest beyond it, `_postponed`
-    the last one beyond it, whose other orders are not compiled yet.
+    the last one beyond it, whose other orders are not compiled yet, `_left_untied` the last one
+    that was not compiled with a barrier at every step, as some barriers had made it larger.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class ClosedLoop(Generic[P]):
         self._best: Plan | None = None
         self._nearest: Plan | None = None
         self._postponed: P | None = None
+        self._left_untied: P | None = None
 
     def run(self) -> Plan:
         """The fastest plan that fits.
@@ -137,8 +139,8 @@ class ClosedLoop(Generic[P]):
         none fits.
         """
         refusal = self._run_rounds()
-        if self._best is None:
-            self._postponed_fits()
+        if self._best is None and not self._postponed_fits() and self._left_untied is not None:
+            self._compiled(self._left_untied)
         if self._tools.compile is None:
             self._fall_back()
         if self._best is not None:
@@ -204,7 +206,8 @@ class ClosedLoop(Generic[P]):
             if tried.plan.fits:
                 return tried
             if tried.plan.peak_bytes > HOPELESS * nearest.plan.peak_bytes:
-                break
+                self._left_untied = proposal
+                return nearest
             tied_steps = more_tied_steps(tried.plan)
             plan = None if tied_steps is None else with_tied_steps(proposal.plan, tied_steps)
         return _nearer(nearest, self._compiled(proposal))

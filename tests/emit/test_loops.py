@@ -1,15 +1,21 @@
 """Planned loops compute what plain ones do, in the memory predicted, and recompute in bodies."""
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import kiwi
+from kiwi.emit.emission import emit
 from kiwi.memory.loop_bodies import LoopBody, loop_bodies
+from kiwi.mesh import TensorSharding
+from kiwi.xla.compilers import compile_for
 from tests.helpers.loops import LOOPS, layers
+from tests.helpers.planning import array
 
 FREE = "1GiB"
 
@@ -94,6 +100,43 @@ def test_collectives_of_a_loop_are_counted_for_every_iteration(name):
     uses = plan.compiled.collective_uses
     assert uses == plan.estimate.collective_uses
     assert max(use.count for use in uses) >= 8
+
+
+def test_a_loop_s_buffer_keeps_its_layout_whatever_a_later_reader_wants():
+    """Else XLA gathers the buffer in every iteration: for an LSTM on H100s 22 GB for 0.4."""
+
+    def stacked(x: jax.Array, w: jax.Array) -> jax.Array:
+        def iterate(h: jax.Array, _: None) -> Any:
+            h = jnp.tanh(h @ w)
+            return h, h
+
+        return jnp.sin(jax.lax.scan(iterate, x, None, length=8)[1]).sum((1, 2))
+
+    planned_step = kiwi.jit(stacked, mesh_shape=(1, 4), verify=None)
+    plan = planned_step.plan(array(16, 16), array(16, 16))
+    last = plan.execution.units.units[-1]
+
+    def cut(sharding: TensorSharding, axes: tuple[int, ...] = (1,)) -> TensorSharding:
+        """Whole but for the first dimension."""
+        return TensorSharding((axes, *(() for _ in sharding.dims[1:])))
+
+    def whole(sharding: TensorSharding) -> TensorSharding:
+        return cut(sharding, ()) if sharding.dims else sharding
+
+    execution = plan.execution
+    layouts = {value: whole(layout) for value, layout in execution.layouts.items()}
+    (result,) = last.outputs
+    reads = [tuple(map(whole, each)) for each in execution.reads]
+    execution = replace(
+        execution,
+        layouts=layouts | {result: cut(layouts[result])},
+        reads=(*reads[:-1], tuple(map(cut, reads[-1]))),
+        result_shardings=(cut(layouts[result]),),
+        tied_steps=frozenset(),
+    )
+    whole_spec, specs = jax.sharding.PartitionSpec(), [jax.sharding.PartitionSpec("y")]
+    bare = replace(plan.step, function=emit(execution), in_specs=[whole_spec] * 2, out_specs=specs)
+    assert compile_for("cpu", bare).collectives == {}
 
 
 def test_a_saved_plan_of_a_loop_runs(tmp_path):

@@ -10,9 +10,11 @@ import pytest
 from kiwi.emit.barriers import barriers
 from kiwi.emit.emission import emit
 from kiwi.emit.execution import build_execution
+from kiwi.emit.needed_barriers import large_constants
 from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.cpu.options import CPU_COMPILER_OPTIONS
+from kiwi.xla.tpu.compiler import TPU
 from tests.helpers.planning import array, flat, problem_of, random_arrays, units_of
 
 
@@ -119,3 +121,17 @@ def test_a_large_constant_is_expanded_behind_a_barrier():
     tied = [k for k, barrier in enumerate(barriers(execution).steps) if barrier]
     opcodes = [execution.units.graph.opcode_of(u.root) for u in execution.units.units]
     assert [opcodes[execution.schedule.steps[k]] for k in tied] == ["scatter"]
+    on_a_tpu = replace(execution, compiler=TPU)
+    assert not any(barriers(on_a_tpu).steps), "XLA:TPU computes constants where they are read"
+
+
+def test_a_constant_that_a_reduction_reads_needs_no_barrier():
+    """XLA computes it in the reduction, as in maps."""
+
+    def masked(x):
+        return jnp.where(x > 0, x, jnp.zeros((2**14, 64))).sum(0)
+
+    execution = execution_of(masked, (array(2**14, 64),))
+    (unit,) = (u for u in execution.units.units if large_constants(execution.units, u))
+    assert execution.units.graph.opcode_of(unit.root) == "reduce"
+    assert not any(barriers(execution).steps)

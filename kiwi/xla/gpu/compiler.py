@@ -13,7 +13,7 @@ import jax
 from kiwi.codec import from_plain, to_plain
 from kiwi.errors import CompilerUnavailableError, KiwiError
 from kiwi.mesh import Hardware
-from kiwi.xla.compile.worker import answer_elsewhere
+from kiwi.xla.compile.worker import Answer, answer_elsewhere
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.gpu.options import GPU_CHECK_OPTIONS, GPU_COMPILER_OPTIONS
 from kiwi.xla.gpu.rules import GpuRules
@@ -23,6 +23,9 @@ from kiwi.xla.step import ExportedStep, Step
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 """Distributions that bring the compiler; each with a "-pjrt" of the same version."""
+
+DUMP = "gpu_after_optimizations"
+"""The end of the names of the files that XLA writes before it generates code."""
 
 _INSTALL = 'pip install "kiwi-planner[aot-cuda]"'
 
@@ -35,10 +38,16 @@ class GpuCompiler(Compiler):
 
         **Raises:** as `check_available`; `CompileCheckError` if the compilation fails.
         """
+        return from_plain(self.answer(step, compiled_there), CompiledProgram)
+
+    def answer(self, step: Step, answer: Answer) -> Any:
+        """What a function answers in a process of its own, see `answer_elsewhere`.
+
+        **Raises:** as `compile`.
+        """
         options = {"target_config": target_config(step.mesh.hardware)}
         check_plugin()
-        answer = answer_elsewhere(compiled_there, step, "cuda", options, explain_failure)
-        return from_plain(answer, CompiledProgram)
+        return answer_elsewhere(answer, step, "cuda", options, explain_failure)
 
     def check_available(self, hardware: Hardware) -> None:
         """Raises `CompilerUnavailableError` if the compiler is missing or of another version than
@@ -53,7 +62,7 @@ GPU = GpuCompiler("cuda", ("gpu", "cuda"), GPU_COMPILER_OPTIONS, GPU_CHECK_OPTIO
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
     devices = compile_only_devices(options["target_config"], step.mesh.size)
-    return to_plain(GPU.compiled_to_buffers(step, devices, folder, "gpu_after_optimizations"))
+    return to_plain(GPU.compiled_to_buffers(step, devices, folder, DUMP))
 
 
 def check_plugin() -> None:

@@ -49,6 +49,7 @@ class Rules:
     - `copies_gathered_results`: whether a collective may not write a result where the donated
       argument is that it takes over, see `kiwi.problem.copies.GatheredResult`.
     - `expands_max_pooling`: whether its gradient takes what `kiwi.xla.rules.max_pooling` says.
+    - `makes_constants_early`: whether large constants are computed at the start of the step.
     """
 
     has_reduce_scatter: ClassVar[bool] = True
@@ -59,6 +60,7 @@ class Rules:
     fuses_matmuls_into_maps: ClassVar[bool] = False
     copies_gathered_results: ClassVar[bool] = False
     expands_max_pooling: ClassVar[bool] = True
+    makes_constants_early: ClassVar[bool] = True
 
     def local_bytes(
         self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]

@@ -14,7 +14,7 @@ from kiwi.codec import from_plain, to_plain
 from kiwi.errors import CompilerUnavailableError
 from kiwi.mesh import Hardware
 from kiwi.mesh.topology import Interconnect, Topology
-from kiwi.xla.compile.worker import answer_elsewhere
+from kiwi.xla.compile.worker import Answer, answer_elsewhere
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import ExportedStep, Step
@@ -31,6 +31,9 @@ _WITHOUT_A_TPU = {
 }
 """Environment under which libtpu says nothing and asks nobody."""
 
+DUMP = "after_optimizations"
+"""The end of the names of the files that XLA writes before it generates code."""
+
 _HOST_BOUNDS = (2, 2, 1)
 """Chips of one host, where a topology consists of such."""
 
@@ -43,6 +46,13 @@ class TpuCompiler(Compiler):
 
         **Raises:** as `check_available`; `CompileCheckError` if the compilation fails.
         """
+        return from_plain(self.answer(step, compiled_there), CompiledProgram)
+
+    def answer(self, step: Step, answer: Answer) -> Any:
+        """What a function answers in a process with the compiler; `devices_of` reads its options.
+
+        **Raises:** as `compile`.
+        """
         mesh, wiring = step.mesh, _interconnect(step.mesh.hardware)
         check_libtpu()
         topology = mesh.topology or Topology.of_devices(mesh.size, wiring)
@@ -51,7 +61,7 @@ class TpuCompiler(Compiler):
             "topology": to_plain(topology),
             "order": mesh.device_order or list(range(mesh.size)),
         }
-        return from_plain(answer_elsewhere(compiled_there, step, "tpu", options), CompiledProgram)
+        return answer_elsewhere(answer, step, "tpu", options)
 
     def check_available(self, hardware: Hardware) -> None:
         """Raises `CompilerUnavailableError` if libtpu is missing, or the hardware is no TPU."""
@@ -71,10 +81,14 @@ TPU = TpuCompiler(
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
+    return to_plain(TPU.compiled_to_buffers(step, devices_of(options), folder, DUMP))
+
+
+def devices_of(options: Mapping[str, Any]) -> list[Any]:
+    """The devices that a process compiles for, in the order of the mesh."""
     wiring = from_plain(options["interconnect"], Interconnect)
     devices = compile_only_devices(wiring, from_plain(options["topology"], Topology))
-    ordered = [devices[k] for k in options["order"]]
-    return to_plain(TPU.compiled_to_buffers(step, ordered, folder, "after_optimizations"))
+    return [devices[k] for k in options["order"]]
 
 
 def compile_only_devices(wiring: Interconnect, topology: Topology) -> Sequence[Any]:

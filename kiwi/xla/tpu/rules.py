@@ -19,6 +19,7 @@ class TpuRules(Rules):
     fuses_matmuls_into_maps = True
     copies_gathered_results = True
     expands_max_pooling = False
+    makes_constants_early = False
 
     def local_bytes(
         self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]
