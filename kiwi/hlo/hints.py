@@ -66,8 +66,6 @@ def hint(
     Works with and without Kiwi, under `jax.jit`, `jax.grad`, `jax.vmap` and `jax.lax.scan`; costs
     nothing in the compiled program.
 
-    **Arguments:**
-
     - `x`: an array or a pytree of arrays, each of which is hinted.
     - `sharding`: its sharding. `PartitionSpec.UNCONSTRAINED` leaves a dimension open.
     - `keep`: the plan keeps it for the backward pass.

@@ -48,8 +48,6 @@ def sharding_rule(
     layouts, and calls `fun` on the shards of each device. Works without Kiwi, too, and under
     `jax.grad` and `jax.vmap`.
 
-    **Arguments:**
-
     - `fun`: takes arrays by position; anything else goes by keyword, and is not traced. It is
       traced for whole arrays and for shards of them.
     - `rule`: a word per dimension of each operand and result, equal where they are sharded alike,

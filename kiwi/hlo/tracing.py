@@ -44,8 +44,6 @@ def trace(
 ) -> Program:
     """Traces a function of flat arguments to a `Program`.
 
-    **Arguments:**
-
     - `flat_function`: takes arrays, returns a flat sequence of arrays.
     - `arguments`: arrays or `jax.ShapeDtypeStruct`s.
     - `keep_checkpoints`: keeps the recomputation that the user's own `jax.checkpoint` asks

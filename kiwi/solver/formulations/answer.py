@@ -17,8 +17,6 @@ Solution = tuple[Schedule, tuple[int, ...]]
 class Answer:
     """A formulation's outcome.
 
-    **Attributes:**
-
     - `schedule`: of operators, parameters left out; `strategies`: one for each operator;
       `priced`: both, simulated. None without a solution.
     - `bound_seconds`: proven; -inf where none is known, +inf where infeasible.
@@ -49,10 +47,8 @@ class Answer:
 
 
 def price(graph: ShardedGraph, schedule: Schedule, strategies: Sequence[int]) -> Simulation:
-    """Runs the schedule step by step; its time includes what is paid once.
-
-    Raises `InvalidProblemError` if it cannot be executed.
-    """
+    """Runs the schedule step by step; its time includes what is paid once; raises
+    `InvalidProblemError` if it cannot be executed."""
     steps = Schedule(tuple(i - graph.first for i in schedule.steps))
     found = simulate(graph.at(strategies), steps)
     once_seconds = graph.once_seconds(strategies)

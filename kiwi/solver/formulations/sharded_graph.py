@@ -21,8 +21,6 @@ from kiwi.solver.remat.graph import RematGraph, Value
 class Operator:
     """One operator; all tuples have one entry for each of its sharding strategies.
 
-    **Attributes:**
-
     - `seconds`: computation and its own communication (`c + d` of the paper), paid each time.
     - `result_bytes`: local bytes of its result; `workspace_bytes`: more, only while it runs.
     - `once_seconds`: paid once however often it runs, e.g. resharding of a result of the step.
@@ -71,10 +69,8 @@ class Tie:
 
 @dataclass(frozen=True, eq=False)
 class ShardedGraph:
-    """Operators in order, reads (at most one for each pair), ties, and what the step returns.
-
-    Raises `InvalidProblemError` where the pieces do not fit together.
-    """
+    """Operators in order, reads (at most one for each pair), ties, and what the step returns;
+    raises `InvalidProblemError` where the pieces do not fit together."""
 
     operators: tuple[Operator, ...]
     reads: tuple[Read, ...]

@@ -71,8 +71,6 @@ def solve_formulation(
 ) -> Answer:
     """Solves one of `FORMULATIONS` for a limit in bytes.
 
-    **Arguments:**
-
     - `solver`: "highs", "cp-sat", "scip" or "gurobi" for the integer programs; where Gurobi's
       licence does not fit, HiGHS stands in and the answer's message says so.
     - `relax_first`: asks the relaxation before the full model, and only what it leaves open of the

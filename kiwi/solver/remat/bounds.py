@@ -46,10 +46,8 @@ def evenly(low: int, high: int, count: int) -> list[int]:
 
 
 def budget_from_share(graph: RematGraph, share: float) -> int:
-    """`share` of the given order's peak in bytes, rounded up.
-
-    Raises `kiwi.errors.InvalidArgumentError` unless `share` is positive.
-    """
+    """`share` of the given order's peak in bytes, rounded up; raises
+    `kiwi.errors.InvalidArgumentError` unless `share` is positive."""
     if not share > 0:
         raise InvalidArgumentError(f"the share of the peak must be positive, not {share}")
     # 0.7 * peak in floating point may fall just above an integer: round to 1e-9 shares first.

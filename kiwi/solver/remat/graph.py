@@ -22,8 +22,6 @@ class Value:
 class Operator:
     """A computation that reads values and writes values.
 
-    **Attributes:**
-
     - `compute_seconds`: its time. Planners only add and compare times, so that any unit serves.
     - `inputs`, `outputs`: indices of the values that it reads and writes, without repetition.
     - `temporary_bytes`: memory beyond inputs and outputs that is held only while it runs.
@@ -45,8 +43,6 @@ class RematGraph:
     Every operator must be computed at least once. A value that no operator writes is an input
     of the whole graph and is resident throughout. Aliasing and in-place updates are not
     modelled: a view is expressed as a value of zero bytes.
-
-    **Attributes:**
 
     - `operators`, `values`: referred to by index.
     - `order`: the given order of the operators, each once, inputs before their readers.

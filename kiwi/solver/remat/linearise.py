@@ -44,10 +44,8 @@ def linearise(graph: RematGraph) -> Linearised:
 
 
 def backward_operators(graph: RematGraph) -> set[int]:
-    """Backward operators and all that depends on them (gradients, updates).
-
-    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
-    """
+    """Backward operators and all that depends on them (gradients, updates); raises
+    `kiwi.errors.InvalidProblemError` if no backward operator is known."""
     if not graph.backward_of:
         raise InvalidProblemError(
             "the graph cannot be divided into stages: no backward operator is known",

@@ -85,8 +85,6 @@ def candidate(task: Task, schedule: Schedule) -> Candidate:
 class RematResult:
     """A simulated schedule within the budget.
 
-    **Attributes:**
-
     - `bound_seconds`: proven lower bound on the time of every schedule of the graph.
     - `family_bound_seconds`, `iterations`, `deterministic`: as in `Finding`.
     - `status`: `OPTIMAL` if the time equals `bound_seconds`, else `FEASIBLE`.

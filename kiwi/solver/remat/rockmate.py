@@ -26,10 +26,8 @@ BLOCKS_SHARE = 0.7
 
 
 def rockmate(task: Task) -> Finding:
-    """The best persistent schedule over the options of all blocks.
-
-    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
-    """
+    """The best persistent schedule over the options of all blocks; raises
+    `kiwi.errors.InvalidProblemError` if no backward operator is known."""
     borders = stage_borders(task.graph)
     blocks = [block_graph(borders, s) for s in borders.stages]
     solved: dict[RematGraph, tuple[Steps, ...]] = {}

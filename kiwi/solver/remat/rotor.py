@@ -50,10 +50,8 @@ class ChainTables(NamedTuple):
 
 
 def rotor(task: Task) -> Finding:
-    """The best persistent schedule in which a stage saves all or nothing.
-
-    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
-    """
+    """The best persistent schedule in which a stage saves all or nothing; raises
+    `kiwi.errors.InvalidProblemError` if no backward operator is known."""
     return solve_chain(task, make_chain(task.graph))
 
 

@@ -114,10 +114,8 @@ def memory_bytes(
 
 
 def simulate(graph: RematGraph, schedule: Schedule) -> Simulation:
-    """Validity, peak and time of `schedule`.
-
-    Raises `kiwi.errors.InvalidProblemError` if the schedule cannot be executed.
-    """
+    """Validity, peak and time of `schedule`; raises `kiwi.errors.InvalidProblemError` if the
+    schedule cannot be executed."""
     found = violations(graph, schedule)
     if found:
         raise InvalidProblemError(

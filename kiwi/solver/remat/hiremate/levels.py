@@ -41,10 +41,8 @@ SHORTEST_ROUND = 0.05
 
 
 def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
-    """The best schedule that H-ILP recombines, over divisions that grow finer at the top.
-
-    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
-    """
+    """The best schedule that H-ILP recombines, over divisions that grow finer at the top; raises
+    `kiwi.errors.InvalidProblemError` if no backward operator is known."""
     settings = settings or HiremateSettings()
     roles = Roles(task.graph)
     nodes = roles.forward_graph()
