@@ -29,7 +29,7 @@ from kiwi.planners.planning import check_settings, make_plan, trace_call
 from kiwi.plans.dispatch import REFUSED, Dispatched, check_same_plan
 from kiwi.plans.plan import Plan
 from kiwi.problem.step import StepToPlan
-from kiwi.xla.compilers import prepared, resolved
+from kiwi.xla.compilers import predicted_compiler, prepared, resolved
 
 
 @shows_options(others=True)
@@ -142,9 +142,11 @@ class PlannedFunction:
 
     def _trace_of(self, call: Call) -> StepToPlan:
         keep, opened = self.options.respect_user_checkpoint, self.options.open_loops
-        key = (call.key, self._on_host(call), keep, opened)
+        compiler = predicted_compiler(self.settings.verify, self.settings.mesh.hardware)
+        fused = compiler.rules.fused_maps
+        key = (call.key, self._on_host(call), keep, opened, fused)
         if key not in self._traced:
-            found = trace_call(call, key[1], keep_checkpoints=keep, open_loops=opened)
+            found = trace_call(call, key[1], fused, keep_checkpoints=keep, open_loops=opened)
             self._traced[key] = found
         return self._traced[key]
 

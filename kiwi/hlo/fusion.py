@@ -10,13 +10,17 @@ buffers. An equation is *materialised* if one of these holds:
    materialised value, also behind a barrier of `jax.checkpoint`: library calls read transposed
    operands but no slices, and a barrier is no copy;
 4. several equations read it that one elementwise fusion does not join, and computing it twice costs
-   more than reading it: a transcendental function, or an addition (residual streams, gradient sums)
-   unless it adds vectors to one materialised tensor (a normalisation);
+   more than reading it: an addition (residual streams, gradient sums) unless it adds vectors to one
+   materialised tensor (a normalisation), or a transcendental function;
 5. the chain in front of it has grown to `MAX_CHAIN` equations or `MAX_READS` inputs;
 6. it is a loop's border (`kiwi.hlo.loops`), the next iteration's carry, or an operand of a loop
    that it is not part of;
 7. a manual computation (`shard_map`) reads it in the layout of its `in_specs`, or a kernel does;
 8. a hint of the user pins its layout or its residency.
+
+Compilers differ in what they fuse (`FusedMaps`): cases 3 and 4 do not hold for a chain that all of
+its readers compute, if its operands take no more bytes than its result. To hold these until the
+last reader then costs no more than to hold the result.
 
 Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
 convolution or reduction whose only reader is a materialised map over the same elements is
@@ -26,6 +30,7 @@ Known imperfections: XLA's own choice depends on the backend's cost model; convo
 epilogues and multi-output fusions are not told apart.
 """
 
+import enum
 from collections.abc import Sequence
 from math import prod
 
@@ -38,7 +43,8 @@ MAX_READS = 10
 _OF_VECTORS = 0.01
 """Up to which part of a tensor's bytes what is added to it counts as vectors."""
 
-LIBRARY_OPCODES = frozenset({"dot_general", "dot", "convolution"})
+_MATMULS = frozenset({"dot_general", "dot"})
+LIBRARY_OPCODES = _MATMULS | {"convolution"}
 
 _NOT_ELEMENTWISE = LIBRARY_OPCODES | {
     "all_gather",
@@ -96,12 +102,26 @@ _LAYOUT = frozenset(
 )
 
 
-def materialised(graph: HloGraph) -> tuple[bool, ...]:
+class FusedMaps(enum.Enum):
+    """Which costly maps a compiler fuses.
+
+    - `OF_ONE_READER`: with a single reader.
+    - `OF_MAPS`: also with several maps and reductions, each of which computes them again.
+    - `OF_MATMULS`: also with matmuls that read them, and with matmuls and convolutions that they
+      alone read.
+    """
+
+    OF_ONE_READER = enum.auto()
+    OF_MAPS = enum.auto()
+    OF_MATMULS = enum.auto()
+
+
+def materialised(graph: HloGraph, fused: FusedMaps = FusedMaps.OF_ONE_READER) -> tuple[bool, ...]:
     """For each equation, whether its results have buffers."""
     program = graph.program
     results = program.result_values | program.next_values.keys() | program.pinned_values
     found: list[bool] = []
-    chains = _Chains(graph, found)
+    chains = _Chains(graph, found, fused)
     for equation in graph.program.equations:
         chains.add(equation.index)
         decision = _decide(graph, equation.index, results, chains)
@@ -110,7 +130,7 @@ def materialised(graph: HloGraph) -> tuple[bool, ...]:
         if found[index] and _has_one_reader(graph, index, found, results):
             found[index] = False
     for index, is_root in enumerate(found):
-        if is_root and _has_epilogue(graph, index, found, results):
+        if is_root and _has_epilogue(graph, index, found, results, fused):
             found[index] = False
     return tuple(found)
 
@@ -121,39 +141,57 @@ def _has_one_reader(
     """Whether a single kernel reads a costly elementwise result that several equations read."""
     if not is_map(graph, index) or not graph.opcodes[index] & _WORTH_KEEPING:
         return False
-    program, loop = graph.program, graph.program.equations[index].loop
-    (output,) = program.equations[index].outputs
-    kernels, members, pending = set(), {index}, list(program.readers[output])
-    while pending:
-        reader = pending.pop()
-        if is_materialised[reader]:
-            kernels.add(reader)
-        elif reader not in members:
-            members.add(reader)
-            pending += program.readers[program.equations[reader].outputs[0]]
-    if output in results or len(kernels) != 1 or len(members) > MAX_CHAIN // 2:
-        return False
-    (kernel,) = kernels
-    if program.equations[kernel].loop != loop or not is_map(graph, kernel):
+    kernel, members = _only_kernel(graph, index, is_materialised)
+    if graph.program.equations[index].outputs[0] in results or len(members) > MAX_CHAIN // 2:
         return False
     without = [is_root and k != index for k, is_root in enumerate(is_materialised)]
-    return len(chain(graph, without, kernel)[1]) <= MAX_READS
+    return kernel is not None and len(chain(graph, without, kernel)[1]) <= MAX_READS
+
+
+def _only_kernel(
+    graph: HloGraph, index: int, is_materialised: list[bool]
+) -> tuple[int | None, set[int]]:
+    """The map that alone reads an equation's result, through absorbed equations or not, if there is
+    one in the same loop; and these equations."""
+    equations, readers = graph.program.equations, graph.program.readers
+    kernels, members, pending = set(), set(), [index]
+    while pending:
+        member = pending.pop()
+        members.add(member)
+        reading = {r for r in readers[equations[member].outputs[0]]} - members
+        kernels |= {r for r in reading if is_materialised[r]}
+        pending += [r for r in reading if not is_materialised[r]]
+    kernel = kernels.pop() if len(kernels) == 1 else None
+    if kernel is None or equations[kernel].loop != equations[index].loop:
+        return None, members
+    return kernel if is_map(graph, kernel) else None, members
 
 
 def _has_epilogue(
-    graph: HloGraph, index: int, is_materialised: list[bool], results: frozenset[int]
+    graph: HloGraph,
+    index: int,
+    is_materialised: list[bool],
+    results: frozenset[int],
+    fused: FusedMaps,
 ) -> bool:
-    program = graph.program
-    outputs = program.equations[index].outputs
+    """Whether one kernel alone reads the result of a matmul, convolution or reduction, and ends
+    it."""
+    equations, values = graph.program.equations, graph.program.values
+    outputs = equations[index].outputs
     if not graph.opcodes[index] & _TAKES_EPILOGUE or len(outputs) != 1 or outputs[0] in results:
         return False
-    readers = program.readers[outputs[0]]
-    if len(readers) != 1 or not is_materialised[readers[0]] or not is_map(graph, readers[0]):
+    kernel, members = _only_kernel(graph, index, is_materialised)
+    if kernel is None:
         return False
-    if program.equations[readers[0]].loop != program.equations[index].loop:
-        return False
-    (result,) = program.equations[readers[0]].outputs
-    return prod(program.values[result].shape) == prod(program.values[outputs[0]].shape)
+    if len(graph.program.readers[outputs[0]]) != 1 or len(members) > 1:
+        ends_other = any(
+            graph.opcodes[k] & _TAKES_EPILOGUE for k in chain(graph, is_materialised, kernel)[0]
+        )
+        is_call = graph.opcodes[index] & LIBRARY_OPCODES
+        if fused is not FusedMaps.OF_MATMULS or not is_call or ends_other:
+            return False
+    sizes = {prod(values[equations[k].outputs[0]].shape) for k in (*members, kernel)}
+    return len(sizes) == 1
 
 
 def chain(
@@ -207,12 +245,15 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chai
     reading = [graph.program.equations[r] for r in readers]
     if any(r.name == "shard_map" or r.is_transfer or r.is_kernel for r in reading):
         return True
-    if any(graph.opcodes[r] & LIBRARY_OPCODES for r in readers):
+    calls = {name for r in readers for name in graph.opcodes[r] & LIBRARY_OPCODES}
+    if calls and not (calls <= _MATMULS and chains.in_matmuls(index)):
         is_read_through = is_layout_change(graph, index) or chains.only_passes(index)
         return not is_read_through or chains.has_slice(index)
     if len(readers) < 2:
         return False
-    return bool(found & _WORTH_KEEPING) or ("add" in found and not chains.shifts(index))
+    if "add" in found and not chains.shifts(index):
+        return True
+    return bool(found & _WORTH_KEEPING) and not chains.in_readers(index)
 
 
 def _enters_loop(program: Program, loop: int | None, reader: int) -> bool:
@@ -224,8 +265,8 @@ def _enters_loop(program: Program, loop: int | None, reader: int) -> bool:
 class _Chains:
     """The equations and inputs of the chain in front of each absorbed value."""
 
-    def __init__(self, graph: HloGraph, is_materialised: list[bool]) -> None:
-        self._graph = graph
+    def __init__(self, graph: HloGraph, is_materialised: list[bool], fused: FusedMaps) -> None:
+        self._graph, self._fused = graph, fused
         self._is_materialised = is_materialised
         self._members: dict[int, frozenset[int]] = {}
         self._reads: dict[int, frozenset[int]] = {}
@@ -268,6 +309,21 @@ class _Chains:
         if producer is None or program.readers[tensors[0]] != (index,):
             return True
         return not self._graph.opcodes[producer] & _TAKES_EPILOGUE
+
+    def in_readers(self, index: int) -> bool:
+        """Whether maps and reductions that read the chain compute it."""
+        return self._fused is not FusedMaps.OF_ONE_READER and self._is_as_small(index)
+
+    def in_matmuls(self, index: int) -> bool:
+        """Whether matmuls that read the chain compute it."""
+        may_fuse = self._fused is FusedMaps.OF_MATMULS and not self.has_slice(index)
+        return may_fuse and self._is_as_small(index)
+
+    def _is_as_small(self, index: int) -> bool:
+        """Whether the chain's operands take no more bytes than its result, vectors apart."""
+        values = self._graph.program.values
+        size = values[self._graph.program.equations[index].outputs[0]].size_bytes
+        return sum(values[v].size_bytes for v in self._reads[index]) <= (1 + _OF_VECTORS) * size
 
     def too_long(self, index: int) -> bool:
         """Whether case 5 holds."""

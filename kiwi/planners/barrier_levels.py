@@ -19,7 +19,6 @@ from kiwi.emit.execution import Execution
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.timeline import curve_bytes
 from kiwi.plans.estimate import Estimate
-from kiwi.plans.estimate_without_barriers import estimate_with_needed_barriers
 from kiwi.plans.plan import Plan
 from kiwi.xla.read.buffer_assignment import CompiledMemory, LiveBuffer
 
@@ -44,10 +43,7 @@ def with_needed_barriers(plan: Plan) -> Plan | None:
 
 def with_tied_steps(plan: Plan, tied_steps: frozenset[int]) -> Plan:
     """The plan with other barriers, not yet compiled; `plan` has one at every step."""
-    execution = replace(plan.execution, tied_steps=tied_steps)
-    return replace(
-        plan, execution=execution, estimate=estimate_with_needed_barriers(plan.estimate, execution)
-    )
+    return replace(plan, execution=replace(plan.execution, tied_steps=tied_steps))
 
 
 def more_tied_steps(tried: Plan) -> frozenset[int] | None:

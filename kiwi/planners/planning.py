@@ -8,6 +8,7 @@ import jax
 
 from kiwi.calls.host_memory import OnHost, host_results, moving
 from kiwi.calls.signature import Call
+from kiwi.hlo.fusion import FusedMaps
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
@@ -33,15 +34,17 @@ def make_plan(step: StepToPlan, settings: Settings) -> Plan:
 def trace_call(
     call: Call,
     on_host: OnHost | None = None,
+    fused: FusedMaps = FusedMaps.OF_ONE_READER,
     *,
     keep_checkpoints: bool = False,
     open_loops: bool = False,
 ) -> StepToPlan:
     """Traces and lowers a call. Which results lie in host memory is known from the program, which
-    is then traced again."""
+    is then traced again. `fused`: the maps that the compiler fuses.
+    """
     on_host = on_host or OnHost()
     kept = {"keep_checkpoints": keep_checkpoints, "open_loops": open_loops}
-    traced = functools.partial(_traced, call, **kept)
+    traced = functools.partial(_traced, call, fused, **kept)
     if on_host.results is not None:
         return traced(on_host.arguments, on_host.results)
     found = traced(frozenset(), frozenset())
@@ -50,7 +53,11 @@ def trace_call(
 
 
 def _traced(
-    call: Call, on_host: frozenset[int], to_host: frozenset[int], **kept: bool
+    call: Call,
+    fused: FusedMaps,
+    on_host: frozenset[int],
+    to_host: frozenset[int],
+    **kept: bool,
 ) -> StepToPlan:
     started = time.monotonic()
     out_tree: list[Any] = []
@@ -63,5 +70,5 @@ def _traced(
     moved = moving(flat, on_host, to_host)
     program = trace(moved, call.shapes, **kept)
     donated = frozenset(program.arguments[k] for k in call.donated)
-    units = build_units(lower(program), donated)
+    units = build_units(lower(program), donated, fused)
     return StepToPlan(call, out_tree[0], units, time.monotonic() - started)

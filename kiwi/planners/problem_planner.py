@@ -54,6 +54,9 @@ PREDICTED_ORDERS = Orders(range(1), at_once=True)
 LEAST_LOWERING = 0.001
 """The part of the budget by which the limit is lowered at least."""
 
+WORTH = 0.01
+"""The part of the budget by which the limit is raised at least where a plan has room left."""
+
 NEAR_BUDGET = 0.95
 """The part of the budget from which compiled memory corrects the prediction."""
 
@@ -108,7 +111,7 @@ class ProblemPlanner(Planner):
             plan,
             traced=own,
             origin=Origin(own, settings, self, offered),
-            breakdown=build_breakdown(solved, plan.execution),
+            breakdown=build_breakdown(solved),
             progress=log.entries,
         )
 
@@ -240,6 +243,8 @@ class ProblemSearch:
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit falls by what the heap wastes; what is held beyond that is the problem's."""
+        if self.is_checked and plan.execution.tied_steps is not None:
+            return self._moved_limit(plan, rounds)
         if plan.fits:
             return None
         self._latest = plan.solve_result.solution
@@ -250,9 +255,14 @@ class ProblemSearch:
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
         """A limit that is lowered by less, if it was lowered."""
-        if not rounds or not self.is_checked or not self._model.relax(self._budget_bytes):
+        if not rounds or not self.is_checked:
             return None
-        return self._next_limit()
+        if not rounds[-1].is_tied:
+            raised = (self._limit_bytes + min(each.limit_bytes for each in rounds)) // 2
+            return (
+                raised if raised - self._limit_bytes > LEAST_LOWERING * self._budget_bytes else None
+            )
+        return self._next_limit() if self._model.relax(self._budget_bytes) else None
 
     def reordered(self, proposal: _InOrder, number: int) -> _InOrder | None:
         """The units in another order, where the heap wastes what the plan is over the budget.
@@ -285,6 +295,24 @@ class ProblemSearch:
             peak_bytes=begun.peak_bytes,
         )
         return self._proposal(Solved(self._problem, self._given), result, self._solved_seconds)
+
+    def _moved_limit(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
+        """The limit moves by what the program is over the budget or below it, or to the middle of
+        the nearest ones on both sides. XLA orders a program with few barriers as it likes: when it
+        holds more than planned tells nothing of the next one."""
+        budget_bytes = self._budget_bytes
+        self._latest = plan.solve_result.solution
+        over = [each.limit_bytes for each in rounds if each.peak_bytes > budget_bytes]
+        within = [each.limit_bytes for each in rounds if each.peak_bytes <= budget_bytes]
+        if not over:
+            return None
+        limit_bytes = self._limit_bytes + budget_bytes - plan.peak_bytes
+        if not within:
+            return max(0, limit_bytes)
+        if not max(within) < limit_bytes < min(over):
+            limit_bytes = (max(within) + min(over)) // 2
+        is_worth = limit_bytes - max(within) > WORTH * budget_bytes
+        return limit_bytes if is_worth else None
 
     def _next_limit(self) -> int:
         return max(0, self._budget_bytes - self._model.waste_bytes)

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 import jax
 
-from kiwi.emit.execution import Execution
 from kiwi.errors import PlanMismatchError
 from kiwi.memory.residency import Residency
 from kiwi.memory.timeline import Buffer
 from kiwi.mesh import TensorSharding
-from kiwi.plans.estimate_without_barriers import unfused_buffers
 from kiwi.problem.alternatives import Alternative, local_alternatives
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.exclusions import exclusions
@@ -113,14 +111,14 @@ class CostBreakdown:
         return found
 
 
-def build_breakdown(solved: Solved, execution: Execution) -> CostBreakdown:
-    """Splits the seconds and the memory of a solution by operator, as it is executed."""
+def build_breakdown(solved: Solved) -> CostBreakdown:
+    """Splits the seconds and the memory of a solution by operator."""
     planning, restricted = solved.problem, solved.restricted
     nodes = restricted.problem.nodes
     first = len(restricted.sources)
     seconds = _seconds(restricted)
     held: dict[tuple[str, int], list[Interval]] = {}
-    for buffer in unfused_buffers(restricted.buffers, execution):
+    for buffer in restricted.buffers:
         held.setdefault((buffer.kind, buffer.index), []).append(buffer)
     sources = tuple(
         SourceEntry(source.value, source.shardings[0], nodes[k].usage[0])

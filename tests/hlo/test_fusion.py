@@ -4,7 +4,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from kiwi.hlo.fusion import MAX_CHAIN, MAX_READS, is_layout_change, is_map, materialised
+from kiwi.hlo.fusion import (
+    MAX_CHAIN,
+    MAX_READS,
+    FusedMaps,
+    is_layout_change,
+    is_map,
+    materialised,
+)
 from tests.helpers.planning import array, graph_of
 
 X, W = array(8, 16), array(16, 16)
@@ -95,6 +102,37 @@ def test_case_4_costly_values_with_several_readers_are_materialised():
         return (y * 3).sum(0), (y * 4).sum(1)
 
     assert "exp" in materialised_names(function, X)
+
+
+def two_readers(x, w):
+    """Of a tanh: a reduction and a map; of what is made of it, a matmul."""
+    y = jnp.tanh(x)
+    return y.sum(0), (y * 2) @ w
+
+
+@pytest.mark.parametrize(
+    ("fused", "kept"),
+    [
+        (FusedMaps.OF_ONE_READER, {"tanh", "mul"}),
+        (FusedMaps.OF_MAPS, {"mul"}),
+        (FusedMaps.OF_MATMULS, set()),
+    ],
+)
+def test_costly_maps_are_absorbed_where_the_compiler_repeats_them(fused, kept):
+    graph = graph_of(two_readers, X, W)
+    found = materialised(graph, fused)
+    names = {e.name for e in graph.program.equations if found[e.index]}
+    assert names == kept | {"reduce_sum", "dot_general"}
+
+
+def test_a_repeated_map_is_materialised_where_its_operands_are_larger():
+    def function(x, z):
+        y = jnp.exp(x * z)
+        return (y * 3).sum(0), (y * 4).sum(1)
+
+    graph = graph_of(function, X, X)
+    found = materialised(graph, FusedMaps.OF_MATMULS)
+    assert "exp" in {e.name for e in graph.program.equations if found[e.index]}
 
 
 def test_case_4_costly_values_that_one_map_alone_reads_are_absorbed():

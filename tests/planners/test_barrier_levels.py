@@ -5,7 +5,6 @@ from collections import Counter
 from dataclasses import replace
 
 import jax
-import numpy as np
 import pytest
 
 import kiwi
@@ -24,7 +23,7 @@ from kiwi.xla.cpu.compiler import CPU
 from kiwi.xla.gpu.compiler import GPU
 
 CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
-EVERY = 60
+EVERY = 50
 """No plan has as many barriers with some of its steps tied, each has more with all."""
 STATE, BATCH = mlp.abstract_state(CONFIG), mlp.abstract_batch(CONFIG)
 
@@ -160,13 +159,10 @@ def test_tied_steps_are_kept_in_files(tmp_path):
 
 
 def test_maps_that_their_readers_compute_again_take_no_memory():
-    """The tanh of a GELU, on XLA:GPU; not where barriers keep it apart."""
-    plan = with_needed_barriers(planned_function().plan(STATE, BATCH))
-    held = {b.index for b in plan.estimate.buffers if b.kind == "result"}
-    tanh = [k for k, d in enumerate(plan.decisions) if d.opcode == "tanh"]
-    assert tanh and not held & set(tanh)
+    """The tanh of a GELU, on XLA:GPU; XLA:CPU computes it once."""
+    gpu = planned_function().plan(STATE, BATCH)
     cpu = planned_function().with_options(verify="cpu").plan(STATE, BATCH)
-    kept = {b.index for b in cpu.estimate.buffers if b.kind == "result"}
-    assert set(tanh) <= kept
-    assert plan.estimate.peak_bytes < cpu.estimate.peak_bytes
-    assert np.all(np.array(plan.estimate.memory_bytes) <= plan.estimate.peak_bytes)
+    assert "tanh" not in {decision.opcode for decision in gpu.decisions}
+    tanh = {k for k, decision in enumerate(cpu.decisions) if decision.opcode == "tanh"}
+    assert tanh and tanh <= {b.index for b in cpu.estimate.buffers if b.kind == "result"}
+    assert gpu.estimate.peak_bytes < cpu.estimate.peak_bytes

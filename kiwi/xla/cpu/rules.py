@@ -10,6 +10,7 @@
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
+from kiwi.hlo.fusion import FusedMaps
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import overwritable_by_operand
 from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation
@@ -24,7 +25,7 @@ class CpuRules(Rules):
     """The rules of XLA:CPU."""
 
     has_reduce_scatter = False
-    fuses_maps_into_readers = False
+    fused_maps = FusedMaps.OF_ONE_READER
     moved_itemsizes: ClassVar = {"bfloat16": 4}
 
     def held_from_start(self, units: UnitGraph, unit: Unit, result_bytes: int) -> Intervals:

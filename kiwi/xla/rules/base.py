@@ -10,7 +10,7 @@ from itertools import compress
 from types import MappingProxyType
 from typing import ClassVar
 
-from kiwi.hlo.fusion import LIBRARY_OPCODES
+from kiwi.hlo.fusion import FusedMaps
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import overwritable
 from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation
@@ -43,9 +43,7 @@ class Rules:
     - `moved_itemsizes`: by dtype the bytes per element that collectives move, where that is not
       the dtype's own size.
     - `places_in_time_order`: how its heap places buffers, see `kiwi.memory.heap`.
-    - `fuses_maps_into_readers`: whether it computes a map with several readers in each of them;
-      `computes_apart_from_maps`: the opcodes of readers that are not among these.
-    - `fuses_matmuls_into_maps`: whether it computes a matmul in the only map that reads it.
+    - `fused_maps`: the costly maps that it fuses.
     - `copies_gathered_results`: whether a collective may not write a result where the donated
       argument is that it takes over, see `kiwi.problem.copies.GatheredResult`.
     - `expands_max_pooling`: whether its gradient takes what `kiwi.xla.rules.max_pooling` says.
@@ -55,9 +53,7 @@ class Rules:
     has_reduce_scatter: ClassVar[bool] = True
     moved_itemsizes: ClassVar[Mapping[str, int]] = MappingProxyType({})
     places_in_time_order: ClassVar[bool] = False
-    fuses_maps_into_readers: ClassVar[bool] = True
-    computes_apart_from_maps: ClassVar[frozenset[str]] = LIBRARY_OPCODES
-    fuses_matmuls_into_maps: ClassVar[bool] = False
+    fused_maps: ClassVar[FusedMaps] = FusedMaps.OF_MAPS
     copies_gathered_results: ClassVar[bool] = False
     expands_max_pooling: ClassVar[bool] = True
     makes_constants_early: ClassVar[bool] = True

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from kiwi.hlo.fusion import FusedMaps
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import TensorSharding
 from kiwi.solver.problem import Interval
@@ -15,8 +16,7 @@ class TpuRules(Rules):
     """The rules of XLA:TPU."""
 
     places_in_time_order = True
-    computes_apart_from_maps = frozenset({"convolution"})
-    fuses_matmuls_into_maps = True
+    fused_maps = FusedMaps.OF_MATMULS
     copies_gathered_results = True
     expands_max_pooling = False
     makes_constants_early = False

@@ -1,6 +1,7 @@
 """Sizes of XLA:TPU's buffers: the figures, and the same in compiled programs."""
 
 from importlib.util import find_spec
+from math import prod
 from typing import Any
 
 import jax
@@ -52,19 +53,43 @@ def test_arguments_and_results_have_the_bytes_of_their_tiles(shape: tuple[int, .
 
 
 @needs_compiler
-@pytest.mark.parametrize("precision", ["default", "highest"])
 @pytest.mark.parametrize("budget", [None, "232MiB"])
-def test_what_only_matmuls_read_is_stored_narrow(precision: str, budget: str | None):
-    """Products of all bits read float32, and all results are stored so."""
+def test_a_perceptron_is_predicted(budget: str | None):
     config = mlp.MlpConfig(layers=4, width=1024, batch=16384, optimizer="adam")
     state, batch = mlp.abstract_state(config), mlp.abstract_batch(config)
     step = mlp.make_train_step(config)
-    with jax.default_matmul_precision(precision):
-        options = {"mesh_shape": (2, 4), "donate_argnums": 0, "memory_budget": budget}
-        found = planned(step, state, batch, **options)
+    options = {"mesh_shape": (2, 4), "donate_argnums": 0, "memory_budget": budget}
+    found = planned(step, state, batch, **options)
     assert found.compiled is not None and found.fits
     predicted = found.estimate.peak_bytes / found.compiled.peak_bytes
-    assert predicted == pytest.approx(1, abs=0.07)  # Copies of parameters are not predicted.
+    assert predicted == pytest.approx(1, abs=0.1)  # Copies of parameters are not predicted.
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", ["default", "highest"])
+def test_a_product_that_only_matmuls_read_is_stored_narrow(precision: str):
+    step = jax.grad(lambda x, v, w: ((x @ v @ w) ** 2).sum(), argnums=(0, 1, 2))
+    with jax.default_matmul_precision(precision):
+        found = planned(step, array(8192, 128), array(128, 2048), array(2048, 128))
+    assert found.compiled is not None
+    predicted = found.estimate.peak_bytes / found.compiled.peak_bytes
+    assert predicted == pytest.approx(1, abs=0.1)
     units = found.execution.units
-    narrow = [v for v in units.producer if buffers_of(units).is_narrow(v)]
-    assert bool(narrow) == (precision == "default")
+    narrow = {v for v in units.producer if buffers_of(units).is_narrow(v)}
+    assert (units.units[0].outputs[0] in narrow) == (precision == "default")
+
+
+@needs_compiler
+def test_matmuls_compute_maps_that_they_read():
+    """The backward pass reads what the forward one holds of two GELUs: their operands alone."""
+
+    def loss(x, v, w):
+        return (jax.nn.gelu(jax.nn.gelu(x @ v) @ w) ** 2).sum()
+
+    step = jax.grad(loss, argnums=(0, 1, 2))
+    found = planned(step, array(8192, 128), array(128, 2048), array(2048, 128))
+    assert found.compiled is not None
+    held_bytes = 4 * 8192 * (2048 + 128)
+    assert not {"tanh", "mul"} & {d.opcode for d in found.decisions if prod(d.shape) >= 8192 * 128}
+    assert found.compiled.temporary_bytes < 1.5 * held_bytes
+    assert found.estimate.peak_bytes / found.compiled.peak_bytes == pytest.approx(1, abs=0.05)
