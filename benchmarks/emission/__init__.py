@@ -10,7 +10,7 @@ as compiled without devices:
 - `plain`: `jax.jit` with the plan's shardings of arguments and results;
 - `checkpoint`: the same with `jax.checkpoint` around each layer.
 
-Kernels and their traffic, loops counted by their iterations (`benchmarks.emission.kernels`),
+Kernels and their traffic, loops by the trip counts that XLA writes (`benchmarks.emission.kernels`),
 collectives, matmuls, temporaries and the peak, before code is generated. `--cycles` has XLA:TPU
 generate it too, and adds its cost model's cycles.
 """
