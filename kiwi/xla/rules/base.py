@@ -88,16 +88,6 @@ class Rules:
             return ()
         return (Interval(0, unit.index + 1, result_bytes),)
 
-    def shared_operand(self, units: UnitGraph, unit: Unit) -> int | None:
-        """Without a barrier, the earlier unit that computes apart the same operand, of the size of
-        the result."""
-        return None
-
-    def parts_of_sum(self, units: UnitGraph, unit: Unit) -> int:
-        """How many buffers a result has without a barrier: those of its summands, where readers
-        add them up."""
-        return 1
-
     def copied_operands(self, units: UnitGraph, unit: Unit) -> CopiedOperands:
         """Operands that are copied to another buffer before the unit reads them."""
         return CopiedOperands()

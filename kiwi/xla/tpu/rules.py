@@ -9,7 +9,7 @@ from kiwi.solver.problem import Interval
 from kiwi.xla.rules.base import CopiedOperands, Intervals, Rules
 from kiwi.xla.tpu.buffers import buffers_of
 from kiwi.xla.tpu.result_order import is_transposed
-from kiwi.xla.tpu.unfused_operands import UnfusedOperands, added_pads, shared_operand
+from kiwi.xla.tpu.unfused_operands import UnfusedOperands
 
 
 class TpuRules(Rules):
@@ -39,14 +39,6 @@ class TpuRules(Rules):
     def copied_operands(self, units: UnitGraph, unit: Unit) -> CopiedOperands:
         """See `kiwi.xla.tpu.unfused_operands`."""
         return UnfusedOperands.of(units, unit)
-
-    def shared_operand(self, units: UnitGraph, unit: Unit) -> int | None:
-        """See `kiwi.xla.tpu.unfused_operands`."""
-        return shared_operand(units, unit)
-
-    def parts_of_sum(self, units: UnitGraph, unit: Unit) -> int:
-        """See `kiwi.xla.tpu.unfused_operands`."""
-        return added_pads(units, unit)
 
     def is_transposed(self, units: UnitGraph, value: int) -> bool:
         """See `kiwi.xla.tpu.result_order`."""

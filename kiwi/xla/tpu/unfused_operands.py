@@ -4,9 +4,6 @@
   has it and an associative scan interleaves with.
 - The operand of a `reduce_window` or a `select_and_scatter`, which is a map of what the unit reads.
 
-Without barriers the operand of max pooling is held for its gradient, and the sum of two pads is
-computed in the maps that read it: the pads are held instead.
-
 Observed with jax 0.10.2 and libtpu 0.0.42 for v5e (a state-space model and a convnet of
 `benchmarks/fidelity`); `tests/xla/tpu/test_unfused_operands.py` holds both.
 """
@@ -16,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kiwi.hlo.fusion import is_map
-from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation
+from kiwi.hlo.program import Equation
 from kiwi.hlo.rule import Dims
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.xla.rules.base import CopiedOperands
@@ -83,30 +80,3 @@ def _interleaves(equation: Equation) -> bool:
     if equation.name != "pad":
         return False
     return any(interior for _, _, interior in equation.jaxpr_eqn.params["padding_config"])
-
-
-def shared_operand(units: UnitGraph, unit: Unit) -> int | None:
-    """The `reduce_window` whose gradient a unit computes, of the same map, if that is fused."""
-    program = units.graph.program
-    if program.equations[unit.root].name != MAX_POOLING_GRADIENT:
-        return None
-    _, operand = program.equations[unit.root].inputs
-    for reader in program.readers[operand] if isinstance(operand, int) else ():
-        (value, *_) = program.equations[reader].outputs
-        if "reduce_window" in units.graph.opcodes[reader] and operand not in units.producer:
-            return units.producer.get(value)
-    return None
-
-
-def added_pads(units: UnitGraph, unit: Unit) -> int:
-    """How many pads between elements a unit adds up for maps; 1 for another unit."""
-    graph, program = units.graph, units.graph.program
-    reads = program.equations[unit.root].reads
-    producers = [program.values[value].producer for value in reads]
-    padded = [p for p in producers if p is not None and _interleaves(program.equations[p])]
-    readers = [r for value in unit.outputs for r in units.readers.get(value, ())]
-    if not graph.opcodes[unit.root] <= {"add"} or len(padded) < len(reads):
-        return 1
-    roots = [units.units[reader].root for reader in readers]
-    of_maps = all(is_map(graph, root) or "reduce" in graph.opcodes[root] for root in roots)
-    return len(padded) if of_maps and readers else 1

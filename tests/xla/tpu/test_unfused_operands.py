@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from kiwi.xla.tpu.unfused_operands import UnfusedOperands, added_pads, shared_operand
+from kiwi.xla.tpu.unfused_operands import UnfusedOperands
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
 
 MIB = 2**20
@@ -50,34 +50,3 @@ def test_pads_and_operands_of_windows_have_buffers(
     assert found.compiled is not None and found.compiled.memory is not None
     held = sum(b.bytes for b in found.compiled.memory.at_peak)
     assert held >= found.compiled.argument_bytes + sum(sizes)
-
-
-@needs_compiler
-def test_what_pooling_and_its_gradient_read_is_held_between_them():
-    def step(x: jax.Array) -> Any:
-        loss = lambda x: jnp.sum(windows(x) ** 2)  # noqa: E731
-        return jax.value_and_grad(loss)(x)
-
-    found = planned(step, array(16, 64, 64, 128))
-    units = found.execution.units
-    pairs = [(shared_operand(units, unit), unit.index) for unit in units.units]
-    (pair,) = [pair for pair in pairs if pair[0] is not None]
-    spans = [(b.start, b.end - 1) for b in found.estimate.buffers if b.bytes == 32 * MIB]
-    assert pair in spans
-    assert found.compiled is not None
-    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.1)
-
-
-@needs_compiler
-def test_pads_are_held_instead_of_their_sum():
-    def step(x: jax.Array) -> Any:
-        even = lax.pad(jnp.sin(x), 0.0, ((0, 1, 1), (0, 0, 0)))
-        both = even + lax.pad(jnp.tan(x), 0.0, ((1, 0, 1), (0, 0, 0)))
-        return jnp.sum(jnp.sin(both)), jnp.sum(jnp.cos(both), 0)
-
-    found = planned(step, array(8192, 512))
-    units = found.execution.units
-    assert max(added_pads(units, unit) for unit in units.units) == 2
-    assert found.compiled is not None and found.compiled.memory is not None
-    held = [b.bytes for b in found.compiled.memory.at_peak if "pad" in b.instruction]
-    assert held.count(32 * MIB) == 2
