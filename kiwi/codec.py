@@ -68,11 +68,8 @@ def to_plain(value: Any, by: cattrs.Converter = _PLAIN) -> Any:
 
 
 def from_plain(data: Any, kind: type[_T], by: cattrs.Converter = _PLAIN, name: str = "") -> _T:
-    """The inverse of `to_plain`; `name`: what errors call the data.
-
-    **Raises:** `InvalidArgumentError` for what is missing, unknown, of another kind or refused by
-    the dataclass; it says where.
-    """
+    """The inverse of `to_plain`; `name`: what errors call the data; raises `InvalidArgumentError`
+    for what is missing, unknown, of another kind or refused by the dataclass; it says where."""
     try:
         return by.structure(data, kind)
     except (cattrs.BaseValidationError, _Unfit, KiwiError) as error:

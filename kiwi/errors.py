@@ -10,8 +10,6 @@ from typing import Any
 class KiwiError(Exception):
     """Base of all errors raised on purpose.
 
-    **Attributes:**
-
     - `what`: one sentence that names the failure and the offending value.
     - `cause`: the likely reason, or an empty string.
     - `suggestion`: what to try next, or an empty string.
@@ -76,8 +74,6 @@ class InvalidProblemError(KiwiError, ValueError):
 class InfeasibleError(KiwiError):
     """No assignment exists within the limits.
 
-    **Attributes:**
-
     - `least_peak_bytes`: the smallest peak that was found, in bytes, or None.
     - `least_peak_bound_bytes`: proven: no assignment or schedule peaks lower; or None.
     """
@@ -103,8 +99,6 @@ class BudgetNotMetError(InfeasibleBudgetError):
     """A memory budget that no plan met in the program that the compiler made of it.
 
     Without a compile check, one that no plan met by its own estimate.
-
-    **Attributes:**
 
     - `plan`: the plan that came nearest, with its compiled program if there is one; it meets
       `least_peak_bytes`.
@@ -137,8 +131,6 @@ class PlanFileError(KiwiError, ValueError):
 
 class PlanMismatchError(KiwiError, ValueError):
     """A saved plan for another function or other arguments; processes with different plans.
-
-    **Attributes:**
 
     - `differences`: one sentence each, the first few.
     """

@@ -25,10 +25,8 @@ class FileFormat:
     again: str
 
     def write(self, content: bytes, path: str | Path) -> None:
-        """Writes a file; an existing one is replaced once the new one is complete.
-
-        **Raises:** `error`.
-        """
+        """Writes a file; an existing one is replaced once the new one is complete; raises
+        `error`."""
         target = Path(path)
         draft = target.with_name(target.name + ".part")
         try:
@@ -41,10 +39,8 @@ class FileFormat:
             ) from error
 
     def read(self, path: str | Path) -> dict[str, Any]:
-        """What the file at `path` holds, see `parse`.
-
-        **Raises:** `error`, also if the file cannot be read.
-        """
+        """What the file at `path` holds, see `parse`; raises `error`, also if the file cannot be
+        read."""
         try:
             content = Path(path).read_bytes()
         except OSError as error:
@@ -55,10 +51,8 @@ class FileFormat:
         return self.parse(content, str(path))
 
     def parse(self, content: bytes, name: str) -> dict[str, Any]:
-        """The object in a file called `name`, of this version or an older one.
-
-        **Raises:** `error` if it is of another kind, truncated, no JSON, or newer.
-        """
+        """The object in a file called `name`, of this version or an older one; raises `error` if it
+        is of another kind, truncated, no JSON, or newer."""
         text = content.decode("utf-8", errors="replace")
         try:
             found = json.loads(text)

@@ -33,10 +33,8 @@ def use_cpu_devices(count: int) -> None:
 
 
 def load(spec: str, args_name: str) -> UserFunction:
-    """Imports the file and calls its `make_args`.
-
-    **Raises:** `InvalidArgumentError` if file, function or arguments are not there.
-    """
+    """Imports the file and calls its `make_args`; raises `InvalidArgumentError` if file, function
+    or arguments are not there."""
     path, separator, name = spec.rpartition(":")
     if not separator or not path or not name:
         raise InvalidArgumentError(

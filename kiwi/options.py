@@ -94,10 +94,8 @@ class TargetOptions:
     )
 
     def table(self) -> ProfileTable:
-        """The profile, as a table without measurements where there are none.
-
-        **Raises:** `UnknownProfileError`, `ProfileFileError`.
-        """
+        """The profile, as a table without measurements where there are none; raises
+        `UnknownProfileError`, `ProfileFileError`."""
         if isinstance(self.mesh, DeviceMesh):
             return self.mesh.table or ProfileTable(self.mesh.hardware)
         if isinstance(self.profile, ProfileTable):
@@ -107,10 +105,8 @@ class TargetOptions:
         return find_table(self.profile)
 
     def device_mesh(self, table: ProfileTable) -> DeviceMesh:
-        """The mesh, with the links and the measurements of `table`.
-
-        **Raises:** `InvalidMeshError`; `InvalidArgumentError` if two meshes are given.
-        """
+        """The mesh, with the links and the measurements of `table`; raises `InvalidMeshError`;
+        `InvalidArgumentError` if two meshes are given."""
         if self.mesh is None:
             shape = (jax.device_count(),) if self.mesh_shape is None else self.mesh_shape
             found = DeviceMesh.create(shape, table.hardware, self.axis_names, self.topology)
@@ -126,10 +122,7 @@ class TargetOptions:
         return found if table.environment is None else replace(found, table=table)
 
     def budget_bytes(self, table: ProfileTable) -> int:
-        """The budget of one device.
-
-        **Raises:** `InvalidSizeError`.
-        """
+        """The budget of one device; raises `InvalidSizeError`."""
         if self.memory_budget is None:
             return table.hardware.memory_bytes
         return parse_size(self.memory_budget)
@@ -209,11 +202,8 @@ class Options(SearchOptions, TargetOptions):
     constraints: Constraints | None = None
 
     def settings(self, table: ProfileTable) -> "Settings":
-        """What a plan is made for, with the profile's table.
-
-        **Raises:** `InvalidMeshError`, `InvalidSizeError`; `InvalidArgumentError` if two meshes
-        are given.
-        """
+        """What a plan is made for, with the profile's table; raises `InvalidMeshError`,
+        `InvalidSizeError`; `InvalidArgumentError` if two meshes are given."""
         return Settings(
             mesh=self.device_mesh(table),
             memory_budget_bytes=self.budget_bytes(table),

@@ -31,8 +31,6 @@ from kiwi.xla.read.compiled_program import CompiledProgram
 class SavedPlan:
     """A plan read from a file: what was decided, without the function that it is for.
 
-    **Attributes:**
-
     - `document`: everything in the file, see `kiwi.plans.document`.
     - `mesh`, `estimate`, `compiled`, `decisions`, `memory_budget_bytes`: as of `kiwi.Plan`.
     """
@@ -113,9 +111,6 @@ def diff(first: Plan | SavedPlan, second: Plan | SavedPlan) -> PlanDifference:
 
 
 def load_plan(path: str | Path) -> SavedPlan:
-    """Reads what `plan.save(path)` wrote. Nothing in the file is executed.
-
-    **Raises:** `PlanFileError` if the file is missing, truncated, altered, of another kind, or
-    newer than this Kiwi.
-    """
+    """Reads what `plan.save(path)` wrote. Nothing in the file is executed; raises `PlanFileError`
+    if the file is missing, truncated, altered, of another kind, or newer than this Kiwi."""
     return SavedPlan(read(path), str(path))

@@ -20,10 +20,8 @@ _SIZE = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)\s*")
 
 
 def parse_size(size: int | float | str) -> int:
-    """Bytes of `size`: a number of bytes, or text such as "16GiB", "40GB", "1.5 GiB".
-
-    **Raises:** `InvalidSizeError` if it cannot be read or is not positive.
-    """
+    """Bytes of `size`: a number of bytes, or text such as "16GiB", "40GB", "1.5 GiB"; raises
+    `InvalidSizeError` if it cannot be read or is not positive."""
     suggestion = 'A number of bytes, or text such as "16GiB" or "40GB".'
     if isinstance(size, str):
         found = _parse_text(size)

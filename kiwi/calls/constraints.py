@@ -76,10 +76,8 @@ def _match(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 
 
 def matched(pattern: str, paths: Sequence[str], what: str) -> list[int]:
-    """The positions of the paths that a pattern matches.
-
-    **Raises:** `InvalidArgumentError` if there is none.
-    """
+    """The positions of the paths that a pattern matches; raises `InvalidArgumentError` if there is
+    none."""
     found = [k for k, path in enumerate(paths) if matches(pattern, path)]
     if not found:
         shown = ", ".join(paths[:6]) + (", ..." if len(paths) > 6 else "")
@@ -105,10 +103,8 @@ def constraints_of_text(
     pins: Iterable[str], forbidden: Iterable[str], on_host: Iterable[str] = ()
 ) -> Constraints:
     """Constraints of the command line: `PATTERN=SHARDING` each, and patterns of what is not
-    replicated, and of what lies in host memory.
-
-    **Raises:** `InvalidArgumentError` for a pin without "=".
-    """
+    replicated, and of what lies in host memory; raises `InvalidArgumentError` for a pin without
+    "="."""
     shardings: dict[str, PartitionSpec | NamedSharding | None] = {}
     for text in pins:
         pattern, sign, spec = text.partition("=")

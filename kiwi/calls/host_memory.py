@@ -34,11 +34,8 @@ class OnHost:
 
 
 def host_arguments(call: Call, constraints: Constraints) -> frozenset[int]:
-    """Positions among the leaves of a call.
-
-    **Raises:** `InvalidArgumentError` if a pattern matches nothing, or something without bytes of
-    its own that could be copied (a key).
-    """
+    """Positions among the leaves of a call; raises `InvalidArgumentError` if a pattern matches
+    nothing, or something without bytes of its own that could be copied (a key)."""
     paths = [slash_path(path) for path in call.paths]
     kinds: dict[int, str] = {}
     for pattern, kind in constraints.memory_kinds.items():

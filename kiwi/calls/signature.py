@@ -159,11 +159,9 @@ def bind(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Call:
-    """Flattens a call's arguments.
-
-    **Raises:** `InvalidFunctionError` if there is no array among them, `InvalidArgumentError`
-    for a leaf that is no array or a static argument that cannot be hashed.
-    """
+    """Flattens a call's arguments; raises `InvalidFunctionError` if there is no array among them,
+    `InvalidArgumentError` for a leaf that is no array or a static argument that cannot be
+    hashed."""
     arguments = Arguments.of(fun, options, args, kwargs)
     if not arguments.leaves:
         raise InvalidFunctionError(
@@ -231,10 +229,8 @@ def _is_donated(path: Sequence[Any], options: JitOptions) -> bool:
 
 
 def flatten_prefix(prefix: Any, full: Any, what: str) -> list[Any]:
-    """One sharding, or None, per leaf of `full`, from a pytree prefix of shardings.
-
-    **Raises:** `ShardingConflictError` if it is no prefix.
-    """
+    """One sharding, or None, per leaf of `full`, from a pytree prefix of shardings; raises
+    `ShardingConflictError` if it is no prefix."""
     try:
         spread = jax.tree_util.tree_broadcast(prefix, full, is_leaf=_is_sharding_leaf)
     except ValueError as error:
@@ -258,10 +254,8 @@ def _is_sharding_leaf(node: Any) -> bool:
 def to_tensor_sharding(
     given: Any, shape: tuple[int, ...], mesh: DeviceMesh, what: str
 ) -> TensorSharding:
-    """A caller's `PartitionSpec` or `NamedSharding` on the plan's mesh.
-
-    **Raises:** `ShardingConflictError` if it contradicts the mesh or the shape.
-    """
+    """A caller's `PartitionSpec` or `NamedSharding` on the plan's mesh; raises
+    `ShardingConflictError` if it contradicts the mesh or the shape."""
     spec = given.spec if isinstance(given, jax.sharding.NamedSharding) else given
     if not isinstance(spec, jax.sharding.PartitionSpec):
         raise ShardingConflictError(

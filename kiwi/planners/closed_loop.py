@@ -133,11 +133,8 @@ class ClosedLoop(Generic[P]):
         self._left_untied: P | None = None
 
     def run(self) -> Plan:
-        """The fastest plan that fits.
-
-        **Raises:** what `propose` raises if there is no plan to compile; `BudgetNotMetError` if
-        none fits.
-        """
+        """The fastest plan that fits; raises what `propose` raises if there is no plan to compile;
+        `BudgetNotMetError` if none fits."""
         refusal = self._run_rounds()
         if self._best is None and not self._postponed_fits() and self._left_untied is not None:
             self._compiled(self._left_untied)

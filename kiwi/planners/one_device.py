@@ -88,22 +88,17 @@ class OneDevicePlanner(Planner):
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
     ) -> Plan:
-        """The fastest schedule whose program is within the budget.
-
-        **Raises:** `InfeasibleBudgetError` with the smallest budget known to be feasible and a
-        proven bound, `BudgetNotMetError` if no schedule fits as compiled, `InvalidProblemError`
-        where the planner cannot take the graph.
-        """
+        """The fastest schedule whose program is within the budget; raises `InfeasibleBudgetError`
+        with the smallest budget known to be feasible and a proven bound, `BudgetNotMetError` if no
+        schedule fits as compiled, `InvalidProblemError` where the planner cannot take the graph."""
         one_device = self.to_schedule(step, budget_bytes, tools.settings, start)
         seconds = max(0.1, tools.settings.time_limit_seconds / MOST_ROUNDS)
         search = Search(one_device.graph, self.name, seconds)
         return self.tightened(one_device, search.within, budget_bytes, tools)
 
     def tightened(self, step: OneDevice, find: Find, budget_bytes: int, tools: Tools) -> Plan:
-        """The fastest of the schedules that `find` finds whose program fits, as compiled.
-
-        **Raises:** what `find` raises for the budget itself; `BudgetNotMetError`.
-        """
+        """The fastest of the schedules that `find` finds whose program fits, as compiled; raises
+        what `find` raises for the budget itself; `BudgetNotMetError`."""
         step = replace(step, base=replace(step.base, memory_budget_bytes=budget_bytes))
         seeds = itertools.count(tools.settings.seed)
 

@@ -40,11 +40,9 @@ class PaperModel(Planner):
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
     ) -> Plan:
-        """The fastest schedule and strategies whose program is within the budget.
-
-        **Raises:** `InfeasibleBudgetError`, `NoPlanFoundError`; `BudgetNotMetError` if none fits as
-        compiled.
-        """
+        """The fastest schedule and strategies whose program is within the budget; raises
+        `InfeasibleBudgetError`, `NoPlanFoundError`; `BudgetNotMetError` if none fits as
+        compiled."""
         own = start or Start(self.formulate(step, budget_bytes, tools.settings))
         problem, graph = own.problem, sharded_graph(own.problem)
 

@@ -90,10 +90,8 @@ class TwoStage(Planner):
         return ClosedLoop(self, search, budget_bytes, tools).run()
 
     def _fastest_pair(self, shardings: Sequence[Sharded], limit_bytes: int) -> Plan:
-        """The fastest sharding with its best schedule within the limit.
-
-        **Raises:** `InfeasibleBudgetError`.
-        """
+        """The fastest sharding with its best schedule within the limit; raises
+        `InfeasibleBudgetError`."""
         found: list[Plan] = []
         least_bytes: list[int] = []
         for sharded in shardings:
@@ -169,10 +167,8 @@ def _sharded(
 
 
 def _second_stage(sharded: Sharded, limit_bytes: int) -> Plan:
-    """The sharding as it is, or with the schedule that `rotor` finds.
-
-    **Raises:** `InfeasibleBudgetError` with the smallest peak of the sharding.
-    """
+    """The sharding as it is, or with the schedule that `rotor` finds; raises
+    `InfeasibleBudgetError` with the smallest peak of the sharding."""
     plan, started = sharded.plan, time.monotonic()
     message = "The first stage met the limit."
     if plan.estimate.peak_bytes > limit_bytes:

@@ -91,11 +91,8 @@ class CostBreakdown:
         )
 
     def solution_of(self, planning: PlanningProblem) -> tuple[int, ...]:
-        """The solution of a problem that the breakdown describes.
-
-        **Raises:** `PlanMismatchError` if a choice is no longer among the options, as in a file of
-        an older Kiwi.
-        """
+        """The solution of a problem that the breakdown describes; raises `PlanMismatchError` if a
+        choice is no longer among the options, as in a file of an older Kiwi."""
         units = (
             UnitChoice(entry.reads, entry.results, Residency(entry.recompute_at, entry.end))
             for entry in self.operators

@@ -63,8 +63,6 @@ def estimate_schedule(solved: Solved, schedule: Schedule, resident_bytes: int = 
 
     The schedule of a solution is estimated as the solution is, to the byte.
 
-    **Arguments:**
-
     - `solved`: how everything is sharded, and the copies of operands that are kept; its residencies
       do not matter.
     - `schedule`: of units, valid; each is computed at least once.

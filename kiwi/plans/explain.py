@@ -44,8 +44,6 @@ def explain(
 ) -> Explanation:
     """Explains one operator.
 
-    **Arguments:**
-
     - `operator`: the index of a decision; or a part of its opcode, name stack or source line
       (`"gpt.py:85"`), of which the costliest match is taken.
     - `forced`: for how many alternatives the problem is solved again, each for at most

@@ -76,10 +76,8 @@ class MemoryReport:
 
 
 def memory_report(plan: PlanRecord) -> MemoryReport:
-    """What is alive at the compiled and at the predicted peak, and where they differ.
-
-    **Raises:** `InvalidArgumentError` if the plan was not checked by a compiler.
-    """
+    """What is alive at the compiled and at the predicted peak, and where they differ; raises
+    `InvalidArgumentError` if the plan was not checked by a compiler."""
     if plan.compiled is None or plan.compiled.memory is None:
         raise InvalidArgumentError(
             "The plan carries no compiled program to report on.",

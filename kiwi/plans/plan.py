@@ -36,17 +36,13 @@ class Plan(PlanRecord):
         return self.breakdown
 
     def save(self, path: str | Path) -> None:
-        """Writes the plan to a file that `kiwi.load_plan` reads; equal plans give equal bytes.
-
-        **Raises:** `PlanFileError` if the file cannot be written.
-        """
+        """Writes the plan to a file that `kiwi.load_plan` reads; equal plans give equal bytes;
+        raises `PlanFileError` if the file cannot be written."""
         write(document(self), path)
 
     def write_report(self, path: str | Path) -> None:
-        """Writes the HTML report: one file, to be opened in a browser.
-
-        **Raises:** `InvalidArgumentError` if the file cannot be written.
-        """
+        """Writes the HTML report: one file, to be opened in a browser; raises
+        `InvalidArgumentError` if the file cannot be written."""
         write_report(path, report_data(document(self), self))
 
     def plot_memory(self, ax: Any = None) -> Any:

@@ -88,8 +88,6 @@ class Round:
 class PlanRecord:
     """How one training step runs on a mesh; see `kiwi.plan`.
 
-    **Attributes:**
-
     - `mesh`: the device mesh planned for; `profile`: name of the hardware profile.
     - `memory_budget_bytes`: per device.
     - `estimate`: predicted times and memory.
@@ -232,10 +230,8 @@ class PlanRecord:
         return replace(self.step, function=emit(execution))
 
     def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:
-        """The planned step over flat leaves, jitted for concrete devices.
-
-        **Raises:** `CompilerUnavailableError` if Kiwi does not know their compiler.
-        """
+        """The planned step over flat leaves, jitted for concrete devices; raises
+        `CompilerUnavailableError` if Kiwi does not know their compiler."""
         compiler = of_platform(mesh.devices.flat[0].platform)
         return self.step_for(compiler).jit(mesh, compiler.run_options)
 

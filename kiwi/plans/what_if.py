@@ -27,8 +27,6 @@ def what_if(
 ) -> _Plan:
     """The best plan in which one operator is done as told.
 
-    **Arguments:**
-
     - `operator`: as for `explain`.
     - `sharding`: of its (first) result; None leaves it open.
     - `residency`: "keep" or "recompute"; None leaves it open.

@@ -63,8 +63,6 @@ def record_profile(
     of mesh axes; all devices of the mesh run each program at once. The table is good for
     `kiwi.plan(..., profile=table)` without these devices.
 
-    **Arguments:**
-
     - `args`, `kwargs`: arrays or `jax.ShapeDtypeStruct`s; `fun` is traced and not run.
     - `mesh_shape`: no more devices than are attached. (1,) measures no collectives.
     - `path`: saves the table while it grows. If the file exists, what it has is not measured

@@ -56,11 +56,9 @@ class Compiler(ABC):
 
     @abstractmethod
     def compile(self, step: Step) -> CompiledProgram:
-        """Compiles for `step.mesh.size` devices, none of which needs to be attached.
-
-        **Raises:** `CompileCheckError` if the compilation fails, `CompilerUnavailableError` as
-        `check_available`.
-        """
+        """Compiles for `step.mesh.size` devices, none of which needs to be attached; raises
+        `CompileCheckError` if the compilation fails, `CompilerUnavailableError` as
+        `check_available`."""
 
     def check_available(self, hardware: Hardware) -> None:
         """Raises `CompilerUnavailableError` unless `compile` works here for the hardware."""
@@ -71,10 +69,8 @@ class Compiler(ABC):
         return process_ahead()
 
     def compile_attached(self, step: Step) -> CompiledProgram:
-        """Compiles for the first `step.mesh.size` attached devices, with the options of a run.
-
-        **Raises:** `NotEnoughDevicesError` if there are fewer.
-        """
+        """Compiles for the first `step.mesh.size` attached devices, with the options of a run;
+        raises `NotEnoughDevicesError` if there are fewer."""
         started = time.monotonic()
         compiled = step.compile(jax.devices(), self.run_options)
         return read_compiled(compiled, step.mesh, "device", time.monotonic() - started)

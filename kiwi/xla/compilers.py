@@ -26,10 +26,7 @@ TARGETS = (*COMPILERS, ATTACHED)
 
 
 def named(target: str) -> Compiler:
-    """The compiler that one of `TARGETS` names.
-
-    **Raises:** `InvalidArgumentError` for another name.
-    """
+    """The compiler that one of `TARGETS` names; raises `InvalidArgumentError` for another name."""
     if target == ATTACHED:
         return of_platform(jax.devices()[0].platform)
     if target not in COMPILERS:
@@ -41,10 +38,8 @@ def named(target: str) -> Compiler:
 
 
 def of_platform(platform: str) -> Compiler:
-    """The compiler for devices of a platform, as jax or a profile names it.
-
-    **Raises:** `CompilerUnavailableError` if Kiwi has no rules for the platform's compiler.
-    """
+    """The compiler for devices of a platform, as jax or a profile names it; raises
+    `CompilerUnavailableError` if Kiwi has no rules for the platform's compiler."""
     for compiler in COMPILERS.values():
         if platform in compiler.platforms:
             return compiler
@@ -80,21 +75,17 @@ def predicted_compiler(verify: str | None, hardware: Hardware) -> Compiler:
 
 
 def compile_for(target: str, step: Step) -> CompiledProgram:
-    """Compiles `step` for one of `TARGETS`.
-
-    **Raises:** `CompileCheckError` if the compilation fails, `CompilerUnavailableError` if there
-    is no compiler for the target, `NotEnoughDevicesError` if "device" has too few.
-    """
+    """Compiles `step` for one of `TARGETS`; raises `CompileCheckError` if the compilation fails,
+    `CompilerUnavailableError` if there is no compiler for the target, `NotEnoughDevicesError` if
+    "device" has too few."""
     compiler = named(target)
     return compiler.compile_attached(step) if target == ATTACHED else compiler.compile(step)
 
 
 def prepared(target: str | None, mesh: DeviceMesh) -> AbstractContextManager[None]:
-    """Inside, whatever `compile_for` has to start does so in the background.
-
-    **Raises:** `CompilerUnavailableError` at once, and not after seconds of planning, if there
-    is no compiler for the target.
-    """
+    """Inside, whatever `compile_for` has to start does so in the background; raises
+    `CompilerUnavailableError` at once, and not after seconds of planning, if there is no compiler
+    for the target."""
     if target in (None, ATTACHED):
         return nullcontext()
     compiler = named(target)

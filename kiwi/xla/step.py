@@ -43,11 +43,9 @@ class Step:
         )
 
     def compile(self, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
-        """The `jax.stages.Compiled` for the first `mesh.size` of the devices.
-
-        **Raises:** `NotEnoughDevicesError` if there are fewer; `CompileCheckError` if it calls a
-        kernel for other devices.
-        """
+        """The `jax.stages.Compiled` for the first `mesh.size` of the devices; raises
+        `NotEnoughDevicesError` if there are fewer; `CompileCheckError` if it calls a kernel for
+        other devices."""
         jitted = self.jit(self.mesh.jax_mesh(devices), compiler_options)
         try:
             lowered = jitted.lower(*self.arguments)
@@ -68,10 +66,8 @@ class Step:
         return _shardings(mesh, self.out_specs, self.host_results)
 
     def exported(self, platform: str) -> bytes:
-        """The step as a serialised `jax.export.Exported` for a platform of jax.
-
-        **Raises:** `CompileCheckError` if it calls something that cannot be serialised.
-        """
+        """The step as a serialised `jax.export.Exported` for a platform of jax; raises
+        `CompileCheckError` if it calls something that cannot be serialised."""
         jitted = self.jit(self.mesh.abstract_mesh())
         try:
             exporting = export.export(jitted, platforms=[platform], disabled_checks=_KERNEL_CALLS)

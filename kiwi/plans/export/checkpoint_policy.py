@@ -56,8 +56,6 @@ def checkpoint_policy(
 ) -> CheckpointPolicy:
     """The policy that a plan amounts to, for the loss that its step differentiates.
 
-    **Arguments:**
-
     - `loss`: the function as it is given to `jax.grad` in the step, `args` its arguments, arrays or
       `jax.ShapeDtypeStruct`s, of the types with which the step calls it.
     - `argnums`, `has_aux`: as given to `jax.grad`.

@@ -40,8 +40,6 @@ def answer_elsewhere(
 ) -> Any:
     """The parsed answer of a process of its own, which gets the step.
 
-    **Arguments:**
-
     - `platform`: jax's name of the devices that the step is exported for.
     - `options`: what else the answer needs, as JSON.
     - `explain`: may turn what a failed process printed into an error.

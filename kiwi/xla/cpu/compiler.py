@@ -24,10 +24,8 @@ class CpuCompiler(Compiler):
     """XLA:CPU, which is always installed."""
 
     def compile(self, step: Step) -> CompiledProgram:
-        """Compiles for `step.mesh.size` virtual CPU devices.
-
-        **Raises:** `CompileCheckError` if the compilation fails.
-        """
+        """Compiles for `step.mesh.size` virtual CPU devices; raises `CompileCheckError` if the
+        compilation fails."""
         devices = cpu_devices()
         return compile_elsewhere(step) if len(devices) < step.mesh.size else _read(step, devices)
 

@@ -20,10 +20,8 @@ _SHARDY = "shardy-xla"
 
 
 def propagated_text_on_cpu(step: Step) -> str:
-    """XLA's text of a step after Shardy has laid out what `in_specs` and `out_specs` leave open.
-
-    **Raises:** `CompileCheckError` if the compilation fails.
-    """
+    """XLA's text of a step after Shardy has laid out what `in_specs` and `out_specs` leave open;
+    raises `CompileCheckError` if the compilation fails."""
     devices = cpu_devices()
     if len(devices) < step.mesh.size:
         return answer_elsewhere(propagated_there, step, "cpu")
@@ -61,10 +59,8 @@ def _options(folder: str) -> dict[str, Any]:
 
 
 def _read(folder: str) -> str:
-    """The text after Shardy, from the folder that XLA wrote it to.
-
-    **Raises:** `CompileCheckError` if there is none.
-    """
+    """The text after Shardy, from the folder that XLA wrote it to; raises `CompileCheckError` if
+    there is none."""
     found = sorted(Path(folder).glob(f"*.after_{_SHARDY}.*"))
     if not found:
         raise CompileCheckError(

@@ -34,17 +34,13 @@ class GpuCompiler(Compiler):
     """XLA:GPU, as jax's CUDA plugin brings it."""
 
     def compile(self, step: Step) -> CompiledProgram:
-        """Compiles for as many GPUs of the mesh's hardware as the mesh has devices.
-
-        **Raises:** as `check_available`; `CompileCheckError` if the compilation fails.
-        """
+        """Compiles for as many GPUs of the mesh's hardware as the mesh has devices; raises as
+        `check_available`; `CompileCheckError` if the compilation fails."""
         return from_plain(self.answer(step, compiled_there), CompiledProgram)
 
     def answer(self, step: Step, answer: Answer) -> Any:
-        """What a function answers in a process of its own, see `answer_elsewhere`.
-
-        **Raises:** as `compile`.
-        """
+        """What a function answers in a process of its own, see `answer_elsewhere`; raises as
+        `compile`."""
         options = {"target_config": target_config(step.mesh.hardware)}
         check_plugin()
         return answer_elsewhere(answer, step, "cuda", options, explain_failure)

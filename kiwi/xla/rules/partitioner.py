@@ -49,8 +49,6 @@ def reduction_collectives(
 ) -> tuple[Collective, ...]:
     """The collectives that reduce an operator's partial sums, by rules (a) to (c).
 
-    **Arguments:**
-
     - `source`: how the partial sums are laid out.
     - `partial`: the mesh axes along which each device holds a summand.
     - `scattered`: for some of them, the dimension of the result that they cut.

@@ -42,17 +42,13 @@ class TpuCompiler(Compiler):
     """XLA:TPU, as libtpu brings it."""
 
     def compile(self, step: Step) -> CompiledProgram:
-        """Compiles for the chips of the mesh's topology.
-
-        **Raises:** as `check_available`; `CompileCheckError` if the compilation fails.
-        """
+        """Compiles for the chips of the mesh's topology; raises as `check_available`;
+        `CompileCheckError` if the compilation fails."""
         return from_plain(self.answer(step, compiled_there), CompiledProgram)
 
     def answer(self, step: Step, answer: Answer) -> Any:
-        """What a function answers in a process with the compiler; `devices_of` reads its options.
-
-        **Raises:** as `compile`.
-        """
+        """What a function answers in a process with the compiler; `devices_of` reads its options;
+        raises as `compile`."""
         mesh, wiring = step.mesh, _interconnect(step.mesh.hardware)
         check_libtpu()
         topology = mesh.topology or Topology.of_devices(mesh.size, wiring)
@@ -121,10 +117,7 @@ def check_libtpu() -> None:
 
 
 def _interconnect(hardware: Hardware) -> Interconnect:
-    """How the hardware's chips are connected.
-
-    **Raises:** `CompilerUnavailableError` if it is no TPU.
-    """
+    """How the hardware's chips are connected; raises `CompilerUnavailableError` if it is no TPU."""
     if hardware.interconnect is None:
         raise CompilerUnavailableError(
             f"XLA:TPU does not compile for the profile {hardware.name!r}.",
