@@ -1,7 +1,7 @@
 """What XLA:GPU's options do to the compiled peak of plans, without a GPU.
 
 For each model of the fidelity benchmark one plan on a mesh, under a share of its own predicted
-peak without a budget, compiled under several sets of options. `kiwi.xla.gpu.options` was
+peak without a budget, compiled under several sets of options. `kiwi.xla.gpu.compiler` was
 chosen by it.
 
     python -m experiments.gpu_options --out experiments/results/gpu_options.json
@@ -17,8 +17,7 @@ from absl import app, flags
 
 from benchmarks.fidelity.measure import Case, make_plan
 from examples.baselines import UNLIMITED
-from kiwi.xla.gpu.compiler import compile_only_devices
-from kiwi.xla.gpu.options import GPU_CHECK_OPTIONS, GPU_COMPILER_OPTIONS
+from kiwi.xla.gpu.compiler import GPU_CHECK_OPTIONS, GPU_COMPILER_OPTIONS, compile_only_devices
 from kiwi.xla.gpu.target_config import target_config
 
 _MODELS = flags.DEFINE_list("models", ["mlp", "gpt", "encoder_decoder"], "Models of the benchmark.")

@@ -40,8 +40,6 @@ def plan(
 ) -> Plan:
     """Plans `fun(*args, **kwargs)` for a mesh, without devices.
 
-    **Arguments:**
-
     - `fun`: a function of pytrees of arrays, e.g. a training step. It is traced once.
     - `args`: arrays or `jax.ShapeDtypeStruct`s.
     - `options`: those of `kiwi.options.Options`; all others are keyword arguments of `fun`. A

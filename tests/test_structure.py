@@ -28,8 +28,8 @@ def test_every_import_leads_to_the_same_or_a_lower_layer():
             assert all(height[room(module)] >= height[room(o)] for o in others), module
 
 
-MOST_LINES = 36_560
-"""Of `kiwi/`. The mark is 35,000: whoever makes the code shorter lowers this with it."""
+MOST_LINES = 35_000
+"""Of `kiwi/`: what comes new makes room for itself."""
 
 
 def test_size():

@@ -24,14 +24,9 @@ It is read behind the barrier from then on, and must have a later reader: XLA dr
 barrier whose results nothing reads. An update that overwrites a donated argument is also tied to
 its neighbours if they read the argument, which XLA would copy at the start of the step.
 
-`SLACK` was found by compiling ten models of `benchmarks/fidelity` for CPU and GPU: predicted over
-compiled peak at 60 % of the free peak, for values 0, 1, 3 and for barriers at second computations
-only, was 0.96, 0.94, 0.75 and 0.80 for a state-space model on one CPU, and 0.93, 0.92, 0.97 and
-0.69 for a GPT on a (2, 4) mesh of GPUs. Without slack collectives could not overlap at all.
-
-The operands of a barrier form a tuple. XLA allocates the tuple's pointers for the whole step: 78,
-223 and 237 tuples in a U-Net, a ViT and an encoder of 100 to 275 steps, at multiples of 64 bytes,
-for CPU and GPU alike (jax 0.10.2).
+`SLACK` was found by compiling ten models (docs/memory.md); without slack collectives could not
+overlap at all. The operands of a barrier form a tuple, whose pointers XLA allocates for the whole
+step, at multiples of 64 bytes.
 
 In the body of a loop only steps of the same body are neighbours and triggers; values from outside
 are older than all of them. For the body around it, a loop is one step.

@@ -10,14 +10,9 @@
    does not keep the first (`Execution.kept_copies`), the second reads the value behind a barrier.
 3. *Large constants.* XLA:GPU computes a constant at the start of the step, and holds it: the
    scalar that it is expanded from passes a barrier. Not where maps or reductions read it, into
-   which it is fused, nor for XLA:TPU, which computes it where it is read: a convnet on (2, 4) takes
-   260 MiB of temporaries and 0.82 GB of traffic on a v5e without such barriers, 267 and 1.00 with.
-   On an H100 one at reductions as well saves 13 of 157 MiB, and takes 1.70 GB of traffic for 1.54.
+   which it is fused, nor for XLA:TPU, which computes it where it is read.
 
-Compiled for an H100 (jax 0.10.2, plans of an MLP and a GPT on (2, 4)): free, 80 % and 60 % of the
-free peak, kernels 110, 129, 136 and 297, 343, 321 with a barrier at every step, 64, 93, 95 and 187,
-250, 240 with these; temporaries 232, 137, 106 and 667, 484, 321 MiB, 168, 128, 113 and 602, 496,
-322 with these. With the latest result of all as trigger the GPT took 528 and 366 MiB.
+docs/memory.md has figures.
 """
 
 from collections.abc import Iterator, Sequence

@@ -107,8 +107,7 @@ class FusedMaps(enum.Enum):
 
     - `OF_ONE_READER`: with a single reader.
     - `OF_MAPS`: also with several maps and reductions, each of which computes them again.
-    - `OF_MATMULS`: also with matmuls that read them, and with matmuls and convolutions that they
-      alone read.
+    - `OF_MATMULS`: also with matmuls that read them, and with library calls that they alone read.
     """
 
     OF_ONE_READER = enum.auto()
@@ -184,9 +183,8 @@ def _has_epilogue(
     if kernel is None:
         return False
     if len(graph.program.readers[outputs[0]]) != 1 or len(members) > 1:
-        ends_other = any(
-            graph.opcodes[k] & _TAKES_EPILOGUE for k in chain(graph, is_materialised, kernel)[0]
-        )
+        absorbed, _ = chain(graph, is_materialised, kernel)
+        ends_other = any(graph.opcodes[k] & _TAKES_EPILOGUE for k in absorbed)
         is_call = graph.opcodes[index] & LIBRARY_OPCODES
         if fused is not FusedMaps.OF_MATMULS or not is_call or ends_other:
             return False

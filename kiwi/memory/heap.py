@@ -8,8 +8,7 @@ equal ones the buffer that is defined first comes first. The length of a life co
 buffers are allocated and freed meanwhile. A buffer that is written over another one shares its
 place.
 
-XLA:TPU places them *in time order* instead: each when it is defined, in the smallest gap that is
-free then (the dumps of ten models of `benchmarks/fidelity`, jax 0.10.2: within 1 % of the size).
+XLA:TPU places them *in time order* instead: each when it is defined, in the smallest gap then.
 """
 
 from collections.abc import Sequence

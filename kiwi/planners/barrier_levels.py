@@ -29,9 +29,8 @@ LEAST_PART = 1 / 16
 """The least part of what is over the budget that a unit must hold for its steps to be tied."""
 
 HOPELESS = 1.05
-"""By which factor a program may be larger than the smallest one for further steps to be tied: in
-plans of a GPT for a v5e each tie made the program larger, from 398 to 511 MiB. A lower limit takes
-less time then than ties do, and a barrier at every step is left for the case that no plan fits."""
+"""By which factor a program may be larger than the smallest one for further steps to be tied; a
+lower limit takes less time then, and a barrier at every step comes last."""
 
 
 def with_needed_barriers(plan: Plan) -> Plan | None:

@@ -105,12 +105,11 @@ class ProblemPlanner(Planner):
                 own.units,
                 lambda offered: self.formulate(own, budget_bytes, settings, offered=offered),
             )
-        offered = problem.fixed.offered
         solved = Solved(problem, solution, plan.execution.kept_copies)
         return replace(
             plan,
             traced=own,
-            origin=Origin(own, settings, self, offered),
+            origin=Origin(own, settings, self, problem.fixed.offered),
             breakdown=build_breakdown(solved),
             progress=log.entries,
         )
@@ -257,12 +256,11 @@ class ProblemSearch:
         """A limit that is lowered by less, if it was lowered."""
         if not rounds or not self.is_checked:
             return None
-        if not rounds[-1].is_tied:
-            raised = (self._limit_bytes + min(each.limit_bytes for each in rounds)) // 2
-            return (
-                raised if raised - self._limit_bytes > LEAST_LOWERING * self._budget_bytes else None
-            )
-        return self._next_limit() if self._model.relax(self._budget_bytes) else None
+        if rounds[-1].is_tied:
+            return self._next_limit() if self._model.relax(self._budget_bytes) else None
+        raised_bytes = (min(each.limit_bytes for each in rounds) - self._limit_bytes) // 2
+        is_worth = raised_bytes > LEAST_LOWERING * self._budget_bytes
+        return self._limit_bytes + raised_bytes if is_worth else None
 
     def reordered(self, proposal: _InOrder, number: int) -> _InOrder | None:
         """The units in another order, where the heap wastes what the plan is over the budget.

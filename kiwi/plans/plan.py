@@ -16,8 +16,7 @@ from kiwi.plans.report_data import report_data
 from kiwi.plans.summary import summary
 from kiwi.plans.what_if import what_if
 from kiwi.report import write_report
-from kiwi.report.notebook import fragment
-from kiwi.report.plot import plot_memory
+from kiwi.report.notebook import fragment, plot_memory
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""A plan in a notebook cell: static HTML without scripts, in the colours of the page around it."""
+"""A plan in a notebook: HTML in the colours of the page around it, and a picture of its memory."""
 
 import html
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kiwi.errors import InvalidArgumentError
 from kiwi.memory.timeline import curve_bytes
 from kiwi.mesh.sharding import layout_text
 from kiwi.solver.problem import Interval
@@ -119,3 +120,39 @@ def _spans(document: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
             yield operator["phase"], start, end, size
         for start, end, size in operator["copies"]:
             yield "copies", start, end, size
+
+
+def plot_memory(data: Mapping[str, Any], ax: Any = None) -> Any:
+    """Draws memory over the step, predicted and compiled; returns the matplotlib axes.
+
+    `data` is that of `kiwi.report.render`.
+
+    **Raises:** `InvalidArgumentError` if matplotlib is not installed.
+    """
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise InvalidArgumentError(
+            "plot_memory needs matplotlib, which is not installed.",
+            suggestion="pip install 'kiwi-planner[report]'",
+        ) from error
+    if ax is None:
+        ax = plt.subplots(figsize=(9, 3.6), layout="constrained")[1]
+    curves, compiled = memory_curves(data["plan"]), data["compiled_curve"]
+    edges = np.arange(len(curves["arguments"]) + 1)
+    below = np.zeros(len(edges) - 1)
+    for category, curve in curves.items():
+        if curve.any():
+            above, (label, color) = below + curve / _GIB, CATEGORIES[category]
+            ax.stairs(above, edges, baseline=below, fill=True, color=color, label=label)
+            below = above
+    if compiled is not None:
+        ax.stairs(
+            np.asarray(compiled) / _GIB, edges, color="black", linestyle="--", label="compiled"
+        )
+    budget = data["plan"]["options"]["memory_budget_bytes"] / _GIB
+    if budget < 1.5 * below.max(initial=0.0):
+        ax.axhline(budget, color="firebrick", label="budget")
+    ax.set(xlabel="operators in the order they run", ylabel="GiB per device", xlim=(0, edges[-1]))
+    ax.legend(fontsize="small", ncols=2)
+    return ax

@@ -8,7 +8,7 @@ from kiwi.emit.barriers import SLACK, Barrier, barriers
 from kiwi.emit.emission import emit
 from kiwi.emit.execution import build_execution
 from kiwi.problem.solved import Solved
-from kiwi.xla.cpu.options import CPU_COMPILER_OPTIONS
+from kiwi.xla.cpu.compiler import CPU_COMPILER_OPTIONS
 from tests.helpers.planning import array, problem_of, units_of
 
 

@@ -19,7 +19,7 @@ from kiwi.mesh import TensorSharding
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved
 from kiwi.solver import evaluate
-from kiwi.xla.cpu.options import CPU_COMPILER_OPTIONS
+from kiwi.xla.cpu.compiler import CPU_COMPILER_OPTIONS
 from kiwi.xla.step import Step
 from tests.helpers.planning import array, flat, problem_of, random_arrays, units_of
 

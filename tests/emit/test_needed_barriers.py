@@ -13,7 +13,7 @@ from kiwi.emit.execution import build_execution
 from kiwi.emit.needed_barriers import large_constants
 from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
-from kiwi.xla.cpu.options import CPU_COMPILER_OPTIONS
+from kiwi.xla.cpu.compiler import CPU_COMPILER_OPTIONS
 from kiwi.xla.tpu.compiler import TPU
 from tests.helpers.planning import array, flat, problem_of, random_arrays, units_of
 

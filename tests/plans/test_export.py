@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import kiwi
 from kiwi.errors import InvalidArgumentError
-from kiwi.xla.cpu.options import CPU_COMPILER_OPTIONS
+from kiwi.xla.cpu.compiler import CPU_COMPILER_OPTIONS
 from tests.helpers.planning import array
 
 WIDTH, ROWS, LAYERS = 64, 512, 6

@@ -9,8 +9,7 @@ import pytest
 import kiwi
 from examples import gpt, mlp
 from kiwi.mesh import DeviceMesh
-from kiwi.xla.cpu.compiler import CPU, compile_elsewhere
-from kiwi.xla.cpu.options import CPU_COMPILER_OPTIONS
+from kiwi.xla.cpu.compiler import CPU, CPU_COMPILER_OPTIONS, compile_elsewhere
 from kiwi.xla.read.compiled_program import read_compiled
 from tests.helpers.planning import array
 

@@ -14,10 +14,32 @@ from kiwi.codec import from_plain, to_plain
 from kiwi.mesh import DeviceMesh
 from kiwi.xla.compile.worker import answer_elsewhere, process_ahead
 from kiwi.xla.compiler import Compiler
-from kiwi.xla.cpu.options import CPU_CHECK_OPTIONS, CPU_COMPILER_OPTIONS
 from kiwi.xla.cpu.rules import CpuRules
 from kiwi.xla.read.compiled_program import CompiledProgram, read_compiled
 from kiwi.xla.step import ExportedStep, Step
+
+CPU_COMPILER_OPTIONS = {
+    "xla_disable_hlo_passes": "cse_barrier_expander,cpu-all-reduce-combiner,"
+    "dot-library-rewriter,small-while-loop-hoisting"
+}
+"""Passes of XLA:CPU without which it treats memory as accelerators do.
+
+- `cse_barrier_expander` removes barriers before the last common-subexpression elimination,
+  which would merge every recomputation with the original.
+- `cpu-all-reduce-combiner` merges all gradients' all-reduces, which keeps every gradient.
+- `dot-library-rewriter` hands matmuls and reductions to a library for CPUs, whose kernels do
+  not take the elementwise chain in front of a reduction: it is materialised instead.
+- `small-while-loop-hoisting` makes one kernel of a loop on little data, in which XLA:CPU cannot
+  emit the barriers that the first pass would have removed (it fails, or ends the process).
+"""
+
+CPU_CHECK_OPTIONS = {
+    **CPU_COMPILER_OPTIONS,
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
+"""Of a check: LLVM optimises nothing, because nothing is run. What XLA keeps in memory and sends is
+settled before."""
 
 
 class CpuCompiler(Compiler):

@@ -11,8 +11,7 @@ from typing import Any
 
 from kiwi.errors import CompileCheckError
 from kiwi.xla.compile.worker import answer_elsewhere
-from kiwi.xla.cpu.compiler import cpu_devices, virtual_devices
-from kiwi.xla.cpu.options import CPU_CHECK_OPTIONS
+from kiwi.xla.cpu.compiler import CPU_CHECK_OPTIONS, cpu_devices, virtual_devices
 from kiwi.xla.step import ExportedStep, Step
 
 _SHARDY = "shardy-xla"

@@ -15,11 +15,22 @@ from kiwi.errors import CompilerUnavailableError, KiwiError
 from kiwi.mesh import Hardware
 from kiwi.xla.compile.worker import Answer, answer_elsewhere
 from kiwi.xla.compiler import Compiler
-from kiwi.xla.gpu.options import GPU_CHECK_OPTIONS, GPU_COMPILER_OPTIONS
 from kiwi.xla.gpu.rules import GpuRules
 from kiwi.xla.gpu.target_config import target_config
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import ExportedStep, Step
+
+GPU_COMPILER_OPTIONS = {"xla_gpu_disable_async_collectives": "ALLCOLLECTIVES"}
+"""Options of XLA:GPU under which it runs things when the plan means them to run.
+
+Asynchronous collectives start as early as they can, and what they wait for and yield is held
+the longer (`experiments/gpu_options.py`). The price is that collectives do not overlap with
+compute, which the plan's estimate does not count on.
+"""
+
+GPU_CHECK_OPTIONS = {**GPU_COMPILER_OPTIONS, "xla_gpu_autotune_level": 0}
+"""Of a check: nothing is timed on a device, so kernels are not tuned. Convolutions get no
+workspace, which the tuned program may ask for."""
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 """Distributions that bring the compiler; each with a "-pjrt" of the same version."""

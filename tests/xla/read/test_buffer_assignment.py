@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from kiwi.mesh import DeviceMesh
-from kiwi.xla.cpu.options import CPU_COMPILER_OPTIONS
+from kiwi.xla.cpu.compiler import CPU_COMPILER_OPTIONS
 from kiwi.xla.read.buffer_assignment import traced_lives
 from kiwi.xla.read.compiled_program import read_compiled
 from kiwi.xla.read.name_scopes import Scope, scope_name, scope_of
