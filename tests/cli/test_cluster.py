@@ -28,4 +28,4 @@ def test_a_broken_file_is_an_error_that_is_explained(tmp_path, capsys):
     path = tmp_path / "cluster.json"
     path.write_text("{}")
     assert main(["cluster", str(path)]) == 4
-    assert "is of format None" in " ".join(capsys.readouterr().err.split())
+    assert "is not a cluster of Kiwi" in " ".join(capsys.readouterr().err.split())

@@ -51,7 +51,7 @@ def concrete(args):
 
 
 def one_device_plan(function, args, share):
-    options = {"mesh_shape": (1,), "verify": None}
+    options = {"mesh_shape": (1,), "profile": "cpu", "verify": None}
     free = kiwi.plan(step_of(function), *args, memory_budget="1GiB", **options).peak_bytes
     return kiwi.plan(step_of(function), *args, memory_budget=int(share * free), **options)
 
