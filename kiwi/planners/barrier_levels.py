@@ -6,7 +6,8 @@
    computed them early, reads them late, or computes beside them what backward readers need of
    their operands. These steps are tied, those of the largest difference first, until what is over
    the budget is covered; `MOST_TRIALS` times, or until that made the program larger.
-3. At last every step is tied.
+
+Where no plan fits so, the loop ties every step (`kiwi.planners.closed_loop`).
 """
 
 from collections import Counter
@@ -30,7 +31,7 @@ LEAST_PART = 1 / 16
 
 HOPELESS = 1.05
 """By which factor a program may be larger than the smallest one for further steps to be tied; a
-lower limit takes less time then, and a barrier at every step comes last."""
+lower limit takes less time then."""
 
 
 def with_needed_barriers(plan: Plan) -> Plan | None:

@@ -6,8 +6,8 @@ what a plan needs as compiled, and may put the same computations *in another ord
 1. A plan is proposed under a limit, at first the budget. Where there is none, the proposer may
    name another limit.
 2. It is compiled, with few barriers first, and with more while it is over the budget
-   (`kiwi.planners.barrier_levels`). Without a compiler the estimate stands in, with a barrier at
-   every step: its peak counts as if compiled.
+   (`kiwi.planners.barrier_levels`). If no plan fits so, all is begun anew with a barrier at every
+   step. Without a compiler the estimate of such a plan stands in: its peak counts as if compiled.
 3. If the plan is over the budget, other orders of its computations may fit: orders that need
    equally much memory compile to peaks some per cent apart, and take no time of the step, which a
    lower limit does. They are compiled at once, or only where the next plan is slower or there is
@@ -116,8 +116,8 @@ class ClosedLoop(Generic[P]):
     """Plans until a compiled program meets the budget.
 
     `_best` is the fastest plan within the budget, `_nearest` the smallest beyond it, `_postponed`
-    the last one beyond it, whose other orders are not compiled yet, `_left_untied` the last one
-    that was not compiled with a barrier at every step, as some barriers had made it larger.
+    the last one beyond it, whose other orders are not compiled yet, `_ties_all` whether plans have
+    a barrier at every step: where no compiler shows that fewer will do, or none fits with fewer.
     """
 
     def __init__(
@@ -130,14 +130,15 @@ class ClosedLoop(Generic[P]):
         self._best: Plan | None = None
         self._nearest: Plan | None = None
         self._postponed: P | None = None
-        self._left_untied: P | None = None
+        self._ties_all = tools.compile is None
 
     def run(self) -> Plan:
         """The fastest plan that fits; raises what `propose` raises if there is no plan to compile;
         `BudgetNotMetError` if none fits."""
         refusal = self._run_rounds()
-        if self._best is None and not self._postponed_fits() and self._left_untied is not None:
-            self._compiled(self._left_untied)
+        if self._best is None and not all(each.is_tied for each in self._rounds):
+            self._ties_all = True
+            refusal = self._run_rounds()
         if self._tools.compile is None:
             self._fall_back()
         if self._best is not None:
@@ -165,6 +166,8 @@ class ClosedLoop(Generic[P]):
             if not self._is_faster(proposal) or self._costs_time(proposal):
                 break
             limit_bytes = self._proposer.learn(self._tried(proposal).plan, self._rounds)
+        if self._best is None:
+            self._postponed_fits()
         return refusal
 
     def _is_faster(self, proposal: P) -> bool:
@@ -188,26 +191,19 @@ class ClosedLoop(Generic[P]):
         return tried
 
     def _with_fewest_barriers(self, proposal: P) -> P:
-        """The proposal with the first barriers with which it fits, or with the nearest.
-
-        Without a compiler nothing shows that fewer barriers than one at every step will do.
-        """
-        if self._tools.compile is None:
+        """The proposal with the first barriers with which it fits, or with the nearest."""
+        plan = None if self._ties_all else with_needed_barriers(proposal.plan)
+        if plan is None:
             return self._compiled(proposal)
-        plan, nearest = with_needed_barriers(proposal.plan), None
-        for _ in range(1 + MOST_TRIALS):
-            if plan is None:
+        nearest = tried = self._compiled(replace(proposal, plan=plan))
+        for _ in range(MOST_TRIALS):
+            tied_steps = None if tried.plan.fits else more_tied_steps(tried.plan)
+            if tied_steps is None or tried.plan.peak_bytes > HOPELESS * nearest.plan.peak_bytes:
                 break
+            plan = with_tied_steps(proposal.plan, tied_steps)
             tried = self._compiled(replace(proposal, plan=plan))
             nearest = _nearer(nearest, tried)
-            if tried.plan.fits:
-                return tried
-            if tried.plan.peak_bytes > HOPELESS * nearest.plan.peak_bytes:
-                self._left_untied = proposal
-                return nearest
-            tied_steps = more_tied_steps(tried.plan)
-            plan = None if tied_steps is None else with_tied_steps(proposal.plan, tied_steps)
-        return _nearer(nearest, self._compiled(proposal))
+        return nearest
 
     def _postponed_fits(self) -> bool:
         """Whether the postponed plan fits in another order."""
@@ -275,9 +271,9 @@ class ClosedLoop(Generic[P]):
         )
 
 
-def _nearer(first: P | None, second: P) -> P:
+def _nearer(first: P, second: P) -> P:
     """The one that needs less, the first one if both need the same."""
-    return second if first is None or second.plan.peak_bytes < first.plan.peak_bytes else first
+    return second if second.plan.peak_bytes < first.plan.peak_bytes else first
 
 
 def _seconds(plan: Plan) -> float:

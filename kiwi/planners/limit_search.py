@@ -86,7 +86,7 @@ class LimitSearch:
             return self._limit_bytes if self._may_vary(error) else None
         if self._best_bytes is not None:
             return None
-        last_bytes = min(each.predicted_peak_bytes for each in rounds if each.is_tied)
+        last_bytes = min(each.predicted_peak_bytes for each in rounds)
         least_bytes = getattr(error, "least_peak_bytes", None) or last_bytes
         lower_bytes = least_bytes if least_bytes < last_bytes else 0
         self._refused_bytes = max(self._refused_bytes, self._limit_bytes, lower_bytes)
@@ -97,8 +97,8 @@ class LimitSearch:
     def _above(self, plan: Plan, rounds: Sequence[Round]) -> int:
         """Takes back what was taken off too much; a first plan had nothing taken off."""
         own_bytes = plan.estimate.peak_bytes
-        tied = (r for r in rounds if r.is_tied)
-        over = [r.predicted_peak_bytes for r in tied if r.peak_bytes > self.budget_bytes]
+        over = [r.predicted_peak_bytes for r in rounds if r.peak_bytes > self.budget_bytes]
+        over = [predicted_bytes for predicted_bytes in over if predicted_bytes > own_bytes]
         if not over:
             return own_bytes
         limit_bytes = own_bytes + self.budget_bytes - plan.peak_bytes
