@@ -24,7 +24,7 @@ from kiwi.plans.plan import Plan
 from kiwi.xla.read.buffer_assignment import CompiledMemory, LiveBuffer
 
 MOST_TRIALS = 4
-"""How often steps are tied by what a compiled program holds, before all of them are."""
+"""How often steps of one plan are tied by what its compiled program holds."""
 
 LEAST_PART = 1 / 16
 """The least part of what is over the budget that a unit must hold for its steps to be tied."""
@@ -47,7 +47,7 @@ def with_tied_steps(plan: Plan, tied_steps: frozenset[int]) -> Plan:
 
 
 def more_tied_steps(tried: Plan) -> frozenset[int] | None:
-    """The tied steps of a compiled plan that is over the budget, and more; None for all steps."""
+    """The tied steps of a compiled plan that is over the budget, and more; None if none helps."""
     memory = None if tried.compiled is None else tried.compiled.memory
     tied = tried.execution.tied_steps
     if memory is None or tied is None:

@@ -97,8 +97,8 @@ class LimitSearch:
     def _above(self, plan: Plan, rounds: Sequence[Round]) -> int:
         """Takes back what was taken off too much; a first plan had nothing taken off."""
         own_bytes = plan.estimate.peak_bytes
-        over = [r.predicted_peak_bytes for r in rounds if r.peak_bytes > self.budget_bytes]
-        over = [predicted_bytes for predicted_bytes in over if predicted_bytes > own_bytes]
+        too_large = (r.predicted_peak_bytes for r in rounds if r.peak_bytes > self.budget_bytes)
+        over = [predicted_bytes for predicted_bytes in too_large if predicted_bytes > own_bytes]
         if not over:
             return own_bytes
         limit_bytes = own_bytes + self.budget_bytes - plan.peak_bytes

@@ -5,7 +5,7 @@
 2. What a compiled program holds beyond the prediction, unit by unit, becomes memory of the problem
    that no option can avoid (`kiwi.xla.read.excess_memory`); what its heap wastes lowers the limit.
    The next search starts from the last solution. If no plan is left, the limit is lowered by half
-   as much: another plan's heap may waste less.
+   as much: another plan's heap may waste less. With few barriers the limit alone moves.
 3. Without a compiler, the limit is lowered by what the predicted size of XLA's heap
    (`kiwi.memory.heap`) is over the budget.
 4. Where a peak is over the budget by no more than the heap wastes, units change places
@@ -242,7 +242,7 @@ class ProblemSearch:
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit falls by what the heap wastes; what is held beyond that is the problem's."""
-        if self.is_checked and plan.execution.tied_steps is not None:
+        if plan.execution.tied_steps is not None:
             return self._moved_limit(plan, rounds)
         if plan.fits:
             return None
