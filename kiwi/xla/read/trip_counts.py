@@ -1,7 +1,9 @@
 """How often the instructions of an HLO module run: once for each iteration of the loops around.
 
-XLA writes the trip count that it found into a `while` (`known_trip_count`); a loop without one, and
-each branch of a conditional, counts as running once.
+XLA:CPU and XLA:GPU write the trip count that they found into a `while` (`known_trip_count`).
+XLA:TPU writes none: there it is the difference of the constants that a loop's counter starts from
+and is compared with, as `jax.lax.scan` counts. A loop with neither, and each branch of a conditional,
+counts as running once.
 """
 
 import re
@@ -13,6 +15,13 @@ _CALLED = re.compile(
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{(?P<names>[^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(?P<count>\d+)"\}')
+_INSTRUCTION = re.compile(
+    r"^ *(?:ROOT )?%?(?P<name>[\w.\-]+) = .*? (?P<opcode>[a-z][\w\-]*)\((?P<operands>[^)]*)\)"
+)
+_CONDITION = re.compile(r" while\(.*\bcondition=%(?P<name>[\w.\-]+)")
+_NAMES = re.compile(r"%([\w.\-]+)")
+_POSITION = re.compile(r"\bindex=(?P<position>\d+)")
+_ROOT = "ROOT "
 
 
 def lines_with_runs(hlo_text: str) -> Iterator[tuple[str, int, str]]:
@@ -40,8 +49,10 @@ def _computations(hlo_text: str) -> list[tuple[str | None, list[str]]]:
 
 
 def _runs(computations: list[tuple[str | None, list[str]]]) -> dict[str | None, int]:
+    loops = _Loops(computations)
     called = {
-        name: [pair for line in lines for pair in _called(line)] for name, lines in computations
+        name: [pair for line in lines for pair in _called(line, loops)]
+        for name, lines in computations
     }
     inside = {callee for pairs in called.values() for callee, _ in pairs}
     found: dict[str | None, int] = {name: 1 for name in called if name not in inside}
@@ -51,12 +62,55 @@ def _runs(computations: list[tuple[str | None, list[str]]]) -> dict[str | None, 
     return found
 
 
-def _called(line: str) -> Iterator[tuple[str, int]]:
+def _called(line: str, loops: "_Loops") -> Iterator[tuple[str, int]]:
     """The computations that an instruction runs, and how often each."""
-    trips = _TRIPS.search(line)
     for role, name in _CALLED.findall(line):
-        yield name, int(trips["count"]) if trips is not None and role == "body" else 1
+        yield name, loops.trips(line) if role == "body" else 1
     branches = _BRANCHES.search(line)
     if branches is not None:
         for name in branches["names"].split(","):
             yield name.strip().lstrip("%"), 1
+
+
+class _Loops:
+    """What the loops of a module count."""
+
+    def __init__(self, computations: list[tuple[str | None, list[str]]]) -> None:
+        self._lines: dict[str, re.Match[str]] = {}
+        self._roots: dict[str | None, re.Match[str]] = {}
+        for name, lines in computations:
+            for line in lines:
+                found = _INSTRUCTION.match(line)
+                if found is not None:
+                    self._lines[found["name"]] = found
+                    if line.lstrip().startswith(_ROOT):
+                        self._roots[name] = found
+
+    def trips(self, line: str) -> int:
+        """How often the body of a loop runs, 1 where nothing says so."""
+        known = _TRIPS.search(line)
+        return int(known["count"]) if known is not None else self._counted(line) or 1
+
+    def _counted(self, line: str) -> int | None:
+        condition, loop = _CONDITION.search(line), _INSTRUCTION.match(line)
+        compare = self._roots.get(condition["name"]) if condition is not None else None
+        if compare is None or loop is None or "direction=LT" not in compare.string:
+            return None
+        counter, limit = self._operands(compare)
+        started = self._operands(loop)[0]
+        position = None if counter is None else _POSITION.search(counter.string)
+        if position is None or started is None or started["opcode"] != "tuple":
+            return None
+        first = self._constant(self._operands(started)[int(position["position"])])
+        last = self._constant(limit)
+        return None if first is None or last is None else last - first
+
+    def _operands(self, instruction: re.Match[str]) -> list[re.Match[str] | None]:
+        return [self._lines.get(name) for name in _NAMES.findall(instruction["operands"])]
+
+    def _constant(self, instruction: re.Match[str] | None) -> int | None:
+        while instruction is not None and instruction["opcode"] == "copy":
+            instruction = self._operands(instruction)[0]
+        if instruction is None or instruction["opcode"] != "constant":
+            return None
+        return int(instruction["operands"])

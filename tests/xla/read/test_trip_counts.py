@@ -29,6 +29,38 @@ ENTRY %main (p: f32[]) -> f32[] {
 """
 
 
+COUNTED = """HloModule m
+%cond (p: (f32[], s32[])) -> pred[] {
+  %p = (f32[], s32[]{:T(128)}) parameter(0)
+  %limit = s32[]{:T(128)} constant(7)
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=1
+  ROOT %lt = pred[]{:T(512)} compare(%i, %limit), direction=LT
+}
+%body (q: (f32[], s32[])) -> (f32[], s32[]) {
+  %inside = f32[] add(%q, %q)
+}
+ENTRY %main (x: f32[], n: s32[]) -> f32[] {
+  %two = s32[]{:T(128)} constant(2)
+  %start = s32[]{:T(128)} copy(%two)
+  %t = (f32[], /*index=1*/s32[]{:T(128)}) tuple(%x, /*index=1*/%start)
+  ROOT %w = (f32[], s32[]{:T(128)}) while(%t), condition=%cond, body=%body
+}
+"""
+
+
+def test_a_loop_that_counts_between_constants_runs_as_often():
+    assert inside_runs(COUNTED) == 5
+
+
+def test_a_loop_that_starts_from_an_argument_counts_once():
+    assert inside_runs(COUNTED.replace("copy(%two)", "copy(%n)")) == 1
+
+
+def inside_runs(module: str) -> int:
+    (found,) = (count for line, count, _ in lines_with_runs(module) if "%inside" in line)
+    return found
+
+
 def test_loops_multiply_and_calls_add():
     runs = {line.split()[0]: count for line, count, _ in lines_with_runs(MODULE) if "=" in line}
     assert runs["%v"] == runs["ROOT"] == 1

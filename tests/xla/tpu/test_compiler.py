@@ -4,7 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec
 
 import kiwi
 from examples import gpt, mlp
@@ -45,6 +48,25 @@ def test_collectives_are_those_planned_and_kept_in_the_file(tmp_path: Any):
     path = tmp_path / "plan.json"
     found.save(path)
     assert kiwi.load_plan(path).mesh.topology == found.mesh.topology
+
+
+@needs_compiler
+def test_collectives_of_a_loop_count_once_an_iteration():
+    layers = jax.ShapeDtypeStruct((12, 2048, 2048), "float32")
+    x = jax.ShapeDtypeStruct((64, 2048), "float32")
+    shardings = PartitionSpec(None, "x"), PartitionSpec(None, "x")
+    found = kiwi.plan(
+        lambda layers, x: jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, layers)[0],
+        *(layers, x),
+        mesh_shape=(8,),
+        profile="v5e",
+        verify="tpu",
+        in_shardings=shardings,
+        out_shardings=shardings[1],
+    )
+    assert found.compiled is not None
+    counts = [sum(u.count for u in p.collective_uses) for p in (found.estimate, found.compiled)]
+    assert counts[0] == counts[1] >= 12
 
 
 @needs_compiler
