@@ -2,8 +2,8 @@
 
 XLA:CPU and XLA:GPU write the trip count that they found into a `while` (`known_trip_count`).
 XLA:TPU writes none: there it is the difference of the constants that a loop's counter starts from
-and is compared with, as `jax.lax.scan` counts. A loop with neither, and each branch of a conditional,
-counts as running once.
+and is compared with, as `jax.lax.scan` counts. A loop with neither, and each branch of a
+conditional, counts as running once.
 """
 
 import re
