@@ -70,7 +70,8 @@ class TargetOptions:
       a `kiwi.mesh.Hardware`; or a `kiwi.mesh.ProfileTable` of measurements, the path of a
       saved one (any text that ends with ".json"), or the name of one that comes with Kiwi.
     - `topology`: of TPUs, the chips of a slice along each of its dimensions, "2x4" or "4x4x4"; by
-      default the most compact one of as many devices as the mesh has.
+      default the most compact one of as many devices as the mesh has. `num_slices`: how many such
+      slices there are, connected by a network; by default as few as will do.
     """
 
     mesh_shape: Sequence[int] | None = _option(
@@ -85,6 +86,9 @@ class TargetOptions:
     )
     topology: str | None = _option(
         None, "--topology", "chips of a TPU slice, e.g. 2x4 (default: the most compact)"
+    )
+    num_slices: int | None = _option(
+        None, "--num-slices", "TPU slices (default: as few as will do)", parse=int
     )
     axis_names: Sequence[str] | None = _option(
         None,
@@ -107,9 +111,10 @@ class TargetOptions:
     def device_mesh(self, table: ProfileTable) -> DeviceMesh:
         """The mesh, with the links and the measurements of `table`; raises `InvalidMeshError`;
         `InvalidArgumentError` if two meshes are given."""
+        chips = self.topology, self.num_slices
         if self.mesh is None:
             shape = (jax.device_count(),) if self.mesh_shape is None else self.mesh_shape
-            found = DeviceMesh.create(shape, table.hardware, self.axis_names, self.topology)
+            found = DeviceMesh.create(shape, table.hardware, self.axis_names, *chips)
         elif self.mesh_shape is not None or self.axis_names is not None:
             raise InvalidArgumentError(
                 "Both mesh and mesh_shape or axis_names are given.",
@@ -118,7 +123,7 @@ class TargetOptions:
         elif isinstance(self.mesh, DeviceMesh):
             return self.mesh
         else:
-            found = DeviceMesh.from_jax(self.mesh, table.hardware)
+            found = DeviceMesh.from_jax(self.mesh, table.hardware, *chips)
         return found if table.environment is None else replace(found, table=table)
 
     def budget_bytes(self, table: ProfileTable) -> int:
@@ -236,6 +241,7 @@ class OptionTypes(TypedDict, total=False):
     memory_budget: int | str | None
     profile: str | Path | Hardware | ProfileTable
     topology: str | None
+    num_slices: int | None
     axis_names: Sequence[str] | None
     planner: str
     solver: str

@@ -222,11 +222,10 @@ def hardware(arguments: argparse.Namespace, output: Output) -> bool:
 def _hardware_text(entry: Hardware) -> str:
     kind = "public figures, not measured" if entry.analytic else "measured"
     rates = ", ".join(f"{k} {v / 1e12:.4g}" for k, v in entry.flops_per_second.items())
-    nodes = entry.devices_per_node or "last mesh axis"
     links = [
         f"{name} {link.bandwidth_bytes_per_second / 1e9:.4g} GB/s, "
         f"{format_seconds(link.latency_seconds)}, efficiency {link.efficiency}"
-        for name, link in (("inside a node", entry.intra_link), ("between nodes", entry.inter_link))
+        for name, link in zip(_link_names(entry), (entry.intra_link, entry.inter_link), strict=True)
     ]
     return "\n".join(
         [
@@ -236,7 +235,31 @@ def _hardware_text(entry: Hardware) -> str:
             f"(efficiency {entry.bandwidth_efficiency})",
             f"TFLOP/s: {rates} (matmul efficiency {entry.matmul_efficiency})",
             *links,
-            f"devices per node: {nodes}",
+            *_nodes_text(entry),
+            f"to the host {entry.host_bandwidth_bytes_per_second / 1e9:.4g} GB/s",
             f"source: {entry.source} ({kind})",
         ]
     )
+
+
+def _link_names(entry: Hardware) -> tuple[str, str]:
+    if entry.interconnect is None:
+        return "inside a node", "between nodes"
+    return "link to a neighbour, one way", "between slices, of a device"
+
+
+def _nodes_text(entry: Hardware) -> list[str]:
+    wiring = entry.interconnect
+    if wiring is None:
+        return [f"devices per node: {entry.devices_per_node or 'last mesh axis'}"]
+    which = "one is a multiple" if wiring.dimensions == 2 else "all are multiples"
+    found = [
+        f"slices of {wiring.dimensions} dimensions, at most {entry.devices_per_node} devices",
+        f"dimensions are rings where {which} of {wiring.ring_multiple}, else lines",
+    ]
+    inside = wiring.chip_bandwidth_bytes_per_second
+    if inside is not None:
+        found.append(
+            f"devices per chip: {wiring.devices_per_chip}, {inside / 1e9:.4g} GB/s one way"
+        )
+    return found

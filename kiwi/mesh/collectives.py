@@ -26,6 +26,8 @@ all-to-all and collective-permute.
 
 A collective-permute takes one hop over the slowest link. Axes of size 1 cost nothing.
 
+**TPUs.** Where the axes lie on the dimensions of a topology, `kiwi.mesh.torus` tells the time.
+
 **Measured.** Where the mesh has a profile table that knows the kind along these axes, or over as
 many devices, its time goes before the formula's.
 
@@ -41,7 +43,8 @@ from math import prod
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.collective_kinds import ALL_REDUCE, ALL_TO_ALL, COLLECTIVE_PERMUTE, KINDS
 from kiwi.mesh.device_mesh import DeviceMesh
-from kiwi.mesh.price import Price, Provenance
+from kiwi.mesh.price import LinearCost, Price, Provenance
+from kiwi.mesh.torus import torus_cost
 
 RECORDED_DTYPE = "float32"
 """Collectives are measured on it; those of other dtypes are priced by their bytes."""
@@ -62,18 +65,6 @@ class Collective:
     bytes: int
     seconds: float
     provenance: Provenance = Provenance.ANALYTIC
-
-
-@dataclass(frozen=True)
-class LinearCost:
-    """A time that grows linearly with the bytes moved."""
-
-    latency_seconds: float
-    seconds_per_byte: float
-
-    def seconds(self, size_bytes: float) -> float:
-        """The time for a buffer of `size_bytes`."""
-        return self.latency_seconds + self.seconds_per_byte * size_bytes
 
 
 def collective(kind: str, mesh: DeviceMesh, axes: Iterable[int], size_bytes: int) -> Collective:
@@ -105,6 +96,8 @@ def linear_costs(kind: str, mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[Li
     axes = _moving_axes(mesh, axes)
     if not axes:
         return (LinearCost(0.0, 0.0),)
+    if mesh.placement is not None:
+        return (torus_cost(kind, mesh.placement.parts(axes), mesh.dimensions),)
     sizes = [mesh.shape[axis] for axis in axes]
     rates = [mesh.links[axis].sustained_bytes_per_second for axis in axes]
     latencies = [mesh.links[axis].latency_seconds for axis in axes]
@@ -119,7 +112,7 @@ def linear_costs(kind: str, mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[Li
         _ring(prod(sizes), max(latencies), min(lent)),
     )
     if kind == ALL_REDUCE:
-        ways = tuple(LinearCost(2 * w.latency_seconds, 2 * w.seconds_per_byte) for w in ways)
+        ways = tuple(way + way for way in ways)
     # Over one axis both ways are the same.
     return ways if len(axes) > 1 else ways[:1]
 
@@ -141,9 +134,8 @@ def _ring(devices: int, latency_seconds: float, bytes_per_second: float) -> Line
 
 def _by_axis(rings: Sequence[LinearCost], parts: Sequence[int]) -> LinearCost:
     """One ring after the other, the last first; each leaves one in so many parts of the bytes."""
-    latency_seconds, seconds_per_byte, share = 0.0, 0.0, 1.0
+    total, share = LinearCost(0.0, 0.0), 1.0
     for ring, count in zip(reversed(rings), reversed(parts), strict=True):
-        latency_seconds += ring.latency_seconds
-        seconds_per_byte += share * ring.seconds_per_byte
+        total += LinearCost(ring.latency_seconds, share * ring.seconds_per_byte)
         share /= count
-    return LinearCost(latency_seconds, seconds_per_byte)
+    return total

@@ -1,17 +1,19 @@
 """The grid of devices that a step runs on, and the link along each of its axes."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
 from kiwi.errors import InvalidMeshError, NotEnoughDevicesError
+from kiwi.mesh.best_placement import best_placement
 from kiwi.mesh.hardware import Hardware, Link
 from kiwi.mesh.hardware import hardware as find_hardware
+from kiwi.mesh.placement import Connection, Dimension, Placement, dimensions_of, placement_of
 from kiwi.mesh.profile_table import ProfileTable
 from kiwi.mesh.sharding import TensorSharding, layout_text
-from kiwi.mesh.topology import Topology
+from kiwi.mesh.topology import Interconnect, Topology, have_coordinates
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh, PartitionSpec
@@ -47,8 +49,10 @@ class DeviceMesh:
     axis_names: tuple[str, ...]
     links: tuple[Link, ...]
     hardware: Hardware
-    device_order: tuple[int, ...] | None = None
+    # Not hashed, since it is long, and prices follow from the rest.
+    device_order: tuple[int, ...] | None = field(default=None, hash=False)
     topology: Topology | None = None
+    placement: Placement | None = None
     # Not hashed, since meshes are keys of caches and tables are long; still compared.
     table: ProfileTable | None = field(default=None, hash=False, repr=False)
 
@@ -74,29 +78,69 @@ class DeviceMesh:
         hardware: Hardware | str,
         axis_names: Sequence[str] | None = None,
         topology: str | None = None,
+        num_slices: int | None = None,
     ) -> "DeviceMesh":
         """A mesh whose links follow from the hardware.
 
         The minor-most axes whose sizes multiply to at most `hardware.devices_per_node` lie
         inside a node, all others cross nodes. Without `devices_per_node` the last axis alone
-        lies inside a node. Default names are the first of x, y, z.
+        lies inside a node. On TPUs the links follow from the best placement of the axes on
+        `num_slices` slices of the `topology`, by default as few and as compact ones as will do.
+        Default names are the first of x, y, z.
 
-        **Raises:** `InvalidMeshError` if shape and names make no mesh; `UnknownProfileError`
-        if `hardware` is a name that the catalogue lacks.
+        **Raises:** `InvalidMeshError` if shape and names make no mesh, or one of another number of
+        devices than the topology; `UnknownProfileError` if `hardware` is a name that the catalogue
+        lacks.
         """
         shape = _check_shape(shape)
         if axis_names is None:
             axis_names = _default_names(shape)
         entry = find_hardware(hardware) if isinstance(hardware, str) else hardware
-        links = _axis_links(shape, entry)
-        chips = _topology(shape, entry, topology)
-        return cls(shape, tuple(axis_names), links, entry, topology=chips)
+        wiring, given = entry.interconnect, (topology, num_slices)
+        if wiring is None:
+            _check_no_topology(entry, *given)
+            return cls(shape, tuple(axis_names), _axis_links(shape, entry), entry)
+        chips = _topology(shape, entry, wiring, *given)
+        placement = best_placement(shape, dimensions_of(chips, wiring, entry))
+        found = cls(shape, tuple(axis_names), (entry.intra_link,) * len(shape), entry, None, chips)
+        return found.placed(placement.device_order(found.dimensions), placement)
 
     @classmethod
-    def from_jax(cls, mesh: "Mesh | AbstractMesh", hardware: Hardware | str) -> "DeviceMesh":
-        """The mesh of the same shape and axis names; raises as `create`."""
+    def from_jax(
+        cls,
+        mesh: "Mesh | AbstractMesh",
+        hardware: Hardware | str,
+        topology: str | None = None,
+        num_slices: int | None = None,
+    ) -> "DeviceMesh":
+        """The mesh of the same shape and axis names, and of the same order of devices where it has
+        some; raises as `create`."""
+        from jax.sharding import AbstractMesh
+
         names = tuple(mesh.axis_names)
-        return cls.create(tuple(mesh.shape[name] for name in names), hardware, names)
+        shape = tuple(mesh.shape[name] for name in names)
+        found = cls.create(shape, hardware, names, topology, num_slices)
+        wiring = found.hardware.interconnect
+        if wiring is None or isinstance(mesh, AbstractMesh):
+            return found
+        given = list(mesh.devices.flat)
+        if topology is None and have_coordinates(given):
+            chips = Topology.around(given, wiring)
+            if chips.device_count(wiring) == found.size:
+                found = replace(found, topology=chips)
+        assert found.topology is not None
+        ranks = {device: rank for rank, device in enumerate(found.topology.ordered(given))}
+        order = tuple(ranks[device] for device in given)
+        return found.placed(order, placement_of(order, shape, found.dimensions))
+
+    def placed(self, order: tuple[int, ...], placement: Placement | None) -> "DeviceMesh":
+        """With the devices of a topology in an order, and the placement that it follows from."""
+        links = [self.hardware.intra_link] * len(self.shape)
+        for axis, parts in enumerate(placement.axes if placement else ()):
+            if any(self.dimensions[p.dimension].connection is Connection.NETWORK for p in parts):
+                links[axis] = self.hardware.inter_link
+        kept = None if order == tuple(range(self.size)) else order
+        return replace(self, links=tuple(links), device_order=kept, placement=placement)
 
     @property
     def size(self) -> int:
@@ -107,6 +151,21 @@ class DeviceMesh:
     def nontrivial_axes(self) -> tuple[int, ...]:
         """The axes of size above 1, in increasing order."""
         return tuple(axis for axis, size in enumerate(self.shape) if size > 1)
+
+    @cached_property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The dimensions of the topology, see `kiwi.mesh.placement`; none without a topology."""
+        if self.topology is None or self.hardware.interconnect is None:
+            return ()
+        return dimensions_of(self.topology, self.hardware.interconnect, self.hardware)
+
+    @property
+    def axis_texts(self) -> tuple[str, ...]:
+        """In words what each axis of TPUs runs over, such as `ring of 16`; empty for other devices
+        and for an axis of one device."""
+        if self.placement is None:
+            return ("",) * len(self.shape)
+        return self.placement.axis_texts(self.dimensions)
 
     def partition_spec(self, sharding: TensorSharding) -> "PartitionSpec":
         """The `PartitionSpec` of full rank that means the same as a sharding over this mesh."""
@@ -155,22 +214,44 @@ class DeviceMesh:
         return Mesh(grid, self.axis_names, axis_types=(AxisType.Auto,) * len(self.shape))
 
 
-def _topology(shape: tuple[int, ...], hardware: Hardware, text: str | None) -> Topology | None:
-    """The chips of TPUs: as the text says, or as few as will do."""
-    wiring, count = hardware.interconnect, prod(shape)
-    if wiring is None:
-        if text is None:
-            return None
+def _check_no_topology(hardware: Hardware, text: str | None, slices: int | None) -> None:
+    for option, value in (("topology", text), ("num_slices", slices)):
+        if value is not None:
+            raise InvalidMeshError(
+                f"{option}={value!r} is given, and {hardware.name!r} is no TPU.",
+                suggestion="profile='v5e' or another TPU.",
+            )
+
+
+def _topology(
+    shape: tuple[int, ...],
+    hardware: Hardware,
+    wiring: Interconnect,
+    text: str | None,
+    slices: int | None,
+) -> Topology:
+    """The chips of TPUs: as the text says, or as few as will do, in slices no larger than a pod."""
+    count = prod(shape)
+    if slices is not None and (slices < 1 or count % slices):
         raise InvalidMeshError(
-            f"topology={text!r} is given, and {hardware.name!r} is no TPU.",
-            suggestion="profile='v5e' or another TPU.",
+            f"num_slices={slices} does not divide the {count} devices of a mesh of shape {shape}.",
+            suggestion="A mesh_shape of as many devices per slice, or no num_slices.",
         )
-    found = Topology.of_devices(count, wiring) if text is None else Topology.parse(text)
+    if text is None:
+        largest = hardware.devices_per_node or count
+        fits = (n for n in range(1, count + 1) if count % n == 0 and count // n <= largest)
+        return Topology.of_devices(count, wiring, next(fits) if slices is None else slices)
+    found = Topology.parse(text, 1 if slices is None else slices)
     if found.device_count(wiring) != count:
+        several, rest = divmod(count, found.device_count(wiring))
+        given = f"topology={text!r}" + (f", num_slices={slices}" if slices else "")
+        fits = several > 1 and not rest
         raise InvalidMeshError(
-            f"A mesh of shape {shape} has {count} devices, topology={text!r} has "
+            f"A mesh of shape {shape} has {count} devices, {given} has "
             f"{found.device_count(wiring)}.",
-            suggestion="A mesh_shape of as many devices, or no topology.",
+            suggestion=f"num_slices={several * found.slices}."
+            if fits
+            else "A mesh_shape of as many devices, or no topology.",
         )
     return found
 

@@ -24,6 +24,23 @@ class Price:
 
 
 @dataclass(frozen=True)
+class LinearCost:
+    """A time that grows linearly with the bytes moved."""
+
+    latency_seconds: float
+    seconds_per_byte: float
+
+    def seconds(self, size_bytes: float) -> float:
+        """The time for a buffer of `size_bytes`."""
+        return self.latency_seconds + self.seconds_per_byte * size_bytes
+
+    def __add__(self, other: "LinearCost") -> "LinearCost":
+        """One after the other."""
+        seconds_per_byte = self.seconds_per_byte + other.seconds_per_byte
+        return LinearCost(self.latency_seconds + other.latency_seconds, seconds_per_byte)
+
+
+@dataclass(frozen=True)
 class Sample:
     """Sizes, the seconds measured for them, and those of the roofline."""
 

@@ -1,4 +1,4 @@
-"""The chips of a TPU slice: a grid in which each is connected to its neighbours.
+"""The chips of TPU slices: a grid in which each is connected to its neighbours.
 
 Chips of two dimensions are connected to four neighbours, of three to six. A dimension is a ring
 where its ends are connected too, and a line otherwise. Slices are connected by a network.
@@ -18,9 +18,10 @@ class Interconnect:
 
     - `generation`: the name of the chip.
     - `dimensions`: of the grid, 2 or 3.
-    - `ring_multiple`: of how many chips the dimensions of a ring are multiples; all dimensions are
-      rings or none where there are three, which are made of cubes.
+    - `ring_multiple`: of how many chips the extent of a ring is a multiple; see `rings`.
     - `chip_config`: what XLA:TPU is told beside the name; `devices_per_chip`: as jax counts them.
+    - `chip_bandwidth_bytes_per_second`: between the devices of one chip, one way; None means that
+      of a link between chips.
     """
 
     generation: str
@@ -28,6 +29,17 @@ class Interconnect:
     ring_multiple: int
     chip_config: str | None = None
     devices_per_chip: int = 1
+    chip_bandwidth_bytes_per_second: float | None = None
+
+    def rings(self, extents: tuple[int, ...]) -> tuple[bool, ...]:
+        """Which dimensions of a slice are rings.
+
+        Three dimensions are connected by switches around cubes of chips: all are rings where all
+        consist of whole cubes, none otherwise. Of two dimensions each is a ring by itself where it
+        spans the pod.
+        """
+        whole = tuple(extent % self.ring_multiple == 0 for extent in extents)
+        return (all(whole),) * len(whole) if self.dimensions == 3 else whole
 
 
 @dataclass(frozen=True)
@@ -50,28 +62,35 @@ class Topology:
         return "x".join(map(str, self.extents))
 
     @classmethod
-    def parse(cls, text: str) -> "Topology":
+    def parse(cls, text: str, slices: int = 1) -> "Topology":
         """Reads `4x4`, or `v5e:4x4` as XLA writes it; raises `InvalidMeshError`."""
         try:
             extents = tuple(int(part) for part in text.rpartition(":")[2].split("x"))
         except ValueError:
             raise _no_topology(text) from None
-        return cls(extents)
+        return cls(extents, slices)
 
     @classmethod
-    def of_devices(cls, devices: int, wiring: Interconnect) -> "Topology":
-        """The grid of so many devices whose longest dimension is the shortest; raises
-        `InvalidMeshError` if there is none."""
-        chips, rest = divmod(devices, wiring.devices_per_chip)
+    def of_devices(cls, devices: int, wiring: Interconnect, slices: int = 1) -> "Topology":
+        """The grids of so many devices whose longest dimension is the shortest; raises
+        `InvalidMeshError` if there are none."""
+        chips, rest = divmod(devices, wiring.devices_per_chip * slices)
         if rest:
             raise InvalidMeshError(
-                f"{devices} devices are not whole chips.",
+                f"{devices} devices are not whole chips of {slices} equal slices.",
                 cause=f"A chip of {wiring.generation} is {wiring.devices_per_chip} devices.",
-                suggestion="Another mesh_shape.",
+                suggestion="Another mesh_shape or num_slices.",
             )
         grid = min(_grids(chips, wiring.dimensions), key=lambda extents: extents[::-1])
         # Hosts lie in the first two dimensions.
-        return cls(tuple(sorted(grid, key=lambda extent: (extent == 1, extent))))
+        return cls(tuple(sorted(grid, key=lambda extent: (extent == 1, extent))), slices)
+
+    @classmethod
+    def around(cls, devices: Iterable[Any], wiring: Interconnect) -> "Topology":
+        """The least grid that holds jax's TPUs, by their coordinates."""
+        found = list(devices)
+        spans = [max(line) - min(line) + 1 for line in zip(*(d.coords for d in found), strict=True)]
+        return cls(tuple(spans[: wiring.dimensions]), len({_place(d)[0] for d in found}))
 
     def device_count(self, wiring: Interconnect) -> int:
         """How many devices jax counts."""
@@ -83,7 +102,12 @@ class Topology:
         Other devices than TPUs, which have no coordinates, stay as they are.
         """
         found = list(devices)
-        return sorted(found, key=_place) if all(hasattr(d, "coords") for d in found) else found
+        return sorted(found, key=_place) if have_coordinates(found) else found
+
+
+def have_coordinates(devices: Iterable[Any]) -> bool:
+    """Whether jax knows where the devices are, as it does of TPUs."""
+    return all(hasattr(device, "coords") for device in devices)
 
 
 def _place(device: Any) -> tuple[Any, ...]:

@@ -2,14 +2,14 @@
 dimension, an interval as `[start, end, bytes]`, a `PartitionSpec` as the list of its entries."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cattrs
 from cattrs.gen import make_dict_unstructure_fn, override
 from jax.sharding import NamedSharding, PartitionSpec
 
-from kiwi.codec import converter
+from kiwi.codec import converter, from_plain
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.plans.breakdown import Decision
 from kiwi.plans.estimate import Estimate
@@ -48,6 +48,13 @@ def plan_converter(axis_names: tuple[str, ...]) -> cattrs.Converter:
     for kind in (PartitionSpec | None, PartitionSpec | NamedSharding | None):
         found.register_structure_hook(kind, lambda entries, _: partition_spec(entries))
     return found
+
+
+def mesh_of(document: Mapping[str, Any]) -> DeviceMesh:
+    """The mesh of a plan's document, with the hardware that the plan was priced for."""
+    parts = {"hardware": document["hardware"], "links": document["links"]}
+    mesh = document["mesh"]
+    return from_plain({**mesh, **parts}, DeviceMesh, plan_converter(tuple(mesh["axis_names"])))
 
 
 def axes(sharding: TensorSharding, names: Sequence[str]) -> list[list[str]]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from kiwi.codec import from_plain
 from kiwi.plans.document import Document
+from kiwi.plans.plan_codec import mesh_of
 from kiwi.plans.record import PlanRecord
 from kiwi.xla.read.buffer_assignment import CompiledMemory
 from kiwi.xla.read.excess_memory import unit_curve
@@ -27,6 +28,7 @@ def report_data(
     return {
         "title": f"{document['function']['name'] or 'plan'} on {mesh}",
         "plan": document,
+        "axis_texts": mesh_of(document).axis_texts,
         "fits": checks["peak_bytes"] <= budget,
         "compiled_curve": _compiled_curve(document),
         "compiled_peak": _compiled_peak(document),

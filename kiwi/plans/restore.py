@@ -27,7 +27,7 @@ from kiwi.plans.document import Document
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.fingerprint import EquationLine, differences, fingerprint, type_text
 from kiwi.plans.plan import Plan
-from kiwi.plans.plan_codec import partition_spec, plan_converter
+from kiwi.plans.plan_codec import mesh_of, partition_spec, plan_converter
 from kiwi.plans.record import MadeBy, Origin
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult, SolveStatus
@@ -135,12 +135,6 @@ def _check_function(saved: Document, traced: StepToPlan, *, strict: bool) -> Non
         other["cause"] = "Only values of constants have changed, on which no plan depends."
         other["suggestion"] = "apply(fun, strict=False), or plan again."
     raise _mismatch("The saved plan is for another function", sentences, saved, **other)
-
-
-def mesh_of(saved: Document) -> DeviceMesh:
-    """The mesh with the hardware that the plan was priced for."""
-    parts = {"hardware": saved["hardware"], "links": saved["links"]}
-    return from_plain({**saved["mesh"], **parts}, DeviceMesh, _converter(saved))
 
 
 def _converter(saved: Document) -> cattrs.Converter:

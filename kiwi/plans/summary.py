@@ -25,11 +25,14 @@ def summary(plan: PlanRecord) -> str:
 def _head(plan: PlanRecord) -> str:
     mesh = mesh_text(plan.mesh.axis_names, plan.mesh.shape)
     result = plan.solve_result
+    texts = zip(plan.mesh.axis_names, plan.mesh.axis_texts, strict=True)
+    over = ", ".join(f"{name}: {text}" for name, text in texts if text)
     gap = "no bound" if result.gap is None else f"gap {result.gap:.2%}"
     return (
         f"Plan for {plan.mesh.size} x {plan.profile} ({mesh}), budget "
         f"{format_bytes(plan.memory_budget_bytes)} per device\n"
-        f"planner {plan.planner}, {result.status.value} ({gap}, {result.solver} "
+        + (f"{over}\n" if over else "")
+        + f"planner {plan.planner}, {result.status.value} ({gap}, {result.solver} "
         f"{result.seconds:.1f} s), planned in {plan.planning_seconds:.1f} s"
     )
 

@@ -120,6 +120,13 @@ def test_hardware_lists_the_catalogue(run):
     assert code == 0 and "h100-sxm" in out
     code, out, _ = run("hardware", "h100-sxm", "--json")
     assert json.loads(out)["memory_bytes"] == 80 * 10**9
+    code, out, _ = run("hardware", "v5e")
+    assert (
+        "link to a neighbour, one way 50 GB/s" in out
+        and "rings where one is a multiple of 16" in out
+    )
+    code, out, _ = run("hardware", "tpu7x")
+    assert "rings where all are multiples of 4" in out and "devices per chip: 2, 600 GB/s" in out
     code, _, err = run("hardware", "h1000")
     assert code == 4 and "h100-sxm" in err
 

@@ -47,6 +47,38 @@ def test_a_topology_has_the_devices_of_the_mesh():
         DeviceMesh.create((3,), "tpu7x")
 
 
+def test_slices_are_as_few_as_hold_the_devices():
+    assert DeviceMesh.create((2, 256), "v5e").topology == Topology((16, 16), 2)
+    assert DeviceMesh.create((4, 256), "v5p").topology == Topology((8, 8, 16))
+    assert DeviceMesh.create((2, 4), "v5e", num_slices=2).topology == Topology((2, 2), 2)
+    given = DeviceMesh.create((2, 8), "v5e", topology="2x4", num_slices=2)
+    assert given.topology == Topology((2, 4), 2)
+    with pytest.raises(InvalidMeshError, match="topology='2x4' has 8") as caught:
+        DeviceMesh.create((2, 8), "v5e", topology="2x4")
+    assert "num_slices=2" in caught.value.suggestion
+    for count in (0, 3):
+        with pytest.raises(InvalidMeshError, match=f"num_slices={count} does not divide"):
+            DeviceMesh.create((2, 4), "v5e", num_slices=count)
+    with pytest.raises(InvalidMeshError, match="no TPU"):
+        DeviceMesh.create((2, 4), "h100-sxm", num_slices=2)
+
+
+@pytest.mark.parametrize(
+    ("profile", "extents", "rings"),
+    [
+        ("v5e", (16, 16), (True, True)),
+        ("v6e", (8, 16), (False, True)),
+        ("v5e", (4, 8), (False, False)),
+        ("v5p", (4, 4, 8), (True, True, True)),
+        ("v4", (2, 4, 4), (False, False, False)),
+        ("tpu7x", (2, 2, 1), (False, False, False)),
+    ],
+)
+def test_dimensions_are_rings_where_whole_pods_or_cubes_are(profile, extents, rings):
+    wiring = hardware(profile).interconnect
+    assert wiring is not None and wiring.rings(extents) == rings
+
+
 def test_devices_are_ordered_by_coordinates_whatever_hosts_they_are_on():
     places = [(x, y, 0) for y in range(4) for x in range(2)]
     devices = [SimpleNamespace(coords=p, core_on_chip=0, slice_index=None) for p in places]

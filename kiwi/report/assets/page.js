@@ -1,7 +1,7 @@
 // Puts the page together.
 function head() {
   const e = plan.estimate, fits = data.fits, r = plan.bounds, devices = plan.mesh.shape.reduce((a, b) => a * b, 1);
-  const axes = plan.mesh.axis_names.map((n, k) => `${n} = ${plan.mesh.shape[k]}`).join(", ");
+  const axes = plan.mesh.axis_names.map((n, k) => `${n} = ${plan.mesh.shape[k]}${data.axis_texts[k] && ` (${data.axis_texts[k]})`}`).join(", ");
   const tile = (value, text, cls) => el("div", { class: "tile" }, el("b", { class: cls || null }, value), el("span", {}, text));
   document.getElementById("head").append(
     el("h1", {}, plan.function.name || "Plan"),

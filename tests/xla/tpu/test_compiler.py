@@ -12,6 +12,8 @@ from jax.sharding import PartitionSpec
 import kiwi
 from examples import gpt, mlp
 from kiwi.errors import CompilerUnavailableError
+from kiwi.mesh.topology import Topology
+from kiwi.plans.report_data import report_data
 from kiwi.xla.tpu import compiler
 
 needs_compiler = pytest.mark.skipif(
@@ -67,6 +69,41 @@ def test_collectives_of_a_loop_count_once_an_iteration():
     assert found.compiled is not None
     counts = [sum(u.count for u in p.collective_uses) for p in (found.estimate, found.compiled)]
     assert counts[0] == counts[1] >= 12
+
+
+@needs_compiler
+def test_slices_and_an_order_of_devices_reach_the_compiler_and_the_file(tmp_path: Any):
+    """The batch lies across two slices, whose chips x has along their longer dimension."""
+
+    def step(w: jax.Array, x: jax.Array):
+        return jax.grad(lambda w: ((x @ w) ** 2).sum())(w)
+
+    whole, cut = PartitionSpec(), PartitionSpec(("x", "y"))
+    found = kiwi.plan(
+        step,
+        jax.ShapeDtypeStruct((512, 512), "float32"),
+        jax.ShapeDtypeStruct((4096, 512), "float32"),
+        mesh_shape=(8, 2),
+        profile="v5e",
+        topology="2x4",
+        num_slices=2,
+        verify="tpu",
+        in_shardings=(whole, cut),
+        out_shardings=whole,
+    )
+    assert found.mesh.topology == Topology((2, 4), 2)
+    assert found.mesh.device_order == tuple(s + k for s in (0, 8) for k in (0, 4, 1, 5, 2, 6, 3, 7))
+    assert found.compiled is not None
+    # XLA:TPU reduces inside of a slice, sends shards between slices, and gathers in the slice.
+    assert {"reduce-scatter", "all-gather"} == set(found.compiled.collectives)
+    assert "x: 2 slices x line of 4, y: line of 2" in str(found)
+    # An eighth of the bytes leaves the slice.
+    assert found.estimate.communication_seconds > 2**20 / 8 / 3.125e9
+    path = tmp_path / "plan.json"
+    found.save(path)
+    saved = kiwi.load_plan(path)
+    assert saved.mesh == found.mesh
+    assert report_data(saved.document)["axis_texts"] == ("2 slices x line of 4", "line of 2")
 
 
 @needs_compiler
