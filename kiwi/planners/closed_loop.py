@@ -3,8 +3,8 @@
 A `Proposer` is what a planner supplies: it *proposes* a plan under a memory limit, *learns* from
 what a plan needs as compiled, and may put the same computations *in another order*.
 
-1. A plan is proposed under a limit, at first the budget. Where there is none, the proposer may
-   name another limit.
+1. A plan is proposed under a limit, at first the budget unless the proposer knows better. Where
+   there is none, the proposer may name another limit.
 2. It is compiled, with few barriers first, and with more while it is over the budget
    (`kiwi.planners.barrier_levels`). If no plan fits so, all is begun anew with a barrier at every
    step. Without a compiler the estimate of such a plan stands in: its peak counts as if compiled.
@@ -80,10 +80,12 @@ P = TypeVar("P", bound=Proposal)
 class Proposer(Protocol[P]):
     """What a planner supplies to the loop.
 
+    - `first_limit_bytes`: under which limit the first plan is proposed.
     - `most_rounds`: how many plans are proposed at most; `orders`: in how many orders.
     - `cause`, `instead`: of the error, should no plan fit: why, and what else to try.
     """
 
+    first_limit_bytes: int
     most_rounds: int
     orders: Orders
     cause: str
@@ -150,7 +152,7 @@ class ClosedLoop(Generic[P]):
 
     def _run_rounds(self) -> Refusal | None:
         """The rounds; returns the last refusal."""
-        limit_bytes: int | None = self._budget_bytes
+        limit_bytes: int | None = self._proposer.first_limit_bytes
         refusal: Refusal | None = None
         for _ in range(self._proposer.most_rounds):
             if limit_bytes is None:

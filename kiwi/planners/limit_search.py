@@ -53,6 +53,9 @@ class LimitSearch:
     _refused_bytes: int = 0
     _best_bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        self.first_limit_bytes = self.budget_bytes
+
     def propose(self, limit_bytes: int) -> Proposal:
         """The plan that `find` finds."""
         self._limit_bytes = limit_bytes

@@ -10,6 +10,8 @@
    (`kiwi.memory.heap`) is over the budget.
 4. Where a peak is over the budget by no more than the heap wastes, units change places
    (`kiwi.planners.reordered_units`).
+5. Where no plan is predicted to fit, the compiler has the last word: the search begins again with a
+   limit above the budget, near the least peak that was found.
 """
 
 import math
@@ -67,6 +69,15 @@ LATE_SECONDS = 8.0
 """What it gets at least, if that is not more than half of the limit: a start that the compiled
 program has shown not to fit may leave a search with nothing but its first rounds."""
 
+MOST_RAISED = 1.25
+"""The largest limit, in parts of the budget, from which a plan may be compiled to fit."""
+
+FIRST_RAISED = 1.1
+"""The first such limit where no peak is known."""
+
+ABOVE_LEAST = 1.01
+"""Such a limit in parts of the least peak that was found."""
+
 MOST_DROPPED = 12
 """How many pins are dropped one at a time; with more, all are named."""
 
@@ -122,25 +133,50 @@ class ProblemPlanner(Planner):
         try:
             return own.problem, self.search(step, budget_bytes, tools, own)
         except (InfeasibleBudgetError, NoPlanFoundError) as error:
+            half = tools.with_settings(time_limit_seconds=tools.settings.time_limit_seconds / 2)
             other = None
             if start is None:
                 other = self.other_start(error, step, budget_bytes, tools)
             if other is not None:
-                seconds = tools.settings.time_limit_seconds / 2
-                half = tools.with_settings(time_limit_seconds=seconds)
                 return other.problem, self.search(step, budget_bytes, half, other)
-            if isinstance(error, NoPlanFoundError) or not own.problem.fixed.pins.labels:
-                raise
+            found = self._above_budget(error, step, budget_bytes, half, own)
+            if isinstance(found, Plan):
+                return own.problem, found
+            if isinstance(found, NoPlanFoundError) or not own.problem.fixed.pins.labels:
+                raise found from None
 
             def planned(trial: Tools) -> Plan:
                 start = Start(self.formulate(step, budget_bytes, trial.settings))
                 return self.search(step, budget_bytes, trial, start)
 
-            raise blamed(error, own.problem.fixed.pins, tools, planned) from error
+            raise blamed(found, own.problem.fixed.pins, tools, planned) from error
 
-    def search(self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start) -> Plan:
-        """The plan that the closed loop finds for one problem."""
+    def _above_budget(
+        self, error: Refusal, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start
+    ) -> Plan | Refusal:
+        """A plan that is predicted to be above the budget and compiles to less, or why there is
+        none."""
+        for limit_bytes in raised_limits(error, budget_bytes) if tools.compile else ():
+            try:
+                return self.search(step, budget_bytes, tools, start, limit_bytes)
+            except BudgetNotMetError as not_met:
+                return not_met
+            except (InfeasibleBudgetError, NoPlanFoundError):
+                continue
+        return error
+
+    def search(
+        self,
+        step: StepToPlan,
+        budget_bytes: int,
+        tools: Tools,
+        start: Start,
+        limit_bytes: int | None = None,
+    ) -> Plan:
+        """The plan that the closed loop finds for one problem; it begins with `limit_bytes`, by
+        default the budget."""
         proposer = ProblemSearch(self, step, budget_bytes, tools, start)
+        proposer.first_limit_bytes = limit_bytes or budget_bytes
         return ClosedLoop(self, proposer, budget_bytes, tools).run()
 
     def other_start(
@@ -206,7 +242,7 @@ class ProblemSearch:
         self._problem = start.problem
         self._given = self._latest = start.solution
         self._model = _Model(np.zeros(start.problem.problem.horizon, dtype=np.int64))
-        self._limit_bytes = budget_bytes
+        self._limit_bytes = self.first_limit_bytes = budget_bytes
         self._solved_seconds = 0.0
         self._answer: SolveResult | None = None
         self.is_checked = tools.compile is not None
@@ -360,6 +396,18 @@ class ProblemSearch:
         return replace(
             result, solution=solution, objective=priced.cost, peak_bytes=priced.peak_bytes
         )
+
+
+def raised_limits(error: Refusal, budget_bytes: int) -> tuple[int, ...]:
+    """Limits above the budget under which there may be a plan, which may fit as compiled; none
+    after a plan was compiled."""
+    if isinstance(error, BudgetNotMetError):
+        return ()
+    least_bytes = getattr(error, "least_peak_bytes", None)
+    limits = (FIRST_RAISED * budget_bytes, MOST_RAISED * budget_bytes)
+    if least_bytes is not None:
+        limits = (ABOVE_LEAST * least_bytes,)
+    return tuple(int(limit) for limit in limits if limit <= MOST_RAISED * budget_bytes)
 
 
 def _wasted_bytes(plan: Plan) -> int:

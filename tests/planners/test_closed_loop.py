@@ -6,7 +6,7 @@ import pytest
 
 import kiwi
 from examples import mlp
-from kiwi.planners.problem_planner import late_seconds
+from kiwi.planners.problem_planner import late_seconds, raised_limits
 from kiwi.plans.memory_report import unit_at_peak
 
 CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
@@ -105,6 +105,35 @@ def test_where_no_plan_is_left_the_limit_is_lowered_by_less(monkeypatch):
     first, last = plan.rounds[0], plan.rounds[-1]
     assert first.limit_bytes == budget and first.compiled_peak_bytes > budget
     assert budget - 0.45 * free_peak() < last.limit_bytes < budget
+
+
+@pytest.mark.parametrize("share", [0.95, 0.9])
+def test_the_compiler_has_the_last_word_where_no_plan_is_predicted_to_fit(monkeypatch, share):
+    """A compiler that needs a fifth less than anybody could know."""
+    from dataclasses import replace
+
+    from kiwi.planners import tools
+
+    with pytest.raises(kiwi.errors.InfeasibleBudgetError) as refused:
+        plan_under(int(0.1 * free_peak()))
+    least, compile_for = refused.value.least_peak_bytes, tools.compile_for
+    assert least is not None
+
+    def frugal(target, step):
+        compiled = compile_for(target, step)
+        return replace(compiled, peak_bytes=int(0.8 * compiled.peak_bytes), memory=None)
+
+    monkeypatch.setattr(tools, "compile_for", frugal)
+    plan = plan_under.__wrapped__(int(share * least))
+    assert plan.fits
+    assert plan.estimate.peak_bytes > plan.memory_budget_bytes >= plan.compiled.peak_bytes
+
+
+def test_far_below_the_least_peak_the_prediction_decides():
+    error = kiwi.errors.InfeasibleBudgetError("", least_peak_bytes=130)
+    assert raised_limits(error, 100) == ()
+    assert raised_limits(error, 110) == (131,)
+    assert raised_limits(kiwi.errors.NoPlanFoundError(""), 100) == (110, 125)
 
 
 def test_without_a_check_the_predicted_heap_is_kept_within_the_budget():
