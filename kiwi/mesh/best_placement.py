@@ -16,7 +16,7 @@ from math import gcd, prod
 
 from kiwi.mesh.collective_kinds import KINDS
 from kiwi.mesh.placement import Dimension, DimensionPart, Placement
-from kiwi.mesh.torus import torus_cost
+from kiwi.mesh.torus import torus_costs
 
 _COMPARED_BYTES = 2**24
 """Long enough for bandwidth to count more than latency, as in training steps."""
@@ -96,7 +96,7 @@ def _placements(table: _Table) -> Iterator[Placement]:
 def _seconds(placement: Placement, dimensions: Sequence[Dimension]) -> float:
     parts = [placement.parts((axis,)) for axis in range(len(placement.axes))]
     return sum(
-        torus_cost(kind, part, dimensions).seconds(_COMPARED_BYTES)
+        min(cost.seconds(_COMPARED_BYTES) for cost in torus_costs(kind, part, dimensions))
         for kind in KINDS
         for part in parts
         if part

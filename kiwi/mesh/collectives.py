@@ -44,7 +44,7 @@ from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.collective_kinds import ALL_REDUCE, ALL_TO_ALL, COLLECTIVE_PERMUTE, KINDS
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.price import LinearCost, Price, Provenance
-from kiwi.mesh.torus import torus_cost
+from kiwi.mesh.torus import torus_costs
 
 RECORDED_DTYPE = "float32"
 """Collectives are measured on it; those of other dtypes are priced by their bytes."""
@@ -97,7 +97,7 @@ def linear_costs(kind: str, mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[Li
     if not axes:
         return (LinearCost(0.0, 0.0),)
     if mesh.placement is not None:
-        return (torus_cost(kind, mesh.placement.parts(axes), mesh.dimensions),)
+        return torus_costs(kind, mesh.placement.parts(axes), mesh.dimensions)
     sizes = [mesh.shape[axis] for axis in axes]
     rates = [mesh.links[axis].sustained_bytes_per_second for axis in axes]
     latencies = [mesh.links[axis].latency_seconds for axis in axes]

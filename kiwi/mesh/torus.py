@@ -7,11 +7,16 @@ groups on the same links, each of which gets a share of 1 / s.
 b is the larger buffer of one device (see `kiwi.mesh.collectives`), n the devices of a part, N those
 of all parts together, beta what one link carries one way.
 
-- **All-gather, reduce-scatter.** What a device takes in, it takes in over both links of a ring and,
-  at the end of a line, over one. Over several parts all links work at the same time, as long as the
-  parts of the buffer that go first along one of them go later along another. The parts S of some
-  dimensions carry least where they go first, (prod n - 1) / N of b, and have the sum of their
-  links' rates; the time is the largest such quotient over all S. An all-reduce is both in turn.
+- **All-reduce** over whole dimensions. As many copies of a reduce-scatter and an all-gather run at
+  once as there are dimensions, each on a part of the buffer and in another order of the dimensions,
+  so that all links work all the time. A device takes in over both links of a ring and, at the end
+  of a line, over one. Parts S of some dimensions carry least where they go first, (prod n - 1) / N
+  of b, and have the sum of their links' rates; the time is twice the largest such quotient over
+  all S.
+- **All-gather, reduce-scatter.** Over several dimensions in one ring through all chips, which has
+  two links of a chip: (N - 1) / N b / (2 beta). Or as an all-reduce, if that is cheaper, as it is
+  around three rings. Where no dimension has more than 2 chips, over all links at once.
+- **Parts of dimensions** beside others: in one ring through all chips, an all-reduce too.
 - **All-to-all.** Each of two halves of a line sends the other half of its data: floor(n^2 / 4) / n
   of b over the link between them; around a ring there are two such links. The slowest dimension
   decides.
@@ -22,11 +27,14 @@ of all parts together, beta what one link carries one way.
   an all-gather in each slice. The network thus carries (n - 1) / N of b in n - 1 steps, before or
   after a slice does its part; of an all-to-all (n - 1) / n of b.
 
-Latency: one alpha for each link on the way of the furthest two devices.
+Latency: one alpha for each link on the way of the furthest two devices, or half around a ring.
 
-Sources: Chan, Heimlich, Purkayastha, van de Geijn, *Collective communication: theory, practice, and
-experience*, 2007 (bounds on meshes); Austin et al., *How to Scale Your Model*, 2025, part 3 (rings,
-several dimensions, all-to-all).
+The algorithms are those that libtpu 0.0.42 names in compiled programs for 2x2 to 16x16 and 2x2x2 to
+8x8x8 (`collective_algorithm_config`: `UniDirectionNDRingStrategy` and `StrategyND` with the order
+of dimensions of each copy, `1DAllGatherNonMajorDimImbalanced`, `StrategyRing`,
+`3DAllGatherOnMajorDim`). Bounds: Chan, Heimlich, Purkayastha, van de Geijn, *Collective
+communication: theory, practice, and experience*, 2007; Austin et al., *How to Scale Your Model*,
+2025, part 3.
 """
 
 from collections import Counter
@@ -74,23 +82,25 @@ class _Row:
         return max(self.exchange_seconds_per_byte, 1 / self.bytes_per_second)
 
 
-def torus_cost(
+def torus_costs(
     kind: str, parts: Sequence[DimensionPart], dimensions: Sequence[Dimension]
-) -> LinearCost:
-    """The cost of a collective `kind` over parts as `Placement.parts` yields them."""
+) -> tuple[LinearCost, ...]:
+    """The cost of each way to run a collective `kind` over parts as `Placement.parts` yields them,
+    of which the cheapest is taken."""
     between = [p for p in parts if _connection(p, dimensions) is Connection.NETWORK]
     within = [p for p in parts if _connection(p, dimensions) is not Connection.NETWORK]
-    rows = list(_rows(within, dimensions))
+    ways = _within(kind, within, dimensions) if within else [LinearCost(0.0, 0.0)]
     if not between:
-        return _within(kind, rows)
+        return tuple(ways)
     slices, devices = prod(p.size for p in between), prod(p.size for p in within)
     link = dimensions[between[0].dimension].link
     per_byte = 1 / link.sustained_bytes_per_second
     if kind == COLLECTIVE_PERMUTE:
-        return LinearCost(link.latency_seconds, per_byte)
+        return (LinearCost(link.latency_seconds, per_byte),)
     share = (slices - 1) / slices / (1 if kind == ALL_TO_ALL else devices)
     network = LinearCost((slices - 1) * link.latency_seconds, share * per_byte)
-    return (network + network if kind == ALL_REDUCE else network) + _within(kind, rows)
+    network = network + network if kind == ALL_REDUCE else network
+    return tuple(network + way for way in ways)
 
 
 def _connection(part: DimensionPart, dimensions: Sequence[Dimension]) -> Connection:
@@ -107,25 +117,46 @@ def _rows(parts: Sequence[DimensionPart], dimensions: Sequence[Dimension]) -> It
         yield _Row(part.size, part.is_ring(dimension), rate, latency)
 
 
-def _within(kind: str, rows: Sequence[_Row]) -> LinearCost:
-    """A collective that stays in its slice."""
-    if not rows:
-        return LinearCost(0.0, 0.0)
+def _within(
+    kind: str, parts: Sequence[DimensionPart], dimensions: Sequence[Dimension]
+) -> list[LinearCost]:
+    """The ways of a collective that stays in its slice."""
+    rows = list(_rows(parts, dimensions))
     latency = sum(row.longest_way_seconds for row in rows)
     if kind == ALL_TO_ALL:
-        return LinearCost(latency, max(row.exchange_seconds_per_byte for row in rows))
+        return [LinearCost(latency, max(row.exchange_seconds_per_byte for row in rows))]
     if kind == COLLECTIVE_PERMUTE:
-        return LinearCost(latency, max(row.permute_seconds_per_byte for row in rows))
-    gather = LinearCost(latency, _gather_seconds_per_byte(rows))
-    return gather + gather if kind == ALL_REDUCE else gather
+        return [LinearCost(latency, max(row.permute_seconds_per_byte for row in rows))]
+    in_chips = [_connection(part, dimensions) is Connection.CHIP for part in parts]
+    chips = [row for row, inside in zip(rows, in_chips, strict=True) if not inside]
+    inside_chips = [row for row, inside in zip(rows, in_chips, strict=True) if inside]
+    ring = _gather([*_one_ring(chips), *inside_chips])
+    all_links = _gather(rows)
+    is_whole = all(part.size == dimensions[part.dimension].extent for part in parts)
+    if kind == ALL_REDUCE:
+        return [all_links + all_links] if is_whole else [ring + ring]
+    if len(chips) < 2 or not is_whole:
+        return [ring]
+    return [ring, all_links if max(r.size for r in rows) == 2 else all_links + all_links]
 
 
-def _gather_seconds_per_byte(rows: Sequence[_Row]) -> float:
+def _one_ring(rows: Sequence[_Row]) -> list[_Row]:
+    """One through the chips of several rows; one row stays as it is."""
+    if len(rows) < 2:
+        return list(rows)
+    slowest = min(row.bytes_per_second for row in rows)
+    latency = max(row.latency_seconds for row in rows)
+    return [_Row(prod(row.size for row in rows), True, slowest, latency)]
+
+
+def _gather(rows: Sequence[_Row]) -> LinearCost:
+    """An all-gather or reduce-scatter with all links of the rows at once."""
     total = prod(row.size for row in rows)
     some = chain.from_iterable(combinations(rows, k) for k in range(1, len(rows) + 1))
-    return max(
+    seconds_per_byte = max(
         (prod(row.size for row in first) - 1)
         / total
         / sum(r.inflow_bytes_per_second for r in first)
         for first in some
     )
+    return LinearCost(sum(row.longest_way_seconds for row in rows), seconds_per_byte)

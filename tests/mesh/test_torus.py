@@ -9,7 +9,7 @@ import pytest
 
 from kiwi.mesh import KINDS, DeviceMesh, Hardware, Link, collective, hardware
 from kiwi.mesh.placement import DimensionPart
-from kiwi.mesh.torus import torus_cost
+from kiwi.mesh.torus import torus_costs
 
 
 def tpu(name: str) -> Hardware:
@@ -25,11 +25,11 @@ def seconds(mesh, axes, size_bytes=800):
     return {kind: collective(kind, mesh, axes, size_bytes).seconds for kind in KINDS}
 
 
-def times(gather, all_to_all, permute):
+def times(gather, all_to_all, permute, all_reduce=None):
     return {
         "all-gather": pytest.approx(gather),
         "reduce-scatter": pytest.approx(gather),
-        "all-reduce": pytest.approx(2 * gather),
+        "all-reduce": pytest.approx(2 * gather if all_reduce is None else all_reduce),
         "all-to-all": pytest.approx(all_to_all),
         "collective-permute": pytest.approx(permute),
     }
@@ -55,21 +55,29 @@ def test_an_axis_over_two_dimensions_has_the_links_of_both():
     lines = seconds(mesh_of((8,), "2x4"), (0,))
     assert lines == times(4 + 7 / 8 * 800 / 20, 4 + 800 / 10, 4 + 800 / 10)
     assert lines == seconds(mesh_of((2, 4)), (0, 1))
-    # Two rings, over four links.
+    # Two rings: an all-reduce takes four links, and an all-gather is cheaper as an all-reduce than
+    # in a ring of 256.
+    reduced = 2 * (16 + 255 / 256 * 800 / 40)
+    assert reduced < 128 + 255 / 256 * 800 / 20
     exchanged = 16 + 8 * 400 / 20
-    assert seconds(mesh_of((256,)), (0,)) == times(16 + 255 / 256 * 800 / 40, exchanged, exchanged)
-    # A ring of 16 and a line of 8.
-    assert seconds(mesh_of((128,), "8x16"), (0,))["all-gather"] == pytest.approx(
-        15 + 127 / 128 * 800 / 30
-    )
+    assert seconds(mesh_of((256,)), (0,)) == times(reduced, exchanged, exchanged, reduced)
+    # A ring of 16 and a line of 8: three links, or two of a ring of 128.
+    found = seconds(mesh_of((128,), "8x16"), (0,), 80_000)
+    assert found["all-reduce"] == pytest.approx(2 * (15 + 127 / 128 * 80_000 / 30))
+    assert found["all-gather"] == pytest.approx(64 + 127 / 128 * 80_000 / 20)
 
 
 def test_three_rings_of_cubes():
-    # 4x4x4 is a cube, of which all dimensions are rings; 2x4x4 is none.
+    # 4x4x4 is a cube, of which all dimensions are rings, with six links; 2x4x4 is none.
     cube = seconds(mesh_of((64,), "4x4x4", name="v5p"), (0,))
-    assert cube["all-gather"] == pytest.approx(6 + 63 / 64 * 800 / 60)
+    assert cube["all-reduce"] == pytest.approx(2 * (6 + 63 / 64 * 800 / 60))
+    assert cube["all-gather"] == cube["all-reduce"]
     part = seconds(mesh_of((32,), "2x4x4", name="v5p"), (0,))
-    assert part["all-gather"] == pytest.approx(7 + 31 / 32 * 800 / 30)
+    assert part["all-reduce"] == pytest.approx(2 * (7 + 31 / 32 * 800 / 30))
+    assert part["all-gather"] == pytest.approx(16 + 31 / 32 * 800 / 20)
+    # Where there are two chips along each dimension, they send over all three links at once.
+    least = seconds(mesh_of((8,), "2x2x2", name="v5p"), (0,))
+    assert least["all-gather"] == pytest.approx(3 + 7 / 8 * 800 / 30)
 
 
 def test_slow_links_carry_what_goes_first_along_them():
@@ -84,29 +92,43 @@ def test_slow_links_carry_what_goes_first_along_them():
 def test_parts_of_a_dimension():
     ring = mesh_of((16, 16)).dimensions
     # 8 neighbours of a ring are a line.
-    near = torus_cost("all-gather", [DimensionPart(1, 8, 1)], ring)
+    (near,) = torus_costs("all-gather", [DimensionPart(1, 8, 1)], ring)
     assert near.seconds(800) == pytest.approx(7 + 7 / 8 * 800 / 10)
     # 2 chips 8 apart are connected both ways around, over links that 8 pairs share.
-    far = torus_cost("all-gather", [DimensionPart(1, 2, 8)], ring)
+    (far,) = torus_costs("all-gather", [DimensionPart(1, 2, 8)], ring)
     assert far.seconds(800) == pytest.approx(8 + 1 / 2 * 800 / (2 * 10 / 8))
     # On a line of 8, 2 chips 4 apart have one way, which 4 pairs share.
     line = mesh_of((8, 8)).dimensions
-    far = torus_cost("all-to-all", [DimensionPart(1, 2, 4)], line)
+    (far,) = torus_costs("all-to-all", [DimensionPart(1, 2, 4)], line)
     assert far.seconds(800) == pytest.approx(4 + 1 / 2 * 800 / (10 / 4))
     # Two parts with one of another axis between them divide the links once more.
     parts = [DimensionPart(1, 2, 1), DimensionPart(1, 2, 8)]
-    apart = torus_cost("all-to-all", parts, ring).seconds_per_byte
-    assert apart == pytest.approx(max(1 / 2 / 5, 1 / 2 / (2 * 10 / 16)))
+    (apart,) = torus_costs("all-to-all", parts, ring)
+    assert apart.seconds_per_byte == pytest.approx(max(1 / 2 / 5, 1 / 2 / (2 * 10 / 16)))
+
+
+def test_parts_beside_whole_dimensions_are_one_ring():
+    # 2 neighbours of one ring of 16 and all of another.
+    dimensions = mesh_of((16, 16)).dimensions
+    parts = [DimensionPart(1, 2, 1), DimensionPart(2, 16, 1)]
+    (found,) = torus_costs("all-reduce", parts, dimensions)
+    assert found.seconds(800) == pytest.approx(2 * (16 + 31 / 32 * 800 / 20))
+    # 2 chips 8 apart share links with seven other pairs, which the ring crosses too.
+    parts[0] = DimensionPart(1, 2, 8)
+    (found,) = torus_costs("all-gather", parts, dimensions)
+    assert found.seconds(800) == pytest.approx(16 * 8 + 31 / 32 * 800 / (2 * 10 / 8))
 
 
 def test_slices_are_connected_by_the_network():
     mesh = mesh_of((2, 16), "4x4", 2)
     slices = {"all-gather": 50 + 1 / 2 * 800, "all-to-all": 50 + 1 / 2 * 800}
     assert seconds(mesh, (0,)) == times(*slices.values(), 50 + 800)
+    reduced, gathered = 2 * (6 + 15 / 16 * 800 / 20), 8 + 15 / 16 * 800 / 20
     grid = seconds(mesh, (1,))
-    assert grid == times(6 + 15 / 16 * 800 / 20, 6 + 800 / 10, 6 + 800 / 10)
+    assert grid == times(gathered, 6 + 800 / 10, 6 + 800 / 10, reduced)
     # The network carries 1/32 of 800 bytes, and the slice goes on.
-    both = times(50 + 800 / 32 + 6 + 15 / 16 * 800 / 20, 50 + 400 + 86, 50 + 800)
+    network = 50 + 800 / 32
+    both = times(network + gathered, 50 + 400 + 86, 50 + 800, 2 * network + reduced)
     assert seconds(mesh, (0, 1)) == both
     assert mesh.links == (tpu("v5e").inter_link, tpu("v5e").intra_link)
 
@@ -120,7 +142,7 @@ def test_one_collective_over_all_axes_is_no_slower_than_one_along_each(
 ):
     mesh = mesh_of(shape, topology, num_slices, name)
     axes = range(len(shape))
-    for kind in ("all-gather", "all-to-all"):
+    for kind in ("all-reduce", "all-to-all"):
         parts = sum(collective(kind, mesh, (axis,), 800).seconds for axis in axes)
         assert collective(kind, mesh, axes, 800).seconds <= parts
 
