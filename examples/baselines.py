@@ -6,7 +6,7 @@ out as cheaply as it can be without recomputation, and the same evaluator prices
 *compiled peak* is that of the plain program, `jax.jit` with the same argument shardings.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +42,13 @@ def estimate_baseline(
     mesh_shape: tuple[int, ...],
     profile: str,
     verify: str | None = None,
+    axis_names: Sequence[str] | None = None,
 ) -> Estimate:
     """Prices a baseline as `jax.jit` runs it, from the shardings that XLA propagates.
 
     `verify` names the compiler that is predicted; None is the profile's. Nothing is compiled.
     """
-    planned = _planned(baseline, mesh_shape, profile, verify)
+    planned = _planned(baseline, mesh_shape, profile, verify, axis_names)
     step = planned.traced(state, batch)
     plan = planner_named("xla").make(step, planned.settings, is_checked=False)
     assert plan.as_written is not None
@@ -68,11 +69,16 @@ def planned_baseline(
 
 
 def _planned(
-    baseline: Baseline, mesh_shape: tuple[int, ...], profile: str, verify: str | None
+    baseline: Baseline,
+    mesh_shape: tuple[int, ...],
+    profile: str,
+    verify: str | None,
+    axis_names: Sequence[str] | None = None,
 ) -> kiwi.PlannedFunction:
     return kiwi.jit(
         baseline.train_step,
         mesh_shape=mesh_shape,
+        axis_names=axis_names,
         profile=profile,
         memory_budget=UNLIMITED,
         planner="xla",
@@ -84,12 +90,17 @@ def _planned(
 
 
 def compile_baseline(
-    baseline: Baseline, state: Any, batch: Any, *, mesh_shape: tuple[int, ...]
+    baseline: Baseline,
+    state: Any,
+    batch: Any,
+    *,
+    mesh_shape: tuple[int, ...],
+    profile: str = "cpu",
+    target: str = "cpu",
 ) -> CompiledProgram:
-    """Compiles the plain program for virtual CPU devices, with the options plans get."""
-    return compile_for(
-        "cpu", baseline_step(baseline, state, batch, DeviceMesh.create(mesh_shape, "cpu"))
-    )
+    """Compiles the plain program with the options plans get, by default for virtual CPU devices."""
+    mesh = DeviceMesh.create(mesh_shape, profile)
+    return compile_for(target, baseline_step(baseline, state, batch, mesh))
 
 
 def baseline_step(baseline: Baseline, state: Any, batch: Any, mesh: DeviceMesh) -> Step:

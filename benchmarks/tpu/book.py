@@ -1,0 +1,64 @@
+"""Rows of a measurement, kept in a file: what is there is not measured again."""
+
+import datetime
+import json
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from benchmarks.provenance import commit
+
+Row = dict[str, Any]
+"""A row as JSON; bytes and seconds by the ends of names."""
+
+
+class Book:
+    """The rows of one measurement.
+
+    - `path`: the file; the table lies beside, with the ending `.md`.
+    - `redone`: the keys that begin with one of these are measured again.
+    """
+
+    def __init__(self, path: Path, redone: tuple[str, ...] = ()) -> None:
+        self._path = path
+        found = json.loads(path.read_text()) if path.exists() else {}
+        self.rows: dict[str, Row] = {
+            key: row for key, row in found.items() if not (redone and key.startswith(redone))
+        }
+
+    def row(self, key: str, measure: Callable[[], Row]) -> Row:
+        """The row of a key; it is measured, and written, where it is missing."""
+        if key not in self.rows:
+            self.rows[key] = {**measure(), **_environment()}
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial = self._path.with_suffix(".partial")
+            partial.write_text(json.dumps(self.rows, indent=1) + "\n")
+            partial.replace(self._path)
+            print(f"{key}: {_without_environment(self.rows[key])}", flush=True)
+        return self.rows[key]
+
+    def write_table(self, title: str, table: str) -> None:
+        """Writes what the rows say as Markdown."""
+        names = ("command", "date", "commit", "kiwi", "jax", "libtpu")
+        told = {n: sorted({str(r[n]) for r in self.rows.values()}) for n in names}
+        lines = [f"# {title}", "", *(f"{n}: {', '.join(v)}  " for n, v in told.items()), "", table]
+        self._path.with_suffix(".md").write_text("\n".join(lines).rstrip() + "\n")
+
+
+def _environment() -> Row:
+    return {
+        "command": "python -m benchmarks.tpu " + " ".join(sys.argv[1:]),
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "kiwi": metadata.version("kiwi-planner"),
+        "jax": jax.__version__,
+        "libtpu": metadata.version("libtpu"),
+    }
+
+
+def _without_environment(row: Mapping[str, Any]) -> Row:
+    return {key: value for key, value in row.items() if key not in _environment()}

@@ -1,0 +1,123 @@
+"""The largest batch that fits: for Kiwi, and for XLA:TPU.
+
+A batch fits if `kiwi.plan` returns, whose default budget is the memory that XLA:TPU grants. XLA:TPU
+itself is asked whether it takes that plan. Where Kiwi has none, it is asked about the plan that
+needs least of those that Kiwi finds under a larger budget.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import kiwi
+from benchmarks.tpu.book import Book, Row
+from benchmarks.tpu.programs import GROWING, TrainingStep
+from benchmarks.tpu.verdict import verdict
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, KiwiError, NoPlanFoundError
+from kiwi.mesh import CATALOGUE
+
+MESH_SHAPE, PROFILE, TOPOLOGY = (2, 4), "v5e", "2x4"
+STEP = 8
+"""Every mesh axis, and both together, divide the batch."""
+LARGER = (1.02, 1.05, 1.1, 1.2, 1.5)
+"""Budgets, in parts of the chip's memory, for which a plan is sought where Kiwi names none."""
+
+
+def edge(fits: Callable[[int], bool], first: int, step: int = STEP) -> tuple[int, int]:
+    """The largest multiple of `step` that fits (0 if none does) and the next one, by bisection
+    from `first`, if all below one that fits do so as well."""
+    low, high = 0, max(step, first // step * step)
+    while fits(high):
+        low, high = high, max(high + step, int(high * 1.25) // step * step)
+    while high - low > step:
+        middle = (low + high) // (2 * step) * step
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low, high
+
+
+def measure(book: Book, names: Iterable[str], firsts: Mapping[str, int], seconds: float) -> None:
+    """Bisects each program."""
+    for name in names:
+
+        def fits(batch: int, name: str = name) -> bool:
+            return book.row(f"{name} {batch}", lambda: _row(GROWING[name](batch), seconds))["fits"]
+
+        edge(fits, firsts.get(name, 64))
+
+
+def table(rows: Mapping[str, Row]) -> str:
+    """The two rows at the edge of each program."""
+    return "\n".join(_lines(rows))
+
+
+def _lines(rows: Mapping[str, Row]) -> Iterator[str]:
+    yield "| program | batch | Kiwi | predicted GiB | compiled GiB | XLA:TPU | s |"
+    yield "| --- | ---: | --- | ---: | ---: | --- | ---: |"
+    found: dict[str, dict[int, Row]] = {}
+    for key, row in rows.items():
+        name, batch = key.split()
+        found.setdefault(name, {})[int(batch)] = row
+    for name, batches in found.items():
+        fitting = [batch for batch, row in batches.items() if row["fits"]]
+        others = [batch for batch, row in batches.items() if not row["fits"]]
+        for batch in (*[max(fitting)] * bool(fitting), *[min(others)] * bool(others)):
+            yield _line(f"{name} | {batch}", batches[batch])
+
+
+def _line(begin: str, row: Row) -> str:
+    said = row.get("said")
+    xla = "–" if said is None else said.split(", ", 1)[-1] if said else "takes it"
+    kiwi_says = "fits" if row["fits"] else row["error"]
+    sizes = (row.get(f"{name}_peak_bytes") for name in ("predicted", "compiled"))
+    peaks = " | ".join("–" if size is None else f"{size / 2**30:.2f}" for size in sizes)
+    return f"| {begin} | {kiwi_says} | {peaks} | {xla} | {row['planning_seconds']:.0f} |"
+
+
+def _row(step: TrainingStep, seconds: float) -> Row:
+    options: dict[str, Any] = {
+        "mesh_shape": MESH_SHAPE,
+        "profile": PROFILE,
+        "topology": TOPOLOGY,
+        "verify": "tpu",
+        "time_limit_seconds": seconds,
+    }
+    started = time.monotonic()
+    try:
+        plan = step.plan(**options)
+    except (InfeasibleBudgetError, NoPlanFoundError) as error:
+        row = {"fits": False, "error": type(error).__name__, "what": error.what}
+        row["planning_seconds"] = round(time.monotonic() - started, 1)
+        return row | _of_nearest(step, error, options)
+    row = {"fits": True, "planning_seconds": round(time.monotonic() - started, 1)}
+    return row | _of_plan(plan)
+
+
+def _of_nearest(step: TrainingStep, error: KiwiError, options: dict[str, Any]) -> Row:
+    if isinstance(error, BudgetNotMetError):
+        return _of_plan(error.plan)
+    memory = CATALOGUE[PROFILE].memory_bytes
+    least = getattr(error, "least_peak_bytes", None) or 0
+    budgets = [least] if least > memory else []
+    for budget in (*budgets, *(int(part * memory) for part in LARGER)):
+        try:
+            return {"budget_bytes": budget, **_of_plan(step.plan(memory_budget=budget, **options))}
+        except BudgetNotMetError as nearest:
+            return {"budget_bytes": budget, **_of_plan(nearest.plan)}
+        except (InfeasibleBudgetError, NoPlanFoundError):
+            continue
+    return {}
+
+
+def _of_plan(plan: kiwi.Plan) -> Row:
+    assert plan.compiled is not None
+    found = verdict(plan.step)
+    return {
+        "predicted_peak_bytes": plan.estimate.peak_bytes,
+        "first_predicted_peak_bytes": plan.rounds[0].predicted_peak_bytes,
+        "compiled_peak_bytes": plan.compiled.peak_bytes,
+        "compiled_programs": len(plan.rounds),
+        "recomputed_units": plan.residency_counts()["recompute"],
+        "is_taken": found.is_taken,
+        "said": found.said,
+        "verdict_seconds": round(found.seconds, 2),
+    }

@@ -1,0 +1,173 @@
+"""With which options of XLA:TPU a plan keeps its memory, and its collectives overlap.
+
+One plan is compiled under each set of options up to its buffer assignment, which is after
+scheduling. A collective overlaps where its start and its end are instructions apart, or where it is
+part of an asynchronous collective fusion, which runs it beside a matmul.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import kiwi
+from benchmarks.fidelity.models import MODELS
+from benchmarks.tpu.book import Book, Row
+from benchmarks.tpu.programs import of_module
+from kiwi.codec import to_plain
+from kiwi.errors import CompileCheckError
+from kiwi.mesh import DeviceMesh
+from kiwi.xla.compile.dump import dump_options, dumped
+from kiwi.xla.compile.worker import answer_elsewhere
+from kiwi.xla.read.collectives import COLLECTIVE_KINDS
+from kiwi.xla.read.compiled_program import read_dump
+from kiwi.xla.step import ExportedStep, Step
+from kiwi.xla.tpu.compiler import DUMP, TPU, TPU_CHECK_OPTIONS, devices_of
+
+MESH_SHAPE, PROFILE, TOPOLOGY = (2, 4), "v5e", "2x4"
+
+_WINDOWED = "xla_jf_spmd_threshold_for_windowed_einsum_mib"
+_ASYNC = "xla_tpu_enable_async_collective_fusion"
+_VMEM = "xla_msa_enable"
+_REMAT = "xla_jf_rematerialization_percent_shared_memory_limit"
+_LATENCY = "xla_tpu_enable_latency_hiding_scheduler"
+
+
+def _without(*names: str, **more: Any) -> dict[str, Any]:
+    kept = {key: value for key, value in TPU_CHECK_OPTIONS.items() if key not in names}
+    return {**kept, **more}
+
+
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "check": TPU_CHECK_OPTIONS,
+    "VMEM (run)": _without(_VMEM),
+    "async fusion": _without(_ASYNC),
+    "windowed einsum": _without(_WINDOWED),
+    "own remat": _without(_REMAT),
+    "latency hiding off": _without(**{_LATENCY: False}),
+    "async fusion, VMEM": _without(_ASYNC, _VMEM),
+    "XLA's default": {},
+}
+"""By what they change of the check's options; `_without` takes XLA's default."""
+
+SHARES = (None, 60)
+"""Budgets, in % of the free compiled peak; None is the free plan."""
+
+
+def measure(book: Book, names: Iterable[str], seconds: float) -> None:
+    """All that are missing; a plan is made once for all options."""
+    for name in names:
+        peak_bytes: int | None = None
+        for share in SHARES:
+            keys = {f"{name} {share or 'free'} / {variant}": variant for variant in VARIANTS}
+            missing = [key for key in keys if key not in book.rows]
+            if share is None and not missing:
+                peak_bytes = book.rows[next(iter(keys))]["peak_bytes"]
+            if not missing:
+                continue
+            budget = None if share is None else share * int(peak_bytes or 0) // 100
+            plan = _plan(name, budget, seconds)
+            for key in missing:
+                variant = VARIANTS[keys[key]]
+                book.row(key, lambda plan=plan, variant=variant: _row(plan, variant))
+            if share is None:
+                peak_bytes = plan.peak_bytes
+
+
+def table(rows: Mapping[str, Row]) -> str:
+    """One line for each plan and set of options."""
+    return "\n".join(_lines(rows))
+
+
+def _lines(rows: Mapping[str, Row]) -> Iterator[str]:
+    yield (
+        "| plan | options | predicted MiB | HBM MiB | VMEM MiB | collectives | overlap "
+        "| permutes | remat |"
+    )
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for key, row in rows.items():
+        plan, _, variant = key.partition(" / ")
+        if "error" in row:
+            yield f"| {plan} | {variant} | {row['error']} |"
+            continue
+        keys = ("predicted_peak_bytes", "peak_bytes", "vmem_bytes")
+        sizes = [f"{row[name] / 2**20:.0f}" for name in keys]
+        counts = [str(row[name]) for name in ("collectives", "overlapping", "permutes", "remats")]
+        yield f"| {' | '.join([plan, variant, *sizes, *counts])} |"
+
+
+def _plan(name: str, budget: int | None, seconds: float) -> kiwi.Plan:
+    model = MODELS[name]
+    return of_module(model.module, model.config).plan(
+        mesh_shape=MESH_SHAPE,
+        profile=PROFILE,
+        topology=TOPOLOGY,
+        memory_budget=budget,
+        verify="tpu",
+        time_limit_seconds=seconds,
+    )
+
+
+def _row(plan: kiwi.Plan, variant: Mapping[str, Any]) -> Row:
+    known = {"predicted_peak_bytes": plan.estimate.peak_bytes, "options": dict(variant)}
+    try:
+        return known | figures(plan.step, variant)
+    except CompileCheckError as error:
+        return known | {"error": type(error).__name__, "cause": error.cause}
+
+
+def figures(step: Step, variant: Mapping[str, Any]) -> Row:
+    """Of a step under compiler options; raises as `Compiler.compile`."""
+    mesh: DeviceMesh = step.mesh
+    request = {
+        "interconnect": to_plain(mesh.hardware.interconnect),
+        "topology": to_plain(mesh.topology),
+        "order": mesh.device_order or list(range(mesh.size)),
+        "compiler_options": dict(variant),
+    }
+    return answer_elsewhere(figures_there, step, "tpu", request)
+
+
+def figures_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Row:
+    """What the process with the compiler answers."""
+    told = {**options["compiler_options"], **dump_options(folder)}
+    found = dumped(lambda: step.compile(devices_of(options), told), folder, DUMP)
+    program = read_dump(found, step.mesh, TPU.name, 0.0, TPU.other_memories)
+    if "keep" in options:
+        Path(options["keep"]).write_text(found.text)
+    return {
+        "peak_bytes": program.peak_bytes,
+        "vmem_bytes": program.bytes_elsewhere.get("VMEM", 0),
+        "remats": program.rematerialized,
+        "kinds": {kind: use.count for kind, use in program.collectives.items()},
+        **overlap(found.text),
+    }
+
+
+_CHANNEL = re.compile(r"\bchannel_id=(\d+)")
+_COLLECTIVE = re.compile(rf" (?P<kind>{'|'.join(COLLECTIVE_KINDS)})(?P<start>-start)?\(")
+
+
+def overlap(text: str) -> dict[str, int]:
+    """How many collectives a scheduled module has, counted by channels, how many of them are
+    started before they are waited for, and how many are permutations."""
+    kinds: dict[str, str] = {}
+    computations: dict[str, Counter[str]] = {}
+    started, computation = set[str](), ""
+    for line in text.splitlines():
+        if line.endswith("{"):
+            computation = line
+        match, channel = _COLLECTIVE.search(line), _CHANNEL.search(line)
+        if match is None or channel is None:
+            continue
+        kinds[channel[1]] = match["kind"]
+        computations.setdefault(channel[1], Counter())[computation] += 1
+        if match["start"] or "async" in computation:
+            started.add(channel[1])
+    started |= {channel for channel, found in computations.items() if len(found) > 1}
+    return {
+        "collectives": len(kinds),
+        "overlapping": len(started),
+        "permutes": sum(kind == "collective-permute" for kind in kinds.values()),
+    }
