@@ -24,11 +24,14 @@ LARGER = (1.02, 1.05, 1.1, 1.2, 1.5)
 
 
 def edge(fits: Callable[[int], bool], first: int, step: int = STEP) -> tuple[int, int]:
-    """The largest multiple of `step` that fits (0 if none does) and the next one, by bisection
-    from `first`, if all below one that fits do so as well."""
-    low, high = 0, max(step, first // step * step)
-    while fits(high):
-        low, high = high, max(high + step, int(high * 1.25) // step * step)
+    """The largest multiple of `step` that fits (0 if none does) and the next one, if all below one
+    that fits do so as well: from `first` in steps that double, then by bisection."""
+    begin, stride = max(step, first // step * step), step
+    grows = fits(begin)
+    low, high = (begin, begin + step) if grows else (begin - step, begin)
+    while fits(high) if grows else low and not fits(low):
+        stride *= 2
+        low, high = (high, high + stride) if grows else (max(0, low - stride), low)
     while high - low > step:
         middle = (low + high) // (2 * step) * step
         low, high = (middle, high) if fits(middle) else (low, middle)
