@@ -19,8 +19,10 @@ buffers. An equation is *materialised* if one of these holds:
 8. a hint of the user pins its layout or its residency.
 
 Compilers differ in what they fuse (`FusedMaps`): cases 3 and 4 do not hold for a chain that all of
-its readers compute, if its operands take no more bytes than its result. To hold these until the
-last reader then costs no more than to hold the result.
+its readers compute, if its operands take no more bytes than its result, in front of matmuls no more
+than twice as many, and for an addition at most half as many (a product of vectors). A compiler that
+fuses maps with matmuls also computes a scatter of one element into each row as a map, and adds a
+scatter to a matmul's result in place.
 
 Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
 convolution or reduction whose only reader is a materialised map over the same elements is
@@ -42,6 +44,9 @@ MAX_READS = 10
 
 _OF_VECTORS = 0.01
 """Up to which part of a tensor's bytes what is added to it counts as vectors."""
+
+_OF_PRODUCTS = 0.5
+"""Up to which part of a tensor's bytes operands are much smaller."""
 
 _MATMULS = frozenset({"dot_general", "dot"})
 LIBRARY_OPCODES = _MATMULS | {"convolution"}
@@ -188,8 +193,16 @@ def _has_epilogue(
         is_call = graph.opcodes[index] & LIBRARY_OPCODES
         if fused is not FusedMaps.OF_MATMULS or not is_call or ends_other:
             return False
+    if fused is FusedMaps.OF_MATMULS and _adds_to_scatter(graph, kernel, index, is_materialised):
+        return False
     sizes = {prod(values[equations[k].outputs[0]].shape) for k in (*members, kernel)}
     return len(sizes) == 1
+
+
+def _adds_to_scatter(graph: HloGraph, kernel: int, index: int, is_materialised: list[bool]) -> bool:
+    """Whether a kernel also reads a scatter, which then adds to the result of `index` in place."""
+    producers = (graph.program.values[v].producer for v in chain(graph, is_materialised, kernel)[1])
+    return any("scatter" in graph.opcodes[p] for p in producers if p not in (None, index))
 
 
 def chain(
@@ -219,6 +232,17 @@ def is_map(graph: HloGraph, index: int) -> bool:
     return not graph.opcodes[index] & _NOT_ELEMENTWISE
 
 
+def sets_one_per_row(graph: HloGraph, index: int) -> bool:
+    """Whether an equation is a scatter of a single element into each row, as the gradient of
+    `take_along_axis`: each position is compared with the row's index."""
+    equation = graph.program.equations[index]
+    if equation.name != "scatter-add":
+        return False
+    numbers = equation.jaxpr_eqn.params["dimension_numbers"]
+    rank = len(equation.jaxpr_eqn.outvars[0].aval.shape)
+    return not numbers.update_window_dims and len(numbers.operand_batching_dims) == rank - 1
+
+
 def is_opaque(graph: HloGraph, equation: int) -> bool:
     """Whether an equation calls something that HLO only knows by name, without a rule."""
     is_kernel = graph.program.equations[equation].is_kernel
@@ -233,7 +257,8 @@ def is_layout_change(graph: HloGraph, equation: int) -> bool:
 def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chains") -> bool:
     equation, info = graph.program.equations[index], graph.equations[index]
     found = graph.opcodes[index]
-    if not is_map(graph, index) or any(o in results for o in equation.outputs):
+    is_fused = is_map(graph, index) or chains.compares(index)
+    if not is_fused or any(o in results for o in equation.outputs):
         return True
     if info.is_constant:
         return False
@@ -249,7 +274,7 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chai
         return not is_read_through or chains.has_slice(index)
     if len(readers) < 2:
         return False
-    if "add" in found and not chains.shifts(index):
+    if "add" in found and not (chains.shifts(index) or chains.expands(index)):
         return True
     return bool(found & _WORTH_KEEPING) and not chains.in_readers(index)
 
@@ -308,6 +333,11 @@ class _Chains:
             return True
         return not self._graph.opcodes[producer] & _TAKES_EPILOGUE
 
+    def expands(self, index: int) -> bool:
+        """Whether the chain makes a tensor of others that are much smaller, which all readers do
+        for themselves."""
+        return self._fused is FusedMaps.OF_MATMULS and self._is_as_small(index, _OF_PRODUCTS)
+
     def in_readers(self, index: int) -> bool:
         """Whether maps and reductions that read the chain compute it."""
         return self._fused is not FusedMaps.OF_ONE_READER and self._is_as_small(index)
@@ -315,13 +345,18 @@ class _Chains:
     def in_matmuls(self, index: int) -> bool:
         """Whether matmuls that read the chain compute it."""
         may_fuse = self._fused is FusedMaps.OF_MATMULS and not self.has_slice(index)
-        return may_fuse and self._is_as_small(index)
+        return may_fuse and self._is_as_small(index, 2)
 
-    def _is_as_small(self, index: int) -> bool:
-        """Whether the chain's operands take no more bytes than its result, vectors apart."""
+    def compares(self, index: int) -> bool:
+        """Whether an equation is a scatter that is computed as a map of the positions."""
+        return self._fused is FusedMaps.OF_MATMULS and sets_one_per_row(self._graph, index)
+
+    def _is_as_small(self, index: int, times: float = 1) -> bool:
+        """Whether the chain's operands take at most so many times the bytes of its result, vectors
+        apart."""
         values = self._graph.program.values
         size = values[self._graph.program.equations[index].outputs[0]].size_bytes
-        return sum(values[v].size_bytes for v in self._reads[index]) <= (1 + _OF_VECTORS) * size
+        return sum(values[v].size_bytes for v in self._reads[index]) <= (times + _OF_VECTORS) * size
 
     def too_long(self, index: int) -> bool:
         """Whether case 5 holds."""

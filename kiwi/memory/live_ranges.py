@@ -119,9 +119,11 @@ class LiveRanges:
         result_bytes: int,
         workspace: Sequence[int],
         workspace_shared: Sequence[int],
+        held_until: int | None = None,
     ) -> tuple[Buffer, ...]:
         """Cases 3 to 10. `workspace` are the bytes of each buffer that the unit needs while it
-        runs, `workspace_shared` at a point of time that it shares."""
+        runs, `workspace_shared` at a point of time that it shares; `held_until`: the unit that
+        runs, too, before the workspace is free."""
         own = ("result", unit.index)
         overwritten_by = {run.end: run.overwritten_by for run in runs}
         buffers = [
@@ -131,7 +133,8 @@ class LiveRanges:
         ]
         for run in runs:
             sizes = workspace_shared if run.shares_point else workspace
-            buffers += [Buffer(run.start, run.start + 1, size, *own) for size in sizes]
+            last = run.start if held_until is None else self.first_run[held_until]
+            buffers += [Buffer(run.start, last + 1, size, *own) for size in sizes]
         return tuple(buffers)
 
     def _held(self, unit: Unit, runs: Sequence[Run]) -> list[tuple[int, int, int]]:

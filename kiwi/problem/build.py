@@ -465,7 +465,10 @@ class _Builder:
             runs_of(self._units, unit, residency, option, self._overwritten)
             for option in residency.options
         ]
-        held = [unit_memory(self._units, unit, s, self._rules) for s in node.strategies]
+        held = [
+            unit_memory(self._units, unit, s, self._rules, self._offered.mesh.size)
+            for s in node.strategies
+        ]
         known = {
             memory: [memory.buffers(self.ranges, unit, each) for each in runs]
             for memory in dict.fromkeys(held)

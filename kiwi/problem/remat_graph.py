@@ -47,7 +47,7 @@ def _memories(
     units: UnitGraph, strategies: Sequence[ShardingStrategy], rules: Rules
 ) -> list[UnitMemory]:
     pairs = zip(units.units, strategies, strict=True)
-    return [unit_memory(units, unit, strategy, rules) for unit, strategy in pairs]
+    return [unit_memory(units, unit, strategy, rules, 1) for unit, strategy in pairs]
 
 
 def sharded_remat_graph(solved: Solved) -> RematGraph:

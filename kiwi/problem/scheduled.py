@@ -43,7 +43,7 @@ def _buffers(chosen: PlanningProblem, runs: ScheduledRuns) -> Iterator[Buffer]:
         local_bytes = chosen.local_bytes(source.value, source.shardings[0])
         yield from ranges.of_argument(source.value, local_bytes)
     for unit, node in zip(units.units, chosen.unit_nodes, strict=True):
-        memory = unit_memory(units, unit, node.strategies[0], chosen.rules)
+        memory = unit_memory(units, unit, node.strategies[0], chosen.rules, chosen.mesh.size)
         yield from memory.buffers(ranges, unit, runs.of_unit(unit.index))
     for copy in chosen.copies:
         again = runs.again(copy.unit)

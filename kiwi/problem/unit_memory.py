@@ -23,6 +23,7 @@ class UnitMemory:
     - `from_start`: buffers that the compiler holds from the start of the step on until the unit
       runs, or until it has run, in indices of units; `written_over_bytes`: of those that the
       result is written into.
+    - `held_until`: the unit that runs, too, before the workspace is free, if there is one.
     """
 
     result_bytes: int
@@ -30,6 +31,7 @@ class UnitMemory:
     workspace_shared: tuple[int, ...]
     from_start: tuple[Interval, ...]
     written_over_bytes: int = 0
+    held_until: int | None = None
 
     @property
     def workspace_bytes(self) -> int:
@@ -46,18 +48,19 @@ class UnitMemory:
         shift = ranges.first_run[unit.index] - unit.index
         sizes = (self.result_bytes, self.workspace, self.workspace_shared)
         early = (Buffer(0, e.end + shift, e.bytes, "result", unit.index) for e in self.from_start)
-        return (*ranges.of_unit(unit, runs, *sizes), *early)
+        return (*ranges.of_unit(unit, runs, *sizes, self.held_until), *early)
 
 
 def unit_memory(
-    units: UnitGraph, unit: Unit, strategy: ShardingStrategy, rules: Rules
+    units: UnitGraph, unit: Unit, strategy: ShardingStrategy, rules: Rules, devices: int
 ) -> UnitMemory:
-    """The sizes by a compiler's rules."""
-    from_start = rules.held_from_start(units, unit, strategy.result_bytes)
+    """The sizes by a compiler's rules, on a mesh of so many devices."""
+    from_start = rules.held_from_start(units, unit, strategy.result_bytes, devices)
     return UnitMemory(
         strategy.result_bytes,
         strategy.buffers_while_running,
         strategy.own_buffers,
         from_start,
         sum(each.bytes for each in from_start if each.end == unit.index),
+        rules.sums_behind(units, unit) if strategy.workspace_bytes else None,
     )

@@ -28,7 +28,9 @@ class CpuRules(Rules):
     fused_maps = FusedMaps.OF_ONE_READER
     moved_itemsizes: ClassVar = {"bfloat16": 4}
 
-    def held_from_start(self, units: UnitGraph, unit: Unit, result_bytes: int) -> Intervals:
+    def held_from_start(
+        self, units: UnitGraph, unit: Unit, result_bytes: int, devices: int
+    ) -> Intervals:
         """Also the indices that max pooling's gradient reduces, and the zeros that a scatter adds
         to, whose place the result takes, unless a plan expands them in the step itself: constants
         that depend on nothing (`benchmarks/fidelity`, convnet and lstm, jax 0.10.2). A result of
@@ -39,7 +41,7 @@ class CpuRules(Rules):
             return (Interval(0, unit.index + 1, index_bytes(units, unit, result_bytes)),)
         if name == "scatter-add" and _adds_to_constants(units, unit):
             return (Interval(0, unit.index, result_bytes),)
-        return super().held_from_start(units, unit, result_bytes)
+        return super().held_from_start(units, unit, result_bytes, devices)
 
     def copied_operands(self, units: UnitGraph, unit: Unit) -> CopiedOperands:
         """See `kiwi.xla.cpu.copied_operands`."""

@@ -64,7 +64,9 @@ class Rules:
         """Bytes of one device's part of a value in a layout."""
         return units.graph.program.values[value].size_bytes // layout.shard_count(mesh_shape)
 
-    def held_from_start(self, units: UnitGraph, unit: Unit, result_bytes: int) -> Intervals:
+    def held_from_start(
+        self, units: UnitGraph, unit: Unit, result_bytes: int, devices: int
+    ) -> Intervals:
         """Buffers of a unit beside its result that are live from the start of the step.
 
         Some operators are expanded into constants of the size of their operands. These depend on
@@ -101,6 +103,11 @@ class Rules:
     def is_transposed(self, units: UnitGraph, value: int) -> bool:
         """Whether a result lies in another order in memory than the argument that it replaces."""
         return False
+
+    def sums_behind(self, units: UnitGraph, unit: Unit) -> int | None:
+        """The later unit behind which the partial sums of a unit are reduce-scattered; None where
+        that is done at once."""
+        return None
 
     def overwritable(self, graph: HloGraph, unit: Unit) -> tuple[int, ...]:
         """The values that a unit may write its result, or an operand of its root, over."""

@@ -133,17 +133,20 @@ class Buffers:
         return True
 
     def _is_reduced_at_once(self, reader: int, value: int) -> bool:
-        """Whether a reduction is fused with the map in front of it that yields the value.
+        """Whether a reduction is fused with the unit in front of it that yields the value.
 
-        Not where that map ends a matmul: then a barrier stands between.
+        Not with a loop, and not with a map that ends a matmul of its own: then a barrier stands
+        between.
         """
         units, producer = self._units, self._units.producer[value]
-        if reader != producer + 1 or _REDUCE not in units.graph.opcodes[units.units[reader].root]:
+        reads, yields = units.units[reader], units.units[producer]
+        if _REDUCE not in units.graph.opcodes[reads.root]:
+            return False
+        if units.border(yields) is not None or reads.loop != yields.loop:
             return False
         before = units.units[producer - 1] if producer else None
         return before is None or not (
-            is_of_library(units.graph, before)
-            and set(before.outputs) & set(units.units[producer].reads)
+            is_of_library(units.graph, before) and set(before.outputs) & set(yields.reads)
         )
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from kiwi.hlo.fusion import FusedMaps
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import TensorSharding
 from kiwi.solver.problem import Interval
@@ -27,18 +29,37 @@ class TpuRules(Rules):
         """See `kiwi.xla.tpu.buffers`."""
         return buffers_of(units).local_bytes(value, layout, mesh_shape)
 
-    def held_from_start(self, units: UnitGraph, unit: Unit, result_bytes: int) -> Intervals:
+    def held_from_start(
+        self, units: UnitGraph, unit: Unit, result_bytes: int, devices: int
+    ) -> Intervals:
         """Also half of the donated argument that a transposed result takes over, see
-        `kiwi.xla.tpu.result_order`."""
-        held = super().held_from_start(units, unit, result_bytes)
+        `kiwi.xla.tpu.result_order`. A single device computes the product as it is wanted."""
+        held = super().held_from_start(units, unit, result_bytes, devices)
         replaced = [value for value in unit.outputs if value in units.aliased_results]
-        if replaced != list(unit.outputs) or not any(is_transposed(units, v) for v in replaced):
+        if (
+            devices == 1
+            or replaced != list(unit.outputs)
+            or not any(is_transposed(units, v) for v in replaced)
+        ):
             return held
         return *held, Interval(0, unit.index + 1, result_bytes // 2)
 
     def copied_operands(self, units: UnitGraph, unit: Unit) -> CopiedOperands:
         """See `kiwi.xla.tpu.unfused_operands`."""
         return UnfusedOperands.of(units, unit)
+
+    def sums_behind(self, units: UnitGraph, unit: Unit) -> int | None:
+        """The next operator of the backward pass that does not read the gradient of a parameter,
+        another product as a rule: the scheduler puts the collective behind it."""
+        if units.graph.phase_of(unit.root) is not Phase.BACKWARD or not is_of_library(
+            units.graph, unit
+        ):
+            return None
+        following = (u for u in units.units[unit.index + 1 :] if u.phase is not Phase.UPDATE)
+        other = next(following, None)
+        if other is None or other.loop != unit.loop or set(unit.outputs) & set(other.reads):
+            return None
+        return other.index
 
     def is_transposed(self, units: UnitGraph, value: int) -> bool:
         """See `kiwi.xla.tpu.result_order`."""

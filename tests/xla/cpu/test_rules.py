@@ -25,7 +25,7 @@ def test_a_scan_holds_its_stacked_results_and_not_its_carry():
     unit = unit_of(units, "scan")
     carry, stacked = 8 * 4, 16 * 8 * 4
     for compiler in COMPILERS.values():
-        found = compiler.rules.held_from_start(units, unit, carry + stacked)
+        found = compiler.rules.held_from_start(units, unit, carry + stacked, 1)
         assert found == (Interval(0, unit.index, stacked),)
 
 
@@ -38,12 +38,12 @@ def test_zeros_that_a_gradient_is_scattered_onto_are_held_by_a_cpu():
     units = units_of(lambda t, ids: t - _embedding_gradient(t, ids), *arguments)
     unit = unit_of(units, "scatter-add")
     size = 64 * 32 * 4
-    assert CPU.rules.held_from_start(units, unit, size) == (Interval(0, unit.index, size),)
-    assert GPU.rules.held_from_start(units, unit, size) == ()
+    assert CPU.rules.held_from_start(units, unit, size, 1) == (Interval(0, unit.index, size),)
+    assert GPU.rules.held_from_start(units, unit, size, 1) == ()
     units = units_of(_embedding_gradient, *arguments)
-    assert CPU.rules.held_from_start(units, unit_of(units, "scatter-add"), size) == ()
+    assert CPU.rules.held_from_start(units, unit_of(units, "scatter-add"), size, 1) == ()
 
 
 def test_everything_else_holds_nothing():
     units = units_of(lambda x: jnp.sin(x @ x), array(8, 8))
-    assert all(CPU.rules.held_from_start(units, u, 256) == () for u in units.units)
+    assert all(CPU.rules.held_from_start(units, u, 256, 1) == () for u in units.units)

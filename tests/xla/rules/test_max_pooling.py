@@ -25,14 +25,16 @@ def gradient_of(units):
 def test_a_cpu_holds_an_index_array_per_dimension_from_the_start():
     units = units_of(jax.grad(pooled), array(2, 8, 8, 4))
     unit, size = gradient_of(units), 2 * 8 * 8 * 4 * 4
-    assert CPU.rules.held_from_start(units, unit, size) == (Interval(0, unit.index + 1, 4 * size),)
-    assert GPU.rules.held_from_start(units, unit, size) == ()
+    assert CPU.rules.held_from_start(units, unit, size, 1) == (
+        Interval(0, unit.index + 1, 4 * size),
+    )
+    assert GPU.rules.held_from_start(units, unit, size, 1) == ()
 
 
 def test_indices_have_four_bytes_whatever_the_dtype():
     units = units_of(jax.grad(pooled), array(2, 8, 8, 4, dtype="bfloat16"))
     size = 2 * 8 * 8 * 4 * 2
-    assert CPU.rules.held_from_start(units, gradient_of(units), size)[0].bytes == 4 * 2 * size
+    assert CPU.rules.held_from_start(units, gradient_of(units), size, 1)[0].bytes == 4 * 2 * size
 
 
 def test_what_is_found_is_held_a_value_and_an_index_per_dimension():
