@@ -160,6 +160,18 @@ class DeviceMesh:
         return dimensions_of(self.topology, self.hardware.interconnect, self.hardware)
 
     @property
+    def slice_shape(self) -> tuple[int, ...]:
+        """The devices of one TPU slice along each axis; `shape` where there are no slices."""
+        if self.placement is None:
+            return self.shape
+        networks = [k for k, d in enumerate(self.dimensions) if d.connection is Connection.NETWORK]
+        axes = zip(self.shape, self.placement.axes, strict=True)
+        return tuple(
+            size // prod(part.size for part in parts if part.dimension in networks)
+            for size, parts in axes
+        )
+
+    @property
     def axis_texts(self) -> tuple[str, ...]:
         """In words what each axis of TPUs runs over, such as `ring of 16`; empty for other devices
         and for an axis of one device."""

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from math import prod
-from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import Mesh
 
 from kiwi.mesh import DeviceMesh
 from kiwi.mesh.placement import Connection, placement_of
@@ -125,11 +126,20 @@ class Chip:
 
 
 def jax_mesh_of(devices, shape):
-    names = ("x", "y", "z")[: len(shape)]
     grid = np.empty(len(devices), dtype=object)
     grid[:] = devices
-    sizes = dict(zip(names, shape, strict=True))
-    return SimpleNamespace(axis_names=names, shape=sizes, devices=grid.reshape(shape))
+    return Mesh(grid.reshape(shape), ("x", "y", "z")[: len(shape)])
+
+
+def test_the_jax_mesh_has_the_chips_where_the_placement_says():
+    chips = [Chip((x, y, 0), slice_index=s) for s in (1, 0) for y in range(4) for x in range(2)]
+    mesh = DeviceMesh.create((8, 2), "v5e", topology="2x4", num_slices=2)
+    assert mesh.axis_texts == ("2 slices x line of 4", "line of 2")
+    assert mesh.slice_shape == (4, 2)
+    grid = mesh.jax_mesh(chips).devices
+    for x, y in np.ndindex(8, 2):
+        assert grid[x, y] == Chip((y, x % 4, 0), slice_index=x // 4)
+    assert DeviceMesh.from_jax(mesh.jax_mesh(chips), "v5e") == mesh
 
 
 def test_a_jax_mesh_keeps_its_order_of_devices():
@@ -147,7 +157,7 @@ def test_a_jax_mesh_keeps_its_order_of_devices():
 
 
 def test_a_jax_mesh_of_other_devices_keeps_its_order_too():
-    mesh = DeviceMesh.from_jax(jax_mesh_of(list("abcdefgh"), (4, 2)), "v5e")
+    mesh = DeviceMesh.from_jax(jax_mesh_of(jax.devices(), (4, 2)), "v5e")
     assert mesh.device_order is None and mesh.placement is not None
     assert mesh.axis_texts == ("line of 2 x line of 2 every 2 chips", "line of 2")
 

@@ -16,10 +16,13 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kiwi.codec import to_plain
 from kiwi.errors import CompileCheckError, KiwiError
+from kiwi.mesh import DeviceMesh, hardware
 from kiwi.xla.step import ExportedStep, Step
 
 EXPORTED, REQUEST, RESULT = "step.bin", "request.json", "result.json"
@@ -49,7 +52,7 @@ def answer_elsewhere(
     """
     request = {
         "answer": (answer.__module__, answer.__name__),
-        "mesh": (step.mesh.shape, "cpu", step.mesh.axis_names),
+        "mesh": to_plain(_without_profile(step.mesh)),
         "donated": step.donated,
         "options": options or {},
     }
@@ -59,6 +62,12 @@ def answer_elsewhere(
         Path(folder, REQUEST).write_text(json.dumps(request))
         _run(folder, explain)
         return json.loads(Path(folder, RESULT).read_text())
+
+
+def _without_profile(mesh: DeviceMesh) -> DeviceMesh:
+    """Compilers read no prices, and a user's profile may have numbers that are not JSON."""
+    bare = replace(hardware("cpu"), interconnect=mesh.hardware.interconnect)
+    return replace(mesh, hardware=bare, links=(bare.intra_link,) * len(mesh.shape), table=None)
 
 
 def _run(folder: str, explain: Callable[[str], KiwiError | None]) -> None:

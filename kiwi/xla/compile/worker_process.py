@@ -12,6 +12,7 @@ from pathlib import Path
 
 from jax import export
 
+from kiwi.codec import from_plain
 from kiwi.mesh import DeviceMesh
 from kiwi.xla.compile.worker import EXPORTED, REQUEST, RESULT
 from kiwi.xla.step import ExportedStep
@@ -21,7 +22,8 @@ def main(folder: str) -> None:
     """Answers the request that lies in `folder`."""
     request = json.loads(Path(folder, REQUEST).read_text())
     exported = export.deserialize(bytearray(Path(folder, EXPORTED).read_bytes()))
-    step = ExportedStep(exported, DeviceMesh.create(*request["mesh"]), tuple(request["donated"]))
+    mesh = from_plain(request["mesh"], DeviceMesh)
+    step = ExportedStep(exported, mesh, tuple(request["donated"]))
     module, function = request["answer"]
     found = getattr(import_module(module), function)(step, request["options"], folder)
     Path(folder, RESULT).write_text(json.dumps(found))

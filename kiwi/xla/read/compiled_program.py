@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from kiwi.mesh import DeviceMesh
@@ -19,6 +20,8 @@ from kiwi.xla.read.collectives import AxisUse, CollectiveUse, by_kind, read_axis
 
 _REMATERIALIZED = re.compile(r"^ *(?:ROOT )?%[\w.-]+\.remat\d*(?:\.\d+)? = ", re.MULTILINE)
 """Instructions that XLA's `HloRematerialization` has added, by the names that it gives them."""
+
+_PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -97,11 +100,18 @@ def _program(
         target=target,
         peak_bytes=held_bytes - sizes.alias_bytes,
         **vars(sizes),
-        collective_uses=read_axis_uses(text, mesh.shape, mesh.axis_names),
+        collective_uses=read_axis_uses(text, _shape_in(text, mesh), mesh.axis_names),
         compile_seconds=compile_seconds,
         memory=memory,
         rematerialized=len(_REMATERIALIZED.findall(text)),
     )
+
+
+def _shape_in(text: str, mesh: DeviceMesh) -> tuple[int, ...]:
+    """The mesh whose devices a program names; several TPU slices run one each, of their own."""
+    found = _PARTITIONS.search(text)
+    is_slice = found is not None and int(found[1]) == prod(mesh.slice_shape)
+    return mesh.slice_shape if is_slice else mesh.shape
 
 
 def _memory(compiled: Any, stats: Any) -> CompiledMemory | None:

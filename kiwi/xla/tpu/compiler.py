@@ -12,7 +12,7 @@ from typing import Any
 
 from kiwi.codec import from_plain, to_plain
 from kiwi.errors import CompilerUnavailableError
-from kiwi.mesh import Hardware
+from kiwi.mesh import DeviceMesh, Hardware
 from kiwi.mesh.topology import Interconnect, Topology
 from kiwi.xla.compile.worker import Answer, answer_elsewhere
 from kiwi.xla.compiler import Compiler
@@ -67,17 +67,10 @@ class TpuCompiler(Compiler):
         return from_plain(self.answer(step, compiled_there), CompiledProgram)
 
     def answer(self, step: Step, answer: Answer) -> Any:
-        """What a function answers in a process with the compiler; `devices_of` reads its options;
-        raises as `compile`."""
-        mesh, wiring = step.mesh, _interconnect(step.mesh.hardware)
+        """What a function answers in a process with the compiler; raises as `compile`."""
+        _interconnect(step.mesh.hardware)
         check_libtpu()
-        topology = mesh.topology or Topology.of_devices(mesh.size, wiring)
-        options = {
-            "interconnect": to_plain(wiring),
-            "topology": to_plain(topology),
-            "order": mesh.device_order or list(range(mesh.size)),
-        }
-        return answer_elsewhere(answer, step, "tpu", options)
+        return answer_elsewhere(answer, step, "tpu")
 
     def check_available(self, hardware: Hardware) -> None:
         """Raises `CompilerUnavailableError` if libtpu is missing, or the hardware is no TPU."""
@@ -97,14 +90,13 @@ TPU = TpuCompiler(
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
-    return to_plain(TPU.compiled_to_buffers(step, devices_of(options), folder, DUMP))
+    return to_plain(TPU.compiled_to_buffers(step, devices_of(step.mesh), folder, DUMP))
 
 
-def devices_of(options: Mapping[str, Any]) -> list[Any]:
-    """The devices that a process compiles for, in the order of the mesh."""
-    wiring = from_plain(options["interconnect"], Interconnect)
-    devices = compile_only_devices(wiring, from_plain(options["topology"], Topology))
-    return [devices[k] for k in options["order"]]
+def devices_of(mesh: DeviceMesh) -> Sequence[Any]:
+    """The devices that a process compiles for, which `mesh` orders."""
+    wiring = _interconnect(mesh.hardware)
+    return compile_only_devices(wiring, mesh.topology or Topology.of_devices(mesh.size, wiring))
 
 
 def compile_only_devices(wiring: Interconnect, topology: Topology) -> Sequence[Any]:

@@ -95,7 +95,8 @@ def test_slices_and_an_order_of_devices_reach_the_compiler_and_the_file(tmp_path
     assert found.mesh.device_order == tuple(s + k for s in (0, 8) for k in (0, 4, 1, 5, 2, 6, 3, 7))
     assert found.compiled is not None
     # XLA:TPU reduces inside of a slice, sends shards between slices, and gathers in the slice.
-    assert {"reduce-scatter", "all-gather"} == set(found.compiled.collectives)
+    uses = {(use.kind, use.axes) for use in found.compiled.collective_uses}
+    assert uses == {("reduce-scatter", ("x", "y")), ("all-gather", ("x", "y"))}
     assert "x: 2 slices x line of 4, y: line of 2" in str(found)
     # An eighth of the bytes leaves the slice.
     assert found.estimate.communication_seconds > 2**20 / 8 / 3.125e9
