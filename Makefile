@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## Plan a GPT training step for 8 GPUs and train under the plan
+demo: $(STAMP) ## Plan a GPT training step for 8 GPUs and TPUs, and train under a plan
 	$(BIN)/python examples/demo.py
 
 # The solvers' loops are compiled once before, and not in every process of the tests.

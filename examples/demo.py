@@ -1,8 +1,8 @@
-"""`make demo`: plans a GPT training step for 8 GPUs, then trains a small one under a plan.
+"""`make demo`: plans a GPT training step for 8 GPUs and TPUs, then trains a small one under a plan.
 
-1. `gpt-13b-4l` on a (2, 4) mesh of V100s and of H100s at three budgets, beside what people
-   write by hand. Nothing of that size is executed: plans and baselines are compiled for 8
-   virtual CPU devices, and the compiler's own memory figures are shown.
+1. `gpt-13b-4l` on a (2, 4) mesh of V100s, of H100s and of TPUs at several budgets, beside what
+   people write by hand. Nothing of that size is executed: plans and baselines are compiled, for 8
+   virtual CPU devices or by XLA:TPU, and the compiler's own memory figures are shown.
 2. `tiny` trained for 20 steps on 8 virtual CPU devices, under a budget that forces
    recomputation; the losses are those of plain `jax.jit`.
 """
@@ -24,12 +24,17 @@ from rich.table import Table
 import kiwi
 from examples import gpt
 from examples.baselines import Baseline, compile_baseline, estimate_baseline
+from kiwi.mesh import CATALOGUE
 from kiwi.plans.estimate import Estimate
+from kiwi.xla.compilers import AUTO, resolved
 from kiwi.xla.read.compiled_program import CompiledProgram
 
 MESH_SHAPE = (2, 4)
-PROFILES = ("v100-sxm2", "h100-sxm")
-BUDGETS = ("14GiB", "9GiB", "7GiB")
+BUDGETS = {
+    "v100-sxm2": ("14GiB", "9GiB", "7GiB"),
+    "h100-sxm": ("14GiB", "9GiB", "7GiB"),
+    "v5e": ("14GiB", "7GiB"),
+}
 SIZE = "gpt-13b-4l"
 STEPS = 20
 GIB = 2**30
@@ -62,10 +67,10 @@ def show_plans(console: Console) -> None:
     """Part 1."""
     config = gpt.SIZES[SIZE]
     console.print(
-        f"[bold]1. {SIZE} for 8 GPUs, mesh {MESH_SHAPE}[/] ({config.layers} layers, width "
+        f"[bold]1. {SIZE} for 8 GPUs or TPUs, mesh {MESH_SHAPE}[/] ({config.layers} layers, width "
         f"{config.width}, batch {config.batch} x {config.sequence}, {config.dtype})"
     )
-    compiled: dict[str, CompiledProgram] = {}
+    compiled: dict[tuple[str, str], CompiledProgram] = {}
     planned = kiwi.jit(
         gpt.make_train_step(config),
         mesh_shape=MESH_SHAPE,
@@ -73,8 +78,9 @@ def show_plans(console: Console) -> None:
         time_limit_seconds=10.0,
     )
     with _progress(console) as progress:
-        task = progress.add_task("", total=len(PROFILES) * (len(BUDGETS) + len(_baselines())))
-        for profile in PROFILES:
+        count = sum(len(budgets) + len(_baselines()) for budgets in BUDGETS.values())
+        task = progress.add_task("", total=count)
+        for profile in BUDGETS:
             rows = []
             for row in itertools.chain(
                 _baseline_rows(progress, profile, compiled), _plan_rows(progress, profile, planned)
@@ -111,29 +117,37 @@ def _baselines() -> tuple[Baseline, ...]:
 
 
 def _baseline_rows(
-    progress: Progress, profile: str, compiled: dict[str, CompiledProgram]
+    progress: Progress, profile: str, compiled: dict[tuple[str, str], CompiledProgram]
 ) -> Iterator[Row]:
-    """`compiled` keeps what was compiled: it does not depend on the profile."""
+    """`compiled` keeps what was compiled: it depends on the compiler, not on the profile."""
+    target = _compiler_of_baselines(profile)
     config = gpt.SIZES[SIZE]
     state, batch = gpt.abstract_state(config), gpt.abstract_batch(config)
     for baseline in _baselines():
         progress.update(progress.task_ids[0], description=f"{profile}: {baseline.name}")
         started = time.monotonic()
         estimate = estimate_baseline(
-            baseline, state, batch, mesh_shape=MESH_SHAPE, profile=profile, verify="cpu"
+            baseline, state, batch, mesh_shape=MESH_SHAPE, profile=profile, verify=target
         )
-        if baseline.name not in compiled:
-            compiled[baseline.name] = compile_baseline(
-                baseline, state, batch, mesh_shape=MESH_SHAPE
+        key = target, baseline.name
+        if key not in compiled:
+            compiled[key] = compile_baseline(
+                baseline, state, batch, mesh_shape=MESH_SHAPE, profile=profile, target=target
             )
         seconds = time.monotonic() - started
-        yield Row(baseline.name, estimate, compiled[baseline.name], None, seconds)
+        yield Row(baseline.name, estimate, compiled[key], None, seconds)
+
+
+def _compiler_of_baselines(profile: str) -> str:
+    """XLA:TPU for TPUs, where it is installed; else XLA:CPU."""
+    target, _ = resolved(AUTO, CATALOGUE[profile])
+    return "tpu" if target == "tpu" else "cpu"
 
 
 def _plan_rows(progress: Progress, profile: str, planned: kiwi.PlannedFunction) -> Iterator[Row]:
     config = gpt.SIZES[SIZE]
     state, batch = gpt.abstract_state(config), gpt.abstract_batch(config)
-    for budget in BUDGETS:
+    for budget in BUDGETS[profile]:
         progress.update(progress.task_ids[0], description=f"{profile}: Kiwi, {budget}")
         started = time.monotonic()
         try:

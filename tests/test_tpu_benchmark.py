@@ -1,18 +1,23 @@
 """The benchmark of TPUs: what it bisects, counts, keeps and writes."""
 
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec
 
+import kiwi
 from benchmarks.tpu import big, check_cost, edges, options, published
 from benchmarks.tpu.book import Book
 from benchmarks.tpu.programs import GROWING, of_module
 from benchmarks.tpu.published_models import Decoder, parameter_count, shardings, training_step
 from benchmarks.tpu.verdict import verdict
 from examples import mlp
+from kiwi.mesh import CATALOGUE
 
 needs_compiler = pytest.mark.skipif(
     find_spec("libtpu") is None, reason="the extra aot-tpu is not installed"
@@ -96,6 +101,24 @@ def test_the_compiler_takes_a_step_and_refuses_one_that_is_too_large():
     small, large = verdict(plan(1024).step), verdict(plan(2**23).step)
     assert small.is_taken and not small.said
     assert not large.is_taken and large.said.startswith("RESOURCE_EXHAUSTED")
+
+
+@needs_compiler
+@pytest.mark.parametrize("profile", [name for name, each in CATALOGUE.items() if each.interconnect])
+def test_the_catalogue_has_the_memory_that_the_compiler_grants(profile: str):
+    rows = jax.ShapeDtypeStruct((2**28, 1024), "float32")
+    plan = kiwi.plan(
+        lambda x: jnp.sin(x) @ jnp.ones((1024, 1024)),
+        rows,
+        mesh_shape=(4,),
+        profile=profile,
+        verify=None,
+        memory_budget="1TiB",
+    )
+    said = verdict(plan.step).said
+    granted = re.search(r"exceeds available HBM \((?P<gib>[\d.]+)G\)", said)
+    assert granted is not None, said
+    assert CATALOGUE[profile].memory_bytes / 2**30 == pytest.approx(float(granted["gib"]), abs=0.01)
 
 
 @needs_compiler
