@@ -17,7 +17,7 @@ from benchmarks.tpu.programs import GROWING, of_module
 from benchmarks.tpu.published_models import Decoder, parameter_count, shardings, training_step
 from benchmarks.tpu.verdict import verdict
 from examples import mlp
-from kiwi.mesh import CATALOGUE
+from kiwi.mesh import CATALOGUE, DeviceMesh
 
 needs_compiler = pytest.mark.skipif(
     find_spec("libtpu") is None, reason="the extra aot-tpu is not installed"
@@ -25,11 +25,14 @@ needs_compiler = pytest.mark.skipif(
 
 SCHEDULED = """HloModule m, is_scheduled=true
 %async_collective_fusion.1 (p: f32[8]) -> f32[8] {
-  %g = f32[64]{0} all-gather(%p), channel_id=3, dimensions={0}
+  %g = f32[64]{0} all-gather(%p), channel_id=3, replica_groups={{0,1}}, dimensions={0}
+}
+%async_collective_end.1 (p: f32[8]) -> f32[8] {
+  %e = f32[64]{0} all-gather(%p), channel_id=3, replica_groups={{0,1}}, dimensions={0}
 }
 ENTRY %main (p: f32[8]) -> f32[8] {
-  %a = f32[64]{0} all-gather(%p), channel_id=1, dimensions={0}
-  %s = (f32[8], f32[64]) all-gather-start(%p), channel_id=2, dimensions={0}
+  %a = f32[64]{0} all-gather(%p), channel_id=1, replica_groups={{0,1}}, dimensions={0}
+  %s = (f32[8], f32[64]) all-gather-start(%p), channel_id=2, replica_groups={{0,1}}, dimensions={0}
   %d = f32[64] all-gather-done(%s)
   %c = f32[8] collective-permute(%p), channel_id=4, source_target_pairs={{0,1}}
 }
@@ -50,7 +53,13 @@ def test_the_edge_is_found_from_both_sides(largest: int, first: int):
 
 
 def test_collectives_overlap_where_something_runs_meanwhile():
-    assert options.overlap(SCHEDULED) == {"collectives": 4, "overlapping": 2, "permutes": 1}
+    assert options.overlap(SCHEDULED, DeviceMesh.create((2,), "v5e")) == {
+        "collectives": 4,
+        "collective_bytes": 3 * 4 * 64 + 4 * 8,
+        "overlapping": 2,
+        "overlapping_bytes": 2 * 4 * 64,
+        "permutes": 1,
+    }
 
 
 def test_rows_are_measured_once_and_again_where_they_are_redone(tmp_path: Path):

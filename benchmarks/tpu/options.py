@@ -6,9 +6,8 @@ part of an asynchronous collective fusion, which runs it beside a matmul.
 """
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import kiwi
@@ -20,7 +19,7 @@ from kiwi.errors import CompileCheckError
 from kiwi.mesh import DeviceMesh
 from kiwi.xla.compile.dump import dump_options, dumped
 from kiwi.xla.compile.worker import answer_elsewhere
-from kiwi.xla.read.collectives import COLLECTIVE_KINDS
+from kiwi.xla.read.collectives import COLLECTIVE_KINDS, read_axis_uses
 from kiwi.xla.read.compiled_program import read_dump
 from kiwi.xla.step import ExportedStep, Step
 from kiwi.xla.tpu.compiler import DUMP, TPU, TPU_CHECK_OPTIONS, devices_of
@@ -82,10 +81,10 @@ def table(rows: Mapping[str, Row]) -> str:
 
 def _lines(rows: Mapping[str, Row]) -> Iterator[str]:
     yield (
-        "| plan | options | predicted MiB | HBM MiB | VMEM MiB | collectives | overlap "
-        "| permutes | remat |"
+        "| plan | options | predicted MiB | HBM MiB | VMEM MiB | collectives | of MiB | overlap "
+        "| of MiB | permutes | remat |"
     )
-    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for key, row in rows.items():
         plan, _, variant = key.partition(" / ")
         if "error" in row:
@@ -93,7 +92,12 @@ def _lines(rows: Mapping[str, Row]) -> Iterator[str]:
             continue
         keys = ("predicted_peak_bytes", "peak_bytes", "vmem_bytes")
         sizes = [f"{row[name] / 2**20:.0f}" for name in keys]
-        counts = [str(row[name]) for name in ("collectives", "overlapping", "permutes", "remats")]
+        for count, size in (
+            ("collectives", "collective_bytes"),
+            ("overlapping", "overlapping_bytes"),
+        ):
+            sizes += [str(row[count]), f"{row[size] / 2**20:.0f}"]
+        counts = [str(row[name]) for name in ("permutes", "remats")]
         yield f"| {' | '.join([plan, variant, *sizes, *counts])} |"
 
 
@@ -134,14 +138,12 @@ def figures_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -
     told = {**options["compiler_options"], **dump_options(folder)}
     found = dumped(lambda: step.compile(devices_of(options), told), folder, DUMP)
     program = read_dump(found, step.mesh, TPU.name, 0.0, TPU.other_memories)
-    if "keep" in options:
-        Path(options["keep"]).write_text(found.text)
     return {
         "peak_bytes": program.peak_bytes,
         "vmem_bytes": program.bytes_elsewhere.get("VMEM", 0),
         "remats": program.rematerialized,
         "kinds": {kind: use.count for kind, use in program.collectives.items()},
-        **overlap(found.text),
+        **overlap(found.text, step.mesh),
     }
 
 
@@ -149,11 +151,12 @@ _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 _COLLECTIVE = re.compile(rf" (?P<kind>{'|'.join(COLLECTIVE_KINDS)})(?P<start>-start)?\(")
 
 
-def overlap(text: str) -> dict[str, int]:
-    """How many collectives a scheduled module has, counted by channels, how many of them are
-    started before they are waited for, and how many are permutations."""
+def overlap(text: str, mesh: DeviceMesh) -> dict[str, int]:
+    """How many collectives a scheduled module has and of how many bytes, counted by channels; how
+    many of them start before they are waited for; and how many are permutations."""
     kinds: dict[str, str] = {}
-    computations: dict[str, Counter[str]] = {}
+    bytes_of: dict[str, int] = {}
+    computations: defaultdict[str, set[str]] = defaultdict(set)
     started, computation = set[str](), ""
     for line in text.splitlines():
         if line.endswith("{"):
@@ -161,13 +164,17 @@ def overlap(text: str) -> dict[str, int]:
         match, channel = _COLLECTIVE.search(line), _CHANNEL.search(line)
         if match is None or channel is None:
             continue
-        kinds[channel[1]] = match["kind"]
-        computations.setdefault(channel[1], Counter())[computation] += 1
-        if match["start"] or "async" in computation:
-            started.add(channel[1])
-    started |= {channel for channel, found in computations.items() if len(found) > 1}
+        number = channel[1]
+        kinds[number] = match["kind"]
+        uses = read_axis_uses(line, mesh.shape, mesh.axis_names)
+        bytes_of[number] = sum(use.bytes for use in uses)
+        computations[number].add(computation)
+        if match["start"] or len(computations[number]) > 1:
+            started.add(number)
     return {
         "collectives": len(kinds),
+        "collective_bytes": sum(bytes_of.values()),
         "overlapping": len(started),
+        "overlapping_bytes": sum(bytes_of[number] for number in started),
         "permutes": sum(kind == "collective-permute" for kind in kinds.values()),
     }
