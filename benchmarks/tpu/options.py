@@ -14,9 +14,7 @@ import kiwi
 from benchmarks.fidelity.models import MODELS
 from benchmarks.tpu.book import Book, Row
 from benchmarks.tpu.programs import of_module
-from kiwi.codec import to_plain
 from kiwi.errors import CompileCheckError
-from kiwi.mesh import DeviceMesh
 from kiwi.xla.compile.dump import dump_options, dumped
 from kiwi.xla.compile.worker import answer_elsewhere
 from kiwi.xla.read.collectives import COLLECTIVE_KINDS, read_axis_uses
@@ -123,20 +121,13 @@ def _row(plan: kiwi.Plan, variant: Mapping[str, Any]) -> Row:
 
 def figures(step: Step, variant: Mapping[str, Any]) -> Row:
     """Of a step under compiler options; raises as `Compiler.compile`."""
-    mesh: DeviceMesh = step.mesh
-    request = {
-        "interconnect": to_plain(mesh.hardware.interconnect),
-        "topology": to_plain(mesh.topology),
-        "order": mesh.device_order or list(range(mesh.size)),
-        "compiler_options": dict(variant),
-    }
-    return answer_elsewhere(figures_there, step, "tpu", request)
+    return answer_elsewhere(figures_there, step, "tpu", {"compiler_options": dict(variant)})
 
 
 def figures_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Row:
     """What the process with the compiler answers."""
     told = {**options["compiler_options"], **dump_options(folder)}
-    found = dumped(lambda: step.compile(devices_of(options), told), folder, DUMP)
+    found = dumped(lambda: step.compile(devices_of(step.mesh), told), folder, DUMP)
     program = read_dump(found, step.mesh, TPU.name, 0.0, TPU.other_memories)
     return {
         "peak_bytes": program.peak_bytes,
