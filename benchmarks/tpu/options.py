@@ -15,6 +15,7 @@ from benchmarks.fidelity.models import MODELS
 from benchmarks.tpu.book import Book, Row
 from benchmarks.tpu.programs import of_module
 from kiwi.errors import CompileCheckError
+from kiwi.mesh import DeviceMesh
 from kiwi.xla.compile.dump import dump_options, dumped
 from kiwi.xla.compile.worker import answer_elsewhere
 from kiwi.xla.read.collectives import COLLECTIVE_KINDS, read_axis_uses
