@@ -1,0 +1,59 @@
+"""XLA:TPU gathers over several dimensions in the way that `kiwi.mesh.torus` finds cheapest."""
+
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from math import prod
+from typing import Any
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec
+
+import kiwi
+from kiwi.mesh import linear_costs
+from kiwi.xla.step import ExportedStep
+from kiwi.xla.tpu.compiler import TPU, devices_of
+
+pytestmark = pytest.mark.skipif(
+    find_spec("libtpu") is None, reason="the extra aot-tpu is not installed"
+)
+
+RING, AS_ALL_REDUCE, ALL_LINKS = "1DAllGather", "UniDirectionNDRingStrategy", "3DAllGather"
+
+
+@pytest.mark.parametrize(
+    ("profile", "shape", "algorithm"),
+    [
+        ("v5e", (4, 4), RING),
+        ("v5p", (2, 4, 4), RING),
+        ("v5p", (4, 4, 4), AS_ALL_REDUCE),
+        ("v5p", (2, 2, 2), ALL_LINKS),
+    ],
+)
+def test_an_all_gather_goes_the_way_that_is_priced(profile, shape, algorithm):
+    plan = kiwi.plan(
+        lambda x: x + 1,
+        jax.ShapeDtypeStruct((16384, 1024), "bfloat16"),
+        mesh_shape=shape,
+        profile=profile,
+        verify=None,
+        in_shardings=PartitionSpec(("x", "y", "z")[: len(shape)]),
+        out_shardings=PartitionSpec(),
+    )
+    (found,) = TPU.answer(plan.step, algorithms_there)
+    assert found.startswith(algorithm)
+    # Seconds per byte, in links of a chip: two of a ring, or all there and back.
+    axes, rate = range(len(shape)), plan.mesh.links[0].sustained_bytes_per_second
+    ways = linear_costs("all-gather", plan.mesh, tuple(axes))
+    links = (1 - 1 / prod(shape)) / min(way.seconds_per_byte for way in ways) / rate
+    expected = {RING: 2, AS_ALL_REDUCE: 6 / 2, ALL_LINKS: 3}
+    assert links == pytest.approx(expected[algorithm])
+
+
+def algorithms_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
+    """The strategy, or else the emitter, of each collective in the compiled program."""
+    text = step.compile(devices_of(step.mesh), TPU.check_options).as_text()
+    lines = [line for line in text.splitlines() if '"collective_algorithm_config"' in line]
+    pattern = re.compile(r'"strategy":"(\w+)"|"emitter":"(\dD\w+)"')
+    return [found[1] or found[2] for line in lines if (found := pattern.search(line))]
