@@ -54,16 +54,16 @@ def table(rows: Mapping[str, Row]) -> str:
 
 
 def _lines(rows: Mapping[str, Row]) -> Iterator[str]:
-    yield "| program | batch | Kiwi | predicted GiB | compiled GiB | XLA:TPU | s |"
-    yield "| --- | ---: | --- | ---: | ---: | --- | ---: |"
+    yield "| program | batch | Kiwi | predicted GiB | compiled GiB | XLA:TPU |"
+    yield "| --- | ---: | --- | ---: | ---: | --- |"
     found: dict[str, dict[int, Row]] = {}
     for key, row in rows.items():
         name, batch = key.split()
         found.setdefault(name, {})[int(batch)] = row
     for name, batches in found.items():
-        fitting = [batch for batch, row in batches.items() if row["fits"]]
-        others = [batch for batch, row in batches.items() if not row["fits"]]
-        for batch in (*[max(fitting)] * bool(fitting), *[min(others)] * bool(others)):
+        fitting = sorted(batch for batch, row in batches.items() if row["fits"])
+        others = sorted(batch for batch, row in batches.items() if not row["fits"])
+        for batch in (*fitting[-1:], *others[:1]):
             yield _line(f"{name} | {batch}", batches[batch])
 
 
@@ -73,7 +73,7 @@ def _line(begin: str, row: Row) -> str:
     kiwi_says = "fits" if row["fits"] else row["error"]
     sizes = (row.get(f"{name}_peak_bytes") for name in ("predicted", "compiled"))
     peaks = " | ".join("–" if size is None else f"{size / 2**30:.2f}" for size in sizes)
-    return f"| {begin} | {kiwi_says} | {peaks} | {xla} | {row['planning_seconds']:.0f} |"
+    return f"| {begin} | {kiwi_says} | {peaks} | {xla} |"
 
 
 def _row(step: TrainingStep, seconds: float) -> Row:
