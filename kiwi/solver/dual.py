@@ -27,6 +27,7 @@ _ROUNDING = 1e-10
 """Relative floating-point error granted to a bound before it counts as proven."""
 _MOST_PAIRS = 10
 _CONVERGED = 1e-5
+_ROUNDED_PAIRS = 3
 
 Oracle = Callable[[Network, np.ndarray], tuple[np.ndarray | None, float]]
 """An assignment (or None) and a proven bound of a network without memory, at costs of options."""
@@ -91,6 +92,19 @@ class Dual:
         asking, self.asking = self.asking, self._has_asked
         self.evaluate(prices)
         self.asking = asking
+        self._keep_messages(of_centre=False)
+        return self.choice.copy()
+
+    def settle(self, most_pairs: int) -> None:
+        """Sweeps at the best prices, whose messages become those of the centre."""
+        self.evaluate(self.best_prices, most_pairs)
+        self._keep_messages(of_centre=True)
+
+    def rounded(self, priced: np.ndarray) -> np.ndarray:
+        """What messages round to at other costs of options; bound and bundle do not hear of it."""
+        for _ in range(_ROUNDED_PAIRS):
+            for forward in (True, False):
+                self._sweep(priced, forward, 0.0)
         self._keep_messages(of_centre=False)
         return self.choice.copy()
 

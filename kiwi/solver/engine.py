@@ -18,7 +18,7 @@ from kiwi.solver.relaxed import Relaxed
 from kiwi.solver.result import is_closed
 from kiwi.solver.search import seed_random
 
-_FIRST_SWEEPS = 15
+FIRST_SWEEPS = 15
 _DUAL_STEPS = 10
 _LEAST_DUAL_STEPS = 4
 _STUCK = 2
@@ -28,6 +28,8 @@ _FORCED_TRIES, _MOST_FORCED_TRIES, _FORCED_CELLS = 60, 150, 1_000_000
 """Options forced in a round, as many as fit into a like amount of work, from the least to the
 most; a network of so many options and cells gets the least."""
 _NOTICEABLE = 0.02
+_MOST_TOLD, _TELLING = 4, 0.1
+"""Nodes told what to take, and by which share of the cost of all other options cost more."""
 
 
 @dataclass(eq=False)
@@ -85,7 +87,7 @@ class Engine:
         nor bound noticeably; with `force`, the next one forces options, and every other one after
         `_STUCK` idle ones begins anew. For the first `least_rounds` it is never late."""
         if not self.rounds:
-            self.dual.evaluate(self.dual.best_prices, _FIRST_SWEEPS)
+            self.dual.evaluate(self.dual.best_prices, FIRST_SWEEPS)
         self._least_rounds = least_rounds
         idle = 0
         while not self.settled and self.rounds < most_rounds and idle < most_idle_rounds:
@@ -122,6 +124,35 @@ class Engine:
         share = float(self._random.random())
         start = self.dual.visit(share * prices)
         self.primal.improve_apart(start, prices, scale, self._tries)
+
+    def probe(self) -> None:
+        """Solutions apart from the incumbent: a few nodes are told what to take, messages tell all
+        others, and what these round to is improved by itself. Counts as one round.
+
+        Where a few decisions settle most others (how the batch is divided, say), what follows from
+        another one reaches further than any neighbourhood (probing in MILP: Savelsbergh, ORSA
+        Journal on Computing 1994; perturbed maximisation: Papandreou and Yuille, ICCV 2011)."""
+        if not self.rounds:
+            self.dual.settle(FIRST_SWEEPS)
+        self.rounds += 1
+        prices, scale = self.dual.best_prices, self.relaxed.scale(self.bound)
+        priced = self.relaxed.priced(prices)
+        for _ in range(self._tries):
+            if self._late():
+                return
+            start = self.dual.rounded(priced + self._telling(scale))
+            self.primal.improve_apart(start, prices, scale, 0)
+
+    def _telling(self, scale: float) -> np.ndarray:
+        """What options cost more so that some nodes take one at random."""
+        costs, starts = np.zeros(self.net.option_count), self.net.option_start
+        told = self._random.integers(
+            0, self.net.node_count, self._random.integers(1, _MOST_TOLD + 1)
+        )
+        for node in told.tolist():
+            costs[starts[node] : starts[node + 1]] = _TELLING * scale
+            costs[self._random.integers(starts[node], starts[node + 1])] = 0.0
+        return costs
 
     def _improve_bound(self) -> None:
         """Steps of the prices. Where they hardly gain, an oracle is asked; where they still do not,

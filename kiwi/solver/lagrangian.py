@@ -11,13 +11,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kiwi.solver.engine import Engine
+from kiwi.solver.dual import Dual
+from kiwi.solver.engine import FIRST_SWEEPS, Engine
 from kiwi.solver.evaluate import evaluate
 from kiwi.solver.least_peak import LeastPeak, least_peak
 from kiwi.solver.network import build_network
 from kiwi.solver.order import time_order
 from kiwi.solver.presolve.pipeline import presolve
 from kiwi.solver.presolve.reduction import Reduction, chain
+from kiwi.solver.relaxed import Relaxed
 from kiwi.solver.request import Request
 from kiwi.solver.result import Progress, SolveResult, conclude, is_closed
 from kiwi.solver.toulbar import oracle_for
@@ -31,6 +33,9 @@ one, the second may save a third of its cost; on a busy machine a limit of secon
 for neither. Together they take 1.5 seconds for `gpt-13b-4l`'s 440,000 pairs of options."""
 _MOST_PATIENCE, _PATIENT_CELLS = 2, 1_000_000
 _LEAST_PEAK_SECONDS, _GRACE_SECONDS = 10.0, 1.0
+_MOST_PROBES, _FAR = 6, 0.005
+"""How often solutions apart from the one at hand are looked for, where it is this far from the
+bound."""
 _SMALLER = 0.9
 """Another stage on a smaller network pays when at most this share of the options is left."""
 
@@ -97,12 +102,39 @@ class Search:
 
     def run(self) -> None:
         """All stages, until settled or late; once more from an assignment that fits, whatever it
-        costs, where the prices lead to none."""
+        costs, where the prices lead to none; and from each better solution that probes find."""
         self._run_stages()
         if self.solution is None and not self.settled and not self.out_of_time:
             self._find_fitting()
             if self.solution is not None:
                 self._run_stages()
+        for _ in range(_MOST_PROBES):
+            if not self.is_far() or not self._probe():
+                return
+            self._run_stages()
+
+    def is_far(self) -> bool:
+        """Whether the solution may be far from the best one, and there are rounds left to see."""
+        used_up = self.request.round_limit is not None and self.rounds >= self.request.round_limit
+        if self.solution is None or self.settled or self.out_of_time or used_up:
+            return False
+        return not is_closed(self.objective, self.bound, _FAR)
+
+    def _probe(self) -> bool:
+        """Whether solutions apart from the one at hand include a better one."""
+        before = self.objective
+        engine = self._new_engine(Engine)
+        engine.probe()
+        self._take(engine)
+        return self.objective < before
+
+    def dual(self) -> Dual:
+        """The relaxation of `left` at the prices found."""
+        net = self.left.net
+        found = Dual(Relaxed(net))
+        found.begin_at(self._prices_at(net.times))
+        found.evaluate(found.best_prices, FIRST_SWEEPS)
+        return found
 
     def _find_fitting(self) -> None:
         net = self.left.net
@@ -119,7 +151,7 @@ class Search:
             if self.settled or self.out_of_time or most_rounds <= 0:
                 return
             engine = self.run_engine(most_rounds, self._patience() * idle_rounds, force=force)
-            if self.settled or self.out_of_time or (not self._shrink(engine) and force):
+            if self.settled or self.out_of_time or (not self.shrink(engine.dual) and force):
                 return
 
     def linger(self) -> None:
@@ -152,6 +184,14 @@ class Search:
         self, rounds: int, idle_rounds: int, *, force: bool, kind: type[Engine] = Engine
     ) -> Engine:
         """Runs an engine on what is left, as in `Engine.run`, and takes what it finds."""
+        engine = self._new_engine(kind)
+        least = 0 if engine.incumbent else LEAST_ROUNDS
+        engine.run(rounds, idle_rounds, force=force, least_rounds=least)
+        self._take(engine)
+        return engine
+
+    def _new_engine(self, kind: type[Engine]) -> Engine:
+        """An engine for what is left that begins where the last one ended."""
         net, request = self.left.net, self.request
         seed = request.seed + self._engines  # not the same moves again
         oracle = oracle_for(net, request.seed)
@@ -162,9 +202,6 @@ class Search:
         lowered = self.lowered()
         if lowered is not None:
             engine.primal.offer(lowered)
-        least = 0 if engine.incumbent else LEAST_ROUNDS
-        engine.run(rounds, idle_rounds, force=force, least_rounds=least)
-        self._take(engine)
         return engine
 
     def _patience(self) -> int:
@@ -196,11 +233,11 @@ class Search:
             peak = smallest.peak_bytes
             self._least_peak_bytes = min(peak, self._least_peak_bytes or peak)
 
-    def _shrink(self, engine: Engine) -> bool:
+    def shrink(self, dual: Dual) -> bool:
         """Rules out options and presolves again; True where another stage is worth it."""
         if self.solution is None:
             return False
-        bound, spare = engine.dual.reduced_costs()
+        bound, spare = dual.reduced_costs()
         net = self.left.net
         ruled_out = bound + spare > self.objective + 1e-9 * abs(self.objective)
         cost = np.where(ruled_out, np.inf, net.cost)

@@ -61,24 +61,33 @@ def solve_model(
     hint: Hint = None,
     *,
     solver: str = "highs",
+    tree_nodes: int | None = None,
 ) -> MilpAnswer:
     """Solves `model` with one of `MODEL_SOLVERS`, kept off standard output; raises
-    `SolverUnavailableError` where the solver is missing or refuses the model."""
+    `SolverUnavailableError` where the solver is missing or refuses the model. `tree_nodes`: the
+    most nodes of its tree that HiGHS visits, so that work and not the clock ends its search."""
     settings = (max(seconds, 0.01), seed % (1 << 30), gap, hint)
     with quiet_stdout():
         if solver == "gurobi":
             return _solve_with_gurobi(model, *settings)
-        return _solve_with_mathopt(model, *settings, solver)
+        return _solve_with_mathopt(model, *settings, solver, tree_nodes)
 
 
 def _solve_with_mathopt(
-    model: mathopt.Model, seconds: float, seed: int, gap: float, hint: Hint, solver: str
+    model: mathopt.Model,
+    seconds: float,
+    seed: int,
+    gap: float,
+    hint: Hint,
+    solver: str,
+    tree_nodes: int | None,
 ) -> MilpAnswer:
     parameters = mathopt.SolveParameters(
         time_limit=datetime.timedelta(seconds=seconds),
         random_seed=seed,
         relative_gap_tolerance=gap,
         threads=1 if solver == "scip" else None,
+        node_limit=tree_nodes,
     )
     if solver == "cp-sat":  # several strategies in a fixed rotation: repeatable, unlike a race
         parameters.cp_sat.num_workers = 8

@@ -110,7 +110,9 @@ def solve_network(
         if left < _BETWEEN_SECONDS and additions + repairs:
             return None, bound, True
         settings = (left, request.seed, request.gap, _hint(form, network, hint))
-        answer = solve_model(form.model, *settings, solver=request.solver)
+        answer = solve_model(
+            form.model, *settings, solver=request.solver, tree_nodes=request.tree_nodes
+        )
         if not repairs:
             bound = max(bound, _bound(answer, form))
         timed_out = timed_out or answer.timed_out

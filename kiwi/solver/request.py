@@ -10,8 +10,12 @@ from kiwi.solver.result import OnProgress
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `kiwi.solver.solve`, checked; `started`: a reading of `time.monotonic`;
-    raises `InvalidArgumentError`."""
+    """The arguments of `kiwi.solver.solve`, checked; raises `InvalidArgumentError`.
+
+    - `started`: a reading of `time.monotonic`.
+    - `tree_nodes`: how many nodes of its search tree a MILP may visit; None: as many as there is
+      time for.
+    """
 
     problem: Problem
     solver: str = "auto"
@@ -24,6 +28,7 @@ class Request:
     any_time: bool = False
     round_limit: int | None = None
     started: float = field(default_factory=time.monotonic)
+    tree_nodes: int | None = None
 
     def __post_init__(self) -> None:
         for name, fits, wanted in (
@@ -51,11 +56,12 @@ class Request:
         """Time until the deadline, at least 0."""
         return max(0.0, self.deadline - time.monotonic())
 
-    def handed_to(self, solver: str, share: float) -> "Request":
+    def handed_to(self, solver: str, share: float, tree_nodes: int | None = None) -> "Request":
         """The same asked of another solver, in a share of the time that is left."""
         return replace(
             self,
             solver=solver,
+            tree_nodes=tree_nodes,
             time_limit_seconds=max(share * self.seconds_left, 1e-9),
             started=time.monotonic(),
         )

@@ -3,7 +3,11 @@
 import gzip
 import json
 
+import numpy as np
+
 from benchmarks.solver.contest import check
+from benchmarks.solver.generated.cases import POINTS, case, fixed, instance, scaled
+from benchmarks.solver.generated.measure import Reference, measure
 from benchmarks.solver.layered import OPERATORS_PER_LAYER, layered_problem, with_budget
 from kiwi.solver import evaluate, solve
 from kiwi.solver.contest import read_contest
@@ -29,3 +33,37 @@ def test_layers_repeat_and_a_budget_binds() -> None:
     result = solve(tight)
     assert result.peak_bytes is not None and tight.limit_bytes is not None
     assert 0.9 * tight.limit_bytes < result.peak_bytes <= tight.limit_bytes
+
+
+def test_halves_have_the_same_sources_and_numbers_their_cases() -> None:
+    cases = [case(number) for number in range(80)]
+    tuning = [made for made in cases if made.half == "tuning"]
+    measured = [made for made in cases if made.half == "measured"]
+    assert [made.name for made in tuning] == [made.name for made in measured]
+    assert cases == [case(number) for number in range(80)]
+    assert {made.point for made in measured} == set(POINTS)
+
+
+def test_an_instance_follows_from_its_number_and_limit() -> None:
+    made = case(1)
+    first, again = instance(made), instance(made)
+    limit_bytes = first.problem.limit_bytes
+    assert limit_bytes == again.problem.limit_bytes
+    pairs = zip(first.problem.nodes, again.problem.nodes, strict=True)
+    assert all(np.array_equal(one.costs, other.costs) for one, other in pairs)
+    assert instance(made, 10**6).problem.limit_bytes == 10**6
+    row = measure(made, first, Reference(1e9, "highs", 0.0, 0.0))
+    assert row.excess == 0.0 and row.gap is not None and row.gap < 1e-3
+    assert row.is_slower_than_by_hand  # than a sharding that costs nothing
+
+
+def test_what_is_fixed_and_scaled_stays_the_same_problem() -> None:
+    problem = layered_problem(1, seed=0)
+    choice = solve(problem, solver="lagrangian", round_limit=1).solution
+    assert choice is not None
+    one = fixed(problem, {0: choice[0]})
+    assert evaluate(one, choice).cost == evaluate(problem, choice).cost
+    other = (choice[0] - 1, *choice[1:])
+    assert not evaluate(one, other).feasible
+    integral = scaled(problem, 1e9)
+    assert abs(evaluate(integral, choice).cost / evaluate(problem, choice).cost / 1e9 - 1) < 1e-6

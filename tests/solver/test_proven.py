@@ -1,15 +1,31 @@
-"""Instances whose optimum HiGHS has proven, of the kind that searches got stuck on: few nodes, each
-of which stands for many and holds memory in many pieces of time; a hub; a limit that binds."""
+"""Instances whose optimum HiGHS has proven, of the kinds that searches got stuck on.
+
+Few nodes, each of which stands for many and holds memory in many pieces of time; made-up layers
+whose costs are perturbed; hubs; limits that bind.
+"""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from benchmarks.solver.generated.cases import perturbed, with_hub
+from benchmarks.solver.layered import layered_problem
 from kiwi.solver import Edge, Interval, Node, Problem, evaluate, solve
 
 HORIZON, OPTIONS, PIECES = 60, 8, 6
 
 OPTIMA = {0: 102596.0, 1: 89920.0, 2: 74347.0}
 """Least cost by seed: HiGHS, gap 0."""
+
+LAYERS = {
+    0: (780, 0.1410546996970822),
+    3: (576, 0.18190557790219744),
+    4: (558, 0.0688511124436556),
+    5: (1474, 0.17163281803191535),
+}
+"""Limit in MiB and least cost by seed of a perturbed layer, with a hub where the seed is odd;
+HiGHS proves each in seconds."""
 
 
 def large_choices(seed: int, count: int = 14) -> Problem:
@@ -50,6 +66,27 @@ def test_the_search_comes_close_to_the_proven_optimum(seed: int) -> None:
     assert result.objective is not None
     assert result.bound <= OPTIMA[seed] * (1 + 1e-9)
     assert OPTIMA[seed] <= result.objective <= 1.03 * OPTIMA[seed]
+
+
+def test_large_choices_are_solved_to_the_optimum() -> None:
+    result = solve(large_choices(2), gap=0.0, time_limit_seconds=1e6)
+    assert result.objective == pytest.approx(OPTIMA[2])
+    assert result.bound == pytest.approx(OPTIMA[2], rel=1e-6)
+    assert result.deterministic
+
+
+@pytest.mark.parametrize("seed", LAYERS)
+def test_a_perturbed_layer_is_solved_to_the_optimum(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    problem = perturbed(layered_problem(1, seed=seed), 0.1, random)
+    if seed % 2:
+        problem = with_hub(problem, np.random.default_rng(seed))
+    limit_mib, least = LAYERS[seed]
+    limited = replace(problem, limit_bytes=limit_mib * 2**20)
+    result = solve(limited, gap=0.0, time_limit_seconds=1e6)
+    assert result.objective == pytest.approx(least, rel=1e-6)
+    assert result.bound == pytest.approx(least, rel=1e-6)
+    assert result.deterministic
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -1,0 +1,62 @@
+"""`python -m benchmarks.solver.generated`: how far the search ends from the best that is known.
+
+Writes results/generated.json and results/generated.md. What is on record of a number's limit and
+reference is taken from there, so that a change of the search costs one search for each instance;
+`--anew` finds both again.
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.solver.generated.cases import Case, case, instance
+from benchmarks.solver.generated.measure import Reference, Row, measure
+from benchmarks.solver.generated.table import table
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def main() -> None:
+    """Runs the numbers asked for and writes the results."""
+    options = _arguments()
+    rows = {row.case.number: row for row in on_record()}
+    for number in range(options.numbers[0], options.numbers[1], options.step):
+        known = None if options.anew else rows.get(number)
+        made = case(number)
+        limit_bytes = None if known is None else known.limit_bytes
+        reference = None if known is None else known.reference
+        rows[number] = measure(made, instance(made, limit_bytes), reference)
+        print(rows[number], f"above best: {rows[number].excess:.3%}", flush=True)
+        write([rows[key] for key in sorted(rows)])
+
+
+def on_record() -> list[Row]:
+    """The committed results."""
+    path = RESULTS / "generated.json"
+    return [_row(entry) for entry in json.loads(path.read_text())] if path.exists() else []
+
+
+def write(rows: list[Row]) -> None:
+    """Both files."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "generated.json").write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    (RESULTS / "generated.md").write_text(table(rows))
+
+
+def _row(entry: dict[str, Any]) -> Row:
+    made = {**entry["case"], "mesh_shape": tuple(entry["case"]["mesh_shape"])}
+    return Row(**{**entry, "case": Case(**made), "reference": Reference(**entry["reference"])})
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--numbers", nargs=2, type=int, default=(0, 40), metavar=("FROM", "TO"))
+    parser.add_argument("--step", type=int, default=1, help="2: one half only")
+    parser.add_argument("--anew", action="store_true", help="find limits and references again")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

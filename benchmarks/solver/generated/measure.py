@@ -1,0 +1,158 @@
+"""One instance searched, and the best of all methods with ten times the work.
+
+Work is counted in rounds of the search. The reference is the best of: searches with other seeds,
+and with the best solution so far as a start, until together they had ten times the rounds; toulbar2
+on the priced networks, and HiGHS from the best solution, for as many seconds as the searches took,
+5 at most. A search that ends within 0.1 % of its bound is its own reference.
+"""
+
+import itertools
+import math
+import time
+from dataclasses import dataclass
+
+from benchmarks.solver.generated.cases import Case, Instance
+from kiwi.solver import Problem, SolveResult, solve
+
+_MORE = 10
+_CLOSED = 1e-3
+"""The gap at which nothing better is looked for."""
+_MOST_SECONDS = 5.0
+"""For each method that does not count its work."""
+_NO_TIME_LIMIT_SECONDS = 1e6
+_ROUNDS_BY_HAND = 3
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The best solution known of an instance, and whose it is; `by_hand`: the least cost with
+    arguments sharded by hand, None where no solution was found so."""
+
+    objective: float | None
+    solver: str
+    bound: float
+    by_hand: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One instance, searched; `work_seconds`: the processor's."""
+
+    case: Case
+    limit_bytes: int
+    nodes: int
+    options: int
+    objective: float | None
+    bound: float
+    rounds: int
+    work_seconds: float
+    reference: Reference
+
+    @property
+    def best(self) -> float | None:
+        """The least cost known."""
+        known = [c for c in (self.objective, self.reference.objective) if c is not None]
+        return min(known, default=None)
+
+    @property
+    def excess(self) -> float:
+        """By which share the cost lies above the best; infinite without a solution where there is
+        one."""
+        if self.best is None:
+            return 0.0
+        return math.inf if self.objective is None else self.objective / self.best - 1.0
+
+    @property
+    def gap(self) -> float | None:
+        """By which share of the cost the bound lies below it."""
+        return None if self.objective is None else max(0.0, 1.0 - self.bound / self.objective)
+
+    @property
+    def is_slower_than_by_hand(self) -> bool:
+        """Whether a sharding by hand costs less."""
+        by_hand = self.reference.by_hand
+        return by_hand is not None and (self.objective is None or self.objective > by_hand)
+
+
+def search(problem: Problem, seed: int = 0) -> SolveResult:
+    """The search as it is used: it ends by its own rules."""
+    return solve(problem, seed=seed, time_limit_seconds=_NO_TIME_LIMIT_SECONDS)
+
+
+def measure(made: Case, instance: Instance, known: Reference | None = None) -> Row:
+    """Searches one instance; `known`: the reference, where it is on record."""
+    started = time.process_time()
+    result = search(instance.problem)
+    work_seconds = time.process_time() - started
+    reference = known or _reference(instance, result)
+    assert instance.problem.limit_bytes is not None
+    return Row(
+        case=made,
+        limit_bytes=instance.problem.limit_bytes,
+        nodes=len(instance.problem.nodes),
+        options=instance.problem.option_count,
+        objective=result.objective,
+        bound=result.bound,
+        rounds=result.iterations,
+        work_seconds=work_seconds,
+        reference=reference,
+    )
+
+
+def _reference(instance: Instance, first: SolveResult) -> Reference:
+    problem, started = instance.problem, time.monotonic()
+    found = [first]
+    left = _MORE * max(1, first.iterations)
+    for seed in itertools.count(1):
+        if left <= 0 or _is_closed(found):
+            break
+        best = min(found, key=_cost)
+        result = solve(
+            problem,
+            solver="lagrangian",
+            seed=seed,
+            gap=_CLOSED,
+            round_limit=left,
+            time_limit_seconds=_NO_TIME_LIMIT_SECONDS,
+            warm_start=best.solution if seed % 2 == 0 else None,
+        )
+        found.append(result)
+        left -= max(1, result.iterations)
+    seconds = min(time.monotonic() - started, _MOST_SECONDS)
+    if not _is_closed(found):
+        found.append(_other("toulbar2", problem, seconds, None))
+        found.append(_other("highs", problem, seconds, min(found, key=_cost)))
+    by_hand = min(map(_cost, map(_laid_out, instance.starts.values())), default=math.inf)
+    best = min(found, key=_cost)
+    return Reference(
+        objective=best.objective,
+        solver=best.solver,
+        bound=max(each.bound for each in found),
+        by_hand=by_hand if math.isfinite(by_hand) else None,
+    )
+
+
+def _laid_out(start: Problem) -> SolveResult:
+    """What nobody writes by hand, by a short search."""
+    return solve(
+        start,
+        solver="lagrangian",
+        round_limit=_ROUNDS_BY_HAND,
+        time_limit_seconds=_NO_TIME_LIMIT_SECONDS,
+    )
+
+
+def _other(solver: str, problem: Problem, seconds: float, start: SolveResult | None) -> SolveResult:
+    solution = None if start is None else start.solution
+    return solve(
+        problem, solver=solver, gap=_CLOSED, time_limit_seconds=seconds, warm_start=solution
+    )
+
+
+def _is_closed(found: list[SolveResult]) -> bool:
+    best, bound = min(map(_cost, found)), max(each.bound for each in found)
+    return math.isfinite(best) and best - bound <= _CLOSED * abs(best)
+
+
+def _cost(result: SolveResult) -> float:
+    return math.inf if result.objective is None else result.objective

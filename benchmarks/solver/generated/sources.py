@@ -1,0 +1,86 @@
+"""Kiwi's own problems: every example on a mesh, and the shardings that people write by hand."""
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+import numpy as np
+
+import kiwi
+from benchmarks.goldens.models import MODELS, Model, use_devices
+from benchmarks.solver.layered import layered_problem
+from examples import _common
+from kiwi.planners.registry import planner_named
+from kiwi.solver import Problem
+
+LAYERED = "layered"
+"""The name of the made-up layers; all others are examples."""
+
+_AXES = ("x", "y")
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A problem without a limit.
+
+    - `starts`: for each sharding written by hand, the option that it leaves to nodes.
+    """
+
+    problem: Problem
+    starts: Mapping[str, Mapping[int, int]]
+
+
+@functools.lru_cache(maxsize=2)
+def source(name: str, layers: int, mesh_shape: tuple[int, ...], profile: str) -> Source:
+    """The problem of an example's training step, or of made-up layers."""
+    if name == LAYERED:
+        return Source(layered_problem(layers, seed=sum(mesh_shape)), {})
+    use_devices()
+    model = with_layers(MODELS[name], layers)
+    planned = kiwi.jit(
+        model.step(mesh_shape),
+        mesh_shape=mesh_shape,
+        axis_names=_AXES[: len(mesh_shape)],
+        profile=profile,
+        donate_argnums=0,
+        verify="cpu",
+    )
+    problem = planner_named("joint").formulate(
+        planned.traced(*model.arguments), planned.settings.memory_budget_bytes, planned.settings
+    )
+    starts = {}
+    for start, specs in _by_hand(model, mesh_shape):
+        pinned = planned.with_options(in_shardings=(specs.state, specs.batch))
+        given = pinned.traced(*model.arguments).given_arguments(problem.mesh)
+        starts[start] = {
+            node: each.shardings.index(given[each.value])
+            for node, each in enumerate(problem.sources)
+            if given.get(each.value) in each.shardings
+        }
+    return Source(replace(problem.problem, limit_bytes=None), starts)
+
+
+def with_layers(model: Model, layers: int) -> Model:
+    """The model with that many layers, where its configuration counts them."""
+    names = {each.name for each in dataclasses.fields(model.config)}
+    if "layers" not in names:
+        return model
+    return replace(model, config=replace(model.config, layers=layers))
+
+
+def _by_hand(model: Model, mesh_shape: tuple[int, ...]) -> Iterator[tuple[str, _common.Specs]]:
+    """Data parallelism, with the state sharded or not, and Megatron's where the example has it."""
+    state, _ = model.arguments
+    module: ModuleType = importlib.import_module(f"examples.{model.module}")
+    if not isinstance(state, _common.TrainState) or model.batch_dimension:
+        return
+    axes = _AXES[: len(mesh_shape)]
+    yield "data parallel", _common.data_parallel_specs(state, axes)
+    yield "FSDP", _common.fsdp_specs(state, axes, int(np.prod(mesh_shape)))
+    if len(mesh_shape) == 2 and hasattr(module, "megatron_specs"):
+        megatron = module.megatron_specs(state, *axes)
+        yield "Megatron", megatron
+        yield "Megatron and FSDP", _common.mixed_specs(state, megatron, axes[0], mesh_shape[0])
