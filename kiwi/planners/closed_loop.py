@@ -213,7 +213,10 @@ class ClosedLoop(Generic[P]):
         return given is not None and self._nearest_order(given).plan.fits
 
     def _nearest_order(self, given: P) -> P:
-        """The first order of the same computations that fits, or the nearest."""
+        """The first order of the same computations that fits, or the nearest. An order holds only
+        where every step is tied: XLA puts a program with few barriers into its own."""
+        if not self._ties_all and given.plan.execution.compiler.schedules_for_memory:
+            return given
         orders = self._proposer.orders
         for number in orders.numbers:
             seconds = sum(each.compile_seconds for each in self._rounds)
