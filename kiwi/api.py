@@ -140,12 +140,13 @@ class PlannedFunction:
 
     def _trace_of(self, call: Call) -> StepToPlan:
         keep, opened = self.options.respect_user_checkpoint, self.options.open_loops
+        trips = self.options.while_trips
         compiler = predicted_compiler(self.settings.verify, self.settings.mesh.hardware)
         fused = compiler.rules.fused_maps
-        key = (call.key, self._on_host(call), keep, opened, fused)
+        key = (call.key, self._on_host(call), keep, opened, fused, str(trips))
         if key not in self._traced:
-            found = trace_call(call, key[1], fused, keep_checkpoints=keep, open_loops=opened)
-            self._traced[key] = found
+            kept = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
+            self._traced[key] = trace_call(call, key[1], fused, **kept)
         return self._traced[key]
 
     def _on_host(self, call: Call) -> OnHost:

@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 
 from kiwi.calls.constraints import Constraints
 from kiwi.errors import InvalidArgumentError
+from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 from kiwi.mesh import DeviceMesh, Hardware, ProfileTable
 from kiwi.mesh.shipped import find_table
 from kiwi.sizes import parse_size
@@ -156,6 +157,8 @@ class SearchOptions:
       plans without compiling.
     - `respect_user_checkpoint`: by default, the recomputation that `jax.checkpoint` in `fun` asks
       for is planned anew; True keeps it as it is.
+    - `while_trips`: how often the body of a `while` is taken to run where its condition does not
+      tell: a number, or numbers by a part of the name scope or of the source line of the loop.
     - `on_progress`: called with a `kiwi.solver.Progress` as the solver improves its solution or
       its bound.
     """
@@ -174,6 +177,7 @@ class SearchOptions:
         parse=lambda text: None if text == "none" else text,
     )
     respect_user_checkpoint: bool = False
+    while_trips: WhileTrips = DEFAULT_TRIPS
     on_progress: OnProgress | None = field(default=None, metadata={"in_files": False})
 
     def __post_init__(self) -> None:
@@ -184,10 +188,10 @@ class SearchOptions:
 class Options(SearchOptions, TargetOptions):
     """Further options.
 
-    - `open_loops`: plans the body of a `jax.lax.scan` operator by operator, once for all its
-      iterations. False plans each scan as one operator that is not sharded. Planners of schedules
-      ("two-pass", "two-stage", the paper's models, those of one device) need False where there is
-      a scan.
+    - `open_loops`: plans the body of a `scan` or a `while`, once for all its iterations, and the
+      branches of a `cond` or `switch` operator by operator. False plans each of them as one
+      operator that is not sharded. Planners of schedules ("two-pass", "two-stage", the paper's
+      models, those of one device) need False where there is one.
     - `constraints`: a `kiwi.Constraints`: shardings of arguments by path, and which arguments are
       not replicated. `kiwi.hint` pins values inside of `fun`.
     - `static_argnums`, `static_argnames`, `donate_argnums`, `donate_argnames`, `in_shardings`,
@@ -250,6 +254,7 @@ class OptionTypes(TypedDict, total=False):
     seed: int
     verify: str | None
     respect_user_checkpoint: bool
+    while_trips: WhileTrips
     on_progress: OnProgress | None
     open_loops: bool
     static_argnums: int | Sequence[int] | None

@@ -7,6 +7,7 @@ from typing import Any
 from kiwi.api import PlannedFunction
 from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
+from kiwi.hlo.trips import DEFAULT_TRIPS
 from kiwi.options import Options
 from kiwi.planners.registry import planner_named
 from kiwi.plans.breakdown import Decision
@@ -82,6 +83,7 @@ class AppliedPlan(PlannedFunction):
                 verify=options.get("verify"),
                 respect_user_checkpoint=options.get("respect_user_checkpoint", False),
                 open_loops=options.get("open_loops", False),
+                while_trips=options.get("while_trips", DEFAULT_TRIPS),
                 **saved.document["function"]["binding"],
             ),
         )

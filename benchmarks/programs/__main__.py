@@ -1,6 +1,6 @@
 """Plans random programs, compares them with the original, and writes what became of them.
 
-python -m benchmarks.programs                         # 300 programs without loops, 300 with
+python -m benchmarks.programs               # 300 programs without loops, 300 with, 600 choosing
 python -m benchmarks.programs --cases=50 --seed=3 --out=build/programs
 
 A program that goes wrong is printed as its recipe; `make test-slow` finds the smallest such one.
@@ -21,18 +21,27 @@ from typing import Any
 import jax
 from absl import app, flags
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
 
 import kiwi
 from benchmarks.programs.check import Outcome, check, forget
-from benchmarks.programs.recipes import Recipe, recipes
+from benchmarks.programs.recipes import Recipe, choosing_recipes, recipes
 from benchmarks.programs.report import report
 from benchmarks.programs.steps import Step
 
-_CASES = flags.DEFINE_integer("cases", 300, "Programs without, and programs with loops.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of the programs.")
-_OUT = flags.DEFINE_string("out", "benchmarks/programs/results", "Folder of the results.")
+STRATEGIES = {
+    "with loops": recipes(),
+    "without loops": recipes(loops=False),
+    "choosing": choosing_recipes(),
+}
 
 _FORGET_EVERY = 25
+
+_CASES = flags.DEFINE_integer("cases", 300, "Programs without, and programs with loops.")
+_CHOOSING = flags.DEFINE_integer("choosing", 600, "Small programs with a while or a conditional.")
+_KINDS = flags.DEFINE_list("kinds", list(STRATEGIES), "Kinds of programs; others are kept.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of the programs.")
+_OUT = flags.DEFINE_string("out", "benchmarks/programs/results", "Folder of the results.")
 
 
 @dataclass
@@ -50,12 +59,18 @@ def main(_: list[str]) -> None:
     """Checks both kinds of programs and writes `programs.json` and `programs.md`."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
-    results: dict[str, Any] = {"environment": _environment()}
-    for name, loops in (("with loops", True), ("without loops", False)):
-        results[name] = _summary(_run(loops, _CASES.value, _SEED.value))
+    results: dict[str, Any] = _known() | {"environment": _environment()}
+    for name in _KINDS.value:
+        cases = _CHOOSING.value if name == "choosing" else _CASES.value
+        results[name] = _summary(_run(STRATEGIES[name], cases, _SEED.value))
         _write(results)
     print(report(results))
     sys.exit(any(found["failures"] for name, found in results.items() if name != "environment"))
+
+
+def _known() -> dict[str, Any]:
+    found = Path(_OUT.value) / "programs.json"
+    return json.loads(found.read_text()) if found.exists() else {}
 
 
 def _write(results: dict[str, Any]) -> None:
@@ -65,7 +80,7 @@ def _write(results: dict[str, Any]) -> None:
     (out / "programs.md").write_text(report(results))
 
 
-def _run(loops: bool, cases: int, first: int) -> _Tally:
+def _run(strategy: SearchStrategy[Recipe], cases: int, first: int) -> _Tally:
     tally = _Tally([], [], collections.Counter(), collections.Counter())
     started = time.monotonic()
 
@@ -77,7 +92,7 @@ def _run(loops: bool, cases: int, first: int) -> _Tally:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(recipes(loops=loops))
+    @given(strategy)
     def every(recipe: Recipe) -> None:
         _try(recipe, tally)
 

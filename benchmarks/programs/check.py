@@ -22,7 +22,7 @@ TOLERANCE = {"float32": 2e-4, "bfloat16": 6e-2}
 TIME_LIMIT_SECONDS = 2.0
 
 _LINK = Link(1e12, 1e-12)
-NUDGE = 1e-6
+NUDGE = {"float32": 1e-6, "bfloat16": 2**-8}
 """Relative change of the parameters that results must bear: some units in the last place."""
 
 _MOST_SPREADS = 4
@@ -160,7 +160,7 @@ def spread(function: Any, args: Any, expected: Any, dtype: str) -> float:
     what XLA fuses, may then differ as much, and nothing follows from it.
     """
     params, *rest = args
-    nudged = jax.tree.map(lambda p: p * (1 + NUDGE), params)
+    nudged = jax.tree.map(lambda p: p * (1 + NUDGE[dtype]), params)
     others = [jax.jit(function)(nudged, *rest)]
     with jax.disable_jit():
         others.append(function(*args))

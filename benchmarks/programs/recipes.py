@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from benchmarks.programs.operations import OPERATIONS
-from benchmarks.programs.regions import LOOPS, REGIONS
+from benchmarks.programs.regions import CHOICES, LOOPS, REGIONS
 from benchmarks.programs.steps import Step
 
 MOST_STEPS = 7
 MOST_BODY_STEPS = 3
 MESHES = ((2, 4), (8,), (2, 2, 2), (1, 1), (4, 2), (2,), (1, 8), (3, 2))
+_AROUND = ("scan_layers", "accumulate", "checkpoint", "vmapped", "custom_vjp", "scan_time")
 PLANNERS = ("joint", "joint", "joint", "alpa", "two-pass", "xla")
 
 
@@ -59,6 +60,35 @@ def steps(names: Sequence[str], depth: int, most: int) -> st.SearchStrategy[tupl
         body = steps(names, depth - 1, MOST_BODY_STEPS)
         step |= st.builds(Step, st.sampled_from(regions), choices, body)
     return st.lists(step, min_size=1, max_size=most).map(tuple)
+
+
+def choosing(depth: int = 1) -> st.SearchStrategy[tuple[Step, ...]]:
+    """Steps of which one is a `while` or a conditional, perhaps in another region."""
+    plain, numbers = [*OPERATIONS], st.integers(0, 2**24 - 1)
+    before, behind = (
+        st.lists(st.builds(Step, st.sampled_from(plain), numbers), max_size=2) for _ in range(2)
+    )
+    body = steps([*OPERATIONS, *sorted(CHOICES)], depth, 2)
+    chosen = st.builds(Step, st.sampled_from(sorted(CHOICES)), numbers, body)
+    inside = chosen.map(lambda step: (step,))
+    chosen |= st.builds(Step, st.sampled_from(_AROUND), numbers, inside)
+    return st.builds(lambda a, b, c: (*a, b, *c), before, chosen, behind)
+
+
+def choosing_recipes() -> st.SearchStrategy[Recipe]:
+    """Small recipes with a `while` or a conditional that a planner opens."""
+    return st.builds(
+        Recipe,
+        steps=choosing(),
+        shape=st.lists(st.sampled_from((8, 4, 16, 6)), min_size=1, max_size=3).map(tuple),
+        dtype=st.sampled_from(("float32", "float32", "bfloat16")),
+        mode=st.sampled_from(("gradient", "train", "forward")),
+        mesh_shape=st.sampled_from(((2, 4), (8,), (2,), (2, 2, 2))),
+        budget_share=st.sampled_from((None, None, None, 0.8)),
+        donate=st.booleans(),
+        respect_user_checkpoint=st.booleans(),
+        planner=st.sampled_from(("joint", "joint", "joint", "alpa", "xla")),
+    )
 
 
 def recipes(*, loops: bool = True, verify: bool = True) -> st.SearchStrategy[Recipe]:

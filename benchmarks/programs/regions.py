@@ -19,6 +19,9 @@ REGIONS: dict[str, Region] = {}
 LOOPS: set[str] = set()
 """Those that run their body repeatedly."""
 
+CHOICES: set[str] = set()
+"""Those that run their body as often as a value says: a `while`, a `cond` or a `switch`."""
+
 _POLICIES = (
     None,
     jax.checkpoint_policies.dots_saveable,
@@ -35,6 +38,11 @@ def _region(region: Region) -> Region:
 def _loop(region: Region) -> Region:
     LOOPS.add(region.__name__.strip("_"))
     return _region(region)
+
+
+def _choice(region: Region) -> Region:
+    CHOICES.add(region.__name__.strip("_"))
+    return region
 
 
 def _shapes(x: Array, body: Body, context: Context) -> dict[str, jax.ShapeDtypeStruct]:
@@ -104,6 +112,7 @@ def _fori(x: Array, body: Body, context: Context, digits: Digits, name: str) -> 
     return jax.lax.fori_loop(first, first + digits.take(4), step, x)
 
 
+@_choice
 @_loop
 def _while_loop(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
     """Bounds known at run time only; not differentiated."""
@@ -118,6 +127,54 @@ def _while_loop(x: Array, body: Body, context: Context, digits: Digits, name: st
     return x + jax.lax.while_loop(lambda s: s[0] < count, step, (0, x_fixed))[1]
 
 
+@_choice
+@_loop
+def _while_any(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
+    """Until a whole array says so; carries go round, and one is read by the condition alone."""
+    count = context.inputs.tokens.reshape(-1)[0] % 3
+    left = count - jnp.arange(x.shape[0] if x.ndim else 1)
+    params = context.params(_shapes(x, body, context), None)
+    fixed, x_fixed = jax.lax.stop_gradient((params, x))
+
+    def step(state: Any) -> Any:
+        left, k, first, second = state
+        return left - 1, k + 1, second, jnp.tanh(body(first, context.inside(fixed, k)) + second)
+
+    start = (left, 0, x_fixed, jnp.zeros_like(x))
+    _, k, first, second = jax.lax.while_loop(lambda s: jnp.any(s[0] > 0), step, start)
+    return x + (second if digits.take(2) else first * jnp.cos(k.astype(x.dtype)))
+
+
+@_choice
+@_loop
+def _while_rows(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
+    """Each row as often as it says, under `jax.vmap`."""
+    if not x.ndim:
+        return body(x, context)
+    counts = (jnp.arange(x.shape[0]) + context.inputs.tokens.reshape(-1)[0]) % 3
+    params = context.params(_shapes(x[0], body, context), None)
+    fixed, x_fixed = jax.lax.stop_gradient((params, x))
+
+    def run(row: Array, count: Array) -> Array:
+        step = lambda s: (s[0] + 1, body(s[1], context.inside(fixed, s[0])))  # noqa: E731
+        return jax.lax.while_loop(lambda s: s[0] < count, step, (0, row))[1]
+
+    return x + jax.vmap(run)(x_fixed, counts)
+
+
+@_choice
+@_loop
+def _bounded(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
+    """A `while` of at most three iterations that is differentiated: a scan of `cond`s."""
+    count = context.inputs.tokens.reshape(-1)[0] % 4
+
+    def step(carry: Array, k: Array) -> tuple[Array, None]:
+        run = lambda x: body(x, context.in_loop(k))  # noqa: E731
+        return jax.lax.cond(k < count, run, lambda x: x, carry), None
+
+    return jax.lax.scan(step, x, jnp.arange(3))[0]
+
+
 @_loop
 def _lax_map(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
     """Row by row, or in batches of rows."""
@@ -127,12 +184,25 @@ def _lax_map(x: Array, body: Body, context: Context, digits: Digits, name: str) 
     return jax.lax.map(lambda row: body(row, context), x, batch_size=batch)
 
 
+@_choice
 @_region
 def _cond(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
     condition = context.inputs.tokens.reshape(-1)[digits.take(2) - 1] % 2 == 0
     return jax.lax.cond(condition, lambda x: body(x, context), lambda x: jnp.sin(x), x)
 
 
+@_choice
+@_region
+def _cond_twice(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
+    """Two conditionals on one value, with several results, zeros among them."""
+    condition = context.inputs.tokens.reshape(-1)[0] % 2 == 0
+    both = lambda x: (body(x, context), jnp.tanh(x))  # noqa: E731
+    first, second = jax.lax.cond(condition, both, lambda x: (x, jnp.zeros_like(x)), x)
+    last = lambda x: body(jnp.sin(x), context)  # noqa: E731
+    return first + jax.lax.cond(condition, lambda x: second * x, last, second - x)
+
+
+@_choice
 @_region
 def _switch(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
     index = context.inputs.tokens.reshape(-1)[-1] % 3

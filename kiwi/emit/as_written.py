@@ -16,7 +16,7 @@ from kiwi.emit.execution import Execution
 from kiwi.emit.interpreter import Interpreter
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.grouping import regroup
-from kiwi.hlo.loops import RESULT, SLICE
+from kiwi.hlo.loops import EXITS, SLICE
 from kiwi.hlo.program import Program
 from kiwi.hlo.units import Unit
 from kiwi.memory.loop_bodies import ScheduledUnit, dataflow, loop_bodies
@@ -52,7 +52,7 @@ def _order(program: Program) -> Iterator[int]:
 
     def place(equation: int) -> list[float]:
         own = program.equations[equation]
-        taken = own.jaxpr_eqn.params["loop"] if own.name == RESULT else None
+        taken = own.jaxpr_eqn.params["loop"] if own.name in EXITS else None
         behind = -1.0 if taken is None else last[taken] + 0.5
         return [*(last[loop] for loop in around(own.loop)), max(equation, behind)]
 

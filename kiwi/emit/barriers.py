@@ -43,7 +43,7 @@ from kiwi.emit.needed_barriers import (
     recomputed_groups,
 )
 from kiwi.hlo.in_place import is_of_library, overwritable, overwritable_by_operand
-from kiwi.hlo.loops import CARRY, RESULT, SLICE
+from kiwi.hlo.loops import ENTRIES, EXITS
 from kiwi.hlo.units import Unit
 from kiwi.memory.live_ranges import temporaries
 from kiwi.memory.loop_bodies import LoopBody, ScheduledUnit, dataflow, loop_bodies
@@ -141,7 +141,7 @@ class _BarrierBuilder:
         self, step: ScheduledUnit, group: RecomputedGroup | None, again: set[int], before: list[int]
     ) -> Barrier:
         """See `kiwi.emit.needed_barriers`; `again`: the values of copies that are made again."""
-        if self._graph.border(self._units[step.unit]) in (CARRY, SLICE, RESULT):
+        if self._graph.border(self._units[step.unit]) in ENTRIES | EXITS:
             return Barrier()
         if group is not None:
             values = group.inputs(self._flow)
@@ -155,7 +155,7 @@ class _BarrierBuilder:
 
     def _barrier(self, step: ScheduledUnit, before: list[int]) -> Barrier:
         unit, position = self._units[step.unit], step.position
-        if self._graph.border(unit) in (CARRY, SLICE, RESULT):
+        if self._graph.border(unit) in ENTRIES | EXITS:
             return Barrier()
         recent = set(before[-SLACK:]) if SLACK else set()
         source = self._flow.source[position]

@@ -10,7 +10,7 @@ import jax
 
 from kiwi.emit.barriers import Barriers, barriers
 from kiwi.emit.execution import Execution
-from kiwi.hlo.loops import RESULT, SLICE, STACK
+from kiwi.hlo.loops import EXITS, SLICE, STACK
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, dataflow, loop_bodies
 from kiwi.mesh import DeviceMesh, TensorSharding
 
@@ -49,13 +49,14 @@ class Context:
         return {r: layout for r, layout in pairs if isinstance(r, int) and r in program.host_values}
 
     def stacked_values(self, body: LoopBody) -> tuple[int, ...]:
-        """The values that a loop stacks: read outside of it, or stacked results of the scan."""
+        """The values that a loop stacks: read outside of it, or stacked results of the scan. Of a
+        branch the former."""
         units, steps = self.execution.units, self.execution.schedule.steps
         inside = {step.position: units.units[step.unit] for step in body.steps()}
         read = {
             value
             for position, reads in enumerate(self.dataflow.source)
-            if position not in inside and units.border(units.units[steps[position]]) != RESULT
+            if position not in inside and units.border(units.units[steps[position]]) not in EXITS
             for value, source in starmap(self._stacked_operand, reads.items())
             if source in inside and units.border(inside[source]) != SLICE
         }

@@ -8,9 +8,10 @@ computation, keep a value that it derives from a kept one (an absorbed equation,
 gathered parameter), or copy a donated argument that an update overwrites while the argument has
 other readers.
 
-**Loops.** The body of an opened loop runs in a `jax.lax.scan`. The scan carries a buffer for each
+**Loops.** The body of an opened scan runs in a `jax.lax.scan`. The scan carries a buffer for each
 value that is read outside of the loop; the body reads values of other loops, and stacked operands,
-at the number of its iteration.
+at the number of its iteration. A `while` runs in a `jax.lax.while_loop`. A conditional runs in a
+`jax.lax.switch`, which yields its results and the values of a branch that are read elsewhere.
 
 **Names.** Each unit has a name scope (`kiwi.xla.read.name_scopes`), which the metadata of every
 instruction of the compiled program contains.

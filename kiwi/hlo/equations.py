@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from kiwi.hlo.graph import EquationInfo, StableHloOp
 from kiwi.hlo.kernels import kernel_jaxpr
-from kiwi.hlo.loops import border_dims
+from kiwi.hlo.loops import JOIN, border_dims
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Equation, Program
 from kiwi.hlo.regions import jaxpr_flops, region_flops
@@ -119,12 +119,16 @@ def _kernel_rule(equation: Equation) -> ComposedRule:
 def _border_rule(program: Program, equation: Equation) -> ComposedRule:
     """Operand and result alike; the dimension of the iterations stays whole."""
     (result,) = equation.outputs
-    shapes = [program.values[v].shape for v in (*equation.reads, result)]
+    # A join reads beside its operands which branch runs.
+    case = equation.inputs[0] if equation.name == JOIN else None
+    shapes = [program.values[v].shape for v in (*equation.reads, result) if v != case]
     shape = min(shapes, key=len)
     stacked = max(shapes, key=len)
     length = stacked[0] if len(stacked) > len(shape) else 1
     operand, yielded = border_dims(equation.name, len(shape))
-    operands = tuple(tuple((f,) for f in operand) for _ in equation.reads)
+    operands = tuple(
+        () if value == case else tuple((f,) for f in operand) for value in equation.reads
+    )
     rule = ShardingRule(
         (length, *shape),
         operands,

@@ -1,4 +1,4 @@
-"""Opened loops: the program contains the body of a scan once.
+"""Opened loops: the program contains the body of a `scan` or a `while`, and each branch, once.
 
     loop      ::= carry* slice* equation* stack* result*
     carry     ::= current = loop_carry(initial)        the carry at the start of an iteration
@@ -11,12 +11,31 @@ with one member per iteration; another loop reads the member of its own iteratio
 residual in the forward scan and slices it in the backward scan; in the program the backward body
 reads the forward value, and a plan keeps it (stacked) or recomputes it like any other.
 
-Loops of one length in one place share an index *space*: member i of one may be read at iteration
+Scans of one length in one place share an index *space*: member i of one may be read at iteration
 i of another.
+
+The body of a `while` also computes whether there is a next iteration, the carry `test`: its
+condition is evaluated on the initial carries in front of the loop, and at the end of the body on
+what the iteration hands on. Nothing is stacked, and a result is a carry as the last iteration
+leaves it, or the initial one: `final = loop_result(current)`.
+
+A `cond` or `switch` is a loop that runs once, `case = loop_case(index)`, around one loop for each
+branch, of which one runs:
+
+    switch    ::= case branch* join*
+    branch    ::= equation*
+    join      ::= result = loop_join(case, y of each branch)
+
+A branch hands its y on to the result as an iteration hands a carry to the next one. Branches of one
+index in one place share a space as well: the backward branch reads what its own forward branch
+computed, which a plan keeps or recomputes, and not the join of all of them that JAX makes of
+residuals.
 """
 
+import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import jax
@@ -28,13 +47,31 @@ from jax.interpreters import mlir
 from kiwi.hlo import jax_internals
 
 CARRY, SLICE, STACK, RESULT = "loop_carry", "loop_slice", "loop_stack", "loop_result"
-LOOP_PRIMITIVES = frozenset({CARRY, SLICE, STACK, RESULT})
+CASE, JOIN = "loop_case", "loop_join"
+LOOP_PRIMITIVES = frozenset({CARRY, SLICE, STACK, RESULT, CASE, JOIN})
 """What stands at the borders of an opened loop; none of them computes anything."""
+
+ENTRIES, EXITS = frozenset({CARRY, SLICE, CASE}), frozenset({RESULT, JOIN})
+"""What a loop puts in place before its first iteration, and behind its last one."""
+
+
+class LoopKind(enum.Enum):
+    """What an opened loop is in the traced program; `SWITCH` is a `cond` or `switch`."""
+
+    SCAN = "scan"
+    WHILE = "while"
+    SWITCH = "switch"
+    BRANCH = "branch"
+
+
+LEAST_ELEMENTS = 2
+"""A `while` or a conditional on smaller arrays is left whole."""
 
 
 @dataclass(frozen=True)
 class Carry:
-    """A carry of a scan: value indices of the body; `next` may be a literal."""
+    """A carry: value indices of the body; `next` may be a literal. Of a branch, `current` is the
+    result of the conditional."""
 
     current: int
     next: Any
@@ -42,10 +79,14 @@ class Carry:
 
 @dataclass(frozen=True)
 class Loop:
-    """One opened scan.
+    """One opened scan, `while`, conditional, or branch of one.
 
     - `parent`: the loop that it is in, if any; `space`: its index space.
-    - `length`: iterations; `reverse`: from the last to the first; `unroll`: as in `jax.lax.scan`.
+    - `length`: iterations of a scan, else 1; `reverse`: from the last to the first; `unroll`: as in
+      `jax.lax.scan`.
+    - `runs`: how often the body runs each time: the length of a scan, the trips that a `while` is
+      taken to make, the share of a branch. Not part of the program's identity.
+    - `test`: the value that a `while` goes on by, or that selects the branch.
     """
 
     index: int
@@ -55,6 +96,9 @@ class Loop:
     reverse: bool
     unroll: int | bool
     carries: tuple[Carry, ...]
+    kind: LoopKind = field(default=LoopKind.SCAN, repr=False)
+    runs: float = field(default=1, repr=False)
+    test: int | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -70,8 +114,18 @@ class ScanOperands:
 
 
 def may_open(eqn: Any) -> bool:
-    """Whether an equation is a scan whose body Kiwi can plan."""
-    return eqn.primitive.name == "scan" and not eqn.effects and eqn.params["length"] > 0
+    """Whether an equation is a loop or a conditional whose body Kiwi can plan.
+
+    Not a choice between platforms, nor a `while` or a conditional of scalars: there is nothing to
+    shard.
+    """
+    name = eqn.primitive.name
+    if eqn.effects or name not in ("scan", "while", "cond"):
+        return False
+    if name == "scan":
+        return eqn.params["length"] > 0
+    by_platform = eqn.params.get("branches_platforms") is not None
+    return not by_platform and most_elements(eqn) >= LEAST_ELEMENTS
 
 
 def scan_operands(eqn: Any) -> ScanOperands:
@@ -89,14 +143,27 @@ def scan_operands(eqn: Any) -> ScanOperands:
     )
 
 
-def border_equation(name: str, aval: Any, source_info: Any, **params: int) -> Any:
-    """The equation of one of `LOOP_PRIMITIVES` for an operand of the given type.
+def border_equation(name: str, avals: Sequence[Any], source_info: Any, **params: int) -> Any:
+    """The equation of one of `LOOP_PRIMITIVES` for operands of the given types.
 
-    `params`: `loop` or `space`, for `STACK` the `length`, for `CARRY` its `position`.
+    `params`: `loop` or `space`, for `STACK` the `length`, for `CARRY` and `JOIN` the `position`,
+    and `apart` of `_passed`.
     """
     primitive = _PRIMITIVES[name]
-    traced = jax.make_jaxpr(lambda x: primitive.bind(x, **params))(aval)
+    traced = jax.make_jaxpr(lambda *x: primitive.bind(*x, **params))(*avals)
     return traced.eqns[0].replace(source_info=source_info)
+
+
+def most_elements(eqn: Any) -> int:
+    """The most elements of any operand or result of an equation, or inside of its regions."""
+    atoms = (*eqn.invars, *eqn.outvars)
+    own = max((prod(getattr(v.aval, "shape", ())) for v in atoms), default=0)
+    inner = (e for region in jex.jaxprs_in_params(eqn.params) for e in _equations(region))
+    return max((own, *map(most_elements, inner)))
+
+
+def _equations(region: Any) -> Sequence[Any]:
+    return getattr(region, "jaxpr", region).eqns
 
 
 def border_dims(name: str, rank: int) -> tuple[Sequence[int], Sequence[int]]:
@@ -118,18 +185,26 @@ def _primitive(name: str, meaning: Any) -> Any:
     """A primitive that, outside a loop, stands for one iteration."""
     primitive = jex.Primitive(name)
 
-    def result_type(x: Any, **params: Any) -> Any:
-        return jax.eval_shape(lambda y: meaning(y, **params), x)
+    def result_type(*x: Any, **params: Any) -> Any:
+        return x[-1].update(shape=jax.eval_shape(lambda *y: meaning(*y, **params), *x).shape)
 
     primitive.def_impl(meaning)
-    primitive.def_abstract_eval(lambda x, **params: x.update(shape=result_type(x, **params).shape))
+    primitive.def_abstract_eval(result_type)
     mlir.register_lowering(primitive, mlir.lower_fun(meaning, multiple_results=False))
     return primitive
 
 
+def _passed(x: Any, *, apart: bool = False, **_: Any) -> Any:
+    """`apart`: as another tensor of the lowered program, so that an operator that reads both is not
+    taken to read one of them twice."""
+    return lax.optimization_barrier(x) if apart else jnp.asarray(x)
+
+
 _PRIMITIVES = {
-    CARRY: _primitive(CARRY, lambda x, **_: jnp.asarray(x)),
+    CARRY: _primitive(CARRY, _passed),
     SLICE: _primitive(SLICE, lambda x, **_: lax.index_in_dim(x, 0, keepdims=False)),
     STACK: _primitive(STACK, _repeated),
-    RESULT: _primitive(RESULT, lambda x, **_: jnp.asarray(x)),
+    RESULT: _primitive(RESULT, _passed),
+    CASE: _primitive(CASE, _passed),
+    JOIN: _primitive(JOIN, lambda *x, **_: _passed(x[-1], apart=True)),
 }

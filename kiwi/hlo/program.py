@@ -5,7 +5,7 @@
 
 Calls (`jit`, `custom_jvp_call`, `checkpoint`, ...) are inlined; equal pure equations are
 merged; equations that nothing reads are dropped. What is left is either a first-order
-primitive or an opaque region (`while`, `cond`, `shard_map`, ...). A `scan` is such a region, or
+primitive or an opaque region (`shard_map`, ...). A `scan`, `while` or `cond` is such a region, or
 is opened: its body stands in the program once, see `kiwi.hlo.loops`.
 """
 
@@ -24,7 +24,7 @@ from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.hints import PlacedHint
 from kiwi.hlo.host_memory import FETCH, STORE, TRANSFERS
 from kiwi.hlo.kernels import KERNEL, is_unlowered
-from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop
+from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop, LoopKind
 from kiwi.hlo.regions import inner_jaxprs
 
 MAX_POOLING_GRADIENT = "select_and_scatter_add"
@@ -240,9 +240,23 @@ class Program:
         """A loop and those around it, outermost first; none for None."""
         return () if loop is None else self.nesting[loop]
 
-    def trips(self, loop: int | None) -> int:
+    def trips(self, loop: int | None) -> float:
         """How often the body of a loop runs in a step; once for None."""
+        return prod(self.loops[k].runs for k in self.loops_around(loop))
+
+    def known_trips(self, loop: int | None) -> int:
+        """The same as far as XLA knows: a `while`, and each branch, counts as running once."""
         return prod(self.loops[k].length for k in self.loops_around(loop))
+
+    def scans_around(self, loop: int | None) -> tuple[int, ...]:
+        """The scans around: a value has an element for each of their iterations."""
+        around = self.loops_around(loop)
+        return tuple(k for k in around if self.loops[k].kind is LoopKind.SCAN)
+
+    def tests(self, loop: int | None) -> tuple[int, ...]:
+        """The values that the loops around go on by, or select their branch by."""
+        found = (self.loops[k].test for k in self.loops_around(loop))
+        return tuple(test for test in found if test is not None)
 
     def is_large_constant(self, equation: int) -> bool:
         """Whether an equation expands a scalar to `LARGE_BYTES` or more."""

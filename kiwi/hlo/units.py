@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kiwi.hlo.fusion import is_map
 from kiwi.hlo.graph import HloGraph, Phase
-from kiwi.hlo.loops import CARRY, RESULT, SLICE
+from kiwi.hlo.loops import CARRY, EXITS, JOIN, SLICE, LoopKind
 from kiwi.hlo.rule import ComposedRule
 
 
@@ -124,12 +124,20 @@ class UnitGraph:
                 border = self.border(self.units[reader])
                 if border == SLICE:
                     yield from self._uses_of(self.units[reader])
-                if border != RESULT:
+                if border not in EXITS:
                     is_late = self.units[reader].phase is not Phase.FORWARD
-                    yield Use(reader, is_late, reader)
+                    entered = self.entered_while(self.units[reader])
+                    time = reader if entered is None else self.spans[entered][0] - 1
+                    yield Use(time, is_late, reader)
             for loop in self.graph.program.next_values.get(output, ()):
                 if loop in self.spans:
-                    yield Use(self.spans[loop][1] - 1, loop != unit.loop)
+                    end = self.spans[loop][1] - 1
+                    yield Use(end, loop != unit.loop and self._is_late(loop, end))
+
+    def _is_late(self, loop: int, end: int) -> bool:
+        """Whether what a loop hands on to its next iteration, or a branch yields, is read late."""
+        is_branch = self.graph.program.loops[loop].kind is LoopKind.BRANCH
+        return not is_branch or self.units[end].phase is not Phase.FORWARD
 
     def entry(self, loop: int | None, time: int) -> int:
         """The latest time up to `time` at which a unit of `loop` can run.
@@ -139,6 +147,13 @@ class UnitGraph:
         around = self.graph.program.loops_around
         chain, depth = around(self.units[time].loop), len(around(loop))
         return time if len(chain) <= depth else self.spans[chain[depth]][0]
+
+    def entered_while(self, reader: Unit) -> int | None:
+        """The `while` that a unit starts a carry of. It takes the buffer of the initial value over,
+        which is read before the loop."""
+        loop = reader.loop if self.border(reader) == CARRY else None
+        is_while = loop is not None and self.graph.program.loops[loop].kind is LoopKind.WHILE
+        return loop if is_while else None
 
     def is_sliced(self, unit: Unit) -> bool:
         """Whether loops read slices of a unit's results."""
@@ -167,7 +182,7 @@ class UnitGraph:
             behind.update(equation.outputs)
         return True
 
-    def trips(self, unit: Unit) -> int:
+    def trips(self, unit: Unit) -> float:
         """How often a unit runs in a step, without recomputation.
 
         The unit of an initial carry runs once for all iterations of its loop.
@@ -175,23 +190,27 @@ class UnitGraph:
         is_carry = self.border(unit) == CARRY
         return self.operand_trips(unit) if is_carry else self.graph.program.trips(unit.loop)
 
-    def operand_trips(self, unit: Unit) -> int:
-        """How often a unit's operands are resharded in a step, without recomputation.
+    def operand_trips(self, unit: Unit, *, known: bool = False) -> float:
+        """How often a unit's operands are resharded in a step, without recomputation; `known`: as
+        far as XLA knows.
 
-        A loop's initial carries and stacked operands are resharded in front of it.
+        A loop's initial carries and stacked operands are resharded in front of it. What a branch
+        yields is resharded where the branch hands it on.
         """
         program, loop = self.graph.program, unit.loop
+        if self.border(unit) == JOIN:
+            return 0
         if loop is not None and self.border(unit) in (CARRY, SLICE):
             loop = program.loops[loop].parent
-        return program.trips(loop)
+        return program.known_trips(loop) if known else program.trips(loop)
 
-    def result_trips(self, value: int) -> int:
+    def result_trips(self, value: int) -> float:
         """How often a value may be resharded in a step for those that take it, without
         recomputation: units, the next iteration, and the caller."""
         program = self.graph.program
         trips = sum(self.operand_trips(self.units[r]) for r in self.readers.get(value, ()))
         trips += sum(program.trips(loop) for loop in program.next_values.get(value, ()))
         producer = self.units[self.producer[value]]
-        if self.border(producer) == CARRY:
+        if self.border(producer) in (CARRY, JOIN):
             trips += program.trips(producer.loop)
         return trips + (value in program.result_values)

@@ -21,9 +21,16 @@ In the body of an opened loop (`kiwi.hlo.loops`) the same holds within one itera
 7. What a loop reads from outside is held until its last iteration ends.
 8. What is read outside of the loop that it was computed in, by another one or as a result, is
    stacked: that takes its bytes times the iterations, from before the first iteration.
-9. What an iteration starts from is held in one place for the whole loop. What it hands on is
+9. What an iteration starts from is held in one place for the whole loop; a `while` begins in the
+   buffer of the initial value. What it hands on is
    written there, unless the iteration still reads the former value when it is computed.
 10. An element of what is stacked is copied for each reader, while that runs.
+
+A conditional is a loop of one iteration around its branches, of which each has its own points of
+time, so that the peak is the largest of them.
+
+11. Its results are held from before the first branch, and what a branch hands on is written there.
+    So is what is read outside of the branch: it is a result of the conditional, too.
 
 A point of time is that of a unit, or of a step of a schedule (`kiwi.memory.runs`).
 """
@@ -35,10 +42,12 @@ from math import prod
 
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import is_of_library
-from kiwi.hlo.loops import CARRY, SLICE, STACK
+from kiwi.hlo.loops import CARRY, JOIN, SLICE, STACK, LoopKind
 from kiwi.hlo.units import Unit, UnitGraph, loop_spans
 from kiwi.memory.residency import Residency, UnitResidency
 from kiwi.memory.timeline import Buffer
+
+_CONDITIONAL = frozenset({LoopKind.SWITCH, LoopKind.BRANCH})
 
 Overwritable = Callable[[HloGraph, Unit], tuple[int, ...]]
 """The values that a compiler may have a unit write over."""
@@ -121,7 +130,7 @@ class LiveRanges:
         workspace_shared: Sequence[int],
         held_until: int | None = None,
     ) -> tuple[Buffer, ...]:
-        """Cases 3 to 10. `workspace` are the bytes of each buffer that the unit needs while it
+        """Cases 3 to 11. `workspace` are the bytes of each buffer that the unit needs while it
         runs, `workspace_shared` at a point of time that it shares; `held_until`: the unit that
         runs, too, before the workspace is free."""
         own = ("result", unit.index)
@@ -151,10 +160,13 @@ class LiveRanges:
             outer = self.units.graph.program.loops[unit.loop].parent
             last = max(runs[-1].end, self.first_run[unit.index])
             return [(self.spans[unit.loop][0], self.until(outer, last) + 1, 1)]
+        if border == JOIN:
+            switch = self.units.graph.program.equations[unit.root].jaxpr_eqn.params["loop"]
+            return [(self.spans[switch][0], self.until(unit.loop, runs[-1].end) + 1, 1)]
         return [held for run in runs for held in self._of_run(unit, run)]
 
     def _of_run(self, unit: Unit, run: Run) -> Iterator[tuple[int, int, int]]:
-        """One computation's result; cases 4, 7, 8, 9."""
+        """One computation's result; cases 4, 7, 8, 9, 11."""
         program, start, end = self.units.graph.program, run.start, run.end
         around = self.loops[start][: len(program.loops_around(unit.loop))]
         home = around[-1] if around else None
@@ -162,7 +174,9 @@ class LiveRanges:
         left = [k for k in around if not self.spans[k][0] <= end < self.spans[k][1]]
         within = [time for time in run.uses if start <= time < behind]
         last = end if not left else max(within, default=start)
-        if unit.index in self._handed_on and start == self.first_run[unit.index]:
+        if left and all(program.loops[k].kind in _CONDITIONAL for k in left):
+            pass  # The place is that of the conditional's results.
+        elif unit.index in self._handed_on and start == self.first_run[unit.index]:
             pass  # The place is that of the carry.
         elif self.units.border(unit) == CARRY:
             yield first, behind, 1
@@ -186,10 +200,13 @@ class LiveRanges:
 
     @functools.cached_property
     def _handed_on(self) -> frozenset[int]:
-        """Case 9: the units that write their result where the iteration found the former value."""
+        """Cases 9 and 11: the units that write their result where the iteration found the former
+        value, or where the conditional's is."""
         units, found = self.units, []
         for loop in units.graph.program.loops:
             for carry in loop.carries:
+                if not isinstance(carry.next, int):
+                    continue
                 start, producer = units.producer.get(carry.current), units.producer.get(carry.next)
                 if start is None or producer is None or units.units[producer].loop != loop.index:
                     continue

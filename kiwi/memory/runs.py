@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from kiwi.hlo.in_place import is_of_library
-from kiwi.hlo.loops import RESULT, SLICE
+from kiwi.hlo.loops import EXITS, SLICE
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.live_ranges import LiveRanges, Overwritable, Run, overwritable_temporaries
 from kiwi.memory.loop_bodies import dataflow, loops_of_steps
@@ -77,10 +77,13 @@ class ScheduledRuns:
 
     def _read_by(self, reader: int, uses: Sequence[int]) -> Iterator[int]:
         """As `UnitGraph.uses`: who reads an element reads what is stacked."""
-        border = self._units.border(self._units.units[self._steps[reader]])
+        unit = self._units.units[self._steps[reader]]
+        border, entered = self._units.border(unit), self._units.entered_while(unit)
         if border == SLICE:
             yield from uses
-        if border != RESULT:
+        if entered is not None:
+            yield self.ranges.spans[entered][0] - 1
+        elif border not in EXITS:
             yield self.points[reader]
 
     def _read_at_ends(self, step: int) -> Iterator[int]:

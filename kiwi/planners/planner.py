@@ -42,7 +42,7 @@ class Planner(ABC):
     - `description`: what it decides, on one line.
     - `recomputes`: whether its problem offers recomputation, and it heeds hints of that.
     - `heeds_hints`: whether it heeds hints and constraints of shardings.
-    - `opens_loops`: whether it plans the bodies of scans, see `kiwi.hlo.loops`.
+    - `opens_loops`: whether it plans bodies of loops and branches, see `kiwi.hlo.loops`.
     - `is_sharding`: whether it plans for several devices.
     """
 
@@ -110,7 +110,7 @@ class Planner(ABC):
                 f"The planner {self.name!r} cannot plan the bodies of scans: the step has "
                 f"{len(step.program.loops)}.",
                 cause="Its schedules run every operator of a step in one sequence.",
-                suggestion="open_loops=False, which plans each scan as one operator, or "
+                suggestion="open_loops=False, which plans each loop as one operator, or "
                 'planner="joint".',
             )
         verify = settings.verify

@@ -12,6 +12,7 @@ from kiwi.hlo.fusion import FusedMaps
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
+from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 from kiwi.options import Settings
 from kiwi.planners.registry import planner_named
 from kiwi.planners.tools import check_search
@@ -38,13 +39,14 @@ def trace_call(
     *,
     keep_checkpoints: bool = False,
     open_loops: bool = False,
+    while_trips: WhileTrips = DEFAULT_TRIPS,
 ) -> StepToPlan:
     """Traces and lowers a call. Which results lie in host memory is known from the program, which
     is then traced again. `fused`: the maps that the compiler fuses.
     """
     on_host = on_host or OnHost()
     kept = {"keep_checkpoints": keep_checkpoints, "open_loops": open_loops}
-    traced = functools.partial(_traced, call, fused, **kept)
+    traced = functools.partial(_traced, call, fused, while_trips=while_trips, **kept)
     if on_host.results is not None:
         return traced(on_host.arguments, on_host.results)
     found = traced(frozenset(), frozenset())
@@ -57,7 +59,7 @@ def _traced(
     fused: FusedMaps,
     on_host: frozenset[int],
     to_host: frozenset[int],
-    **kept: bool,
+    **kept: Any,
 ) -> StepToPlan:
     started = time.monotonic()
     out_tree: list[Any] = []

@@ -106,7 +106,9 @@ def _of_carries(
     gives one sharding to all three, and has no instruction for the former."""
     carries = (carry for loop in program.loops for carry in loop.carries)
     pairs = [(carry.current, carry.next) for carry in carries]
-    pairs += [(e.outputs[0], e.inputs[0]) for e in program.equations if e.name == RESULT]
+    following = dict(pairs)
+    results = [(e.outputs[0], e.reads[0]) for e in program.equations if e.name == RESULT]
+    pairs += [(value, following.get(left, left)) for value, left in results]
     for value, handed_on in pairs:
         if isinstance(handed_on, int) and handed_on in found:
             yield value, found[handed_on]

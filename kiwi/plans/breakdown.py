@@ -187,7 +187,7 @@ class Decision:
     residency: str
     seconds: float
     bytes: int
-    trips: int = 1
+    trips: float = 1
 
 
 def decisions(solved: Solved) -> tuple[Decision, ...]:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from kiwi.hlo.garbage_collection import without_collection
-from kiwi.hlo.loops import SLICE
+from kiwi.hlo.loops import JOIN, SLICE
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs, runs_of
@@ -158,13 +158,13 @@ class OfferedOptions:
                 found[value] = number, tuple(s.results[k] for s in node.strategies)
         return found
 
-    def carried(self) -> Iterator[tuple[int, int, int]]:
-        """What a step, or an iteration of a loop, starts from and hands on for the next one: both
-        values, and how often in a step."""
+    def carried(self, *, known: bool = False) -> Iterator[tuple[int, int, float]]:
+        """What a step, or an iteration of a loop, starts from and hands on for the next one, and
+        the results of branches: both values, and how often; `known`: as far as XLA knows."""
         program = self.units.graph.program
-        carried = [(a, program.results[p], 1) for p, a in self.fixed.carried.items()]
+        carried = [(a, program.results[p], 1.0) for p, a in self.fixed.carried.items()]
         for loop in program.loops:
-            trips = program.trips(loop.index)
+            trips = (program.known_trips if known else program.trips)(loop.index)
             carried += [(carry.current, carry.next, trips) for carry in loop.carries]
         for start, value, trips in carried:
             if isinstance(value, int) and value in self.stored:
@@ -369,6 +369,8 @@ class _Builder:
         values, shape = self._units.graph.program.values, self._offered.mesh.shape
         for node in self._offered.unit_nodes:
             unit = self._units.units[node.unit]
+            if self._units.border(unit) == JOIN:
+                continue  # Its place is written by the branch.
             transposes = self._rules.transposed_reads(self._units, unit, shape)
             for read, (value, _) in enumerate(unit.rule.reads):
                 wanted = [s.reads[read] for s in node.strategies]

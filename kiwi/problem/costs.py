@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kiwi.hlo.fusion import LIBRARY_OPCODES
-from kiwi.hlo.loops import CARRY, RESULT, SLICE, STACK
+from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
@@ -35,7 +35,7 @@ class UnitWork:
     - `read_once`: only as many bytes of a read as the result has are touched.
     - `recorded`: its work as the mesh's profile table knows it, None without one.
     - `workspace_bytes`: what it holds while it runs, beyond operands and results.
-    - `trips`: how often the unit runs in a step.
+    - `trips`: how often the unit runs in a step; less than once in a branch.
     - `border`: the border of a loop that it stands at, if any. What an iteration starts from or
       ends with lies in place; of what is stacked an iteration writes one element.
     - `stacked`: how many elements a stacked result has, 1 if it is none.
@@ -49,7 +49,7 @@ class UnitWork:
     bytes_per_second: float
     recorded: RecordedWork | None = None
     workspace_bytes: int = 0
-    trips: int = 1
+    trips: float = 1
     border: str | None = None
     stacked: int = 1
     is_transfer: bool = False
@@ -87,7 +87,7 @@ class UnitWork:
         - `read_shards`: into how many pieces each read is cut.
         - `result_bytes`: local bytes of the results.
         """
-        if self.border in (CARRY, RESULT):
+        if self.border in EXITS | {CARRY, CASE}:
             return Price(0.0, Provenance.ANALYTIC)
         result_bytes //= self.stacked
         read = [b // n for b, n in zip(self.read_bytes, read_shards, strict=True)]

@@ -72,7 +72,7 @@ class Operand:
     """
 
     table: ReshardingTable
-    trips: int
+    trips: float
     is_map: bool
     is_slice: bool
 
@@ -164,7 +164,7 @@ class EdgeMatrices:
         return Edge(node, wanted.node, np.where(allowed, 0.0, np.inf), head_class=lines)
 
     def carried_edge(
-        self, kept: Side, yielded: Side, table: ReshardingTable, trips: int
+        self, kept: Side, yielded: Side, table: ReshardingTable, trips: float
     ) -> Edge | None:
         """From an argument to the unit whose result replaces it; None if all zero."""
         seconds = trips * table.seconds_matrix(yielded.layouts, kept.layouts).T

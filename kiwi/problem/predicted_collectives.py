@@ -14,7 +14,7 @@ SLACK = 0.01
 """By how much of all planned bytes a kind may exceed what was planned along its axes."""
 
 _Layouts = dict[int, TensorSharding]
-_Found = tuple[str, tuple[int, ...], int, int]
+_Found = tuple[str, tuple[int, ...], int, float]
 
 
 def predicted_uses(solved: Solved, *, once_per_layout: bool = False) -> tuple[AxisUse, ...]:
@@ -24,25 +24,31 @@ def predicted_uses(solved: Solved, *, once_per_layout: bool = False) -> tuple[Ax
     a loop's body, that read it so.
     """
     names = solved.problem.mesh.axis_names
+    moves = predicted_moves(solved, once_per_layout=once_per_layout, known=True)
     return axis_uses(
-        AxisUse(kind, tuple(names[a] for a in sorted(axes)), times, size * times)
-        for kind, axes, size, times in predicted_moves(solved, once_per_layout=once_per_layout)
+        AxisUse(kind, tuple(names[a] for a in sorted(axes)), round(times), round(size * times))
+        for kind, axes, size, times in moves
         if kind in KINDS and axes
     )
 
 
-def predicted_moves(solved: Solved, *, once_per_layout: bool = False) -> Iterator[_Found]:
-    """Kind, axes, bytes and times of all that is moved, local slices included."""
-    yield from _of_units(solved, once_per_layout)
-    yield from _of_results(solved.problem, solved.layouts)
+def predicted_moves(
+    solved: Solved, *, once_per_layout: bool = False, known: bool = False
+) -> Iterator[_Found]:
+    """Kind, axes, bytes and times of all that is moved, local slices included; `known`: the times
+    that XLA knows of."""
+    yield from _of_units(solved, once_per_layout, known)
+    yield from _of_results(solved.problem, solved.layouts, known)
 
 
-def _of_units(solved: Solved, once_per_layout: bool) -> Iterator[_Found]:
+def _of_units(solved: Solved, once_per_layout: bool, known: bool) -> Iterator[_Found]:
     """Kind, axes, bytes, times."""
+    program = solved.problem.units.graph.program
     planning, layouts, seen = solved.problem, solved.layouts, set()
     for unit, (strategy, _) in zip(planning.units.units, solved.choices, strict=True):
         runs = solved.runs[unit.index]
-        times = planning.units.trips(unit) * runs
+        trips = program.known_trips(unit.loop) if known else planning.units.trips(unit)
+        times = trips * runs
         for each in strategy.collectives:
             yield each.kind, each.axes, each.bytes, times
         pairs = zip(unit.rule.reads, strategy.reads, strict=True)
@@ -51,12 +57,12 @@ def _of_units(solved: Solved, once_per_layout: bool) -> Iterator[_Found]:
             is_there = once_per_layout and key in seen
             made = runs - ((unit.index, read) in solved.kept)
             if made and not is_there:
-                made *= planning.units.operand_trips(unit)
+                made *= planning.units.operand_trips(unit, known=known)
                 yield from _resharding(planning, value, layouts[value], wanted, made)
             seen.add(key)
 
 
-def _of_results(planning: PlanningProblem, layouts: _Layouts) -> Iterator[_Found]:
+def _of_results(planning: PlanningProblem, layouts: _Layouts, known: bool) -> Iterator[_Found]:
     """To the layouts that the caller fixed, or those of the arguments that results replace; and
     of what iterations hand on to those of what they start from."""
     program, carried = planning.units.graph.program, planning.fixed.carried
@@ -64,7 +70,7 @@ def _of_results(planning: PlanningProblem, layouts: _Layouts) -> Iterator[_Found
         value = program.results[position]
         if isinstance(value, int) and value in layouts and position not in carried:
             yield from _resharding(planning, value, layouts[value], layout, 1)
-    for start, value, trips in planning.carried():
+    for start, value, trips in planning.carried(known=known):
         yield from _resharding(planning, value, layouts[value], layouts[start], trips)
 
 
@@ -73,7 +79,7 @@ def _resharding(
     value: int,
     source: TensorSharding,
     target: TensorSharding,
-    times: int,
+    times: float,
 ) -> Iterator[_Found]:
     for step in planning.resharding_table(value).path(source, target):
         yield step.kind, step.axes, step.bytes, times

@@ -121,6 +121,78 @@ def trained() -> Loop:
     return Loop(step, ([normal(0, 64, 64), normal(1, 64, 64)], normal(2, 3, 256, 64)), 1)
 
 
+def _dense(x: jax.Array, w: Any) -> jax.Array:
+    return x + jnp.tanh(jnp.tanh(x @ w["up"]) @ w["down"])
+
+
+def _stack(length: int) -> Any:
+    return {"up": normal(0, length, 32, 128), "down": normal(1, length, 128, 32)}
+
+
+def repeated() -> Loop:
+    """A `while` over layers, which counts them."""
+
+    def step(params: Any, x: jax.Array) -> jax.Array:
+        def layer(state: Any) -> Any:
+            k, x = state
+            return k + 1, _dense(x, jax.tree.map(lambda w: w[k], params))
+
+        return jax.lax.while_loop(lambda state: state[0] < 4, layer, (0, x))[1]
+
+    return Loop(step, (_stack(4), normal(2, 512, 32)), 1)
+
+
+def converging() -> Loop:
+    """A `while` in a scan, until its value is small."""
+
+    def step(params: Any, x: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, w: Any) -> tuple[jax.Array, jax.Array]:
+            y = jax.lax.while_loop(lambda y: jnp.sum(y * y) > 1.0, lambda y: 0.05 * _dense(y, w), x)
+            return x + y, jnp.mean(y)
+
+        return jax.lax.scan(layer, x, params)
+
+    return Loop(step, (_stack(3), normal(2, 512, 32)), 2)
+
+
+def branching() -> Loop:
+    """Two branches, differentiated; the first one runs."""
+
+    def loss(params: Any, x: jax.Array, sign: jax.Array) -> jax.Array:
+        def deep(x: jax.Array) -> jax.Array:
+            for k in range(4):
+                x = _dense(x, jax.tree.map(lambda w, k=k: w[k], params))
+            return x
+
+        def shallow(x: jax.Array) -> jax.Array:
+            return jnp.sin(x @ params["up"][0]) @ params["down"][0]
+
+        return jnp.mean(jax.lax.cond(sign > 0, deep, shallow, x) ** 2)
+
+    return Loop(descent(loss), (_stack(4), normal(2, 512, 32), jnp.ones(())), 6)
+
+
+def bounded() -> Loop:
+    """A `while` of at most four iterations that is differentiated: a scan of `cond`s."""
+
+    def loss(params: Any, x: jax.Array, count: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, row: Any) -> tuple[jax.Array, None]:
+            k, w = row
+            return jax.lax.cond(k < count, lambda x: _dense(x, w), lambda x: x, x), None
+
+        return jnp.mean(jax.lax.scan(layer, x, (jnp.arange(4), params))[0] ** 2)
+
+    return Loop(descent(loss), (_stack(4), normal(2, 512, 32), jnp.int32(3)), 8)
+
+
+CHOICES: dict[str, Callable[[], Loop]] = {
+    "while over layers": repeated,
+    "while in a scan": converging,
+    "cond of two branches": branching,
+    "bounded while": bounded,
+}
+"""Those whose bodies run as often as a value says, by name."""
+
 LOOPS: dict[str, Callable[[], Loop]] = {
     "layers": layers,
     "layers, checkpointed": lambda: layers(checkpoint=True),

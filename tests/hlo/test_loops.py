@@ -8,11 +8,13 @@ import pytest
 from kiwi.emit.as_written import evaluate_as_written
 from kiwi.hlo.fusion import materialised
 from kiwi.hlo.grouping import build_units
-from kiwi.hlo.loops import CARRY, LOOP_PRIMITIVES, RESULT, SLICE, STACK
+from kiwi.hlo.loops import CARRY, JOIN, LOOP_PRIMITIVES, RESULT, SLICE, STACK, LoopKind
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.program import Program
-from tests.helpers.loops import LOOPS, Loop, layers
+from tests.helpers.loops import CHOICES, LOOPS, Loop, branching, layers, repeated
 from tests.helpers.planning import array, primitives, trace_flat
+
+ALL = {**LOOPS, **CHOICES}
 
 
 def program_of(loop: Loop) -> Program:
@@ -22,17 +24,17 @@ def program_of(loop: Loop) -> Program:
     )
 
 
-@pytest.mark.parametrize("name", LOOPS)
-def test_every_scan_is_opened(name):
-    loop = LOOPS[name]()
+@pytest.mark.parametrize("name", ALL)
+def test_every_loop_and_conditional_is_opened(name):
+    loop = ALL[name]()
     program = program_of(loop)
     assert len(program.loops) == loop.loops
-    assert "scan" not in primitives(program)
+    assert not {"scan", "while", "cond"} & set(primitives(program))
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", ALL)
 def test_an_opened_program_computes_the_same(name):
-    loop = LOOPS[name]()
+    loop = ALL[name]()
     program, leaves = program_of(loop), jax.tree.leaves(loop.args)
     inputs = dict(zip(program.arguments, leaves, strict=True))
     env = evaluate_as_written(lower(program), {**inputs, **program.constants})
@@ -70,6 +72,37 @@ def test_what_a_user_recomputes_is_the_same_program():
     """Second computations in the backward body merge with the first ones, all but their order."""
     plain, again = program_of(layers()), program_of(layers(checkpoint=True))
     assert sorted(primitives(plain)) == sorted(primitives(again))
+
+
+def test_the_backward_branch_reads_what_its_forward_branch_computed():
+    """Residuals are no results of the conditional: the only ones are the loss's operand, and the
+    gradients of both stacked parameters."""
+    program = program_of(branching())
+    joined = [e for e in program.equations if e.name == JOIN]
+    shapes = sorted(program.values[e.outputs[0]].shape for e in joined)
+    assert shapes == [(4, 32, 128), (4, 128, 32), (512, 32)]
+    forward, backward = (
+        [k for k in program.loops if k.kind is LoopKind.BRANCH and k.parent == switch.index]
+        for switch in program.loops
+        if switch.kind is LoopKind.SWITCH
+    )
+    assert [k.space for k in forward] == [k.space for k in backward]
+
+
+def test_a_branch_counts_for_its_share_and_a_while_for_its_trips():
+    branches = [k for k in program_of(branching()).loops if k.kind is LoopKind.BRANCH]
+    assert [k.runs for k in branches] == [0.5] * 4
+    program = program_of(repeated())
+    assert (program.trips(0), program.known_trips(0)) == (4, 1)
+
+
+def test_conditionals_of_scalars_and_of_platforms_stay_whole():
+    def f(x):
+        sign = jax.lax.cond(x[0] > 0, lambda s: s + 1, lambda s: s - 1, x[1])
+        return [jax.lax.platform_dependent(x * sign, cpu=jnp.sin, default=jnp.cos)]
+
+    program = trace_flat(f, array(4), open_loops=True)
+    assert not program.loops and primitives(program).count("cond") == 2
 
 
 def test_carries_that_start_alike_stay_apart():

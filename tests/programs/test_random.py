@@ -10,11 +10,12 @@ import pytest
 
 from benchmarks.programs.check import check, forget, spread
 from benchmarks.programs.operations import OPERATIONS
-from benchmarks.programs.recipes import Recipe, recipes
+from benchmarks.programs.recipes import Recipe, choosing_recipes, recipes
 from benchmarks.programs.regions import REGIONS
 
 QUICK = hypothesis.settings(max_examples=6, suppress_health_check=list(hypothesis.HealthCheck))
 MANY = hypothesis.settings(QUICK, max_examples=300)
+MANY_SMALL = hypothesis.settings(QUICK, max_examples=600)
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +33,19 @@ def test_planned_programs_compute_the_same(recipe: Recipe):
 @QUICK
 @hypothesis.given(recipes(verify=False))
 def test_planned_loops_compute_the_same(recipe: Recipe):
+    check(recipe)
+
+
+@QUICK
+@hypothesis.given(choosing_recipes())
+def test_planned_branches_compute_the_same(recipe: Recipe):
+    check(recipe)
+
+
+@pytest.mark.slow
+@MANY_SMALL
+@hypothesis.given(choosing_recipes())
+def test_many_planned_branches_compute_the_same(recipe: Recipe):
     check(recipe)
 
 

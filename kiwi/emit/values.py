@@ -1,0 +1,208 @@
+"""The values that an interpreter of a plan holds, and how a unit reads and computes them."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from kiwi.emit.barriers import Barrier
+from kiwi.emit.context import Context
+from kiwi.emit.kernels import on_each_device
+from kiwi.emit.needed_barriers import large_constants
+from kiwi.hlo.loops import SLICE
+from kiwi.hlo.program import Literal
+from kiwi.hlo.units import Unit
+from kiwi.memory.loop_bodies import LoopBody
+from kiwi.mesh import TensorSharding
+from kiwi.xla.read.name_scopes import RESHARD_SCOPE, scope_name
+
+
+class _Array(NamedTuple):
+    """A value as an interpreter inside `depth` scans holds it."""
+
+    array: Any
+    depth: int
+
+
+class Final(NamedTuple):
+    """A carry after the last iteration, and its layout."""
+
+    array: Any
+    layout: TensorSharding
+
+
+class _PastBarrier(NamedTuple):
+    """The results of an `optimization_barrier`: values and copies of a `Barrier`, and scalars."""
+
+    values: dict[int, _Array]
+    copies: dict["_Copied", Any]
+    scalars: Sequence[Any]
+
+
+_Copied = tuple[int, TensorSharding]
+"""A value, and the layout of a copy of it."""
+
+
+class Values:
+    """What one interpreter knows; see `kiwi.emit.interpreter.Interpreter`."""
+
+    def __init__(
+        self,
+        context: Context,
+        body: LoopBody,
+        parent: "Values | None" = None,
+        indices: tuple[Any, ...] = (),
+    ) -> None:
+        self._context = context
+        self._execution = context.execution
+        self._layouts = context.execution.layouts
+        self._graph = context.execution.units
+        self._program = self._graph.graph.program
+        self._body = body
+        self._parent = parent
+        self._indices = indices
+        self.env: dict[int, Any] = {}
+        self.finals: dict[tuple[int, int], Final] = {}
+        self.elements: dict[int, Any] = {}
+        self.copies: dict[_Copied, Any] = {}
+        self.behind: dict[int, _Array] = {}
+
+    def _scope_of(self, value: int) -> Any:
+        """The name scope of the producer, to which the compiled program's memory is attributed."""
+        return jax.named_scope(scope_name(self._graph.producer[value]))
+
+    def _depth_of(self, value: int) -> int:
+        return len(self._program.scans_around(self._program.loop_of(value)))
+
+    def _lookup(self, value: int) -> _Array:
+        """The latest computation of a value, by this interpreter or by one around it."""
+        interpreter: Values | None = self
+        while interpreter is not None:
+            if value in interpreter.env:
+                return _Array(interpreter.env[value], len(interpreter._indices))
+            interpreter = interpreter._parent
+        # A slice of a stacked operand that only a finished loop has put into its `env`.
+        unit = self._graph.units[self._graph.producer[value]]
+        assert self._graph.border(unit) == SLICE
+        operand = self._border_operand(unit, self._computed(unit, Barrier()))
+        return _Array(operand, self._depth_of(value) - 1)
+
+    def _element_of(self, value: int, found: _Array) -> Any:
+        """The element that belongs to this interpreter's iterations."""
+        array = found.array
+        for index in self._indices[found.depth : self._depth_of(value)]:
+            array = lax.dynamic_index_in_dim(array, index, 0, keepdims=False)
+        if self._depth_of(value) > found.depth:
+            array = self._constrain(value, array, self._layouts[value])
+        return array
+
+    def _computed(self, unit: Unit, barrier: Barrier, *, is_again: bool = False) -> dict[int, Any]:
+        """The values that a unit computes from operands behind its barrier."""
+        expanded = self._expanded(unit) if barrier else {}
+        passed = self._behind_barrier(barrier, list(expanded.values()))
+        local = self._operands(unit, passed, is_again=is_again)
+        scalar_of = dict(zip(expanded, passed.scalars, strict=True))
+        for index in unit.equations:
+            equation = self._program.equations[index]
+            if equation.is_border:
+                continue
+            if equation.is_unlowered and equation.name != "shard_map":
+                outputs = on_each_device(self._context, unit, equation, local)
+            elif index in scalar_of:
+                outputs = equation.apply_to(scalar_of[index], local.__getitem__)
+            else:
+                outputs = equation.apply(local.__getitem__)
+            local.update(zip(equation.outputs, outputs, strict=True))
+        return local
+
+    def _border_operand(self, unit: Unit, local: dict[int, Any]) -> Any:
+        (operand,) = self._program.equations[unit.root].inputs
+        if not isinstance(operand, Literal):
+            return local[operand]
+        dtype = self._program.values[unit.outputs[0]].dtype
+        return jnp.asarray(operand.value, dtype)
+
+    def _behind_barrier(self, barrier: Barrier, scalars: Sequence[Any]) -> _PastBarrier:
+        """Passes values, copies, triggers and scalars through one `optimization_barrier`.
+
+        Each result is constrained to its layout: without that the partitioner reshards the
+        operands in front of the barrier for readers behind it.
+        """
+        members = [*barrier.values, *barrier.triggers]
+        if not barrier:
+            return _PastBarrier({}, {}, scalars)
+        found = [self._lookup(v) for v in members]
+        copies = [self.copies[key] for key in barrier.copies]
+        arrays = lax.optimization_barrier((*(f.array for f in found), *copies, *scalars))
+        passed = {
+            value: _Array(self._constrain_stacked(value, array, known.depth), known.depth)
+            for value, array, known in zip(members, arrays, found, strict=False)
+        }
+        self.env.update((t, passed.pop(t).array) for t in barrier.triggers)
+        if barrier.is_of_group:
+            self.behind = dict(passed)
+        behind = zip(barrier.copies, arrays[len(members) :], strict=False)
+        return _PastBarrier(
+            passed,
+            {key: self._constrain(key[0], array, key[1]) for key, array in behind},
+            arrays[len(members) + len(copies) :],
+        )
+
+    def _expanded(self, unit: Unit) -> dict[int, Any]:
+        """Equation → scalar, for large constants that the unit's last operator reads."""
+        found = {}
+        for index in large_constants(self._graph, unit):
+            equation = self._program.equations[index]
+            dtype = self._program.values[equation.outputs[0]].dtype
+            found[index] = jnp.asarray(equation.expanded, dtype)
+        return found
+
+    def _operands(self, unit: Unit, passed: _PastBarrier, *, is_again: bool) -> dict[int, Any]:
+        """A unit's operands in the layouts that its strategy expects."""
+        values = self.behind | passed.values
+        arrays = {v: self._element_of(v, values.get(v) or self._lookup(v)) for v in unit.reads}
+        local = {}
+        for (value, _), wanted in zip(
+            unit.rule.reads, self._execution.reads[unit.index], strict=True
+        ):
+            if value in local and wanted == self._layouts[value]:
+                continue
+            if (value, wanted) in passed.copies:
+                array = passed.copies[value, wanted]
+            else:
+                array = self._reshard(value, arrays[value], self._layouts[value], wanted)
+            local[value] = array
+            if not is_again:
+                self.copies[value, wanted] = array
+        return arrays | local
+
+    def _reshard(
+        self, value: int, array: Any, source: TensorSharding, target: TensorSharding
+    ) -> Any:
+        """Reshards move by move along the priced chain; XLA may gather the tensor otherwise."""
+        if source == target:
+            return array
+        table = self._execution.resharding_table(value)
+        with jax.named_scope(RESHARD_SCOPE):
+            for waypoint in (*table.waypoints(source, target), target):
+                array = self._constrain(value, array, waypoint)
+        return array
+
+    def _constrain_stacked(self, value: int, array: Any, depth: int) -> Any:
+        """Constrains a value that an interpreter inside `depth` scans holds."""
+        return self._constrain(value, array, self._layouts[value], self._depth_of(value) - depth)
+
+    def _constrain(self, value: int, array: Any, sharding: TensorSharding, stacked: int = 0) -> Any:
+        """Constrains a value to a sharding, behind `stacked` leading dimensions for iterations."""
+        info = self._program.values[value]
+        if info.is_extended or self._execution.mesh.size == 1 or not (info.shape or stacked):
+            return array
+        if value in self._program.host_values:
+            return array  # The constraint would be an operator on the device.
+        spec = self._execution.mesh.partition_spec(sharding)
+        spec = jax.sharding.PartitionSpec(*[None] * stacked, *spec)
+        return jax.lax.with_sharding_constraint(
+            array, jax.sharding.NamedSharding(self._context.jax_mesh, spec)
+        )

@@ -1,0 +1,156 @@
+"""A program under construction: its values and equations, of which equal ones are merged."""
+
+from collections.abc import Hashable
+from operator import itemgetter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core as jex
+
+from kiwi.hlo import loops
+from kiwi.hlo.hints import PlacedHint
+from kiwi.hlo.loops import Loop, LoopKind
+from kiwi.hlo.program import Equation, Literal, Value, kept_outputs
+from kiwi.hlo.trips import WhileTrips
+
+
+class ProgramBuilder:
+    """Collects the parts of a `Program`."""
+
+    def __init__(self, keep_checkpoints: bool, open_loops: bool, while_trips: WhileTrips) -> None:
+        self._keep_checkpoints = keep_checkpoints
+        self._open_loops = open_loops
+        self._while_trips = while_trips
+        self._loops: list[Loop] = []
+        self._spaces: dict[Hashable, int] = {}
+        self._joined: dict[int, dict[int, int | Literal]] = {}
+        self._loop_of_value: list[int | None] = []
+        self._constant: set[int] = set()
+        self._stacked: dict[int, tuple[int | Literal, int]] = {}
+        self._values: list[Value] = []
+        self._equations: list[Equation] = []
+        self._constants: dict[int, Any] = {}
+        self._constant_of_array: dict[int, int] = {}
+        self._known: dict[Any, tuple[int, ...]] = {}
+        self._hints: dict[int, tuple[PlacedHint, ...]] = {}
+        self._constraints: dict[int, Any] = {}
+
+    def _new_value(self, aval: Any, producer: int | None, loop: int | None = None) -> int:
+        index = len(self._values)
+        self._loop_of_value.append(loop)
+        extended = jnp.issubdtype(aval.dtype, jax.dtypes.extended)
+        # A PRNG key of the default implementation is two 32-bit words.
+        itemsize = 8 if extended else aval.dtype.itemsize
+        self._values.append(
+            Value(index, tuple(aval.shape), aval.dtype, itemsize, extended, producer)
+        )
+        return index
+
+    def _bind_constants(self, env: dict[Any, Any], variables: Any, arrays: Any) -> None:
+        for variable, array in zip(variables, arrays, strict=True):
+            if id(array) not in self._constant_of_array:
+                index = self._new_value(variable.aval, None)
+                self._constant_of_array[id(array)] = index
+                self._constants[index] = array
+            env[variable] = self._constant_of_array[id(array)]
+
+    def _read(self, env: dict[Any, Any], atom: Any) -> int | Literal:
+        return Literal(atom.val) if isinstance(atom, jex.Literal) else env[atom]
+
+    def _barrier(
+        self, value: int | Literal, eqn: Any, scope: str, loop: int | None
+    ) -> int | Literal:
+        """A separate barrier for each input keeps the recomputation apart from the original."""
+        if isinstance(value, Literal):
+            return value
+        aval = self._values[value].shape_dtype
+        barrier = jax.make_jaxpr(jax.lax.optimization_barrier)(aval).eqns[0]
+        barrier = barrier.replace(source_info=eqn.source_info)
+        return self._append(barrier, scope, (value,), loop)[0]
+
+    def _emit(
+        self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, loop: int | None
+    ) -> tuple[int, ...]:
+        if self._is_constant(eqn, inputs):
+            loop = self._branch_around(loop)
+        key = None if eqn.effects else _identity(eqn, inputs)
+        if key is None:
+            return self._append(eqn, scope, inputs, loop)
+        key = (key, self._place(eqn, inputs, loop))
+        if key not in self._known:
+            self._known[key] = self._append(eqn, scope, inputs, loop)
+        return self._known[key]
+
+    def _branch_around(self, loop: int | None) -> int | None:
+        """The innermost branch around, which makes its own constants."""
+        while loop is not None and self._loops[loop].kind is not LoopKind.BRANCH:
+            loop = self._loops[loop].parent
+        return loop
+
+    def _is_constant(self, eqn: Any, inputs: tuple[int | Literal, ...]) -> bool:
+        """Whether an equation depends on no argument, so that it can run in front of loops."""
+        is_plain = not eqn.effects and eqn.primitive.name not in loops.LOOP_PRIMITIVES
+        return is_plain and all(isinstance(i, Literal) or i in self._constant for i in inputs)
+
+    def _place(self, eqn: Any, inputs: tuple[int | Literal, ...], loop: int | None) -> Any:
+        """A key that equations share if one may replace the other.
+
+        The same computation on members of one space is the same family. On what lies outside of
+        the loop it is one value, which need not be alive from one loop to another.
+        """
+        if loop is None:
+            return None
+        here = self._loops[loop]
+        is_member = any(isinstance(i, int) and self._is_member(i, here) for i in inputs)
+        if is_member or eqn.primitive.name == loops.SLICE:
+            return ("space", here.space)
+        return ("loop", loop)
+
+    def _is_member(self, value: int, loop: Loop) -> bool:
+        """Whether each iteration of a loop has a value of its own of this kind."""
+        owner = self._loop_of_value[value]
+        return owner is not None and self._loops[owner].space == loop.space
+
+    def _append(
+        self, eqn: Any, scope: str, inputs: tuple[int | Literal, ...], loop: int | None
+    ) -> tuple[int, ...]:
+        index = len(self._equations)
+        owner = loop
+        if eqn.primitive.name == loops.STACK:
+            assert loop is not None
+            owner = self._loops[loop].parent
+        outputs = tuple(self._new_value(v.aval, index, owner) for v in kept_outputs(eqn))
+        self._equations.append(Equation(index, eqn, scope, inputs, outputs, loop))
+        if self._is_constant(eqn, inputs):
+            self._constant.update(outputs)
+        return outputs
+
+    def _type(self, value: int | Literal) -> Any:
+        if isinstance(value, Literal):
+            return jax.typeof(value.value)
+        return self._values[value].shape_dtype
+
+
+def _identity(eqn: Any, inputs: tuple[int | Literal, ...]) -> Any:
+    """A key that equations share if they compute the same; None if Kiwi cannot know."""
+    atoms = tuple(i if isinstance(i, int) else _literal_identity(i.value) for i in inputs)
+    avals = tuple(
+        (
+            v.aval.shape,
+            str(v.aval.dtype),
+            getattr(v.aval, "weak_type", False),
+            isinstance(v, jex.DropVar),
+        )
+        for v in eqn.outvars
+    )
+    key = (eqn.primitive.name, atoms, avals, tuple(sorted(eqn.params.items(), key=itemgetter(0))))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _literal_identity(value: Any) -> tuple[str, ...]:
+    return (type(value).__name__, str(getattr(value, "dtype", "")), repr(value))

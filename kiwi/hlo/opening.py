@@ -1,0 +1,295 @@
+"""Opens loops and conditionals: inlines their bodies into a program (`kiwi.hlo.loops`)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core as jex
+
+from kiwi.hlo import loops
+from kiwi.hlo.building import ProgramBuilder
+from kiwi.hlo.loops import Carry, Loop, LoopKind, ScanOperands, border_equation
+from kiwi.hlo.program import Literal, join_scopes
+from kiwi.hlo.trips import trips_of_while
+
+
+class LoopOpener(ProgramBuilder, ABC):
+    """A builder that opens the loops of what it inlines."""
+
+    @abstractmethod
+    def _inline(self, jaxpr: Any, env: dict[Any, Any], scope: str, loop: int | None) -> None:
+        """Adds the equations of a jaxpr; `env`: the values of its variables."""
+
+    def _inline_closed(
+        self, closed: Any, inputs: Sequence[int | Literal], scope: str, loop: int | None
+    ) -> list[int | Literal]:
+        env: dict[Any, Any] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
+        self._bind_constants(env, closed.jaxpr.constvars, closed.consts)
+        self._inline(closed.jaxpr, env, scope, loop)
+        return [self._read(env, v) for v in closed.jaxpr.outvars]
+
+    def _open(
+        self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
+    ) -> list[int | Literal]:
+        """Inlines the body of a loop, or all branches; returns the equation's results."""
+        opened = {"scan": self._open_scan, "while": self._open_while, "cond": self._open_cond}
+        return opened[eqn.primitive.name](eqn, inputs, scope, parent)
+
+    def _open_scan(
+        self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
+    ) -> list[int | Literal]:
+        operands = loops.scan_operands(eqn)
+        loop = self._new_scan(operands, parent)
+        border = _Border(self, eqn.source_info, scope, loop)
+        first, behind = operands.constants, operands.constants + operands.carries
+        variables = operands.body.jaxpr.invars
+        env = dict(zip(variables[:first], inputs[:first], strict=True))
+        self._bind_constants(env, operands.body.jaxpr.constvars, operands.body.consts)
+        unchanged = _unchanged_carries(operands.body.jaxpr, first, behind)
+        for k in range(first, behind):
+            same = variables[k] in unchanged
+            env[variables[k]] = inputs[k] if same else border.carry(inputs[k], k)
+        for k in range(behind, len(inputs)):
+            env[variables[k]] = border.slice(inputs[k])
+        inner = join_scopes(scope, str(eqn.source_info.name_stack))
+        self._inline(operands.body.jaxpr, env, inner, loop)
+        outputs = [self._read(env, v) for v in operands.body.jaxpr.outvars]
+        finals: list[int | Literal] = []
+        carries = []
+        for variable, following in zip(variables[first:behind], outputs, strict=False):
+            if variable in unchanged:
+                finals.append(following)
+                continue
+            current = env[variable]
+            assert isinstance(current, int)
+            carries.append(Carry(current, following))
+            finals.append(border.result(following))
+        self._loops[loop] = replace(self._loops[loop], carries=tuple(carries))
+        kept = zip(outputs, eqn.outvars, strict=True)
+        stacks = [
+            Literal(None) if isinstance(v, jex.DropVar) else border.stack(y)
+            for y, v in list(kept)[operands.carries :]
+        ]
+        return [*finals, *stacks]
+
+    def _open_while(
+        self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
+    ) -> list[int | Literal]:
+        """The condition stands in front of the loop and at the end of its body."""
+        body, condition = eqn.params["body_jaxpr"], eqn.params["cond_jaxpr"]
+        first = eqn.params["cond_nconsts"]
+        behind = first + eqn.params["body_nconsts"]
+        start, initial = inputs[:first], inputs[behind:]
+        trips = trips_of_while(eqn, (*start, *initial), self._while_trips)
+        loop = self._new_loop(parent, LoopKind.WHILE, len(self._loops), trips)
+        border = _Border(self, eqn.source_info, scope, loop)
+        inner = join_scopes(scope, str(eqn.source_info.name_stack))
+
+        def goes_on(carried: Sequence[int | Literal], place: int | None) -> int | Literal:
+            (found,) = self._inline_closed(condition, (*start, *carried), inner, place)
+            return self._with(_any, (found,), eqn, inner, place) if is_batched else found
+
+        is_batched = bool(condition.out_avals[0].shape)
+        test = border.carry(goes_on(initial, parent), -1)
+        unchanged = _unchanged_carries(body.jaxpr, behind - first, len(body.jaxpr.invars))
+        variables = body.jaxpr.invars[behind - first :]
+        current = [
+            v if variable in unchanged else border.carry(v, k)
+            for k, (variable, v) in enumerate(zip(variables, initial, strict=True))
+        ]
+        following = self._inline_closed(body, (*inputs[first:behind], *current), inner, loop)
+        if is_batched:  # Those whose condition no longer holds stay as they are.
+            (goes,) = self._inline_closed(condition, (*start, *current), inner, loop)
+            kept = [variable in unchanged for variable in variables]
+            following = [
+                old if same else self._with(_chosen, (goes, new, old), eqn, inner, loop)
+                for same, new, old in zip(kept, following, current, strict=True)
+            ]
+        pairs = zip(variables, current, following, strict=True)
+        carries = [
+            Carry(c, self._made_in(loop, n, eqn, inner))
+            for v, c, n in pairs
+            if v not in unchanged and isinstance(c, int)
+        ]
+        carries.append(Carry(test, self._made_in(loop, goes_on(following, loop), eqn, inner)))
+        self._loops[loop] = replace(self._loops[loop], carries=tuple(carries), test=test)
+        return [
+            c if variable in unchanged else border.left(c)
+            for variable, c in zip(variables, current, strict=True)
+        ]
+
+    def _open_cond(
+        self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
+    ) -> list[int | Literal]:
+        """Every branch is a loop of its own in the loop of the conditional."""
+        selector, operands = inputs[0], inputs[1:]
+        branches = eqn.params["branches"]
+        if isinstance(selector, Literal):
+            index = min(max(int(selector.value), 0), len(branches) - 1)
+            return self._inline_closed(branches[index], operands, scope, parent)
+        switch = self._new_loop(parent, LoopKind.SWITCH, len(self._loops))
+        case = _Border(self, eqn.source_info, scope, switch).case(selector)
+        self._loops[switch] = replace(self._loops[switch], test=case)
+        inner = join_scopes(scope, str(eqn.source_info.name_stack))
+        opened, yielded = [], []
+        for k, branch in enumerate(branches):
+            space = ("branch", selector, k)
+            loop = self._new_loop(switch, LoopKind.BRANCH, space, 1 / len(branches))
+            own = self._loops[loop].space
+            found = [
+                self._joined.get(v, {}).get(own, v) if isinstance(v, int) else v for v in operands
+            ]
+            results = self._inline_closed(branch, found, inner, loop)
+            yielded.append([self._made_in(loop, value, eqn, inner) for value in results])
+            opened.append(loop)
+        return self._join(eqn, scope, parent, opened, yielded)
+
+    def _join(
+        self,
+        eqn: Any,
+        scope: str,
+        parent: int | None,
+        branches: Sequence[int],
+        yielded: Sequence[Sequence[int | Literal]],
+    ) -> list[int | Literal]:
+        """The results of a conditional; `yielded[k]` are those of its k-th branch."""
+        switch = self._loops[branches[0]].parent
+        assert switch is not None
+        border = _Border(self, eqn.source_info, scope, switch)
+        results: list[int | Literal] = []
+        for position, (variable, values) in enumerate(
+            zip(eqn.outvars, zip(*yielded, strict=True), strict=True)
+        ):
+            if isinstance(variable, jex.DropVar):
+                results.append(Literal(None))
+                continue
+            joined = border.join(variable.aval, values, position)
+            spaces = (self._loops[loop].space for loop in branches)
+            self._joined[joined] = dict(zip(spaces, values, strict=True))
+            results.append(joined)
+            for loop, value in zip(branches, values, strict=True):
+                carries = (*self._loops[loop].carries, Carry(joined, value))
+                self._loops[loop] = replace(self._loops[loop], carries=carries)
+        return results
+
+    def _made_in(self, loop: int, value: int | Literal, eqn: Any, scope: str) -> int | Literal:
+        """What a loop hands on: a copy where it lies outside, which the loop then reads."""
+        if isinstance(value, Literal):
+            return value
+        around = self._loop_of_value[value]
+        while around is not None and around != loop:
+            around = self._loops[around].parent
+        if around == loop:
+            return value
+        return self._barrier(value, eqn, scope, loop)
+
+    def _with(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[int | Literal],
+        eqn: Any,
+        scope: str,
+        loop: int | None,
+    ) -> int | Literal:
+        """The one result of a function of values, inlined; `eqn` is what it is a part of."""
+        types = [self._type(value) for value in inputs]
+        traced = jax.make_jaxpr(function)(*types)
+        return self._inline_closed(traced, inputs, scope, loop)[0]
+
+    def _new_scan(self, operands: ScanOperands, parent: int | None) -> int:
+        length = operands.length
+        index = self._new_loop(parent, LoopKind.SCAN, length, length)
+        shape = {"length": length, "reverse": operands.reverse, "unroll": operands.unroll}
+        self._loops[index] = replace(self._loops[index], **shape)
+        return index
+
+    def _new_loop(
+        self, parent: int | None, kind: LoopKind, identity: Hashable, runs: float = 1
+    ) -> int:
+        """`identity`: loops of one kind and identity in one place share an index space."""
+        index = len(self._loops)
+        outer = parent
+        if kind is LoopKind.BRANCH:
+            assert parent is not None
+            outer = self._loops[parent].parent
+        around = -1 if outer is None else self._loops[outer].space
+        space = self._spaces.setdefault((around, kind, identity), len(self._spaces))
+        self._loops.append(Loop(index, parent, space, 1, False, 1, (), kind, runs))
+        return index
+
+
+class _Border:
+    """Emits the equations at the border of one loop."""
+
+    def __init__(self, builder: LoopOpener, source_info: Any, scope: str, loop: int) -> None:
+        self._builder = builder
+        self._source_info = source_info
+        self._scope = scope
+        self._loop = builder._loops[loop]
+
+    def carry(self, initial: int | Literal, position: int) -> int:
+        """Carries that start from one value go different ways: their position tells them apart."""
+        index = self._loop.index
+        apart = {"apart": True} if self._loop.kind is LoopKind.WHILE else {}
+        return self._emit(loops.CARRY, initial, index, loop=index, position=position, **apart)
+
+    def result(self, following: int | Literal) -> int | Literal:
+        """What lies outside of the loop is the same in the last iteration."""
+        if isinstance(following, Literal) or not self._builder._is_member(following, self._loop):
+            return following
+        return self._emit(loops.RESULT, following, self._loop.parent, loop=self._loop.index)
+
+    def left(self, current: int | Literal) -> int | Literal:
+        """A carry as a `while` leaves it: the initial one where there was no iteration."""
+        params = {"loop": self._loop.index, "apart": True}
+        return self._emit(loops.RESULT, current, self._loop.parent, **params)
+
+    def case(self, index: int) -> int:
+        """Which branch runs, inside of the conditional."""
+        return self._emit(loops.CASE, index, self._loop.index, loop=self._loop.index)
+
+    def join(self, aval: Any, values: Sequence[int | Literal], position: int) -> int:
+        """What the branch that runs yields."""
+        assert self._loop.test is not None
+        params = {"loop": self._loop.index, "position": position}
+        avals = [self._builder._type(self._loop.test), *[aval] * len(values)]
+        eqn = border_equation(loops.JOIN, avals, self._source_info, **params)
+        inputs = (self._loop.test, *values)
+        return self._builder._emit(eqn, inputs, self._scope, self._loop.parent)[0]
+
+    def slice(self, stacked: int | Literal) -> int | Literal:
+        """What was stacked in this space is at hand; of anything else an element."""
+        assert isinstance(stacked, int)
+        known = self._builder._stacked.get(stacked)
+        if known is not None and known[1] == self._loop.space:
+            return known[0]
+        return self._emit(loops.SLICE, stacked, self._loop.index, space=self._loop.space)
+
+    def stack(self, y: int | Literal) -> int:
+        length = self._loop.length
+        index = self._loop.index
+        stacked = self._emit(loops.STACK, y, index, loop=index, length=length)
+        self._builder._stacked[stacked] = (y, self._loop.space)
+        return stacked
+
+    def _emit(self, name: str, operand: int | Literal, owner: int | None, **params: int) -> int:
+        eqn = border_equation(name, [self._builder._type(operand)], self._source_info, **params)
+        return self._builder._emit(eqn, (operand,), self._scope, owner)[0]
+
+
+def _unchanged_carries(body: Any, first: int, behind: int) -> frozenset[Any]:
+    """The variables of carries, `first` to `behind`, that every iteration passes on unchanged."""
+    pairs = zip(body.invars[first:behind], body.outvars, strict=False)
+    return frozenset(v for v, following in pairs if v is following)
+
+
+def _any(goes_on: Any) -> Any:
+    return jnp.any(goes_on)
+
+
+def _chosen(goes_on: Any, new: Any, old: Any) -> Any:
+    dims = tuple(range(goes_on.ndim))
+    return jax.lax.select(jax.lax.broadcast_in_dim(goes_on, new.shape, dims), new, old)
