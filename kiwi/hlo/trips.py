@@ -22,6 +22,9 @@ DEFAULT_TRIPS = 10
 _COMPARISONS = {"lt": 0, "le": 1, "gt": 0, "ge": 1, "ne": 0}
 """Primitives that compare a counter with a limit, and the trips that they add."""
 
+_PASSES = frozenset({"and", "convert_element_type"})
+"""Primitives that ask what their operands do, all of it."""
+
 
 def trips_of_while(eqn: Any, inputs: Sequence[Any], given: WhileTrips) -> int:
     """The trip count of an equation of primitive `while`, at least 1.
@@ -46,16 +49,16 @@ def _counted(eqn: Any, inputs: Sequence[Any]) -> tuple[int | None, list[int]]:
     """The exact trip count, if known, and upper bounds of it."""
     condition = eqn.params["cond_jaxpr"].jaxpr
     producer = {v: e for e in condition.eqns for v in e.outvars}
-    result = condition.outvars[0]
-    pending, bounds, asks_more = [result], [], False
+    pending, bounds, asks_more = [condition.outvars[0]], [], False
     while pending:
         atom = pending.pop()
         own = None if isinstance(atom, jex.Literal) else producer.get(atom)
-        if own is not None and own.primitive.name == "and":
+        if own is not None and own.primitive.name in _PASSES:
+            asks_more |= len(own.invars) > 1
             pending += own.invars
             continue
         trips = None if own is None else _of_comparison(eqn, inputs, own)
-        asks_more |= trips is None or atom is not result
+        asks_more |= trips is None
         bounds += [] if trips is None else [trips]
     return (bounds[0] if bounds and not asks_more else None), bounds
 

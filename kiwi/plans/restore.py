@@ -275,7 +275,8 @@ def _origin(
         mesh=mesh,
         memory_budget_bytes=options["memory_budget_bytes"],
         constraints=from_plain(options.get("constraints", {}), Constraints, _converter(saved)),
-        **{name: options[name] for name in IN_FILES},
+        # Files of before an option have its default.
+        **{name: options[name] for name in IN_FILES if name in options},
     )
     own = tuple((Residency(entry.recompute_at, entry.end),) for entry in breakdown.operators)
     return Origin(traced, settings, planner, own)

@@ -213,7 +213,7 @@ def test_a_file_without_a_section_is_refused_even_if_its_digest_fits(path, tmp_p
         ("estimate", "peak_bytes", "estimate.peak_bytes is 'much', not a whole number"),
         ("hardware", "memory_bytes", "hardware.memory_bytes is 'much', not a whole number"),
         ("mesh", "device_order", "device_order is 'much', not a list"),
-        ("operators", "trips", "operators[0].trips is 'much', not a whole number"),
+        ("operators", "trips", "operators[0].trips is 'much', not a finite number"),
     ],
 )
 def test_what_cannot_be_read_is_named(path, tmp_path, section, key, message):
