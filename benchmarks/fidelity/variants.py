@@ -53,7 +53,12 @@ def hand_variants(
     """All that differ on a mesh: one device knows no sharding, one axis cannot mix two; none are
     written for more than two."""
     axes = sum(size > 1 for size in mesh_shape)
-    shardings = (("single",), ("data", "fsdp", "megatron"), ("data", "fsdp", "megatron", "mixed"), ())
+    shardings = (
+        ("single",),
+        ("data", "fsdp", "megatron"),
+        ("data", "fsdp", "megatron", "mixed"),
+        (),
+    )
     for sharding in shardings[axes]:
         for remat in remats:
             yield HandVariant(sharding, remat)
