@@ -76,7 +76,7 @@ def test_rows_are_measured_once_and_again_where_they_are_redone(tmp_path: Path):
     assert measured == ["mlp 8", "gpt 8", "mlp 8"]
     kept = json.loads(path.read_text())["gpt 8"]
     assert {"command", "date", "commit", "jax", "libtpu", "bytes"} <= kept.keys()
-    book.write_table("Title", "table")
+    book.write_table("Title", ["table"])
     assert path.with_suffix(".md").read_text().endswith("\ntable\n")
 
 
@@ -150,4 +150,4 @@ def test_committed_rows_make_the_committed_table(measurement):
     if not path.with_suffix(".json").exists():
         pytest.skip("not measured")
     rows = json.loads(path.with_suffix(".json").read_text())
-    assert measurement.table(rows) in path.with_suffix(".md").read_text()
+    assert "\n".join(measurement.table(rows)) in path.with_suffix(".md").read_text()

@@ -1,6 +1,6 @@
 """Measures what is missing; see `benchmarks.tpu`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import jax
@@ -35,7 +35,7 @@ def _edges(book: Book) -> None:
     edges.measure(book, _PROGRAMS.value, firsts, _SECONDS.value)
 
 
-Measurement = tuple[Callable[[Book], None], Callable[[Mapping[str, Row]], str], str]
+Measurement = tuple[Callable[[Book], None], Callable[[Mapping[str, Row]], Iterable[str]], str]
 """How it is measured, its table, and the table's title."""
 
 _MEASURE: Mapping[str, Measurement] = {

@@ -34,12 +34,8 @@ def measure(book: Book, seconds: float) -> None:
         book.row(name, lambda chips=chips: _row(chips, seconds))
 
 
-def table(rows: Mapping[str, Row]) -> str:
+def table(rows: Mapping[str, Row]) -> Iterator[str]:
     """One line for each slice."""
-    return "\n".join(_lines(rows))
-
-
-def _lines(rows: Mapping[str, Row]) -> Iterator[str]:
     yield (
         "| Llama | slice | budget | predicted GiB | corrected GiB | compiled GiB | error | fits "
         "| plan and check s | check s |"

@@ -3,7 +3,7 @@
 import datetime
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,11 @@ class Book:
             print(f"{key}: {_without_environment(self.rows[key])}", flush=True)
         return self.rows[key]
 
-    def write_table(self, title: str, table: str) -> None:
-        """Writes what the rows say as Markdown."""
+    def write_table(self, title: str, table: Iterable[str]) -> None:
+        """Writes what the rows say as Markdown, `table` line by line."""
         names = ("command", "date", "commit", "kiwi", "jax", "libtpu")
         told = {n: sorted({str(r[n]) for r in self.rows.values()}) for n in names}
-        lines = [f"# {title}", "", *(f"{n}: {', '.join(v)}  " for n, v in told.items()), "", table]
+        lines = [f"# {title}", "", *(f"{n}: {', '.join(v)}  " for n, v in told.items()), "", *table]
         self._path.with_suffix(".md").write_text("\n".join(lines).rstrip() + "\n")
 
 

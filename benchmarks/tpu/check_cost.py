@@ -27,12 +27,8 @@ def measure(book: Book, names: Iterable[str], seconds: float) -> None:
         book.row(name, lambda name=name: _row(name, seconds))
 
 
-def table(rows: Mapping[str, Row]) -> str:
+def table(rows: Mapping[str, Row]) -> Iterator[str]:
     """One line for each model, and the median."""
-    return "\n".join(_lines(rows))
-
-
-def _lines(rows: Mapping[str, Row]) -> Iterator[str]:
     yield "| model | check s | compilation s | check / compilation |"
     yield "| --- | ---: | ---: | ---: |"
     ratios = [row["check_seconds"] / row["compile_seconds"] for row in rows.values()]

@@ -48,12 +48,8 @@ def measure(book: Book, names: Iterable[str], firsts: Mapping[str, int], seconds
         edge(fits, firsts.get(name, 64))
 
 
-def table(rows: Mapping[str, Row]) -> str:
+def table(rows: Mapping[str, Row]) -> Iterator[str]:
     """The two rows at the edge of each program."""
-    return "\n".join(_lines(rows))
-
-
-def _lines(rows: Mapping[str, Row]) -> Iterator[str]:
     yield "| program | batch | Kiwi | predicted GiB | compiled GiB | XLA:TPU |"
     yield "| --- | ---: | --- | ---: | ---: | --- |"
     found: dict[str, dict[int, Row]] = {}

@@ -73,12 +73,8 @@ def measure(book: Book, names: Iterable[str], seconds: float) -> None:
                 peak_bytes = plan.peak_bytes
 
 
-def table(rows: Mapping[str, Row]) -> str:
+def table(rows: Mapping[str, Row]) -> Iterator[str]:
     """One line for each plan and set of options."""
-    return "\n".join(_lines(rows))
-
-
-def _lines(rows: Mapping[str, Row]) -> Iterator[str]:
     yield (
         "| plan | options | predicted MiB | HBM MiB | VMEM MiB | collectives | of MiB | overlap "
         "| of MiB | permutes | remat |"

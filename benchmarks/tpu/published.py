@@ -65,12 +65,8 @@ def measure(book: Book) -> None:
         book.row(name, lambda published=published: _row(published))
 
 
-def table(rows: Mapping[str, Row]) -> str:
+def table(rows: Mapping[str, Row]) -> Iterator[str]:
     """One line for each step."""
-    return "\n".join(_lines(rows))
-
-
-def _lines(rows: Mapping[str, Row]) -> Iterator[str]:
     yield "| step | chips | published | XLA:TPU GiB | granted GiB | XLA:TPU | Kiwi predicts GiB |"
     yield "| --- | --- | --- | ---: | ---: | --- | ---: |"
     for name, row in rows.items():
