@@ -152,18 +152,14 @@ class Interpreter(Values):
         bodies = {k.index: bodies.get(k.index) or LoopBody(k.index, ()) for k in branches}
         read = {k: self._context.stacked_values(inside) for k, inside in bodies.items()}
 
-        def run(branch: Loop) -> tuple[list[Any], list[Any]]:
+        def yielded(branch: Loop) -> Any:
             interpreter = self._inside(bodies[branch.index], self._indices)
             interpreter.run()
-            found = [interpreter.env[value] for value in read[branch.index]]
+            found = [
+                [interpreter.env[v] if k == branch.index else self._zeros(v) for v in values]
+                for k, values in read.items()
+            ]
             return [interpreter.handed_on(carry) for carry in branch.carries], found
-
-        types = {k.index: jax.eval_shape(lambda k=k: run(k)[1]) for k in branches}
-
-        def yielded(branch: Loop) -> Any:
-            results, own = run(branch)
-            zeros = {k: [lax.full(t.shape, 0, t.dtype) for t in ts] for k, ts in types.items()}
-            return results, [zeros[k] if k != branch.index else own for k in types]
 
         test = self._lookup(loop.test).array
         results, found = lax.switch(test, [lambda k=k: yielded(k) for k in branches])
@@ -239,16 +235,21 @@ class Interpreter(Values):
         triggers = self._context.barriers.loops.get(body.loop, ())
         tied = self._behind_barrier(Barrier(triggers=triggers), zeros).scalars
         found = []
-        for value, info, zero in zip(values, infos, tied, strict=True):
-            # The shape of a stacked result has the iterations already.
-            is_result = self._depth_of(value) == len(self._indices)
-            around = self._program.scans_around(self._program.loop_of(value))
-            lengths = [self._program.loops[k].length for k in around[len(self._indices) :]]
-            shape = info.shape if is_result else (*lengths, *info.shape)
+        for value, zero in zip(values, tied, strict=True):
             with self._scope_of(value):
-                buffer = lax.broadcast(zero, shape)
+                buffer = lax.broadcast(zero, self._stacked_shape(value))
                 found.append(self._constrain_stacked(value, buffer, len(self._indices)))
         return found
+
+    def _zeros(self, value: int) -> Any:
+        return lax.full(self._stacked_shape(value), 0, self._program.values[value].dtype)
+
+    def _stacked_shape(self, value: int) -> tuple[int, ...]:
+        """The shape in which the interpreter holds a value of scans that it is not inside of; that
+        of a stacked result has the iterations already."""
+        around = self._program.scans_around(self._program.loop_of(value))[len(self._indices) :]
+        lengths = (self._program.loops[k].length for k in around)
+        return (*lengths, *self._program.values[value].shape)
 
     def _with_element(self, value: int, buffer: Any, element: Any, index: Any) -> Any:
         """The buffer of stacked values after one iteration."""
@@ -272,5 +273,3 @@ class Interpreter(Values):
         value = output if equation.name == JOIN else equation.reads[0]
         final = self.finals[equation.jaxpr_eqn.params["loop"], value]
         self.env[output] = self._reshard(output, final.array, final.layout, self._layouts[output])
-
-    # Values.

@@ -193,14 +193,18 @@ def _has_epilogue(
         is_call = graph.opcodes[index] & LIBRARY_OPCODES
         if fused is not FusedMaps.OF_MATMULS or not is_call or ends_other:
             return False
-    if fused is FusedMaps.OF_MATMULS and _adds_to_scatter(graph, kernel, index, is_materialised):
+    if _adds_to_scatter(graph, kernel, index, is_materialised, fused):
         return False
     sizes = {prod(values[equations[k].outputs[0]].shape) for k in (*members, kernel)}
     return len(sizes) == 1
 
 
-def _adds_to_scatter(graph: HloGraph, kernel: int, index: int, is_materialised: list[bool]) -> bool:
+def _adds_to_scatter(
+    graph: HloGraph, kernel: int, index: int, is_materialised: list[bool], fused: FusedMaps
+) -> bool:
     """Whether a kernel also reads a scatter, which then adds to the result of `index` in place."""
+    if fused is not FusedMaps.OF_MATMULS:
+        return False
     producers = (graph.program.values[v].producer for v in chain(graph, is_materialised, kernel)[1])
     return any("scatter" in graph.opcodes[p] for p in producers if p not in (None, index))
 
@@ -232,7 +236,7 @@ def is_map(graph: HloGraph, index: int) -> bool:
     return not graph.opcodes[index] & _NOT_ELEMENTWISE
 
 
-def sets_one_per_row(graph: HloGraph, index: int) -> bool:
+def _sets_one_per_row(graph: HloGraph, index: int) -> bool:
     """Whether an equation is a scatter of a single element into each row, as the gradient of
     `take_along_axis`: each position is compared with the row's index."""
     equation = graph.program.equations[index]
@@ -349,7 +353,7 @@ class _Chains:
 
     def compares(self, index: int) -> bool:
         """Whether an equation is a scatter that is computed as a map of the positions."""
-        return self._fused is FusedMaps.OF_MATMULS and sets_one_per_row(self._graph, index)
+        return self._fused is FusedMaps.OF_MATMULS and _sets_one_per_row(self._graph, index)
 
     def _is_as_small(self, index: int, times: float = 1) -> bool:
         """Whether the chain's operands take at most so many times the bytes of its result, vectors

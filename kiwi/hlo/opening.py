@@ -45,33 +45,32 @@ class LoopOpener(ProgramBuilder, ABC):
         loop = self._new_scan(operands, parent)
         border = _Border(self, eqn.source_info, scope, loop)
         first, behind = operands.constants, operands.constants + operands.carries
-        variables = operands.body.jaxpr.invars
-        env = dict(zip(variables[:first], inputs[:first], strict=True))
-        self._bind_constants(env, operands.body.jaxpr.constvars, operands.body.consts)
+        variables = operands.body.jaxpr.invars[first:behind]
         unchanged = _unchanged_carries(operands.body.jaxpr, first, behind)
-        for k in range(first, behind):
-            same = variables[k] in unchanged
-            env[variables[k]] = inputs[k] if same else border.carry(inputs[k], k)
-        for k in range(behind, len(inputs)):
-            env[variables[k]] = border.slice(inputs[k])
+        current = [
+            v if variable in unchanged else border.carry(v, k)
+            for k, (variable, v) in enumerate(
+                zip(variables, inputs[first:behind], strict=True), start=first
+            )
+        ]
+        slices = [border.slice(stacked) for stacked in inputs[behind:]]
         inner = join_scopes(scope, str(eqn.source_info.name_stack))
-        self._inline(operands.body.jaxpr, env, inner, loop)
-        outputs = [self._read(env, v) for v in operands.body.jaxpr.outvars]
-        finals: list[int | Literal] = []
-        carries = []
-        for variable, following in zip(variables[first:behind], outputs, strict=False):
-            if variable in unchanged:
-                finals.append(following)
-                continue
-            current = env[variable]
-            assert isinstance(current, int)
-            carries.append(Carry(current, following))
-            finals.append(border.result(following))
-        self._loops[loop] = replace(self._loops[loop], carries=tuple(carries))
-        kept = zip(outputs, eqn.outvars, strict=True)
+        outputs = self._inline_closed(
+            operands.body, (*inputs[:first], *current, *slices), inner, loop
+        )
+        following, ys = outputs[: operands.carries], outputs[operands.carries :]
+        carries = zip(variables, current, following, strict=True)
+        kept = tuple(
+            Carry(c, n) for v, c, n in carries if v not in unchanged and isinstance(c, int)
+        )
+        self._loops[loop] = replace(self._loops[loop], carries=kept)
+        finals = [
+            n if variable in unchanged else border.result(n)
+            for variable, n in zip(variables, following, strict=True)
+        ]
         stacks = [
             Literal(None) if isinstance(v, jex.DropVar) else border.stack(y)
-            for y, v in list(kept)[operands.carries :]
+            for y, v in zip(ys, eqn.outvars[operands.carries :], strict=True)
         ]
         return [*finals, *stacks]
 

@@ -22,7 +22,7 @@ import numba
 import numpy as np
 
 from kiwi.hlo.units import UnitGraph
-from kiwi.memory.timeline import Buffer, curve_bytes
+from kiwi.memory.timeline import Buffer, Timeline
 
 NO_BOUND = 2**62
 
@@ -58,13 +58,12 @@ def allocated_bytes(
 
 def expected_bytes(buffers: Sequence[Buffer]) -> int:
     """The size of a heap in time order, where it is not known which of two neighbours is first."""
-    gaps = [heap_bytes(o, in_time_order=True) - _alive_bytes(o) for o in _orders(buffers)]
-    return _alive_bytes(buffers) + int(np.mean(gaps))
+    gaps = [heap_bytes(o, in_time_order=True) - _peak_bytes(o) for o in _orders(buffers)]
+    return _peak_bytes(buffers) + int(np.mean(gaps))
 
 
-def _alive_bytes(buffers: Sequence[Buffer]) -> int:
-    """The most that is alive at once."""
-    return int(curve_bytes(buffers, max((b.end for b in buffers), default=1)).max())
+def _peak_bytes(buffers: Sequence[Buffer]) -> int:
+    return Timeline(tuple(buffers), max((b.end for b in buffers), default=1)).peak_bytes
 
 
 def _orders(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:

@@ -80,16 +80,19 @@ P = TypeVar("P", bound=Proposal)
 class Proposer(Protocol[P]):
     """What a planner supplies to the loop.
 
-    - `first_limit_bytes`: under which limit the first plan is proposed.
     - `most_rounds`: how many plans are proposed at most; `orders`: in how many orders.
     - `cause`, `instead`: of the error, should no plan fit: why, and what else to try.
     """
 
-    first_limit_bytes: int
     most_rounds: int
     orders: Orders
     cause: str
     instead: str
+
+    @property
+    def first_limit_bytes(self) -> int:
+        """Under which limit the first plan is proposed."""
+        ...
 
     def propose(self, limit_bytes: int) -> P:
         """A plan under a limit, not yet compiled; raises `Refusal` where there is none."""

@@ -53,8 +53,10 @@ class LimitSearch:
     _refused_bytes: int = 0
     _best_bytes: int | None = None
 
-    def __post_init__(self) -> None:
-        self.first_limit_bytes = self.budget_bytes
+    @property
+    def first_limit_bytes(self) -> int:
+        """The budget."""
+        return self.budget_bytes
 
     def propose(self, limit_bytes: int) -> Proposal:
         """The plan that `find` finds."""

@@ -175,8 +175,7 @@ class ProblemPlanner(Planner):
     ) -> Plan:
         """The plan that the closed loop finds for one problem; it begins with `limit_bytes`, by
         default the budget."""
-        proposer = ProblemSearch(self, step, budget_bytes, tools, start)
-        proposer.first_limit_bytes = limit_bytes or budget_bytes
+        proposer = ProblemSearch(self, step, budget_bytes, tools, start, limit_bytes)
         return ClosedLoop(self, proposer, budget_bytes, tools).run()
 
     def other_start(
@@ -232,17 +231,24 @@ class _InOrder(Proposal):
 
 
 class ProblemSearch:
-    """What the closed loop asks of one problem."""
+    """What the closed loop asks of one problem; `first_limit_bytes` is the budget by default."""
 
     def __init__(
-        self, planner: Planner, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start
+        self,
+        planner: Planner,
+        step: StepToPlan,
+        budget_bytes: int,
+        tools: Tools,
+        start: Start,
+        first_limit_bytes: int | None = None,
     ) -> None:
         self._planner, self._step, self._tools = planner, step, tools
         self._budget_bytes = budget_bytes
         self._problem = start.problem
         self._given = self._latest = start.solution
         self._model = _Model(np.zeros(start.problem.problem.horizon, dtype=np.int64))
-        self._limit_bytes = self.first_limit_bytes = budget_bytes
+        self.first_limit_bytes = first_limit_bytes or budget_bytes
+        self._limit_bytes = self.first_limit_bytes
         self._solved_seconds = 0.0
         self._answer: SolveResult | None = None
         self.is_checked = tools.compile is not None

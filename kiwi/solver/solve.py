@@ -115,21 +115,21 @@ def _searched(name: str, method: Callable[[Search], str], request: Request) -> S
 
 def _lagrangian(search: Search, *, close: bool = False) -> str:
     """The search; with `close`, a MILP closes what it leaves open where that is small."""
+    request, message = search.request, ""
     search.run()
-    if search.request.round_limit is not None:
+    if request.round_limit is not None:
         return ""
-    message = ""
-    if close and not search.request.until_time_limit:
-        _search_cores(search)
     if close:
         message = _close(search)
-    if search.request.until_time_limit:
+    if request.until_time_limit:
         search.linger()
     return message
 
 
 def _close(search: Search) -> str:
-    """Asks a MILP for what is left, where that is small; returns what to tell about it."""
+    """Looks in cores, or asks a MILP for what is left where that is small; returns what to tell."""
+    if not search.request.until_time_limit:
+        _search_cores(search)
     net, request = search.left.net, search.request
     if search.settled or _cells(net) > MOST_CELLS_FOR_MILP or request.seconds_left <= 0:
         return ""

@@ -51,15 +51,14 @@ class TpuRules(Rules):
     def sums_behind(self, units: UnitGraph, unit: Unit) -> int | None:
         """The next operator of the backward pass that does not read the gradient of a parameter,
         another product as a rule: the scheduler puts the collective behind it."""
-        if units.graph.phase_of(unit.root) is not Phase.BACKWARD or not is_of_library(
-            units.graph, unit
-        ):
+        is_gradient = units.graph.phase_of(unit.root) is Phase.BACKWARD
+        if not is_gradient or not is_of_library(units.graph, unit):
             return None
         following = (u for u in units.units[unit.index + 1 :] if u.phase is not Phase.UPDATE)
         other = next(following, None)
-        if other is None or other.loop != unit.loop or set(unit.outputs) & set(other.reads):
+        if other is None or other.loop != unit.loop:
             return None
-        return other.index
+        return other.index if set(unit.outputs).isdisjoint(other.reads) else None
 
     def is_transposed(self, units: UnitGraph, value: int) -> bool:
         """See `kiwi.xla.tpu.result_order`."""
