@@ -17,6 +17,7 @@ _GRACE_SECONDS, _SIGNAL_GRACE_SECONDS = 0.5, 1.0
 """How long after its time limit, or after a signal, the work may go on."""
 _POLL_SECONDS = 0.02
 _KILLED_WITHOUT_SOLUTION = 1
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Supervisor:
@@ -38,18 +39,24 @@ class Supervisor:
         if not hasattr(os, "fork"):
             return work()
         sys.stdout.flush()
+        earlier = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until they are passed on
         child = os.fork()
         if child == 0:
+            signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
             _work_and_exit(work)
+        self._pass_on_signals(child)
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
         return self._wait(child)
 
-    def _wait(self, child: int) -> int:
+    def _pass_on_signals(self, child: int) -> None:
         def pass_on(number: int, _: FrameType | None) -> None:
             os.kill(child, number)
             self._kill_at = min(self._kill_at, time.monotonic() + _SIGNAL_GRACE_SECONDS)
 
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             signal.signal(number, pass_on)
+
+    def _wait(self, child: int) -> int:
         while True:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
@@ -74,12 +81,11 @@ def _work_and_exit(work: Callable[[], int]) -> None:
 def interrupt_once() -> None:
     """From now on the first SIGTERM or SIGINT raises `KeyboardInterrupt`, and later ones nothing:
     what is found by then is to be written."""
-    signals = (signal.SIGTERM, signal.SIGINT)
 
     def handler(number: int, frame: FrameType | None) -> None:
-        for each in signals:
+        for each in _SIGNALS:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for each in signals:
+    for each in _SIGNALS:
         signal.signal(each, handler)

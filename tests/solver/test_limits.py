@@ -94,6 +94,25 @@ sys.exit(supervisor.run(work))
     )
 
 
+def test_a_signal_ends_work_that_heeds_none() -> None:
+    script = """
+import math, signal, sys, time
+from kiwi.solver.supervise import Supervisor
+supervisor = Supervisor(math.inf)
+def work():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
+    supervisor.note_written()
+    print("ready", flush=True)
+    time.sleep(1e6)
+sys.exit(supervisor.run(work))
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == 0
+
+
 def test_what_an_interrupted_round_had_found_is_returned(monkeypatch) -> None:
     whole = Engine._round
 
