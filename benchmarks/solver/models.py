@@ -17,10 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from kiwi.solver import Problem
+from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 MESH_SHAPE = (2, 4)
@@ -188,22 +185,6 @@ def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
         gap=result.gap,
         peak_resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
-
-
-def model_problem(layers: int, mesh_shape: tuple[int, ...]) -> "Problem":
-    """The problem of `layers` layers on a mesh, without a limit."""
-    from kiwi.hlo.grouping import build_units
-    from kiwi.hlo.lowering import lower
-    from kiwi.hlo.tracing import trace
-    from kiwi.mesh import DeviceMesh, hardware
-    from kiwi.strategy.build import Fixed, build_problem
-
-    flat, arguments, state_size = _training_step(layers)
-    program = trace(flat, arguments)
-    units = build_units(lower(program), frozenset(program.arguments[:state_size]))
-    carried = {k: program.arguments[k] for k in range(state_size)}
-    mesh = DeviceMesh.create(mesh_shape, hardware(PROFILE), None)
-    return build_problem(units, mesh, Fixed({}, {}, carried), None).problem
 
 
 def _line(row: Row) -> str:
