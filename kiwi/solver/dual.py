@@ -18,6 +18,7 @@ import numpy as np
 from kiwi.solver.bundle import Bundle
 from kiwi.solver.messages import reduced_costs, sweep, tables_of
 from kiwi.solver.network import Network
+from kiwi.solver.parameters import DEFAULT, Parameters
 from kiwi.solver.prices import cost_of
 from kiwi.solver.relaxed import Relaxed
 from kiwi.solver.search import forest_descent
@@ -25,9 +26,10 @@ from kiwi.solver.trees import new_workspace
 
 _ROUNDING = 1e-10
 """Relative floating-point error granted to a bound before it counts as proven."""
-_MOST_PAIRS = 10
 _CONVERGED = 1e-5
 _ROUNDED_PAIRS = 3
+_ASKED_SWEEPS = 100
+"""An oracle's answer counts as the work of so many sweeps."""
 
 Oracle = Callable[[Network, np.ndarray], tuple[np.ndarray | None, float]]
 """An assignment (or None) and a proven bound of a network without memory, at costs of options."""
@@ -43,8 +45,11 @@ class Dual:
     - `choice`: the assignment that the last evaluation ended with.
     """
 
-    def __init__(self, relaxed: Relaxed, oracle: Oracle | None = None) -> None:
+    def __init__(
+        self, relaxed: Relaxed, oracle: Oracle | None = None, parameters: Parameters = DEFAULT
+    ) -> None:
         self.relaxed, self.oracle, self.net = relaxed, oracle, relaxed.net
+        self._most_pairs, self._sweeps = parameters.most_sweep_pairs, 0
         net, self.bound = self.net, -np.inf
         self.best_prices = np.zeros(len(net.times))
         self.choice = np.zeros(net.node_count, dtype=np.int64)
@@ -55,11 +60,17 @@ class Dual:
         self._limit = relaxed.limit_bytes
         self.bundle = Bundle(len(net.times), 1.0)
 
-    def evaluate(self, prices: np.ndarray, most_pairs: int = _MOST_PAIRS) -> float:
+    @property
+    def work(self) -> int:
+        """How many options and table cells it has gone over."""
+        cells = self.net.option_count + self.net.cell_count
+        return self._sweeps * cells + int(self._work.visited[0])
+
+    def evaluate(self, prices: np.ndarray, most_pairs: int | None = None) -> float:
         """The bound at `prices`, by sweeps until they gain little; `choice` follows."""
         priced, rent = self.relaxed.priced(prices), self.relaxed.rent(prices)
         best = -np.inf
-        for _ in range(most_pairs):
+        for _ in range(most_pairs or self._most_pairs):
             before = best
             for forward in (True, False):
                 best = max(best, self._sweep(priced, forward, rent))
@@ -77,6 +88,7 @@ class Dual:
         if self.oracle is None:
             return -np.inf
         choice, value = self.oracle(self.net, priced)
+        self._sweeps += _ASKED_SWEEPS
         mine = cost_of(self.net, priced, self.choice)
         if choice is not None and cost_of(self.net, priced, choice) < mine:
             self.choice[:] = choice
@@ -152,7 +164,7 @@ class Dual:
     def reduced_costs(self) -> tuple[float, np.ndarray]:
         """The bound at `best_prices`, and for each option how far above it every assignment with
         that option costs at least."""
-        bound = self.evaluate(self.best_prices, _MOST_PAIRS)
+        bound = self.evaluate(self.best_prices)
         priced = self.relaxed.priced(self.best_prices)
         rent = self.relaxed.rent(self.best_prices)
         last = self._sweep(priced, False, rent)  # the shares must be those of the bound
@@ -164,5 +176,6 @@ class Dual:
             self.bundle.add(self.relaxed.cost(choice), self.relaxed.excess(choice), at)
 
     def _sweep(self, priced: np.ndarray, forward: bool, rent: float) -> float:
+        self._sweeps += 1
         value = sweep(self.net, self._tables, priced, self._share, self.choice, forward)
         return value - rent - _ROUNDING * (abs(value) + rent)

@@ -13,23 +13,21 @@ import numpy as np
 
 from kiwi.solver.dual import Dual, Oracle
 from kiwi.solver.network import Network
+from kiwi.solver.parameters import DEFAULT, Parameters
 from kiwi.solver.primal import Incumbent, Primal
 from kiwi.solver.relaxed import Relaxed
 from kiwi.solver.result import is_closed
 from kiwi.solver.search import seed_random
 
 FIRST_SWEEPS = 15
-_DUAL_STEPS = 10
 _LEAST_DUAL_STEPS = 4
 _STUCK = 2
 _STALLED = 0.01
 """Steps of the prices that close less of the gap than this share have stalled."""
-_FORCED_TRIES, _MOST_FORCED_TRIES, _FORCED_CELLS = 60, 150, 1_000_000
-"""Options forced in a round, as many as fit into a like amount of work, from the least to the
-most; a network of so many options and cells gets the least."""
+_MOST_FORCED_TRIES, _FORCED_CELLS = 150, 1_000_000
+"""Options forced in a round, as many as fit into a like amount of work, at most so many; a network
+of so many options and cells gets `Parameters.forced_tries`."""
 _NOTICEABLE = 0.02
-_MOST_TOLD, _TELLING = 4, 0.1
-"""Nodes told what to take, and by which share of the cost of all other options cost more."""
 
 
 @dataclass(eq=False)
@@ -42,25 +40,32 @@ class Engine:
     deadline: float
     on_round: Callable[["Engine"], None] | None = None
     oracle: Oracle | None = None
+    parameters: Parameters = DEFAULT
     rounds: int = field(init=False, default=0)
     out_of_time: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.relaxed = Relaxed(self.net)
-        self.dual = Dual(self.relaxed, self.oracle)
-        self.primal = Primal(self.relaxed, self.deadline)
+        self.dual = Dual(self.relaxed, self.oracle, self.parameters)
+        self.primal = Primal(self.relaxed, self.deadline, self.parameters)
         self._least_rounds = 0
-        self._dual_steps = _DUAL_STEPS
+        self._dual_steps = self.parameters.dual_steps
         cells = max(1, self.net.option_count + self.net.cell_count)
-        tries = _FORCED_TRIES * _FORCED_CELLS // cells
+        least_tries = self.parameters.forced_tries
+        tries = min(least_tries * _FORCED_CELLS // cells, _MOST_FORCED_TRIES)
         self._random, self._anew = np.random.default_rng(self.seed), False
-        self._tries = min(max(_FORCED_TRIES, tries), _MOST_FORCED_TRIES)
+        self._tries = max(least_tries, tries)
         seed_random(self.seed)
 
     @property
     def bound(self) -> float:
         """The best proven lower bound."""
         return self.dual.bound
+
+    @property
+    def work(self) -> int:
+        """How many options and table cells both sides have gone over."""
+        return self.dual.work + self.primal.work
 
     @property
     def incumbent(self) -> Incumbent | None:
@@ -147,10 +152,10 @@ class Engine:
         """What options cost more so that some nodes take one at random."""
         costs, starts = np.zeros(self.net.option_count), self.net.option_start
         told = self._random.integers(
-            0, self.net.node_count, self._random.integers(1, _MOST_TOLD + 1)
+            0, self.net.node_count, self._random.integers(1, self.parameters.most_told + 1)
         )
         for node in told.tolist():
-            costs[starts[node] : starts[node + 1]] = _TELLING * scale
+            costs[starts[node] : starts[node + 1]] = self.parameters.telling * scale
             costs[self._random.integers(starts[node], starts[node + 1])] = 0.0
         return costs
 
@@ -162,7 +167,7 @@ class Engine:
         best = self.incumbent
         open_cost = (best.cost if best else 2.0 * abs(self.bound)) - self.bound
         if self.bound - before > _STALLED * open_cost:
-            self._dual_steps = _DUAL_STEPS
+            self._dual_steps = self.parameters.dual_steps
         elif not self.rounds or not self.dual.ask():
             self._dual_steps = max(_LEAST_DUAL_STEPS, self._dual_steps // 2)
 

@@ -47,6 +47,7 @@ class Search:
     - `solution`, `objective`: the best solution of the problem, or None and +inf.
     - `bound`: proven lower bound.
     - `left`: what is left of the network.
+    - `work`: how many options and table cells were gone over, the same on every machine.
     - `out_of_time`: whether the clock ended anything.
     """
 
@@ -55,7 +56,7 @@ class Search:
         self.solution: tuple[int, ...] | None = None
         self.objective, self.bound = math.inf, -math.inf
         self.peak_bytes: int | None = None
-        self.rounds, self.out_of_time = 0, False
+        self.rounds, self.work, self.out_of_time = 0, 0, False
         self._least: LeastPeak | None = None
         self._least_peak_bytes: int | None = None
         self._running: Engine | None = None
@@ -174,6 +175,7 @@ class Search:
             self.bound,
             solver=self.solver,
             iterations=self.rounds,
+            work=self.work,
             message=message,
             deterministic=not self.out_of_time,
             least_peak_bytes=None if least is None else least.found_bytes,
@@ -195,7 +197,9 @@ class Search:
         net, request = self.left.net, self.request
         seed = request.seed + self._engines  # not the same moves again
         oracle = oracle_for(net, request.seed)
-        engine = kind(net, seed, request.gap, request.deadline, self._report, oracle)
+        engine = kind(
+            net, seed, request.gap, request.deadline, self._report, oracle, request.parameters
+        )
         self._engines += 1
         engine.dual.begin_at(self._prices_at(net.times))
         self._running = engine
@@ -227,6 +231,7 @@ class Search:
         self.raise_bound(math.inf if engine.infeasible else engine.bound)
         self._times, self._prices = engine.net.times, engine.dual.best_prices
         self.rounds += engine.rounds
+        self.work += engine.work
         self.out_of_time = self.out_of_time or engine.out_of_time
         smallest = engine.primal.smallest
         if smallest is not None:
@@ -266,5 +271,6 @@ class Search:
                     self.solver,
                     self.rounds + engine.rounds,
                     self.solution,
+                    self.work + engine.work,
                 )
             )

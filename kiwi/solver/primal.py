@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kiwi.solver.parameters import DEFAULT, Parameters
 from kiwi.solver.peak import new_tree
 from kiwi.solver.prices import cost_of, usage_of
 from kiwi.solver.relaxed import Relaxed
@@ -19,10 +20,7 @@ from kiwi.solver.search import forced_moves, forest_descent, tree_descent
 from kiwi.solver.trees import new_workspace
 
 _REPAIR_ROUNDS = 40
-_REPAIR_GROWTH = 1.5
 _PRICE_LEVELS = (1.0, 0.5, 0.0)
-_LARGEST_TREE = 60
-_LARGEST_BALL = 150
 _LEAST_GAIN = 1e-10
 
 
@@ -41,8 +39,9 @@ class Primal:
     `smallest`: of all assignments met without forbidden pairs, the one that peaks lowest.
     """
 
-    def __init__(self, relaxed: Relaxed, deadline: float) -> None:
+    def __init__(self, relaxed: Relaxed, deadline: float, parameters: Parameters = DEFAULT) -> None:
         self.relaxed, self.net, self.deadline = relaxed, relaxed.net, deadline
+        self._parameters = parameters
         self.incumbent: Incumbent | None = None
         self.smallest: Incumbent | None = None
         self._work = new_workspace(self.net)
@@ -51,6 +50,11 @@ class Primal:
     def late(self) -> bool:
         """True once the deadline has passed."""
         return time.monotonic() > self.deadline
+
+    @property
+    def work(self) -> int:
+        """How many options and table cells it has gone over."""
+        return int(self._work.visited[0])
 
     def offer(self, choice: np.ndarray) -> bool:
         """Takes `choice` as incumbent where it is feasible and better."""
@@ -73,7 +77,7 @@ class Primal:
         self.offer(choice)
         if self._repair(choice, prices, scale):
             self.offer(choice)
-            extent = (max(50, self.net.node_count // 4), _LARGEST_TREE)
+            extent = (max(50, self.net.node_count // 4), self._parameters.tree_nodes)
             self._move_at_levels(tree_descent, choice, prices, extent)
 
     def force(self, prices: np.ndarray, tries: int) -> None:
@@ -81,7 +85,7 @@ class Primal:
         if self.incumbent is None:
             return
         least_gain = _LEAST_GAIN * abs(self.incumbent.cost)
-        extent = (tries, _LARGEST_BALL, least_gain)
+        extent = (tries, self._parameters.ball_nodes, least_gain)
         self._move_at_levels(forced_moves, self.incumbent.choice.copy(), prices, extent)
 
     def improve_apart(
@@ -108,7 +112,7 @@ class Primal:
             if self.late:
                 break
             extra += unit * np.maximum(usage / max(limit, 1) - 1.0, 0.0)
-            unit *= _REPAIR_GROWTH
+            unit *= self._parameters.repair_growth
             forest_descent(self.net, self._work, self.relaxed.priced(prices + extra), choice, 1)
         self.offer(choice)
         return False

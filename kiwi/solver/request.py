@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from kiwi.errors import InvalidArgumentError
+from kiwi.solver.parameters import DEFAULT, Parameters
 from kiwi.solver.problem import Problem
 from kiwi.solver.result import OnProgress
 
@@ -29,6 +30,7 @@ class Request:
     round_limit: int | None = None
     started: float = field(default_factory=time.monotonic)
     tree_nodes: int | None = None
+    parameters: Parameters = DEFAULT
 
     def __post_init__(self) -> None:
         for name, fits, wanted in (

@@ -39,6 +39,8 @@ class Progress:
     - `solver`: the backend that found it.
     - `iterations`: rounds, nodes or steps, as the backend counts them.
     - `solution`: one option index per node, or None.
+    - `work`: how many options and table cells sweeps and trees have gone over, the same on every
+      machine; 0 of backends that do not count.
     """
 
     seconds: float
@@ -48,6 +50,7 @@ class Progress:
     solver: str
     iterations: int = 0
     solution: tuple[int, ...] | None = None
+    work: int = 0
 
     @property
     def gap(self) -> float | None:
@@ -98,6 +101,7 @@ def conclude(
     *,
     solver: str,
     iterations: int = 0,
+    work: int = 0,
     message: str = "",
     deterministic: bool = True,
     least_peak_bytes: int | None = None,
@@ -124,6 +128,7 @@ def conclude(
         least_peak_bytes=None if found else least_peak_bytes,
         least_peak_bound_bytes=None if found else least_peak_bound_bytes,
         iterations=iterations,
+        work=work,
         deterministic=deterministic,
     )
 

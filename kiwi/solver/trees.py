@@ -18,6 +18,7 @@ from kiwi.solver.network import Network, add_line, cell, widest
 class Workspace(NamedTuple):
     """Scratch arrays, allocated once: per node, per option, and per line of an edge's table.
 
+    `visited` (1): how many options and table cells all trees so far have gone over.
     `parent_end`: a member's own end of the edge to its parent, -1 at roots.
     """
 
@@ -31,6 +32,7 @@ class Workspace(NamedTuple):
     class_pick: np.ndarray
     old_choice: np.ndarray
     frozen: np.ndarray
+    visited: np.ndarray
 
 
 def new_workspace(net: Network) -> Workspace:
@@ -47,6 +49,7 @@ def new_workspace(net: Network) -> Workspace:
         class_pick=np.zeros(most, dtype=np.int64),
         old_choice=np.zeros(nodes, dtype=np.int64),
         frozen=np.zeros(nodes, dtype=np.bool_),
+        visited=np.zeros(1, dtype=np.int64),
     )
 
 
@@ -135,6 +138,7 @@ def _condition(net, work, unary, choice, i):
     first, last = net.option_start[i], net.option_start[i + 1]
     cost, parent_cost = work.cost[first:last], 0.0
     cost[:] = unary[first:last]
+    work.visited[0] += (last - first) * (1 + net.near_start[i + 1] - net.near_start[i])
     for near in range(net.near_start[i], net.near_start[i + 1]):
         h = net.near_end[near]
         j = net.end_node[h ^ 1]
@@ -157,6 +161,7 @@ def _send_up(net, work, i):
         if work.cost[first + x] < work.class_cost[c]:
             work.class_cost[c], work.class_pick[c] = work.cost[first + x], x
     least = np.empty(net.line_count[o])
+    work.visited[0] += lines * len(least)
     for b in range(len(least)):
         best, argument = np.inf, 0
         for a in range(lines):

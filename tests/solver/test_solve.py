@@ -142,6 +142,13 @@ def test_a_round_limit_fixes_the_solution(rounds: int) -> None:
     assert (first.solution, first.bound) == (second.solution, second.bound)
 
 
+def test_work_is_counted_and_the_same_each_time() -> None:
+    problem = two_layers()
+    first, again, longer = (solve(problem, gap=0.0, round_limit=n) for n in (1, 1, 3))
+    assert 0 < first.work == again.work
+    assert longer.iterations == 1 or first.work < longer.work
+
+
 def test_the_clock_is_reported_where_it_ended_the_search() -> None:
     assert not solve(two_layers(), gap=0.0, time_limit_seconds=1e-3).deterministic
 

@@ -1,8 +1,10 @@
 """`python -m benchmarks.solver.generated`: how far the search ends from the best that is known.
 
-Writes results/generated.json and results/generated.md. What is on record of a number's limit and
-reference is taken from there, so that a change of the search costs one search for each instance;
-`--anew` finds both again.
+Writes results/generated.json and results/generated.md after each instance, and the picture of
+docs/solver.md at the end; `--missing` goes on
+where a run was ended. What is on record of a number's limit and reference is taken from there, so
+that a change of the search costs one search for each instance; where the problem itself is no
+longer the one on record, and with `--anew`, both are found again.
 """
 
 import argparse
@@ -11,11 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.solver.generated.cases import Case, case, instance
+from benchmarks.solver.generated.cases import Case, case, fingerprint, instance
 from benchmarks.solver.generated.measure import Reference, Row, measure
+from benchmarks.solver.generated.picture import draw
 from benchmarks.solver.generated.table import table
 
 RESULTS = Path(__file__).parents[1] / "results"
+PICTURE = Path(__file__).parents[3] / "docs" / "images" / "solver_generated.png"
 
 
 def main() -> None:
@@ -23,13 +27,21 @@ def main() -> None:
     options = _arguments()
     rows = {row.case.number: row for row in on_record()}
     for number in range(options.numbers[0], options.numbers[1], options.step):
-        known = None if options.anew else rows.get(number)
-        made = case(number)
-        limit_bytes = None if known is None else known.limit_bytes
-        reference = None if known is None else known.reference
-        rows[number] = measure(made, instance(made, limit_bytes), reference)
+        if options.missing and number in rows:
+            continue
+        rows[number] = _measured(number, None if options.anew else rows.get(number))
         print(rows[number], f"above best: {rows[number].excess:.3%}", flush=True)
         write([rows[key] for key in sorted(rows)])
+    draw([rows[key] for key in sorted(rows)], PICTURE)
+
+
+def _measured(number: int, known: Row | None) -> Row:
+    made = case(number)
+    if known is not None:
+        given = instance(made, known.limit_bytes)
+        if fingerprint(given.problem) == known.fingerprint:
+            return measure(made, given, known.reference)
+    return measure(made, instance(made))
 
 
 def on_record() -> list[Row]:
@@ -47,13 +59,16 @@ def write(rows: list[Row]) -> None:
 
 def _row(entry: dict[str, Any]) -> Row:
     made = {**entry["case"], "mesh_shape": tuple(entry["case"]["mesh_shape"])}
-    return Row(**{**entry, "case": Case(**made), "reference": Reference(**entry["reference"])})
+    trace = tuple(map(tuple, entry["trace"]))
+    reference = Reference(**entry["reference"])
+    return Row(**{**entry, "case": Case(**made), "trace": trace, "reference": reference})
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--numbers", nargs=2, type=int, default=(0, 40), metavar=("FROM", "TO"))
     parser.add_argument("--step", type=int, default=1, help="2: one half only")
+    parser.add_argument("--missing", action="store_true", help="only what is not on record")
     parser.add_argument("--anew", action="store_true", help="find limits and references again")
     return parser.parse_args()
 

@@ -101,6 +101,18 @@ def instance(made: Case, limit_bytes: int | None = None) -> Instance:
     )
 
 
+def fingerprint(problem: Problem) -> str:
+    """Sums that tell an instance from what the same number made of another version of the examples
+    or of their problems."""
+    held = sum(
+        use.bytes * (use.end - use.start) for n in problem.nodes for o in n.usage for use in o
+    )
+    costs = (each.costs for each in (*problem.nodes, *problem.edges))
+    cost = sum(float(c[np.isfinite(c)].sum()) for c in costs)
+    cells = sum(edge.costs.size for edge in problem.edges)
+    return f"{len(problem.nodes)} {problem.option_count} {cells} {held} {cost:.6e}"
+
+
 def perturbed(problem: Problem, spread: float, rng: np.random.Generator) -> Problem:
     """Every cost times a factor of its own, log-normal."""
     if not spread:

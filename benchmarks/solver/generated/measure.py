@@ -11,8 +11,9 @@ import math
 import time
 from dataclasses import dataclass
 
-from benchmarks.solver.generated.cases import Case, Instance
-from kiwi.solver import Problem, SolveResult, solve
+from benchmarks.solver.generated.cases import Case, Instance, fingerprint
+from kiwi.solver import Problem, Progress, SolveResult, solve
+from kiwi.solver.result import OnProgress
 
 _MORE = 10
 _CLOSED = 1e-3
@@ -36,15 +37,22 @@ class Reference:
 
 @dataclass(frozen=True)
 class Row:
-    """One instance, searched; `work_seconds`: the processor's."""
+    """One instance, searched.
+
+    - `trace`: after each round and at the end the work (options and table cells gone over, without
+      what HiGHS does), the cost or None, and the bound.
+    - `work_seconds`: the processor's.
+    """
 
     case: Case
+    fingerprint: str
     limit_bytes: int
     nodes: int
     options: int
     objective: float | None
     bound: float
     rounds: int
+    trace: tuple[tuple[int, float | None, float], ...]
     work_seconds: float
     reference: Reference
 
@@ -74,26 +82,32 @@ class Row:
         return by_hand is not None and (self.objective is None or self.objective > by_hand)
 
 
-def search(problem: Problem, seed: int = 0) -> SolveResult:
+def search(problem: Problem, on_progress: OnProgress | None = None) -> SolveResult:
     """The search as it is used: it ends by its own rules."""
-    return solve(problem, seed=seed, time_limit_seconds=_NO_TIME_LIMIT_SECONDS)
+    return solve(problem, time_limit_seconds=_NO_TIME_LIMIT_SECONDS, on_progress=on_progress)
 
 
 def measure(made: Case, instance: Instance, known: Reference | None = None) -> Row:
     """Searches one instance; `known`: the reference, where it is on record."""
-    started = time.process_time()
-    result = search(instance.problem)
+    started, trace = time.process_time(), []
+
+    def note(state: Progress) -> None:
+        trace.append((state.work, state.objective, state.bound))
+
+    result = search(instance.problem, note)
     work_seconds = time.process_time() - started
     reference = known or _reference(instance, result)
     assert instance.problem.limit_bytes is not None
     return Row(
         case=made,
+        fingerprint=fingerprint(instance.problem),
         limit_bytes=instance.problem.limit_bytes,
         nodes=len(instance.problem.nodes),
         options=instance.problem.option_count,
         objective=result.objective,
         bound=result.bound,
         rounds=result.iterations,
+        trace=tuple(trace),
         work_seconds=work_seconds,
         reference=reference,
     )
