@@ -145,8 +145,12 @@ class SearchOptions:
       "xla" decides nothing: values are sharded as XLA does by itself from the shardings given. On
       a mesh of one device also a planner of `kiwi.solver.remat`, e.g. "remat".
     - `solver`: a backend of `kiwi.solver.solve`.
-    - `time_limit_seconds`: for the solver. On expiry the best plan so far is returned, with
-      its gap. A plan that has to be tightened may take up to three times as long.
+    - `effort`: how much work the search does, "quick", "normal" or "thorough": the same on every
+      machine, so that the plan is, too. On one as fast as the documentation's they end after 10,
+      60 and 240 s if not before; a plan that has to be tightened may take up to three times as
+      long.
+    - `time_limit_seconds`: ends the search whatever it has done by then. The best plan so far is
+      returned, with its gap and a note: another run may find another one.
     - `gap`: the search may end once the plan is proven to be this close to the best one,
       relative to its step time.
     - `seed`: same arguments, same seed, same plan, unless the time limit ended the search.
@@ -165,8 +169,9 @@ class SearchOptions:
 
     planner: str = _option("joint", "--planner", "{default} by default.")
     solver: str = _option("auto", "--solver", "a backend of kiwi.solver ({default})")
+    effort: str = _option("normal", "--effort", "quick, normal or thorough ({default})")
     time_limit_seconds: float = _option(
-        60.0, "--time-limit", "for each plan ({default:g})", parse=float, metavar="SECONDS"
+        600.0, "--time-limit", "ends the search ({default:g})", parse=float, metavar="SECONDS"
     )
     gap: float = _option(0.01, "--gap", "stop once proven this close ({default})", parse=float)
     seed: int = _option(0, "--seed", parse=int)
@@ -249,6 +254,7 @@ class OptionTypes(TypedDict, total=False):
     axis_names: Sequence[str] | None
     planner: str
     solver: str
+    effort: str
     time_limit_seconds: float
     gap: float
     seed: int

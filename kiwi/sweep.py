@@ -35,7 +35,7 @@ from kiwi.sizes import parse_size
 from kiwi.solver.result import relative_gap
 from kiwi.xla.compilers import prepared
 
-DEFAULT_TIME_LIMIT_SECONDS = 20.0
+DEFAULT_EFFORT = "quick"
 
 HEADROOM = 0.985
 """The part of a budget that is planned for: copies of operands too small to be modelled one by
@@ -138,7 +138,7 @@ def sweep(
     started = time.monotonic()
     budgets = sorted({parse_size(b) for b in memory_budgets})
     shapes = sorted({tuple(s) for s in mesh_shapes}, key=_effort, reverse=True)
-    own = {"verify": None, "time_limit_seconds": DEFAULT_TIME_LIMIT_SECONDS, **options}
+    own = {"verify": None, "effort": DEFAULT_EFFORT, **options}
     found: list[SweepPoint] = []
     plan_mesh = functools.partial(_plan_mesh, function, args, budgets, own)
     for points in _planned_meshes(plan_mesh, shapes, jobs):

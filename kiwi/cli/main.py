@@ -142,7 +142,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--args", metavar="NAME", default="make_args")
     parser.add_argument("--forced", type=int, default=3, help="how many alternatives to force (3)")
-    parser.add_argument("--time-limit", type=float, metavar="SECONDS", default=10.0)
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS", default=100.0)
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:

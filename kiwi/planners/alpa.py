@@ -26,6 +26,7 @@ from kiwi.memory.residency import may_run_again
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.problem_planner import ProblemPlanner
+from kiwi.planners.tools import Tools
 from kiwi.problem.build import Fixed
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.problem.step import StepToPlan
@@ -84,6 +85,7 @@ def rematerialised_first(units: UnitGraph, budget_bytes: int, settings: Settings
             DEFAULT_PLANNER,
             settings.time_limit_seconds / 2,
             settings.seed,
+            planned_seconds=Tools(settings).allowance.part(1 / 2).planned_seconds,
         )
     except InfeasibleBudgetError as error:
         least = None if not error.least_peak_bytes else -(-error.least_peak_bytes // devices)

@@ -51,13 +51,11 @@ class Orders:
     - `numbers`: one for each order of a plan, from which the proposer derives its seed.
     - `of_all`: how many orders of all plans together.
     - `at_once`: before the next plan is proposed; otherwise where that is slower.
-    - `compile_seconds`: no order is compiled once all compilations took longer.
     """
 
     numbers: range
     of_all: float = math.inf
     at_once: bool = False
-    compile_seconds: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,8 +220,7 @@ class ClosedLoop(Generic[P]):
             return given
         orders = self._proposer.orders
         for number in orders.numbers:
-            seconds = sum(each.compile_seconds for each in self._rounds)
-            if self._orders_left <= 0 or seconds >= orders.compile_seconds:
+            if self._orders_left <= 0:
                 break
             other = self._proposer.reordered(given, number)
             if other is None:

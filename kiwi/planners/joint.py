@@ -48,7 +48,7 @@ class Joint(ProblemPlanner):
     def other_start(
         self, error: Refusal, step: StepToPlan, budget_bytes: int, tools: Tools
     ) -> Start | None:
-        """The fastest baseline's plan within the budget; the baselines share half of the time."""
+        """The fastest baseline's plan within the budget; the baselines share half of the work."""
         if not may_help(error, budget_bytes):
             return None
         found = sorted(self._baseline_choices(step, budget_bytes, tools), key=lambda each: each[0])
@@ -71,8 +71,7 @@ class Joint(ProblemPlanner):
         self, step: StepToPlan, budget_bytes: int, tools: Tools
     ) -> Iterator[tuple[float, Choices]]:
         """Of the baselines that have a plan, its seconds and what it chooses."""
-        seconds = tools.settings.time_limit_seconds / (2 * len(self.baselines))
-        own = tools.unchecked.with_settings(time_limit_seconds=seconds)
+        own = tools.unchecked.part(1 / (2 * len(self.baselines)))
         for baseline in self.baselines:
             if step.program.loops and not baseline.opens_loops:
                 continue

@@ -18,6 +18,8 @@ MOST_ROUNDS = 4
 """How many schedules are sought at most; they share the time limit."""
 ORDERS = range(3)
 """One number for each other order of a schedule."""
+MOST_ORDERS = 8
+"""How many orders of all schedules are compiled together."""
 WORTH = 0.005
 """Share of the budget by which a limit has to rise for another schedule to be sought."""
 

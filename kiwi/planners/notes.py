@@ -7,6 +7,7 @@ from kiwi.hlo.fusion import is_opaque
 from kiwi.hlo.hints import HINT_PRIMITIVE
 from kiwi.hlo.regions import inner_jaxprs
 from kiwi.planners.planner import Planner
+from kiwi.planners.tools import CLOCK_ENDED_SEARCH
 from kiwi.planners.user_pins import constraint_pin
 from kiwi.plans.record import PlanRecord
 from kiwi.problem.library_calls import library_calls
@@ -140,7 +141,7 @@ def _solver(plan: PlanRecord) -> Iterator[str]:
     if plan.solve_result.message:
         yield plan.solve_result.message
     if not plan.solve_result.deterministic:
-        yield "The time limit ended the search: another run may find another plan."
+        yield CLOCK_ENDED_SEARCH
 
 
 def _compiled(plan: PlanRecord) -> Iterator[str]:

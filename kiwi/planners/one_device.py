@@ -20,10 +20,10 @@ from kiwi.emit.execution import Execution
 from kiwi.memory.order_search import needed_bytes
 from kiwi.options import Settings
 from kiwi.planners.closed_loop import ClosedLoop, Orders
-from kiwi.planners.limit_search import MOST_ROUNDS, ORDERS, LimitSearch
+from kiwi.planners.limit_search import MOST_ORDERS, MOST_ROUNDS, ORDERS, LimitSearch
 from kiwi.planners.planner import Planner, with_schedule
 from kiwi.planners.reordered_schedules import Details, repacked, steps_of
-from kiwi.planners.tools import Tools
+from kiwi.planners.tools import LEAST_SECONDS, Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.problem.solved import Solved, Start
@@ -92,8 +92,13 @@ class OneDevicePlanner(Planner):
         with the smallest budget known to be feasible and a proven bound, `BudgetNotMetError` if no
         schedule fits as compiled, `InvalidProblemError` where the planner cannot take the graph."""
         one_device = self.to_schedule(step, budget_bytes, tools.settings, start)
-        seconds = max(0.1, tools.settings.time_limit_seconds / MOST_ROUNDS)
-        search = Search(one_device.graph, self.name, seconds)
+        allowed = tools.allowance.part(1 / MOST_ROUNDS)
+        search = Search(
+            one_device.graph,
+            self.name,
+            max(allowed.seconds, LEAST_SECONDS),
+            planned_seconds=allowed.planned_seconds,
+        )
         return self.tightened(one_device, search.within, budget_bytes, tools)
 
     def tightened(self, step: OneDevice, find: Find, budget_bytes: int, tools: Tools) -> Plan:
@@ -115,7 +120,7 @@ class OneDevicePlanner(Planner):
             cause="XLA holds more than the schedule asks for.",
             varies=True,
             other_order=reordered,
-            orders=Orders(ORDERS, at_once=True, compile_seconds=tools.settings.time_limit_seconds),
+            orders=Orders(ORDERS, of_all=MOST_ORDERS, at_once=True),
         )
         return ClosedLoop(self, search, budget_bytes, tools).run()
 

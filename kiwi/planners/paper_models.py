@@ -65,7 +65,8 @@ class PaperModel(Planner):
             limit_bytes,
             self.model,
             solver=settings.solver if settings.solver in MODEL_SOLVERS else DEFAULT_SOLVER,
-            time_limit_seconds=settings.time_limit_seconds / MOST_ROUNDS,
+            # The clock ends integer programs: nothing that they count is in proportion to it.
+            time_limit_seconds=tools.allowance.part(1 / MOST_ROUNDS).planned_seconds,
             seed=settings.seed,
             gap=settings.gap,
         )
@@ -77,10 +78,10 @@ class PaperModel(Planner):
             )
         if answer.priced is None:
             raise NoPlanFoundError(
-                f"{self.name!r} found no plan in {settings.time_limit_seconds:g} s.",
+                f"{self.name!r} found no plan in {answer.solve_seconds:.3g} s.",
                 cause=f"The model of {len(graph.computing)} operators is large for "
                 f"{answer.solver}.",
-                suggestion='A larger time_limit_seconds, or planner="joint".',
+                suggestion='effort="thorough", or planner="joint".',
             )
         return answer
 

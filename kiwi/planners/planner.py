@@ -4,6 +4,7 @@ A planner is a frozen dataclass with its parameters as fields, and says by attri
 do. It is found by its name in `kiwi.planners.registry`.
 """
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from kiwi.hlo.program import Program
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
 from kiwi.options import Settings
-from kiwi.planners.tools import Tools, check_search
+from kiwi.planners.tools import CLOCK_ENDED_SEARCH, Tools, check_search
 from kiwi.planners.user_pins import resolve_pins
 from kiwi.plans.breakdown import CostBreakdown, decisions
 from kiwi.plans.estimate import estimate_schedule, estimate_solution
@@ -33,6 +34,8 @@ from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.compilers import named, predicted_compiler
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ class Planner(ABC):
         tools = tools if is_checked else tools.unchecked
         plan = self.plan(step, settings.memory_budget_bytes, tools, start)
         seconds = step.seconds + time.monotonic() - started
+        if not plan.solve_result.deterministic:
+            _LOG.warning(CLOCK_ENDED_SEARCH)
         return replace(plan, planning_seconds=seconds, notes=(*plan.notes, *settings.notes))
 
     def _check_step(self, step: StepToPlan, settings: Settings) -> None:

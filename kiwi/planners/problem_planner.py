@@ -15,7 +15,6 @@
 """
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,17 +25,18 @@ from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundErr
 from kiwi.planners.closed_loop import ClosedLoop, Orders, Proposal, Refusal
 from kiwi.planners.planner import Planner
 from kiwi.planners.reordered_units import Ordered, reformulated
-from kiwi.planners.tools import ProgressLog, Tools
+from kiwi.planners.tools import ProgressLog, Tools, spent
 from kiwi.plans.breakdown import build_breakdown
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Origin, Round
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.kept_copies import SHARE_OF_TIME, kept_copies
+from kiwi.problem.kept_copies import KEPT_SHARE, kept_copies
 from kiwi.problem.pins import Pins
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
 from kiwi.solver import SolveResult, SolveStatus, evaluate
+from kiwi.solver.effort import Allowance
 from kiwi.solver.problem import Node
 from kiwi.solver.settle import settled
 from kiwi.xla.read.excess_memory import as_intervals, excess
@@ -63,11 +63,12 @@ NEAR_BUDGET = 0.95
 """The part of the budget from which compiled memory corrects the prediction."""
 
 LATE_SHARE = 0.25
-"""The part of the time limit that every round gets, however long the others took."""
+"""The part of the work that every round may do, and of the time limit, however long the others
+took."""
 
 LATE_SECONDS = 8.0
-"""What it gets at least, if that is not more than half of the limit: a start that the compiled
-program has shown not to fit may leave a search with nothing but its first rounds."""
+"""What it gets of the latter at least, if that is not more than half of it: a start that the
+compiled program has shown not to fit may leave a search with nothing but its first rounds."""
 
 MOST_RAISED = 1.25
 """The largest limit, in parts of the budget, from which a plan may be compiled to fit."""
@@ -81,16 +82,17 @@ ABOVE_LEAST = 1.01
 MOST_DROPPED = 12
 """How many pins are dropped one at a time; with more, all are named."""
 
-TRIAL_SECONDS = 10.0
-"""Time limit of each trial."""
+TRIAL_EFFORT = "quick"
+"""Of each trial."""
 
 ANY_PLAN = 1.0
 """The gap at which a trial ends: whether there is a plan is known long before the best one."""
 
 
-def late_seconds(time_limit_seconds: float) -> float:
-    """What a late round gets of a time limit."""
-    return max(LATE_SHARE * time_limit_seconds, min(time_limit_seconds / 2, LATE_SECONDS))
+def late_part(total: Allowance) -> Allowance:
+    """What a late round may take."""
+    late, seconds = total.part(LATE_SHARE), min(total.seconds / 2, LATE_SECONDS)
+    return late.at_least(Allowance(0.0, seconds))
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class ProblemPlanner(Planner):
         try:
             return own.problem, self.search(step, budget_bytes, tools, own)
         except (InfeasibleBudgetError, NoPlanFoundError) as error:
-            half = tools.with_settings(time_limit_seconds=tools.settings.time_limit_seconds / 2)
+            half = tools.part(1 / 2)
             other = None
             if start is None:
                 other = self.other_start(error, step, budget_bytes, tools)
@@ -249,7 +251,8 @@ class ProblemSearch:
         self._model = _Model(np.zeros(start.problem.problem.horizon, dtype=np.int64))
         self.first_limit_bytes = first_limit_bytes or budget_bytes
         self._limit_bytes = self.first_limit_bytes
-        self._solved_seconds = 0.0
+        self._spent = Allowance(0.0, 0.0)
+        self._is_repeatable = True
         self._answer: SolveResult | None = None
         self.is_checked = tools.compile is not None
         self.most_rounds = MOST_ROUNDS if self.is_checked else MOST_SOLVES
@@ -265,20 +268,17 @@ class ProblemSearch:
     def propose(self, limit_bytes: int) -> _InOrder:
         """The problem's solution, from the last one."""
         self._limit_bytes = limit_bytes
-        before = self._solved_seconds
-        total = self._tools.settings.time_limit_seconds
-        # All rounds share the time limit, but a late one gets a part of its own.
-        seconds = max(total - before, late_seconds(total))
+        before, total = self._spent, self._tools.allowance
+        # All rounds share what is allowed, but a late one gets a part of its own.
+        allowed = total.less(before).at_least(late_part(total))
         corrected = self._corrected(limit_bytes)
         extra = len(corrected.problem.nodes) - len(self._problem.problem.nodes)
         start = None if self._latest is None else (*self._latest, *[0] * extra)
-        result = self._solved(corrected, seconds, start)
-        self._solved_seconds += result.seconds
+        result = self._solved(corrected, allowed, start)
         assert result.solution is not None
         own = result.solution[: len(result.solution) - extra]
-        started = time.monotonic()
-        kept = kept_copies(self._problem, corrected, own, SHARE_OF_TIME * seconds)
-        self._solved_seconds += time.monotonic() - started
+        kept, took = kept_copies(self._problem, corrected, own, allowed.part(KEPT_SHARE))
+        self._spent = self._spent.and_also(took)
         self._answer = replace(result, solution=own)
         return self._proposal(Solved(self._problem, own, kept), self._answer, before)
 
@@ -334,7 +334,7 @@ class ProblemSearch:
             objective=begun.cost,
             peak_bytes=begun.peak_bytes,
         )
-        return self._proposal(Solved(self._problem, self._given), result, self._solved_seconds)
+        return self._proposal(Solved(self._problem, self._given), result, self._spent)
 
     def _moved_limit(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit moves by what the program is over the budget or below it, or to the middle of
@@ -357,11 +357,11 @@ class ProblemSearch:
     def _next_limit(self) -> int:
         return max(0, self._budget_bytes - self._model.waste_bytes)
 
-    def _proposal(self, solved: Solved, result: SolveResult, since: float) -> _InOrder:
+    def _proposal(self, solved: Solved, result: SolveResult, before: Allowance) -> _InOrder:
         return _InOrder(
             self._planner.plan_of(self._step, solved, result, self._budget_bytes),
             self._limit_bytes,
-            self._solved_seconds - since,
+            self._spent.seconds - before.seconds,
             int(self._model.excess_bytes.max(initial=0)),
             ordered=Ordered.given(solved),
         )
@@ -382,25 +382,32 @@ class ProblemSearch:
         return replace(self._problem, problem=problem)
 
     def _solved(
-        self, planning: PlanningProblem, seconds: float, warm_start: Sequence[int] | None
+        self, planning: PlanningProblem, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:
         """Solves; of equal solutions takes the one that holds least memory."""
         problem = planning.problem
-        result = self._tools.solve(problem, seconds, warm_start)
+        result = self._tools.solve(problem, allowed, warm_start)
+        self._spent = self._spent.and_also(spent(result))
+        # Where the clock ended one search, another run may go on from another solution.
+        self._is_repeatable = self._is_repeatable and result.deterministic
         limit = problem.limit_bytes or 0
         if result.status is SolveStatus.INFEASIBLE:
             raise infeasible_budget(limit, result)
         if result.solution is None:
             raise NoPlanFoundError(
-                f"No plan was found in {seconds:g} s under {format_bytes(limit)}.",
-                cause="The budget is close to the least that is possible, or the limit is short. "
-                + result.message,
-                suggestion="A larger time_limit_seconds or memory_budget.",
+                f"No plan was found in {result.seconds:.3g} s under {format_bytes(limit)}.",
+                cause="The budget is close to the least that is possible. " + result.message,
+                suggestion="A larger memory_budget or mesh"
+                + (', or effort="thorough".' if result.deterministic else ", or time limit."),
             )
         solution = settled(problem, result.solution)
         priced = evaluate(problem, solution)
         return replace(
-            result, solution=solution, objective=priced.cost, peak_bytes=priced.peak_bytes
+            result,
+            solution=solution,
+            objective=priced.cost,
+            peak_bytes=priced.peak_bytes,
+            deterministic=self._is_repeatable,
         )
 
 
@@ -450,8 +457,7 @@ def blamed(
     """
     # A budget that only compiled programs break is only met, or not, by compiled programs.
     trial = tools if isinstance(error, BudgetNotMetError) else tools.unchecked
-    seconds = min(tools.settings.time_limit_seconds, TRIAL_SECONDS)
-    trial = trial.with_settings(time_limit_seconds=seconds, gap=ANY_PLAN, on_progress=None)
+    trial = trial.with_settings(effort=TRIAL_EFFORT, gap=ANY_PLAN, on_progress=None)
 
     def is_possible_without(*labels: str) -> bool:
         try:

@@ -9,12 +9,19 @@ from typing import Any
 from kiwi.errors import InvalidArgumentError, UnknownSolverError
 from kiwi.options import Settings
 from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
+from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
 from kiwi.solver.result import OnProgress
+from kiwi.solver.solve import COUNT_WORK
 from kiwi.xla.compilers import compile_for, predicted_compiler
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
 
 Compile = Callable[[Step], CompiledProgram]
+
+CLOCK_ENDED_SEARCH = "The time limit ended the search: another run may find another plan."
+
+LEAST_SECONDS = 0.1
+"""Of a search of which nothing else is left; work ends it."""
 
 MOST_ENTRIES = 2000
 """From here on only improvements of the solution are kept."""
@@ -23,10 +30,14 @@ MOST_ENTRIES = 2000
 @dataclass(frozen=True, eq=False)
 class Tools:
     """Settings of a search, whose budget planners take as an argument instead, and the compiler
-    that checks plans; without one they are not checked."""
+    that checks plans; without one they are not checked.
+
+    - `share`: of what the settings allow searches to take.
+    """
 
     settings: Settings
     compile: Compile | None = None
+    share: float = 1.0
 
     @staticmethod
     def of(settings: Settings) -> "Tools":
@@ -43,20 +54,37 @@ class Tools:
         """The same without a compiler."""
         return replace(self, compile=None)
 
+    def part(self, share: float) -> "Tools":
+        """The same with a share of what searches may take."""
+        return replace(self, share=share * self.share)
+
+    @property
+    def allowance(self) -> Allowance:
+        """What the searches for a plan may take together."""
+        work = EFFORTS[self.settings.effort] * WORK_PER_SECOND
+        return Allowance(work, self.settings.time_limit_seconds).part(self.share)
+
     def solve(
-        self, problem: Problem, seconds: float, warm_start: Sequence[int] | None = None
+        self, problem: Problem, allowed: Allowance, warm_start: Sequence[int] | None = None
     ) -> SolveResult:
-        """Solves a problem in so many seconds, with the solver, the seed and the gap of the
-        settings."""
+        """Solves a problem with the solver, the seed and the gap of the settings."""
+        counts_work = self.settings.solver in COUNT_WORK
+        seconds = allowed.seconds if counts_work else allowed.planned_seconds
         return solve(
             problem,
             solver=self.settings.solver,
-            time_limit_seconds=seconds,
+            time_limit_seconds=max(seconds, LEAST_SECONDS),
+            work_limit=int(allowed.work),
             seed=self.settings.seed,
             gap=self.settings.gap,
             warm_start=warm_start,
             on_progress=self.settings.on_progress,
         )
+
+
+def spent(result: SolveResult) -> Allowance:
+    """What a search took."""
+    return Allowance(result.work, result.seconds)
 
 
 class ProgressLog:
@@ -94,6 +122,11 @@ def check_search(settings: Settings) -> None:
         raise UnknownSolverError(
             f"There is no solver {settings.solver!r}.",
             suggestion="One of " + ", ".join(repr(s) for s in SOLVERS) + ".",
+        )
+    if settings.effort not in EFFORTS:
+        raise InvalidArgumentError(
+            f"There is no effort {settings.effort!r}.",
+            suggestion="One of " + ", ".join(repr(e) for e in EFFORTS) + ".",
         )
     if not settings.time_limit_seconds > 0:
         raise InvalidArgumentError(

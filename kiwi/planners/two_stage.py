@@ -19,7 +19,7 @@ from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
 from kiwi.planners.closed_loop import ClosedLoop
 from kiwi.planners.limit_search import LimitSearch
 from kiwi.planners.planner import Planner, with_schedule
-from kiwi.planners.tools import Tools
+from kiwi.planners.tools import Tools, spent
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.remat_graph import sharded_remat_graph, smallest_remat_graph
@@ -27,6 +27,7 @@ from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
 from kiwi.solver import SolveResult, SolveStatus
+from kiwi.solver.effort import Allowance
 from kiwi.solver.remat import RematGraph, simulate
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.rotor import rotor
@@ -134,16 +135,16 @@ def first_stage(problem: PlanningProblem, budget_bytes: int, tools: Tools) -> It
 
     All have the bound of sharding without a budget, which holds for whatever follows.
     """
-    deadline = time.monotonic() + tools.settings.time_limit_seconds
     budgets = growing_budgets(budget_bytes)
-    share = tools.settings.time_limit_seconds / (len(budgets) + 1)
-    free = _sharded(problem, None, share, tools, None)
+    free = _sharded(problem, None, tools.allowance.part(1 / (len(budgets) + 1)), tools, None)
+    left = tools.allowance.less(spent(free))
     last: tuple[int, ...] | None = None
     for number, limit_bytes in enumerate(budgets):
-        share = max(0.1, deadline - time.monotonic()) / (len(budgets) - number)
         result = free
         if free.peak_bytes is None or free.peak_bytes > limit_bytes:
-            result = _sharded(problem, limit_bytes, share, tools, last)
+            allowed = left.part(1 / (len(budgets) - number))
+            result = _sharded(problem, limit_bytes, allowed, tools, last)
+            left = left.less(spent(result))
         if result.solution is None or result.solution != last:
             yield replace(result, bound=free.bound)
             last = result.solution or last
@@ -154,13 +155,13 @@ def first_stage(problem: PlanningProblem, budget_bytes: int, tools: Tools) -> It
 def _sharded(
     problem: PlanningProblem,
     limit_bytes: int | None,
-    seconds: float,
+    allowed: Allowance,
     tools: Tools,
     warm_start: Sequence[int] | None,
 ) -> SolveResult:
     """The fastest sharding found within the limit; of equals the one that holds least."""
     limited = replace(problem.problem, limit_bytes=limit_bytes)
-    result = tools.solve(limited, seconds, warm_start)
+    result = tools.solve(limited, allowed, warm_start)
     if result.solution is None:
         return result
     return replace(result, solution=settled(limited, result.solution))

@@ -17,9 +17,10 @@ from kiwi.plans.explain_text import ForcedAlternative, explanation_text
 from kiwi.plans.record import Origin, PlanRecord
 from kiwi.problem.alternatives import Alternative
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.kept_copies import SHARE_OF_TIME, kept_copies
+from kiwi.problem.kept_copies import KEPT_SHARE, kept_copies
 from kiwi.problem.translation import follow
 from kiwi.solver import SolveResult, SolveStatus, evaluate, solve
+from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,14 @@ class Explanation:
 
 
 def explain(
-    plan: PlanRecord, operator: int | str, *, forced: int = 3, time_limit_seconds: float = 10.0
+    plan: PlanRecord, operator: int | str, *, forced: int = 3, time_limit_seconds: float = 100.0
 ) -> Explanation:
     """Explains one operator.
 
     - `operator`: the index of a decision; or a part of its opcode, name stack or source line
       (`"gpt.py:85"`), of which the costliest match is taken.
-    - `forced`: for how many alternatives the problem is solved again, each for at most
-      `time_limit_seconds`.
+    - `forced`: for how many alternatives the problem is solved again, each with the effort
+      "quick", and for at most `time_limit_seconds`.
 
     **Raises:** `InvalidArgumentError` if there is no such operator.
     """
@@ -56,7 +57,8 @@ def explain(
     if not forced or plan.origin is None:
         return Explanation(plan, entry, ())
     start = plan.breakdown.solution_of(plan.origin.planning)
-    forcing = _Forcing(plan.origin, start, unit, time_limit_seconds)
+    allowed = Allowance(EFFORTS["quick"] * WORK_PER_SECOND, time_limit_seconds)
+    forcing = _Forcing(plan.origin, start, unit, allowed)
     return Explanation(plan, entry, tuple(map(forcing.forced, entry.alternatives[:forced])))
 
 
@@ -90,7 +92,7 @@ class _Forcing:
     origin: Origin
     start: Sequence[int]
     unit: int
-    time_limit_seconds: float
+    allowed: Allowance
 
     def forced(self, alternative: Alternative) -> ForcedAlternative:
         """What the alternative costs when everything around it may follow."""
@@ -111,7 +113,8 @@ class _Forcing:
         return solve(
             pinned.problem,
             solver=settings.solver,
-            time_limit_seconds=self.time_limit_seconds,
+            time_limit_seconds=self.allowed.seconds,
+            work_limit=int(self.allowed.work),
             seed=settings.seed,
             gap=settings.gap,
             warm_start=follow(pinned, self.start, self.unit, allowed),
@@ -126,8 +129,7 @@ class _Forcing:
             return result.objective, result.peak_bytes
         planning, found = self.origin.planning, []
         for solution in (result.solution, alone):
-            seconds = SHARE_OF_TIME * self.time_limit_seconds
-            kept = kept_copies(planning, planning, solution, seconds)
+            kept, _ = kept_copies(planning, planning, solution, self.allowed.part(KEPT_SHARE))
             restricted = planning.restricted(solution, kept).problem
             priced = evaluate(restricted, [0] * len(restricted.nodes))
             if priced.feasible:

@@ -9,8 +9,6 @@ sweeps of message passing starting from the messages of the last prices give the
 re-optimised from the rounded assignment give the bundle its next cut.
 """
 
-import math
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -28,11 +26,9 @@ _ROUNDING = 1e-10
 """Relative floating-point error granted to a bound before it counts as proven."""
 _CONVERGED = 1e-5
 _ROUNDED_PAIRS = 3
-_ASKED_SWEEPS = 100
-"""An oracle's answer counts as the work of so many sweeps."""
-
-Oracle = Callable[[Network, np.ndarray], tuple[np.ndarray | None, float]]
-"""An assignment (or None) and a proven bound of a network without memory, at costs of options."""
+Oracle = Callable[[Network, np.ndarray], tuple[np.ndarray | None, float, int]]
+"""An assignment (or None) and a proven bound of a network without memory, at costs of options; and
+the work that it took, in sweeps of messages."""
 
 
 class Dual:
@@ -87,8 +83,8 @@ class Dual:
         """The oracle's bound; `choice` follows where its assignment is better."""
         if self.oracle is None:
             return -np.inf
-        choice, value = self.oracle(self.net, priced)
-        self._sweeps += _ASKED_SWEEPS
+        choice, value, sweeps = self.oracle(self.net, priced)
+        self._sweeps += sweeps
         mine = cost_of(self.net, priced, self.choice)
         if choice is not None and cost_of(self.net, priced, choice) < mine:
             self.choice[:] = choice
@@ -133,15 +129,14 @@ class Dual:
         self.relaxed.begin(self.bundle, self.choice, self.bound)
         return True
 
-    def improve(self, steps: int, deadline: float = math.inf) -> None:
-        """`steps` evaluations at the bundle's prices, fewer where the deadline (a reading of
-        `time.monotonic`) passes."""
+    def improve(self, steps: int, is_late: Callable[[], bool] = lambda: False) -> None:
+        """`steps` evaluations at the bundle's prices, fewer once `is_late`."""
         if not len(self.net.times):
             self.evaluate(self.best_prices)
             self._keep_messages(of_centre=True)
             return
         for _ in range(steps):
-            if time.monotonic() > deadline:
+            if is_late():
                 return
             prices = self.bundle.propose()
             value = self.evaluate(prices / self._limit)

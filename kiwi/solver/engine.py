@@ -32,7 +32,11 @@ _NOTICEABLE = 0.02
 
 @dataclass(eq=False)
 class Engine:
-    """The search over one network; `run` until done, then read `incumbent` and `bound`."""
+    """The search over one network; `run` until done, then read `incumbent` and `bound`.
+
+    - `most_work`: it ends once it has gone over so many options and table cells.
+    - `out_of_time`, `out_of_work`: what ended it, if it was not done.
+    """
 
     net: Network
     seed: int
@@ -41,13 +45,15 @@ class Engine:
     on_round: Callable[["Engine"], None] | None = None
     oracle: Oracle | None = None
     parameters: Parameters = DEFAULT
+    most_work: float = math.inf
     rounds: int = field(init=False, default=0)
     out_of_time: bool = field(init=False, default=False)
+    out_of_work: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.relaxed = Relaxed(self.net)
         self.dual = Dual(self.relaxed, self.oracle, self.parameters)
-        self.primal = Primal(self.relaxed, self.deadline, self.parameters)
+        self.primal = Primal(self.relaxed, self._late, self.parameters)
         self._least_rounds = 0
         self._dual_steps = self.parameters.dual_steps
         cells = max(1, self.net.option_count + self.net.cell_count)
@@ -108,7 +114,6 @@ class Engine:
 
     def _round(self, *, force: bool) -> None:
         scale = self.relaxed.scale(self.bound)
-        self.primal.deadline = self._due
         self._improve_bound()
         prices = self.dual.best_prices
         self.primal.improve_from(self.dual.choice.copy(), prices, scale)
@@ -163,7 +168,7 @@ class Engine:
         """Steps of the prices. Where they hardly gain, an oracle is asked; where they still do not,
         it is not, and fewer are taken, for solutions to have the time."""
         before = self.bound
-        self.dual.improve(self._dual_steps, self._due)
+        self.dual.improve(self._dual_steps, self._late)
         best = self.incumbent
         open_cost = (best.cost if best else 2.0 * abs(self.bound)) - self.bound
         if self.bound - before > _STALLED * open_cost:
@@ -179,10 +184,8 @@ class Engine:
         small = _NOTICEABLE * max(self.gap, 1e-6) * abs(bound)
         return cost == before[0] and bound - before[1] <= small
 
-    @property
-    def _due(self) -> float:
-        return math.inf if self.rounds < self._least_rounds else self.deadline
-
     def _late(self) -> bool:
-        self.out_of_time = self.out_of_time or time.monotonic() > self._due
-        return self.out_of_time
+        if self.rounds >= self._least_rounds:
+            self.out_of_time = self.out_of_time or time.monotonic() > self.deadline
+            self.out_of_work = self.out_of_work or self.work > self.most_work
+        return self.out_of_time or self.out_of_work

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kiwi.solver.dual import Dual
+from kiwi.solver.effort import WORK_PER_SECOND
 from kiwi.solver.engine import FIRST_SWEEPS, Engine
 from kiwi.solver.evaluate import evaluate
 from kiwi.solver.least_peak import LeastPeak, least_peak
@@ -33,6 +34,8 @@ one, the second may save a third of its cost; on a busy machine a limit of secon
 for neither. Together they take 1.5 seconds for `gpt-13b-4l`'s 440,000 pairs of options."""
 _MOST_PATIENCE, _PATIENT_CELLS = 2, 1_000_000
 _LEAST_PEAK_SECONDS, _GRACE_SECONDS = 10.0, 1.0
+"""For how long the least peak is looked for after a search without a solution, by the clock or by
+work; and how far beyond the time limit."""
 _MOST_PROBES, _FAR = 6, 0.005
 """How often solutions apart from the one at hand are looked for, where it is this far from the
 bound."""
@@ -48,7 +51,7 @@ class Search:
     - `bound`: proven lower bound.
     - `left`: what is left of the network.
     - `work`: how many options and table cells were gone over, the same on every machine.
-    - `out_of_time`: whether the clock ended anything.
+    - `out_of_time`: whether the clock ended anything; `out_of_work`: whether work did.
     """
 
     def __init__(self, request: Request, solver: str) -> None:
@@ -56,7 +59,7 @@ class Search:
         self.solution: tuple[int, ...] | None = None
         self.objective, self.bound = math.inf, -math.inf
         self.peak_bytes: int | None = None
-        self.rounds, self.work, self.out_of_time = 0, 0, False
+        self.rounds, self.work, self.out_of_time, self.out_of_work = 0, 0, False, False
         self._least: LeastPeak | None = None
         self._least_peak_bytes: int | None = None
         self._running: Engine | None = None
@@ -78,6 +81,17 @@ class Search:
         if self.solution is None:
             return False
         return is_closed(self.objective, self.bound, self.request.gap)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether time or work is used up."""
+        return self.out_of_time or self.out_of_work
+
+    @property
+    def work_left(self) -> float:
+        """How many options and table cells may still be gone over."""
+        limit = self.request.work_limit
+        return math.inf if limit is None else max(0, limit - self.work)
 
     def offer(self, solution: Sequence[int]) -> None:
         """Takes a solution of the problem where the referee finds it feasible and better."""
@@ -105,7 +119,7 @@ class Search:
         """All stages, until settled or late; once more from an assignment that fits, whatever it
         costs, where the prices lead to none; and from each better solution that probes find."""
         self._run_stages()
-        if self.solution is None and not self.settled and not self.out_of_time:
+        if self.solution is None and not self.settled and not self.is_over:
             self._find_fitting()
             if self.solution is not None:
                 self._run_stages()
@@ -117,7 +131,7 @@ class Search:
     def is_far(self) -> bool:
         """Whether the solution may be far from the best one, and there are rounds left to see."""
         used_up = self.request.round_limit is not None and self.rounds >= self.request.round_limit
-        if self.solution is None or self.settled or self.out_of_time or used_up:
+        if self.solution is None or self.settled or self.is_over or used_up:
             return False
         return not is_closed(self.objective, self.bound, _FAR)
 
@@ -138,26 +152,30 @@ class Search:
         return found
 
     def _find_fitting(self) -> None:
-        net = self.left.net
-        half = time.monotonic() + (self.request.deadline - time.monotonic()) / 2
-        self._least = least_peak(
-            net, self.request.seed, half, self._least_peak_bytes, net.limit_bytes
-        )
+        until = time.monotonic() + (self.request.deadline - time.monotonic()) / 2
+        self._least = self._least_peak(until, self.work_left / 2, self.left.net.limit_bytes)
         self.offer_lifted(self._least.choice)
+
+    def _least_peak(self, until: float, most_work: float, enough_bytes: int = -1) -> LeastPeak:
+        net, seed = self.left.net, self.request.seed
+        found = least_peak(net, seed, until, self._least_peak_bytes, enough_bytes, most_work)
+        self.work += found.work
+        self.out_of_time = self.out_of_time or time.monotonic() > self.request.deadline
+        return found
 
     def _run_stages(self) -> None:
         limit = _ENDLESS if self.request.round_limit is None else self.request.round_limit
         for rounds, idle_rounds, force in _STAGES:
             most_rounds = min(self._patience() * rounds, limit - self.rounds)
-            if self.settled or self.out_of_time or most_rounds <= 0:
+            if self.settled or self.is_over or most_rounds <= 0:
                 return
             engine = self.run_engine(most_rounds, self._patience() * idle_rounds, force=force)
-            if self.settled or self.out_of_time or (not self.shrink(engine.dual) and force):
+            if self.settled or self.is_over or (not self.shrink(engine.dual) and force):
                 return
 
     def linger(self) -> None:
         """Searches on what is left until settled or late, however little comes of it."""
-        if not self.settled and not self.out_of_time:
+        if not self.settled and not self.is_over:
             self.run_engine(_ENDLESS, _ENDLESS, force=True)
 
     def result(self, message: str = "") -> SolveResult:
@@ -165,10 +183,12 @@ class Search:
         that some assignment was found to need."""
         least = self._least if self.solution is None else None
         if self.solution is None and least is None and not self.left.infeasible:
-            until = min(
-                self.request.deadline + _GRACE_SECONDS, time.monotonic() + _LEAST_PEAK_SECONDS
-            )
-            least = least_peak(self.left.net, self.request.seed, until, self._least_peak_bytes)
+            until, most_work = self.request.deadline + _GRACE_SECONDS, math.inf
+            if self.request.work_limit is None:
+                until = min(until, time.monotonic() + _LEAST_PEAK_SECONDS)
+            else:
+                most_work = _LEAST_PEAK_SECONDS * WORK_PER_SECOND
+            least = self._least_peak(until, most_work)
         return conclude(
             self.request.problem,
             self.solution,
@@ -197,9 +217,8 @@ class Search:
         net, request = self.left.net, self.request
         seed = request.seed + self._engines  # not the same moves again
         oracle = oracle_for(net, request.seed)
-        engine = kind(
-            net, seed, request.gap, request.deadline, self._report, oracle, request.parameters
-        )
+        asked = net, seed, request.gap, request.deadline, self._report, oracle
+        engine = kind(*asked, request.parameters, self.work_left)
         self._engines += 1
         engine.dual.begin_at(self._prices_at(net.times))
         self._running = engine
@@ -233,6 +252,7 @@ class Search:
         self.rounds += engine.rounds
         self.work += engine.work
         self.out_of_time = self.out_of_time or engine.out_of_time
+        self.out_of_work = self.out_of_work or engine.out_of_work
         smallest = engine.primal.smallest
         if smallest is not None:
             peak = smallest.peak_bytes

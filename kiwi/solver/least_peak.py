@@ -5,6 +5,7 @@ engine either finds an assignment within it, or proves that there is none, or gi
 counts as failure for the search and proves nothing.
 """
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -22,19 +23,27 @@ _PRECISION = 1e-3
 @dataclass(frozen=True)
 class LeastPeak:
     """`found_bytes`: the least peak of any assignment found, or None; `bound_bytes`: proven, no
-    assignment peaks lower; `choice`: the assignment of least peak that a probe found, if any."""
+    assignment peaks lower; `choice`: the assignment of least peak that a probe found, if any;
+    `work`: as of `kiwi.solver.SolveResult`."""
 
     found_bytes: int | None
     bound_bytes: int
     choice: np.ndarray | None = None
+    work: int = 0
 
 
 def least_peak(
-    net: Network, seed: int, deadline: float, known_bytes: int | None, enough_bytes: int = -1
+    net: Network,
+    seed: int,
+    deadline: float,
+    known_bytes: int | None,
+    enough_bytes: int = -1,
+    most_work: float = math.inf,
 ) -> LeastPeak:
     """Bisection down from `known_bytes`, the peak of some assignment, if any is known.
 
-    Stops at an assignment that peaks at `enough_bytes` or less. Exact only above
+    Stops at an assignment that peaks at `enough_bytes` or less, at the deadline, and after
+    `most_work`. Exact only above
     `net.limit_bytes`: times that cannot exceed that were dropped.
     """
     free = net._replace(
@@ -42,15 +51,16 @@ def least_peak(
         table=np.where(np.isfinite(net.table), 0.0, np.inf),
     )
     bound = int(_sum_of_least(net).max(initial=0))
-    found = known_bytes
-    choice = None
+    found, choice, work = known_bytes, None, 0
     failed = bound - 1  # the largest limit that no assignment was found for
     for number in range(_PROBES):
         probe = _next_probe(failed, found, net, 0.0 if enough_bytes >= 0 else _PRECISION)
-        if probe is None or time.monotonic() > deadline:
+        if probe is None or time.monotonic() > deadline or work >= most_work:
             break
-        engine = Engine(free._replace(limit_bytes=probe), seed + number, 0.0, deadline)
+        limited, left = free._replace(limit_bytes=probe), most_work - work
+        engine = Engine(limited, seed + number, 0.0, deadline, most_work=left)
         engine.run(_ROUNDS, _ROUNDS, force=False)
+        work += engine.work
         seen = engine.primal.smallest
         if seen is not None and (found is None or seen.peak_bytes < found):
             found, choice = seen.peak_bytes, seen.choice
@@ -60,7 +70,7 @@ def least_peak(
             failed = probe
         if engine.infeasible:
             bound = max(bound, probe + 1)
-    return LeastPeak(found, bound if found is None else min(bound, found), choice)
+    return LeastPeak(found, bound if found is None else min(bound, found), choice, work)
 
 
 def _next_probe(failed: int, found: int | None, net: Network, precision: float) -> int | None:

@@ -6,7 +6,6 @@ relaxation jumps across.
 """
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,20 +35,21 @@ class Incumbent:
 class Primal:
     """The best assignment so far, and ways to a better one.
 
-    `smallest`: of all assignments met without forbidden pairs, the one that peaks lowest.
+    - `smallest`: of all assignments met without forbidden pairs, the one that peaks lowest.
+    - `is_late`: whether to end.
     """
 
-    def __init__(self, relaxed: Relaxed, deadline: float, parameters: Parameters = DEFAULT) -> None:
-        self.relaxed, self.net, self.deadline = relaxed, relaxed.net, deadline
+    def __init__(
+        self,
+        relaxed: Relaxed,
+        is_late: Callable[[], bool],
+        parameters: Parameters = DEFAULT,
+    ) -> None:
+        self.relaxed, self.net, self.is_late = relaxed, relaxed.net, is_late
         self._parameters = parameters
         self.incumbent: Incumbent | None = None
         self.smallest: Incumbent | None = None
         self._work = new_workspace(self.net)
-
-    @property
-    def late(self) -> bool:
-        """True once the deadline has passed."""
-        return time.monotonic() > self.deadline
 
     @property
     def work(self) -> int:
@@ -109,7 +109,7 @@ class Primal:
             usage = usage_of(self.net, choice)
             if usage.max(initial=0) <= limit:
                 return True
-            if self.late:
+            if self.is_late():
                 break
             extra += unit * np.maximum(usage / max(limit, 1) - 1.0, 0.0)
             unit *= self._parameters.repair_growth
@@ -125,5 +125,5 @@ class Primal:
         for level in _PRICE_LEVELS:
             move(self.net, self._work, self.relaxed.priced(level * prices), choice, peak, *extent)
             self.offer(choice)
-            if self.late:
+            if self.is_late():
                 return

@@ -13,6 +13,7 @@ from kiwi.solver.result import OnProgress
 class Request:
     """The arguments of `kiwi.solver.solve`, checked; raises `InvalidArgumentError`.
 
+    - `work_limit`: how many options and table cells may be gone over; None: any number.
     - `started`: a reading of `time.monotonic`.
     - `tree_nodes`: how many nodes of its search tree a MILP may visit; None: as many as there is
       time for.
@@ -31,10 +32,12 @@ class Request:
     started: float = field(default_factory=time.monotonic)
     tree_nodes: int | None = None
     parameters: Parameters = DEFAULT
+    work_limit: int | None = None
 
     def __post_init__(self) -> None:
         for name, fits, wanted in (
             ("round_limit", lambda n: n is None or n >= 1, "1 or more, or None for no limit"),
+            ("work_limit", lambda n: n is None or n >= 0, "0 or more, or None for no limit"),
             ("time_limit_seconds", lambda n: n > 0, "a positive number"),
             ("gap", lambda n: n >= 0, "0 or a small fraction"),
         ):

@@ -28,6 +28,9 @@ MOST_CELLS_FOR_MILP = 60_000
 """Options and table cells up to which `auto` hands a gap that stays open to a MILP."""
 _MOST_TREE_NODES, _TREE_CELLS = 500, 600_000
 """Nodes of a MILP's tree, and nodes times cells: with these, work and not the clock ends it."""
+_MILP_WORK = 2.5
+"""What HiGHS does counts as work by the square of the cells, whatever it takes: a minute at 60,000
+cells, where it takes about so long."""
 _CORE_CELLS = 10_000, 30_000
 """Options and table cells of the cores in which `auto` looks for better solutions."""
 MOST_CELLS_FOR_CORE = 1_000_000
@@ -48,6 +51,7 @@ def solve(
     until_time_limit: bool = False,
     any_time: bool = False,
     round_limit: int | None = None,
+    work_limit: int | None = None,
 ) -> SolveResult:
     """Chooses one option per node at the least cost under the memory limit.
 
@@ -68,6 +72,8 @@ def solve(
     - `round_limit`: the search ends after so many rounds (`SolveResult.iterations`), and hands
       nothing to a MILP. The same seed and round limit give the same solution however fast the
       machine is, as long as the time limit is not reached. `auto` and `lagrangian` honour it.
+    - `work_limit`: the search ends after so much work (`SolveResult.work`), as repeatably, but for
+      rounds that `time_limit_seconds` leaves to it, too. Those of `COUNT_WORK` honour it.
 
     Every returned solution was priced by `kiwi.solver.evaluate`. Raises `UnknownSolverError`,
     `InvalidArgumentError`, and `SolverUnavailableError` where the solver cannot take the problem.
@@ -87,6 +93,7 @@ def solve(
         until_time_limit,
         any_time,
         round_limit,
+        work_limit=work_limit,
     )
     if solver != "brute-force":
         warm_up()
@@ -131,7 +138,7 @@ def _close(search: Search) -> str:
     if not search.request.until_time_limit:
         _search_cores(search)
     net, request = search.left.net, search.request
-    if search.settled or _cells(net) > MOST_CELLS_FOR_MILP or request.seconds_left <= 0:
+    if search.settled or _cells(net) > MOST_CELLS_FOR_MILP or not _may_ask_milp(search, net):
         return ""
     tree_nodes = None if request.until_time_limit else _tree_nodes(net)
     _ask_milp(search, request.handed_to("highs", _MILP_SHARE, tree_nodes))
@@ -145,12 +152,12 @@ def _search_cores(search: Search) -> None:
         return
     dual: Dual | None = None
     for most_cells in _CORE_CELLS:
-        if not search.is_far() or request.seconds_left <= 0:
+        if not search.is_far():
             return
         dual = dual or search.dual()
         choice = search.lowered()
         part = core(net, dual.reduced_costs()[1], choice, most_cells)
-        if part is None:
+        if part is None or not _may_ask_milp(search, part.net):
             continue
         handed = request.handed_to("highs", _MILP_SHARE, _tree_nodes(part.net))
         hint = None if choice is None else part.lower(choice)
@@ -159,6 +166,15 @@ def _search_cores(search: Search) -> None:
         search.out_of_time = search.out_of_time or timed_out
     if dual is not None and search.solution is not None:
         search.shrink(dual)
+
+
+def _may_ask_milp(search: Search, net: Network) -> bool:
+    """Whether there is time and work left for a network; takes the latter."""
+    work = _MILP_WORK * _cells(net) ** 2
+    if search.request.seconds_left <= 0 or work > _MILP_SHARE * search.work_left:
+        return False
+    search.work += round(work)
+    return True
 
 
 def _cells(net: Network) -> int:
@@ -240,3 +256,5 @@ SOLVERS: dict[str, Callable[[Request], SolveResult]] = {
     "brute-force": _brute_force,
 }
 """Backends by name."""
+COUNT_WORK = frozenset({"auto", "lagrangian", "toulbar2", "brute-force"})
+"""Those that work ends, or rounds; the clock ends the others."""

@@ -30,6 +30,9 @@ _RESOLUTION = 2**50
 _BACKTRACKS = 20_000
 """toulbar2 gives up on one round after this many, with the bound it has by then."""
 _ORACLE_BACKTRACKS = 2_000
+_SWEEPS, _SWEEPS_PER_BACKTRACK = 100, 5
+"""What a priced network and a backtrack count as: about what they take where it is sparse, a third
+of that where every node has an edge to every other."""
 MOST_CELLS_FOR_ORACLE = 300_000
 """Options and table cells of a network up to which it is an oracle for others."""
 
@@ -52,7 +55,8 @@ class ToulbarEngine(Engine):
         scaled = bundle.propose()
         prices = scaled / relaxed.limit_bytes
         left = self.deadline - time.monotonic()
-        choice, network_bound = solve_priced(relaxed.net, relaxed.priced(prices), self.seed, left)
+        priced = relaxed.priced(prices)
+        choice, network_bound, _ = solve_priced(relaxed.net, priced, self.seed, left)
         value = network_bound - relaxed.rent(prices)
         self.dual.bound = max(self.dual.bound, value - 1e-10 * abs(network_bound))
         bundle.observe(scaled, value)
@@ -76,8 +80,9 @@ def solve_priced(
     backtracks: int = _BACKTRACKS,
     *,
     vac: int = 1,
-) -> tuple[np.ndarray | None, float]:
-    """The assignment found (or None), and a proven lower bound, of the network without memory.
+) -> tuple[np.ndarray | None, float, int]:
+    """The assignment found (or None), and a proven lower bound, of the network without memory; and
+    the work, in sweeps of messages.
 
     `unary`: costs of options; these and the tables are finite. Without a limit of `seconds`
     toulbar2 sets no timer, and leaves Ctrl-C to Python.
@@ -86,6 +91,7 @@ def solve_priced(
     with _own_interrupts():
         solver = CFN(ubinit=None, resolution=0, vac=vac, seed=seed + 1, verbose=-1)
         tb2.option.backtrackLimit = backtracks
+        tb2.option.hbfs = 1  # adapts itself, and is left as it is for the next network
         tb2.option.DEE = 0  # as virtual arc consistency, it was seen not to end on 14 small nodes
         for i in range(net.node_count):
             size = int(net.option_start[i + 1] - net.option_start[i])
@@ -106,9 +112,10 @@ def solve_priced(
             # sent to another solver's thread while that does, it never returns.
             solver.CFN.timerStop()
         bound = solver.GetDDualBound() / scale + constant
+    sweeps = _SWEEPS + _SWEEPS_PER_BACKTRACK * int(solver.GetNbBacktracks())
     if found is None:
-        return None, bound
-    return np.array(found[0][: net.node_count], dtype=np.int64), bound
+        return None, bound, sweeps
+    return np.array(found[0][: net.node_count], dtype=np.int64), bound, sweeps
 
 
 def _integers(costs: np.ndarray, least: float, scale: float) -> list[int]:

@@ -6,8 +6,9 @@ import pytest
 
 import kiwi
 from examples import mlp
-from kiwi.planners.problem_planner import late_seconds, raised_limits
+from kiwi.planners.problem_planner import late_part, raised_limits
 from kiwi.plans.memory_report import unit_at_peak
+from kiwi.solver.effort import Allowance
 
 CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
 
@@ -170,4 +171,4 @@ def test_there_is_nothing_to_report_without_a_check():
 
 @pytest.mark.parametrize(("limit", "late"), [(2, 1), (10, 5), (30, 8), (60, 15)])
 def test_late_rounds_get_half_of_a_short_limit_and_a_quarter_of_a_long_one(limit, late):
-    assert late_seconds(limit) == late
+    assert late_part(Allowance(8e9, limit)) == Allowance(2e9, late)

@@ -33,9 +33,9 @@ def base():
 def tightened(base):
     """The closed loop of a search, with a compiler, if any."""
 
-    def run(find, compile_step, *, budget=BUDGET, seconds=1e9, other_order=None, **options):
+    def run(find, compile_step, *, budget=BUDGET, most_orders=8, other_order=None, **options):
         options = {"cause": "", "other_order": other_order, **options}
-        orders = Orders(ORDERS, at_once=True, compile_seconds=seconds)
+        orders = Orders(ORDERS, of_all=most_orders, at_once=True)
         search = LimitSearch(find, budget, orders=orders, **options)
         assert isinstance(base.origin, Origin)
         tools = Tools(base.origin.settings, compile_step)
@@ -148,9 +148,9 @@ def test_another_order_comes_before_a_lower_limit(base, asked, tightened):
     assert [r.solve_seconds for r in plan.rounds[1:]] == [0.0] * 3
 
 
-def test_orders_end_with_the_time_for_compiling_and_where_there_is_none(base, asked, tightened):
+def test_orders_end_where_there_are_no_more_and_where_there_is_none(base, asked, tightened):
     limits, plan_within, compile_step = asked
-    for seconds, found, asked_for in ((1e-9, base, 0), (1e9, None, 1)):
+    for most_orders, found, asked_for in ((0, base, 0), (8, None, 1)):
         limits.clear()
         calls = []
 
@@ -158,7 +158,7 @@ def test_orders_end_with_the_time_for_compiling_and_where_there_is_none(base, as
             calls.append(limit_bytes)
             return found
 
-        plan = tightened(plan_within, compile_step, seconds=seconds, other_order=reordered)
+        plan = tightened(plan_within, compile_step, most_orders=most_orders, other_order=reordered)
         assert limits == [BUDGET, BUDGET - WASTE] and plan.fits
         assert len(calls) == asked_for
 

@@ -20,10 +20,12 @@ from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
 from kiwi.problem.kept_copies import kept_copies
 from kiwi.problem.solved import Solved
 from kiwi.solver import evaluate
+from kiwi.solver.effort import WORK_PER_SECOND, Allowance
 from tests.helpers.planning import array
 
 ROWS, WIDTH, LAYERS = 2**15, 128, 3
 WEIGHT_BYTES = 4 * WIDTH * WIDTH
+ALLOWED = Allowance(WORK_PER_SECOND, 60.0)
 ARGUMENTS = [array(WIDTH, WIDTH)] * LAYERS, array(ROWS, WIDTH)
 
 
@@ -169,7 +171,7 @@ def test_the_choice_equals_brute_force(spare_copies):
         found = priced(planning, solution, kept)
         if found.peak_bytes <= limit:
             best = min(best, found.cost)
-    kept = kept_copies(planning, corrected, solution, seconds=2)
+    kept, _ = kept_copies(planning, corrected, solution, ALLOWED)
     assert priced(planning, solution, kept).cost == pytest.approx(best)
     assert priced(planning, solution, kept).peak_bytes <= limit
 
@@ -178,7 +180,8 @@ def test_where_no_memory_is_left_none_is_kept():
     planning, solution = alone(free_plan())
     limit = priced(planning, solution, NONE_KEPT).peak_bytes - 1
     corrected = replace(planning, problem=replace(planning.problem, limit_bytes=limit))
-    assert kept_copies(planning, corrected, solution, seconds=1) == NONE_KEPT
+    kept, took = kept_copies(planning, corrected, solution, ALLOWED)
+    assert kept == NONE_KEPT and took == Allowance(0, 0)
 
 
 def test_what_is_kept_is_an_earlier_reader_s_copy_in_the_same_layout():

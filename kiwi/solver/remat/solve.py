@@ -30,10 +30,13 @@ class Planner:
 
     `compiled`: planners with compiled loops that `find` runs, too. Compiling takes ten seconds at
     the first use on a machine. That is no part of a search, whose time is limited.
+
+    `counts_work`: whether moves, tries or nothing end the search, and not the clock.
     """
 
     find: Find
     compiled: tuple[Find, ...] = ()
+    counts_work: bool = False
 
     def warm_up(self) -> None:
         """Makes the compiled loops ready, once in a process."""
@@ -56,21 +59,23 @@ def keep_all(task: Task) -> Finding:
 PLANNERS: dict[str, Planner] = {
     "checkmate": Planner(checkmate),
     "checkmate-lp": Planner(checkmate_lp),
-    "fastsa": Planner(fastsa, (fastsa,)),
+    "fastsa": Planner(fastsa, (fastsa,), counts_work=True),
     "hiremate": Planner(hiremate, (fastsa, rotor)),
-    "keep-all": Planner(keep_all),
+    "keep-all": Planner(keep_all, counts_work=True),
     "moccasin": Planner(moccasin),
-    "order-only": Planner(order_only, (fastsa,)),
-    "remat": Planner(remat, (fastsa,)),
+    "order-only": Planner(order_only, (fastsa,), counts_work=True),
+    "remat": Planner(remat, (fastsa,), counts_work=True),
     "rk-checkmate": Planner(rk_checkmate),
     "rockmate": Planner(rockmate, (rotor,)),
-    "rotor": Planner(rotor, (rotor,)),
+    "rotor": Planner(rotor, (rotor,), counts_work=True),
 }
 DEFAULT_PLANNER = "remat"
 CHAIN_PLANNER = "rotor"
 """What finds small peaks of large graphs quickly, where a backward part is known."""
 LEAST_SHARE, LEAST_SECONDS = 0.1, 0.5
 """For which a feasible budget is looked for after a planner failed: of the time limit, at least."""
+LATEST = 4.0
+"""By how much that may take longer on a slow machine."""
 
 
 def solve(
@@ -79,11 +84,15 @@ def solve(
     planner: str = DEFAULT_PLANNER,
     time_limit_seconds: float = 10.0,
     seed: int = 0,
+    *,
+    planned_seconds: float | None = None,
 ) -> RematResult:
     """A schedule of `graph` whose peak is at most `budget_bytes`, in little time.
 
     The time limit is for the search; compiling the planner's inner loops, once per machine,
-    is not counted (`Planner.warm_up`).
+    is not counted (`Planner.warm_up`). `planned_seconds`: by which planners that count their work
+    plan it, by default the time limit; they find the same unless they reach that first. The clock
+    ends the others after `planned_seconds`.
 
     Raises:
 
@@ -93,7 +102,8 @@ def solve(
       searches by `remat` and `rotor` beyond the time limit) and the largest working set, below
       which none exists.
     """
-    return Search(graph, planner, time_limit_seconds).within(budget_bytes, seed)
+    search = Search(graph, planner, time_limit_seconds, planned_seconds)
+    return search.within(budget_bytes, seed)
 
 
 @dataclass
@@ -106,15 +116,18 @@ class Search:
     graph: RematGraph
     planner: str = DEFAULT_PLANNER
     time_limit_seconds: float = 10.0
+    planned_seconds: float | None = None
     _last: Schedule | None = field(default=None, init=False)
 
     def within(self, budget_bytes: int, seed: int = 0) -> RematResult:
         """A schedule whose peak is at most `budget_bytes`, as `solve` finds it."""
-        graph, planner, seconds = self.graph, self.planner, self.time_limit_seconds
-        _check_arguments(planner, budget_bytes, seconds, seed)
+        graph, planner, limit = self.graph, self.planner, self.time_limit_seconds
+        _check_arguments(planner, budget_bytes, limit, seed)
         PLANNERS[planner].warm_up()
         started = time.monotonic()
-        task = Task(graph, budget_bytes, started + seconds, seconds, seed, self._last)
+        planned = min(limit, self.planned_seconds or limit)
+        ends = started + (limit if PLANNERS[planner].counts_work else planned)
+        task = Task(graph, budget_bytes, ends, planned, seed, self._last)
         # A budget below the bound is replaced by the bound, so that the planner still looks for the
         # smallest peak, which the error names.
         sought_bytes = max(budget_bytes, largest_working_set(graph).size_bytes)
@@ -184,9 +197,11 @@ def _least_known(task: Task, planner: str, found: Candidate | None) -> tuple[int
 
 
 def _least_found(task: Task, planner: str) -> int:
-    """The smallest peak that a planner finds in a small part of the time limit."""
+    """The smallest peak that a planner, of those that count their work, finds in a small part of
+    the time."""
     PLANNERS[planner].warm_up()
     graph, seconds = task.graph, max(LEAST_SECONDS, LEAST_SHARE * task.time_limit_seconds)
-    bound_bytes, ends = largest_working_set(graph).size_bytes, time.monotonic() + seconds
+    bound_bytes = largest_working_set(graph).size_bytes
+    ends = time.monotonic() + LATEST * seconds
     found = PLANNERS[planner].find(Task(graph, bound_bytes, ends, seconds, task.seed))
     return candidate(task, found.schedule or Schedule(graph.order)).peak_bytes

@@ -1,0 +1,50 @@
+"""How much searches may take: work, which is the same on every machine, and time, which is not.
+
+What ends a search must not depend on how fast or how busy a machine is, or the same request finds
+another plan there. So work ends it: how many options and table cells are gone over. The clock is
+there for the machine on which that takes far too long.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+WORK_PER_SECOND = 2e8
+"""Options and table cells that one core goes over in a second. A machine's own speed is not asked
+for: the figure only lets efforts be read as seconds."""
+
+EFFORTS: Mapping[str, float] = {"quick": 10.0, "normal": 60.0, "thorough": 240.0}
+"""What all searches for one plan may take, in seconds of such a core."""
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What searches may take together.
+
+    - `work`: options and table cells to go over, as `kiwi.solver.SolveResult.work` counts them.
+    - `seconds`: by the clock.
+    """
+
+    work: float
+    seconds: float
+
+    @property
+    def planned_seconds(self) -> float:
+        """How long searches take that plan their length in seconds of a machine as fast as
+        `WORK_PER_SECOND` says."""
+        return min(self.work / WORK_PER_SECOND, self.seconds)
+
+    def part(self, share: float) -> "Allowance":
+        """A share of both."""
+        return Allowance(share * self.work, share * self.seconds)
+
+    def less(self, spent: "Allowance") -> "Allowance":
+        """What is left of both, at least 0."""
+        return Allowance(max(0.0, self.work - spent.work), max(0.0, self.seconds - spent.seconds))
+
+    def at_least(self, other: "Allowance") -> "Allowance":
+        """The more of each."""
+        return Allowance(max(self.work, other.work), max(self.seconds, other.seconds))
+
+    def and_also(self, spent: "Allowance") -> "Allowance":
+        """The sum of both."""
+        return Allowance(self.work + spent.work, self.seconds + spent.seconds)
