@@ -92,7 +92,7 @@ class InfeasibleError(KiwiError):
 
 
 class InfeasibleBudgetError(InfeasibleError):
-    """A memory budget below what any plan needs."""
+    """A memory budget below what any plan needs, or below what any plan that was found needs."""
 
 
 class BudgetNotMetError(InfeasibleBudgetError):

@@ -53,6 +53,23 @@ def _integers(text: str, complaint: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(complaint) from None
 
 
+def _trips_of_text(text: str) -> WhileTrips:
+    """A number, or numbers by a part of a name scope or of a source line."""
+    complaint = f"{text!r} is no trip count; for example 25, or solve=40,train.py:12=7"
+    named = [part.rpartition("=") for part in text.split(",")]
+    if len(named) == 1 and not named[0][1]:
+        return _integers(text, complaint)[0]
+    if not all(name for name, _, _ in named):
+        raise argparse.ArgumentTypeError(complaint)
+    return {name.strip(): _integers(trips, complaint)[0] for name, _, trips in named}
+
+
+def _is_yes(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no")
+    return text == "yes"
+
+
 def _option(default: Any, name: str, help: str | None = None, **more: Any) -> Any:
     """A field for an option that the command line has as well; the arguments are `Flag`'s."""
     return field(default=default, metadata={"flag": Flag(name, help, **more)})
@@ -163,6 +180,8 @@ class SearchOptions:
       for is planned anew; True keeps it as it is.
     - `while_trips`: how often the body of a `while` is taken to run where its condition does not
       tell: a number, or numbers by a part of the name scope or of the source line of the loop.
+    - `equal_layers`: repeated layers of an unrolled program are planned alike where that costs less
+      than 0.5 % of the step time. False lets each differ.
     - `on_progress`: called with a `kiwi.solver.Progress` as the solver improves its solution or
       its bound.
     """
@@ -182,7 +201,16 @@ class SearchOptions:
         parse=lambda text: None if text == "none" else text,
     )
     respect_user_checkpoint: bool = False
-    while_trips: WhileTrips = DEFAULT_TRIPS
+    while_trips: WhileTrips = _option(  # noqa: RUF009
+        DEFAULT_TRIPS,
+        "--while-trips",
+        "how often a while runs that does not tell ({default}); or by scope or line: "
+        "solve=40,train.py:12=7",
+        parse=_trips_of_text,
+    )
+    equal_layers: bool = _option(
+        True, "--equal-layers", "plan repeated layers alike: yes or no (yes)", parse=_is_yes
+    )
     on_progress: OnProgress | None = field(default=None, metadata={"in_files": False})
 
     def __post_init__(self) -> None:
@@ -261,6 +289,7 @@ class OptionTypes(TypedDict, total=False):
     verify: str | None
     respect_user_checkpoint: bool
     while_trips: WhileTrips
+    equal_layers: bool
     on_progress: OnProgress | None
     open_loops: bool
     static_argnums: int | Sequence[int] | None

@@ -9,6 +9,7 @@ from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
 from kiwi.hlo.trips import DEFAULT_TRIPS
 from kiwi.options import Options
+from kiwi.planners.known_peaks import note_peak
 from kiwi.planners.registry import planner_named
 from kiwi.plans.breakdown import Decision
 from kiwi.plans.diff import PlanDifference
@@ -98,9 +99,9 @@ class AppliedPlan(PlannedFunction):
             check_arguments(self.saved.document, call)
             traced = self._trace_of(call)
             planner = planner_named(self.options.planner)
-            self._plans[call.key] = restore(
-                self.saved.document, traced, planner, strict=self._strict
-            )
+            found = restore(self.saved.document, traced, planner, strict=self._strict)
+            note_peak(traced, self.settings, found.peak_bytes)
+            self._plans[call.key] = found
         return self._plans[call.key]
 
 

@@ -8,7 +8,7 @@ from typing import get_type_hints
 import pytest
 
 import kiwi
-from kiwi.options import Options, OptionTypes, SearchOptions, Settings
+from kiwi.options import Options, OptionTypes, SearchOptions, Settings, flags
 
 NAMES = [option.name for option in fields(Options)]
 
@@ -54,3 +54,17 @@ def test_settings_take_the_options_of_the_search_over():
     assert all(getattr(settings, f.name) == getattr(options, f.name) for f in fields(SearchOptions))
     assert settings.mesh.shape == (2, 4) and settings.memory_budget_bytes == 2**30
     assert isinstance(settings, Settings) and isinstance(settings.time_limit_seconds, float)
+
+
+@pytest.mark.parametrize(
+    "name, text, value",
+    [
+        ("while_trips", "25", 25),
+        ("while_trips", "solve=40,train.py:12=7", {"solve": 40, "train.py:12": 7}),
+        ("equal_layers", "no", False),
+        ("equal_layers", "yes", True),
+    ],
+)
+def test_the_command_line_reads_options_from_text(name, text, value):
+    (flag,) = [flag for option, flag in flags() if option.name == name]
+    assert flag.parse(text) == value

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from kiwi.emit.execution import build_execution
 from kiwi.errors import (
+    InfeasibleBudgetError,
     InvalidArgumentError,
     InvalidMeshError,
     LoopNotSupportedError,
@@ -21,6 +22,7 @@ from kiwi.hlo.program import Program
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
 from kiwi.options import Settings
+from kiwi.planners.known_peaks import at_most_known, note_peak
 from kiwi.planners.tools import CLOCK_ENDED_SEARCH, Tools, check_search
 from kiwi.planners.user_pins import resolve_pins
 from kiwi.plans.breakdown import CostBreakdown, decisions
@@ -103,7 +105,12 @@ class Planner(ABC):
         self._check_step(step, settings)
         tools = Tools.of(settings)
         tools = tools if is_checked else tools.unchecked
-        plan = self.plan(step, settings.memory_budget_bytes, tools, start)
+        known = replace(settings, planner=self.name, verify=settings.verify if is_checked else None)
+        try:
+            plan = self.plan(step, settings.memory_budget_bytes, tools, start)
+        except InfeasibleBudgetError as error:
+            raise at_most_known(error, step, known) from error
+        note_peak(step, known, plan.peak_bytes)
         seconds = step.seconds + time.monotonic() - started
         if not plan.solve_result.deterministic:
             _LOG.warning(CLOCK_ENDED_SEARCH)

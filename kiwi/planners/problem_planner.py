@@ -15,15 +15,17 @@
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.planners.closed_loop import ClosedLoop, Orders, Proposal, Refusal
+from kiwi.planners.equal_layers import EqualLayers
+from kiwi.planners.least_peak import least_peak
 from kiwi.planners.planner import Planner
+from kiwi.planners.refusals import blamed, infeasible_budget, raised_limits, with_least_peak
 from kiwi.planners.reordered_units import Ordered, reformulated
 from kiwi.planners.tools import ProgressLog, Tools, spent
 from kiwi.plans.breakdown import build_breakdown
@@ -31,14 +33,12 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.record import Origin, Round
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.kept_copies import KEPT_SHARE, kept_copies
-from kiwi.problem.pins import Pins
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
 from kiwi.solver import SolveResult, SolveStatus, evaluate
 from kiwi.solver.effort import Allowance
 from kiwi.solver.problem import Node
-from kiwi.solver.settle import settled
 from kiwi.xla.read.excess_memory import as_intervals, excess
 
 MOST_ROUNDS = 5
@@ -69,24 +69,6 @@ took."""
 LATE_SECONDS = 8.0
 """What it gets of the latter at least, if that is not more than half of it: a start that the
 compiled program has shown not to fit may leave a search with nothing but its first rounds."""
-
-MOST_RAISED = 1.25
-"""The largest limit, in parts of the budget, from which a plan may be compiled to fit."""
-
-FIRST_RAISED = 1.1
-"""The first such limit where no peak is known."""
-
-ABOVE_LEAST = 1.01
-"""Such a limit in parts of the least peak that was found."""
-
-MOST_DROPPED = 12
-"""How many pins are dropped one at a time; with more, all are named."""
-
-TRIAL_EFFORT = "quick"
-"""Of each trial."""
-
-ANY_PLAN = 1.0
-"""The gap at which a trial ends: whether there is a plan is known long before the best one."""
 
 
 def late_part(total: Allowance) -> Allowance:
@@ -134,10 +116,15 @@ class ProblemPlanner(Planner):
         own = start or Start(self.formulate(step, budget_bytes, tools.settings))
         try:
             return own.problem, self.search(step, budget_bytes, tools, own)
-        except (InfeasibleBudgetError, NoPlanFoundError) as error:
+        except (InfeasibleBudgetError, NoPlanFoundError) as refusal:
             half = tools.part(1 / 2)
-            other = None
-            if start is None:
+            other, error = None, refusal
+            if start is None and not isinstance(refusal, BudgetNotMetError):
+                least = least_peak(own.problem, budget_bytes, tools)
+                error = with_least_peak(refusal, budget_bytes, least.peak_bytes)
+                if least.solution is not None:
+                    other = Start(own.problem, least.solution)
+            if start is None and other is None:
                 other = self.other_start(error, step, budget_bytes, tools)
             if other is not None:
                 return other.problem, self.search(step, budget_bytes, half, other)
@@ -248,6 +235,7 @@ class ProblemSearch:
         self._budget_bytes = budget_bytes
         self._problem = start.problem
         self._given = self._latest = start.solution
+        self._layers = EqualLayers(start.problem, tools)
         self._model = _Model(np.zeros(start.problem.problem.horizon, dtype=np.int64))
         self.first_limit_bytes = first_limit_bytes or budget_bytes
         self._limit_bytes = self.first_limit_bytes
@@ -384,9 +372,9 @@ class ProblemSearch:
     def _solved(
         self, planning: PlanningProblem, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:
-        """Solves; of equal solutions takes the one that holds least memory."""
+        """Solves; raises where there is no solution."""
         problem = planning.problem
-        result = self._tools.solve(problem, allowed, warm_start)
+        result = self._layers.solve(problem, allowed, warm_start)
         self._spent = self._spent.and_also(spent(result))
         # Where the clock ended one search, another run may go on from another solution.
         self._is_repeatable = self._is_repeatable and result.deterministic
@@ -400,27 +388,7 @@ class ProblemSearch:
                 suggestion="A larger memory_budget or mesh"
                 + (', or effort="thorough".' if result.deterministic else ", or time limit."),
             )
-        solution = settled(problem, result.solution)
-        priced = evaluate(problem, solution)
-        return replace(
-            result,
-            solution=solution,
-            objective=priced.cost,
-            peak_bytes=priced.peak_bytes,
-            deterministic=self._is_repeatable,
-        )
-
-
-def raised_limits(error: Refusal, budget_bytes: int) -> tuple[int, ...]:
-    """Limits above the budget under which there may be a plan, which may fit as compiled; none
-    after a plan was compiled."""
-    if isinstance(error, BudgetNotMetError):
-        return ()
-    least_bytes = getattr(error, "least_peak_bytes", None)
-    limits = (FIRST_RAISED * budget_bytes, MOST_RAISED * budget_bytes)
-    if least_bytes is not None:
-        limits = (ABOVE_LEAST * least_bytes,)
-    return tuple(int(limit) for limit in limits if limit <= MOST_RAISED * budget_bytes)
+        return replace(result, deterministic=self._is_repeatable)
 
 
 def _wasted_bytes(plan: Plan) -> int:
@@ -429,56 +397,3 @@ def _wasted_bytes(plan: Plan) -> int:
         return plan.estimate.peak_bytes - max(plan.estimate.memory_bytes)
     memory = plan.compiled.memory
     return 0 if memory is None else memory.fragmentation_bytes
-
-
-def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:
-    """The error for a budget that no plan meets, with the smallest one found."""
-    least = result.least_peak_bytes
-    known = f"The smallest peak found is {format_bytes(least)}." if least else ""
-    return InfeasibleBudgetError(
-        f"No plan needs as little as {format_bytes(limit_bytes)} per device. {known}".strip(),
-        cause="Arguments, results and the largest operator's operands need more than that.",
-        suggestion=f"memory_budget={least}, or a larger mesh, or a smaller batch."
-        if least
-        else "A larger memory_budget or mesh, or a smaller batch.",
-        least_peak_bytes=least,
-    )
-
-
-def blamed(
-    error: InfeasibleBudgetError, pins: Pins, tools: Tools, planned: Callable[[Tools], Plan]
-) -> InfeasibleBudgetError:
-    """The error, with the pins to blame in its cause: those without which `planned`, which plans
-    with other tools, finds a plan.
-
-    Without any pin there may be none either: the budget itself is too small. Else pins are dropped
-    one at a time, the others stay; each that lets a plan through is named. If no single one does,
-    they are too much together, and all are named.
-    """
-    # A budget that only compiled programs break is only met, or not, by compiled programs.
-    trial = tools if isinstance(error, BudgetNotMetError) else tools.unchecked
-    trial = trial.with_settings(effort=TRIAL_EFFORT, gap=ANY_PLAN, on_progress=None)
-
-    def is_possible_without(*labels: str) -> bool:
-        try:
-            return planned(trial.with_settings(dropped_pins=frozenset(labels))).fits
-        except (InfeasibleBudgetError, NoPlanFoundError):
-            return False
-
-    labels = pins.labels
-    if not labels or not is_possible_without(*labels):
-        return error
-    tried = labels if len(labels) <= MOST_DROPPED else ()
-    guilty = [label for label in tried if is_possible_without(label)]
-    without = ", or without ".join(guilty) or f"the pins {', '.join(labels)}"
-    return _with_cause(error, f"A plan is found without {without}.")
-
-
-def _with_cause(error: InfeasibleBudgetError, cause: str) -> InfeasibleBudgetError:
-    suggestion = f"Loosen that pin. {error.suggestion}"
-    known: dict[str, Any] = {"cause": cause, "suggestion": suggestion}
-    known["least_peak_bytes"] = error.least_peak_bytes
-    if isinstance(error, BudgetNotMetError):
-        return BudgetNotMetError(error.what, plan=error.plan, **known)
-    bound_bytes = error.least_peak_bound_bytes
-    return InfeasibleBudgetError(error.what, least_peak_bound_bytes=bound_bytes, **known)

@@ -65,7 +65,11 @@ class Tools:
         return Allowance(work, self.settings.time_limit_seconds).part(self.share)
 
     def solve(
-        self, problem: Problem, allowed: Allowance, warm_start: Sequence[int] | None = None
+        self,
+        problem: Problem,
+        allowed: Allowance,
+        warm_start: Sequence[int] | None = None,
+        round_limit: int | None = None,
     ) -> SolveResult:
         """Solves a problem with the solver, the seed and the gap of the settings."""
         counts_work = self.settings.solver in COUNT_WORK
@@ -79,6 +83,7 @@ class Tools:
             gap=self.settings.gap,
             warm_start=warm_start,
             on_progress=self.settings.on_progress,
+            round_limit=round_limit,
         )
 
 

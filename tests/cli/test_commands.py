@@ -173,8 +173,16 @@ def test_a_fault_in_the_users_file_is_told_apart(run, tmp_path):
     assert code == 70 and "ZeroDivisionError" in err and err.count("\n") == 1
 
 
+WRONG = [
+    (*PLAN, "--while-trips", "many"),
+    (*PLAN, "--while-trips", "solve=often"),
+    (*PLAN, "--while-trips", "=3"),
+    (*PLAN, "--equal-layers", "maybe"),
+]
+
+
 def test_wrong_usage_is_refused_by_the_parser(run, capsys):
-    for arguments in ((), ("fly",), ("plan", "train.py:step", "--mesh", "two")):
+    for arguments in ((), ("fly",), ("plan", "train.py:step", "--mesh", "two"), *WRONG):
         with pytest.raises(SystemExit) as caught:
             main(arguments)
         assert caught.value.code == 2

@@ -6,7 +6,8 @@ import pytest
 
 import kiwi
 from examples import mlp
-from kiwi.planners.problem_planner import late_part, raised_limits
+from kiwi.planners.problem_planner import late_part
+from kiwi.planners.refusals import raised_limits
 from kiwi.plans.memory_report import unit_at_peak
 from kiwi.solver.effort import Allowance
 

@@ -1,0 +1,186 @@
+"""Repeated layers of an unrolled program, found by structure.
+
+A Python loop over layers leaves the same operators in a program again and again: in the forward
+pass, in the backward pass and in the update, with parameters of their own. They are found as a
+*shift*, a map that takes each unit of a layer to the same unit of the next layer.
+
+1. Two units look alike if their operators, shapes, types and sharding rules are the same.
+2. Two units of the forward pass that follow on each other, and look alike as their neighbours do,
+   are a seed. From there the shift grows: what computes the k-th operand of the one goes to what
+   computes that of the other, and readers go to readers that look alike, in order. So one seed
+   reaches all layers, and their backward passes and updates in whatever order they stand. A value
+   that both read belongs to no layer.
+3. The seed with the largest shift counts. Units that it leaves out may repeat in another way, as an
+   encoder beside a decoder does: the search begins again with them.
+"""
+
+from collections import deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.program import Value
+from kiwi.hlo.units import Unit, UnitGraph
+
+LEAST_UNITS = 4
+"""A shift of fewer units is no layer."""
+
+
+@dataclass
+class OneToOne:
+    """A partial map that takes no two things to the same one, and none to itself."""
+
+    images: dict[int, int] = field(default_factory=dict)
+    _taken: set[int] = field(default_factory=set)
+
+    def add(self, one: int, other: int) -> bool:
+        """Takes one to the other, where both are free."""
+        if one == other or one in self.images or other in self._taken:
+            return False
+        self.images[one] = other
+        self._taken.add(other)
+        return True
+
+    def __contains__(self, one: int) -> bool:
+        return one in self.images or one in self._taken
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@dataclass
+class Shift:
+    """To the next layer: unit → unit, by index, and argument → argument, by value index."""
+
+    units: OneToOne = field(default_factory=OneToOne)
+    arguments: OneToOne = field(default_factory=OneToOne)
+
+    def take(self, other: "Shift") -> None:
+        """Adds all of another shift that does not contradict this one."""
+        for mine, more in ((self.units, other.units), (self.arguments, other.arguments)):
+            for one, image in more.images.items():
+                mine.add(one, image)
+
+
+def repeated_layers(units: UnitGraph) -> Shift:
+    """The shift of a program's units to the next layer; empty where nothing repeats."""
+    looks = _looks(units)
+    found = Shift()
+    while True:
+        largest = Shift()
+        for one, other in _seeds(units, looks, found):
+            if largest.units.images.get(one) != other:
+                grown = _Growth(units, looks, found).from_seed(one, other)
+                largest = max(largest, grown, key=lambda shift: len(shift.units))
+        if len(largest.units) < LEAST_UNITS:
+            return found
+        found.take(largest)
+
+
+def _looks(units: UnitGraph) -> list[int]:
+    """For each unit a number: the same for units that look alike."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(_look(units, unit), len(numbers)) for unit in units.units]
+
+
+def _look(units: UnitGraph, unit: Unit) -> Hashable:
+    """What a unit computes, whatever its values are called."""
+    graph, rule = units.graph, unit.rule
+    values, results = graph.program.values, graph.program.result_values
+    return (
+        tuple((graph.program.equations[e].name, graph.opcodes[e]) for e in unit.equations),
+        tuple((*_type(values[value]), dims) for value, dims in rule.reads),
+        tuple((*_type(values[output]), output in results) for output in unit.outputs),
+        (rule.factor_sizes, rule.results, rule.reduction, rule.blocked),
+        (unit.phase, unit.may_recompute, unit.loop),
+    )
+
+
+def _type(value: Value) -> tuple[Hashable, ...]:
+    return value.shape, str(value.dtype)
+
+
+def _seeds(units: UnitGraph, looks: list[int], known: Shift) -> Iterator[tuple[int, int]]:
+    """For each kind of unit of the forward pass that is not known yet the two in the middle."""
+    kinds: dict[Hashable, list[int]] = {}
+    for unit in units.units:
+        if unit.phase is Phase.FORWARD and unit.index not in known.units:
+            kinds.setdefault(_kind(units, looks, unit), []).append(unit.index)
+    for members in kinds.values():
+        if len(members) > 1:
+            middle = (len(members) - 1) // 2
+            yield members[middle], members[middle + 1]
+
+
+def _kind(units: UnitGraph, looks: list[int], unit: Unit) -> Hashable:
+    """How a unit and its neighbours look."""
+    before = (units.producer.get(value) for value, _ in unit.rule.reads)
+    behind = (reader for output in unit.outputs for reader in units.readers.get(output, ()))
+    return (
+        looks[unit.index],
+        tuple(None if producer is None else looks[producer] for producer in before),
+        tuple(looks[reader] for reader in behind),
+    )
+
+
+class _Growth:
+    """One shift that grows from a seed, apart from what is known already."""
+
+    def __init__(self, units: UnitGraph, looks: list[int], known: Shift) -> None:
+        self._units, self._looks, self._known = units, looks, known
+        self._shift = Shift()
+        self._waiting: deque[tuple[int, int]] = deque()
+
+    def from_seed(self, one: int, other: int) -> Shift:
+        """All that follows from taking one unit to another."""
+        self._take(one, other)
+        while self._waiting:
+            one, other = self._waiting.popleft()
+            mine, theirs = (self._units.units[each] for each in (one, other))
+            reads = zip(mine.rule.reads, theirs.rule.reads, strict=True)
+            for (value, _), (image, _) in reads:
+                if value != image:
+                    self._take_value(value, image)
+            for value, image in zip(mine.outputs, theirs.outputs, strict=True):
+                self._take_readers(value, image)
+        return self._shift
+
+    def _take(self, one: int, other: int) -> None:
+        is_free = one not in self._known.units and other not in self._known.units
+        if is_free and self._looks[one] == self._looks[other] and self._shift.units.add(one, other):
+            self._waiting.append((one, other))
+
+    def _take_value(self, value: int, image: int) -> None:
+        """What computes a value goes to what computes the other; arguments to arguments."""
+        one, other = (self._units.producer.get(each) for each in (value, image))
+        if one is not None and other is not None:
+            places = [
+                self._units.units[u].outputs.index(v) for u, v in ((one, value), (other, image))
+            ]
+            if places[0] == places[1]:
+                self._take(one, other)
+            return
+        program = self._units.graph.program
+        are_arguments = value in program.arguments and image in program.arguments
+        alike = _type(program.values[value]) == _type(program.values[image])
+        if are_arguments and alike and self._shift.arguments.add(value, image):
+            self._take_readers(value, image)
+
+    def _take_readers(self, value: int, image: int) -> None:
+        """Readers go to readers that look alike and read at the same places, in order, where there
+        are as many."""
+        mine, theirs = self._readers(value), self._readers(image)
+        for kind, members in mine.items():
+            others = theirs.get(kind, [])
+            for one, other in (
+                zip(members, others, strict=False) if len(members) == len(others) else ()
+            ):
+                self._take(one, other)
+
+    def _readers(self, value: int) -> dict[Hashable, list[int]]:
+        found: dict[Hashable, list[int]] = {}
+        for reader in self._units.readers.get(value, ()):
+            reads = self._units.units[reader].rule.reads
+            places = tuple(k for k, (read, _) in enumerate(reads) if read == value)
+            found.setdefault((self._looks[reader], places), []).append(reader)
+        return found

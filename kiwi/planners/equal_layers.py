@@ -1,0 +1,154 @@
+"""Equal layers, equal decisions, where that costs next to nothing.
+
+A problem with repeated layers (`kiwi.problem.equal_layers`) is solved in three steps:
+
+1. The layers tied: one node for the equal nodes of all layers. That problem has about as many
+   nodes as one layer, whatever their number.
+2. The whole problem from there, for a few rounds. Its bound is the one that is reported.
+3. If these rounds gain more than `WORTH`, the layers differ for a reason: the search goes on from
+   what they found. Otherwise the tied solution is the answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kiwi.planners.tools import Tools, spent
+from kiwi.problem.build import PlanningProblem
+from kiwi.problem.equal_layers import equal_nodes
+from kiwi.solver import Problem, Progress, SolveResult, evaluate
+from kiwi.solver.effort import Allowance
+from kiwi.solver.result import conclude, is_closed
+from kiwi.solver.settle import settled
+from kiwi.solver.tied import EqualNodes, Tied, tied
+
+LEAST_LAYERS = 4
+"""With fewer, the whole problem is small, and layers differ for a reason more often."""
+
+LEAST_SHARE = 0.5
+"""The part of all nodes that equal layers have at least."""
+
+WORTH = 0.005
+"""By which part of the step time different layers have to be faster."""
+
+TIED_SHARE = 0.5
+"""The part of the work for the tied problem."""
+
+TIED_ROUNDS = 2
+"""Rounds of the tied problem. What stays open there may be what its layers have to do alike, which
+no search of it closes."""
+
+POLISH_ROUNDS = 4
+"""Rounds of the whole problem that show whether different layers are worth it."""
+
+Solution = tuple[int, ...]
+
+
+class EqualLayers:
+    """Solves problems of one step, under other limits and with what was learnt of compiled
+    programs as further nodes."""
+
+    def __init__(self, planning: PlanningProblem, tools: Tools) -> None:
+        self._tools = tools
+        self._equal: tuple[EqualNodes, ...] = ()
+        if tools.settings.equal_layers:
+            equal = tuple(e for e in equal_nodes(planning) if len(e.members) >= LEAST_LAYERS)
+            count = sum(len(each.members) for each in equal)
+            if count >= LEAST_SHARE * len(planning.problem.nodes):
+                self._equal = equal
+
+    def solve(
+        self, problem: Problem, allowed: Allowance, warm_start: Sequence[int] | None
+    ) -> SolveResult:
+        """The solution; of equal ones that which holds least memory."""
+        if not self._equal:
+            return _settled(problem, self._tools.solve(problem, allowed, warm_start))
+        small = tied(problem, self._equal)
+        part = allowed.part(TIED_SHARE)
+        first = self._solved_tied(small, part, warm_start)
+        left = allowed.less(spent(first)).at_least(part)
+        if first.solution is None:
+            found = self._tools.solve(problem, left, warm_start)
+            return _after([first], _with_peak_of(_settled(problem, found), first))
+        start = small.expanded(first.solution)
+        given = () if warm_start is None else tuple(warm_start)
+        polished = self._tools.solve(problem, left, _cheaper(problem, start, given), POLISH_ROUNDS)
+        assert polished.objective is not None and first.objective is not None
+        if polished.objective >= (1 - WORTH) * first.objective:
+            return _after([first], _with_bound(problem, start, polished, len(small.classes)))
+        self._equal = ()  # in later rounds, too
+        if is_closed(polished.objective, polished.bound, self._tools.settings.gap):
+            return _after([first], _settled(problem, polished))
+        left = left.less(spent(polished)).at_least(part)
+        found = self._tools.solve(problem, left, polished.solution)
+        return _after([first, polished], _settled(problem, found))
+
+    def solve_roughly(self, problem: Problem, allowed: Allowance) -> SolveResult:
+        """A solution after a few rounds, with equal layers where there are any."""
+        if not self._equal:
+            return _settled(problem, self._tools.solve(problem, allowed, None, TIED_ROUNDS))
+        small = tied(problem, self._equal)
+        found = self._solved_tied(small, allowed, None)
+        return replace(found, solution=found.solution and small.expanded(found.solution))
+
+    def _solved_tied(
+        self, small: Tied, allowed: Allowance, warm_start: Sequence[int] | None
+    ) -> SolveResult:
+        """The tied problem's solution. Its bound is none of the whole problem."""
+        pass_on = self._tools.settings.on_progress
+
+        def expanded(progress: Progress) -> None:
+            if pass_on is not None:
+                solution = progress.solution and small.expanded(progress.solution)
+                pass_on(replace(progress, bound=-float("inf"), solution=solution))
+
+        own = self._tools.with_settings(on_progress=expanded)
+        start = None if warm_start is None else small.tied(warm_start)
+        return _settled(small.problem, own.solve(small.problem, allowed, start, TIED_ROUNDS))
+
+
+def _cheaper(problem: Problem, one: Solution, other: Solution) -> Solution:
+    """The other solution where it is feasible and costs less."""
+    priced, own = evaluate(problem, other), evaluate(problem, one)
+    return other if priced.feasible and priced.cost < own.cost else one
+
+
+def _settled(problem: Problem, result: SolveResult) -> SolveResult:
+    """Of equal solutions the one that holds least memory."""
+    if result.solution is None:
+        return result
+    solution = settled(problem, result.solution)
+    found = conclude(problem, solution, result.bound, solver=result.solver)
+    return replace(
+        result, solution=solution, objective=found.objective, peak_bytes=found.peak_bytes
+    )
+
+
+def _with_peak_of(found: SolveResult, first: SolveResult) -> SolveResult:
+    """Where nothing was found, the least peak of both."""
+    known = [each.least_peak_bytes for each in (found, first) if each.least_peak_bytes]
+    if found.solution is not None or not known:
+        return found
+    return replace(found, least_peak_bytes=min(known))
+
+
+def _with_bound(
+    problem: Problem, solution: Sequence[int], polished: SolveResult, decisions: int
+) -> SolveResult:
+    """A tied solution with the whole problem's bound."""
+    message = f"Equal layers decide alike: {len(problem.nodes)} decisions are {decisions}."
+    found = conclude(problem, solution, polished.bound, solver=polished.solver, message=message)
+    parts = polished.iterations, polished.work, polished.seconds, polished.deterministic
+    names = "iterations", "work", "seconds", "deterministic"
+    return replace(found, **dict(zip(names, parts, strict=True)))
+
+
+def _after(searches: Sequence[SolveResult], last: SolveResult) -> SolveResult:
+    """The last of several searches, with the rounds, the work and the time of all."""
+    every = (*searches, last)
+    return replace(
+        last,
+        iterations=sum(each.iterations for each in every),
+        work=sum(each.work for each in every),
+        seconds=sum(each.seconds for each in every),
+        deterministic=all(each.deterministic for each in every),
+    )

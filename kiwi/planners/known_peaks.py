@@ -1,0 +1,63 @@
+"""The peaks of plans that are at hand, so that no error names a larger one as the least.
+
+For each step, mesh and compiler the least peak of a plan that this process made or restored. Steps
+are the same if their programs have the same operators and types, in this order, and the caller
+fixes the same.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
+from kiwi.options import Settings
+from kiwi.problem.step import StepToPlan
+from kiwi.sizes import format_bytes
+
+ANY = "joint"
+"""The planner that can do what all others do on a mesh: any plan tells what it may need."""
+
+_least_bytes: dict[Hashable, dict[str, int]] = {}
+"""By step the least peak of each planner's plans."""
+
+
+def note_peak(step: StepToPlan, settings: Settings, peak_bytes: int) -> None:
+    """Takes note of what a plan needs on a device."""
+    own = _least_bytes.setdefault(_key(step, settings), {})
+    own[settings.planner] = min(peak_bytes, own.get(settings.planner, peak_bytes))
+
+
+def known_peak_bytes(step: StepToPlan, settings: Settings) -> int | None:
+    """The least peak of the plans for a step that the settings' planner may make; None where there
+    are none."""
+    own = _least_bytes.get(_key(step, settings), {})
+    return min(own.values(), default=None) if settings.planner == ANY else own.get(settings.planner)
+
+
+def at_most_known(
+    error: InfeasibleBudgetError, step: StepToPlan, settings: Settings
+) -> InfeasibleBudgetError:
+    """The error, with a known plan's peak where that is less than the one it names."""
+    known, named = known_peak_bytes(step, settings), error.least_peak_bytes
+    if known is None or (named is not None and named <= known):
+        return error
+    what = f"{error.what} A plan made before needs {format_bytes(known)}."
+    why: dict[str, Any] = {
+        "cause": error.cause,
+        "suggestion": f"memory_budget={known}, which that plan meets.",
+        "least_peak_bytes": known,
+    }
+    if isinstance(error, BudgetNotMetError):
+        return BudgetNotMetError(what, plan=error.plan, **why)
+    bound_bytes = error.least_peak_bound_bytes
+    return InfeasibleBudgetError(what, least_peak_bound_bytes=bound_bytes, **why)
+
+
+def _key(step: StepToPlan, settings: Settings) -> Hashable:
+    program, mesh = step.program, settings.mesh
+    equations = (
+        (e.name, tuple((program.values[v].shape, str(program.values[v].dtype)) for v in e.outputs))
+        for e in program.equations
+    )
+    given = step.given_arguments(mesh), step.given_results(mesh), settings.constraints
+    fixed = tuple(map(str, given)), step.units.donated_arguments, settings.dropped_pins
+    return hash(tuple(equations)), fixed, mesh.shape, mesh.hardware.name, settings.verify

@@ -1,0 +1,117 @@
+"""Why there is no plan: the errors for budgets that none meets, and what else may be tried."""
+
+from collections.abc import Callable
+from typing import Any
+
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
+from kiwi.planners.closed_loop import Refusal
+from kiwi.planners.tools import Tools
+from kiwi.plans.plan import Plan
+from kiwi.problem.pins import Pins
+from kiwi.sizes import format_bytes
+from kiwi.solver import SolveResult
+
+MOST_RAISED = 1.25
+"""The largest limit, in parts of the budget, from which a plan may be compiled to fit."""
+
+FIRST_RAISED = 1.1
+"""The first such limit where no peak is known."""
+
+ABOVE_LEAST = 1.01
+"""Such a limit in parts of the least peak that was found."""
+
+MOST_DROPPED = 12
+"""How many pins are dropped one at a time; with more, all are named."""
+
+TRIAL_EFFORT = "quick"
+"""Of each trial."""
+
+ANY_PLAN = 1.0
+"""The gap at which a trial ends: whether there is a plan is known long before the best one."""
+
+
+def raised_limits(error: Refusal, budget_bytes: int) -> tuple[int, ...]:
+    """Limits above the budget under which there may be a plan, which may fit as compiled; none
+    after a plan was compiled."""
+    if isinstance(error, BudgetNotMetError):
+        return ()
+    least_bytes = getattr(error, "least_peak_bytes", None)
+    limits = (FIRST_RAISED * budget_bytes, MOST_RAISED * budget_bytes)
+    if least_bytes is not None:
+        limits = (ABOVE_LEAST * least_bytes,)
+    return tuple(int(limit) for limit in limits if limit <= MOST_RAISED * budget_bytes)
+
+
+def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:
+    """The error for a budget that the solver has proven no plan to meet, with the smallest one
+    found."""
+    bound_bytes = max(result.least_peak_bound_bytes or 0, limit_bytes + 1)
+    return _infeasible(limit_bytes, result.least_peak_bytes, bound_bytes)
+
+
+def _infeasible(
+    limit_bytes: int, least: int | None, bound_bytes: int | None
+) -> InfeasibleBudgetError:
+    known = f"The smallest peak found is {format_bytes(least)}." if least else ""
+    is_proven = bound_bytes is not None and bound_bytes > limit_bytes
+    no_plan = "No plan needs" if is_proven else "No plan was found that needs"
+    return InfeasibleBudgetError(
+        f"{no_plan} as little as {format_bytes(limit_bytes)} per device. {known}".strip(),
+        cause="Arguments, results and the largest operator's operands need more than that.",
+        suggestion=f"memory_budget={least}, or a larger mesh, or a smaller batch."
+        if least
+        else "A larger memory_budget or mesh, or a smaller batch.",
+        least_peak_bytes=least,
+        least_peak_bound_bytes=bound_bytes,
+    )
+
+
+def with_least_peak(error: Refusal, budget_bytes: int, least: int | None) -> Refusal:
+    """The error, with a peak that is lower than the one it names."""
+    own = error.least_peak_bytes if isinstance(error, InfeasibleBudgetError) else None
+    if least is None or least <= budget_bytes or (own is not None and own <= least):
+        return error
+    if isinstance(error, NoPlanFoundError):
+        what = f"{error.what} The smallest peak known is {format_bytes(least)}."
+        suggestion = f"memory_budget={least}. {error.suggestion}"
+        return NoPlanFoundError(what, cause=error.cause, suggestion=suggestion)
+    return _infeasible(budget_bytes, least, error.least_peak_bound_bytes)
+
+
+def blamed(
+    error: InfeasibleBudgetError, pins: Pins, tools: Tools, planned: Callable[[Tools], Plan]
+) -> InfeasibleBudgetError:
+    """The error, with the pins to blame in its cause: those without which `planned`, which plans
+    with other tools, finds a plan.
+
+    Without any pin there may be none either: the budget itself is too small. Else pins are dropped
+    one at a time, the others stay; each that lets a plan through is named. If no single one does,
+    they are too much together, and all are named.
+    """
+    # A budget that only compiled programs break is only met, or not, by compiled programs.
+    trial = tools if isinstance(error, BudgetNotMetError) else tools.unchecked
+    trial = trial.with_settings(effort=TRIAL_EFFORT, gap=ANY_PLAN, on_progress=None)
+
+    def is_possible_without(*labels: str) -> bool:
+        try:
+            return planned(trial.with_settings(dropped_pins=frozenset(labels))).fits
+        except (InfeasibleBudgetError, NoPlanFoundError):
+            return False
+
+    labels = pins.labels
+    if not labels or not is_possible_without(*labels):
+        return error
+    tried = labels if len(labels) <= MOST_DROPPED else ()
+    guilty = [label for label in tried if is_possible_without(label)]
+    without = ", or without ".join(guilty) or f"the pins {', '.join(labels)}"
+    return _with_cause(error, f"A plan is found without {without}.")
+
+
+def _with_cause(error: InfeasibleBudgetError, cause: str) -> InfeasibleBudgetError:
+    suggestion = f"Loosen that pin. {error.suggestion}"
+    known: dict[str, Any] = {"cause": cause, "suggestion": suggestion}
+    known["least_peak_bytes"] = error.least_peak_bytes
+    if isinstance(error, BudgetNotMetError):
+        return BudgetNotMetError(error.what, plan=error.plan, **known)
+    bound_bytes = error.least_peak_bound_bytes
+    return InfeasibleBudgetError(error.what, least_peak_bound_bytes=bound_bytes, **known)

@@ -1,0 +1,117 @@
+"""The nodes of a problem that equal layers have in common: their decisions are tied.
+
+Layers are found in the graph of units (`kiwi.hlo.repeated_layers`). A node of one layer and that of
+the next one are equal if they offer the same: the same strategies or shardings, and residencies
+whose times are those of corresponding units. That is not so where a layer has other neighbours, as
+the first and the last one have: there the chain of equal nodes ends.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+
+import numpy as np
+
+from kiwi.hlo.repeated_layers import repeated_layers
+from kiwi.memory.residency import Residency
+from kiwi.problem.build import PlanningProblem, UnitNode
+from kiwi.solver.tied import EqualNodes
+
+Next = dict[int, tuple[int, np.ndarray]]
+"""For each node its counterpart in the next layer, and for each of its options the counterpart's
+option that means the same."""
+
+
+def equal_nodes(planning: PlanningProblem) -> tuple[EqualNodes, ...]:
+    """The classes of equal nodes, of two members or more."""
+    return tuple(_chains(_Correspondence(planning).next_nodes(), planning))
+
+
+def _chains(following: Next, planning: PlanningProblem) -> Iterator[EqualNodes]:
+    """From each node that no other leads to, along its chain."""
+    behind = {node for node, _ in following.values()}
+    for first in following:
+        if first in behind:
+            continue
+        members = [first]
+        options = [np.arange(planning.problem.nodes[first].costs.size)]
+        while members[-1] in following:
+            node, means = following[members[-1]]
+            members.append(node)
+            options.append(means[options[-1]])
+        yield EqualNodes(tuple(members), np.stack(options))
+
+
+class _Correspondence:
+    """Nodes and the nodes of the next layer."""
+
+    def __init__(self, planning: PlanningProblem) -> None:
+        self._planning = planning
+        shift = repeated_layers(planning.units)
+        self._units, self._arguments = shift.units.images, shift.arguments.images
+
+    def next_nodes(self) -> Next:
+        """Of those that have an equal node in the next layer."""
+        pairs = (*self._source_pairs(), *self._unit_pairs(), *self._copy_pairs())
+        found = ((one, other, _meaning(mine, theirs)) for one, other, mine, theirs in pairs)
+        return {one: (other, means) for one, other, means in found if means is not None}
+
+    def _source_pairs(self) -> Iterator[tuple[int, int, Sequence[Hashable], Sequence[Hashable]]]:
+        sources = self._planning.sources
+        number_of = {source.value: number for number, source in enumerate(sources)}
+        for value, image in self._arguments.items():
+            one, other = number_of[value], number_of[image]
+            yield one, other, sources[one].shardings, sources[other].shardings
+
+    def _unit_pairs(self) -> Iterator[tuple[int, int, Sequence[Hashable], Sequence[Hashable]]]:
+        nodes, first = self._planning.unit_nodes, len(self._planning.sources)
+        for one, other in self._units.items():
+            mine, theirs = nodes[one], nodes[other]
+            if mine.strategies == theirs.strategies:
+                moved = [self._moved(residency) for residency in mine.residency.options]
+                yield (
+                    first + one,
+                    first + other,
+                    _choices(mine, moved),
+                    _choices(theirs, theirs.residency.options),
+                )
+
+    def _copy_pairs(self) -> Iterator[tuple[int, int, Sequence[Hashable], Sequence[Hashable]]]:
+        copies = self._planning.copies
+        first = len(self._planning.sources) + len(self._planning.unit_nodes)
+        number_of = {(copy.unit, copy.read): number for number, copy in enumerate(copies)}
+        for one, copy in enumerate(copies):
+            other = number_of.get((self._units.get(copy.unit, -1), copy.read))
+            if other is not None:
+                mine = [
+                    (o.target, o.reading, self._moved_time(o.again_at), o.is_transposed)
+                    for o in copy.options
+                ]
+                theirs = [
+                    (o.target, o.reading, o.again_at, o.is_transposed)
+                    for o in copies[other].options
+                ]
+                yield first + one, first + other, mine, theirs
+
+    def _moved(self, residency: Residency) -> tuple[Hashable, Hashable]:
+        """The times of a residency in the next layer."""
+        return self._moved_time(residency.recompute_at), self._moved_time(residency.end)
+
+    def _moved_time(self, time: int | None) -> Hashable:
+        """The time of the corresponding unit; the end of the step stays. Other times of units
+        without counterpart equal no time."""
+        if time is None or time == len(self._planning.units.units) - 1:
+            return time
+        return self._units.get(time, ("of no next layer", time))
+
+
+def _choices(node: UnitNode, residencies: Sequence[Hashable]) -> list[Hashable]:
+    """A key for each option of a unit, strategy-major."""
+    keys = [(r.recompute_at, r.end) if isinstance(r, Residency) else r for r in residencies]
+    return [(strategy, key) for strategy in range(len(node.strategies)) for key in keys]
+
+
+def _meaning(mine: Sequence[Hashable], theirs: Sequence[Hashable]) -> np.ndarray | None:
+    """For each of `mine` its place among `theirs`; None where they are not the same."""
+    place_of = {key: place for place, key in enumerate(theirs)}
+    if len(mine) != len(theirs) or any(key not in place_of for key in mine):
+        return None
+    return np.array([place_of[key] for key in mine])

@@ -1,0 +1,176 @@
+"""Nodes that decide alike, as one node of a smaller problem.
+
+Equal layers of a model have equal nodes. Tied, one node stands for those of all layers:
+
+- its cost is the sum of theirs, and it holds what all of them hold;
+- edges between members of the same two classes add up;
+- an edge between two members of one class, which take the same option, is a cost of that option.
+
+Each solution of the tied problem is one of the whole problem, of the same cost and with the same
+memory at every time. The least cost of the tied problem is no bound on that of the whole one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kiwi.solver.problem import Edge, Interval, Node, Problem
+
+
+@dataclass(frozen=True, eq=False)
+class EqualNodes:
+    """Nodes that decide alike.
+
+    - `members`: their numbers in the problem, at least one.
+    - `options`: int64, shape (members, options): what each option of the class means for each
+      member; a permutation of the member's options.
+    """
+
+    members: tuple[int, ...]
+    options: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Tied:
+    """A problem in which equal nodes are one, and the way back.
+
+    - `problem`: its k-th node stands for the k-th class.
+    - `classes`: every node of the whole problem is in one of them.
+    """
+
+    problem: Problem
+    classes: tuple[EqualNodes, ...]
+
+    def expanded(self, solution: Sequence[int]) -> tuple[int, ...]:
+        """A solution of the tied problem as one of the whole problem."""
+        found = np.zeros(sum(len(each.members) for each in self.classes), dtype=np.int64)
+        for each, option in zip(self.classes, solution, strict=True):
+            found[list(each.members)] = each.options[:, option]
+        return tuple(found.tolist())
+
+    def tied(self, solution: Sequence[int]) -> tuple[int, ...]:
+        """The solution in which each class takes what most of its members take in a solution of the
+        whole problem."""
+        return tuple(
+            int(_same(each.options, [solution[m] for m in each.members]).argmax())
+            for each in self.classes
+        )
+
+
+def _same(options: np.ndarray, taken: Sequence[int]) -> np.ndarray:
+    """For each option of a class how many of its members take it."""
+    return (options == np.array(taken)[:, None]).sum(axis=0)
+
+
+def tied(problem: Problem, equal: Iterable[EqualNodes]) -> Tied:
+    """The problem with each class of `equal` as one node; classes have no member in common."""
+    count = len(problem.nodes)
+    classes: list[EqualNodes | None] = [None] * count  # by the first member
+    alone = np.ones(count, dtype=np.bool_)
+    for each in equal:
+        classes[min(each.members)] = each
+        alone[list(each.members)] = False
+    for node in np.flatnonzero(alone).tolist():
+        own = np.arange(problem.nodes[node].costs.size)[None, :]
+        classes[node] = EqualNodes((node,), own)
+    found = tuple(each for each in classes if each is not None)
+    within, between = _merged_edges(problem.edges, _Places.of(found, count))
+    nodes = tuple(
+        _merged_node(problem.nodes, each, within.get(number)) for number, each in enumerate(found)
+    )
+    return Tied(replace(problem, nodes=nodes, edges=tuple(between)), found)
+
+
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """For each node of the whole problem its class, and what the options of the class mean."""
+
+    class_of: Sequence[int]
+    options: Sequence[np.ndarray]
+
+    @classmethod
+    def of(cls, classes: Sequence[EqualNodes], count: int) -> "_Places":
+        class_of, options = [0] * count, [np.arange(0)] * count
+        for number, each in enumerate(classes):
+            for member, own in zip(each.members, each.options, strict=True):
+                class_of[member], options[member] = number, own
+        return cls(class_of, options)
+
+
+def _merged_node(nodes: Sequence[Node], equal: EqualNodes, within: np.ndarray | None) -> Node:
+    """One node for all members; `within`: costs of the edges between them, by option."""
+    pairs = [(nodes[m], own) for m, own in zip(equal.members, equal.options, strict=True)]
+    costs = np.sum([node.costs[own] for node, own in pairs], axis=0)
+    known: dict[tuple[int, ...], tuple[Interval, ...]] = {}
+    usage = []
+    for option in range(equal.options.shape[1]):
+        held = [node.usage[own[option]] for node, own in pairs]
+        key = tuple(map(id, held))
+        if key not in known:  # options that hold equally much share their list
+            known[key] = tuple(interval for own in held for interval in own)
+        usage.append(known[key])
+    more = f" and {len(pairs) - 1} equal to it" if len(pairs) > 1 else ""
+    return Node(pairs[0][0].name + more, costs if within is None else costs + within, tuple(usage))
+
+
+@dataclass(frozen=True, eq=False)
+class _Lines:
+    """A table of costs, and for each option of either class its line."""
+
+    table: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for equal lines of one table."""
+        table = self.table.__array_interface__
+        where = table["data"][0], table["shape"], table["strides"]
+        return where, self.rows.tobytes(), self.columns.tobytes()
+
+
+def _merged_edges(
+    edges: Iterable[Edge], places: _Places
+) -> tuple[Mapping[int, np.ndarray], list[Edge]]:
+    """By class the costs of edges within it, and one edge for each two classes that have any."""
+    within: dict[int, np.ndarray] = {}
+    between: dict[tuple[int, int], list[_Lines]] = {}
+    for edge in edges:
+        tail, head = places.class_of[edge.tail], places.class_of[edge.head]
+        rows = edge.tail_class[places.options[edge.tail]]
+        columns = edge.head_class[places.options[edge.head]]
+        if tail == head:
+            within[tail] = within.get(tail, 0.0) + edge.costs[rows, columns]
+        elif tail < head:
+            between.setdefault((tail, head), []).append(_Lines(edge.costs, rows, columns))
+        else:
+            between.setdefault((head, tail), []).append(_Lines(edge.costs.T, columns, rows))
+    return within, [_sum(ends, lines) for ends, lines in between.items()]
+
+
+def _sum(ends: tuple[int, int], lines: Sequence[_Lines]) -> Edge:
+    """All of some tables as one edge; equal ones of equal layers count several times."""
+    times: dict[tuple[object, ...], int] = {}
+    distinct: dict[tuple[object, ...], _Lines] = {}
+    for each in lines:
+        times[each.key] = times.get(each.key, 0) + 1
+        distinct.setdefault(each.key, each)
+    first = next(iter(distinct.values()))
+    if len(distinct) == 1:
+        count = len(lines)
+        costs = first.table if count == 1 else count * first.table
+        return Edge(*ends, costs, {}, first.rows, first.columns)
+    rows, row_of = _joint(each.rows for each in distinct.values())
+    columns, column_of = _joint(each.columns for each in distinct.values())
+    tables = zip(times.values(), distinct.values(), rows, columns, strict=True)
+    costs = sum(n * each.table[np.ix_(mine, theirs)] for n, each, mine, theirs in tables)
+    return Edge(*ends, np.asarray(costs), {}, row_of, column_of)
+
+
+def _joint(lines: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Lines that tell options apart which any of the tables does: (tables, lines) of the tables'
+    lines, and for each option its line."""
+    stacked = np.stack(list(lines))
+    found, line_of = np.unique(stacked, axis=1, return_inverse=True)
+    return found, line_of.ravel()
