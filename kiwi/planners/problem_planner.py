@@ -62,6 +62,13 @@ WORTH = 0.01
 NEAR_BUDGET = 0.95
 """The part of the budget from which compiled memory corrects the prediction."""
 
+LONG_STEP = 1000
+"""Units from which on a check takes long: on one core 40 seconds for 2,500."""
+
+AIM = 0.99
+"""The part of the budget with which the search for such a step begins: compiled peaks lie up to a
+per cent above the predicted ones, or below."""
+
 LATE_SHARE = 0.25
 """The part of the work that every round may do, and of the time limit, however long the others
 took."""
@@ -220,7 +227,8 @@ class _InOrder(Proposal):
 
 
 class ProblemSearch:
-    """What the closed loop asks of one problem; `first_limit_bytes` is the budget by default."""
+    """What the closed loop asks of one problem; by default `first_limit_bytes` is the budget, or
+    just below it where a check takes long."""
 
     def __init__(
         self,
@@ -237,7 +245,7 @@ class ProblemSearch:
         self._given = self._latest = start.solution
         self._layers = EqualLayers(start.problem, tools)
         self._model = _Model(np.zeros(start.problem.problem.horizon, dtype=np.int64))
-        self.first_limit_bytes = first_limit_bytes or budget_bytes
+        self.first_limit_bytes = first_limit_bytes or self._aim_bytes(tools)
         self._limit_bytes = self.first_limit_bytes
         self._spent = Allowance(0.0, 0.0)
         self._is_repeatable = True
@@ -252,6 +260,11 @@ class ProblemSearch:
             else "XLA's heap is predicted to waste more than any plan that was found leaves."
         )
         self.instead = ", or a larger mesh"
+
+    def _aim_bytes(self, tools: Tools) -> int:
+        """The limit to begin with: a little room saves another check where that takes minutes."""
+        is_long = len(self._problem.units.units) >= LONG_STEP
+        return int(AIM * self._budget_bytes) if is_long and tools.compile else self._budget_bytes
 
     def propose(self, limit_bytes: int) -> _InOrder:
         """The problem's solution, from the last one."""
@@ -283,9 +296,11 @@ class ProblemSearch:
         return max(0, self._limit_bytes - (plan.peak_bytes - self._budget_bytes))
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
-        """A limit that is lowered by less, if it was lowered."""
-        if not rounds or not self.is_checked:
+        """A limit that is lowered by less, if it was lowered; the budget after a little room."""
+        if not self.is_checked:
             return None
+        if not rounds:
+            return self._budget_bytes if self._limit_bytes < self._budget_bytes else None
         if rounds[-1].is_tied:
             return self._next_limit() if self._model.relax(self._budget_bytes) else None
         raised_bytes = (min(each.limit_bytes for each in rounds) - self._limit_bytes) // 2

@@ -6,6 +6,7 @@ import pytest
 
 import kiwi
 from examples import mlp
+from kiwi.planners import problem_planner
 from kiwi.planners.problem_planner import late_part
 from kiwi.planners.refusals import raised_limits
 from kiwi.plans.memory_report import unit_at_peak
@@ -62,6 +63,17 @@ def test_a_budget_that_nothing_meets_is_refused_with_the_nearest():
     assert least > int(0.1 * free_peak())
     plan = plan_under(int(1.05 * least))
     assert plan.fits
+
+
+def test_a_step_whose_check_takes_long_is_planned_with_a_little_room(monkeypatch):
+    budget = int(0.7 * free_peak())
+    monkeypatch.setattr(problem_planner, "LONG_STEP", 1)
+    plan = plan_under.__wrapped__(budget)
+    assert plan.rounds[0].limit_bytes == int(problem_planner.AIM * budget)
+    assert plan.fits
+    # Where nothing is found with that room, the whole budget is tried.
+    monkeypatch.setattr(problem_planner, "AIM", 0.05)
+    assert plan_under.__wrapped__(budget).rounds[0].limit_bytes == budget
 
 
 def test_a_refusal_carries_the_nearest_plan(monkeypatch):
