@@ -75,7 +75,7 @@ def show_plans(console: Console) -> None:
         gpt.make_train_step(config),
         mesh_shape=MESH_SHAPE,
         donate_argnums=0,
-        time_limit_seconds=10.0,
+        effort="quick",
     )
     with _progress(console) as progress:
         count = sum(len(budgets) + len(_baselines()) for budgets in BUDGETS.values())
@@ -206,9 +206,7 @@ def train_tiny(console: Console) -> None:
     config = gpt.SIZES["tiny"]
     train_step = gpt.make_train_step(config)
     state, batch = gpt.make_state(config), gpt.make_batch(config)
-    unlimited = kiwi.jit(
-        train_step, mesh_shape=MESH_SHAPE, donate_argnums=0, time_limit_seconds=10.0
-    )
+    unlimited = kiwi.jit(train_step, mesh_shape=MESH_SHAPE, donate_argnums=0, effort="quick")
     free = unlimited.plan(state, batch)
     assert free.compiled is not None
     budget = int(0.75 * free.compiled.peak_bytes)

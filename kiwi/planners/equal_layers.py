@@ -61,14 +61,14 @@ class EqualLayers:
     ) -> SolveResult:
         """The solution; of equal ones that which holds least memory."""
         if not self._equal:
-            return _settled(problem, self._tools.solve(problem, allowed, warm_start))
+            return settled_result(problem, self._tools.solve(problem, allowed, warm_start))
         small = tied(problem, self._equal)
         part = allowed.part(TIED_SHARE)
         first = self._solved_tied(small, part, warm_start)
         left = allowed.less(spent(first)).at_least(part)
         if first.solution is None:
             found = self._tools.solve(problem, left, warm_start)
-            return _after([first], _with_peak_of(_settled(problem, found), first))
+            return _after([first], _with_peak_of(settled_result(problem, found), first))
         start = small.expanded(first.solution)
         given = () if warm_start is None else tuple(warm_start)
         polished = self._tools.solve(problem, left, _cheaper(problem, start, given), POLISH_ROUNDS)
@@ -77,15 +77,15 @@ class EqualLayers:
             return _after([first], _with_bound(problem, start, polished, len(small.classes)))
         self._equal = ()  # in later rounds, too
         if is_closed(polished.objective, polished.bound, self._tools.settings.gap):
-            return _after([first], _settled(problem, polished))
+            return _after([first], settled_result(problem, polished))
         left = left.less(spent(polished)).at_least(part)
         found = self._tools.solve(problem, left, polished.solution)
-        return _after([first, polished], _settled(problem, found))
+        return _after([first, polished], settled_result(problem, found))
 
     def solve_roughly(self, problem: Problem, allowed: Allowance) -> SolveResult:
         """A solution after a few rounds, with equal layers where there are any."""
         if not self._equal:
-            return _settled(problem, self._tools.solve(problem, allowed, None, TIED_ROUNDS))
+            return settled_result(problem, self._tools.solve(problem, allowed, None, TIED_ROUNDS))
         small = tied(problem, self._equal)
         found = self._solved_tied(small, allowed, None)
         return replace(found, solution=found.solution and small.expanded(found.solution))
@@ -103,7 +103,7 @@ class EqualLayers:
 
         own = self._tools.with_settings(on_progress=expanded)
         start = None if warm_start is None else small.tied(warm_start)
-        return _settled(small.problem, own.solve(small.problem, allowed, start, TIED_ROUNDS))
+        return settled_result(small.problem, own.solve(small.problem, allowed, start, TIED_ROUNDS))
 
 
 def _cheaper(problem: Problem, one: Solution, other: Solution) -> Solution:
@@ -112,7 +112,7 @@ def _cheaper(problem: Problem, one: Solution, other: Solution) -> Solution:
     return other if priced.feasible and priced.cost < own.cost else one
 
 
-def _settled(problem: Problem, result: SolveResult) -> SolveResult:
+def settled_result(problem: Problem, result: SolveResult) -> SolveResult:
     """Of equal solutions the one that holds least memory."""
     if result.solution is None:
         return result

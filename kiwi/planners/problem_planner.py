@@ -1,7 +1,8 @@
 """Planners whose plans are solutions of the `Problem` of the step: the search, and what it learns.
 
-1. The problem is solved under the limit; copies that fit beside the solution are kept
-   (`kiwi.problem.kept_copies`).
+1. The problem is solved under the limit, once more from an obvious start
+   (`kiwi.planners.obvious_starts`) where one is better than what was found; copies that fit beside
+   the solution are kept (`kiwi.problem.kept_copies`).
 2. What a compiled program holds beyond the prediction, unit by unit, becomes memory of the problem
    that no option can avoid (`kiwi.xla.read.excess_memory`); what its heap wastes lowers the limit.
    The next search starts from the last solution. If no plan is left, the limit is lowered by half
@@ -14,6 +15,7 @@
    limit above the budget, near the least peak that was found.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +24,9 @@ import numpy as np
 
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.planners.closed_loop import ClosedLoop, Orders, Proposal, Refusal
-from kiwi.planners.equal_layers import EqualLayers
+from kiwi.planners.equal_layers import EqualLayers, settled_result
 from kiwi.planners.least_peak import least_peak
+from kiwi.planners.obvious_starts import better_start, obvious_starts
 from kiwi.planners.planner import Planner
 from kiwi.planners.refusals import blamed, infeasible_budget, raised_limits, with_least_peak
 from kiwi.planners.reordered_units import Ordered, reformulated
@@ -391,6 +394,11 @@ class ProblemSearch:
         problem = planning.problem
         result = self._layers.solve(problem, allowed, warm_start)
         self._spent = self._spent.and_also(spent(result))
+        if (start := better_start(lambda: self._obvious_starts, problem, result)) is not None:
+            left, before = allowed.less(spent(result)), result
+            result = settled_result(problem, self._tools.solve(problem, left, start))
+            result = replace(result, deterministic=before.deterministic and result.deterministic)
+            self._spent = self._spent.and_also(spent(result))
         # Where the clock ended one search, another run may go on from another solution.
         self._is_repeatable = self._is_repeatable and result.deterministic
         limit = problem.limit_bytes or 0
@@ -404,6 +412,10 @@ class ProblemSearch:
                 + (', or effort="thorough".' if result.deterministic else ", or time limit."),
             )
         return replace(result, deterministic=self._is_repeatable)
+
+    @functools.cached_property
+    def _obvious_starts(self) -> tuple[tuple[int, ...], ...]:
+        return obvious_starts(self._problem)
 
 
 def _wasted_bytes(plan: Plan) -> int:

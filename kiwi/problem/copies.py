@@ -157,10 +157,12 @@ class CopyNode:
     ) -> int:
         """The first option that goes with the choices of producer and reader."""
         is_copy = stored != wanted
+        is_transposed = is_copy and self.transposes(stored, wanted)
+        asked = (wanted, is_copy, is_transposed)
         return next(
             number
             for number, option in enumerate(self.options)
-            if (option.target, option.is_copy) == (wanted, is_copy)
+            if (option.target, option.is_copy, option.is_transposed) == asked
             and (not is_copy or option.again_at == reader.recompute_at)
         )
 

@@ -1,0 +1,105 @@
+"""Runs what is missing; see `benchmarks.anywhere`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+
+from benchmarks.anywhere.planned import CASES
+from benchmarks.provenance import commit
+
+_FOLDER = Path(__file__).parent
+_CASES = flags.DEFINE_list("cases", list(CASES), "Which steps.")
+_BUSY = 2
+_PERIOD_SECONDS = 0.05
+"""For so long a slowed process runs, and stands still."""
+RUNS = ("alone", "beside", "slowed", "thorough")
+Rows = dict[str, Any]
+
+
+def main(_: list[str]) -> None:
+    """Runs what is missing, and writes the table."""
+    path = _FOLDER / "results.json"
+    rows: Rows = json.loads(path.read_text()) if path.exists() else {}
+    for case in _CASES.value:
+        for how in RUNS:
+            key = f"{case} {how}"
+            if key not in rows:
+                rows[key] = {"commit": commit(), "rows": _planned(case, how)}
+                path.write_text(json.dumps(rows, indent=1) + "\n")
+                print(key, [row["seconds"] for row in rows[key]["rows"]], flush=True)
+    (_FOLDER / "results.md").write_text("\n".join(table(rows)) + "\n")
+
+
+def _planned(case: str, how: str) -> list[Any]:
+    effort = "thorough" if how == "thorough" else "normal"
+    command = [sys.executable, "-m", "benchmarks.anywhere.planned", case, effort]
+    with ExitStack() as stack:
+        for _ in range(_BUSY if how == "beside" else 0):
+            stack.enter_context(_counting())
+        process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        if how == "slowed":
+            _slow(process)
+        output, _ = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed with {process.returncode}.")
+    return json.loads(output.splitlines()[-1])
+
+
+@contextmanager
+def _counting() -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _slow(process: "subprocess.Popen[str]") -> None:
+    """Pins a process to one core, and stops it for half of the time until it ends."""
+    os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
+    while process.poll() is None:
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            process.send_signal(number)
+            time.sleep(_PERIOD_SECONDS)
+
+
+def table(rows: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each step and budget."""
+    yield "# The same plan anywhere"
+    yield ""
+    yield f"commits: {', '.join(sorted({str(row['commit']) for row in rows.values()}))}  "
+    yield "command: python -m benchmarks.anywhere"
+    yield ""
+    yield "| step | budget MiB | decisions | step ms | thorough | alone s | beside s | slowed s |"
+    yield "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"
+    for case in CASES:
+        found = [rows[f"{case} {how}"]["rows"] for how in RUNS if f"{case} {how}" in rows]
+        if len(found) == len(RUNS):
+            yield from (_line(case, *each) for each in zip(*found, strict=True))
+
+
+def _line(case: str, alone: Rows, beside: Rows, slowed: Rows, thorough: Rows) -> str:
+    budget, own = f"{alone['budget_bytes'] / 2**20:.0f} ({alone['share']:.0%})", alone["decisions"]
+    same = all(row["decisions"] == own and row["is_repeatable"] for row in (alone, beside, slowed))
+    if alone["step_seconds"] is None or thorough["step_seconds"] is None:
+        step, more = alone["error"] and "refused", thorough["error"] and "refused"
+    else:
+        step = f"{1e3 * alone['step_seconds']:.2f}"
+        more = f"{thorough['step_seconds'] / alone['step_seconds'] - 1:+.2%}"
+    seconds = (f"{row['seconds']:.1f}" for row in (alone, beside, slowed))
+    said = "identical" if same else "DIFFERENT"
+    return f"| {case} | {budget} | {said} | {step} | {more} | {' | '.join(seconds)} |"
+
+
+if __name__ == "__main__":
+    app.run(main)

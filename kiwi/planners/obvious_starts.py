@@ -1,0 +1,145 @@
+"""Solutions that anyone would try first, which no search may end behind.
+
+Each axis of the mesh divides either the batch or the work on each part of it; what a step hands on
+to the next one (parameters, moments) is whole along the former axes, or divided along them, too;
+and everything is kept, or all that may be is computed again. That is data parallelism, FSDP,
+Megatron's sharding and mixtures of them, in any program: no name is looked at. Nodes are chosen one
+after the other in the order of the step, each at its least cost beside those before it, which makes
+a weight that the batch's axes leave alone be cut by columns and the next one by rows.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kiwi.mesh import TensorSharding
+from kiwi.problem.build import PlanningProblem, SourceNode
+from kiwi.problem.translation import copies_that_follow
+from kiwi.solver import Problem, SolveResult, SolveStatus, evaluate
+from kiwi.solver.problem import Edge
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """How a step is divided.
+
+    - `data_axes`: the axes that divide the batch; all others divide the work on it.
+    - `shards_state`: whether they divide what is handed on to the next step as well.
+    - `recomputes`: whether all is computed again that may be.
+    """
+
+    data_axes: tuple[int, ...]
+    shards_state: bool
+    recomputes: bool
+
+
+def obvious_starts(planning: PlanningProblem) -> tuple[tuple[int, ...], ...]:
+    """A solution for each pattern, without regard to memory; the different ones."""
+    greedy, batch = _Greedy(planning), _batch(planning)
+    found: dict[tuple[int, ...], None] = {}
+    for pattern in _patterns(planning.mesh.nontrivial_axes, recomputes=planning.fixed.recompute):
+        allowed = [_allowed(source, pattern, source.value in batch) for source in planning.sources]
+        choices = greedy.chosen(allowed, recomputes=pattern.recomputes)
+        if choices is not None:
+            found[copies_that_follow(planning, choices)] = None
+    return tuple(found)
+
+
+def better_start(
+    starts: Callable[[], Sequence[tuple[int, ...]]], problem: Problem, found: SolveResult
+) -> tuple[int, ...] | None:
+    """The fastest of some starts within the limit, where it is faster than what was found.
+
+    `problem`: the one that they solve, perhaps with further nodes of one option each.
+    """
+    if found.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
+        return None
+    every = [(*s, *[0] * (len(problem.nodes) - len(s))) for s in starts()]
+    priced = [(evaluate(problem, start), start) for start in every]
+    fitting = [(price.cost, start) for price, start in priced if price.feasible]
+    seconds, best = min(fitting, default=(math.inf, None))
+    return best if seconds < (math.inf if found.objective is None else found.objective) else None
+
+
+def _patterns(axes: Sequence[int], *, recomputes: bool) -> Iterator[Pattern]:
+    for count in reversed(range(len(axes) + 1)):
+        for data_axes in itertools.combinations(axes, count):
+            for shards_state in (False, True)[: 1 + bool(data_axes)]:
+                yield Pattern(data_axes, shards_state, recomputes=False)
+                if recomputes:
+                    yield Pattern(data_axes, shards_state, recomputes=True)
+
+
+def _batch(planning: PlanningProblem) -> frozenset[int]:
+    """The arguments that are divided along the batch: those that no result replaces in the next
+    step; where none is replaced, those with the most rows."""
+    program = planning.units.graph.program
+    state = set(planning.fixed.carried.values())
+    arrays = [value for value in program.arguments if program.values[value].shape]
+    if state:
+        return frozenset(arrays) - state
+    most = max((program.values[value].shape[0] for value in arrays), default=0)
+    return frozenset(value for value in arrays if program.values[value].shape[0] == most)
+
+
+def _allowed(source: SourceNode, pattern: Pattern, is_batch: bool) -> np.ndarray:
+    """The options of an argument or constant that suit a pattern best."""
+    data = set(pattern.data_axes)
+
+    def distance(sharding: TensorSharding) -> int:
+        used = set(sharding.axes_used)
+        if is_batch:
+            return len(data ^ set(sharding.dims[0])) + len(used - set(sharding.dims[0]))
+        return len(data - used) if pattern.shards_state else len(data & used)
+
+    distances = np.array([distance(sharding) for sharding in source.shardings])
+    return np.flatnonzero(distances == distances.min())
+
+
+class _Greedy:
+    """Chooses units one after the other, and each source with the first unit that reads it."""
+
+    def __init__(self, planning: PlanningProblem) -> None:
+        self._planning, self._nodes = planning, planning.problem.nodes
+        self._first, self._count = len(planning.sources), len(planning.unit_nodes)
+        self._near: list[list[tuple[int, Edge]]] = [[] for _ in range(self._first + self._count)]
+        for edge in planning.problem.edges:
+            if max(edge.tail, edge.head) < len(self._near):
+                self._near[edge.tail].append((edge.head, edge))
+                self._near[edge.head].append((edge.tail, edge))
+
+    def chosen(self, allowed: Sequence[np.ndarray], *, recomputes: bool) -> list[int] | None:
+        """The options of sources and units; None where what was chosen leaves a unit none."""
+        found: dict[int, int] = {}
+        for unit, node in enumerate(self._planning.unit_nodes):
+            i, costs = self._first + unit, self._nodes[self._first + unit].costs.copy()
+            read: dict[int, np.ndarray] = {}
+            for j, edge in self._near[i]:
+                if j in found:
+                    costs += _between(edge, i, np.array([found[j]]))[0]
+                elif j < self._first:
+                    read[j] = read.get(j, 0.0) + _between(edge, i, allowed[j])
+            for between in read.values():
+                costs += between.min(axis=0)
+            wanted = costs.copy()
+            residencies = [r.recomputes == recomputes for r in node.residency.options]
+            wanted[~np.tile(residencies, len(node.strategies))] = np.inf
+            best = int(np.argmin(wanted if np.isfinite(wanted).any() else costs))
+            if not np.isfinite(costs[best]):
+                return None
+            found[i] = best
+            for j, between in read.items():
+                found[j] = int(allowed[j][np.argmin(between[:, best])])
+        return [found.get(i, int(allowed[i][0])) for i in range(self._first)] + [
+            found[i] for i in range(self._first, self._first + self._count)
+        ]
+
+
+def _between(edge: Edge, node: int, others: np.ndarray) -> np.ndarray:
+    """Costs between some options of the other end, and all of `node`."""
+    if edge.head == node:
+        return edge.costs[edge.tail_class[others]][:, edge.head_class]
+    return edge.costs[:, edge.head_class[others]][edge.tail_class].T

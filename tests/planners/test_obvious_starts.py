@@ -1,0 +1,129 @@
+"""Solutions that anyone would try first: what they are, and that no plan ends behind them."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import kiwi
+from examples import gpt, mlp
+from kiwi.planners.obvious_starts import obvious_starts
+from kiwi.planners.registry import planner_named
+from kiwi.planners.tools import Tools
+from kiwi.problem.build import PlanningProblem
+from kiwi.solver import SolveStatus, evaluate
+from tests.helpers.planning import array
+
+MLP = mlp.MlpConfig(layers=2, width=256, batch=1024, optimizer="adam")
+GPT = gpt.GptConfig(layers=1, width=64, heads=4, batch=16, sequence=32, vocabulary=128)
+
+
+def two_products(weights, x):
+    """A step of gradient descent on two products."""
+
+    def loss(weights):
+        return jnp.mean(jnp.tanh(x @ weights[0]) @ weights[1])
+
+    gradients = jax.grad(loss)(weights)
+    return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)]
+
+
+def formulated(function, arguments, **options) -> PlanningProblem:
+    planned = kiwi.jit(function, verify=None, donate_argnums=0, **options)
+    step = planned.traced(*arguments)
+    return planner_named("joint").formulate(step, 2**40, planned.settings)
+
+
+@functools.cache
+def products() -> PlanningProblem:
+    weights = [array(512, 2048), array(2048, 512)]
+    return formulated(two_products, (weights, array(4096, 512)), mesh_shape=(4,))
+
+
+def specs_of(planning: PlanningProblem, solution) -> list[P]:
+    """How the arguments lie."""
+    found = planning.source_shardings(solution).values()
+    return [planning.mesh.partition_spec(sharding) for sharding in found]
+
+
+def test_they_are_data_parallelism_and_megatron_s_sharding():
+    found = [specs_of(products(), start) for start in obvious_starts(products())]
+    assert [P(None, None), P(None, None), P("x", None)] in found
+    assert [P(None, "x"), P("x", None), P(None, None)] in found
+    is_fsdp = [P(None, None) not in specs and specs[2] == P("x", None) for specs in found]
+    assert any(is_fsdp)
+
+
+def test_all_are_solutions_that_keep_all_or_compute_again_what_may_be():
+    for module, config, profile in ((mlp, MLP, "h100-sxm"), (gpt, GPT, "v5e"), (gpt, GPT, "cpu")):
+        arguments = module.abstract_state(config), module.abstract_batch(config)
+        step = module.make_train_step(config)
+        planning = formulated(step, arguments, mesh_shape=(2, 2), profile=profile)
+        starts = obvious_starts(planning)
+        assert len(starts) >= 8
+        again = set()
+        for start in starts:
+            assert np.isfinite(evaluate(planning.problem, start).cost)
+            chosen = planning.unit_choices(start)
+            again.add(sum(residency.recomputes for _, residency in chosen))
+        assert min(again) == 0 and max(again) > 3
+
+
+@pytest.mark.parametrize("finds_any", [True, False])
+def test_a_search_that_ends_behind_one_begins_again_with_it(finds_any, monkeypatch):
+    """Of the first search only the slowest solution, or none, gets through."""
+    starts, solve, begun = obvious_starts(products()), Tools.solve, []
+    seconds = {evaluate(products().problem, start).cost: start for start in starts}
+
+    def poor(self, problem, allowed, warm_start=None):
+        result = solve(self, problem, allowed, warm_start)
+        begun.append(warm_start)
+        if warm_start is not None:
+            return result
+        slowest = seconds[max(seconds)] if finds_any else None
+        objective = max(seconds) if finds_any else None
+        status = SolveStatus.FEASIBLE if finds_any else SolveStatus.NO_SOLUTION_FOUND
+        return replace(result, solution=slowest, objective=objective, status=status)
+
+    monkeypatch.setattr(Tools, "solve", poor)
+    weights = [array(512, 2048), array(2048, 512)]
+    plan = kiwi.plan(
+        two_products,
+        weights,
+        array(4096, 512),
+        mesh_shape=(4,),
+        donate_argnums=0,
+        verify=None,
+        memory_budget=2**40,
+    )
+    assert begun[0] is None and begun[1] == seconds[min(seconds)]
+    assert plan.estimate.step_seconds <= min(seconds)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_random_plans_are_as_fast_as_the_best_one_that_fits(seed: int):
+    rng = np.random.default_rng(seed)
+    layers, width = int(rng.integers(1, 4)), int(2 ** rng.integers(5, 9))
+    config = mlp.MlpConfig(layers=layers, width=width, batch=int(2 ** rng.integers(6, 13)))
+    arguments = mlp.abstract_state(config), mlp.abstract_batch(config)
+    mesh_shape = [(4,), (2, 2), (2, 4), (8,)][rng.integers(4)]
+    options = {"mesh_shape": mesh_shape, "profile": ["v100-sxm2", "h100-sxm"][rng.integers(2)]}
+    planning = formulated(mlp.make_train_step(config), arguments, **options)
+    priced = [evaluate(planning.problem, start) for start in obvious_starts(planning)]
+    budget = int(rng.choice([price.peak_bytes for price in priced]) * rng.uniform(1.0, 1.3))
+    best = min(price.cost for price in priced if price.peak_bytes <= budget)
+    plan = kiwi.plan(
+        mlp.make_train_step(config),
+        *arguments,
+        memory_budget=budget,
+        verify=None,
+        donate_argnums=0,
+        effort="quick",
+        gap=0.05,  # few rounds
+        **options,
+    )
+    assert plan.solve_result.objective <= best * (1 + 1e-9)
