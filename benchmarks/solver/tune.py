@@ -1,17 +1,16 @@
 """`python -m benchmarks.solver.tune`: parameters of the search, found on generated instances.
 
-Only instances to tune on are read (`benchmarks.solver.generated`, even numbers on record).
-Candidates are drawn at random, the present parameters among them, and go through rungs of
+Candidates are drawn at random, the present parameters among them, and chosen on the generated
+instances to tune on alone (`benchmarks.solver.generated`, even numbers on record), by rungs of
 successive halving (Jamieson and Talwalkar, *Non-stochastic Best Arm Identification and
 Hyperparameter Optimization*, AISTATS 2016): all of them on few instances with little work, the
-better ones on more with more. Work is counted in passes over the options and table cells that
-presolve leaves, never in seconds, so that every machine finds the same. Writes results/tune.json
-and results/tune.md; what it finds is adopted by hand, where
-`python -m benchmarks.solver.generated` shows that the measured half is not worse.
+better ones on more with more. The best is then compared with what is there on both halves. Work is
+counted in passes over the options and table cells that presolve leaves, never in seconds, so that
+every machine finds the same. Writes results/tune.json and results/tune.md; what is found is adopted
+by hand, where the measured half is not worse.
 """
 
 import argparse
-import contextlib
 import copy
 import json
 import math
@@ -43,8 +42,10 @@ RANGES = {
     "repair_growth": (1.15, 1.3, 1.5, 2.0, 3.0),
 }
 """Values of each parameter; the middle ones were chosen by hand."""
-_CHECKPOINTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
+_CHECKPOINTS = (1 / 4, 1 / 2, 1)
 """Shares of the work after which a search is looked at."""
+_LEAST_ROUNDS = 3
+"""Instances that took fewer are settled by any parameters."""
 _CLOSE = 1e-4
 """Distances are told apart down to this."""
 _NO_TIME_LIMIT_SECONDS = 1e6
@@ -52,29 +53,23 @@ _NO_TIME_LIMIT_SECONDS = 1e6
 
 @dataclass(frozen=True)
 class Rung:
-    """How many candidates are run, on how many of the instances, with how many passes each and how
-    many seeds."""
+    """How many candidates are run, on how many of the instances, with how many passes each."""
 
     candidates: int
     instances: int
     passes: int
-    seeds: int
 
 
-RUNGS = (Rung(32, 6, 1000, 1), Rung(10, 12, 4000, 1), Rung(4, 99, 8000, 2))
+RUNGS = (Rung(16, 5, 1000), Rung(4, 10, 2000))
 
 
 @dataclass(frozen=True)
 class Score:
-    """A candidate's mean distance on a rung, in decades; `rung`: counted from 0."""
+    """A candidate's mean distance, in decades; `on`: the number of the rung, or the half."""
 
-    rung: int
+    on: str
     parameters: Parameters
     distance: float
-
-
-class _Enough(Exception):
-    """A search has done its work."""
 
 
 class Start:
@@ -96,20 +91,19 @@ class Start:
         net = self._search.left.net
         self.cells = net.option_count + net.cell_count
 
-    def distance(self, parameters: Parameters, passes: int, seed: int) -> float:
+    def distance(self, parameters: Parameters, passes: int) -> float:
         """The mean over checkpoints of how far cost and bound lie from the best, in decades."""
         most_work = passes * self.cells
         states = [(0, 0.0)]
 
         def note(state: Progress) -> None:
             states.append((state.work, self._decades(state)))
-            if state.work >= most_work:
-                raise _Enough
 
         search = copy.copy(self._search)
-        search.request = replace(search.request, parameters=parameters, on_progress=note, seed=seed)
-        with contextlib.suppress(_Enough):
-            search.run()
+        search.request = replace(
+            search.request, parameters=parameters, on_progress=note, work_limit=most_work
+        )
+        search.run()
         at = [share * most_work for share in _CHECKPOINTS]
         return float(np.mean([min(d for work, d in states if work <= most) for most in at]))
 
@@ -125,26 +119,39 @@ def main() -> None:
     """Runs the rungs on the instances on record and writes the results."""
     options = _arguments()
     warm_up()
-    starts = [Start(row) for row in to_tune_on(on_record())]
+    starts = [Start(row) for row in of_half("tuning", on_record())]
     print(f"instances {[start.number for start in starts]}", flush=True)
     rng = np.random.default_rng(options.seed)
     candidates = [DEFAULT, *(drawn(rng) for _ in range(RUNGS[0].candidates - 1))]
     scores: list[Score] = []
     for number, rung in enumerate(RUNGS):
-        here = sorted(_scores(number, rung, candidates, starts), key=lambda each: each.distance)
+        few = starts[: rung.instances]
+        found = _scores(str(number), rung.passes, candidates, few)
+        here = sorted(found, key=lambda each: each.distance)
         scores += here
         following = RUNGS[number + 1].candidates if number + 1 < len(RUNGS) else 0
         candidates = [each.parameters for each in here[:following]]
         if DEFAULT not in candidates:  # what all others are compared with
             candidates.append(DEFAULT)
         _write(scores)
+    others = [Start(row) for row in of_half("measured", on_record())]
+    best = candidates_compared(scores)
+    for half, mine in (("tuning", starts), ("measured", others)):
+        scores += _scores(half, RUNGS[-1].passes, best, mine)
+    _write(scores)
 
 
-def to_tune_on(rows: Sequence[Row]) -> list[Row]:
-    """Those of the half to tune on, the ones that took more rounds first: others are settled by any
-    parameters."""
-    mine = [row for row in rows if row.case.half == "tuning"]
-    return sorted(mine, key=lambda row: (-row.rounds, row.case.number))
+def candidates_compared(scores: Sequence[Score]) -> list[Parameters]:
+    """The best on the last rung, and those that are there."""
+    last = [each for each in scores if each.on == str(len(RUNGS) - 1)]
+    best = min(last, key=lambda each: each.distance).parameters
+    return [DEFAULT] if best == DEFAULT else [DEFAULT, best]
+
+
+def of_half(half: str, rows: Sequence[Row]) -> list[Row]:
+    """Those of a half that took rounds, the smaller ones first."""
+    mine = [row for row in rows if row.case.half == half and row.rounds >= _LEAST_ROUNDS]
+    return sorted(mine, key=lambda row: (row.options, row.case.number))
 
 
 def drawn(rng: np.random.Generator) -> Parameters:
@@ -153,16 +160,12 @@ def drawn(rng: np.random.Generator) -> Parameters:
 
 
 def _scores(
-    number: int, rung: Rung, candidates: Sequence[Parameters], starts: Sequence[Start]
+    on: str, passes: int, candidates: Sequence[Parameters], starts: Sequence[Start]
 ) -> Iterator[Score]:
     for parameters in candidates:
-        distances = [
-            start.distance(parameters, rung.passes, seed)
-            for start in starts[: rung.instances]
-            for seed in range(rung.seeds)
-        ]
-        score = Score(number, parameters, float(np.mean(distances)))
-        print(f"rung {number}: {score.distance:.4f} {_told(parameters)}", flush=True)
+        distances = [start.distance(parameters, passes) for start in starts]
+        score = Score(on, parameters, float(np.mean(distances)))
+        print(f"{on}: {score.distance:.4f} {_told(parameters)}", flush=True)
         yield score
 
 
@@ -175,14 +178,13 @@ def _told(parameters: Parameters) -> str:
 
 def _write(scores: Sequence[Score]) -> None:
     (RESULTS / "tune.json").write_text(json.dumps([asdict(each) for each in scores], indent=1))
-    lines = ["| rung | candidates | best mean distance | as they are | best |", "| --- " * 5 + "|"]
-    for number in sorted({each.rung for each in scores}):
-        here = [each for each in scores if each.rung == number]
+    lines = ["| rung or half | candidates | as they are | best | which |", "| --- " * 5 + "|"]
+    for on in dict.fromkeys(each.on for each in scores):
+        here = [each for each in scores if each.on == on]
         best = min(here, key=lambda each: each.distance)
         kept = next((each.distance for each in here if each.parameters == DEFAULT), math.nan)
         lines.append(
-            f"| {number} | {len(here)} | {best.distance:.4f} | {kept:.4f} "
-            f"| {_told(best.parameters)} |"
+            f"| {on} | {len(here)} | {kept:.4f} | {best.distance:.4f} | {_told(best.parameters)} |"
         )
     (RESULTS / "tune.md").write_text("\n".join([*lines, ""]))
 

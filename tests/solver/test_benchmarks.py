@@ -52,7 +52,7 @@ def test_an_instance_follows_from_its_number_and_limit() -> None:
     pairs = zip(first.problem.nodes, again.problem.nodes, strict=True)
     assert all(np.array_equal(one.costs, other.costs) for one, other in pairs)
     assert instance(made, 10**6).problem.limit_bytes == 10**6
-    row = measure(made, first, Reference(1e9, "highs", 0.0, 0.0))
+    row = measure(made, first, Reference(1e9, "highs", 0.0, 0.0, 0.0))
     assert row.excess == 0.0 and row.gap is not None and row.gap < 1e-3
     assert row.is_slower_than_by_hand  # than a sharding that costs nothing
 

@@ -3,7 +3,8 @@
 Work is counted in rounds of the search. The reference is the best of: searches with other seeds,
 and with the best solution so far as a start, until together they had ten times the rounds; toulbar2
 on the priced networks, and HiGHS from the best solution, for as many seconds as the searches took,
-5 at most. A search that ends within 0.1 % of its bound is its own reference.
+5 at most. A search that ends within 0.1 % of its bound is its own reference. Where rounds are
+heavy, fewer are run: `Reference.times` says how many.
 """
 
 import itertools
@@ -16,6 +17,9 @@ from kiwi.solver import Problem, Progress, SolveResult, solve
 from kiwi.solver.result import OnProgress
 
 _MORE = 10
+_MOST_WORK = 10**10
+"""Options and table cells gone over after which no other search begins: heavy instances get less
+than ten times the work, and their rows say how much."""
 _CLOSED = 1e-3
 """The gap at which nothing better is looked for."""
 _MOST_SECONDS = 5.0
@@ -26,21 +30,25 @@ _ROUNDS_BY_HAND = 3
 
 @dataclass(frozen=True)
 class Reference:
-    """The best solution known of an instance, and whose it is; `by_hand`: the least cost with
-    arguments sharded by hand, None where no solution was found so."""
+    """The best solution known of an instance, and whose it is.
+
+    - `by_hand`: the least cost with arguments sharded by hand, None where no solution was found so.
+    - `times`: how many times the rounds of the first search the others had; 0 where it was closed.
+    """
 
     objective: float | None
     solver: str
     bound: float
     by_hand: float | None
+    times: float
 
 
 @dataclass(frozen=True)
 class Row:
     """One instance, searched.
 
-    - `trace`: after each round and at the end the work (options and table cells gone over, without
-      what HiGHS does), the cost or None, and the bound.
+    - `trace`: after each round and at the end: work (options and table cells gone over), cost
+      (or None) and bound.
     - `work_seconds`: the processor's.
     """
 
@@ -116,9 +124,10 @@ def measure(made: Case, instance: Instance, known: Reference | None = None) -> R
 def _reference(instance: Instance, first: SolveResult) -> Reference:
     problem, started = instance.problem, time.monotonic()
     found = [first]
-    left = _MORE * max(1, first.iterations)
+    rounds = max(1, first.iterations)
+    left, work = _MORE * rounds, 0
     for seed in itertools.count(1):
-        if left <= 0 or _is_closed(found):
+        if left <= 0 or work > _MOST_WORK or _is_closed(found):
             break
         best = min(found, key=_cost)
         result = solve(
@@ -126,12 +135,13 @@ def _reference(instance: Instance, first: SolveResult) -> Reference:
             solver="lagrangian",
             seed=seed,
             gap=_CLOSED,
-            round_limit=left,
+            round_limit=min(left, rounds),
             time_limit_seconds=_NO_TIME_LIMIT_SECONDS,
             warm_start=best.solution if seed % 2 == 0 else None,
         )
         found.append(result)
         left -= max(1, result.iterations)
+        work += result.work
     seconds = min(time.monotonic() - started, _MOST_SECONDS)
     if not _is_closed(found):
         found.append(_other("toulbar2", problem, seconds, None))
@@ -143,6 +153,7 @@ def _reference(instance: Instance, first: SolveResult) -> Reference:
         solver=best.solver,
         bound=max(each.bound for each in found),
         by_hand=by_hand if math.isfinite(by_hand) else None,
+        times=_MORE - left / rounds,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.solver.generated.measure import Row
 
 _PANELS_IN_A_ROW = 8
+_WORK_TICKS = (1e6, 1e8, 1e10)
 _LEAST = 1e-6
 """Distances below it, 0 among them, are drawn at it."""
 
@@ -28,6 +29,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         height,
         _PANELS_IN_A_ROW,
         figsize=(1.9 * _PANELS_IN_A_ROW, 1.6 * height),
+        sharex=True,
         sharey=True,
         squeeze=False,
     )
@@ -36,8 +38,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
             axis.set_axis_off()
         else:
             _panel(axis, row)
-    figure.supxlabel("work: options and table cells gone over")
-    figure.supylabel("above (blue) and below (orange) the best known cost")
+    figure.supxlabel("work: options and table cells gone over", fontsize=9)
+    figure.supylabel("distance of cost (blue) and bound (orange) from the best known", fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=70)
     pyplot.close(figure)
@@ -52,6 +54,7 @@ def _panel(axis: Any, row: Row) -> None:
         drawn = [(work, min(1.0, max(_LEAST, distance))) for work, distance in points]
         if drawn:
             axis.step(*zip(*drawn, strict=True), where="post", color=colour, marker=".")
-    axis.set(xscale="log", yscale="log", ylim=(_LEAST / 2, 2.0))
+    axis.set(xscale="log", yscale="log", ylim=(_LEAST / 2, 2.0), xticks=_WORK_TICKS)
+    axis.minorticks_off()
     axis.set_title(f"{row.case.number} {row.case.name}", fontsize=8)
     axis.tick_params(labelsize=7)
