@@ -109,7 +109,10 @@ class Planner(ABC):
         try:
             plan = self.plan(step, settings.memory_budget_bytes, tools, start)
         except InfeasibleBudgetError as error:
-            raise at_most_known(error, step, known) from error
+            lowered = at_most_known(error, step, known)
+            if lowered is error:
+                raise
+            raise lowered from error
         note_peak(step, known, plan.peak_bytes)
         seconds = step.seconds + time.monotonic() - started
         if not plan.solve_result.deterministic:

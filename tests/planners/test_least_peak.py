@@ -45,6 +45,7 @@ def test_the_peak_that_an_error_names_is_below_that_of_any_plan_and_can_be_met(e
 def test_no_plan_needs_as_little_is_said_with_a_proof(error):
     assert error.what.startswith("No plan needs as little as")
     assert LITTLE_BYTES < error.least_peak_bound_bytes <= error.least_peak_bytes
+    assert error.__cause__ is not error
 
 
 def test_a_search_without_a_proof_says_that_none_was_found():
