@@ -41,7 +41,9 @@ def checked_plan():
 def test_estimate_and_compiled_stand_side_by_side(checked_plan):
     e, c = checked_plan.estimate, checked_plan.compiled
     parts = e.compute_seconds + e.communication_seconds + e.resharding_seconds + e.recompute_seconds
-    assert e.step_seconds == pytest.approx(parts) and e.step_seconds > 0
+    assert e.step_seconds == pytest.approx(parts - e.hidden_seconds) and e.step_seconds > 0
+    exposed = e.communication_seconds + e.resharding_seconds - e.hidden_seconds
+    assert e.exposed_seconds == pytest.approx(exposed)
     assert e.peak_bytes >= max(e.memory_bytes) == e.memory_bytes[e.peak_unit]
     assert c.target == "cpu" and c.peak_bytes > 0
     text = str(checked_plan)

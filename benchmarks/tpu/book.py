@@ -21,10 +21,13 @@ class Book:
 
     - `path`: the file; the table lies beside, with the ending `.md`.
     - `redone`: the keys that begin with one of these are measured again.
+    - `module`: what was called.
     """
 
-    def __init__(self, path: Path, redone: tuple[str, ...] = ()) -> None:
-        self._path = path
+    def __init__(
+        self, path: Path, redone: tuple[str, ...] = (), module: str = "benchmarks.tpu"
+    ) -> None:
+        self._path, self._module = path, module
         found = json.loads(path.read_text()) if path.exists() else {}
         self.rows: dict[str, Row] = {
             key: row for key, row in found.items() if not (redone and key.startswith(redone))
@@ -33,7 +36,7 @@ class Book:
     def row(self, key: str, measure: Callable[[], Row]) -> Row:
         """The row of a key; it is measured, and written, where it is missing."""
         if key not in self.rows:
-            self.rows[key] = {**measure(), **_environment()}
+            self.rows[key] = {**measure(), **_environment(self._module)}
             self._path.parent.mkdir(parents=True, exist_ok=True)
             partial = self._path.with_suffix(".partial")
             partial.write_text(json.dumps(self.rows, indent=1) + "\n")
@@ -49,9 +52,9 @@ class Book:
         self._path.with_suffix(".md").write_text("\n".join(lines).rstrip() + "\n")
 
 
-def _environment() -> Row:
+def _environment(module: str) -> Row:
     return {
-        "command": "python -m benchmarks.tpu " + " ".join(sys.argv[1:]),
+        "command": f"python -m {module} " + " ".join(sys.argv[1:]),
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
         "kiwi": metadata.version("kiwi-planner"),
@@ -61,4 +64,4 @@ def _environment() -> Row:
 
 
 def _without_environment(row: Mapping[str, Any]) -> Row:
-    return {key: value for key, value in row.items() if key not in _environment()}
+    return {key: value for key, value in row.items() if key not in _environment("")}

@@ -14,10 +14,11 @@ from kiwi.emit.barriers import Barrier, Barriers
 from kiwi.emit.context import Context
 from kiwi.emit.execution import Execution
 from kiwi.emit.interpreter import Interpreter
+from kiwi.emit.kernels import stand_in
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.grouping import regroup
 from kiwi.hlo.loops import EXITS, SLICE
-from kiwi.hlo.program import Program
+from kiwi.hlo.program import Equation, Program
 from kiwi.hlo.units import Unit
 from kiwi.memory.loop_bodies import ScheduledUnit, dataflow, loop_bodies
 from kiwi.mesh import DeviceMesh, TensorSharding
@@ -74,6 +75,10 @@ class _AsWritten(Interpreter):
             if constraint is not None:
                 found[output] = constraint.primitive.bind(found[output], **constraint.params)
         return found
+
+    def _unlowered(self, unit: Unit, equation: Equation, local: dict[int, Any]) -> list[Any]:
+        """What lies as the results do by the kernel's sharding rule."""
+        return stand_in(equation, local.__getitem__)
 
     def _moved(self, array: Any, sharding: TensorSharding, memory_kind: str) -> Any:
         """XLA:CPU, which is asked for layouts, has one memory."""

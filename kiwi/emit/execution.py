@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
 from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
 from kiwi.problem.edges import resharding_table
@@ -47,6 +47,10 @@ class Execution:
     def recomputed(self) -> frozenset[int]:
         """The units that run more than once."""
         return frozenset(u for u, count in self.schedule.computations().items() if count > 1)
+
+    def moved_value(self, unit: Unit, value: int) -> int:
+        """What is moved where a unit's operand is resharded."""
+        return self.compiler.rules.moved_value(self.units, unit, value)
 
     def resharding_table(self, value: int) -> ReshardingTable:
         """Between the layouts of a value, as it was priced."""

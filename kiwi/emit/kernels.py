@@ -3,14 +3,17 @@
 XLA cannot partition them; one without a sharding rule runs on whole operands on each device.
 """
 
+import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from kiwi.emit.context import Context
-from kiwi.hlo.kernels import Factors
+from kiwi.hlo.kernels import Factors, factor_sizes
 from kiwi.hlo.program import Equation
 from kiwi.hlo.units import Unit
 from kiwi.mesh import TensorSharding
@@ -31,6 +34,35 @@ def on_each_device(
     specs = (_specs(context, axes, tensors) for tensors in (kernel.operands, kernel.results))
     found = _mapped(context, kernel.function, *specs)(*equation.operands(local.__getitem__))
     return equation.kept(found)
+
+
+def stand_in(equation: Equation, read: Callable[[int], Any]) -> list[Any]:
+    """Arrays that XLA propagates shardings to as a kernel's sharding rule says, on any platform:
+    sums of the operands along the factors that a result lacks."""
+    types = [v.aval for v in equation.jaxpr_eqn.outvars]
+    if not equation.is_kernel:
+        return equation.kept([jnp.zeros(t.shape, t.dtype) for t in types])
+    kernel, operands = equation.jaxpr_eqn.params["kernel"], equation.operands(read)
+    tensors = [*zip(kernel.operands, operands, strict=True)]
+    sizes = factor_sizes(
+        kernel.name, [(t, x.shape) for t, x in (*tensors, *zip(kernel.results, types, strict=True))]
+    )
+    found = []
+    for result, own in zip(kernel.results, types, strict=True):
+        parts = (_along(t, x, result, sizes).astype(own.dtype) for t, x in tensors)
+        found.append(functools.reduce(operator.add, parts).reshape(own.shape))
+    return equation.kept(found)
+
+
+def _along(tensor: Factors, array: Any, result: Factors, sizes: Mapping[str, int]) -> Any:
+    """An array with one dimension for each factor of a result."""
+    own, wanted = [*chain(*tensor)], [*chain(*result)]
+    kept = [f for f in own if f in wanted]
+    cut = array.reshape([sizes[f] for f in own])
+    summed = cut.sum([k for k, f in enumerate(own) if f not in wanted], dtype=array.dtype)
+    ordered = summed.transpose([kept.index(f) for f in wanted if f in kept])
+    absent = [k for k, f in enumerate(wanted) if f not in kept]
+    return jnp.broadcast_to(jnp.expand_dims(ordered, absent), [sizes[f] for f in wanted])
 
 
 def _mapped(

@@ -12,7 +12,7 @@ from kiwi.emit.context import Context
 from kiwi.emit.kernels import on_each_device
 from kiwi.emit.needed_barriers import large_constants
 from kiwi.hlo.loops import SLICE
-from kiwi.hlo.program import Literal
+from kiwi.hlo.program import Equation, Literal
 from kiwi.hlo.units import Unit
 from kiwi.memory.loop_bodies import LoopBody
 from kiwi.mesh import TensorSharding
@@ -109,13 +109,17 @@ class Values:
             if equation.is_border:
                 continue
             if equation.is_unlowered and equation.name != "shard_map":
-                outputs = on_each_device(self._context, unit, equation, local)
+                outputs = self._unlowered(unit, equation, local)
             elif index in scalar_of:
                 outputs = equation.apply_to(scalar_of[index], local.__getitem__)
             else:
                 outputs = equation.apply(local.__getitem__)
             local.update(zip(equation.outputs, outputs, strict=True))
         return local
+
+    def _unlowered(self, unit: Unit, equation: Equation, local: dict[int, Any]) -> list[Any]:
+        """What may be for other devices than those of the planning machine."""
+        return on_each_device(self._context, unit, equation, local)
 
     def _border_operand(self, unit: Unit, local: dict[int, Any]) -> Any:
         (operand,) = self._program.equations[unit.root].inputs
@@ -172,11 +176,24 @@ class Values:
             if (value, wanted) in passed.copies:
                 array = passed.copies[value, wanted]
             else:
-                array = self._reshard(value, arrays[value], self._layouts[value], wanted)
-            local[value] = array
+                array = self._resharded_operand(unit, value, arrays[value], wanted)
+            local[value] = self._widened(value, array)
             if not is_again:
                 self.copies[value, wanted] = array
         return arrays | local
+
+    def _resharded_operand(self, unit: Unit, value: int, array: Any, wanted: TensorSharding) -> Any:
+        """An operand in the layout that a unit expects; what is moved may be narrower."""
+        moved = self._execution.moved_value(unit, value)
+        if moved != value and wanted != self._layouts[value]:
+            array = lax.convert_element_type(array, self._program.values[moved].dtype)
+        return self._reshard(moved, array, self._layouts[value], wanted)
+
+    def _widened(self, value: int, array: Any) -> Any:
+        """A copy that was narrowed before it was moved, as its reader takes it: XLA drops the
+        conversions there and back."""
+        dtype = self._program.values[value].dtype
+        return array if array.dtype == dtype else lax.convert_element_type(array, dtype)
 
     def _reshard(
         self, value: int, array: Any, source: TensorSharding, target: TensorSharding

@@ -4,11 +4,11 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from kiwi.hlo.graph import EquationInfo, StableHloOp
-from kiwi.hlo.kernels import kernel_jaxpr
+from kiwi.hlo.kernels import kernel_flops
 from kiwi.hlo.loops import JOIN, border_dims
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Equation, Program
-from kiwi.hlo.regions import jaxpr_flops, region_flops
+from kiwi.hlo.regions import region_flops
 from kiwi.hlo.rule import (
     ComposedRule,
     RuleComposer,
@@ -71,7 +71,7 @@ def _flops(equation: Equation, members: list[StableHloOp]) -> float:
     if equation.name in REGION_PRIMITIVES:
         return region_flops(equation.jaxpr_eqn)
     if equation.is_kernel:
-        return jaxpr_flops(kernel_jaxpr(equation.jaxpr_eqn))
+        return kernel_flops(equation.jaxpr_eqn)
     return sum(op.flops for op in members)
 
 

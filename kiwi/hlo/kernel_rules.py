@@ -10,7 +10,7 @@ lacks would leave partial sums in its gradient, and stays whole in the backward 
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -41,6 +41,7 @@ def sharding_rule(
     rule: str | None = None,
     *,
     need_replication_factors: Sequence[str] | None = None,
+    share_of_work: float | None = None,
 ) -> Callable[..., Any]:
     """`fun` as one operator of a plan, sharded by a rule in Shardy's notation.
 
@@ -55,16 +56,19 @@ def sharding_rule(
       dimension. It may be left out for jax's own attention functions (`SHIPPED_RULES`).
     - `need_replication_factors`: words that are never sharded, such as those of a dimension along
       which a causal mask counts. Nor are words that not all results have.
+    - `share_of_work`: the part of its work that the kernel does, where it skips what a mask leaves
+      out. By default all of it, and a half of jax's own attention functions where they are causal.
 
     **Raises:** `InvalidArgumentError` if the rule cannot be read, or does not fit the arrays.
     """
     function = fun.func if isinstance(fun, functools.partial) else fun
     name = getattr(function, "__name__", type(function).__name__)
     if rule is None:
-        rule = SHIPPED_RULES.get(f"{getattr(function, '__module__', '')}.{name}")
+        rule = SHIPPED_RULES.get(_full_name(function))
         need_replication_factors = need_replication_factors or _OF_ATTENTION
     operands, results = _parsed(name, rule)
     sharded = shardable(operands, results) - frozenset(need_replication_factors or ())
+    known = fun.keywords if isinstance(fun, functools.partial) else {}
 
     @functools.wraps(function)
     def ruled(*args: Any, **kwargs: Any) -> Any:
@@ -78,10 +82,23 @@ def sharding_rule(
             with jax_internals.assumed_cudnn():
                 return tuple(jax.tree.leaves(fun(*args, **kwargs)))
 
-        found: Any = _apply(_Differentiable(name, call, operands, results, sharded), *args)
+        share = share_of_work
+        if share is None:
+            share = _share_of_work(function, {**known, **kwargs})
+        found: Any = _apply(_Differentiable(name, call, operands, results, sharded, share), *args)
         return found if len(results) > 1 else found[0]
 
     return ruled
+
+
+def _share_of_work(function: Callable[..., Any], keywords: Mapping[str, Any]) -> float:
+    """Of jax's own attention functions, which skip the blocks of scores above the diagonal."""
+    is_causal = keywords.get("is_causal") or keywords.get("causal")
+    return 0.5 if is_causal and _full_name(function) in SHIPPED_RULES else 1.0
+
+
+def _full_name(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__name__', '')}"
 
 
 def _parsed(name: str, rule: str | None) -> tuple[tuple[Factors, ...], tuple[Factors, ...]]:
@@ -112,7 +129,9 @@ class _Differentiable(Kernel):
         variable = [factors for factors, is_constant in found if not is_constant]
         sharded = self.sharded & shardable(self.operands, [*self.results, *variable])
         name = f"{self.name} forward"
-        return Kernel(name, self._with_residuals, self.operands, results, sharded)
+        return Kernel(
+            name, self._with_residuals, self.operands, results, sharded, self.share_of_work
+        )
 
     def backward(self, args: Sequence[Any], forward: Kernel) -> Kernel:
         """The kernel from operands, residuals and cotangents to the gradients."""
@@ -126,7 +145,9 @@ class _Differentiable(Kernel):
         operands = (*self.operands, *residuals, *self.results)
         results = tuple(t for t, a in zip(self.operands, args, strict=True) if _is_real(a))
         sharded = forward.sharded & shardable(operands, results)
-        return Kernel(f"{self.name} backward", pulled, operands, results, sharded)
+        return Kernel(
+            f"{self.name} backward", pulled, operands, results, sharded, self.share_of_work
+        )
 
     def _taken_apart(self, args: Sequence[Any]) -> tuple[Any, list[Any], Any, list[Any]]:
         """Results and pull-back; `jax.vjp` keeps some operands as they are, and constants."""

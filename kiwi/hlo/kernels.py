@@ -16,7 +16,7 @@ from jax.extend import core as jex
 from jax.interpreters import batching, mlir
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.hlo.regions import CUDNN_ATTENTION, inner_jaxprs
+from kiwi.hlo.regions import CUDNN_ATTENTION, inner_jaxprs, jaxpr_flops
 from kiwi.hlo.rule import ShardingRule
 
 KERNEL = "kiwi_kernel"
@@ -36,6 +36,8 @@ class Kernel:
     - `function`: takes arrays, whole ones or shards; returns a tuple of arrays.
     - `operands`, `results`: the factors of each tensor.
     - `sharded`: the factors that may be sharded.
+    - `share_of_work`: the part that it does of what its function says, below 1 where it skips what
+      a mask leaves out.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Kernel:
     operands: tuple[Factors, ...]
     results: tuple[Factors, ...]
     sharded: frozenset[str]
+    share_of_work: float = 1.0
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.operands} -> {self.results}, sharded: {sorted(self.sharded)}"
@@ -93,9 +96,11 @@ def placeholder(eqn: Any, operands: Sequence[Any]) -> list[Any]:
     return list(jax.ffi.ffi_call(KERNEL, types)(*operands))
 
 
-def kernel_jaxpr(eqn: Any) -> Any:
-    """What a kernel computes on whole operands."""
-    return _traced(eqn.params["kernel"], [v.aval for v in eqn.invars]).jaxpr
+def kernel_flops(eqn: Any) -> float:
+    """The work of a kernel on whole operands."""
+    kernel = eqn.params["kernel"]
+    jaxpr = _traced(kernel, [v.aval for v in eqn.invars]).jaxpr
+    return kernel.share_of_work * jaxpr_flops(jaxpr)
 
 
 def factor_sizes(name: str, pairs: Iterable[tuple[Factors, Sequence[int]]]) -> dict[str, int]:

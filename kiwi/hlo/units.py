@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kiwi.hlo.fusion import is_map
+from kiwi.hlo.fusion import BARRIER, is_map
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.loops import CARRY, EXITS, JOIN, SLICE, LoopKind
 from kiwi.hlo.rule import ComposedRule
@@ -181,6 +181,25 @@ class UnitGraph:
                 return False
             behind.update(equation.outputs)
         return True
+
+    def narrowed(self, unit: Unit, value: int) -> int:
+        """The narrower value that a unit converts an operand to before all else; the operand itself
+        if there is none."""
+        program, wide, narrow = self.graph.program, {value}, []
+        for index in unit.equations:
+            equation = program.equations[index]
+            if wide.isdisjoint(equation.reads):
+                continue
+            if equation.name == BARRIER:
+                wide.update(equation.outputs)
+            elif equation.name == "convert_element_type":
+                narrow += equation.outputs
+            else:
+                return value
+        found = {program.values[v].dtype: v for v in narrow}
+        itemsize = min((program.values[v].itemsize for v in narrow), default=0)
+        is_one = len(found) == 1 and 0 < itemsize < program.values[value].itemsize
+        return narrow[0] if is_one else value
 
     def trips(self, unit: Unit) -> float:
         """How often a unit runs in a step, without recomputation.

@@ -66,6 +66,9 @@ class Hardware:
     - `source`: the public documents that the figures come from.
     - `analytic`: True if from documents, False if measured on such a machine.
     - `interconnect`: of TPUs, how their chips are connected; None for others.
+    - `kernel_efficiency`: the part of the peak matmul rate that fused attention reaches.
+    - `interference`: the part of its time that communication costs although the device computes
+      meanwhile; None where the device waits for it.
     - `platform`: jax's name for such devices, "gpu", "cpu" or "tpu": which of XLA's compilers makes
       their programs (`kiwi.xla.compilers`).
     - `target_config`: what XLA:GPU says of the device (`GpuTargetConfigProto` as text), where
@@ -93,6 +96,8 @@ class Hardware:
     platform: str = "gpu"
     host_bandwidth_bytes_per_second: float = 16e9
     interconnect: Interconnect | None = None
+    interference: float | None = None
+    kernel_efficiency: float = 0.5
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_second", dict(self.flops_per_second))
@@ -109,6 +114,7 @@ class Hardware:
         _check_positive("host_bandwidth_bytes_per_second", self.host_bandwidth_bytes_per_second)
         _check_fraction("matmul_efficiency", self.matmul_efficiency)
         _check_fraction("bandwidth_efficiency", self.bandwidth_efficiency)
+        _check_fraction("kernel_efficiency", self.kernel_efficiency)
         if self.devices_per_node is not None:
             _check_positive("devices_per_node", self.devices_per_node)
 
@@ -129,6 +135,22 @@ class Hardware:
     def matmul_flops_per_second(self, dtype: str) -> float:
         """The rate that a large matmul of `dtype` reaches: peak times efficiency."""
         return self.peak_flops_per_second(dtype) * self.matmul_efficiency
+
+    def kernel_flops_per_second(self, dtype: str) -> float:
+        """The rate that a fused attention kernel of `dtype` reaches."""
+        return self.peak_flops_per_second(dtype) * self.kernel_efficiency
+
+    @property
+    def pipelines_matmuls(self) -> bool:
+        """Whether matmuls run while their operands are gathered, and their results scattered, piece
+        by piece: XLA:TPU's windowed einsums (Wang et al., *Overlap communication with dependent
+        computation via decomposition*, ASPLOS 2023)."""
+        return self.platform == "tpu"
+
+    @property
+    def overlapping_share(self) -> float:
+        """The part of communication's time that costs nothing where the device computes."""
+        return 0.0 if self.interference is None else 1.0 - self.interference
 
     @property
     def sustained_memory_bytes_per_second(self) -> float:

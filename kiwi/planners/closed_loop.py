@@ -33,10 +33,10 @@ from kiwi.planners.barrier_levels import (
 )
 from kiwi.planners.notes import notes
 from kiwi.planners.planner import Planner
-from kiwi.planners.tools import Tools
+from kiwi.planners.tools import Compile, Tools
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
-from kiwi.sizes import format_bytes
+from kiwi.sizes import format_bytes, format_seconds
 
 LEAST_SLOWER = 0.001
 """By which part of the step a plan must be slower for other orders of the one before."""
@@ -56,6 +56,19 @@ class Orders:
     numbers: range
     of_all: float = math.inf
     at_once: bool = False
+
+
+MOST_OVERLAPPING = 3
+"""How many programs are compiled at most to find one whose collectives overlap."""
+
+MOST_OVER = 0.2
+"""The part of the budget that such a program may be over it for a plan of less memory to be looked
+for."""
+
+NO_ROOM = (
+    "Collectives do not overlap with computation: no plan was found that has room for that and is "
+    "faster so."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +144,7 @@ class ClosedLoop(Generic[P]):
         self._rounds: list[Round] = []
         self._orders_left = proposer.orders.of_all
         self._best: Plan | None = None
+        self._best_proposal: P | None = None
         self._nearest: Plan | None = None
         self._postponed: P | None = None
         self._ties_all = tools.compile is None
@@ -145,7 +159,7 @@ class ClosedLoop(Generic[P]):
         if self._tools.compile is None:
             self._fall_back()
         if self._best is not None:
-            return self._with_rounds(self._best)
+            return self._overlapping(self._best)
         if self._nearest is None:
             assert refusal is not None
             raise refusal
@@ -231,9 +245,37 @@ class ClosedLoop(Generic[P]):
                 break
         return given
 
-    def _compiled(self, proposal: P) -> P:
-        """The proposal with its compiled program, on record."""
-        compile, plan = self._tools.compile, proposal.plan
+    def _overlapping(self, best: Plan) -> Plan:
+        """The best plan, or one that needs less, with collectives that overlap with computation,
+        where that fits and is faster than to wait for them."""
+        compile, hidden_seconds = self._tools.compile_overlapping, best.estimate.hidden_seconds
+        waiting_seconds = _seconds(best) + hidden_seconds
+        proposal = self._best_proposal
+        if compile is None or proposal is None or not hidden_seconds:
+            return self._with_rounds(best)
+        for _ in range(MOST_OVERLAPPING):
+            tried = self._compiled(proposal, compile).plan
+            if tried.fits:
+                return self._with_rounds(tried)
+            over_bytes = tried.peak_bytes - self._budget_bytes
+            if over_bytes > MOST_OVER * self._budget_bytes:
+                break
+            try:
+                proposal = self._proposer.propose(tried.estimate.peak_bytes - over_bytes)
+            except (InfeasibleBudgetError, NoPlanFoundError):
+                break
+            plan = with_needed_barriers(proposal.plan) or proposal.plan
+            proposal = replace(proposal, plan=plan)
+            if _seconds(plan) >= waiting_seconds:
+                break
+        plan = self._with_rounds(best)
+        seconds = format_seconds(waiting_seconds)
+        note = f"{NO_ROOM} So a step is estimated to take {seconds}."
+        return replace(plan, notes=(*plan.notes, note))
+
+    def _compiled(self, proposal: P, compile: Compile | None = None) -> P:
+        """The proposal with its compiled program, on record; `compile` is that of a check."""
+        compile, plan = compile or self._tools.compile, proposal.plan
         compiled = None if compile is None else compile(plan.step)
         self._rounds.append(
             Round(
@@ -248,7 +290,7 @@ class ClosedLoop(Generic[P]):
         )
         checked = replace(plan, compiled=compiled)
         if checked.fits:
-            self._best = checked
+            self._best, self._best_proposal = checked, replace(proposal, plan=checked)
         elif self._nearest is None or checked.peak_bytes < self._nearest.peak_bytes:
             self._nearest = checked
         return replace(proposal, plan=checked)

@@ -71,7 +71,7 @@ def propagated_shardings(
     `arguments` gives the shardings of arguments and constants by value index, those left out are
     open; `results` those that are wanted of results, by value index as well. Left out are values
     whose sharding cannot be said in axes of the mesh, those that XLA simplifies away, and results
-    of equations of several, which its text does not tell apart.
+    of equations of several, which its text does not tell apart, other than kernels.
     """
     program = graph.program
     inputs = [*program.arguments, *program.constants]
@@ -91,11 +91,10 @@ def propagated_shardings(
     )
     found: dict[int, TensorSharding] = {}
     for instruction in instructions(propagated_text_on_cpu(step)):
-        value = _value_of(program, inputs, instruction)
-        rank = len(instruction.shape)
-        lies = None if value is None else tensor_sharding(instruction.sharding, rank, mesh)
-        if value is not None and lies is not None:
-            found[value] = lies  # the last instruction of a scope yields the equation's result
+        lies = tensor_sharding(instruction.sharding, len(instruction.shape), mesh)
+        if lies is not None:
+            # The last instruction of a scope yields the equation's result.
+            found.update(dict.fromkeys(_values_of(program, inputs, instruction), lies))
     return found | dict(_of_carries(program, found))
 
 
@@ -114,15 +113,15 @@ def _of_carries(
             yield value, found[handed_on]
 
 
-def _value_of(
+def _values_of(
     program: Program, inputs: Sequence[int], instruction: ShardedInstruction
-) -> int | None:
-    """The value that an instruction yields, or a step on the way to it."""
+) -> tuple[int, ...]:
+    """The value that an instruction yields, or a step on the way to it. Of the several results of a
+    kernel, those of one shape are taken to lie alike."""
     if instruction.opcode == "parameter":
-        return None if instruction.position is None else inputs[instruction.position]
+        return () if instruction.position is None else (inputs[instruction.position],)
     scope = scope_of(instruction.op_name)
-    if scope is None:
-        return None
-    outputs = program.equations[scope.unit].outputs
-    is_it = len(outputs) == 1 and program.values[outputs[0]].shape == instruction.shape
-    return outputs[0] if is_it else None
+    equation = None if scope is None else program.equations[scope.unit]
+    if equation is None or (len(equation.outputs) > 1 and not equation.is_kernel):
+        return ()
+    return tuple(v for v in equation.outputs if program.values[v].shape == instruction.shape)

@@ -1,8 +1,8 @@
 """What is decided of each operator, and what each part of a plan costs and holds: the plan's
 estimate, split by operator.
 
-The seconds of all entries sum to the estimate's `step_seconds`, and what they hold at a point
-of time to its `memory_bytes` there.
+The seconds of all entries sum to the estimate's `step_seconds` and `hidden_seconds`, and what they
+hold at a point of time to its `memory_bytes` there.
 """
 
 import itertools

@@ -59,8 +59,10 @@ def diff(first: Document, second: Document) -> PlanDifference:
     found = [*_options(first, second)]
     for kind in ("argument", "operator"):
         found += _entries(kind, first, second)
-    names = ("step_seconds", *(f"{part}_seconds" for part in PARTS), "peak_bytes")
-    rows = [(name, first["estimate"][name], second["estimate"][name]) for name in names]
+    parts = (f"{part}_seconds" for part in PARTS)
+    names = ("step_seconds", *parts, "hidden_seconds", "peak_bytes")
+    found_of = lambda document, name: document["estimate"].get(name, 0.0)  # noqa: E731
+    rows = [(name, found_of(first, name), found_of(second, name)) for name in names]
     checked = [(d.get("checks") or {}).get("peak_bytes") for d in (first, second)]
     totals = (*rows, ("compiled_peak_bytes", checked[0], checked[1]))
     return PlanDifference(totals, tuple(found))

@@ -66,7 +66,7 @@ class Dispatched:
             in_shardings=tuple(s for k, s in enumerate(in_shardings) if k not in static),
             out_shardings=jax.tree.unflatten(out_tree, step.result_shardings(mesh)),
             keep_unused=True,
-            compiler_options=dict(compiler.run_options),
+            compiler_options=dict(plan.run_options(compiler)),
         )
 
     def run(self, *args: Any, **kwargs: Any) -> Any:

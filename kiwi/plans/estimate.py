@@ -16,8 +16,9 @@ from kiwi.xla.read.collectives import AxisUse, CollectiveUse, by_kind
 class Estimate:
     """Predicted time and memory of one step on one device.
 
-    `step_seconds` is the sum of the four parts: first computations, their own collectives,
-    resharding between operators, and everything done a second time. `memory_bytes[u]` is the most
+    `step_seconds` is the sum of four parts: first computations, their own collectives, resharding
+    between operators, and everything done a second time; less `hidden_seconds`, those of
+    communication behind computation (`kiwi.problem.overlap`). `memory_bytes[u]` is the most
     that is alive while unit u runs, largest at `peak_unit`; `buffers` are alive then, over points
     of time of which unit u has `times[u]` (u itself where `times` is empty).
     `peak_bytes` is what XLA's heap needs for them (`kiwi.memory.heap`), a little more.
@@ -38,6 +39,12 @@ class Estimate:
     buffers: tuple[Buffer, ...]
     times: tuple[int, ...] = ()
     time_shares: Mapping[str, float] = field(default_factory=dict)
+    hidden_seconds: float = 0.0
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Communication that the device waits for, without what is done again."""
+        return self.communication_seconds + self.resharding_seconds - self.hidden_seconds
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:
@@ -99,4 +106,5 @@ def _estimate(
         line.buffers,
         found.times,
         time_shares(solved),
+        evaluation.hidden,
     )

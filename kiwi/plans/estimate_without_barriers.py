@@ -7,6 +7,9 @@ last. What `jax.checkpoint` recomputes is told apart: it reads its inputs behind
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.mesh import TensorSharding
@@ -14,14 +17,16 @@ from kiwi.plans.estimate import Estimate
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.predicted_collectives import predicted_uses
 from kiwi.problem.solved import Solved
+from kiwi.solver.evaluate import evaluate, hidden_amount
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """A value in another layout than the stored one, and the units of the step or of one loop's
-    body that read it so, in order."""
+    """A value in another layout than the stored one, as it is moved, and the units of the step
+    or of one loop's body that read it so, in order."""
 
     value: int
+    moved: int
     stored: TensorSharding
     wanted: TensorSharding
     readers: tuple[int, ...]
@@ -34,12 +39,14 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
     """
     planning, copies = solved.problem, tuple(_copies(solved))
     saved = sum((len(c.readers) - 1) * _seconds(planning, c) for c in copies)
+    hidden = hidden_amount(_loads(solved, copies))
     own = (b for b in planned.buffers if b.kind != "copy")
     buffers = (*own, *_buffers(planning, copies), *_untied(solved))
     line = Timeline(buffers, planning.problem.horizon)
     return replace(
         planned,
-        step_seconds=planned.step_seconds - saved,
+        step_seconds=planned.step_seconds + planned.hidden_seconds - saved - hidden,
+        hidden_seconds=hidden,
         resharding_seconds=planned.resharding_seconds - saved,
         peak_bytes=max(line.peak_bytes, planning.allocated_bytes(buffers, line.horizon)),
         peak_unit=line.peak_time,
@@ -51,18 +58,35 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
 
 def _copies(solved: Solved) -> Iterator[_Copy]:
     layouts = solved.layouts
-    readers: dict[tuple[int, TensorSharding, int | None], list[int]] = {}
+    planning, values = solved.problem, solved.problem.units.graph.program.values
+    readers: dict[tuple[int, Any, TensorSharding, int | None], list[tuple[int, int]]] = {}
     for unit, (strategy, _) in zip(solved.problem.units.units, solved.choices, strict=True):
         for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
             if layouts[value] != wanted:
-                readers.setdefault((value, wanted, unit.loop), []).append(unit.index)
-    for (value, wanted, _), units in readers.items():
-        yield _Copy(value, layouts[value], wanted, tuple(dict.fromkeys(units)))
+                moved = planning.rules.moved_value(planning.units, unit, value)
+                key = (value, values[moved].dtype, wanted, unit.loop)
+                readers.setdefault(key, []).append((unit.index, moved))
+    for (value, _, wanted, _), found in readers.items():
+        units = dict.fromkeys(unit for unit, _ in found)
+        yield _Copy(value, found[0][1], layouts[value], wanted, tuple(units))
+
+
+def _loads(solved: Solved, copies: Sequence[_Copy]) -> dict[tuple[int, int], float]:
+    """By window and channel, without the copies that are not made again."""
+    planning, restricted = solved.problem, solved.restricted.problem
+    found = dict(evaluate(restricted, [0] * len(restricted.nodes)).loads)
+    for copy in copies:
+        seconds = np.array([_seconds(planning, copy)])
+        for reader in copy.readers[1:]:
+            unit = planning.units.units[reader]
+            for load in planning.overlap.gathered(unit, copy.value, seconds, 0 * seconds):
+                found[load.window, load.channel] -= float(load.amounts[0])
+    return found
 
 
 def _seconds(planning: PlanningProblem, copy: _Copy) -> float:
     """Of making the copy once, in every iteration of the loop that reads it."""
-    table = planning.resharding_table(copy.value)
+    table = planning.resharding_table(copy.moved)
     trips = planning.units.operand_trips(planning.units.units[copy.readers[0]])
     return trips * float(table.seconds_matrix([copy.stored], [copy.wanted])[0, 0])
 
@@ -73,7 +97,7 @@ def _buffers(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Buf
     for copy in copies:
         if copy.wanted.shard_count(shape) <= copy.stored.shard_count(shape):
             first, last = copy.readers[0], copy.readers[-1]
-            size = planning.local_bytes(copy.value, copy.wanted)
+            size = planning.local_bytes(copy.moved, copy.wanted)
             yield Buffer(first, last + 1, size, "copy", first)
 
 

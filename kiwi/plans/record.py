@@ -233,7 +233,16 @@ class PlanRecord:
         """The planned step over flat leaves, jitted for concrete devices; raises
         `CompilerUnavailableError` if Kiwi does not know their compiler."""
         compiler = of_platform(mesh.devices.flat[0].platform)
-        return self.step_for(compiler).jit(mesh, compiler.run_options)
+        return self.step_for(compiler).jit(mesh, self.run_options(compiler))
+
+    def run_options(self, compiler: Compiler) -> Mapping[str, Any]:
+        """The compiler options that the plan runs with; collectives overlap with computation unless
+        a check has not found room for that."""
+        overlapping = compiler.overlapping
+        has_room = self.compiled is None or self.compiled.is_overlapping
+        return (
+            compiler.run_options if overlapping is None or not has_room else overlapping.run_options
+        )
 
     def lower(self, devices: Sequence[Any] | None = None) -> jax.stages.Lowered:
         """The planned step lowered for devices, to be compiled, read or compared.

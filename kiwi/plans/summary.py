@@ -41,6 +41,8 @@ def _time(plan: PlanRecord) -> str:
     e = plan.estimate
     seconds = {part: getattr(e, f"{part}_seconds") for part in PARTS}
     text = ", ".join(f"{part} {format_seconds(s)}" for part, s in seconds.items())
+    if e.hidden_seconds:
+        text += f"; {format_seconds(e.hidden_seconds)} of it behind computation"
     shares = describe(e.time_shares)
     origin = f"\n  {shares}" if shares else ""
     return f"Step time, estimated  {format_seconds(e.step_seconds)}\n  {text}{origin}"

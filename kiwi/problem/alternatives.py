@@ -1,6 +1,7 @@
 """What else could be done with one operator, if everything around it stayed as it is."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ from kiwi.memory.timeline import bytes_at, curve_bytes
 from kiwi.mesh import TensorSharding
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.copies import CopyNode
+from kiwi.solver.evaluate import evaluate
+from kiwi.solver.problem import Edge, Load, Node
 
 MOST_ALTERNATIVES = 3
 
@@ -45,11 +48,12 @@ def local_alternatives(
     chosen = zip(planning.problem.nodes, solution, strict=True)
     held = (interval for node, option in chosen for interval in node.usage[option])
     peak_time = int(np.argmax(curve_bytes(held, planning.problem.horizon)))
-    costs = local_costs(planning, solution)
-    for unit, options, lost in _lost_seconds(planning, restricted):
-        costs[first + unit][options] += lost
+    local = _local(planning, solution)
+    for unit, options, edge in _lost(planning, restricted):
+        local[first + unit].lose(edge, options)
+    loads = evaluate(restricted.problem, [0] * len(restricted.problem.nodes)).loads
     return [
-        _cheapest(planning, node.unit, costs[first + node.unit], solution, peak_time)
+        _cheapest(planning, node.unit, local[first + node.unit], loads, solution, peak_time)
         for node in planning.unit_nodes
     ]
 
@@ -57,33 +61,77 @@ def local_alternatives(
 def local_costs(planning: PlanningProblem, solution: Sequence[int]) -> list[np.ndarray]:
     """For each node the cost of every option, its edges to neighbours' chosen options included.
     Infinite where a neighbour's choice forbids the option."""
-    problem = planning.problem
-    fixed = len(planning.sources) + len(planning.unit_nodes)
-    costs = [np.array(node.costs) for node in problem.nodes]
-    for edge in problem.edges:
-        if max(edge.tail, edge.head) >= fixed:
-            continue
-        row, column = edge.cell(solution[edge.tail], solution[edge.head])
-        costs[edge.tail] += edge.costs[edge.tail_class, column]
-        costs[edge.head] += edge.costs[row, edge.head_class]
-    return costs
+    return [local.costs for local in _local(planning, solution)]
 
 
-def _lost_seconds(
+def _local(planning: PlanningProblem, solution: Sequence[int]) -> "list[_Local]":
+    local = [_Local(node) for node in planning.problem.nodes]
+    behind = len(planning.sources) + len(planning.unit_nodes)
+    for edge in planning.problem.edges:
+        if max(edge.tail, edge.head) < behind:
+            row, column = edge.cell(solution[edge.tail], solution[edge.head])
+            local[edge.tail].add(edge, (edge.tail_class, column))
+            local[edge.head].add(edge, (row, edge.head_class))
+    return local
+
+
+class _Local:
+    """For each option of a node its costs and loads, with its edges to neighbours' choices."""
+
+    def __init__(self, node: Node) -> None:
+        self.costs = np.array(node.costs)
+        self._loads: dict[tuple[int, int], np.ndarray] = {}
+        self._load(node.loads, ...)
+
+    def add(self, edge: Edge, lines: Any) -> None:
+        """An edge, of which `lines` are the cells of the options."""
+        self.costs += edge.costs[lines]
+        self._load(edge.loads, lines)
+
+    def lose(self, edge: Edge, options: list[int]) -> None:
+        """What an edge saves, which some options do without."""
+        cell = edge.cell(0, 0)
+        self.costs[options] -= edge.costs[cell]
+        for load in edge.loads:
+            self._amounts(load)[options] -= load.amounts[cell]
+
+    def step_costs(self, total: Mapping[tuple[int, int], float], chosen: int) -> np.ndarray:
+        """The costs less what is hidden in the node's windows; `total`: the loads of a solution
+        that chooses `chosen`."""
+        found = np.array(self.costs)
+        for window in {window for window, _ in self._loads}:
+            keys = {key for key in (*total, *self._loads) if key[0] == window}
+            amounts = [total.get(key, 0.0) + self._change(key, chosen) for key in keys]
+            found -= sum(amounts) - functools.reduce(np.maximum, amounts)
+        return found
+
+    def _change(self, key: tuple[int, int], chosen: int) -> np.ndarray:
+        own = self._loads.get(key)
+        return np.zeros_like(self.costs) if own is None else own - own[chosen]
+
+    def _load(self, loads: Sequence[Load], lines: Any) -> None:
+        for load in loads:
+            self._amounts(load)[:] += load.amounts[lines]
+
+    def _amounts(self, load: Load) -> np.ndarray:
+        key = load.window, load.channel
+        return self._loads.setdefault(key, np.zeros_like(self.costs))
+
+
+def _lost(
     planning: PlanningProblem, restricted: PlanningProblem
-) -> Iterator[tuple[int, list[int], float]]:
-    """For the makers and readers of kept copies, their options that do not save these seconds."""
+) -> Iterator[tuple[int, list[int], Edge]]:
+    """For makers and readers of kept copies, their options that do not save what an edge does."""
     behind = len(restricted.sources) + len(restricted.unit_nodes)
     for edge in restricted.problem.edges:
-        saved = -float(edge.costs[edge.cell(0, 0)])
-        if edge.head < behind or saved <= 0:
+        if edge.head < behind or edge.costs[edge.cell(0, 0)] >= 0:
             continue
         copy = restricted.copies[edge.head - behind]
         assert copy.earlier is not None
         earlier = restricted.copies[copy.earlier]
-        yield copy.unit, _without_copy(planning, copy, must_run_once=True), saved
+        yield copy.unit, _without_copy(planning, copy, must_run_once=True), edge
         if earlier.earlier is None:  # else there is another one, still
-            yield earlier.unit, _without_copy(planning, earlier, must_run_once=False), saved
+            yield earlier.unit, _without_copy(planning, earlier, must_run_once=False), edge
 
 
 def _without_copy(planning: PlanningProblem, copy: CopyNode, *, must_run_once: bool) -> list[int]:
@@ -95,12 +143,18 @@ def _without_copy(planning: PlanningProblem, copy: CopyNode, *, must_run_once: b
 
 
 def _cheapest(
-    planning: PlanningProblem, unit: int, costs: np.ndarray, solution: Sequence[int], peak_time: int
+    planning: PlanningProblem,
+    unit: int,
+    local: _Local,
+    loads: Mapping[tuple[int, int], float],
+    solution: Sequence[int],
+    peak_time: int,
 ) -> tuple[Alternative, ...]:
     """The cheapest options, one for each pair of layouts and time of recomputation."""
     node = planning.unit_nodes[unit]
     index = len(planning.sources) + unit
     chosen, usage = solution[index], planning.problem.nodes[index].usage
+    costs = local.step_costs(loads, chosen)
 
     def appearance(option: int) -> tuple[Any, Any, int | None]:
         strategy, residency = node.choice(option)

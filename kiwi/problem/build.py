@@ -22,6 +22,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +51,7 @@ from kiwi.problem.copies import (
     that_keeps,
 )
 from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
+from kiwi.problem.overlap import Overlap
 from kiwi.problem.pins import Pins
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
@@ -135,6 +138,11 @@ class OfferedOptions:
         """Those of the compiler that is predicted."""
         return self.fixed.compiler.rules
 
+    @functools.cached_property
+    def overlap(self) -> Overlap:
+        """What communicates while the devices compute."""
+        return Overlap.on(self.units, self.mesh.hardware)
+
     def local_bytes(self, value: int, layout: TensorSharding) -> int:
         """Bytes of one device's part of a value in a layout."""
         return self.rules.local_bytes(self.units, value, layout, self.mesh.shape)
@@ -144,10 +152,10 @@ class OfferedOptions:
         in_time_order = self.rules.places_in_time_order
         return allocated_bytes(buffers, horizon, self.units, in_time_order=in_time_order)
 
-    def resharding_table(self, value: int) -> ReshardingTable:
-        """Between the layouts of a value."""
-        info = self.units.graph.program.values[value]
-        return resharding_table(self.mesh, self.rules, info)
+    def resharding_table(self, value: int, reader: Unit | None = None) -> ReshardingTable:
+        """Between the layouts of a value, as a unit reads it."""
+        moved = value if reader is None else self.rules.moved_value(self.units, reader, value)
+        return resharding_table(self.mesh, self.rules, self.units.graph.program.values[moved])
 
     @functools.cached_property
     def stored(self) -> dict[int, tuple[int, tuple[TensorSharding, ...]]]:
@@ -182,9 +190,10 @@ class OfferedOptions:
 
     def operand(self, unit: Unit, value: int) -> Operand:
         """A value as a unit reads it."""
-        units, table = self.units, self.resharding_table(value)
+        units, table = self.units, self.resharding_table(value, unit)
         is_map, is_slice = units.only_maps(unit, value), units.border(unit) == SLICE
-        return Operand(table, units.operand_trips(unit), is_map, is_slice)
+        overlap = partial(self.overlap.gathered, unit, value)
+        return Operand(table, units.operand_trips(unit), is_map, is_slice, overlap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,24 +299,29 @@ def _strategies(
         for s in table.all_of(unit)
         if all(w in (None, result) for w, result in zip(wanted, s.results, strict=True))
     ]
-    moved = [_moved_bytes(units, unit, strategy, fixed) for strategy in found]
-    least = min(moved, default=(0, 0))
+    moved = [_moved_bytes(units, unit, strategy, fixed, table.mesh.shape) for strategy in found]
+    least = min(moved, default=(False, 0, 0))
     kept = tuple(s for s, size in zip(found, moved, strict=True) if size == least)
     return kept or table.of(unit)
 
 
 def _moved_bytes(
-    units: UnitGraph, unit: Unit, strategy: ShardingStrategy, fixed: Fixed
-) -> tuple[int, int]:
-    """Bytes of operands in another layout than the fixed one, and of partial sums left."""
+    units: UnitGraph,
+    unit: Unit,
+    strategy: ShardingStrategy,
+    fixed: Fixed,
+    mesh_shape: Sequence[int],
+) -> tuple[bool, int, int]:
+    """Whether operands lie in another layout than the fixed one, the local bytes of these and of
+    partial sums, and of these alone: XLA's partitioner takes operands as they lie where it can."""
     layouts = {**fixed.values, **fixed.arguments}
     values = units.graph.program.values
     operands = sum(
-        values[value].size_bytes
+        values[value].size_bytes // expected.shard_count(mesh_shape)
         for (value, _), expected in zip(unit.rule.reads, strategy.reads, strict=True)
         if layouts.get(value, expected) != expected
     )
-    return operands, sum(collective.bytes for collective in strategy.collectives)
+    return operands > 0, operands + sum(c.bytes for c in strategy.collectives), operands
 
 
 def _assemble(
@@ -381,8 +395,9 @@ class _Builder:
                 layouts, residencies = self._offered.stored[value][1], node.residency.options
                 where, transposed = (node.unit, read, value), transposes.get(read, never)
                 copy = copy_node(*where, layouts, wanted, residencies, transposed)
+                moved = self._rules.moved_value(self._units, unit, value)
                 if copy is not None:
-                    yield replace(copy, is_negligible=is_negligible)
+                    yield replace(copy, is_negligible=is_negligible, moved=moved)
 
     def _gathered_results(self, least: float) -> Iterator[GatheredResult]:
         """One node per result of at least so many bytes that collectives may bring into the layout
@@ -406,9 +421,10 @@ class _Builder:
 
     def _with_kept(self, copies: Iterator[CopyNode]) -> Iterator[CopyNode]:
         """Adds the options to keep what an earlier reader gathered, where that is asked for."""
-        latest: dict[tuple[int, TensorSharding], tuple[int, CopyNode]] = {}
+        latest: dict[tuple[int, Any, TensorSharding], tuple[int, CopyNode]] = {}
         for number, copy in enumerate(copies):
-            key = (copy.value, copy.options[0].target)
+            dtype = self._units.graph.program.values[copy.moved].dtype
+            key = (copy.value, dtype, copy.options[0].target)
             before = latest.get(key)
             if before is not None and self._may_keep(copy, before[1]):
                 copy = that_keeps(copy, before[0], always=self._kept is not None)
@@ -457,8 +473,12 @@ class _Builder:
             "resharding": resharding.repeat(len(again)),
             "recompute": np.outer(compute + communication, again).ravel(),
         }
+        overlap, times = self._offered.overlap, node.residency.options
+        loads = overlap.computed(unit, compute, times) + overlap.reduced(
+            unit, node.strategies, times
+        )
         name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
-        return Node(name, np.sum(list(parts.values()), axis=0), self._usage(node), parts)
+        return Node(name, np.sum(list(parts.values()), axis=0), self._usage(node), parts, loads)
 
     def _usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
         """Memory of a unit's options. Strategies that hold equally much share their lists."""

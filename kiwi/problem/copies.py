@@ -79,7 +79,8 @@ class CopyNode:
 
     `earlier` is the number of the node, among all copies, whose copy *kept* holds on to. The memory
     of a copy that `is_negligible` only counts while it is kept. `transposes` tells whether a copy
-    is transposed by its reader, from the stored layout and the target.
+    is transposed by its reader, from the stored layout and the target. `moved` is what the copy is
+    of, see `Rules.moved_value`.
     """
 
     unit: int
@@ -89,6 +90,7 @@ class CopyNode:
     earlier: int | None = None
     is_negligible: bool = False
     transposes: Transposes = never
+    moved: int = -1
 
     def buffers(
         self,
@@ -111,7 +113,7 @@ class CopyNode:
             assert self.earlier is not None
             since = ranges.operands_held(copies[self.earlier].unit)[1]
             maker, spans = self._maker(copies), [(since, span[1]), *spans[1:]]
-        size = local_bytes(self.value, option.target)
+        size = local_bytes(self.moved, option.target)
         return tuple(Buffer(*each, size, "copy", maker) for each in (*spans, *transposed))
 
     def _maker(self, copies: Sequence["CopyNode"]) -> int:
@@ -239,7 +241,7 @@ def copy_node(
         for is_transposed in sorted({transposes(s, target) for s in stored if s != target})
         for time in times
     ]
-    return CopyNode(unit, read, value, tuple(options), transposes=transposes)
+    return CopyNode(unit, read, value, tuple(options), transposes=transposes, moved=value)
 
 
 def that_keeps(node: CopyNode, earlier: int, *, always: bool) -> CopyNode:

@@ -111,6 +111,8 @@ def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
     is_matmul = bool(graph.opcodes[equation] & LIBRARY_OPCODES) or found.is_kernel
     tensors = (*found.reads, *found.outputs) if is_matmul else found.outputs
     dtype = str(program.values[tensors[0]].dtype) if tensors else "float32"
+    if found.is_kernel:
+        return flops / hardware.kernel_flops_per_second(dtype)
     if is_matmul:
         return flops / hardware.matmul_flops_per_second(dtype)
     return flops / hardware.peak_flops_per_second(dtype, matmul=False)

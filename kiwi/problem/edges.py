@@ -5,7 +5,7 @@ Options that store a value in one layout, or expect it in one, share a line of t
 matrices, such as those of repeated layers, are built once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from kiwi.hlo.program import Value
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
 from kiwi.problem.copies import CopyNode
-from kiwi.solver.problem import Edge
+from kiwi.solver.problem import Edge, Load
 from kiwi.xla.rules.base import Rules
 
 _ALWAYS = (Residency(None, 2**31),)
@@ -55,7 +55,10 @@ class Side:
 
 
 def resharding_table(mesh: DeviceMesh, rules: Rules, value: Value) -> ReshardingTable:
-    """Between the layouts of a value, in the bytes that the compiled program moves."""
+    """Between the layouts of a value, in the bytes that the compiled program moves.
+
+    What a unit reads is moved as `Rules.moved_value` says.
+    """
     itemsize = rules.moved_itemsize(str(value.dtype), value.itemsize)
     return ReshardingTable(mesh, value.shape, itemsize)
 
@@ -69,12 +72,14 @@ class Operand:
       fuses the slice (`tests/emit/test_emission.py`).
     - `is_slice`: the reader is a slice, which needs the stacked operand for as long as the slice
       has readers.
+    - `overlap`: the loads of resharding it, from the seconds of doing so once and again.
     """
 
     table: ReshardingTable
     trips: float
     is_map: bool
     is_slice: bool
+    overlap: Callable[[np.ndarray, np.ndarray], tuple[Load, ...]]
 
     def seconds_once(
         self, stored: Sequence[TensorSharding], wanted: Sequence[TensorSharding]
@@ -90,12 +95,22 @@ class Operand:
         return reader.recompute_at is None or producer.available_at(reader.recompute_at)
 
 
+@dataclass(frozen=True, eq=False)
+class _Matrices:
+    """What edges of equal operands share; `once` and `again`: seconds of resharding."""
+
+    costs: np.ndarray
+    parts: dict[str, np.ndarray]
+    once: np.ndarray
+    again: np.ndarray
+
+
 class EdgeMatrices:
     """Builds edges; equal matrices once."""
 
     def __init__(self, *, with_parts: bool) -> None:
         self._with_parts = with_parts
-        self._known: dict[object, tuple[np.ndarray, dict[str, np.ndarray]] | None] = {}
+        self._known: dict[object, _Matrices | None] = {}
 
     def read_edge(self, stored: Side, wanted: Side, operand: Operand) -> Edge | None:
         """The edge from a producer to a reader; None if all its costs are zero.
@@ -120,11 +135,13 @@ class EdgeMatrices:
         if matrices is None:
             return None
         lines = stored.lines(tails), wanted.lines(heads)
-        return Edge(stored.node, wanted.node, *matrices, *lines)
+        costs, parts = matrices.costs, matrices.parts
+        loads = operand.overlap(matrices.once, matrices.again)
+        return Edge(stored.node, wanted.node, costs, parts, *lines, loads)
 
     def _read_matrices(
         self, here: np.ndarray, again: np.ndarray, seconds: np.ndarray
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
+    ) -> "_Matrices | None":
         """Resharding and that of a recomputed reader together, and the parts if asked for."""
         if not seconds.any() and here.all():
             return None
@@ -136,25 +153,27 @@ class EdgeMatrices:
             both = seconds[:, None, :, None] * times + penalty[None, :, None, :]
             return both.reshape(lines)
 
+        free = np.zeros_like(penalty)
+        once, twice = matrix(np.ones_like(again), free), matrix(again, free)
         parts = {}
         if self._with_parts:
-            once, free = matrix(np.ones_like(again), penalty), np.zeros_like(penalty)
-            parts = {"resharding": once, "recompute": matrix(again, free)}
-        return matrix(1 + again, penalty), parts
+            parts = {"resharding": matrix(np.ones_like(again), penalty), "recompute": twice}
+        return _Matrices(matrix(1 + again, penalty), parts, once, twice)
 
     def edge_into_copy(self, stored: Side, node: int, copy: CopyNode, operand: Operand) -> Edge:
         """From a producer to the copy: which options agree with the stored layout. A copy that is
         kept gives back what the reader pays for resharding."""
         allowed = copy.allowed_after(stored.layouts)
         if copy.earlier is None:
-            costs, parts = np.where(allowed, 0.0, np.inf), {}
+            costs, parts, loads = np.where(allowed, 0.0, np.inf), {}, ()
         else:
             target = [copy.options[0].target]
             seconds = operand.trips * operand.seconds_once(stored.layouts, target)
             saved = np.where(copy.is_kept, seconds, 0.0)
             costs = np.where(allowed, -saved, np.inf)
             parts = {"resharding": costs} if self._with_parts else {}
-        return Edge(stored.node, node, costs, parts, tail_class=stored.lines())
+            loads = operand.overlap(np.where(allowed, -saved, 0.0), np.zeros_like(saved))
+        return Edge(stored.node, node, costs, parts, tail_class=stored.lines(), loads=loads)
 
     def edge_from_copy(self, node: int, copy: CopyNode, wanted: Side) -> Edge:
         """From the copy to its reader: which options agree with what the reader expects."""

@@ -44,6 +44,7 @@ def predicted_moves(
 def _of_units(solved: Solved, once_per_layout: bool, known: bool) -> Iterator[_Found]:
     """Kind, axes, bytes, times."""
     program = solved.problem.units.graph.program
+    values = program.values
     planning, layouts, seen = solved.problem, solved.layouts, set()
     for unit, (strategy, _) in zip(planning.units.units, solved.choices, strict=True):
         runs = solved.runs[unit.index]
@@ -53,12 +54,13 @@ def _of_units(solved: Solved, once_per_layout: bool, known: bool) -> Iterator[_F
             yield each.kind, each.axes, each.bytes, times
         pairs = zip(unit.rule.reads, strategy.reads, strict=True)
         for read, ((value, _), wanted) in enumerate(pairs):
-            key = (value, wanted, unit.loop)
+            moved = planning.rules.moved_value(planning.units, unit, value)
+            key = (value, values[moved].dtype, wanted, unit.loop)
             is_there = once_per_layout and key in seen
             made = runs - ((unit.index, read) in solved.kept)
             if made and not is_there:
                 made *= planning.units.operand_trips(unit, known=known)
-                yield from _resharding(planning, value, layouts[value], wanted, made)
+                yield from _resharding(planning, moved, layouts[value], wanted, made)
             seen.add(key)
 
 

@@ -60,7 +60,9 @@ def _reads(planning: PlanningProblem) -> Iterator[Read]:
                 planning.stored[value],
                 [s.reads[read] for s in node.strategies],
             )
-            seconds = planning.resharding_table(value).seconds_matrix(stored, wanted)
+            seconds = planning.operand(planning.units.units[node.unit], value).table.seconds_matrix(
+                stored, wanted
+            )
             found[tail, head] = found.get((tail, head), 0.0) + seconds
     return (Read(*pair, seconds) for pair, seconds in found.items())
 

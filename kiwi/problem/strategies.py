@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeGuard
 
+from kiwi.hlo.fusion import LIBRARY_OPCODES
+from kiwi.hlo.program import Value
 from kiwi.hlo.rule import ComposedRule, Dims
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import Collective, DeviceMesh, Price, Provenance, TensorSharding
@@ -136,6 +138,18 @@ def _extensions(
             after[factor] = (*after.get(factor, ()), axis)
         if all(rule.factor_sizes[f] % n == 0 for f, n in _shards(after, mesh).items()):
             yield given, after
+
+
+def summed_value(units: UnitGraph, unit: Unit) -> Value:
+    """What is summed over devices where a unit leaves partial sums: its result, or what its last
+    matmul or reduction yields where the unit widens that behind it."""
+    program = units.graph.program
+    result = program.values[unit.outputs[0]]
+    for index in reversed(unit.equations):
+        if units.graph.opcodes[index] & (LIBRARY_OPCODES | {"reduce"}):
+            first = program.values[program.equations[index].outputs[0]]
+            return first if first.itemsize < result.itemsize else result
+    return result
 
 
 @dataclass(frozen=True)
@@ -265,12 +279,13 @@ class _Enumeration:
     def _collectives(self, found: _Computation, dims: dict[int, int]) -> tuple[Collective, ...]:
         """What sums up, in all iterations."""
         result, pairs = self._values[0], zip(self._values, found.results, strict=True)
-        itemsize = self._rules.moved_itemsize(str(result.dtype), result.itemsize)
+        summed = summed_value(self._units, self._unit)
+        itemsize = self._rules.moved_itemsize(str(summed.dtype), summed.itemsize)
         # Partial sums are as large as they are when collectives move them.
         partial_bytes = sum(v.size_bytes // s.shard_count(self._mesh.shape) for v, s in pairs)
         moved_bytes = partial_bytes * itemsize // result.itemsize
-        summed = found.results[0], found.partial, dims, moved_bytes
-        reduced = reduction_collectives(self._mesh, *summed, self._rules.has_reduce_scatter)
+        sums = found.results[0], found.partial, dims, moved_bytes
+        reduced = reduction_collectives(self._mesh, *sums, self._rules.has_reduce_scatter)
         trips = self._units.trips(self._unit)
         return tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
 

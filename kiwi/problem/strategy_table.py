@@ -10,7 +10,9 @@ resharding before and after it, does what s does for no more time and no more me
 where m and n count how often operands and results are resharded in a step, in all iterations of
 loops, and the factor 2 covers readers that are recomputed.
 Replacing s by t then never makes a plan worse, because resharding costs obey the triangle
-inequality. The typical victim computes a large matmul redundantly along a mesh axis.
+inequality. The typical victim computes a large matmul redundantly along a mesh axis. Where
+communication may hide behind computation, t also computes no longer than s: then it is no worse
+where computing takes longest. Where the links do, s may have been better, and is left out.
 
 Before, strategies whose partial sums XLA all-reduces and then cuts (`cuts_sums`) make way for
 those that compute the same and scatter as far. This may lose a plan, of which such a sum's layout
@@ -26,7 +28,7 @@ from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.edges import resharding_table
 from kiwi.problem.manual_computations import given_layouts
-from kiwi.problem.strategies import ShardingStrategy, enumerate_strategies
+from kiwi.problem.strategies import ShardingStrategy, enumerate_strategies, summed_value
 from kiwi.xla.rules.base import Rules
 
 
@@ -34,7 +36,7 @@ class StrategyTable:
     """Strategies by unit."""
 
     def __init__(self, units: UnitGraph, mesh: DeviceMesh, rules: Rules) -> None:
-        self._units, self._mesh, self._rules = units, mesh, rules
+        self._units, self.mesh, self._rules = units, mesh, rules
         self._all: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
         self._undominated: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
 
@@ -58,6 +60,9 @@ class StrategyTable:
         detour = self._detour_seconds(unit, strategies, own)
         fits = held[None, :] <= held[:, None]
         fits &= workspace[None, :] <= workspace[:, None]
+        if self.mesh.hardware.overlapping_share:
+            compute = np.array([s.compute_seconds for s in strategies])
+            fits &= compute[None, :] <= compute[:, None]
         better = fits & (detour < own[:, None])
         alive = np.ones(len(strategies), dtype=bool)
         # From the costliest on: a strategy may only be replaced by one that stays.
@@ -70,7 +75,8 @@ class StrategyTable:
     ) -> np.ndarray:
         """[s, t]: of doing t where s is wanted; `own` are those of each strategy alone."""
         reads = [value for value, _ in unit.rule.reads]
-        before = (self._between(v, [s.reads[k] for s in strategies]) for k, v in enumerate(reads))
+        moved = [self._rules.moved_value(self._units, unit, value) for value in reads]
+        before = (self._between(v, [s.reads[k] for s in strategies]) for k, v in enumerate(moved))
         found = self._units.operand_trips(unit) * sum(before, np.zeros((len(strategies),) * 2))
         found = own[None, :] + found
         for k, value in enumerate(unit.outputs):
@@ -81,32 +87,35 @@ class StrategyTable:
     def _between(self, value: int, layouts: Sequence[TensorSharding]) -> np.ndarray:
         """Seconds of resharding a value between any two layouts."""
         info = self._units.graph.program.values[value]
-        table = resharding_table(self._mesh, self._rules, info)
+        table = resharding_table(self.mesh, self._rules, info)
         return table.seconds_matrix(layouts, layouts)
 
     def all_of(self, unit: Unit) -> tuple[ShardingStrategy, ...]:
         """All strategies of one unit, also those that others beat."""
         key = self._appearance(unit)
         if key not in self._all:
-            self._all[key] = enumerate_strategies(self._units, unit, self._mesh, self._rules)
+            self._all[key] = enumerate_strategies(self._units, unit, self.mesh, self._rules)
         return self._all[key]
 
     def _appearance(self, unit: Unit) -> Hashable:
         """All that strategies and their dominance depend on."""
         values = self._units.graph.program.values
+        moved = (self._rules.moved_value(self._units, unit, value) for value, _ in unit.rule.reads)
         reads = tuple(
-            (values[value].shape, str(values[value].dtype), dims) for value, dims in unit.rule.reads
+            (values[value].shape, str(values[value].dtype), str(values[m].dtype), dims)
+            for (value, dims), m in zip(unit.rule.reads, moved, strict=True)
         )
         outputs = tuple(
             (values[o].shape, str(values[o].dtype), self._units.result_trips(o))
             for o in unit.outputs
         )
+        summed = str(summed_value(self._units, unit).dtype) if unit.outputs else ""
         rule = unit.rule
         factors = (rule.factor_sizes, rule.results, rule.reduction, rule.blocked)
-        given = given_layouts(self._units, unit, self._mesh)
+        given = given_layouts(self._units, unit, self.mesh)
         copied = self._rules.copied_operands(self._units, unit)
-        work = UnitWork.of(self._units, unit, self._mesh)
-        return reads, outputs, factors, given, copied, work, self._units.operand_trips(unit)
+        work = UnitWork.of(self._units, unit, self.mesh)
+        return reads, outputs, summed, factors, given, copied, work, self._units.operand_trips(unit)
 
 
 def _without_cut_sums(strategies: Sequence[ShardingStrategy]) -> Sequence[ShardingStrategy]:

@@ -1,18 +1,21 @@
 """The referee: what a solution costs and which limits it breaks. Shares nothing with any solver."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from kiwi.solver.problem import Problem
+from kiwi.solver.problem import Load, Problem
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """A solution, priced.
 
-    - `cost`: node plus edge costs; infinite where something forbidden was chosen.
+    - `cost`: node plus edge costs, less what is `hidden`; infinite where something forbidden was
+      chosen.
+    - `hidden`: the loads that do not count, because another channel's are larger in their window.
+    - `loads`: by window and channel.
     - `parts`: the cost by kind, of those nodes and edges that split theirs.
     - `peak_bytes`, `peak_time`: the largest memory use and the first time it is reached.
     - `usage_bytes`: int64, shape (horizon,), the memory held at each time.
@@ -25,6 +28,8 @@ class Evaluation:
     peak_time: int
     usage_bytes: np.ndarray
     violations: tuple[str, ...]
+    loads: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    hidden: float = 0.0
 
     @property
     def feasible(self) -> bool:
@@ -38,11 +43,12 @@ def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
     if violations:
         empty = np.zeros(problem.horizon, dtype=np.int64)
         return Evaluation(float("inf"), {}, 0, 0, empty, violations)
-    cost, parts, violations = 0.0, {}, ()
+    cost, parts, loads, violations = 0.0, {}, {}, ()
     change_bytes = np.zeros(problem.horizon + 1, dtype=np.int64)
     for node, option in zip(problem.nodes, solution, strict=True):
         cost += float(node.costs[option])
         _add_parts(parts, node.parts, option)
+        _add_loads(loads, node.loads, option)
         if np.isinf(node.costs[option]):
             violations += (f"Option {option} of node {node.name!r} is forbidden.",)
         for interval in node.usage[option]:
@@ -53,6 +59,7 @@ def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
         cell = edge.cell(*pair)
         cost += float(edge.costs[cell])
         _add_parts(parts, edge.parts, cell)
+        _add_loads(loads, edge.loads, cell)
         if np.isinf(edge.costs[cell]):
             names = (problem.nodes[edge.tail].name, problem.nodes[edge.head].name)
             violations += (f"Options {pair} of nodes {names} are forbidden together.",)
@@ -63,7 +70,18 @@ def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
         violations += (
             f"{peak_bytes} bytes at time {peak_time}, the limit is {problem.limit_bytes}.",
         )
-    return Evaluation(cost, parts, peak_bytes, peak_time, usage_bytes, violations)
+    hidden = hidden_amount(loads)
+    return Evaluation(
+        cost - hidden, parts, peak_bytes, peak_time, usage_bytes, violations, loads, hidden
+    )
+
+
+def hidden_amount(loads: Mapping[tuple[int, int], float]) -> float:
+    """What does not count of loads by window and channel: in each window all but the largest."""
+    by_window: dict[int, list[float]] = {}
+    for (window, _), amount in loads.items():
+        by_window.setdefault(window, []).append(amount)
+    return sum(sum(amounts) - max(amounts) for amounts in by_window.values())
 
 
 def _malformed(problem: Problem, solution: Sequence[int]) -> tuple[str, ...]:
@@ -75,6 +93,14 @@ def _malformed(problem: Problem, solution: Sequence[int]) -> tuple[str, ...]:
         for node, option in pairs
         if not 0 <= option < node.costs.size
     )
+
+
+def _add_loads(
+    total: dict[tuple[int, int], float], loads: Sequence[Load], index: int | tuple[int, int]
+) -> None:
+    for load in loads:
+        key = (load.window, load.channel)
+        total[key] = total.get(key, 0.0) + float(load.amounts[index])
 
 
 def _add_parts(

@@ -11,6 +11,11 @@ A solution names one option per node. Its cost is the sum of the chosen node and
 is feasible when that cost is finite and the bytes held never exceed the limit. This is the form
 of the ASPLOS/EuroSys 2025 contest on intra-operator parallelism, with a list of intervals for
 each option where the contest has one interval for each node.
+
+Channels work at once: a part of a cost may be the load of a channel (the arithmetic units, the
+links) in a window of time, and of the loads of one window only the largest channel's counts:
+
+    cost = sum of costs - sum over windows of (sum over channels of load - largest load)
 """
 
 from collections.abc import Mapping
@@ -54,6 +59,15 @@ class Interval:
 
 
 @dataclass(frozen=True, eq=False)
+class Load:
+    """A part of costs that a channel takes in a window of time; `amounts` has the costs' shape."""
+
+    window: int
+    channel: int
+    amounts: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class Node:
     """One choice.
 
@@ -62,12 +76,14 @@ class Node:
     - `usage`: for each of the k options the intervals in which it holds memory.
     - `parts`: the costs split by kind ("compute", "communication", ...), each of shape (k,);
       where given they sum to `costs`.
+    - `loads`: what of `costs` loads channels.
     """
 
     name: str
     costs: np.ndarray
     usage: tuple[tuple[Interval, ...], ...]
     parts: Mapping[str, np.ndarray] = field(default_factory=dict)
+    loads: tuple[Load, ...] = ()
 
     def __post_init__(self) -> None:
         what = f"Node {self.name!r}"
@@ -85,6 +101,7 @@ class Node:
                 suggestion="give one tuple of intervals for each option, empty where none",
             )
         _check_parts(self.costs, self.parts, what)
+        _check_loads(self.costs, self.loads, what)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +113,7 @@ class Edge:
 
     - `tail`, `head`: indices of two different nodes.
     - `costs`: float64, shape (rows, columns); infinite forbids the pair.
-    - `parts`: the costs split by kind, as in `Node`.
+    - `parts`, `loads`: as in `Node`.
     - `tail_class`, `head_class`: for each option of the tail its row, for each option of the head
       its column. By default one line for each option, in order.
 
@@ -109,6 +126,7 @@ class Edge:
     parts: Mapping[str, np.ndarray] = field(default_factory=dict)
     tail_class: np.ndarray = field(default_factory=lambda: np.arange(0))
     head_class: np.ndarray = field(default_factory=lambda: np.arange(0))
+    loads: tuple[Load, ...] = ()
 
     def __post_init__(self) -> None:
         what = f"Edge ({self.tail}, {self.head})"
@@ -120,6 +138,7 @@ class Edge:
                 suggestion="add the diagonal of the matrix to the costs of the node",
             )
         _check_parts(self.costs, self.parts, what)
+        _check_loads(self.costs, self.loads, what)
         for name, count in zip(("tail_class", "head_class"), self.costs.shape, strict=True):
             object.__setattr__(self, name, _checked_classes(getattr(self, name), count, what))
 
@@ -156,6 +175,11 @@ class Problem:
         _check_total_cost(self.nodes, self.edges)
         for edge in self.edges:
             _check_edge_fits(edge, self.nodes)
+
+    @property
+    def has_loads(self) -> bool:
+        """Whether channels work at once."""
+        return any(part.loads for part in (*self.nodes, *self.edges))
 
     @property
     def option_count(self) -> int:
@@ -196,6 +220,16 @@ def _check_parts(costs: np.ndarray, parts: Mapping[str, np.ndarray], what: str) 
             cause="a kind of cost was added to the total and to no part, or the other way round",
             suggestion="compute the costs as the sum of the parts",
         )
+
+
+def _check_loads(costs: np.ndarray, loads: tuple[Load, ...], what: str) -> None:
+    for load in loads:
+        if np.shape(load.amounts) != costs.shape or not np.all(np.isfinite(load.amounts)):
+            raise InvalidProblemError(
+                f"{what} has a load of shape {np.shape(load.amounts)}, its costs {costs.shape}.",
+                cause="a load of another shape, or an infinite one",
+                suggestion="give loads the shape of the costs; forbid options by costs",
+            )
 
 
 def _checked_classes(lines: np.ndarray, count: int, what: str) -> np.ndarray:

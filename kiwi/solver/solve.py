@@ -16,6 +16,7 @@ from kiwi.solver.evaluate import evaluate
 from kiwi.solver.lagrangian import Search
 from kiwi.solver.milp import solve_network
 from kiwi.solver.network import Network
+from kiwi.solver.overlap import solve_with_loads
 from kiwi.solver.problem import Problem
 from kiwi.solver.request import Request
 from kiwi.solver.result import OnProgress, SolveResult, conclude
@@ -99,7 +100,10 @@ def solve(
         warm_up()
     request = replace(request, started=time.monotonic())
     nothing = conclude(problem, (), 0.0, solver=solver)
-    result = SOLVERS[solver](request) if problem.nodes else nothing
+    method = SOLVERS[solver]
+    if problem.has_loads and solver != "brute-force":  # which prices by the referee
+        method = partial(solve_with_loads, solver=method)
+    result = method(request) if problem.nodes else nothing
     result = replace(result, seconds=time.monotonic() - request.started)
     if on_progress is not None:
         on_progress(result)

@@ -4,7 +4,8 @@ Equal layers of a model have equal nodes. Tied, one node stands for those of all
 
 - its cost is the sum of theirs, and it holds what all of them hold;
 - edges between members of the same two classes add up;
-- an edge between two members of one class, which take the same option, is a cost of that option.
+- an edge between two members of one class, which take the same option, is a cost of that option;
+- what they load of a channel in a window adds up likewise.
 
 Each solution of the tied problem is one of the whole problem, of the same cost and with the same
 memory at every time. The least cost of the tied problem is no bound on that of the whole one.
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kiwi.solver.problem import Edge, Interval, Node, Problem
+from kiwi.solver.problem import Edge, Interval, Load, Node, Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,8 @@ def tied(problem: Problem, equal: Iterable[EqualNodes]) -> Tied:
     found = tuple(each for each in classes if each is not None)
     within, between = _merged_edges(problem.edges, _Places.of(found, count))
     nodes = tuple(
-        _merged_node(problem.nodes, each, within.get(number)) for number, each in enumerate(found)
+        _merged_node(problem.nodes, each, within.get(number, []))
+        for number, each in enumerate(found)
     )
     return Tied(replace(problem, nodes=nodes, edges=tuple(between)), found)
 
@@ -98,10 +100,20 @@ class _Places:
         return cls(class_of, options)
 
 
-def _merged_node(nodes: Sequence[Node], equal: EqualNodes, within: np.ndarray | None) -> Node:
-    """One node for all members; `within`: costs of the edges between them, by option."""
+def _merged_node(nodes: Sequence[Node], equal: EqualNodes, within: Sequence["_Lines"]) -> Node:
+    """One node for all members; `within`: the edges between them."""
     pairs = [(nodes[m], own) for m, own in zip(equal.members, equal.options, strict=True)]
-    costs = np.sum([node.costs[own] for node, own in pairs], axis=0)
+    costs = np.sum(
+        [
+            *(node.costs[own] for node, own in pairs),
+            *(each.table[each.rows, each.columns] for each in within),
+        ],
+        axis=0,
+    )
+    loads = (
+        *((load, load.amounts[own]) for node, own in pairs for load in node.loads),
+        *((load, load.amounts[e.rows, e.columns]) for e in within for load in e.loads),
+    )
     known: dict[tuple[int, ...], tuple[Interval, ...]] = {}
     usage = []
     for option in range(equal.options.shape[1]):
@@ -111,41 +123,63 @@ def _merged_node(nodes: Sequence[Node], equal: EqualNodes, within: np.ndarray | 
             known[key] = tuple(interval for own in held for interval in own)
         usage.append(known[key])
     more = f" and {len(pairs) - 1} equal to it" if len(pairs) > 1 else ""
-    return Node(pairs[0][0].name + more, costs if within is None else costs + within, tuple(usage))
+    return Node(pairs[0][0].name + more, costs, tuple(usage), loads=_added(loads))
+
+
+def _added(parts: Iterable[tuple[Load, np.ndarray]]) -> tuple[Load, ...]:
+    """One load for each window and channel, of amounts that belong to loads."""
+    found: dict[tuple[int, int], np.ndarray] = {}
+    for load, amounts in parts:
+        key = load.window, load.channel
+        found[key] = found.get(key, 0.0) + amounts
+    return tuple(Load(*key, amounts) for key, amounts in found.items())
 
 
 @dataclass(frozen=True, eq=False)
 class _Lines:
-    """A table of costs, and for each option of either class its line."""
+    """A table of costs, and for each option of either class its line; `loads` have the table's
+    lines."""
 
     table: np.ndarray
     rows: np.ndarray
     columns: np.ndarray
+    loads: tuple[Load, ...]
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The same for equal lines of one table."""
-        table = self.table.__array_interface__
-        where = table["data"][0], table["shape"], table["strides"]
-        return where, self.rows.tobytes(), self.columns.tobytes()
+        """The same for equal lines of one table, and of the same loads."""
+        loads = ((load.window, load.channel, *_where(load.amounts)) for load in self.loads)
+        return _where(self.table), self.rows.tobytes(), self.columns.tobytes(), *loads
+
+    @property
+    def turned(self) -> "_Lines":
+        """The same from head to tail."""
+        loads = tuple(replace(load, amounts=load.amounts.T) for load in self.loads)
+        return _Lines(self.table.T, self.columns, self.rows, loads)
+
+
+def _where(array: np.ndarray) -> tuple[object, ...]:
+    interface = array.__array_interface__
+    return interface["data"][0], interface["shape"], interface["strides"]
 
 
 def _merged_edges(
     edges: Iterable[Edge], places: _Places
-) -> tuple[Mapping[int, np.ndarray], list[Edge]]:
-    """By class the costs of edges within it, and one edge for each two classes that have any."""
-    within: dict[int, np.ndarray] = {}
+) -> tuple[Mapping[int, list[_Lines]], list[Edge]]:
+    """By class the edges within it, and one edge for each two classes that have any."""
+    within: dict[int, list[_Lines]] = {}
     between: dict[tuple[int, int], list[_Lines]] = {}
     for edge in edges:
         tail, head = places.class_of[edge.tail], places.class_of[edge.head]
         rows = edge.tail_class[places.options[edge.tail]]
         columns = edge.head_class[places.options[edge.head]]
+        lines = _Lines(edge.costs, rows, columns, edge.loads)
         if tail == head:
-            within[tail] = within.get(tail, 0.0) + edge.costs[rows, columns]
+            within.setdefault(tail, []).append(lines)
         elif tail < head:
-            between.setdefault((tail, head), []).append(_Lines(edge.costs, rows, columns))
+            between.setdefault((tail, head), []).append(lines)
         else:
-            between.setdefault((head, tail), []).append(_Lines(edge.costs.T, columns, rows))
+            between.setdefault((head, tail), []).append(lines.turned)
     return within, [_sum(ends, lines) for ends, lines in between.items()]
 
 
@@ -160,12 +194,18 @@ def _sum(ends: tuple[int, int], lines: Sequence[_Lines]) -> Edge:
     if len(distinct) == 1:
         count = len(lines)
         costs = first.table if count == 1 else count * first.table
-        return Edge(*ends, costs, {}, first.rows, first.columns)
+        loads = _added((load, count * load.amounts) for load in first.loads)
+        return Edge(*ends, costs, {}, first.rows, first.columns, loads)
     rows, row_of = _joint(each.rows for each in distinct.values())
     columns, column_of = _joint(each.columns for each in distinct.values())
-    tables = zip(times.values(), distinct.values(), rows, columns, strict=True)
+    tables = [*zip(times.values(), distinct.values(), rows, columns, strict=True)]
     costs = sum(n * each.table[np.ix_(mine, theirs)] for n, each, mine, theirs in tables)
-    return Edge(*ends, np.asarray(costs), {}, row_of, column_of)
+    loads = _added(
+        (load, n * load.amounts[np.ix_(mine, theirs)])
+        for n, each, mine, theirs in tables
+        for load in each.loads
+    )
+    return Edge(*ends, np.asarray(costs), {}, row_of, column_of, loads)
 
 
 def _joint(lines: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

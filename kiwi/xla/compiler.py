@@ -4,7 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -27,6 +27,9 @@ class Compiler(ABC):
       `Hardware.platform`.
     - `run_options`: compiler options that a plan runs with; `check_options`: those that a check
       compiles with.
+    - `overlapping_options`: what takes the place of options of `run_options` where collectives are
+      to overlap with computation, which may take more memory; None where they do so anyhow, or
+      never do.
     - `rules`: what it does with a program, as far as memory and communication depend on it.
     - `has_host_memory`: whether it tells host memory from device memory.
     - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
@@ -42,6 +45,22 @@ class Compiler(ABC):
     has_host_memory: bool = True
     other_memories: Mapping[int, str] = field(default_factory=lambda: HOST_ONLY)
     schedules_for_memory: bool = True
+    overlapping_options: Mapping[str, Any] | None = None
+    is_overlapping: bool = False
+
+    @property
+    def overlapping(self) -> "Compiler | None":
+        """The same with collectives that overlap with computation, where that is another one."""
+        if self.overlapping_options is None:
+            return None
+        of_check = {k: v for k, v in self.check_options.items() if k not in self.run_options}
+        return replace(
+            self,
+            run_options=self.overlapping_options,
+            check_options={**of_check, **self.overlapping_options},
+            overlapping_options=None,
+            is_overlapping=True,
+        )
 
     def compiled_to_buffers(
         self, step: ExportedStep, devices: Sequence[Any], folder: str, dump: str
@@ -52,7 +71,8 @@ class Compiler(ABC):
         started = time.monotonic()
         found = dumped(lambda: step.compile(devices, told), folder, dump)
         seconds = time.monotonic() - started
-        return read_dump(found, step.mesh, self.name, seconds, self.other_memories)
+        program = read_dump(found, step.mesh, self.name, seconds, self.other_memories)
+        return replace(program, is_overlapping=self.is_overlapping)
 
     @abstractmethod
     def compile(self, step: Step) -> CompiledProgram:

@@ -1,6 +1,7 @@
 """Short ways from a function to its graph, units and problem."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,9 +13,12 @@ from kiwi.hlo.lowering import lower
 from kiwi.hlo.program import Program
 from kiwi.hlo.tracing import trace
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.mesh import CATALOGUE, DeviceMesh, Hardware, TensorSharding
 from kiwi.problem.build import Fixed, PlanningProblem, build_problem
 from kiwi.xla.compilers import of_platform
+
+WAITING = replace(CATALOGUE["h100-sxm"], interference=None)
+"""GPUs that wait for all that they communicate."""
 
 
 def array(*shape: int, dtype: Any = "float32") -> jax.ShapeDtypeStruct:
@@ -54,7 +58,7 @@ def problem_of(
     units: UnitGraph,
     mesh_shape: Sequence[int],
     *,
-    profile: str = "h100-sxm",
+    profile: Hardware | str = "h100-sxm",
     arguments: Mapping[int, TensorSharding] | None = None,
     results: Mapping[int, TensorSharding] | None = None,
     carried: Mapping[int, int] | None = None,

@@ -169,10 +169,11 @@ def test_attention_of_libraries_is_planned_and_lowered_for_its_platform(name):
     scores_bytes = 16 * 8 * 1024 * 1024 * 2
     assert plan.estimate.peak_bytes < scores_bytes / 2
     assert max(forward.bytes, backward.bytes) < scores_bytes / 16
+    share = 0.5 if name == "cudnn" else 1.0  # causal
     for kernel, matmuls in ((forward, 2), (backward, 5)):
         assert kernel.sharding != jax.sharding.PartitionSpec(None, None, None, None)
-        least = matmuls * 2 * 16 * 8 * 1024**2 * 128 / plan.mesh.size / 989e12
-        assert least < kernel.seconds < 3 * least
+        least = share * matmuls * 2 * 16 * 8 * 1024**2 * 128 / plan.mesh.size / 989e12
+        assert least < kernel.seconds < 4 * least
     assert plan.step.exported(platform)
 
 

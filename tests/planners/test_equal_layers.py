@@ -10,9 +10,10 @@ from kiwi.planners import equal_layers
 from kiwi.planners.registry import JOINT
 from kiwi.problem.equal_layers import equal_nodes
 from kiwi.solver.tied import tied
+from tests.helpers.planning import WAITING
 
 LAYERS, WIDTH, HIDDEN, ROWS = 7, 256, 1024, 4096
-OPTIONS = {"mesh_shape": (2, 4), "verify": None, "donate_argnums": 0}
+OPTIONS = {"mesh_shape": (2, 4), "verify": None, "donate_argnums": 0, "profile": WAITING}
 
 
 def step(weights, x):

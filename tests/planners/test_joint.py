@@ -15,6 +15,7 @@ from kiwi.planners.tools import Tools
 from kiwi.plans.estimate import estimate_solution
 from kiwi.problem.solved import Solved
 from kiwi.problem.translation import Choices, offered
+from tests.helpers.planning import WAITING
 
 GPT = replace(gpt.SIZES["tiny"], vocabulary=0, layers=1)
 MLP = mlp.MlpConfig(layers=4, width=64, batch=2048)
@@ -26,7 +27,11 @@ TIGHT_BYTES = 3_850_000
 
 def _planned(module, config, planner, budget=NO_LIMIT_BYTES):
     step = kiwi.jit(
-        module.make_train_step(config), planner=planner, memory_budget=budget, **OPTIONS
+        module.make_train_step(config),
+        planner=planner,
+        memory_budget=budget,
+        profile=WAITING,
+        **OPTIONS,
     )
     return step.plan(module.abstract_state(config), module.abstract_batch(config))
 

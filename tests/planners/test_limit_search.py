@@ -8,7 +8,7 @@ import pytest
 
 import kiwi
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
-from kiwi.planners.closed_loop import ClosedLoop, Orders
+from kiwi.planners.closed_loop import NO_ROOM, ClosedLoop, Orders
 from kiwi.planners.limit_search import ORDERS, LimitSearch
 from kiwi.planners.registry import PLANNERS
 from kiwi.planners.tools import Tools
@@ -245,3 +245,49 @@ def test_the_nearest_plan_comes_with_the_error(asked, tightened):
 def test_a_budget_that_no_schedule_meets_is_the_searchs_own_error(asked, tightened):
     with pytest.raises(InfeasibleBudgetError, match="so small"):
         tightened(asked[1], asked[2], budget=BUDGET // 2)
+
+
+@pytest.fixture
+def with_overlap(base, asked):
+    """The loop where a compiler of programs that overlap needs so much more; half of the step is
+    hidden."""
+    limits, plan_within, _ = asked
+    seconds = base.estimate.step_seconds
+    hiding = replace(base.estimate, hidden_seconds=seconds)
+
+    def run(more_bytes):
+        def find(limit_bytes):
+            found = plan_within(limit_bytes)
+            return replace(found, estimate=replace(hiding, peak_bytes=limit_bytes))
+
+        def waiting(step):
+            return replace(base.compiled, peak_bytes=limits[-1])
+
+        def overlapping(step):
+            return replace(base.compiled, peak_bytes=limits[-1] + more_bytes, is_overlapping=True)
+
+        tools = Tools(base.origin.settings, waiting, overlapping)
+        return ClosedLoop(
+            PLANNERS["alpa"], LimitSearch(find, BUDGET, cause=""), BUDGET, tools
+        ).run()
+
+    return run
+
+
+def test_collectives_overlap_where_the_program_has_room_for_that(asked, with_overlap):
+    plan = with_overlap(0)
+    assert plan.compiled.is_overlapping and plan.fits
+    assert asked[0] == [BUDGET]
+
+
+def test_a_plan_of_less_memory_is_sought_that_has_room_for_overlap(asked, with_overlap):
+    plan = with_overlap(WASTE)
+    assert plan.compiled.is_overlapping and plan.fits
+    assert asked[0] == [BUDGET, BUDGET - WASTE]
+
+
+@pytest.mark.parametrize("share", [0.15, 0.5])
+def test_a_plan_waits_for_collectives_where_none_has_room_and_says_so(with_overlap, share):
+    plan = with_overlap(int(share * BUDGET))
+    assert plan.fits and not plan.compiled.is_overlapping
+    assert NO_ROOM in plan.notes[-1]

@@ -49,7 +49,9 @@ def test_a_plan_that_recomputes_gives_the_same_numbers(planner, free_peak_bytes)
     assert plan.execution.recomputed
     assert plan.estimate.peak_bytes <= budget
     assert plan.estimate.recompute_seconds > 0
-    assert plan.solve_result.bound <= plan.estimate.step_seconds * (1 + 1e-9)
+    # In the papers' models nothing overlaps.
+    waiting_seconds = plan.estimate.step_seconds + plan.estimate.hidden_seconds
+    assert plan.solve_result.bound <= waiting_seconds * (1 + 1e-9)
     found, expected = planned(*_arguments()), jax.jit(_step)(*_arguments())
     for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)

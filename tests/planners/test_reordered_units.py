@@ -21,7 +21,7 @@ from kiwi.planners.reordered_units import Ordered
 from kiwi.plans.estimate import estimate_solution
 from kiwi.problem.solved import Solved
 from tests.helpers.loops import LOOPS
-from tests.helpers.planning import array
+from tests.helpers.planning import WAITING, array
 from tests.problem.test_kept_copies import ARGUMENTS, OPTIONS, WIDTH, step
 
 CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
@@ -30,6 +30,7 @@ ANY = 2**60
 
 def _mlp(budget, **options):
     options = {"mesh_shape": (2, 4), "donate_argnums": 0, "verify": None, **options}
+    options["profile"] = WAITING
     options["equal_layers"] = False  # budgets, orders and times below are those of such plans
     return kiwi.jit(
         mlp.make_train_step(CONFIG), memory_budget=budget, time_limit_seconds=10, **options

@@ -8,6 +8,7 @@ import pytest
 import kiwi
 from kiwi.errors import InfeasibleBudgetError
 from kiwi.planners.two_stage import BUDGETS, growing_budgets, least_bound_bytes
+from tests.helpers.planning import WAITING
 
 LAYERS, WIDTH, BATCH = 6, 64, 512
 
@@ -29,8 +30,9 @@ def _arguments():
     return weights, jax.random.normal(keys[-1], (BATCH, WIDTH))
 
 
-def _planned(planner, budget, **options):
-    options = {"mesh_shape": (2, 4), "verify": None, "time_limit_seconds": 2.0, **options}
+def _planned(planner, budget, **given):
+    options = {"mesh_shape": (2, 4), "verify": None, "time_limit_seconds": 2.0, "profile": WAITING}
+    options |= given
     return kiwi.jit(_step, planner=planner, memory_budget=budget, donate_argnums=0, **options)
 
 

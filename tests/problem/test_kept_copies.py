@@ -21,7 +21,7 @@ from kiwi.problem.kept_copies import kept_copies
 from kiwi.problem.solved import Solved
 from kiwi.solver import evaluate
 from kiwi.solver.effort import WORK_PER_SECOND, Allowance
-from tests.helpers.planning import array
+from tests.helpers.planning import WAITING, array
 
 ROWS, WIDTH, LAYERS = 2**15, 128, 3
 WEIGHT_BYTES = 4 * WIDTH * WIDTH
@@ -47,6 +47,7 @@ OPTIONS = {
     "memory_budget": "1GiB",
     "donate_argnums": 0,
     "in_shardings": ([P(None, "x")] * LAYERS, P("x")),
+    "profile": WAITING,
 }
 """Data parallel, with the weights fully sharded by the caller."""
 

@@ -13,7 +13,7 @@ from kiwi.emit.emission import emit
 from kiwi.emit.execution import Execution, build_execution
 from kiwi.problem.solved import Solved
 from tests.emit.test_emission import random_solution
-from tests.helpers.planning import array, flat, problem_of, units_of
+from tests.helpers.planning import WAITING, array, flat, problem_of, units_of
 
 WIDTH, BATCH, LAYERS = 16, 8, 3
 KEYS = {"typed": jax.random.key, "raw": jax.random.PRNGKey}
@@ -93,7 +93,7 @@ def test_another_key_for_the_recomputation_would_be_noticed(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["typed"])
 def test_plans_with_little_memory_recompute_dropout(kind):
-    planned = kiwi.jit(STEP, mesh_shape=(2,), verify=None, memory_budget="1GB")
+    planned = kiwi.jit(STEP, mesh_shape=(2,), verify=None, memory_budget="1GB", profile=WAITING)
     free = planned.plan(*arguments(kind))
     tight = planned.with_options(memory_budget=int(0.8 * free.peak_bytes))
     plan = tight.plan(*arguments(kind))

@@ -1,8 +1,11 @@
 """Small random problems that brute force can still answer."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from kiwi.solver import Edge, Interval, Node, Problem, evaluate
+from kiwi.solver.problem import Load
 
 
 def random_problem(seed: int, *, most_nodes: int = 7, integral: bool = True) -> Problem:
@@ -16,6 +19,21 @@ def random_problem(seed: int, *, most_nodes: int = 7, integral: bool = True) -> 
     low, high = min(peaks), max(peaks)
     limits = (None, low, (low + high) // 2, (2 * low + high) // 3, max(0, low - 1))
     return Problem(nodes, edges, limits[rng.integers(len(limits))], horizon)
+
+
+def loaded_problem(seed: int) -> Problem:
+    """The same with loads: parts of all costs, in one of two windows, of one of two channels."""
+    problem, rng = random_problem(seed), np.random.default_rng(seed)
+
+    def loads(costs: np.ndarray) -> tuple[Load, ...]:
+        amounts = np.where(np.isfinite(costs), costs, 0.0) * rng.choice([0.5, 1.0])
+        return (Load(int(rng.integers(2)), int(rng.integers(2)), amounts),)
+
+    return replace(
+        problem,
+        nodes=tuple(replace(n, loads=loads(n.costs)) for n in problem.nodes),
+        edges=tuple(replace(e, loads=loads(e.costs)) for e in problem.edges),
+    )
 
 
 def _node(rng: np.random.Generator, index: int, horizon: int, integral: bool) -> Node:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kiwi.solver import evaluate, solve
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.solver.tied import EqualNodes, tied
-from tests.solver.random_problems import random_problem
+from tests.solver.random_problems import loaded_problem
 
 RESHARD = np.array([[0.0, 3.0], [2.0, 0.0]])
 """From the layout of a layer to that of the next one."""
@@ -75,11 +75,12 @@ def test_a_solution_of_the_whole_problem_is_tied_as_most_layers_decide():
 
 @given(st.integers(0, 2**32 - 1))
 def test_a_tied_solution_costs_and_holds_the_same_in_the_whole_problem(seed):
-    problem, rng = random_problem(seed), np.random.default_rng(seed)
+    problem, rng = loaded_problem(seed), np.random.default_rng(seed)
     small = tied(problem, _some_classes(problem, rng))
     choice = [int(rng.integers(node.costs.size)) for node in small.problem.nodes]
     own, whole = evaluate(small.problem, choice), evaluate(problem, small.expanded(choice))
     assert own.cost == pytest.approx(whole.cost)
+    assert own.hidden == pytest.approx(whole.hidden)
     assert (own.usage_bytes == whole.usage_bytes).all()
     assert own.feasible == whole.feasible
     assert small.tied(small.expanded(choice)) == tuple(choice)

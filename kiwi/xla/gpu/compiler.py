@@ -24,9 +24,12 @@ GPU_COMPILER_OPTIONS = {"xla_gpu_disable_async_collectives": "ALLCOLLECTIVES"}
 """Options of XLA:GPU under which it runs things when the plan means them to run.
 
 Asynchronous collectives start as early as they can, and what they wait for and yield is held
-the longer (`experiments/gpu_options.py`). The price is that collectives do not overlap with
-compute, which the plan's estimate does not count on.
+the longer (`experiments/gpu_options.py`). A plan that has room for that runs with
+`GPU_OVERLAPPING_OPTIONS` instead.
 """
+
+GPU_OVERLAPPING_OPTIONS = {"xla_gpu_enable_latency_hiding_scheduler": True}
+"""Options under which collectives overlap with computation."""
 
 GPU_CHECK_OPTIONS = {**GPU_COMPILER_OPTIONS, "xla_gpu_autotune_level": 0}
 """Of a check: nothing is timed on a device, so kernels are not tuned. Convolutions get no
@@ -47,7 +50,8 @@ class GpuCompiler(Compiler):
     def compile(self, step: Step) -> CompiledProgram:
         """Compiles for as many GPUs of the mesh's hardware as the mesh has devices; raises as
         `check_available`; `CompileCheckError` if the compilation fails."""
-        return from_plain(self.answer(step, compiled_there), CompiledProgram)
+        there = compiled_overlapping_there if self.is_overlapping else compiled_there
+        return from_plain(self.answer(step, there), CompiledProgram)
 
     def answer(self, step: Step, answer: Answer) -> Any:
         """What a function answers in a process of its own, see `answer_elsewhere`; raises as
@@ -63,13 +67,33 @@ class GpuCompiler(Compiler):
         check_plugin()
 
 
-GPU = GpuCompiler("cuda", ("gpu", "cuda"), GPU_COMPILER_OPTIONS, GPU_CHECK_OPTIONS, GpuRules())
+GPU = GpuCompiler(
+    "cuda",
+    ("gpu", "cuda"),
+    GPU_COMPILER_OPTIONS,
+    GPU_CHECK_OPTIONS,
+    GpuRules(),
+    overlapping_options=GPU_OVERLAPPING_OPTIONS,
+)
 
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
+    return _compiled(GPU, step, options, folder)
+
+
+def compiled_overlapping_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
+    """The same with collectives that overlap."""
+    compiler = GPU.overlapping
+    assert compiler is not None
+    return _compiled(compiler, step, options, folder)
+
+
+def _compiled(
+    compiler: Compiler, step: ExportedStep, options: Mapping[str, Any], folder: str
+) -> Any:
     devices = compile_only_devices(options["target_config"], step.mesh.size)
-    return to_plain(GPU.compiled_to_buffers(step, devices, folder, DUMP))
+    return to_plain(compiler.compiled_to_buffers(step, devices, folder, DUMP))
 
 
 def check_plugin() -> None:

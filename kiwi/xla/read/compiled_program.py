@@ -34,6 +34,7 @@ class CompiledProgram(BufferSizes):
     - `compile_seconds`: wall time of the compilation.
     - `memory`: what is alive when; None where the compiler does not report its buffers.
     - `rematerialized`: instructions that the compiler's own rematerialisation recomputes.
+    - `is_overlapping`: whether it was compiled with `Compiler.overlapping_options`.
     - `bytes_elsewhere`: by name the bytes in memories that are not the device's, e.g. "host".
     """
 
@@ -44,6 +45,7 @@ class CompiledProgram(BufferSizes):
     memory: CompiledMemory | None = None
     bytes_elsewhere: Mapping[str, int] = field(default_factory=dict, hash=False)
     rematerialized: int = 0
+    is_overlapping: bool = False
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:

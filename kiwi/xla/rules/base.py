@@ -126,3 +126,12 @@ class Rules:
     def moved_itemsize(self, dtype: str, itemsize: int) -> int:
         """Bytes per element that collectives move."""
         return self.moved_itemsizes.get(dtype, itemsize)
+
+    def moved_value(self, units: UnitGraph, unit: Unit, value: int) -> int:
+        """What is moved where a unit's operand is resharded: the narrower value that it converts
+        the operand to first, if collectives gain by that."""
+        values, narrow = units.graph.program.values, units.narrowed(unit, value)
+        sizes = (
+            self.moved_itemsize(str(v.dtype), v.itemsize) for v in (values[narrow], values[value])
+        )
+        return narrow if next(sizes) < next(sizes) else value

@@ -1,0 +1,111 @@
+"""What Kiwi predicts of a published step, as it was run and planned freely."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+import kiwi
+from benchmarks.published.models import (
+    Axes,
+    Decoder,
+    abstract_state,
+    parameter_count,
+    state_specs,
+    training_step,
+)
+from benchmarks.published.rows import PublishedStep
+from benchmarks.tpu.book import Row
+from examples._common import Specs
+from examples.baselines import Baseline, estimate_baseline
+from kiwi.errors import KiwiError
+from kiwi.mesh import hardware
+from kiwi.plans.estimate import Estimate
+
+
+def priced(step: PublishedStep, effort: str) -> Row:
+    """The row of a step; `effort` of planning it freely."""
+    decoder, axes = Decoder.of(step), _axes(step)
+    run = _as_run(step, decoder, axes)
+    return {
+        "published_seconds": step.seconds,
+        "predicted_seconds": run.step_seconds,
+        "compute_seconds": run.compute_seconds,
+        "communication_seconds": run.communication_seconds + run.resharding_seconds,
+        "exposed_seconds": run.exposed_seconds,
+        "peak_bytes": run.peak_bytes,
+        "memory_bytes": hardware(step.chip).memory_bytes,
+        "parameters": parameter_count(decoder),
+        **_free(step, decoder, axes, effort),
+        "simplified": [*_simplified(step)],
+    }
+
+
+def _axes(step: PublishedStep) -> Axes:
+    """A mesh on which the axes that were given are; of GPUs with one axis inside of a node."""
+    profile = hardware(step.chip)
+    within = profile.devices_per_node or 1
+    if profile.platform == "tpu" or step.devices <= within:
+        names = tuple(step.axes)
+        tensor = tuple(name for name in names if name == "tp")
+        return Axes(tuple(step.axes.values()), names, ("fsdp",), tensor)
+    names = ("nodes", "gpus")
+    fsdp = names if step.axes["fsdp"] == step.devices else names[1:]
+    return Axes((step.devices // within, within), names, fsdp, ())
+
+
+def _tokens(step: PublishedStep) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((step.batch_per_device * step.devices, step.sequence), "int32")
+
+
+def _as_run(step: PublishedStep, decoder: Decoder, axes: Axes) -> Estimate:
+    specs = Specs(state_specs(decoder, axes), PartitionSpec(axes.batch))
+    return estimate_baseline(
+        Baseline(step.key, training_step(decoder, axes), specs),
+        abstract_state(decoder),
+        _tokens(step),
+        mesh_shape=axes.shape,
+        axis_names=axes.names,
+        profile=step.chip,
+    )
+
+
+def _free(step: PublishedStep, decoder: Decoder, axes: Axes, effort: str) -> dict[str, Any]:
+    """Kiwi's own plan; what it says where there is none."""
+    untied = replace(decoder, kept=None)
+    try:
+        plan = kiwi.plan(
+            training_step(untied, None),
+            abstract_state(untied),
+            _tokens(step),
+            donate_argnums=0,
+            mesh_shape=axes.shape,
+            axis_names=axes.names,
+            profile=step.chip,
+            verify=None,
+            effort=effort,
+        )
+    except KiwiError as error:
+        return {"free_seconds": None, "free_error": str(error).splitlines()[0]}
+    return {
+        "free_seconds": plan.estimate.step_seconds,
+        "free_gap": plan.solve_result.gap,
+        "free_peak_bytes": plan.estimate.peak_bytes,
+        "planning_seconds": round(plan.planning_seconds, 1),
+    }
+
+
+def _simplified(step: PublishedStep) -> Iterator[str]:
+    """In what the rebuilt step differs from the one that was run."""
+    if step.offloaded:
+        yield "what is offloaded stays on the device, and costs nothing"
+    if "host" in step.other:
+        yield "the optimizer's state is on the device"
+    if "no scan" in step.other:
+        yield "layers are scanned"
+    if "SFT" in step.other:
+        yield "every token counts in the loss"
+    if "experts" in step.mlp:
+        yield "experts are chosen by a softmax, without a loss of their own"

@@ -1,0 +1,171 @@
+"""What communicates while the device computes.
+
+*Windows.* The body of a loop is a window of time, and what stands outside of loops is one in each
+phase (forward, backward, update). In a window two channels work at once, the device and its links.
+
+*What may overlap.* A collective need not wait where nothing large is computed for it, and nothing
+waits where nothing large is computed from it:
+
+- what is gathered *early*: arguments, slices of them, and what no matmul is behind. XLA starts it
+  while the device computes for other readers. Fully sharded parameters are gathered so.
+- what is reduced *late*: no matmul reads what follows from it. Gradients are reduced so, while the
+  backward pass goes on.
+
+Both compilers run these collectives asynchronously, and move them by their latency-hiding
+schedulers (`xla_tpu_enable_async_collective_fusion`, `xla_gpu_enable_latency_hiding_scheduler`).
+XLA:TPU also gathers the operand of a matmul, and scatters its result, piece by piece while it
+multiplies (`Hardware.pipelines_matmuls`). Other activations are waited for.
+
+What overlaps still costs a share of its time, `Hardware.interference`: it takes bandwidth of the
+memory and, on GPUs, multiprocessors.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kiwi.hlo.fusion import LIBRARY_OPCODES
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.loops import CARRY
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.memory.residency import Residency
+from kiwi.mesh import Collective, Hardware
+from kiwi.mesh.collective_kinds import REDUCE_SCATTER
+from kiwi.problem.strategies import ShardingStrategy
+from kiwi.solver.problem import Load
+
+COMPUTE, NETWORK = 0, 1
+"""The channels."""
+
+_PHASES = tuple(Phase)
+
+
+@dataclass(frozen=True, eq=False)
+class Overlap:
+    """What may overlap in the steps of a unit graph.
+
+    - `share`: the part of the overlapping time that costs nothing; 0 where nothing overlaps.
+    - `pipelines`: whether a matmul runs while its operands are gathered and its result scattered.
+    """
+
+    units: UnitGraph
+    share: float
+    pipelines: bool
+
+    @classmethod
+    def on(cls, units: UnitGraph, hardware: Hardware) -> "Overlap":
+        """What overlaps on such devices."""
+        return cls(units, hardware.overlapping_share, hardware.pipelines_matmuls)
+
+    def computed(
+        self, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
+    ) -> tuple[Load, ...]:
+        """The loads of computing, for strategies that take `seconds`, strategy-major."""
+        return self._loads(COMPUTE, unit, seconds, residencies)
+
+    def reduced(
+        self,
+        unit: Unit,
+        strategies: Sequence[ShardingStrategy],
+        residencies: Sequence[Residency],
+    ) -> tuple[Load, ...]:
+        """Those of a unit's own collectives."""
+        all_kinds = all(self._late[value] for value in unit.outputs)
+        pipelined = self.pipelines and self._is_large[unit.index]
+        seconds = [
+            sum(c.seconds for c in s.collectives if all_kinds or (pipelined and _scatters(c)))
+            for s in strategies
+        ]
+        return self._loads(NETWORK, unit, np.array(seconds), residencies)
+
+    def gathered(
+        self, unit: Unit, value: int, once: np.ndarray, again: np.ndarray
+    ) -> tuple[Load, ...]:
+        """Those of resharding an operand, and of doing so again for a recomputed reader."""
+        pipelined = self.pipelines and self._is_large[unit.index]
+        if not self.share or not (self._early[value] or pipelined):
+            return ()
+        return self._in_windows(NETWORK, unit, once, again)
+
+    def _loads(
+        self, channel: int, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
+    ) -> tuple[Load, ...]:
+        if not self.share or not seconds.any():
+            return ()
+        again = np.array([float(r.recomputes) for r in residencies])
+        once = np.ones_like(again)
+        return self._in_windows(
+            channel, unit, np.outer(seconds, once).ravel(), np.outer(seconds, again).ravel()
+        )
+
+    def _in_windows(
+        self, channel: int, unit: Unit, once: np.ndarray, again: np.ndarray
+    ) -> tuple[Load, ...]:
+        found = (Load(self._window(unit), channel, self._shared(once)),) if once.any() else ()
+        if again.any():
+            found += (Load(self._window_again(unit), channel, self._shared(again)),)
+        return found
+
+    def _shared(self, seconds: np.ndarray) -> np.ndarray:
+        """The part that may cost nothing. Equal layers have one array, and get one."""
+        if id(seconds) not in self._known:
+            self._known[id(seconds)] = seconds, self.share * seconds
+        return self._known[id(seconds)][1]
+
+    @functools.cached_property
+    def _known(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        return {}
+
+    def _window(self, unit: Unit) -> int:
+        if unit.loop is None:
+            return _PHASES.index(unit.phase)
+        return len(_PHASES) + unit.loop
+
+    def _window_again(self, unit: Unit) -> int:
+        """That of the backward pass: the loop of the last reader in the unit's own index space."""
+        loops = self.units.graph.program.loops
+        if unit.loop is None:
+            return _PHASES.index(Phase.BACKWARD)
+        space = loops[unit.loop].space
+        return len(_PHASES) + max(loop.index for loop in loops if loop.space == space)
+
+    @functools.cached_property
+    def _is_large(self) -> tuple[bool, ...]:
+        """Which units compute matmuls, convolutions or kernels."""
+        graph = self.units.graph
+        return tuple(
+            any(
+                graph.opcodes[e] & LIBRARY_OPCODES or graph.program.equations[e].is_kernel
+                for e in unit.equations
+            )
+            for unit in self.units.units
+        )
+
+    @functools.cached_property
+    def _early(self) -> dict[int, bool]:
+        """By value, whether nothing large is behind it."""
+        program = self.units.graph.program
+        found = dict.fromkeys((*program.arguments, *program.constants), True)
+        for unit in self.units.units:
+            is_early = self.units.border(unit) != CARRY and not self._is_large[unit.index]
+            is_early = is_early and all(found[value] for value in unit.reads)
+            found.update(dict.fromkeys(unit.outputs, is_early))
+        return found
+
+    @functools.cached_property
+    def _late(self) -> dict[int, bool]:
+        """By value, whether nothing large follows from it."""
+        program, found = self.units.graph.program, {}
+        for unit in reversed(self.units.units):
+            for value in unit.outputs:
+                readers = [self.units.units[r] for r in self.units.readers.get(value, ())]
+                is_late = value not in program.next_values
+                is_late = is_late and not any(self._is_large[r.index] for r in readers)
+                found[value] = is_late and all(found[o] for r in readers for o in r.outputs)
+        return found
+
+
+def _scatters(collective: Collective) -> bool:
+    return collective.kind == REDUCE_SCATTER
