@@ -90,6 +90,7 @@ def show_plans(console: Console) -> None:
             progress.console.print(_table(profile, rows))
     console.print(
         "Times (rec.: recomputation) and peak are estimates from public data-sheet figures; "
+        "what communicates behind computation does not count in the step; "
         "XLA's is the peak of the compiled program. Baselines are estimated with the layouts "
         "that XLA propagates between their arguments, remat is jax.checkpoint around each layer; "
         "gap is the proven distance to the best plan.\n"
