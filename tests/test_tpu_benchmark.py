@@ -137,9 +137,7 @@ def test_options_change_what_is_compiled_of_a_plan():
         mesh_shape=(2, 4), profile="v5e", topology="2x4", verify="tpu", time_limit_seconds=5
     )
     assert plan.compiled is not None
-    check, run = (
-        options.figures(plan.step, options.VARIANTS[name]) for name in ("check", "VMEM (run)")
-    )
+    check, run = (options.figures(plan.step, options.VARIANTS[name]) for name in ("check", "VMEM"))
     assert check["peak_bytes"] == plan.compiled.peak_bytes and check["vmem_bytes"] == 0
     assert run["vmem_bytes"] > 0 and run["peak_bytes"] < check["peak_bytes"]
 

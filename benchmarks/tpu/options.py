@@ -39,7 +39,7 @@ def _without(*names: str, **more: Any) -> dict[str, Any]:
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "check": TPU_CHECK_OPTIONS,
-    "VMEM (run)": _without(_VMEM),
+    "VMEM": _without(_VMEM),
     "async fusion": _without(_ASYNC),
     "windowed einsum": _without(_WINDOWED),
     "own remat": _without(_REMAT),

@@ -33,7 +33,7 @@ from kiwi.planners.barrier_levels import (
 )
 from kiwi.planners.notes import notes
 from kiwi.planners.planner import Planner
-from kiwi.planners.tools import Compile, Tools
+from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 from kiwi.sizes import format_bytes, format_seconds
@@ -254,28 +254,31 @@ class ClosedLoop(Generic[P]):
         if compile is None or proposal is None or not hidden_seconds:
             return self._with_rounds(best)
         for _ in range(MOST_OVERLAPPING):
-            tried = self._compiled(proposal, compile).plan
-            if tried.fits:
-                return self._with_rounds(tried)
-            over_bytes = tried.peak_bytes - self._budget_bytes
+            tried = proposal.plan
+            assert tried.compiled is not None
+            peak_bytes = max(compile(tried.step).peak_bytes, tried.peak_bytes)
+            if peak_bytes <= self._budget_bytes:
+                compiled = replace(tried.compiled, overlapping_peak_bytes=peak_bytes)
+                return self._with_rounds(replace(tried, compiled=compiled))
+            over_bytes = peak_bytes - self._budget_bytes
             if over_bytes > MOST_OVER * self._budget_bytes:
                 break
             try:
                 proposal = self._proposer.propose(tried.estimate.peak_bytes - over_bytes)
             except (InfeasibleBudgetError, NoPlanFoundError):
                 break
-            plan = with_needed_barriers(proposal.plan) or proposal.plan
-            proposal = replace(proposal, plan=plan)
-            if _seconds(plan) >= waiting_seconds:
+            if _seconds(proposal.plan) >= waiting_seconds:
                 break
+            plan = with_needed_barriers(proposal.plan) or proposal.plan
+            proposal = self._compiled(replace(proposal, plan=plan))
         plan = self._with_rounds(best)
         seconds = format_seconds(waiting_seconds)
         note = f"{NO_ROOM} So a step is estimated to take {seconds}."
         return replace(plan, notes=(*plan.notes, note))
 
-    def _compiled(self, proposal: P, compile: Compile | None = None) -> P:
-        """The proposal with its compiled program, on record; `compile` is that of a check."""
-        compile, plan = compile or self._tools.compile, proposal.plan
+    def _compiled(self, proposal: P) -> P:
+        """The proposal with its compiled program, on record."""
+        compile, plan = self._tools.compile, proposal.plan
         compiled = None if compile is None else compile(plan.step)
         self._rounds.append(
             Round(

@@ -71,8 +71,7 @@ class Compiler(ABC):
         started = time.monotonic()
         found = dumped(lambda: step.compile(devices, told), folder, dump)
         seconds = time.monotonic() - started
-        program = read_dump(found, step.mesh, self.name, seconds, self.other_memories)
-        return replace(program, is_overlapping=self.is_overlapping)
+        return read_dump(found, step.mesh, self.name, seconds, self.other_memories)
 
     @abstractmethod
     def compile(self, step: Step) -> CompiledProgram:

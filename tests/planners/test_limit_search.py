@@ -264,7 +264,10 @@ def with_overlap(base, asked):
             return replace(base.compiled, peak_bytes=limits[-1])
 
         def overlapping(step):
-            return replace(base.compiled, peak_bytes=limits[-1] + more_bytes, is_overlapping=True)
+            return replace(
+                base.compiled,
+                peak_bytes=limits[-1] + more_bytes,
+            )
 
         tools = Tools(base.origin.settings, waiting, overlapping)
         return ClosedLoop(
@@ -276,7 +279,7 @@ def with_overlap(base, asked):
 
 def test_collectives_overlap_where_the_program_has_room_for_that(asked, with_overlap):
     plan = with_overlap(0)
-    assert plan.compiled.is_overlapping and plan.fits
+    assert plan.compiled.overlapping_peak_bytes == BUDGET and plan.fits
     assert asked[0] == [BUDGET]
 
 

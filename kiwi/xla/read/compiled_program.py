@@ -34,7 +34,8 @@ class CompiledProgram(BufferSizes):
     - `compile_seconds`: wall time of the compilation.
     - `memory`: what is alive when; None where the compiler does not report its buffers.
     - `rematerialized`: instructions that the compiler's own rematerialisation recomputes.
-    - `is_overlapping`: whether it was compiled with `Compiler.overlapping_options`.
+    - `overlapping_peak_bytes`: `peak_bytes` with `Compiler.overlapping_options`, where the budget
+      has room for that.
     - `bytes_elsewhere`: by name the bytes in memories that are not the device's, e.g. "host".
     """
 
@@ -45,7 +46,12 @@ class CompiledProgram(BufferSizes):
     memory: CompiledMemory | None = None
     bytes_elsewhere: Mapping[str, int] = field(default_factory=dict, hash=False)
     rematerialized: int = 0
-    is_overlapping: bool = False
+    overlapping_peak_bytes: int | None = None
+
+    @property
+    def is_overlapping(self) -> bool:
+        """Whether it has room for collectives that overlap with computation."""
+        return self.overlapping_peak_bytes is not None
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:

@@ -20,31 +20,35 @@ from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import ExportedStep, Step
 from kiwi.xla.tpu.rules import TpuRules
 
-TPU_COMPILER_OPTIONS = {
+TPU_OVERLAPPING_OPTIONS = {
     "xla_jf_rematerialization_percent_shared_memory_limit": 100_000,
     "xla_tpu_run_space_to_batch": False,
     "xla_tpu_run_space_to_batch_on_new_platforms": False,
 }
-"""Options of XLA:TPU under which it runs a plan as it was made.
+"""Options of XLA:TPU under which collectives overlap with computation, as by default.
 
 - Its own rematerialisation recomputes what the plan keeps, near the limit. It never begins under
   a limit of this many per cent.
 - Space to batch turns parts of images into a larger batch, and holds several copies of them.
 """
 
-TPU_CHECK_OPTIONS = {
-    **TPU_COMPILER_OPTIONS,
-    "xla_msa_enable": "DISABLED",
+TPU_COMPILER_OPTIONS = {
+    **TPU_OVERLAPPING_OPTIONS,
     "xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000,
     "xla_tpu_enable_async_collective_fusion": False,
 }
-"""Of a check: every buffer is in HBM, and collectives are those of the plan.
+"""Options under which it runs a plan as it was made, and collectives are those of the plan.
 
-A run also places buffers in VMEM, of which the budget knows nothing. Its windowed einsums make
-chains of permutations of the collectives around a matmul, and its asynchronous collective fusion
-runs a collective beside a matmul; both hold buffers longer. In all plans measured a run needs less
-HBM than the check says (`benchmarks/tpu/results/options.md`, `tests/xla/tpu/test_compiler.py`).
+- Windowed einsums make chains of permutations of the collectives around a matmul, which hold
+  other buffers. No einsum reaches this size.
+- Asynchronous collective fusion runs a collective beside a matmul, and holds the result longer.
+
+A plan that has room for that runs with `TPU_OVERLAPPING_OPTIONS` instead.
 """
+
+TPU_CHECK_OPTIONS = {**TPU_COMPILER_OPTIONS, "xla_msa_enable": "DISABLED"}
+"""Of a check: every buffer is in HBM. A run also places some in VMEM, of which the budget knows
+nothing."""
 
 _INSTALL = 'pip install "kiwi-planner[aot-tpu]"'
 
@@ -69,7 +73,8 @@ class TpuCompiler(Compiler):
     def compile(self, step: Step) -> CompiledProgram:
         """Compiles for the chips of the mesh's topology; raises as `check_available`;
         `CompileCheckError` if the compilation fails."""
-        return from_plain(self.answer(step, compiled_there), CompiledProgram)
+        there = compiled_overlapping_there if self.is_overlapping else compiled_there
+        return from_plain(self.answer(step, there), CompiledProgram)
 
     def answer(self, step: Step, answer: Answer) -> Any:
         """What a function answers in a process with the compiler; raises as `compile`."""
@@ -90,12 +95,20 @@ TPU = TpuCompiler(
     TPU_CHECK_OPTIONS,
     TpuRules(),
     other_memories={1: "VMEM", 5: "host"},
+    overlapping_options=TPU_OVERLAPPING_OPTIONS,
 )
 
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
     return to_plain(TPU.compiled_to_buffers(step, devices_of(step.mesh), folder, DUMP))
+
+
+def compiled_overlapping_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
+    """The same with collectives that overlap."""
+    compiler = TPU.overlapping
+    assert compiler is not None
+    return to_plain(compiler.compiled_to_buffers(step, devices_of(step.mesh), folder, DUMP))
 
 
 def devices_of(mesh: DeviceMesh) -> Sequence[Any]:

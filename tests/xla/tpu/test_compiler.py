@@ -10,6 +10,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import kiwi
+from benchmarks.fidelity.models import MODELS
+from benchmarks.tpu.options import figures
 from examples import gpt, mlp
 from kiwi.errors import CompilerUnavailableError
 from kiwi.mesh.topology import Topology
@@ -40,6 +42,28 @@ def test_a_plan_is_checked_by_the_compiler_of_its_tpu(profile: str):
     held = max(compiled.memory.curve_bytes) + compiled.memory.fragmentation_bytes
     assert held == compiled.peak_bytes
     assert {u for u in compiled.memory.units if u >= 0}
+
+
+@needs_compiler
+def test_a_run_overlaps_and_needs_no_more_memory_than_the_check_says():
+    """A run has VMEM beside, where buffers that wait for collectives find room."""
+    model = MODELS["mlp"]
+    state = model.module.abstract_state(model.config)
+    batch = model.module.abstract_batch(model.config)
+    found = kiwi.plan(
+        model.module.make_train_step(model.config),
+        state,
+        batch,
+        mesh_shape=(2, 4),
+        profile="v5e",
+        donate_argnums=0,
+        effort="quick",
+    )
+    assert found.compiled is not None
+    assert found.compiled.is_overlapping
+    run = figures(found.step, found.run_options(compiler.TPU))
+    assert run["peak_bytes"] <= found.compiled.overlapping_peak_bytes
+    assert run["overlapping_bytes"] > run["collective_bytes"] / 2
 
 
 @needs_compiler
