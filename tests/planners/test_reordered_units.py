@@ -33,7 +33,7 @@ def _mlp(budget, **options):
     options["profile"] = WAITING
     options["equal_layers"] = False  # budgets, orders and times below are those of such plans
     return kiwi.jit(
-        mlp.make_train_step(CONFIG), memory_budget=budget, time_limit_seconds=10, **options
+        mlp.make_train_step(CONFIG), memory_budget=budget, effort="quick", **options
     )
 
 
