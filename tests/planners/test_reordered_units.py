@@ -32,9 +32,7 @@ def _mlp(budget, **options):
     options = {"mesh_shape": (2, 4), "donate_argnums": 0, "verify": None, **options}
     options["profile"] = WAITING
     options["equal_layers"] = False  # budgets, orders and times below are those of such plans
-    return kiwi.jit(
-        mlp.make_train_step(CONFIG), memory_budget=budget, effort="quick", **options
-    )
+    return kiwi.jit(mlp.make_train_step(CONFIG), memory_budget=budget, effort="quick", **options)
 
 
 def _abstract():
