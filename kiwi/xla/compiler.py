@@ -62,6 +62,11 @@ class Compiler(ABC):
             is_overlapping=True,
         )
 
+    def asked(self, options: Mapping[str, Any]) -> "Compiler":
+        """In its process: this compiler or its `overlapping` one, as a request's options say."""
+        other = self.overlapping if options["is_overlapping"] else None
+        return other or self
+
     def compiled_to_buffers(
         self, step: ExportedStep, devices: Sequence[Any], folder: str, dump: str
     ) -> CompiledProgram:

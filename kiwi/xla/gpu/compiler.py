@@ -50,13 +50,13 @@ class GpuCompiler(Compiler):
     def compile(self, step: Step) -> CompiledProgram:
         """Compiles for as many GPUs of the mesh's hardware as the mesh has devices; raises as
         `check_available`; `CompileCheckError` if the compilation fails."""
-        there = compiled_overlapping_there if self.is_overlapping else compiled_there
-        return from_plain(self.answer(step, there), CompiledProgram)
+        return from_plain(self.answer(step, compiled_there), CompiledProgram)
 
     def answer(self, step: Step, answer: Answer) -> Any:
         """What a function answers in a process of its own, see `answer_elsewhere`; raises as
         `compile`."""
-        options = {"target_config": target_config(step.mesh.hardware)}
+        config = target_config(step.mesh.hardware)
+        options = {"target_config": config, "is_overlapping": self.is_overlapping}
         check_plugin()
         return answer_elsewhere(answer, step, "cuda", options, explain_failure)
 
@@ -79,21 +79,8 @@ GPU = GpuCompiler(
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
-    return _compiled(GPU, step, options, folder)
-
-
-def compiled_overlapping_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """The same with collectives that overlap."""
-    compiler = GPU.overlapping
-    assert compiler is not None
-    return _compiled(compiler, step, options, folder)
-
-
-def _compiled(
-    compiler: Compiler, step: ExportedStep, options: Mapping[str, Any], folder: str
-) -> Any:
     devices = compile_only_devices(options["target_config"], step.mesh.size)
-    return to_plain(compiler.compiled_to_buffers(step, devices, folder, DUMP))
+    return to_plain(GPU.asked(options).compiled_to_buffers(step, devices, folder, DUMP))
 
 
 def check_plugin() -> None:

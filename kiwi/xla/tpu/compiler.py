@@ -73,14 +73,13 @@ class TpuCompiler(Compiler):
     def compile(self, step: Step) -> CompiledProgram:
         """Compiles for the chips of the mesh's topology; raises as `check_available`;
         `CompileCheckError` if the compilation fails."""
-        there = compiled_overlapping_there if self.is_overlapping else compiled_there
-        return from_plain(self.answer(step, there), CompiledProgram)
+        return from_plain(self.answer(step, compiled_there), CompiledProgram)
 
     def answer(self, step: Step, answer: Answer) -> Any:
         """What a function answers in a process with the compiler; raises as `compile`."""
         _interconnect(step.mesh.hardware)
         check_libtpu()
-        return answer_elsewhere(answer, step, "tpu")
+        return answer_elsewhere(answer, step, "tpu", {"is_overlapping": self.is_overlapping})
 
     def check_available(self, hardware: Hardware) -> None:
         """Raises `CompilerUnavailableError` if libtpu is missing, or the hardware is no TPU."""
@@ -101,14 +100,8 @@ TPU = TpuCompiler(
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
-    return to_plain(TPU.compiled_to_buffers(step, devices_of(step.mesh), folder, DUMP))
-
-
-def compiled_overlapping_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """The same with collectives that overlap."""
-    compiler = TPU.overlapping
-    assert compiler is not None
-    return to_plain(compiler.compiled_to_buffers(step, devices_of(step.mesh), folder, DUMP))
+    devices = devices_of(step.mesh)
+    return to_plain(TPU.asked(options).compiled_to_buffers(step, devices, folder, DUMP))
 
 
 def devices_of(mesh: DeviceMesh) -> Sequence[Any]:
