@@ -131,7 +131,7 @@ class Proposer(Protocol[P]):
 class ClosedLoop(Generic[P]):
     """Plans until a compiled program meets the budget.
 
-    `_best` is the fastest plan within the budget, `_nearest` the smallest beyond it, `_postponed`
+    `_best` has the fastest plan within the budget, `_nearest` the smallest beyond it, `_postponed`
     the last one beyond it, whose other orders are not compiled yet, `_ties_all` whether plans have
     a barrier at every step: where no compiler shows that fewer will do, or none fits with fewer.
     """
@@ -143,8 +143,7 @@ class ClosedLoop(Generic[P]):
         self._budget_bytes, self._tools = budget_bytes, tools
         self._rounds: list[Round] = []
         self._orders_left = proposer.orders.of_all
-        self._best: Plan | None = None
-        self._best_proposal: P | None = None
+        self._best: P | None = None
         self._nearest: Plan | None = None
         self._postponed: P | None = None
         self._ties_all = tools.compile is None
@@ -188,7 +187,7 @@ class ClosedLoop(Generic[P]):
         return refusal
 
     def _is_faster(self, proposal: P) -> bool:
-        return self._best is None or _seconds(proposal.plan) < _seconds(self._best)
+        return self._best is None or _seconds(proposal.plan) < _seconds(self._best.plan)
 
     def _costs_time(self, proposal: P) -> bool:
         """Whether the plan before fits in another order, and the next one would be slower."""
@@ -245,13 +244,13 @@ class ClosedLoop(Generic[P]):
                 break
         return given
 
-    def _overlapping(self, best: Plan) -> Plan:
+    def _overlapping(self, proposal: P) -> Plan:
         """The best plan, or one that needs less, with collectives that overlap with computation,
         where that fits and is faster than to wait for them."""
-        compile, hidden_seconds = self._tools.compile_overlapping, best.estimate.hidden_seconds
+        best, compile = proposal.plan, self._tools.compile_overlapping
+        hidden_seconds = best.estimate.hidden_seconds
         waiting_seconds = _seconds(best) + hidden_seconds
-        proposal = self._best_proposal
-        if compile is None or proposal is None or not hidden_seconds:
+        if compile is None or not hidden_seconds:
             return self._with_rounds(best)
         for _ in range(MOST_OVERLAPPING):
             tried = proposal.plan
@@ -293,13 +292,13 @@ class ClosedLoop(Generic[P]):
         )
         checked = replace(plan, compiled=compiled)
         if checked.fits:
-            self._best, self._best_proposal = checked, replace(proposal, plan=checked)
+            self._best = replace(proposal, plan=checked)
         elif self._nearest is None or checked.peak_bytes < self._nearest.peak_bytes:
             self._nearest = checked
         return replace(proposal, plan=checked)
 
     def _fall_back(self) -> None:
-        other = self._proposer.fallback(self._best)
+        other = self._proposer.fallback(None if self._best is None else self._best.plan)
         if other is not None and other.plan.fits and self._is_faster(other):
             self._compiled(other)
 
