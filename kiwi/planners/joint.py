@@ -25,7 +25,7 @@ from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.problem.translation import Choices, offered
-from kiwi.solver.evaluate import evaluate
+from kiwi.solver.evaluate import fitting
 
 HOPELESS = 1.25
 """How far above the budget, relatively, the smallest peak found may be for baselines to be asked:
@@ -99,9 +99,7 @@ def fastest_start(
     """Of several plans, as solutions of a problem, the fastest that fits; None if none does."""
     limited = replace(problem.problem, limit_bytes=budget_bytes)
     starts = [start for each in choices if (start := each.solution_of(problem)) is not None]
-    priced = [(evaluate(limited, start), start) for start in starts]
-    feasible = [(price.cost, start) for price, start in priced if price.feasible]
-    for _, start in sorted(feasible):
+    for _, start in fitting(limited, starts):
         if estimate_solution(Solved(problem, start)).peak_bytes <= budget_bytes:
             return start
     return None

@@ -18,7 +18,8 @@ import numpy as np
 from kiwi.mesh import TensorSharding
 from kiwi.problem.build import PlanningProblem, SourceNode
 from kiwi.problem.translation import copies_that_follow
-from kiwi.solver import Problem, SolveResult, SolveStatus, evaluate
+from kiwi.solver import Problem, SolveResult, SolveStatus
+from kiwi.solver.evaluate import fitting
 from kiwi.solver.problem import Edge
 
 
@@ -58,9 +59,7 @@ def better_start(
     if found.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
         return None
     every = [(*s, *[0] * (len(problem.nodes) - len(s))) for s in starts()]
-    priced = [(evaluate(problem, start), start) for start in every]
-    fitting = [(price.cost, start) for price, start in priced if price.feasible]
-    seconds, best = min(fitting, default=(math.inf, None))
+    seconds, best = next(iter(fitting(problem, every)), (math.inf, None))
     return best if seconds < (math.inf if found.objective is None else found.objective) else None
 
 

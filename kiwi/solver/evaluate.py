@@ -1,6 +1,6 @@
 """The referee: what a solution costs and which limits it breaks. Shares nothing with any solver."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,6 +74,14 @@ def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
     return Evaluation(
         cost - hidden, parts, peak_bytes, peak_time, usage_bytes, violations, loads, hidden
     )
+
+
+def fitting(
+    problem: Problem, solutions: Iterable[tuple[int, ...]]
+) -> list[tuple[float, tuple[int, ...]]]:
+    """The feasible ones of several solutions with their costs, the cheapest first."""
+    priced = ((evaluate(problem, solution), solution) for solution in solutions)
+    return sorted((price.cost, solution) for price, solution in priced if price.feasible)
 
 
 def hidden_amount(loads: Mapping[tuple[int, int], float]) -> float:

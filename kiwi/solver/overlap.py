@@ -26,7 +26,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from kiwi.solver.evaluate import evaluate
+from kiwi.solver.evaluate import evaluate, fitting
 from kiwi.solver.problem import Edge, Load, Node, Problem
 from kiwi.solver.request import Request
 from kiwi.solver.result import Progress, SolveResult, conclude, is_closed
@@ -117,10 +117,10 @@ def _relinked(
     problem: Problem, known: Sequence[int] | None, found: Sequence[int]
 ) -> tuple[int, ...]:
     """The cheapest feasible solution known on a way from either to the other."""
-    if known is None or not evaluate(problem, known).feasible:
-        return tuple(found)
-    ends = [(evaluate(problem, each).cost, tuple(each)) for each in (known, found)]
-    (cost, best), (_, other) = sorted(ends)
+    ends = fitting(problem, [tuple(each) for each in (known, found) if each is not None])
+    if len(ends) < 2:
+        return ends[0][1] if ends else tuple(found)
+    (cost, best), (_, other) = ends
     for part in _differing(problem, best, other)[:MOST_EXCHANGED]:
         trial = tuple(other[k] if k in part else option for k, option in enumerate(best))
         priced = evaluate(problem, trial)
