@@ -9,6 +9,8 @@ from kiwi.api import PlannedFunction as PlannedFunction
 from kiwi.api import jit as jit
 from kiwi.api import plan as plan
 from kiwi.calls.constraints import Constraints as Constraints
+from kiwi.configurations.largest_batch import largest_batch as largest_batch
+from kiwi.configurations.search import search as search
 from kiwi.hlo.hints import hint as hint
 from kiwi.hlo.kernel_rules import sharding_rule as sharding_rule
 from kiwi.plans.memory_report import MemoryReport as MemoryReport

@@ -35,6 +35,30 @@ def use_cpu_devices(count: int) -> None:
 def load(spec: str, args_name: str) -> UserFunction:
     """Imports the file and calls its `make_args`; raises `InvalidArgumentError` if file, function
     or arguments are not there."""
+    module, path, found = _found(spec)
+    return with_arguments(found, _arguments(module, path, args_name))
+
+
+def load_function(spec: str) -> Callable[..., Any]:
+    """Imports the file and returns its function; raises `InvalidArgumentError` if there is none."""
+    return _found(spec)[2]
+
+
+def with_arguments(function: Callable[..., Any], arguments: Any) -> UserFunction:
+    """A tuple or list is positional arguments, a dictionary keyword arguments, anything else one
+    argument."""
+    # A NamedTuple is one argument: a training state often is one.
+    is_several = type(arguments) in (tuple, list)
+    args = () if isinstance(arguments, dict) else (arguments,)
+    args = tuple(arguments) if is_several else args
+    kwargs = arguments if isinstance(arguments, dict) else {}
+    if isinstance(function, PlannedFunction):
+        return UserFunction(function.function, args, kwargs, function.options)
+    return UserFunction(function, args, kwargs, Options())
+
+
+def _found(spec: str) -> tuple[Any, str, Callable[..., Any]]:
+    """The module of `FILE.py:FUNCTION`, its path and the function."""
     path, separator, name = spec.rpartition(":")
     if not separator or not path or not name:
         raise InvalidArgumentError(
@@ -44,10 +68,7 @@ def load(spec: str, args_name: str) -> UserFunction:
     found = _attribute(module, path, name)
     if not callable(found):
         raise InvalidArgumentError(f"{name} in {path} is {type(found).__name__}, no function.")
-    args, kwargs = _arguments(module, path, args_name)
-    if isinstance(found, PlannedFunction):
-        return UserFunction(found.function, args, kwargs, found.options)
-    return UserFunction(found, args, kwargs, Options())
+    return module, path, found
 
 
 def _module(path: Path) -> Any:
@@ -82,18 +103,11 @@ def _attribute(module: Any, path: str, name: str) -> Any:
     return found
 
 
-def _arguments(module: Any, path: str, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A tuple or list is positional arguments, a dictionary keyword arguments."""
+def _arguments(module: Any, path: str, name: str) -> Any:
     if not hasattr(module, name):
         raise InvalidArgumentError(
             f"There is no {name} in {path}, which would return the function's arguments.",
             suggestion=f"def {name}(): return state, batch  (jax.ShapeDtypeStructs will do), "
             "or --args NAME.",
         )
-    found = getattr(module, name)()
-    if isinstance(found, dict):
-        return (), found
-    # A NamedTuple is one argument: a training state often is one.
-    if type(found) in (tuple, list):
-        return tuple(found), {}
-    return (found,), {}
+    return getattr(module, name)()

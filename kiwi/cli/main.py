@@ -14,6 +14,7 @@ from typing import Any
 from kiwi.cli import commands
 from kiwi.cli.measuring import cluster, profile
 from kiwi.cli.output import Output
+from kiwi.cli.searching import add_search, search
 from kiwi.errors import InfeasibleError, KiwiError
 from kiwi.options import flags, mesh_of_text
 from kiwi.planners.registry import described
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         (commands.explain, "show a plan, or one operator", _add_explain),
         (commands.diff, "compare two plans", _add_diff),
         (commands.sweep, "plan for several meshes and budgets", _add_sweep),
+        (search, "find the best mesh, batch, microbatches and stages", _add_search),
         (commands.verify, "compile a saved plan and check it", _add_verify),
         (commands.hardware, "list the hardware catalogue", _add_hardware),
         (cluster, "find the mesh whose axes have uniform links", _add_cluster),
@@ -93,9 +95,14 @@ def _add_function(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_options(parser: argparse.ArgumentParser, verify: str = "auto", **several: Any) -> None:
-    """The options of `kiwi.plan`; those not given are left to the function's own. `mesh_shape`
-    and `memory_budget` take `several` settings of argparse, where there are several of them."""
+def _add_options(
+    parser: argparse.ArgumentParser,
+    verify: str = "auto",
+    several_of: Sequence[str] = (),
+    **several: Any,
+) -> None:
+    """The options of `kiwi.plan`; those not given are left to the function's own. Options of
+    `several_of` take `several` settings of argparse, where there are several of them."""
     for option, flag in flags():
         default = verify if option.name == "verify" else option.default
         text = None if flag.help is None else flag.help.format(default=default)
@@ -106,7 +113,7 @@ def _add_options(parser: argparse.ArgumentParser, verify: str = "auto", **severa
             metavar=flag.metavar or flag.name.removeprefix("--").replace("-", "_").upper(),
             default=verify if option.name == "verify" else argparse.SUPPRESS,
             help=f"{text} {described()}" if option.name == "planner" else text,
-            **(several if option.name in ("mesh_shape", "memory_budget") else {}),
+            **(several if option.name in several_of else {}),
         )
 
 
@@ -152,10 +159,16 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
     _add_function(parser)
-    _add_options(parser, verify="none", action="append", required=True)
+    _add_options(parser, "none", ("mesh_shape", "memory_budget"), action="append", required=True)
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
     parser.add_argument("--out", metavar="SWEEP.json", help="save the table")
     parser.add_argument("--report", metavar="SWEEP.html", help="report of the fastest plan")
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("function", metavar="FILE.py:MAKE_STEP")
+    _add_options(parser, several_of=("mesh_shape",), action="append")
+    add_search(parser)
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:

@@ -98,7 +98,7 @@ def best_assignment(cluster: Cluster, shape: Sequence[int] | None = None) -> Ass
     the shape has another number of devices than the cluster."""
     if shape is not None:
         return _assign(cluster, _check_shape(cluster, shape))
-    found = [_assign(cluster, candidate) for candidate in _shapes(cluster.size)]
+    found = [_assign(cluster, candidate) for candidate in shapes_of(cluster.size)]
     return min(found, key=_preference)
 
 
@@ -118,13 +118,13 @@ def _preference(assignment: Assignment) -> tuple[float, ...]:
     return (1.0 if assignment.is_uniform else spread, float(len(assignment.shape)), *slowest)
 
 
-def _shapes(count: int, axes: int = _MOST_AXES) -> Iterator[tuple[int, ...]]:
-    """All shapes of `count` devices of axes larger than 1."""
+def shapes_of(count: int, axes: int = _MOST_AXES) -> Iterator[tuple[int, ...]]:
+    """All shapes of `count` devices of at most so many axes, larger than 1."""
     yield (count,)
     if axes > 1:
         for last in range(2, count // 2 + 1):
             if count % last == 0:
-                yield from ((*rest, last) for rest in _shapes(count // last, axes - 1))
+                yield from ((*rest, last) for rest in shapes_of(count // last, axes - 1))
 
 
 def _assign(cluster: Cluster, shape: tuple[int, ...]) -> Assignment:

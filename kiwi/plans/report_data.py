@@ -15,12 +15,16 @@ MOST_BUFFERS = 200
 
 
 def report_data(
-    document: Document, plan: PlanRecord | None = None, sweep: dict[str, Any] | None = None
+    document: Document,
+    plan: PlanRecord | None = None,
+    sweep: dict[str, Any] | None = None,
+    search: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The data of `kiwi.report.render`.
 
     - `plan`: where it was just made: its wall times and the solver's progress are shown.
-    - `sweep`: the table of `kiwi.sweep.sweep_json`, for the Pareto curve.
+    - `sweep`: the table of `kiwi.sweep.sweep_json`, for the Pareto curve; `search`: that of
+      `kiwi.configurations.result.SearchResult.json`.
     """
     budget = document["options"]["memory_budget_bytes"]
     checks = document["checks"] or document["estimate"]
@@ -43,6 +47,7 @@ def report_data(
         ],
         "seconds": None if plan is None else {"planning": plan.planning_seconds},
         "sweep": sweep,
+        "search": search,
     }
 
 

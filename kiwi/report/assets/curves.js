@@ -49,3 +49,23 @@ function paretoSection() {
   section("pareto", "Meshes and budgets", `${data.sweep.points.length} combinations planned in ${data.sweep.seconds.toFixed(0)} s. Filled: no other point has fewer devices, a lower peak and a shorter step.`,
     chart, legend(meshes.map((m, k) => [`var(--${MESH_COLORS[k % MESH_COLORS.length]})`, m])));
 }
+
+function searchSection() {
+  if (!data.search) return;
+  const rows = data.search.rows, tint = (r) => `var(--${MESH_COLORS[counts.indexOf(r.devices) % MESH_COLORS.length]})`;
+  const counts = [...new Set(rows.map((r) => r.devices))], planned = rows.filter((r) => r.step_seconds !== null), peak = (r) => r.compiled_peak_bytes ?? r.peak_bytes;
+  const name = (c) => [`${c.profile} ${c.mesh_shape.join("×")}`, ...["batch_size", "microbatches", "stages"].filter((k) => c[k] !== null).map((k) => `${k.replace("_size", "")} ${c[k]}`)].join(", ");
+  const W = 1160, H = 300, L = 70, B = 36, T = 12, right = Math.max(...planned.map(peak)) * 1.05, top = Math.max(...planned.map((r) => r.samples_per_second)) * 1.05;
+  const x = (b) => L + (W - L - 10) * b / right, y = (s) => H - B - (H - B - T) * s / top;
+  const chart = frame(W, H, L, B, T); chart.id = "search-chart"; chart.setAttribute("aria-label", "Samples per second against peak memory");
+  for (const b of ticks(right, 9, true)) chart.append(svg("text", { x: x(b), y: H - B + 16, "text-anchor": "middle" }, bytes(b).replace(".00", "")));
+  for (const s of ticks(top, 5)) chart.append(svg("text", { x: L - 7, y: y(s) + 4, "text-anchor": "end" }, Number(s.toPrecision(4))), svg("line", { class: "gridline", x1: L, x2: W - 10, y1: y(s), y2: y(s) }));
+  chart.append(svg("text", { x: (L + W) / 2, y: H - 3, "text-anchor": "middle" }, "peak of one device, compiled where it was"));
+  for (const r of planned) chart.append(svg("circle", { cx: x(peak(r)), cy: y(r.samples_per_second), r: r.state === "best" ? 7 : 4, fill: r.frontier ? tint(r) : "var(--surface)", stroke: tint(r), "stroke-width": 2, class: "point",
+    onmousemove: (e) => showTip(e, name(r.configuration), `${Number(r.samples_per_second.toPrecision(4))} samples per second, step ${seconds(r.step_seconds)}`, `peak ${bytes(peak(r))}`), onmouseleave: hideTip }));
+  const cell = (v, text) => el("td", {}, v === null ? "" : text(v));
+  const line = (r) => el("tr", {}, el("td", {}, name(r.configuration)), cell(r.samples_per_second, (v) => String(Number(v.toPrecision(4)))), cell(r.step_seconds, seconds), cell(r.bound_seconds, seconds), cell(r.peak_bytes, bytes), cell(r.compiled_peak_bytes, bytes), el("td", {}, r.state), el("td", {}, r.why));
+  const head = el("tr", {}, ["configuration", "samples/s", "step", "bound", "peak", "compiled", "", ""].map((t) => el("th", {}, t)));
+  section("search", "Configurations", `${rows.length} configurations searched in ${data.search.seconds.toFixed(0)} s. Filled: no other one has a higher throughput, a lower peak and fewer devices.`,
+    chart, legend(counts.map((n, k) => [`var(--${MESH_COLORS[k % MESH_COLORS.length]})`, `${n} devices`])), el("div", { class: "scroll" }, el("table", {}, el("thead", {}, head), el("tbody", {}, rows.map(line)))));
+}

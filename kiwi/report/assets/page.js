@@ -36,6 +36,7 @@ recomputedSection();
 decisionsSection();
 solverSection();
 paretoSection();
+searchSection();
 notesSection();
 navigation();
 document.documentElement.dataset.ready = "true";

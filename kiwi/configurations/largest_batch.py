@@ -1,0 +1,162 @@
+"""The largest batch that fits: planned and compiled, and one more sample is refused.
+
+1. The batch is doubled from as many samples as there are devices until it is refused.
+2. Between the last one that fits and the first that does not, multiples of the number of devices
+   are bisected: a larger one that can be cut as well needs more memory.
+3. Batches between two such multiples cannot be cut over all devices. They are tried one by one,
+   the largest first, since that one of them fits says nothing of the others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import lcm
+from typing import Any
+
+from typing_extensions import Unpack
+
+from kiwi.configurations.configuration import Configuration
+from kiwi.configurations.step_maker import StepMaker, made_step
+from kiwi.errors import (
+    BudgetNotMetError,
+    InfeasibleBudgetError,
+    InfeasibleError,
+    InvalidArgumentError,
+    KiwiError,
+    NoPlanFoundError,
+)
+from kiwi.options import OptionTypes, shows_options
+from kiwi.plans.plan import Plan
+
+DEFAULT_EFFORT = "quick"
+
+MOST_BATCH = 2**30
+"""Where the doubling ends: then the batch takes no memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class LargestBatch:
+    """The largest batch that fits a budget.
+
+    - `batch_size`: samples of a step; `plan`: its plan, compiled unless `verify` is None.
+    - `refusal`: why the next batch, of `next_batch` samples, does not fit.
+    - `tried`: all batches that were planned, and whether they fit.
+    """
+
+    batch_size: int
+    plan: Plan
+    next_batch: int
+    refusal: KiwiError
+    tried: tuple[tuple[int, bool], ...]
+
+    @property
+    def proof(self) -> str:
+        """Who refuses the next batch: "bound" (no plan is predicted to fit), "compiler" (programs
+        were compiled, and none fits), "search" (none was found), "make_step" (has no such step)."""
+        if isinstance(self.refusal, BudgetNotMetError):
+            return "compiler" if self.refusal.plan.compiled is not None else "search"
+        if isinstance(self.refusal, InvalidArgumentError):
+            return "make_step"
+        bound = getattr(self.refusal, "least_peak_bound_bytes", None) or 0
+        return "bound" if bound > self.plan.memory_budget_bytes else "search"
+
+
+@shows_options(others=False)
+def largest_batch(
+    make_step: Callable[..., Any] | str,
+    *,
+    microbatches: int | None = None,
+    stages: int | None = None,
+    multiple_of: int = 1,
+    **options: Unpack[OptionTypes],
+) -> LargestBatch:
+    """Finds the largest batch of a training step that fits a mesh and a budget.
+
+    - `make_step`: as of `kiwi.search`; it takes `batch_size`, samples of a step on all devices
+      together.
+    - `microbatches`, `stages`: what else it is given.
+    - `multiple_of`: only such batches are asked for; 1 is exact to one sample.
+    - `options`: those of `kiwi.jit`; the effort is "quick" by default.
+
+    **Raises:** `InfeasibleError` if no batch fits; `InvalidArgumentError` if every batch does.
+    """
+    if multiple_of < 1:
+        raise InvalidArgumentError(f"multiple_of={multiple_of} is not positive.")
+    maker = StepMaker(make_step)
+    if "batch_size" not in dict(maker.parameters()):
+        raise InvalidArgumentError(
+            "make_step has no parameter batch_size.", suggestion="def make_step(batch_size): ..."
+        )
+    own: dict[str, Any] = {"effort": DEFAULT_EFFORT, **options}
+    return _Trials(maker, (microbatches, stages), own).largest(multiple_of)
+
+
+class _Trials:
+    """Plans batches, each once."""
+
+    def __init__(
+        self, maker: StepMaker, rest: tuple[int | None, ...], options: dict[str, Any]
+    ) -> None:
+        self._maker, self._rest, self._options = maker, rest, options
+        self._found: dict[int, Plan | KiwiError] = {}
+
+    def largest(self, multiple_of: int) -> LargestBatch:
+        """The largest multiple that fits."""
+        coarse = lcm(multiple_of, self._device_count(multiple_of))
+        fits = self._bisected(coarse)
+        between = range(fits + coarse - multiple_of, fits, -multiple_of)
+        batch = next((each for each in between if self._fits(each)), fits)
+        plan, after = self._found.get(batch), batch + multiple_of
+        if not isinstance(plan, Plan):
+            raise self._nothing_fits(multiple_of)
+        self._fits(after)
+        refusal = self._found[after]
+        assert isinstance(refusal, KiwiError)
+        tried = tuple((each, isinstance(self._found[each], Plan)) for each in sorted(self._found))
+        return LargestBatch(batch, plan, after, refusal, tried)
+
+    def _device_count(self, batch: int) -> int:
+        made = made_step(self._maker, self._configuration(batch))
+        return made.planned.with_options(**self._options).settings.mesh.size
+
+    def _bisected(self, coarse: int) -> int:
+        """The largest multiple of `coarse` that fits, 0 if none does."""
+        fits, refused = 0, coarse
+        while self._fits(refused):
+            fits, refused = refused, 2 * refused
+            if refused > MOST_BATCH:
+                raise InvalidArgumentError(
+                    f"A batch of {fits} samples fits, and so does every other one.",
+                    cause="The step's memory does not grow with its batch_size.",
+                )
+        while refused - fits > coarse:
+            middle = (fits + refused) // (2 * coarse) * coarse
+            fits, refused = (middle, refused) if self._fits(middle) else (fits, middle)
+        return fits
+
+    def _fits(self, batch: int) -> bool:
+        if batch not in self._found:
+            self._found[batch] = self._planned(batch)
+        return isinstance(self._found[batch], Plan)
+
+    def _planned(self, batch: int) -> Plan | KiwiError:
+        try:
+            made = made_step(self._maker, self._configuration(batch))
+        except InvalidArgumentError as error:
+            return error
+        planned = made.planned.with_options(**self._options)
+        try:
+            return planned.plan(*made.user.args, **made.user.kwargs)
+        except (InfeasibleBudgetError, NoPlanFoundError) as error:
+            return error
+
+    def _configuration(self, batch: int) -> Configuration:
+        return Configuration("", (), batch, *self._rest)
+
+    def _nothing_fits(self, multiple_of: int) -> InfeasibleError:
+        found = self._found[multiple_of]
+        assert isinstance(found, KiwiError)
+        return InfeasibleError(
+            f"Not even a batch of {multiple_of} fits. {found.what}",
+            cause=found.cause,
+            suggestion=found.suggestion,
+        )

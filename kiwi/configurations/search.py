@@ -1,0 +1,181 @@
+"""`kiwi.search`: which mesh, which batch, how many microbatches and stages, which devices.
+
+1. Configurations are listed: profiles, meshes without those that are the same, batch sizes,
+   microbatches, stages (`kiwi.configurations.space`).
+2. Each gets a bound: what no plan of it can beat (`kiwi.planners.proven_bound`).
+3. From the best bound on, configurations are planned, until the best plan is better than all
+   bounds that are left (`kiwi.configurations.best_first`).
+4. The best plan is compiled. If its compiled program does not fit, it is planned again until one
+   does; should it be slower then, the next best is compiled, and so on.
+
+Each number of devices and each profile has its own best: the frontier has one row of each at
+least.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import Unpack
+
+from kiwi.configurations.best_first import BestFirst, Task
+from kiwi.configurations.configuration import Configuration, Outcome, Row, Stage
+from kiwi.configurations.executors import executor_of
+from kiwi.configurations.journal import Journal
+from kiwi.configurations.result import SearchResult
+from kiwi.configurations.rows import Score, group_of, rows_of
+from kiwi.configurations.space import Profile, Space, named_profiles
+from kiwi.configurations.step_maker import StepMaker, made_step
+from kiwi.configurations.tasks import Found, Request, restored, run_task, unpacked
+from kiwi.errors import InvalidArgumentError
+from kiwi.options import Options, OptionTypes, shows_options
+from kiwi.plans.plan import Plan
+
+DEFAULT_EFFORT = "quick"
+
+OBJECTIVES = ("samples", "step_seconds", "cost")
+
+SECONDS_PER_HOUR = 3600
+
+OnFound = Callable[[Configuration, Outcome], None]
+
+
+@shows_options(others=False)
+def search(
+    make_step: Callable[..., Any] | str,
+    *,
+    devices: int | Sequence[int] | None = None,
+    profiles: Sequence[Profile] | None = None,
+    meshes: Sequence[Sequence[int]] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    microbatches: Sequence[int] | None = None,
+    stages: Sequence[int] | None = None,
+    objective: str = "samples",
+    prices: Mapping[str, float] | None = None,
+    plans_all: bool = False,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    resume: str | Path | None = None,
+    on_found: OnFound | None = None,
+    **options: Unpack[OptionTypes],
+) -> SearchResult:
+    """Finds the configuration of a training step that is best on some devices.
+
+    - `make_step`: `make_step(batch_size, microbatches, stages)`, or any of these, returns the
+      function to plan and its arguments, `return train_step, (state, batch)`; or the text
+      `FILE.py:FUNCTION`. A `ValueError` says that there is no such step.
+    - `devices`: how many; several numbers are searched each. `meshes`: the shapes to search, by
+      default all of one to three axes that differ on the profile's links.
+    - `profiles`: several kinds of devices; by default the one of `profile`.
+    - `batch_sizes`: samples of one step on all devices together; `microbatches`, `stages`: to be
+      searched. By default those of `make_step`.
+    - `objective`: "samples" per second, "step_seconds", or "cost" of a sample, with `prices` of a
+      device's hour by profile.
+    - `plans_all`: plans every configuration, whatever its bound.
+    - `jobs`: processes, or tasks that `executor` is given at a time: any
+      `concurrent.futures.Executor`, such as that of a Dask cluster (`client.get_executor()`).
+    - `resume`: a folder that keeps what was found, and from which an interrupted search goes on.
+    - `on_found`: called with each configuration and what was found out of it.
+    - `options`: those of `kiwi.jit`; the effort is "quick" by default.
+
+    Configurations that go wrong say so in their rows.
+
+    **Raises:** `InvalidArgumentError` if there is nothing to search; `InvalidMeshError`,
+    `InvalidSizeError`, `UnknownProfileError`.
+    """
+    started = time.monotonic()
+    named = named_profiles(profiles or [options.get("profile", "h100-sxm")])
+    given: dict[str, Any] = {"effort": DEFAULT_EFFORT, **options}
+    given = {n: v for n, v in given.items() if n not in ("profile", "mesh", "mesh_shape")}
+    request = Request(StepMaker(make_step), named, given)
+    space = Space.of(devices, meshes, batch_sizes, microbatches, stages)
+    found = space.configurations(request.maker, named, Options(**given))
+    score = _score_of(objective, prices, named)
+    journal = Journal(resume, request, {each: k for k, each in enumerate(found)})
+
+    def note(task: Task, new: Found) -> None:
+        journal.note(task, new)
+        if on_found is not None:
+            on_found(found[task[1]], new.outcome)
+
+    most_devices = max(each.device_count for each in found)
+    with executor_of(executor, jobs, request, most_devices) as pool:
+        best_first = BestFirst(
+            lambda stage, k, plan: pool.submit(run_task, request, stage, found[k], plan),
+            lambda k, seconds: score(found[k], seconds),
+            _stages(request),
+            most_tasks=jobs,
+            known=journal.known,
+            on_found=note,
+            plans_all=plans_all,
+        )
+        try:
+            best = [best_first.best(numbers) for numbers in _groups(found)]
+        finally:
+            best_first.stop()
+    counted = [best_first.counted[k] for k in range(len(found))]
+    rows = rows_of(found, counted, best, score, journal.files)
+    seconds = time.monotonic() - started
+    return SearchResult(rows, objective, seconds, _Plans(request, found, counted))
+
+
+class _Plans:
+    """Makes the plan of a row."""
+
+    def __init__(
+        self,
+        request: Request,
+        configurations: Sequence[Configuration],
+        counted: Sequence[Sequence[Found]],
+    ) -> None:
+        self._maker = request.maker
+        pairs = zip(configurations, counted, strict=True)
+        self._packed = {each: [f.packed for f in found if f.packed] for each, found in pairs}
+
+    def __call__(self, row: Row) -> Plan:
+        found = self._packed[row.configuration]
+        if not found:
+            raise InvalidArgumentError(f"{row.configuration} has no plan: {row.why}")
+        user = made_step(self._maker, row.configuration).user
+        return restored(user, unpacked(found[-1]))
+
+
+def _stages(request: Request) -> tuple[Stage, ...]:
+    is_checked = request.options.get("verify", "auto") is not None
+    return (Stage.BOUND, Stage.PLAN, Stage.CHECK) if is_checked else (Stage.BOUND, Stage.PLAN)
+
+
+def _groups(configurations: Sequence[Configuration]) -> list[list[int]]:
+    numbers = range(len(configurations))
+    groups = itertools.groupby(numbers, lambda k: group_of(configurations[k]))
+    return [list(members) for _, members in groups]
+
+
+def _score_of(
+    objective: str, prices: Mapping[str, float] | None, profiles: Mapping[str, Profile]
+) -> Score:
+    if objective not in OBJECTIVES:
+        raise InvalidArgumentError(
+            f"There is no objective {objective!r}.",
+            suggestion="One of " + ", ".join(map(repr, OBJECTIVES)) + ".",
+        )
+    if objective == "step_seconds":
+        return lambda _, seconds: seconds
+    if objective == "samples":
+        return lambda configuration, seconds: seconds / configuration.samples
+    missing = [name for name in profiles if name not in (prices or {})]
+    if missing or prices is None:
+        raise InvalidArgumentError(
+            f"There is no price of {', '.join(missing)}.",
+            suggestion=f"prices={{{missing[0]!r}: 2.5}}, of one device for an hour.",
+        )
+    return lambda configuration, seconds: (
+        seconds
+        / SECONDS_PER_HOUR
+        * configuration.device_count
+        * prices[configuration.profile]
+        / configuration.samples
+    )

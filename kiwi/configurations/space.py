@@ -1,0 +1,113 @@
+"""The configurations that a search goes through."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from kiwi.configurations.configuration import Configuration
+from kiwi.configurations.meshes import distinct_meshes
+from kiwi.configurations.step_maker import PARAMETERS, StepMaker
+from kiwi.errors import InvalidArgumentError
+from kiwi.mesh import Hardware, ProfileTable
+from kiwi.options import Options
+
+Profile = str | Path | Hardware | ProfileTable
+Shape = tuple[int, ...]
+HOW_MANY = "devices=8, or meshes=[(2, 4), (8,)]."
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is searched.
+
+    - `devices`: how many there may be; `meshes`: their shapes, or None for all that differ.
+    - `values`: of each of `PARAMETERS`, None where the step's own is taken.
+    """
+
+    devices: tuple[int, ...]
+    meshes: tuple[Shape, ...] | None
+    values: tuple[tuple[int, ...] | None, ...]
+
+    @staticmethod
+    def of(
+        devices: int | Sequence[int] | None,
+        meshes: Sequence[Sequence[int]] | None,
+        *values: Sequence[int] | None,
+    ) -> "Space":
+        """From what the caller gives; raises `InvalidArgumentError` if that is no space."""
+        counts = (devices,) if isinstance(devices, int) else tuple(devices or ())
+        shapes = None if meshes is None else tuple(tuple(shape) for shape in meshes)
+        if not counts and not shapes:
+            raise InvalidArgumentError("There are no devices to search.", suggestion=HOW_MANY)
+        found = tuple(None if v is None else tuple(sorted(set(v))) for v in values)
+        for name, each in zip(("devices", *PARAMETERS), (counts, *found), strict=True):
+            wrong = [v for v in each or () if isinstance(v, bool) or int(v) != v or v < 1]
+            if wrong or (each is not None and not each and name != "devices"):
+                raise InvalidArgumentError(
+                    f"{name}={list(each or ())} are not positive numbers, one at least."
+                )
+        return Space(counts or tuple(sorted({prod(s) for s in shapes or ()})), shapes, found)
+
+    def configurations(
+        self, maker: StepMaker, profiles: Mapping[str, Profile], options: Options
+    ) -> tuple[Configuration, ...]:
+        """All of them, by profile, devices and mesh; raises `InvalidArgumentError` if the step
+        does not take what is searched, or needs what is not given."""
+        values = self._values(maker)
+        return tuple(
+            Configuration(name, mesh, *chosen)
+            for name, profile in profiles.items()
+            for mesh in self._meshes(_with_profile(options, profile))
+            for chosen in itertools.product(*values)
+        )
+
+    def _values(self, maker: StepMaker) -> list[tuple[int | None, ...]]:
+        needs = dict(maker.parameters())
+        found: list[tuple[int | None, ...]] = []
+        for name, values in zip(PARAMETERS, self.values, strict=True):
+            option = "batch_sizes" if name == "batch_size" else name
+            if values is not None and name not in needs:
+                raise InvalidArgumentError(
+                    f"make_step has no parameter {name}, and {option}={list(values)} is given.",
+                    suggestion=f"def make_step(..., {name}), or no {option}.",
+                )
+            if values is None and needs.get(name, False):
+                raise InvalidArgumentError(
+                    f"make_step needs {name}, and no {option} is given.",
+                    suggestion=f"{option}=(8, 16, 32)"
+                    if name == "batch_size"
+                    else f"{option}=(1, 2, 4)",
+                )
+            found.append((None,) if values is None else values)
+        return found
+
+    def _meshes(self, options: Options) -> Iterator[Shape]:
+        for count in self.devices:
+            if self.meshes is None:
+                yield from distinct_meshes(count, options)
+            else:
+                yield from (shape for shape in self.meshes if prod(shape) == count)
+
+
+def named_profiles(profiles: Sequence[Profile]) -> dict[str, Profile]:
+    """Profiles by their names; raises `InvalidArgumentError` if two have the same."""
+    found = {_name(profile): profile for profile in profiles}
+    if len(found) < len(profiles):
+        raise InvalidArgumentError(
+            f"Of profiles {', '.join(map(_name, profiles))} two have the same name."
+        )
+    return found
+
+
+def _with_profile(options: Options, profile: Any) -> Options:
+    own = {**vars(options), "profile": profile, "mesh": None}
+    return Options(**own)
+
+
+def _name(profile: Profile) -> str:
+    if isinstance(profile, ProfileTable):
+        return profile.hardware.name
+    return profile.name if isinstance(profile, Hardware) else str(profile)
