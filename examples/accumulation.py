@@ -7,7 +7,7 @@ norm and AdamW takes one step.
     python -m examples.accumulation
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -74,6 +74,18 @@ def _optimizer(config: Config) -> optax.GradientTransformation:
         optax.clip_by_global_norm(config.norm),
         optax.adamw(model.learning_rate, weight_decay=model.weight_decay),
     )
+
+
+def make_step(
+    batch_size: int, microbatches: int = 1, size: str = "tiny"
+) -> tuple[Any, tuple[Any, ...]]:
+    """For `kiwi.search`: the step and its arguments, as shapes."""
+    if batch_size % microbatches:
+        raise ValueError(f"{batch_size} sequences are not {microbatches} equal microbatches")
+    model = replace(SIZES[size].model, batch=batch_size)
+    config = Config(model, microbatches)
+    args = jax.eval_shape(lambda: (make_state(config), make_batch(config)))
+    return make_train_step(config), args
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Four layers of GPT-3 13B, for the `kiwi` command.
 
 kiwi plan examples/gpt_13b_4l.py:train_step --mesh 2,4 --budget 9GiB --donate 0 --out plan.json
+kiwi search examples/gpt_13b_4l.py:make_step --devices 8 --batch 16,32,64 --donate 0
 """
 
+from dataclasses import replace
 from typing import Any
 
 from examples import gpt
@@ -15,3 +17,10 @@ train_step = gpt.make_train_step(CONFIG)
 def make_args() -> tuple[Any, ...]:
     """The state and the batch, as shapes."""
     return gpt.abstract_state(CONFIG), gpt.abstract_batch(CONFIG)
+
+
+def make_step(batch_size: int) -> tuple[Any, tuple[Any, ...]]:
+    """For `kiwi.search`: the step and its arguments, as shapes."""
+    config = replace(CONFIG, batch=batch_size)
+    step = gpt.make_train_step(config)
+    return step, (gpt.abstract_state(config), gpt.abstract_batch(config))

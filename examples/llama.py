@@ -1,14 +1,19 @@
 """A Llama of scanned layers, trained with Adam: bfloat16 parameters, float32 moments.
 
 The layers are one `jax.lax.scan`, which Kiwi plans operator by operator, so that 80 layers plan as
-fast as one.
+fast as one; or a pipeline of stages (`kiwi.layers`). Microbatches are those of the pipeline, or
+their gradients are summed. What is best on some devices is searched by
+
+    kiwi search examples/llama.py:make_step --devices 32 --batch 256 --microbatches 1,4 --stages 1,2
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+import kiwi
 
 
 @dataclass(frozen=True)
@@ -94,19 +99,36 @@ def _layer(x: jax.Array, p: dict[str, jax.Array]) -> jax.Array:
     return x + (jax.nn.silu(y @ p["gate"]) * (y @ p["up"])) @ p["down"]
 
 
-def _loss(params: dict[str, Any], tokens: jax.Array) -> jax.Array:
+def _loss(params: dict[str, Any], tokens: jax.Array, **pipeline: int) -> jax.Array:
     x = params["embedding"][tokens]
-    x, _ = jax.lax.scan(lambda x, p: (_layer(x, p), None), x, params["layers"])
+    x, _ = kiwi.layers(lambda x, p: (_layer(x, p), None), x, params["layers"], **pipeline)
     logits = (x @ params["output"]).astype(jnp.float32)[:, :-1]
     chosen = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
     return jnp.mean(jax.nn.logsumexp(logits, -1) - chosen)
 
 
-def make_train_step(config: LlamaConfig) -> Any:
+def _gradients(params: Any, tokens: jax.Array, microbatches: int, stages: int) -> Any:
+    """The loss and its gradients, summed in float32 over microbatches where there is no pipeline
+    that takes them."""
+    if stages > 1 or microbatches == 1:
+        pipeline = {"stages": stages, "microbatches": microbatches}
+        return jax.value_and_grad(lambda p: _loss(p, tokens, **pipeline))(params)
+    parts = tokens.reshape(-1, microbatches, tokens.shape[1]).swapaxes(0, 1)
+
+    def add(sums: Any, part: jax.Array) -> tuple[Any, None]:
+        found = jax.value_and_grad(_loss)(params, part)
+        return jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, found), None
+
+    zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, "float32"), (jnp.zeros(()), params))
+    sums, _ = jax.lax.scan(add, zeros, parts)
+    return jax.tree.map(lambda s: s / microbatches, sums)
+
+
+def make_train_step(config: LlamaConfig, *, microbatches: int = 1, stages: int = 1) -> Any:
     """A step from state and tokens to the new state and the loss."""
 
     def step(state: dict[str, Any], tokens: jax.Array) -> Any:
-        value, gradients = jax.value_and_grad(_loss)(state["params"], tokens)
+        value, gradients = _gradients(state["params"], tokens, microbatches, stages)
         m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g.astype(m.dtype), state["m"], gradients)
         v = jax.tree.map(
             lambda v, g: 0.95 * v + 0.05 * g.astype(v.dtype) ** 2, state["v"], gradients
@@ -117,3 +139,14 @@ def make_train_step(config: LlamaConfig) -> Any:
         return {"params": jax.tree.map(update, state["params"], m, v), "m": m, "v": v}, value
 
     return step
+
+
+def make_step(
+    batch_size: int, microbatches: int = 1, stages: int = 1, size: str = "8b"
+) -> tuple[Any, tuple[Any, ...]]:
+    """For `kiwi.search`: the step and its arguments, as shapes."""
+    config = replace(SIZES[size], batch=batch_size)
+    if batch_size % microbatches or config.layers % stages:
+        raise ValueError("microbatches do not divide the batch, or stages the layers")
+    step = make_train_step(config, microbatches=microbatches, stages=stages)
+    return step, (abstract_state(config), abstract_batch(config))

@@ -13,6 +13,7 @@ from kiwi.configurations.largest_batch import largest_batch as largest_batch
 from kiwi.configurations.search import search as search
 from kiwi.hlo.hints import hint as hint
 from kiwi.hlo.kernel_rules import sharding_rule as sharding_rule
+from kiwi.pipeline import layers as layers
 from kiwi.plans.memory_report import MemoryReport as MemoryReport
 from kiwi.plans.memory_report import memory_report as memory_report
 from kiwi.plans.plan import Plan as Plan

@@ -32,7 +32,12 @@ def on_each_device(
     kernel = equation.jaxpr_eqn.params["kernel"]
     axes = dict(_axes_of_factors(context, unit, equation))
     specs = (_specs(context, axes, tensors) for tensors in (kernel.operands, kernel.results))
-    found = _mapped(context, kernel.function, *specs)(*equation.operands(local.__getitem__))
+    function = kernel.function
+    if kernel.shifted is not None:
+        names = context.execution.mesh.axis_names
+        cut_by = tuple(names[axis] for axis in axes.get(kernel.shifted, ()))
+        function = functools.partial(function, axes=cut_by)
+    found = _mapped(context, function, *specs)(*equation.operands(local.__getitem__))
     return equation.kept(found)
 
 

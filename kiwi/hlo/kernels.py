@@ -6,6 +6,7 @@ its function on the shards of one device, in a `shard_map` (`kiwi.emit.kernels`)
 the function is called on whole arrays.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -38,6 +39,8 @@ class Kernel:
     - `sharded`: the factors that may be sharded.
     - `share_of_work`: the part that it does of what its function says, below 1 where it skips what
       a mask leaves out.
+    - `shifted`: a factor along which one element moves from each piece to the next one. The
+      function then takes the names of the mesh axes that cut it, as `axes`.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Kernel:
     results: tuple[Factors, ...]
     sharded: frozenset[str]
     share_of_work: float = 1.0
+    shifted: str | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.operands} -> {self.results}, sharded: {sorted(self.sharded)}"
@@ -150,7 +154,10 @@ def _batched(
     ]
     in_axes = tuple(None if d is None else 0 for d in dims)
 
-    def function(*operands: Any) -> tuple[Any, ...]:
+    def function(*operands: Any, **axes: Any) -> tuple[Any, ...]:
+        if axes:
+            once = functools.partial(kernel.function, **axes)
+            return tuple(jax.vmap(once, in_axes)(*operands))
         pairs = zip(operands, dims, strict=True)
         each = [jax.ShapeDtypeStruct(x.shape[d is not None :], x.dtype) for x, d in pairs]
         once = jex.jaxpr_as_fun(_traced(kernel, each))
@@ -163,6 +170,7 @@ def _batched(
             t if d is None else ((name,), *t) for t, d in zip(kernel.operands, dims, strict=True)
         ),
         results=tuple(((name,), *t) for t in kernel.results),
+        sharded=kernel.sharded | {name},
     )
     return wider(*moved), [0] * len(kernel.results)
 

@@ -17,6 +17,8 @@ from kiwi.hlo.program import Value
 from kiwi.hlo.rule import ComposedRule, Dims
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import Collective, DeviceMesh, Price, Provenance, TensorSharding
+from kiwi.mesh.collective_kinds import COLLECTIVE_PERMUTE
+from kiwi.mesh.collectives import collective
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.manual_computations import GivenLayouts, given_layouts
 from kiwi.xla.rules.base import Rules
@@ -268,7 +270,7 @@ class _Enumeration:
             found.reads,
             results,
             found.compute.seconds,
-            self._collectives(found, dims) if found.partial else (),
+            self._collectives(found, dims) if found.partial else self._shifts(found),
             result_bytes,
             workspace_bytes + self._found_bytes(result_bytes),
             bool(scatter) and not scatters,
@@ -288,6 +290,25 @@ class _Enumeration:
         reduced = reduction_collectives(self._mesh, *sums, self._rules.has_reduce_scatter)
         trips = self._units.trips(self._unit)
         return tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
+
+    def _shifts(self, found: _Computation) -> tuple[Collective, ...]:
+        """What moves from each piece of a kernel's shifted dimension to the next, in all
+        iterations."""
+        equation = self._units.graph.program.equations[self._unit.root]
+        if not equation.is_kernel or equation.jaxpr_eqn.params["kernel"].shifted is None:
+            return ()
+        kernel = equation.jaxpr_eqn.params["kernel"]
+        dim = kernel.results[0].index((kernel.shifted,))
+        axes, (layout, *_) = found.results[0].dims[dim], found.results
+        if not axes:
+            return ()
+        # A piece has several elements of the dimension, and one of them leaves.
+        pieces = prod(self._mesh.shape[axis] for axis in axes)
+        value = self._values[0]
+        local_bytes = value.size_bytes // layout.shard_count(self._mesh.shape)
+        moved_bytes = local_bytes * pieces // value.shape[dim]
+        once = collective(COLLECTIVE_PERMUTE, self._mesh, axes, moved_bytes)
+        return (replace(once, seconds=self._units.trips(self._unit) * once.seconds),)
 
     def _found_bytes(self, result_bytes: int) -> int:
         if not self._rules.expands_max_pooling:

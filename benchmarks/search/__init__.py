@@ -1,0 +1,1 @@
+"""Searches for the best configuration of large steps on many devices."""
