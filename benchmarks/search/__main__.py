@@ -109,8 +109,8 @@ def _markdown() -> str:
     lines = [
         "# The best configuration, searched",
         "",
-        "By `python -m benchmarks.search`; estimates, not compiled. *Work* is the time of all tasks, "
-        "on one core.",
+        "By `python -m benchmarks.search`; estimates, not compiled. *Work* is the time of all tasks "
+        "on one core of two.",
         "",
         "| search | rows | planned | left out | refused | best | samples/s | step ms | peak GiB | "
         "gap | work s |",
