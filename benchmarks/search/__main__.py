@@ -109,7 +109,7 @@ def _markdown() -> str:
     lines = [
         "# The best configuration, searched",
         "",
-        "By `python -m benchmarks.search`; estimates, not compiled. *Work* is the time of all tasks "
+        "By `python -m benchmarks.search`; not compiled. *Work* is the time of all tasks "
         "on one core of two.",
         "",
         "| search | rows | planned | left out | refused | best | samples/s | step ms | peak GiB | "
