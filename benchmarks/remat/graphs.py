@@ -4,10 +4,11 @@ Sizes and times are drawn; nothing is fitted to them.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kiwi.solver.remat import RematGraph, single_output_graph
+from kiwi.solver.remat import Operator, RematGraph, Value, single_output_graph
+from kiwi.solver.remat.offload import Update
 
 
 def layered(operators: int, seed: int = 0) -> RematGraph:
@@ -104,6 +105,71 @@ def unet(depth: int, seed: int = 0) -> RematGraph:
             last = net.add([convolved], size, size / 1024)
     net.add([last], 8, 1.0)
     return net.training()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operator of a block: its output, its weight, and how long it computes forward."""
+
+    output_bytes: int
+    weight_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """State beside each weight, as a multiple of it, and how fast weights are updated."""
+
+    state_factor: int
+    device_bytes_per_second: float
+    host_bytes_per_second: float
+
+
+def fine_tuning(
+    block: Sequence[Layer], blocks: int, optimizer: Optimizer
+) -> tuple[RematGraph, tuple[Update, ...]]:
+    """Blocks of layers in a row, with weights that are updated as soon as their gradient is there.
+
+    Backward operators take twice as long; they read the gradient behind, the layer's input and its
+    weight. An update reads the weight, its state and its gradient, and overwrites the first two.
+    """
+    layers = [layer for _ in range(blocks) for layer in block]
+    count, values, operators = len(layers), [], []
+
+    def value(name: str, size_bytes: int) -> int:
+        values.append(Value(name, size_bytes))
+        return len(values) - 1
+
+    weights = [value(f"w{k}", each.weight_bytes) for k, each in enumerate(layers)]
+    state_bytes = [optimizer.state_factor * each.weight_bytes for each in layers]
+    states = [value(f"m{k}", size) for k, size in enumerate(state_bytes)]
+    outputs: list[int] = []
+    for k, each in enumerate(layers):
+        inputs = (*outputs[-1:], weights[k])
+        outputs.append(value(f"v{k}", each.output_bytes))
+        operators.append(Operator(f"f{k}", each.seconds, inputs, (outputs[-1],)))
+    gradient, pairs, updates, results = outputs[-1], [], [], []
+    for k in reversed(range(count)):
+        each, before = layers[k], outputs[k - 1 : k] if k else []
+        own, weight_gradient = [], value(f"dw{k}", each.weight_bytes)
+        if k:
+            own = [value(f"d{k}", layers[k - 1].output_bytes)]
+        pairs.append((k, len(operators)))
+        reads = tuple(dict.fromkeys((gradient, *before, weights[k])))
+        written = (*own, weight_gradient)
+        operators.append(Operator(f"b{k}", 2 * each.seconds, reads, written))
+        done = value(f"u{k}", 0)
+        seconds = each.weight_bytes / optimizer.device_bytes_per_second
+        overwritten = (weights[k], states[k])
+        update = Operator(f"update{k}", seconds, (*overwritten, weight_gradient), (done,))
+        on_host = each.weight_bytes / optimizer.host_bytes_per_second
+        updates.append(Update(len(operators), frozenset(overwritten), on_host))
+        operators.append(update)
+        results.append(done)
+        gradient = own[0] if own else gradient
+    order = tuple(range(len(operators)))
+    graph = RematGraph(tuple(operators), tuple(values), order, frozenset(results), tuple(pairs))
+    return graph, tuple(updates)
 
 
 FAMILIES: dict[str, Callable[[int], RematGraph]] = {

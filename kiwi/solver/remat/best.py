@@ -27,7 +27,7 @@ MOVES_PER_SECOND = 400_000
 """Planned moves per second and thread: about half of what one core does."""
 MOVES_PER_OPERATOR = 20_000
 """More in one run gain nothing on small graphs."""
-AIMED_SHARES = (1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+AIMED_SHARES = (1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0)
 ORDER, FASTSA, BEST = "order", "fastsa", "best"
 COOLING = 1e-3
 

@@ -111,7 +111,7 @@ class Borders:
         """A stage with the given options."""
         graph, output = self.graph, self.handed_on[index + 1]
         # Shared values are computed in the first run of a stage, whichever that is.
-        discard = _ancestors(graph, self.groups.forward[index], output | self.shared)
+        discard = ancestors(graph, self.groups.forward[index], output | self.shared)
         again = all(graph.operators[k].recomputable for k in discard)
         return Stage(
             options,
@@ -178,7 +178,7 @@ def read_first(graph: RematGraph, steps: Iterable[int]) -> set[int]:
     return read
 
 
-def _ancestors(graph: RematGraph, group: Steps, values: Set[int]) -> Steps:
+def ancestors(graph: RematGraph, group: Steps, values: Set[int]) -> Steps:
     """Operators of `group` that are needed for `values`, in the order of the group."""
     needed = set(values)
     chosen = []

@@ -8,6 +8,7 @@ of always 2**20, because a tree that fits the cache is several times faster.
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,7 +29,7 @@ NOMINAL_MOVES_PER_SECOND = 1_000_000
 CHUNK_MOVES = 20_000
 FIRST_STAGE_SHARE = 0.6
 """Of the time left, on machines too slow for the moves planned."""
-PAPER_SHARES = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+PAPER_SHARES = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def fastsa(
     task: Task, first: AnnealingSettings = FIRST_STAGE, second: AnnealingSettings = SECOND_STAGE
 ) -> Finding:
     """Both stages on `task.graph`, with fewer moves where the time limit is short."""
-    first, second = _within_time(task, first, second)
+    first, second = within_time(task.time_limit_seconds, first, second)
     grouping = group_operators(task.graph)
     order, seconds = Schedule(grouping.graph.order), FIRST_STAGE_SHARE * task.remaining_seconds()
     grouped = run_annealing(task, grouping.graph, order, first, seconds)
@@ -90,7 +91,7 @@ def fastsa(
 
 def order_only(task: Task) -> Finding:
     """A topological order of small peak, without recomputation (appendix B.2)."""
-    first, _ = _within_time(task, FIRST_STAGE, SECOND_STAGE)
+    first, _ = within_time(task.time_limit_seconds, FIRST_STAGE, SECOND_STAGE)
     shares = tuple(float(kind == ROTATE) for kind in range(MOVE_KINDS))
     rotating = replace(first, shares=shares)
     outcome = run_annealing(task, task.graph, Schedule(task.graph.order), rotating)
@@ -103,14 +104,16 @@ def run_annealing(
     start: Schedule,
     settings: AnnealingSettings,
     seconds: float = math.inf,
+    fetch_seconds: Mapping[int, float] | None = None,
 ) -> AnnealingOutcome:
     """One annealing run on `graph` (the task's own, or a grouping of it) from `start`.
 
     The clock is looked at between chunks of moves: a run that would take longer than `seconds`
-    cools faster, with fewer moves. At the deadline it ends, however hot.
+    cools faster, with fewer moves. At the deadline it ends, however hot. `fetch_seconds`: of values
+    that may be fetched from the host (`annealing.tables`), by operators beyond those of the graph.
     """
     started = time.monotonic()
-    tables = make_tables(graph, start)
+    tables = make_tables(graph, start, fetch_seconds)
     least = GAPS_PER_STEP * (len(start.steps) + 1)
     positions = max(64, 1 << (least - 1).bit_length())
     state = make_state(tables, positions, task.seed)
@@ -144,9 +147,9 @@ def run_annealing(
     )
 
 
-def _within_time(task: Task, *stages: AnnealingSettings) -> list[AnnealingSettings]:
-    """Both stages with the moves that there is time for."""
-    first, second = (stage.moves for stage in stages)
-    planned = max(1.5 * first, first + second)
-    share = min(1.0, 0.9 * task.time_limit_seconds * NOMINAL_MOVES_PER_SECOND / planned)
+def within_time(seconds: float, *stages: AnnealingSettings) -> list[AnnealingSettings]:
+    """The stages with the moves that there is time for; the first may be made again in half."""
+    moves = [stage.moves for stage in stages]
+    planned = max(1.5 * moves[0], sum(moves))
+    share = min(1.0, 0.9 * seconds * NOMINAL_MOVES_PER_SECOND / planned)
     return [replace(stage, moves=max(1, round(share * stage.moves))) for stage in stages]

@@ -58,12 +58,12 @@ def rotor(task: Task) -> Finding:
 def solve_chain(task: Task, chain: Chain, most_units: int = MOST_UNITS) -> Finding:
     """The best persistent schedule of `chain` (rk-rotor); the one of least peak if none fits."""
     budget = task.budget_bytes - chain.resident_bytes
-    table = _Table(chain, _unit_bytes(chain, budget, most_units), max(0, budget))
+    table = RotorTable(chain, unit_bytes_of(chain, budget, most_units), max(0, budget))
     if budget >= 0 and np.isfinite(table.least[0, -1, -1]):
         return Finding(table.schedule(table.least.shape[2] - 1), iterations=table.least.size)
     saved = [max(o.saved_bytes for o in stage.options) for stage in chain.stages]
-    unit = _unit_bytes(chain, sum(saved), most_units)
-    feasible = _Table(chain, unit, _units_to_save(chain, saved, unit) * unit)
+    unit = unit_bytes_of(chain, sum(saved), most_units)
+    feasible = RotorTable(chain, unit, _units_to_save(chain, saved, unit) * unit)
     return Finding(
         feasible.schedule(int(np.flatnonzero(np.isfinite(feasible.least[0, -1]))[0])),
         # Rounding to units may hide a schedule: proven only where a unit is a byte.
@@ -72,7 +72,8 @@ def solve_chain(task: Task, chain: Chain, most_units: int = MOST_UNITS) -> Findi
     )
 
 
-def _unit_bytes(chain: Chain, budget_bytes: int, most_units: int) -> int:
+def unit_bytes_of(chain: Chain, budget_bytes: int, most_units: int) -> int:
+    """The unit of memory in a table for so much: at most `most_units` of them, fewer if long."""
     most = max(1, min(most_units, MOST_CELLS // len(chain.stages) ** 2))
     return max(1, -(-budget_bytes // most))
 
@@ -85,7 +86,7 @@ def _units_to_save(chain: Chain, saved_bytes: list[int], unit_bytes: int) -> int
     return sum(-(-each // unit_bytes) for each in (*saved_bytes, held_bytes, peak_bytes))
 
 
-class _Table:
+class RotorTable:
     """`least` and `choice` (`fill_table`) of a chain, for all memory up to a budget."""
 
     def __init__(self, chain: Chain, unit_bytes: int, budget_bytes: int) -> None:
@@ -95,13 +96,18 @@ class _Table:
         self.least, self.choice = fill_table(self.tables, len(chain.stages), units)
 
     def schedule(self, memory: int) -> Schedule:
-        """The optimal schedule for so many units.
+        """The optimal schedule for so many units."""
+        steps = self.steps(0, len(self.chain.stages) - 1, memory)
+        return Schedule((*self.chain.prologue, *steps))
+
+    def steps(self, first: int, last: int, memory: int) -> list[int]:
+        """The operators that run the stages `first` to `last` forward and backward.
 
         The stack (chains are long) holds cells that are still to be run, and operators to append
         after them.
         """
-        stages, tables, steps = self.chain.stages, self.tables, list(self.chain.prologue)
-        pending: list[tuple[int, int, int] | list[int]] = [(0, len(stages) - 1, memory)]
+        stages, tables, steps = self.chain.stages, self.tables, []
+        pending: list[tuple[int, int, int] | list[int]] = [(first, last, memory)]
         while pending:
             top = pending.pop()
             if isinstance(top, list):
@@ -120,7 +126,7 @@ class _Table:
                 steps += stage.discard
             pending.append((s, chosen - 1, m))
             pending.append((chosen, t, m - int(tables.output[chosen - 1])))
-        return Schedule(tuple(steps))
+        return steps
 
 
 def _tables(chain: Chain, unit_bytes: int) -> ChainTables:

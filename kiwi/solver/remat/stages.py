@@ -333,12 +333,7 @@ class StageProgram:
     def _add_memory(self, save_bytes: float | None) -> None:
         """(g), (i)"""
         graph, unit = self.graph, self._unit
-        at_start: list[Terms] = [[] for _ in range(len(graph.nodes) + 1)]
-        for (t, d), present in self.present.items():
-            at_start[t].append(self._size[d] * present)
-        for (t, b, o), saved in self.saved.items():
-            at_start[t].append(unit * graph.phantom_bytes[b][o] * saved)
-        for t, terms in enumerate(at_start):
+        for t, terms in enumerate(self._held_at_start()):
             held: Any = mathopt.fast_sum(terms)
             if t == graph.loss + 1 and save_bytes is not None:
                 left_out = (self._size[d] * self._at_start(t, d) for d in sorted(graph.gradients))
@@ -346,6 +341,15 @@ class StageProgram:
             for k, last in enumerate(graph.latest):
                 if k <= t <= last:
                     held = self._add_run_memory(t, k, held)
+
+    def _held_at_start(self) -> list[Terms]:
+        """The memory of what is there when each stage begins."""
+        held: list[Terms] = [[] for _ in range(len(self.graph.nodes) + 1)]
+        for (t, d), present in self.present.items():
+            held[t].append(self._size[d] * present)
+        for (t, b, o), saved in self.saved.items():
+            held[t].append(self._unit * self.graph.phantom_bytes[b][o] * saved)
+        return held
 
     def _add_run_memory(self, t: int, k: int, held: Any) -> Any:
         """(g), (h) of one run; returns the memory behind it."""

@@ -1,4 +1,4 @@
-"""Random changes of a sequence: the three moves of FastSA (section 2.2), and five that aim.
+"""Random changes of a sequence: the moves of FastSA (section 2.2, appendix B.3), and some that aim.
 
 Each function makes its change (logged by `sequence.change`, so that it can be rolled back) and
 leaves the log empty if it finds none that keeps the sequence executable. Additions are given
@@ -16,7 +16,9 @@ from kiwi.solver.remat.annealing.sequence import EMPTY, LOG_LENGTH, change, find
 ADD, REMOVE, ROTATE = range(3)
 """The moves of FastSA."""
 ADD_BEFORE_READER, ROTATE_NEARBY, REMOVE_COPY, ADD_CHAIN, REMOVE_CHAIN = range(3, 8)
-MOVE_KINDS = 8
+FLIP_FETCH = 8
+"""FastSA's move for offloading."""
+MOVE_KINDS = 9
 LONGEST_CHAIN = 24
 
 
@@ -60,8 +62,10 @@ def propose(tables, state, kind, most_seconds=math.inf):
         _remove(tables, state, 8)
     elif kind == ADD_CHAIN:
         _add_chain(tables, state, most_seconds)
-    else:
+    elif kind == REMOVE_CHAIN:
         _remove_chain(tables, state)
+    else:
+        _flip_fetch(tables, state, most_seconds)
     if state.log_count[0] == 0:
         return False
     propagate(state.memory)
@@ -70,7 +74,7 @@ def propose(tables, state, kind, most_seconds=math.inf):
 
 @njit(cache=True, nogil=True)
 def _add(tables, state, most_seconds):
-    operator = random_below(state, tables.seconds.size)
+    operator = random_below(state, tables.first_fetch)
     if state.seconds[0] + tables.seconds[operator] <= most_seconds:
         _put(tables, state, operator, _random_gap(state))
 
@@ -89,13 +93,19 @@ def _remove(tables, state, draws):
     source = -1
     for _ in range(draws):
         source = state.taken[random_below(state, state.taken_count[0])]
-        if state.copies[state.operator_at[source]] > 1:
+        if _is_copy(tables, state, state.operator_at[source]):
             break
     operator = state.operator_at[source]
     # The end, at which results are read, lies behind the other copy.
     end = state.operator_at.size - 2
-    if state.copies[operator] > 1 and _latest(tables, state, source) == end:
+    if _is_copy(tables, state, operator) and _latest(tables, state, source) == end:
         change(tables, state, operator, source, -1)
+
+
+@njit(cache=True, nogil=True)
+def _is_copy(tables, state, operator):
+    """Whether one computation of an operator may go: others remain, or it fetches."""
+    return state.copies[operator] > 1 or operator >= tables.first_fetch
 
 
 @njit(cache=True, nogil=True)
@@ -153,6 +163,26 @@ def _rotate_nearby(tables, state):
 
 
 @njit(cache=True, nogil=True)
+def _flip_fetch(tables, state, most_seconds):
+    """Fetches an input of a random computation in front of it; or no longer, if it was."""
+    reader = state.taken[random_below(state, state.taken_count[0])]
+    operator = state.operator_at[reader]
+    first = tables.input_start[operator]
+    count = tables.input_start[operator + 1] - first
+    if count == 0:
+        return
+    value = tables.input_values[first + random_below(state, count)]
+    since = state.events[find_event(tables, state, value, reader) - 1] >> 1
+    before = state.operator_at[since]
+    if before >= tables.first_fetch:
+        change(tables, state, before, since, -1)
+        return
+    fetch = tables.fetch_of[value]
+    if fetch >= 0 and state.seconds[0] + tables.seconds[fetch] <= most_seconds:
+        _put(tables, state, fetch, _gap_at_or_before(state, reader - 1, since))
+
+
+@njit(cache=True, nogil=True)
 def _add_chain(tables, state, most_seconds):
     """Recomputes an input of a computation, and with it inputs that would have to be kept for it.
 
@@ -200,7 +230,7 @@ def _remove_chain(tables, state):
 def _is_useless(tables, state, position):
     """Whether there is another copy, and nothing reads what is computed at `position`."""
     operator = state.operator_at[position]
-    if state.copies[operator] < 2:
+    if not _is_copy(tables, state, operator):
         return False
     for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
         value = tables.output_values[k]
@@ -223,7 +253,10 @@ def _random_gap(state):
 
 @njit(cache=True, nogil=True)
 def _earliest(tables, state, operator):
-    """The first position behind the first computations of all inputs."""
+    """The first position behind the first computations of all inputs, or of what is fetched."""
+    if operator >= tables.first_fetch:
+        value = tables.output_values[tables.output_start[operator]]
+        return (state.events[tables.event_start[value]] >> 1) + 1
     first = 0
     for k in range(tables.input_start[operator], tables.input_start[operator + 1]):
         event = state.events[tables.event_start[tables.input_values[k]]]
@@ -233,13 +266,15 @@ def _earliest(tables, state, operator):
 
 @njit(cache=True, nogil=True)
 def _latest(tables, state, source):
-    """The last position that the computation at `source` may move to: before the first reader."""
+    """The last position that the computation at `source` may move to: before the first reader, and
+    before the first fetch if none precedes it."""
     operator, last = state.operator_at[source], state.operator_at.size - 2
     for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
         value = tables.output_values[k]
         at = tables.event_start[value]
         if state.events[at] == 2 * source + 1 and state.event_count[value] > 1:
             following = state.events[at + 1]
-            if (following & 1) == 0:
+            is_fetch = state.operator_at[following >> 1] >= tables.first_fetch
+            if (following & 1) == 0 or is_fetch:
                 last = min(last, (following >> 1) - 1)
     return last

@@ -4,6 +4,7 @@ Only values that some operator writes appear here: the others are resident throu
 that the caller subtracts them from the budget.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,9 @@ class Tables(NamedTuple):
 
     `size` is in bytes per value, `seconds` and `temporary` (bytes) are per operator; `event_start`
     is where the events of a value begin in the pool; `most_copies` bounds the computations
-    of each operator.
+    of each operator. Operators from `first_fetch` on bring a value back from the host: they read
+    nothing, write that value, and may occur any number of times, or never. `fetch_of` is that
+    operator by value, -1 if there is none.
     """
 
     input_start: Ints
@@ -40,17 +43,26 @@ class Tables(NamedTuple):
     producer: Ints
     event_start: npt.NDArray[np.int64]
     most_copies: Ints
+    first_fetch: int
+    fetch_of: Ints
 
 
-def make_tables(graph: RematGraph, start: Schedule) -> Tables:
+def make_tables(
+    graph: RematGraph, start: Schedule, fetch_seconds: Mapping[int, float] | None = None
+) -> Tables:
     """`graph` as arrays; values are renumbered by dropping those that no operator writes.
 
     There is room for the events of `start`, even where it has more copies than may be added.
+    `fetch_seconds`: by value, for those that may be fetched from the host, in the order of their
+    operators.
     """
     written = [value for value, producer in enumerate(graph.producer) if producer >= 0]
     number = {value: place for place, value in enumerate(written)}
     inputs = [[number[v] for v in op.inputs if v in number] for op in graph.operators]
     outputs = [[number[v] for v in op.outputs] for op in graph.operators]
+    fetched = fetch_seconds or {}
+    inputs += [[] for _ in fetched]
+    outputs += [[number[v]] for v in fetched]
     events_once = [2 + len(graph.readers[value]) for value in written]
     most_copies = max(2, min(MOST_COPIES, EVENT_POOL // max(1, sum(events_once))))
     room = max([most_copies, *start.computations().values()])
@@ -59,13 +71,27 @@ def make_tables(graph: RematGraph, start: Schedule) -> Tables:
         *_compressed(inputs),
         *_compressed(outputs),
         np.array([graph.values[value].size_bytes for value in written], np.float64),
-        np.array([op.compute_seconds for op in graph.operators], np.float64),
-        np.array([op.temporary_bytes for op in graph.operators], np.float64),
+        np.array([*(op.compute_seconds for op in graph.operators), *fetched.values()], np.float64),
+        np.array([*(op.temporary_bytes for op in graph.operators), *(0 for _ in fetched)], float),
         np.array([value in graph.results for value in written], np.bool_),
         np.array([graph.producer[value] for value in written], np.int32),
         starts.astype(np.int64),
-        np.array([most_copies if op.recomputable else 1 for op in graph.operators], np.int32),
+        np.array(
+            [
+                *(most_copies if op.recomputable else 1 for op in graph.operators),
+                *(most_copies for _ in fetched),
+            ],
+            np.int32,
+        ),
+        len(graph.operators),
+        _fetch_of(len(graph.operators), len(written), [number[v] for v in fetched]),
     )
+
+
+def _fetch_of(first_fetch: int, values: int, fetched: list[int]) -> Ints:
+    fetch_of = np.full(values, -1, np.int32)
+    fetch_of[fetched] = range(first_fetch, first_fetch + len(fetched))
+    return fetch_of
 
 
 def _compressed(rows: list[list[int]]) -> tuple[Ints, Ints]:

@@ -1,0 +1,64 @@
+"""What stands beside the device: host memory, a link of two directions, the host's processor."""
+
+import math
+from dataclasses import dataclass
+
+from kiwi.errors import InvalidProblemError
+from kiwi.solver.remat.graph import RematGraph
+
+
+@dataclass(frozen=True)
+class Update:
+    """An operator that overwrites inputs of the graph in place: weights, the optimizer's state.
+
+    It runs once, on the device in `compute_seconds` or on the host in `host_seconds`. Infinite
+    `host_seconds`: on the device only. It reads what it overwrites, and nothing reads that later.
+    """
+
+    operator: int
+    overwrites: frozenset[int]
+    host_seconds: float = math.inf
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host of one device.
+
+    - `outward_bytes_per_second`: of copies from the device to the host; `inward_bytes_per_second`:
+      back. Both directions work at once.
+    - `memory_bytes`: for values of the graph; None: as much as they need.
+    - `updates`: operators that may run on the host.
+
+    Raises `kiwi.errors.InvalidProblemError` unless bandwidths are positive.
+    """
+
+    outward_bytes_per_second: float
+    inward_bytes_per_second: float
+    memory_bytes: int | None = None
+    updates: tuple[Update, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not min(self.outward_bytes_per_second, self.inward_bytes_per_second) > 0:
+            raise InvalidProblemError("a link to the host must have a positive bandwidth")
+
+    def outward_seconds(self, size_bytes: float) -> float:
+        """The time of a copy from the device to the host."""
+        return size_bytes / self.outward_bytes_per_second
+
+    def inward_seconds(self, size_bytes: float) -> float:
+        """The time of a copy from the host to the device."""
+        return size_bytes / self.inward_bytes_per_second
+
+    def update_of(self, operator: int) -> Update | None:
+        """The update that an operator is, if it is one."""
+        return next((each for each in self.updates if each.operator == operator), None)
+
+    def check(self, graph: RematGraph) -> None:
+        """Raises `kiwi.errors.InvalidProblemError` where an update is not one of `graph`."""
+        for update in self.updates:
+            operator = graph.operators[update.operator]
+            wrong = [v for v in update.overwrites if graph.producer[v] >= 0]
+            if wrong or not update.overwrites <= set(operator.inputs):
+                raise InvalidProblemError(
+                    f"{operator.name!r} overwrites what is no input of the graph, or not read by it"
+                )

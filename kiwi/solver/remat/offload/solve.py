@@ -1,0 +1,96 @@
+"""One interface to the planners with offloading: checks the question, simulates the answer."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
+from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
+from kiwi.solver.remat.graph import RematGraph
+from kiwi.solver.remat.offload.fastsa import fastsa_offload
+from kiwi.solver.remat.offload.host import Host
+from kiwi.solver.remat.offload.offmate import offmate
+from kiwi.solver.remat.offload.poet import poet
+from kiwi.solver.remat.offload.pofo import pofo
+from kiwi.solver.remat.offload.result import OffloadFinding, fits
+from kiwi.solver.remat.offload.schedule import OffloadSchedule
+from kiwi.solver.remat.offload.simulate import OffloadSimulation, simulate
+from kiwi.solver.remat.result import Task
+
+Find = Callable[[Task, Host], OffloadFinding]
+
+OFFLOAD_PLANNERS: dict[str, Find] = {
+    "fastsa": fastsa_offload,
+    "offmate": offmate,
+    "poet": poet,
+    "pofo": pofo,
+}
+
+
+@dataclass(frozen=True)
+class OffloadResult:
+    """A simulated schedule within the memory of both sides.
+
+    `family_bound`, `deterministic`: as of `OffloadFinding`; `seconds`: of planning.
+    """
+
+    schedule: OffloadSchedule
+    simulation: OffloadSimulation
+    family_bound: float | None
+    planner: str
+    seconds: float
+    deterministic: bool
+
+
+def solve_offload(
+    graph: RematGraph,
+    host: Host,
+    budget_bytes: int,
+    planner: str,
+    time_limit_seconds: float = 10.0,
+    seed: int = 0,
+) -> OffloadResult:
+    """A schedule of `graph` that needs at most `budget_bytes` on the device, in little time.
+
+    Raises `kiwi.errors.UnknownPlannerError`; `kiwi.errors.InvalidArgumentError`;
+    `kiwi.errors.InvalidProblemError` where the planner cannot take the graph; and
+    `kiwi.errors.InfeasibleBudgetError` if no schedule was found, with the smallest peak known.
+    """
+    if planner not in OFFLOAD_PLANNERS:
+        raise UnknownPlannerError(
+            f"there is no planner {planner!r} that offloads",
+            suggestion=f"one of {', '.join(sorted(OFFLOAD_PLANNERS))}",
+        )
+    if budget_bytes <= 0 or not time_limit_seconds > 0:
+        raise InvalidArgumentError("the budget and the time limit must be positive")
+    started = time.monotonic()
+    task = Task(graph, budget_bytes, started + time_limit_seconds, time_limit_seconds, seed)
+    finding = OFFLOAD_PLANNERS[planner](task, host)
+    found = None if finding.schedule is None else simulate(graph, host, finding.schedule)
+    if finding.schedule is None or found is None or not fits(task, host, found):
+        raise _infeasible(task, planner, finding, found)
+    return OffloadResult(
+        finding.schedule,
+        found,
+        finding.family_bound,
+        planner,
+        time.monotonic() - started,
+        finding.deterministic,
+    )
+
+
+def _infeasible(
+    task: Task, planner: str, finding: OffloadFinding, found: OffloadSimulation | None
+) -> InfeasibleBudgetError:
+    known = [order_peak_bytes(task.graph), *([] if found is None else [found.peak_bytes])]
+    cause = f"planner {planner!r} found none; that is no proof that there is none"
+    if finding.family_is_infeasible:
+        cause = f"proven for the schedules that {planner!r} can express; others may exist"
+    bound_bytes = largest_working_set(task.graph).size_bytes - task.graph.resident_bytes
+    return InfeasibleBudgetError(
+        f"no schedule within {task.budget_bytes} bytes of the device",
+        cause=cause,
+        suggestion=f"a budget of {min(known)} bytes, the smallest known to be feasible",
+        least_peak_bytes=min(known),
+        least_peak_bound_bytes=bound_bytes,
+    )
