@@ -15,6 +15,7 @@ from kiwi.xla.compilers import named
 from kiwi.xla.gpu.compiler import compile_only_devices
 from kiwi.xla.gpu.target_config import target_config
 from kiwi.xla.read.collectives import AxisUse, CollectiveUse, read_axis_uses
+from kiwi.xla.read.hlo_text import parse_module
 
 TOLERANCE = 0.05
 """Relative difference of bytes that still counts as agreement."""
@@ -63,7 +64,7 @@ class Target:
         )
         text = jitted.lower(*shapes).compile(compiler_options=self._options).as_text()
         assert text is not None
-        return read_axis_uses(text, mesh.shape, mesh.axis_names)
+        return read_axis_uses(parse_module(text), mesh.shape, mesh.axis_names)
 
     def _placing(self, mesh: DeviceMesh) -> Callable[[TensorSharding], NamedSharding]:
         grid = np.array(self._devices[: mesh.size], dtype=object).reshape(mesh.shape)

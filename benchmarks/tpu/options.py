@@ -20,6 +20,7 @@ from kiwi.xla.compile.dump import dump_options, dumped
 from kiwi.xla.compile.worker import answer_elsewhere
 from kiwi.xla.read.collectives import COLLECTIVE_KINDS, read_axis_uses
 from kiwi.xla.read.compiled_program import read_dump
+from kiwi.xla.read.hlo_text import parse_module
 from kiwi.xla.step import ExportedStep, Step
 from kiwi.xla.tpu.compiler import DUMP, TPU, TPU_CHECK_OPTIONS, devices_of
 
@@ -154,7 +155,7 @@ def overlap(text: str, mesh: DeviceMesh) -> dict[str, int]:
             continue
         number = channel[1]
         kinds[number] = match["kind"]
-        uses = read_axis_uses(line, mesh.shape, mesh.axis_names)
+        uses = read_axis_uses(parse_module(line), mesh.shape, mesh.axis_names)
         bytes_of[number] = sum(use.bytes for use in uses)
         computations[number].add(computation)
         if match["start"] or len(computations[number]) > 1:

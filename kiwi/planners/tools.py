@@ -12,7 +12,7 @@ from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
 from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
 from kiwi.solver.result import OnProgress
 from kiwi.solver.solve import COUNT_WORK
-from kiwi.xla.compilers import ATTACHED, compile_for, named, predicted_compiler
+from kiwi.xla.compilers import compile_for, overlapping_compiles, predicted_compiler
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
 
@@ -32,14 +32,14 @@ class Tools:
     """Settings of a search, whose budget planners take as an argument instead, and the compiler
     that checks plans; without one they are not checked.
 
-    - `compile_overlapping`: the same with collectives that overlap with computation, where that may
-      take more memory.
+    - `compiles_overlapping`: the same with collectives that overlap with computation, in each of
+      the ways in which that may take more memory, the best one first.
     - `share`: of what the settings allow searches to take.
     """
 
     settings: Settings
     compile: Compile | None = None
-    compile_overlapping: Compile | None = None
+    compiles_overlapping: tuple[Compile, ...] = ()
     share: float = 1.0
 
     @staticmethod
@@ -48,9 +48,8 @@ class Tools:
         target = settings.verify
         if target is None:
             return Tools(settings)
-        overlapping = None if target == ATTACHED else named(target).overlapping
         compile = functools.partial(compile_for, target)
-        return Tools(settings, compile, None if overlapping is None else overlapping.compile)
+        return Tools(settings, compile, overlapping_compiles(target))
 
     def with_settings(self, **changes: Any) -> "Tools":
         """The same with other settings."""
@@ -59,7 +58,7 @@ class Tools:
     @property
     def unchecked(self) -> "Tools":
         """The same without a compiler."""
-        return replace(self, compile=None, compile_overlapping=None)
+        return replace(self, compile=None, compiles_overlapping=())
 
     def part(self, share: float) -> "Tools":
         """The same with a share of what searches may take."""

@@ -20,7 +20,7 @@ OPEN = "?"
 """Stands for `PartitionSpec.UNCONSTRAINED`."""
 
 _DERIVED: dict[type, tuple[str, ...]] = {
-    CompiledProgram: ("compile_seconds",),  # Equal plans have equal documents.
+    CompiledProgram: ("compile_seconds", "schedule"),  # Equal plans have equal documents.
     Decision: ("shape", "sharding", "seconds"),
     DeviceMesh: ("table",),  # Tables are long, and stay in their own files.
     Estimate: ("buffers", "times"),

@@ -192,7 +192,18 @@ class PlanRecord:
         )
         call = self.traced.call
         given = self.function, call.shapes, self.mesh
-        return Step(*given, *specs, call.donated, *on_host)
+        return Step(*given, *specs, call.donated, *on_host, kernel_seconds=self._kernel_seconds)
+
+    @property
+    def _kernel_seconds(self) -> Mapping[int, float]:
+        """By unit, what one run of its library kernels is priced at."""
+        units = self.execution.units
+        equations = units.graph.program.equations
+        return {
+            unit.index: decision.seconds / decision.trips
+            for unit, decision in zip(units.units, self.decisions, strict=True)
+            if any(equations[e].is_kernel for e in unit.equations)
+        }
 
     def place(self, *args: Any, mesh: jax.sharding.Mesh | None = None, **kwargs: Any) -> Any:
         """Puts arguments where the plan wants them; returns them as given (a tuple if several).
@@ -238,11 +249,12 @@ class PlanRecord:
     def run_options(self, compiler: Compiler) -> Mapping[str, Any]:
         """The compiler options that the plan runs with; collectives overlap with computation unless
         a check has not found room for that."""
-        overlapping = compiler.overlapping
-        has_room = self.compiled is None or self.compiled.is_overlapping
-        return (
-            compiler.run_options if overlapping is None or not has_room else overlapping.run_options
-        )
+        checked, ways = self.compiled, compiler.overlapping_options
+        if not ways or not (checked is None or checked.is_overlapping):
+            return compiler.run_options
+        if checked is None or checked.target != compiler.name:
+            return ways[0]
+        return ways[checked.overlap]
 
     def lower(self, devices: Sequence[Any] | None = None) -> jax.stages.Lowered:
         """The planned step lowered for devices, to be compiled, read or compared.

@@ -1,7 +1,7 @@
 """A plan in words and tables, for the terminal."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kiwi.plans.breakdown import PARTS, Decision
 from kiwi.plans.record import PlanRecord
@@ -45,7 +45,27 @@ def _time(plan: PlanRecord) -> str:
         text += f"; {format_seconds(e.hidden_seconds)} of it behind computation"
     shares = describe(e.time_shares)
     origin = f"\n  {shares}" if shares else ""
-    return f"Step time, estimated  {format_seconds(e.step_seconds)}\n  {text}{origin}"
+    estimated = f"Step time, estimated  {format_seconds(e.step_seconds)}\n  {text}{origin}"
+    return "\n".join((estimated, *_simulated(plan)))
+
+
+def _simulated(plan: PlanRecord) -> Iterator[str]:
+    """The time of the compiled program."""
+    compiled = plan.compiled
+    if compiled is None or compiled.time is None:
+        return
+    time = compiled.time
+    yield (
+        f"Step time, compiled   {format_seconds(time.step_seconds)} ({compiled.target}; "
+        "its schedule, simulated)"
+    )
+    rows = [
+        f"{format_seconds(row.exposed_seconds)} of {format_seconds(row.seconds)} along "
+        + (" and ".join(row.axes) or "no axis" if row.axes is not None else "unknown axes")
+        for row in time.communication
+    ]
+    waits = f"; waits for {', '.join(rows)}" if rows else ""
+    yield f"  computes {format_seconds(time.compute_seconds)}{waits}"
 
 
 def _memory(plan: PlanRecord) -> str:

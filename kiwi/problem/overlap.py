@@ -1,7 +1,9 @@
 """What communicates while the device computes.
 
-*Windows.* The body of a loop is a window of time, and what stands outside of loops is one in each
-phase (forward, backward, update). In a window two channels work at once, the device and its links.
+*Windows.* The body of a loop is a window of time, and what stands between two loops is one in each
+phase (forward, backward, update): a compiler moves nothing across a loop. What a loop starts from
+and takes elements of is resharded in front of it. In a window two channels work at once, the device
+and its links.
 
 *What may overlap.* A collective need not wait where nothing large is computed for it, and nothing
 waits where nothing large is computed from it:
@@ -21,6 +23,7 @@ memory and, on GPUs, multiprocessors.
 """
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,7 +31,7 @@ import numpy as np
 
 from kiwi.hlo.fusion import LIBRARY_OPCODES
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.loops import CARRY
+from kiwi.hlo.loops import CARRY, SLICE
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import Residency
 from kiwi.mesh import Collective, Hardware
@@ -87,7 +90,8 @@ class Overlap:
         pipelined = self.pipelines and self._is_large[unit.index]
         if not self.share or not (self._early[value] or pipelined):
             return ()
-        return self._in_windows(NETWORK, unit, once, again)
+        before, behind = self._operand_window(unit), self._window_again(unit)
+        return self._in_windows(NETWORK, (before, behind), once, again)
 
     def _loads(
         self, channel: int, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
@@ -96,17 +100,16 @@ class Overlap:
             return ()
         again = np.array([float(r.recomputes) for r in residencies])
         once = np.ones_like(again)
-        return self._in_windows(
-            channel, unit, np.outer(seconds, once).ravel(), np.outer(seconds, again).ravel()
-        )
+        windows = self._window(unit.loop, unit.index), self._window_again(unit)
+        both = (np.outer(seconds, times).ravel() for times in (once, again))
+        return self._in_windows(channel, windows, *both)
 
     def _in_windows(
-        self, channel: int, unit: Unit, once: np.ndarray, again: np.ndarray
+        self, channel: int, windows: tuple[int, int], once: np.ndarray, again: np.ndarray
     ) -> tuple[Load, ...]:
-        found = (Load(self._window(unit), channel, self._shared(once)),) if once.any() else ()
-        if again.any():
-            found += (Load(self._window_again(unit), channel, self._shared(again)),)
-        return found
+        pairs = zip(windows, (once, again), strict=True)
+        found = ((window, self._shared(seconds)) for window, seconds in pairs if seconds.any())
+        return tuple(Load(window, channel, shared) for window, shared in found)
 
     def _shared(self, seconds: np.ndarray) -> np.ndarray:
         """The part that may cost nothing. Equal layers have one array, and get one."""
@@ -118,18 +121,39 @@ class Overlap:
     def _known(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         return {}
 
-    def _window(self, unit: Unit) -> int:
-        if unit.loop is None:
-            return _PHASES.index(unit.phase)
-        return len(_PHASES) + unit.loop
+    def _operand_window(self, unit: Unit) -> int:
+        """That in which a unit's operands are resharded."""
+        if self.units.border(unit) not in (CARRY, SLICE):
+            return self._window(unit.loop, unit.index)
+        assert unit.loop is not None
+        loops, spans = self.units.graph.program.loops, self.units.spans
+        return self._window(loops[unit.loop].parent, spans[unit.loop][0])
+
+    def _window(self, loop: int | None, time: int) -> int:
+        """That of a loop's body, or of what is outside of loops at a time."""
+        if loop is not None:
+            return loop
+        between, phase = self._loops_before[time], self.units.units[time].phase
+        count = len(self.units.graph.program.loops)
+        return count + len(_PHASES) * between + _PHASES.index(phase)
 
     def _window_again(self, unit: Unit) -> int:
-        """That of the backward pass: the loop of the last reader in the unit's own index space."""
+        """That of the backward pass: the loop of the last reader in the unit's own index space, or
+        where the last reader is."""
         loops = self.units.graph.program.loops
         if unit.loop is None:
-            return _PHASES.index(Phase.BACKWARD)
+            last = max((u.time for u in self.units.uses[unit.index]), default=unit.index)
+            count, phase = len(loops), _PHASES.index(Phase.BACKWARD)
+            return count + len(_PHASES) * self._loops_before[last] + phase
         space = loops[unit.loop].space
-        return len(_PHASES) + max(loop.index for loop in loops if loop.space == space)
+        return max(loop.index for loop in loops if loop.space == space)
+
+    @functools.cached_property
+    def _loops_before(self) -> tuple[int, ...]:
+        """By unit, how many loops are behind it."""
+        loops, spans = self.units.graph.program.loops, self.units.spans
+        ends = {spans[k.index][1] for k in loops if k.parent is None and k.index in spans}
+        return tuple(itertools.accumulate(unit.index in ends for unit in self.units.units))
 
     @functools.cached_property
     def _is_large(self) -> tuple[bool, ...]:

@@ -27,9 +27,9 @@ class Compiler(ABC):
       `Hardware.platform`.
     - `run_options`: compiler options that a plan runs with; `check_options`: those that a check
       compiles with.
-    - `overlapping_options`: what takes the place of options of `run_options` where collectives are
-      to overlap with computation, which may take more memory; None where they do so anyhow, or
-      never do.
+    - `overlapping_options`: what takes the place of `run_options` where collectives are to overlap
+      with computation, which may take more memory: the ways to do so, the best one first; empty
+      where they do so anyhow, or never do.
     - `rules`: what it does with a program, as far as memory and communication depend on it.
     - `has_host_memory`: whether it tells host memory from device memory.
     - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
@@ -45,27 +45,28 @@ class Compiler(ABC):
     has_host_memory: bool = True
     other_memories: Mapping[int, str] = field(default_factory=lambda: HOST_ONLY)
     schedules_for_memory: bool = True
-    overlapping_options: Mapping[str, Any] | None = None
-    is_overlapping: bool = False
+    overlapping_options: tuple[Mapping[str, Any], ...] = ()
+    way: int | None = None
 
     @property
-    def overlapping(self) -> "Compiler | None":
-        """The same with collectives that overlap with computation, where that is another one."""
-        if self.overlapping_options is None:
-            return None
+    def overlapping(self) -> "tuple[Compiler, ...]":
+        """The same with collectives that overlap with computation, in each of the ways; `way` is
+        the number of each."""
         of_check = {k: v for k, v in self.check_options.items() if k not in self.run_options}
-        return replace(
-            self,
-            run_options=self.overlapping_options,
-            check_options={**of_check, **self.overlapping_options},
-            overlapping_options=None,
-            is_overlapping=True,
+        return tuple(
+            replace(
+                self,
+                run_options=options,
+                check_options={**of_check, **options},
+                overlapping_options=(),
+                way=way,
+            )
+            for way, options in enumerate(self.overlapping_options)
         )
 
     def asked(self, options: Mapping[str, Any]) -> "Compiler":
-        """In its process: this compiler or its `overlapping` one, as a request's options say."""
-        other = self.overlapping if options["is_overlapping"] else None
-        return other or self
+        """In its process: this compiler or an `overlapping` one, as a request's options say."""
+        return self if options["way"] is None else self.overlapping[options["way"]]
 
     def compiled_to_buffers(
         self, step: ExportedStep, devices: Sequence[Any], folder: str, dump: str

@@ -1,6 +1,8 @@
 """The one registry of compilers: by name in `verify`, and by platform of devices."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import jax
 
@@ -10,6 +12,7 @@ from kiwi.xla.compiler import Compiler
 from kiwi.xla.cpu.compiler import CPU
 from kiwi.xla.gpu.compiler import GPU
 from kiwi.xla.read.compiled_program import CompiledProgram
+from kiwi.xla.simulated import simulated
 from kiwi.xla.step import Step
 from kiwi.xla.tpu.compiler import TPU
 
@@ -75,11 +78,25 @@ def predicted_compiler(verify: str | None, hardware: Hardware) -> Compiler:
 
 
 def compile_for(target: str, step: Step) -> CompiledProgram:
-    """Compiles `step` for one of `TARGETS`; raises `CompileCheckError` if the compilation fails,
-    `CompilerUnavailableError` if there is no compiler for the target, `NotEnoughDevicesError` if
-    "device" has too few."""
+    """Compiles `step` for one of `TARGETS`, and tells its time; raises `CompileCheckError` if the
+    compilation fails, `CompilerUnavailableError` if there is no compiler for the target,
+    `NotEnoughDevicesError` if "device" has too few."""
     compiler = named(target)
-    return compiler.compile_attached(step) if target == ATTACHED else compiler.compile(step)
+    return _priced(step, compiler.compile_attached if target == ATTACHED else compiler.compile)
+
+
+def overlapping_compiles(target: str) -> tuple[Callable[[Step], CompiledProgram], ...]:
+    """As `compile_for`, with collectives that overlap with computation: in each of the ways in
+    which the target's compiler overlaps them only where it is told to."""
+    compilers = () if target == ATTACHED else named(target).overlapping
+    return tuple(lambda step, by=by: _priced(step, by.compile) for by in compilers)
+
+
+def _priced(step: Step, compile: Callable[[Step], CompiledProgram]) -> CompiledProgram:
+    found = compile(step)
+    assert found.schedule is not None
+    time = simulated(found.schedule, step.mesh, step.kernel_seconds)
+    return replace(found, time=time, schedule=None)
 
 
 def prepared(target: str | None, mesh: DeviceMesh) -> AbstractContextManager[None]:

@@ -1,7 +1,7 @@
 """A function that is ready to be compiled, here or in a process of its own."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -19,7 +19,8 @@ class Step:
     """A flat function ready to be compiled: what `jax.jit` needs to know.
 
     `in_specs` and `out_specs` are `PartitionSpec`s, None where XLA may choose; `donated` are
-    argument positions; `host_arguments` and `host_results` are those in host memory.
+    argument positions; `host_arguments` and `host_results` are those in host memory;
+    `kernel_seconds`: by unit of a plan, what one run of its library kernels takes.
     """
 
     function: Callable[..., Any]
@@ -30,6 +31,7 @@ class Step:
     donated: tuple[int, ...]
     host_arguments: frozenset[int] = frozenset()
     host_results: frozenset[int] = frozenset()
+    kernel_seconds: Mapping[int, float] = field(default_factory=dict)
 
     def jit(self, mesh: Any, compiler_options: Mapping[str, Any] | None = None) -> Any:
         """The jitted function over a concrete or abstract jax mesh."""

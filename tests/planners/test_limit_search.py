@@ -269,7 +269,7 @@ def with_overlap(base, asked):
                 peak_bytes=limits[-1] + more_bytes,
             )
 
-        tools = Tools(base.origin.settings, waiting, overlapping)
+        tools = Tools(base.origin.settings, waiting, (overlapping,))
         return ClosedLoop(
             PLANNERS["alpa"], LimitSearch(find, BUDGET, cause=""), BUDGET, tools
         ).run()

@@ -6,7 +6,8 @@ function head() {
   document.getElementById("head").append(
     el("h1", {}, plan.function.name || "Plan"),
     el("p", { class: "sub", style: "margin-bottom:0" }, `${devices} × ${plan.hardware.name}, mesh ${axes}; planner ${plan.options.planner}; jax ${plan.jax}`),
-    el("div", { class: "tiles" }, tile(seconds(e.step_seconds), "estimated step time"), tile(bytes(e.peak_bytes), "estimated peak, per device"),
+    el("div", { class: "tiles" }, tile(seconds(e.step_seconds), "estimated step time"),
+      plan.checks?.time ? tile(seconds(plan.checks.time.step_seconds), "compiled step, simulated") : null, tile(bytes(e.peak_bytes), "estimated peak, per device"),
       tile(plan.checks ? bytes(plan.checks.peak_bytes) : "not compiled", plan.checks ? `compiled peak (${plan.checks.target})` : "compiled peak"),
       tile(bytes(plan.options.memory_budget_bytes), fits ? "budget: fits" : "budget: exceeded", fits ? "good" : "bad"),
       tile(r.gap === null ? "no bound" : percent(r.gap), "at most from the best plan"),

@@ -56,7 +56,7 @@ class GpuCompiler(Compiler):
         """What a function answers in a process of its own, see `answer_elsewhere`; raises as
         `compile`."""
         config = target_config(step.mesh.hardware)
-        options = {"target_config": config, "is_overlapping": self.is_overlapping}
+        options = {"target_config": config, "way": self.way}
         check_plugin()
         return answer_elsewhere(answer, step, "cuda", options, explain_failure)
 
@@ -73,7 +73,7 @@ GPU = GpuCompiler(
     GPU_COMPILER_OPTIONS,
     GPU_CHECK_OPTIONS,
     GpuRules(),
-    overlapping_options=GPU_OVERLAPPING_OPTIONS,
+    overlapping_options=(GPU_OVERLAPPING_OPTIONS,),
 )
 
 

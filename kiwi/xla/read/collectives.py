@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kiwi.xla.read.device_lists import IOTA, axis_parts, integers, iota, mesh_sizes
-from kiwi.xla.read.trip_counts import lines_with_runs
+from kiwi.xla.read.hlo_text import Instruction, Module
+from kiwi.xla.read.trip_counts import runs
 
 COLLECTIVE_KINDS = (
     "all-gather",
@@ -36,12 +37,6 @@ _SCATTERS = "all-reduce-scatter"
 Groups = frozenset[frozenset[int]]
 Axes = tuple[str, ...] | None
 
-_ITEM_BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
-
-_COLLECTIVE = re.compile(
-    r"= (?P<type>.*?) (?P<kind>" + "|".join(COLLECTIVE_KINDS) + r")(?P<start>-start)?\("
-)
-_ARRAY = re.compile(r"(?P<dtype>[a-z]+\d*[a-z0-9]*)\[(?P<shape>[\d,]*)\]")
 _LIST = re.compile(r"replica_groups=\{(?P<groups>(?:\{[\d,]*\},?)*)\}")
 _IOTA = re.compile(r"replica_groups=\[(?P<shape>[\d,]+)\]<=" + IOTA)
 _MESH = re.compile(
@@ -79,7 +74,7 @@ class AxisUse:
 
 
 def read_axis_uses(
-    hlo_text: str, mesh_shape: Sequence[int], axis_names: Sequence[str]
+    module: Module, mesh_shape: Sequence[int], axis_names: Sequence[str]
 ) -> tuple[AxisUse, ...]:
     """The collectives of an optimised HLO module, largest first.
 
@@ -87,20 +82,34 @@ def read_axis_uses(
     (`kiwi.xla.read.trip_counts`), an asynchronous one at its start, and one over groups of a single
     device not at all.
     """
-    axes_of = _AxesOfGroups(tuple(mesh_shape), tuple(axis_names))
+    read, times = CollectiveReader(mesh_shape, axis_names), runs(module)
     found = []
-    for line, runs, computation in lines_with_runs(hlo_text):
-        match = _COLLECTIVE.search(line)
-        if match is None:
-            continue
-        kind, axes = match["kind"], axes_of(match["kind"], line)
+    for name, computation in module.computations.items():
+        for instruction in computation.instructions:
+            use = read(instruction, name)
+            if use is not None:
+                found.append(AxisUse(use.kind, use.axes, times[name], times[name] * use.bytes))
+    return axis_uses(found)
+
+
+class CollectiveReader:
+    """What a collective instruction of a module for the devices of a mesh does."""
+
+    def __init__(self, mesh_shape: Sequence[int], axis_names: Sequence[str]) -> None:
+        self._axes_of = _AxesOfGroups(tuple(mesh_shape), tuple(axis_names))
+
+    def __call__(self, instruction: Instruction, computation: str) -> AxisUse | None:
+        """One use; None of what is no collective, or the end of one, or over single devices."""
+        kind = instruction.opcode.removesuffix("-start")
+        if kind not in COLLECTIVE_KINDS:
+            return None
+        axes = self._axes_of(kind, instruction.attributes)
         if axes == ():
-            continue
-        size = _buffer_bytes(kind, match["type"], bool(match["start"]), line, axes_of.device_count)
+            return None
+        size = _buffer_bytes(kind, instruction, self._axes_of.device_count)
         if kind == "all-reduce" and computation.startswith(_SCATTERS):
             kind = "reduce-scatter"
-        found.append(AxisUse(kind, axes, runs, runs * size))
-    return axis_uses(found)
+        return AxisUse(kind, axes, 1, size)
 
 
 def axis_uses(found: Iterable[AxisUse]) -> tuple[AxisUse, ...]:
@@ -197,15 +206,12 @@ class _AxesOfGroups:
         return tuple(self._names[a] for a in sorted(moved))
 
 
-def _buffer_bytes(kind: str, result_type: str, is_start: bool, line: str, device_count: int) -> int:
-    arrays = [
-        math.prod(integers(m["shape"])) * _item_bits(m["dtype"]) // 8
-        for m in _ARRAY.finditer(result_type)
-    ]
-    if is_start and kind != "all-reduce":
+def _buffer_bytes(kind: str, instruction: Instruction, device_count: int) -> int:
+    arrays = [array.bytes for array in instruction.arrays]
+    if instruction.opcode.endswith("-start") and kind != "all-reduce":
         return _start_bytes(kind, arrays)
     if kind == "reduce-scatter":
-        sizes = map(len, replica_groups(line, device_count))
+        sizes = map(len, replica_groups(instruction.attributes, device_count))
         return sum(arrays) * max(sizes, default=1)
     return sum(arrays)
 
@@ -217,10 +223,3 @@ def _start_bytes(kind: str, arrays: Sequence[int]) -> int:
         return max(arrays, default=0)
     half = len(arrays) // 2
     return sum(arrays[:half]) if kind == "reduce-scatter" else sum(arrays[half:])
-
-
-def _item_bits(dtype: str) -> int:
-    if dtype in _ITEM_BITS:
-        return _ITEM_BITS[dtype]
-    digits = re.search(r"\d+", dtype)
-    return int(digits.group()) if digits is not None else 0

@@ -17,6 +17,9 @@ from kiwi.xla.read.buffer_assignment import (
     read_sizes,
 )
 from kiwi.xla.read.collectives import AxisUse, CollectiveUse, by_kind, read_axis_uses
+from kiwi.xla.read.hlo_text import parse_module
+from kiwi.xla.read.schedule import Schedule, read_schedule
+from kiwi.xla.simulated import SimulatedTime
 
 _REMATERIALIZED = re.compile(r"^ *(?:ROOT )?%[\w.-]+\.remat\d*(?:\.\d+)? = ", re.MULTILINE)
 """Instructions that XLA's `HloRematerialization` has added, by the names that it gives them."""
@@ -35,7 +38,10 @@ class CompiledProgram(BufferSizes):
     - `memory`: what is alive when; None where the compiler does not report its buffers.
     - `rematerialized`: instructions that the compiler's own rematerialisation recomputes.
     - `overlapping_peak_bytes`: `peak_bytes` with `Compiler.overlapping_options`, where the budget
-      has room for that.
+      has room for that; `overlap`: with which of them.
+    - `time`: of its schedule, run with the prices of the mesh (`kiwi.xla.simulated`); collectives
+      overlap where there is room for that. None where nobody priced it.
+    - `schedule`: what is run, until it is priced.
     - `bytes_elsewhere`: by name the bytes in memories that are not the device's, e.g. "host".
     """
 
@@ -47,6 +53,14 @@ class CompiledProgram(BufferSizes):
     bytes_elsewhere: Mapping[str, int] = field(default_factory=dict, hash=False)
     rematerialized: int = 0
     overlapping_peak_bytes: int | None = None
+    overlap: int = 0
+    time: SimulatedTime | None = None
+    schedule: Schedule | None = field(default=None, repr=False)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Those of `time`."""
+        return None if self.time is None else self.time.step_seconds
 
     @property
     def is_overlapping(self) -> bool:
@@ -103,15 +117,17 @@ def _program(
     target: str,
     compile_seconds: float,
 ) -> CompiledProgram:
+    module, shape = parse_module(text), _shape_in(text, mesh)
     held_bytes = sizes.argument_bytes + sizes.output_bytes + sizes.temporary_bytes
     return CompiledProgram(
         target=target,
         peak_bytes=held_bytes - sizes.alias_bytes,
         **vars(sizes),
-        collective_uses=read_axis_uses(text, _shape_in(text, mesh), mesh.axis_names),
+        collective_uses=read_axis_uses(module, shape, mesh.axis_names),
         compile_seconds=compile_seconds,
         memory=memory,
         rematerialized=len(_REMATERIALIZED.findall(text)),
+        schedule=read_schedule(module, shape, mesh.axis_names),
     )
 
 

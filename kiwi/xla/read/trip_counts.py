@@ -2,115 +2,86 @@
 
 XLA:CPU and XLA:GPU write the trip count that they found into a `while` (`known_trip_count`).
 XLA:TPU writes none: there it is the difference of the constants that a loop's counter starts from
-and is compared with, as `jax.lax.scan` counts. A loop with neither, and each branch of a
-conditional, counts as running once.
+and is compared with, as `jax.lax.scan` counts, by what its body adds. A loop with neither, and each
+branch of a conditional, counts as running once.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-_HEADER = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{$")
-_CALLED = re.compile(
-    r"\b(?P<role>body|calls|to_apply|condition|true_computation|false_computation)=%([\w.\-]+)"
-)
-_BRANCHES = re.compile(r"\bbranch_computations=\{(?P<names>[^}]*)\}")
+from kiwi.xla.read.hlo_text import Computation, Instruction, Module
+
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(?P<count>\d+)"\}')
-_INSTRUCTION = re.compile(
-    r"^ *(?:ROOT )?%?(?P<name>[\w.\-]+) = .*? (?P<opcode>[a-z][\w\-]*)\((?P<operands>[^)]*)\)"
-)
-_CONDITION = re.compile(r" while\(.*\bcondition=%(?P<name>[\w.\-]+)")
-_NAMES = re.compile(r"%([\w.\-]+)")
 _POSITION = re.compile(r"\bindex=(?P<position>\d+)")
-_ROOT = "ROOT "
+_ROLES = ("body", "condition", "calls", "to_apply")
 
 
-def lines_with_runs(hlo_text: str) -> Iterator[tuple[str, int, str]]:
-    """Each line of a module's text, with how often its instruction runs, and its computation. Lines
-    outside of any computation count once, and have none ("")."""
-    computations = _computations(hlo_text)
-    runs = _runs(computations)
-    for name, lines in computations:
-        for line in lines:
-            yield line, runs.get(name, 1), name or ""
-
-
-def _computations(hlo_text: str) -> list[tuple[str | None, list[str]]]:
-    """The computations in order, a computation behind those that it calls."""
-    found: list[tuple[str | None, list[str]]] = [(None, [])]
-    for line in hlo_text.splitlines():
-        header = _HEADER.match(line)
-        if header is not None:
-            found.append((header["name"], []))
-        elif line == "}":
-            found.append((None, []))
-        else:
-            found[-1][1].append(line)
-    return found
-
-
-def _runs(computations: list[tuple[str | None, list[str]]]) -> dict[str | None, int]:
-    loops = _Loops(computations)
+def runs(module: Module) -> Mapping[str, int]:
+    """By computation, how often it runs in a step."""
     called = {
-        name: [pair for line in lines for pair in _called(line, loops)]
-        for name, lines in computations
+        name: [pair for i in found.instructions for pair in _called(module, found, i)]
+        for name, found in module.computations.items()
     }
     inside = {callee for pairs in called.values() for callee, _ in pairs}
-    found: dict[str | None, int] = {name: 1 for name in called if name not in inside}
-    for name, _ in reversed(computations):
-        for callee, times in called.get(name, ()):
-            found[callee] = found.get(callee, 0) + times * found.get(name, 1)
-    return found
+    times: dict[str, int] = {name: 1 for name in called if name not in inside}
+    # A computation stands behind those that it calls.
+    for name in reversed(list(module.computations)):
+        for callee, trips in called[name]:
+            times[callee] = times.get(callee, 0) + trips * times.get(name, 1)
+    return {name: times.get(name, 1) for name in called}
 
 
-def _called(line: str, loops: "_Loops") -> Iterator[tuple[str, int]]:
+def trip_count(module: Module, computation: Computation, loop: Instruction) -> int:
+    """How often the body of a `while` runs, 1 where nothing says so."""
+    known = _TRIPS.search(loop.attributes)
+    return int(known["count"]) if known is not None else _counted(module, computation, loop) or 1
+
+
+def _called(
+    module: Module, computation: Computation, instruction: Instruction
+) -> Iterator[tuple[str, int]]:
     """The computations that an instruction runs, and how often each."""
-    for role, name in _CALLED.findall(line):
-        yield name, loops.trips(line) if role == "body" else 1
-    branches = _BRANCHES.search(line)
-    if branches is not None:
-        for name in branches["names"].split(","):
-            yield name.strip().lstrip("%"), 1
+    for role in _ROLES:
+        name = instruction.computation(role)
+        if name in module.computations:
+            yield name, trip_count(module, computation, instruction) if role == "body" else 1
+    for name in instruction.branches:
+        if name in module.computations:
+            yield name, 1
 
 
-class _Loops:
-    """What the loops of a module count."""
+def _counted(module: Module, computation: Computation, loop: Instruction) -> int | None:
+    condition = module.computations.get(loop.computation("condition"))
+    compare = None if condition is None else condition.root
+    if condition is None or compare is None or "direction=LT" not in compare.attributes:
+        return None
+    counter, limit = (condition.by_name.get(name) for name in compare.operands)
+    started = computation.by_name.get(loop.operands[0])
+    position = None if counter is None else _POSITION.search(counter.attributes)
+    if position is None or started is None or started.opcode != "tuple":
+        return None
+    place = int(position["position"])
+    first = _constant(computation, started.operands[place])
+    last = _constant(condition, "" if limit is None else limit.name)
+    if first is None or last is None:
+        return None
+    return -(-(last - first) // _increment(module, loop, place))
 
-    def __init__(self, computations: list[tuple[str | None, list[str]]]) -> None:
-        self._lines: dict[str, re.Match[str]] = {}
-        self._roots: dict[str | None, re.Match[str]] = {}
-        for name, lines in computations:
-            for line in lines:
-                found = _INSTRUCTION.match(line)
-                if found is not None:
-                    self._lines[found["name"]] = found
-                    if line.lstrip().startswith(_ROOT):
-                        self._roots[name] = found
 
-    def trips(self, line: str) -> int:
-        """How often the body of a loop runs, 1 where nothing says so."""
-        known = _TRIPS.search(line)
-        return int(known["count"]) if known is not None else self._counted(line) or 1
+def _increment(module: Module, loop: Instruction, place: int) -> int:
+    """What a loop's body adds to its counter; one where it does not say: XLA unrolls loops."""
+    body = module.computations.get(loop.computation("body"))
+    if body is None or not body.instructions or body.root.opcode != "tuple":
+        return 1
+    added = body.by_name.get(body.root.operands[place])
+    if added is None or added.opcode != "add":
+        return 1
+    steps = (_constant(body, name) for name in added.operands)
+    return next((step for step in steps if step is not None and step > 0), 1)
 
-    def _counted(self, line: str) -> int | None:
-        condition, loop = _CONDITION.search(line), _INSTRUCTION.match(line)
-        compare = self._roots.get(condition["name"]) if condition is not None else None
-        if compare is None or loop is None or "direction=LT" not in compare.string:
-            return None
-        counter, limit = self._operands(compare)
-        started = self._operands(loop)[0]
-        position = None if counter is None else _POSITION.search(counter.string)
-        if position is None or started is None or started["opcode"] != "tuple":
-            return None
-        first = self._constant(self._operands(started)[int(position["position"])])
-        last = self._constant(limit)
-        return None if first is None or last is None else last - first
 
-    def _operands(self, instruction: re.Match[str]) -> list[re.Match[str] | None]:
-        return [self._lines.get(name) for name in _NAMES.findall(instruction["operands"])]
-
-    def _constant(self, instruction: re.Match[str] | None) -> int | None:
-        while instruction is not None and instruction["opcode"] == "copy":
-            instruction = self._operands(instruction)[0]
-        if instruction is None or instruction["opcode"] != "constant":
-            return None
-        return int(instruction["operands"])
+def _constant(computation: Computation, name: str) -> int | None:
+    found = computation.by_name.get(name)
+    while found is not None and found.opcode == "copy":
+        found = computation.by_name.get(found.operands[0])
+    return None if found is None or found.opcode != "constant" else int(found.operands[0])

@@ -32,18 +32,22 @@ TPU_OVERLAPPING_OPTIONS = {
 - Space to batch turns parts of images into a larger batch, and holds several copies of them.
 """
 
-TPU_COMPILER_OPTIONS = {
+TPU_ASYNCHRONOUS_OPTIONS = {
     **TPU_OVERLAPPING_OPTIONS,
     "xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000,
+}
+"""The same without windowed einsums, which make chains of permutations of the collectives around a
+matmul, and hold other buffers. No einsum reaches this size."""
+
+TPU_COMPILER_OPTIONS = {
+    **TPU_ASYNCHRONOUS_OPTIONS,
     "xla_tpu_enable_async_collective_fusion": False,
 }
 """Options under which it runs a plan as it was made, and collectives are those of the plan.
 
-- Windowed einsums make chains of permutations of the collectives around a matmul, which hold
-  other buffers. No einsum reaches this size.
-- Asynchronous collective fusion runs a collective beside a matmul, and holds the result longer.
-
-A plan that has room for that runs with `TPU_OVERLAPPING_OPTIONS` instead.
+Asynchronous collective fusion runs a collective beside a matmul, and holds the result longer. A
+plan that has room for that runs with `TPU_OVERLAPPING_OPTIONS` instead, or else with
+`TPU_ASYNCHRONOUS_OPTIONS`.
 """
 
 TPU_CHECK_OPTIONS = {**TPU_COMPILER_OPTIONS, "xla_msa_enable": "DISABLED"}
@@ -79,7 +83,7 @@ class TpuCompiler(Compiler):
         """What a function answers in a process with the compiler; raises as `compile`."""
         _interconnect(step.mesh.hardware)
         check_libtpu()
-        return answer_elsewhere(answer, step, "tpu", {"is_overlapping": self.is_overlapping})
+        return answer_elsewhere(answer, step, "tpu", {"way": self.way})
 
     def check_available(self, hardware: Hardware) -> None:
         """Raises `CompilerUnavailableError` if libtpu is missing, or the hardware is no TPU."""
@@ -94,7 +98,7 @@ TPU = TpuCompiler(
     TPU_CHECK_OPTIONS,
     TpuRules(),
     other_memories={1: "VMEM", 5: "host"},
-    overlapping_options=TPU_OVERLAPPING_OPTIONS,
+    overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS),
 )
 
 

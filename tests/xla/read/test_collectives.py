@@ -13,6 +13,7 @@ from kiwi.xla.read.collectives import (
     read_axis_uses,
     replica_groups,
 )
+from kiwi.xla.read.hlo_text import parse_module
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ from kiwi.xla.read.collectives import (
     ],
 )
 def test_a_collective_is_read_with_the_larger_buffer(line: str, kind: str, expected_bytes: int):
-    uses = read_axis_uses("  " + line, (2, 4), ("x", "y"))
+    uses = read_axis_uses(parse_module("  " + line), (2, 4), ("x", "y"))
     assert by_kind(uses) == {kind: CollectiveUse(1, expected_bytes)}
 
 
@@ -92,13 +93,13 @@ def test_a_collective_is_read_with_the_larger_buffer(line: str, kind: str, expec
     ],
 )
 def test_lines_that_only_mention_a_collective_do_not_count(line: str):
-    assert read_axis_uses(line, (2, 4), ("x", "y")) == ()
+    assert read_axis_uses(parse_module(line), (2, 4), ("x", "y")) == ()
 
 
 def test_occurrences_add_up():
     line = "%x = f32[4]{0} all-reduce(%y), replica_groups={{0,1,2,3},{4,5,6,7}}\n"
     expected = (AxisUse("all-reduce", ("y",), 3, 48),)
-    assert read_axis_uses(line * 3, (2, 4), ("x", "y")) == expected
+    assert read_axis_uses(parse_module(line * 3), (2, 4), ("x", "y")) == expected
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,8 @@ def test_occurrences_add_up():
 )
 def test_replica_groups_tell_the_axes(groups: str, axes: tuple[str, ...] | None):
     line = f"%a = f32[4]{{0}} all-reduce(%x), channel_id=1, replica_groups={groups}, to_apply=%add"
-    assert read_axis_uses(line, (2, 4), ("x", "y")) == (AxisUse("all-reduce", axes, 1, 16),)
+    uses = read_axis_uses(parse_module(line), (2, 4), ("x", "y"))
+    assert uses == (AxisUse("all-reduce", axes, 1, 16),)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +143,13 @@ def test_replica_groups_tell_the_axes(groups: str, axes: tuple[str, ...] | None)
 )
 def test_a_permutation_runs_along_the_axes_in_which_its_pairs_differ(pairs: str, axes):
     line = f"%p = f32[4]{{0}} collective-permute(%x), channel_id=1, source_target_pairs={pairs}"
-    assert read_axis_uses(line, (2, 4), ("x", "y")) == (AxisUse("collective-permute", axes, 1, 16),)
+    uses = read_axis_uses(parse_module(line), (2, 4), ("x", "y"))
+    assert uses == (AxisUse("collective-permute", axes, 1, 16),)
 
 
 def test_collectives_over_groups_of_one_device_are_none():
     line = "%a = f32[4]{0} all-reduce(%x), replica_groups={{0},{1},{2},{3}}, to_apply=%add"
-    assert read_axis_uses(line, (2, 2), ("x", "y")) == ()
+    assert read_axis_uses(parse_module(line), (2, 2), ("x", "y")) == ()
 
 
 def test_the_three_spellings_of_groups_agree():
@@ -173,10 +176,10 @@ def test_compiled_sums_run_along_the_axes_that_they_sum_over(shape: tuple[int, .
             in_shardings=split,
             out_shardings=NamedSharding(mesh, kept),
         )
-        uses = read_axis_uses(summed.lower(array).compile().as_text(), shape, names)
+        uses = read_axis_uses(parse_module(summed.lower(array).compile().as_text()), shape, names)
         assert [(u.kind, u.axes) for u in uses] == [("all-reduce", (name,))]
     gathered = jax.jit(lambda x: x * 2, in_shardings=split, out_shardings=whole)
-    uses = read_axis_uses(gathered.lower(array).compile().as_text(), shape, names)
+    uses = read_axis_uses(parse_module(gathered.lower(array).compile().as_text()), shape, names)
     assert {axes for u in uses for axes in (u.axes or ())} == set(names)
     assert all(u.kind == "all-gather" for u in uses)
 

@@ -1,6 +1,7 @@
 """How often instructions run, from the text of a module."""
 
-from kiwi.xla.read.trip_counts import lines_with_runs
+from kiwi.xla.read.hlo_text import parse_module
+from kiwi.xla.read.trip_counts import runs
 
 MODULE = """HloModule m
 %inner (p: f32[]) -> f32[] {
@@ -56,18 +57,22 @@ def test_a_loop_that_starts_from_an_argument_counts_once():
     assert inside_runs(COUNTED.replace("copy(%two)", "copy(%n)")) == 1
 
 
-def inside_runs(module: str) -> int:
-    (found,) = (count for line, count, _ in lines_with_runs(module) if "%inside" in line)
-    return found
+def inside_runs(text: str) -> int:
+    module = parse_module(text)
+    inside = (name for name, c in module.computations.items() if "inside" in c.by_name)
+    return runs(module)[next(inside)]
 
 
 def test_loops_multiply_and_calls_add():
-    runs = {line.split()[0]: count for line, count, _ in lines_with_runs(MODULE) if "=" in line}
-    assert runs["%v"] == runs["ROOT"] == 1
-    assert runs["%w"] == runs["%b"] == 3
-    assert runs["%u"] == 1, "a loop of unknown length counts once"
-    assert runs["%a"] == 3 * 5 + 3, "in the inner loop, and through one branch"
+    module = parse_module(MODULE)
+    times = runs(module)
+    found = {i: times[name] for name, c in module.computations.items() for i in c.by_name}
+    assert found["v"] == found["x"] == 1
+    assert found["w"] == found["b"] == 3
+    assert found["u"] == 1, "a loop of unknown length counts once"
+    assert found["a"] == 3 * 5 + 3, "in the inner loop, and through one branch"
 
 
 def test_lines_outside_of_computations_count_once():
-    assert list(lines_with_runs("%a = f32[] add(%p)")) == [("%a = f32[] add(%p)", 1, "")]
+    module = parse_module("%a = f32[] add(%p)")
+    assert runs(module) == {"": 1} and list(module.computations[""].by_name) == ["a"]

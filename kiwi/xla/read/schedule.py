@@ -1,0 +1,204 @@
+"""What a compiled program runs, in the order of its schedule: work, communication, loops.
+
+Communication starts at one instruction and is awaited at another: a start and its done; on TPUs
+also kernels that start a collective, compute beside it and await it (async collective fusion),
+which name it by its channel. What is neither started nor awaited apart is awaited at once.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kiwi.xla.read.collectives import CollectiveReader
+from kiwi.xla.read.hlo_text import Computation, Instruction, Module
+from kiwi.xla.read.name_scopes import scope_of
+from kiwi.xla.read.trip_counts import trip_count
+from kiwi.xla.read.work import NO_WORK, ModuleWork, Work, is_collective
+
+HOST = "host"
+"""The kind of a copy between host and device memory."""
+
+HOST_SPACE = 5
+"""XLA's number of the host's memory: `Layout::kHostMemorySpace`."""
+
+_PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
+_CHANNEL = re.compile(r"\bchannel_id=(\d+)")
+_START, _DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Communication. `kind`, `axes`, `bytes` as of `AxisUse`, or `HOST` along no axes; `key` names
+    it where it is awaited; `direction` is that of a permutation along its axes, 1 or -1, and 0 of
+    what goes both ways."""
+
+    key: str
+    kind: str
+    axes: tuple[str, ...] | None
+    bytes: int
+    direction: int = 0
+
+
+@dataclass(frozen=True)
+class ScheduledWork:
+    """One step of a schedule: it starts transfers, computes beside those that it carries, runs
+    bodies of loops and branches, and awaits transfers.
+
+    - `unit`: that of the plan, -1 if unknown.
+    - `bodies`: numbers of computations, each of which runs `trips` times.
+    """
+
+    work: Work = NO_WORK
+    unit: int = -1
+    starts: tuple[Transfer, ...] = ()
+    carries: tuple[Transfer, ...] = ()
+    awaits: tuple[str, ...] = ()
+    bodies: tuple[int, ...] = ()
+    trips: float = 1.0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Of each computation that the program runs, its steps in order; the last one is its entry."""
+
+    computations: tuple[tuple[ScheduledWork, ...], ...]
+
+
+def read_schedule(module: Module, mesh_shape: Sequence[int], names: Sequence[str]) -> Schedule:
+    """The schedule of an optimised module, for devices of a mesh with axes of these names."""
+    return _Reader(module, CollectiveReader(mesh_shape, names)).schedule()
+
+
+class _Reader:
+    def __init__(self, module: Module, read: CollectiveReader) -> None:
+        self._module, self._read, self._work = module, read, ModuleWork(module)
+        self._found: list[tuple[ScheduledWork, ...]] = []
+        self._numbers: dict[str, int] = {}
+
+    def schedule(self) -> Schedule:
+        self._number(self._module.entry.name)
+        return Schedule(tuple(self._found))
+
+    def _number(self, name: str) -> int:
+        """That of a computation, whose own come first."""
+        if name not in self._numbers:
+            computation = self._module.computations[name]
+            steps = tuple(self._steps(computation))
+            self._numbers[name] = len(self._found)
+            self._found.append(steps)
+        return self._numbers[name]
+
+    def _steps(self, computation: Computation) -> Iterator[ScheduledWork]:
+        for instruction in computation.instructions:
+            step = self._step(instruction, computation)
+            if step != _NOTHING:
+                scope = scope_of(instruction.attributes)
+                yield step if scope is None else _of_unit(step, scope.unit)
+
+    def _step(self, instruction: Instruction, computation: Computation) -> ScheduledWork:
+        opcode = instruction.opcode
+        if opcode in ("while", "conditional", "call"):
+            return self._called(instruction, computation)
+        if opcode.endswith("-done"):
+            return ScheduledWork(awaits=_operand(instruction))
+        if opcode.endswith(("-start", "-update")) or is_collective(instruction):
+            return self._communicated(instruction, computation)
+        work = self._work.of(instruction, computation)
+        called = instruction.computation("calls")
+        if called in self._module.computations:
+            return self._fused(work, self._module.computations[called])
+        return _NOTHING if work.is_scalar else ScheduledWork(work)
+
+    def _called(self, instruction: Instruction, computation: Computation) -> ScheduledWork:
+        if instruction.opcode == "while":
+            body = instruction.computation("body")
+            trips = trip_count(self._module, computation, instruction)
+            return ScheduledWork(bodies=(self._number(body),), trips=trips)
+        names = instruction.branches or (instruction.computation("to_apply"),)
+        found = tuple(self._number(n) for n in names if n in self._module.computations)
+        return ScheduledWork(bodies=found, trips=1 / max(1, len(found)))
+
+    def _communicated(self, instruction: Instruction, computation: Computation) -> ScheduledWork:
+        opcode, name = instruction.opcode, instruction.name
+        if opcode == "copy-start":
+            return ScheduledWork(starts=tuple(_host_copy(instruction)))
+        if opcode.endswith("-update"):
+            return _NOTHING
+        if opcode == "async-start":
+            called = self._module.computations.get(instruction.computation("calls"))
+            inside = [] if called is None else list(self._transfers(called))
+            return ScheduledWork(starts=tuple(_named(name, t) for t in inside))
+        use = self._read(instruction, computation.name)
+        if use is None:
+            return _NOTHING
+        transfer = Transfer(name, use.kind, use.axes, use.bytes, _direction(instruction))
+        if opcode.endswith("-start"):
+            return ScheduledWork(starts=(transfer,))
+        return ScheduledWork(carries=(transfer,))
+
+    def _fused(self, work: Work, inner: Computation) -> ScheduledWork:
+        """A kernel with the collectives inside of it."""
+        carried = {t.key: t for t in self._transfers(inner)}
+        if not carried:
+            return _NOTHING if work.is_scalar else ScheduledWork(work)
+        by_name = inner.by_name
+        started, awaited = (
+            {
+                _key(by_name[name])
+                for call in inner.instructions
+                if call.opcode == "custom-call" and target in call.attributes
+                for name in call.operands
+                if name in by_name and is_collective(by_name[name])
+            }
+            for target in (_START, _DONE)
+        )
+        return ScheduledWork(
+            work,
+            starts=tuple(t for key, t in carried.items() if key in started),
+            carries=tuple(t for key, t in carried.items() if key not in started | awaited),
+            awaits=tuple(sorted(awaited)),
+        )
+
+    def _transfers(self, computation: Computation) -> Iterator[Transfer]:
+        for instruction in computation.instructions:
+            use = self._read(instruction, computation.name)
+            if use is not None:
+                yield Transfer(_key(instruction), use.kind, use.axes, use.bytes)
+
+
+_NOTHING = ScheduledWork()
+
+
+def _of_unit(step: ScheduledWork, unit: int) -> ScheduledWork:
+    return ScheduledWork(
+        step.work, unit, step.starts, step.carries, step.awaits, step.bodies, step.trips
+    )
+
+
+def _key(instruction: Instruction) -> str:
+    """A collective's channel; its name where it has none."""
+    found = _CHANNEL.search(instruction.attributes)
+    return instruction.name if found is None else f"channel {found[1]}"
+
+
+def _direction(instruction: Instruction) -> int:
+    """Where most devices send to: up or down the mesh; 0 where as many send up as down."""
+    found = _PAIRS.search(instruction.attributes)
+    numbers = [] if found is None else [int(n) for n in re.findall(r"\d+", found["pairs"])]
+    up = sum(1 if t > s else -1 for s, t in zip(numbers[::2], numbers[1::2], strict=True))
+    return (up > 0) - (up < 0)
+
+
+def _named(key: str, transfer: Transfer) -> Transfer:
+    return Transfer(key, transfer.kind, transfer.axes, transfer.bytes)
+
+
+def _operand(instruction: Instruction) -> tuple[str, ...]:
+    return instruction.operands[:1]
+
+
+def _host_copy(instruction: Instruction) -> Iterator[Transfer]:
+    """A copy from or to the host's memory; none between memories of the device."""
+    spaces = [array.space for array in instruction.arrays[:2]]
+    if HOST_SPACE in spaces:
+        yield Transfer(instruction.name, HOST, (), instruction.arrays[0].bytes)

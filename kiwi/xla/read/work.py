@@ -1,0 +1,307 @@
+"""What an instruction of a compiled program computes and moves, read from XLA's text.
+
+Operations are counted as XLA's `HloCostAnalysis` counts them: of matmuls and convolutions two for
+each product that is not of padding, of elementwise functions one for each element. Traffic is what
+a kernel reads and writes: its operands and results, and of an operand that it slices, or a result
+that it updates in place, the slice alone.
+"""
+
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from kiwi.hlo.costs import FREE_OPCODES
+from kiwi.xla.read.hlo_text import Array, Computation, Instruction, Module
+
+_ALIASES = frozenset(
+    {
+        "parameter",
+        "constant",
+        "tuple",
+        "get-tuple-element",
+        "bitcast",
+        "after-all",
+        "opt-barrier",
+        "partition-id",
+        "replica-id",
+        "add-dependency",
+    }
+)
+"""Instructions that run nothing."""
+
+_SCALARS_BYTES = 64
+_FREE = _ALIASES | {opcode.replace("_", "-") for opcode in FREE_OPCODES}
+_SLICES = frozenset({"dynamic-slice", "slice", "gather"})
+_UPDATE = "dynamic-update-slice"
+_NUMPY = {"f": "float", "s": "int", "u": "uint", "c": "complex"}
+_CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)(?P<dims>[\d,"]*)')
+_WINDOW = re.compile(r"window=\{(?P<window>[^}]*)\}")
+_LABELS = re.compile(r"dim_labels=(?P<lhs>\w+)_(?P<rhs>\w+)->(?P<out>\w+)")
+_GROUPS = re.compile(r"(?P<kind>feature|batch)_group_count=(?P<count>\d+)")
+_TARGET = re.compile(r'custom_call_target="(?P<target>[^"]*)"')
+_MATMUL_CALLS, _CONVOLUTION_CALLS = ("__cublas",), ("__cudnn$conv",)
+_KERNEL_CALLS = ("tpu_custom_call", "__cudnn$fmha", "__gpu$xla.gpu.triton", "mosaic_gpu")
+_IDLE_CALLS = frozenset({"AllocateBuffer", "AsyncCollectiveStart", "AsyncCollectiveDone"})
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an instruction computes once.
+
+    - `matmul_flops`: of matmuls and convolutions, by numpy's name of their operands' type.
+    - `operations`: elements of elementwise functions and reductions, by that of their results.
+    - `moved_bytes`: read and written.
+    - `kernels`: library kernels, whose work XLA does not know.
+    """
+
+    matmul_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
+    operations: Mapping[str, float] = field(default_factory=dict, hash=False)
+    moved_bytes: int = 0
+    kernels: int = 0
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it is no kernel: nothing, or two or three scalars, which XLA:TPU computes one by
+        one and XLA:GPU with others."""
+        return not self.kernels and self.moved_bytes <= _SCALARS_BYTES
+
+
+NO_WORK = Work()
+
+
+class ModuleWork:
+    """The work of a module's instructions."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._known: dict[str, _Inside] = {}
+
+    def of(self, instruction: Instruction, computation: Computation) -> Work:
+        """That of an instruction which is a kernel of its own: none of loops, of collectives, and
+        of what is part of a fusion."""
+        if instruction.opcode in _ALIASES or _is_idle(instruction):
+            return NO_WORK
+        found = self._computed(instruction, computation)
+        return Work(
+            found.flops,
+            found.operations,
+            self._moved_bytes(instruction, computation),
+            found.kernels,
+        )
+
+    def _computed(self, instruction: Instruction, computation: Computation) -> "_Inside":
+        called = instruction.computation("calls")
+        if called in self._module.computations:
+            return self._inside(called)
+        flops = matmul_flops(instruction, computation)
+        if flops:
+            operand = computation.by_name.get(instruction.operands[0])
+            arrays = instruction.arrays if operand is None else operand.arrays
+            return _Inside({numpy_name(arrays[0].dtype): flops})
+        if _target(instruction).startswith(_KERNEL_CALLS):
+            return _Inside(kernels=1)
+        if instruction.opcode in _FREE or instruction.opcode == "custom-call":
+            return _Inside()
+        largest = max(_all_arrays(instruction, computation), key=lambda a: a.elements)
+        return _Inside(operations={numpy_name(largest.dtype): float(largest.elements)})
+
+    def _inside(self, name: str) -> "_Inside":
+        """The sum over a fusion's computation."""
+        if name not in self._known:
+            total, computation = _Inside(), self._module.computations[name]
+            for instruction in computation.instructions:
+                if instruction.opcode not in _FREE and not is_collective(instruction):
+                    total.add(self._computed(instruction, computation))
+            self._known[name] = total
+        return self._known[name]
+
+    def _moved_bytes(self, instruction: Instruction, computation: Computation) -> int:
+        operands = [computation.by_name.get(name) for name in instruction.operands]
+        sizes = [0 if operand is None else operand.bytes for operand in operands]
+        called = instruction.computation("calls") if instruction.opcode == "fusion" else ""
+        if called in self._module.computations:
+            inner = self._module.computations[called]
+            read = (
+                min(size, self._read_bytes(inner, parameter, size))
+                for parameter, size in zip(inner.parameters, sizes, strict=False)
+            )
+            return self._written_bytes(inner, inner.root) + sum(read)
+        if instruction.opcode == _UPDATE:
+            return 2 * sizes[1]
+        if instruction.opcode in _SLICES:
+            return 2 * instruction.bytes
+        return instruction.bytes + sum(sizes)
+
+    def _read_bytes(self, inner: Computation, value: Instruction, size: int) -> int:
+        """What a fusion reads of one of its operands, or of a bitcast of it."""
+        total = 0
+        for reader in inner.readers.get(value.name, ()):
+            is_first = reader.operands[0] == value.name
+            called = reader.computation("calls")
+            if reader.opcode == "bitcast":
+                total += self._read_bytes(inner, reader, size)
+            elif reader.opcode in _SLICES and is_first:
+                total += reader.bytes
+            elif called in self._module.computations:
+                nested = self._module.computations[called]
+                position = reader.operands.index(value.name)
+                total += self._read_bytes(nested, nested.parameters[position], size)
+            elif not (
+                is_collective(reader)
+                or reader.opcode == "tuple"
+                or _is_idle(reader)
+                or (reader.opcode == _UPDATE and is_first)
+            ):
+                return size
+        return total
+
+    def _written_bytes(self, inner: Computation, root: Instruction) -> int:
+        """Of a fusion that ends with an update in place, the update alone."""
+        if root.opcode == "tuple":
+            elements = (inner.by_name[name] for name in root.operands)
+            return sum(self._written_bytes(inner, element) for element in elements)
+        first = inner.by_name.get(root.operands[0]) if root.operands else None
+        if root.opcode in ("parameter", "get-tuple-element") or is_collective(root):
+            return 0
+        if _is_idle(root):
+            return 0
+        if root.opcode in ("bitcast", "convert", "copy") and first is not None:
+            return self._written_bytes(inner, first) if first.opcode == _UPDATE else root.bytes
+        if root.opcode == _UPDATE and root.operands[1] in inner.by_name:
+            return inner.by_name[root.operands[1]].bytes
+        return root.bytes
+
+
+@dataclass
+class _Inside:
+    """What a fusion computes."""
+
+    flops: dict[str, float] = field(default_factory=dict)
+    operations: dict[str, float] = field(default_factory=dict)
+    kernels: int = 0
+
+    def add(self, other: "_Inside") -> None:
+        """Sums both up here."""
+        for own, more in ((self.flops, other.flops), (self.operations, other.operations)):
+            for dtype, amount in more.items():
+                own[dtype] = own.get(dtype, 0.0) + amount
+        self.kernels += other.kernels
+
+
+def is_collective(instruction: Instruction) -> bool:
+    """Whether it communicates, or awaits communication."""
+    return instruction.opcode.removesuffix("-start").removesuffix("-done") in COLLECTIVE_OPCODES
+
+
+COLLECTIVE_OPCODES = frozenset(
+    {"all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute"}
+)
+
+
+def matmul_flops(instruction: Instruction, computation: Computation) -> float:
+    """Those of a matmul or convolution, whichever way XLA writes it; 0 of others."""
+    target = _target(instruction)
+    if instruction.opcode == "dot" or target.startswith(_MATMUL_CALLS):
+        return _dot_flops(instruction, computation)
+    if instruction.opcode == "convolution" or target.startswith(_CONVOLUTION_CALLS):
+        return _convolution_flops(instruction, computation)
+    return 0.0
+
+
+def numpy_name(dtype: str) -> str:
+    """Numpy's name of XLA's type of elements."""
+    if dtype == "pred":
+        return "bool"
+    if dtype == "bf16":
+        return "bfloat16"
+    if dtype.startswith("f8"):
+        return "float8_" + dtype[2:]
+    return _NUMPY.get(dtype[0], dtype[0]) + dtype[1:]
+
+
+def _is_idle(instruction: Instruction) -> bool:
+    return instruction.opcode == "custom-call" and _target(instruction) in _IDLE_CALLS
+
+
+def _target(instruction: Instruction) -> str:
+    found = _TARGET.search(instruction.attributes) if instruction.opcode == "custom-call" else None
+    return "" if found is None else found["target"]
+
+
+def _all_arrays(instruction: Instruction, computation: Computation) -> Iterator[Array]:
+    yield Array("f32", (0,))
+    yield from instruction.arrays
+    for name in instruction.operands:
+        if name in computation.by_name:
+            yield from computation.by_name[name].arrays
+
+
+def _shape(instruction: Instruction, computation: Computation, operand: int) -> tuple[int, ...]:
+    found = computation.by_name.get(instruction.operands[operand])
+    return found.arrays[0].shape if found is not None and found.arrays else ()
+
+
+def _dot_flops(instruction: Instruction, computation: Computation) -> float:
+    found, lhs = _CONTRACTED.search(instruction.attributes), _shape(instruction, computation, 0)
+    dims = [] if found is None else [int(d) for d in re.findall(r"\d+", found["dims"])]
+    return 2.0 * instruction.arrays[0].elements * prod(lhs[d] for d in dims if d < len(lhs))
+
+
+def _convolution_flops(instruction: Instruction, computation: Computation) -> float:
+    """As `HloCostAnalysis::HandleConvolution`: without products of padding and dilation."""
+    labels = _LABELS.search(instruction.attributes)
+    if labels is None:
+        return 0.0
+    lhs, rhs = (_shape(instruction, computation, k) for k in (0, 1))
+    out = instruction.arrays[0].shape
+    if "__cudnn$convBackwardInput" in instruction.attributes:
+        lhs, out = out, lhs
+    elif "__cudnn$convBackwardFilter" in instruction.attributes:
+        rhs, out = out, rhs
+    spatial = [label for label in labels["out"] if label.isdigit()]
+    groups = {m["kind"]: int(m["count"]) for m in _GROUPS.finditer(instruction.attributes)}
+    positions = 1.0
+    for number, window in zip(spatial, _windows(instruction, len(spatial)), strict=True):
+        sizes = lhs[labels["lhs"].index(number)], out[labels["out"].index(number)]
+        positions *= _valid_positions(*sizes, **window)
+    features = lhs[labels["lhs"].index("f")] / groups.get("feature", 1)
+    batch = lhs[labels["lhs"].index("b")] / groups.get("batch", 1)
+    return 2.0 * features * rhs[labels["rhs"].index("o")] * batch * positions
+
+
+def _windows(instruction: Instruction, rank: int) -> Iterator[dict[str, int]]:
+    found = _WINDOW.search(instruction.attributes)
+    parts = dict(each.split("=") for each in ("" if found is None else found["window"]).split())
+
+    def numbers(name: str, default: str) -> Sequence[str]:
+        return parts[name].split("x") if name in parts else [default] * rank
+
+    given = (
+        numbers("size", "1"),
+        numbers("stride", "1"),
+        numbers("pad", "0_0"),
+        numbers("lhs_dilate", "1"),
+        numbers("rhs_dilate", "1"),
+    )
+    for size, stride, pad, lhs_dilate, rhs_dilate in zip(*given, strict=True):
+        yield {
+            "window": int(size),
+            "stride": int(stride),
+            "pad": int(pad.split("_")[0]),
+            "lhs_dilate": int(lhs_dilate),
+            "rhs_dilate": int(rhs_dilate),
+        }
+
+
+@functools.cache
+def _valid_positions(
+    lhs: int, out: int, window: int, stride: int, pad: int, lhs_dilate: int, rhs_dilate: int
+) -> int:
+    """Pairs of an output and a place of the window that meet an element."""
+    places = np.arange(out)[:, None] * stride + np.arange(window)[None] * rhs_dilate - pad
+    inside = (places >= 0) & (places <= (lhs - 1) * lhs_dilate) & (places % lhs_dilate == 0)
+    return int(inside.sum())

@@ -1,0 +1,175 @@
+"""How long a compiled program takes: its schedule, run with the prices of a mesh.
+
+The device runs the schedule in order. A kernel takes what a unit of a plan does
+(`kiwi.problem.costs`): its launch, and the larger of computing and moving bytes. Communication
+begins where it is started, as soon as the links of its axes are free, and goes on while the device
+computes; where it is awaited, the device waits for the rest. What was hidden costs a share of its
+time, `Hardware.interference`; where devices cannot do both at once, starts wait.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from kiwi.mesh import DeviceMesh, Hardware, collective
+from kiwi.xla.read.schedule import HOST, Schedule, ScheduledWork, Transfer
+from kiwi.xla.read.work import Work
+
+
+@dataclass(frozen=True)
+class AxisSeconds:
+    """Communication along the same mesh axes (names; None where it follows no axes, empty for
+    copies between host and device): how long it takes, and what of that the device waits."""
+
+    axes: tuple[str, ...] | None
+    seconds: float
+    exposed_seconds: float
+
+
+@dataclass(frozen=True)
+class SimulatedTime:
+    """One step of a compiled program.
+
+    - `compute_seconds`: of all kernels.
+    - `communication`: by axes, largest first.
+    - `step_seconds`: kernels, what the device waits for, and what hidden communication costs.
+    - `unpriced_kernels`: calls of library kernels whose work nobody told, counted by their bytes.
+    """
+
+    step_seconds: float
+    compute_seconds: float
+    communication: tuple[AxisSeconds, ...]
+    unpriced_kernels: int = 0
+
+    @property
+    def exposed_seconds(self) -> float:
+        """What the device waits for communication."""
+        return sum(each.exposed_seconds for each in self.communication)
+
+
+def simulated(
+    schedule: Schedule, mesh: DeviceMesh, kernel_seconds: Mapping[int, float] | None = None
+) -> SimulatedTime:
+    """Runs a schedule.
+
+    - `kernel_seconds`: by unit, what one run of its library kernels takes.
+    """
+    clock = _Clock(schedule, mesh, kernel_seconds or {})
+    clock.run(len(schedule.computations) - 1, 1.0)
+    rows = (
+        AxisSeconds(axes, seconds, clock.exposed.get(axes, 0.0))
+        for axes, seconds in clock.communicated.items()
+    )
+    return SimulatedTime(
+        clock.now,
+        clock.computed,
+        tuple(sorted(rows, key=lambda row: (-row.seconds, row.axes or ()))),
+        clock.unpriced,
+    )
+
+
+@dataclass(frozen=True)
+class _Flying:
+    """A transfer on its way: until when, and how long it takes in all."""
+
+    transfer: Transfer
+    end: float
+    seconds: float
+
+
+@dataclass
+class _Clock:
+    """The device's time while it runs a schedule, and until when each axis is taken, one way."""
+
+    schedule: Schedule
+    mesh: DeviceMesh
+    kernel_seconds: Mapping[int, float]
+    now: float = 0.0
+    computed: float = 0.0
+    unpriced: int = 0
+    communicated: dict[tuple[str, ...] | None, float] = field(
+        default_factory=lambda: defaultdict(float)
+    )
+    exposed: dict[tuple[str, ...] | None, float] = field(default_factory=lambda: defaultdict(float))
+
+    def __post_init__(self) -> None:
+        self._taken: dict[tuple[str, int], float] = defaultdict(float)
+        self._flying: dict[str, list[_Flying]] = defaultdict(list)
+
+    def run(self, computation: int, times: float) -> None:
+        """One run of a computation that stands for so many of the step."""
+        for step in self.schedule.computations[computation]:
+            for transfer in step.starts:
+                self._start(transfer, times)
+            self._compute(step, times)
+            for body in step.bodies:
+                self._loop(body, step.trips, times)
+            for transfer in step.carries:
+                if not self._flying.get(transfer.key):
+                    self._start(transfer, times)
+                    self._await(transfer.key, times)
+            for key in step.awaits:
+                self._await(key, times)
+
+    def _loop(self, body: int, trips: float, times: float) -> None:
+        started = self.now
+        self.run(body, times * trips)
+        self.now = started + trips * (self.now - started)
+
+    def _compute(self, step: ScheduledWork, times: float) -> None:
+        if step.work.is_scalar:
+            return
+        seconds = work_seconds(step.work, self.mesh.hardware)
+        if step.work.kernels and step.unit in self.kernel_seconds:
+            seconds = max(seconds, self.kernel_seconds[step.unit])
+        elif step.work.kernels:
+            self.unpriced += step.work.kernels
+        self.now += seconds
+        self.computed += times * seconds
+
+    def _start(self, transfer: Transfer, times: float) -> None:
+        seconds = self._seconds(transfer)
+        axes = self.mesh.axis_names if transfer.axes is None else transfer.axes or (HOST,)
+        ways = (transfer.direction,) if transfer.direction else (1, -1)
+        links = [(axis, way) for axis in axes for way in ways]
+        begin = max(self.now, *(self._taken[link] for link in links))
+        for link in links:
+            self._taken[link] = begin + seconds
+        self._flying[transfer.key].append(_Flying(transfer, begin + seconds, seconds))
+        self.communicated[transfer.axes] += times * _taken_share(transfer) * seconds
+        if self.mesh.hardware.interference is None:
+            self._await(transfer.key, times)
+
+    def _await(self, key: str, times: float) -> None:
+        for flying in self._flying.pop(key, ()):
+            waited = max(0.0, flying.end - self.now)
+            hidden = _taken_share(flying.transfer) * max(0.0, flying.seconds - waited)
+            waited += (self.mesh.hardware.interference or 0.0) * hidden
+            self.now += waited
+            self.exposed[flying.transfer.axes] += times * waited
+
+    def _seconds(self, transfer: Transfer) -> float:
+        if transfer.kind == HOST:
+            return transfer.bytes / self.mesh.hardware.host_bandwidth_bytes_per_second
+        names = self.mesh.axis_names
+        axes = range(len(names)) if transfer.axes is None else map(names.index, transfer.axes)
+        return collective(transfer.kind, self.mesh, tuple(axes), transfer.bytes).seconds
+
+
+def _taken_share(transfer: Transfer) -> float:
+    """Of the links: a permutation goes one way."""
+    return 0.5 if transfer.direction else 1.0
+
+
+def work_seconds(work: Work, hardware: Hardware) -> float:
+    """One run of a kernel on a device: its launch, and a roofline of its work."""
+    computing = _rated(work.matmul_flops, hardware.matmul_flops_per_second)
+    computing += _rated(
+        work.operations, lambda dtype: hardware.peak_flops_per_second(dtype, matmul=False)
+    )
+    moving = work.moved_bytes / hardware.sustained_memory_bytes_per_second
+    return hardware.kernel_launch_seconds + max(computing, moving)
+
+
+def _rated(work: Mapping[str, float], rate: Callable[[str], float]) -> float:
+    return sum(amount / rate(dtype) for dtype, amount in work.items())

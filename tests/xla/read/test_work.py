@@ -1,0 +1,96 @@
+"""What instructions compute and move, against XLA's own cost analysis and by hand."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from kiwi.xla.read.hlo_text import parse_module
+from kiwi.xla.read.work import ModuleWork, numpy_name
+
+IMAGE, KERNEL = jnp.zeros((2, 9, 9, 6)), jnp.zeros((3, 3, 3, 8))
+
+
+def convolved(x, w, **options):
+    return lax.conv_general_dilated(x, w, dimension_numbers=("NHWC", "HWIO", "NHWC"), **options)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (jnp.matmul, (jnp.zeros((5, 7)), jnp.zeros((7, 3)))),
+        (jnp.matmul, (jnp.zeros((4, 5, 7)), jnp.zeros((4, 7, 3)))),
+        (
+            lambda x, w: convolved(
+                x, w, window_strides=(2, 1), padding=((1, 1), (0, 2)), feature_group_count=2
+            ),
+            (IMAGE, KERNEL),
+        ),
+        (
+            lambda x, w: convolved(
+                x,
+                w,
+                window_strides=(1, 1),
+                padding=((1, 2), (3, 1)),
+                lhs_dilation=(2, 3),
+                rhs_dilation=(1, 2),
+            ),
+            (IMAGE, jnp.zeros((3, 3, 6, 8))),
+        ),
+    ],
+    ids=["matmul", "batched", "grouped convolution", "dilated convolution"],
+)
+def test_products_are_those_that_xla_counts(function, arguments):
+    lowered = jax.jit(function).lower(*arguments)
+    module = parse_module(lowered.as_text(dialect="hlo"))
+    work = ModuleWork(module)
+    flops = sum(
+        sum(work.of(i, c).matmul_flops.values())
+        for c in module.computations.values()
+        for i in c.instructions
+    )
+    assert flops == lowered.cost_analysis()["flops"]
+
+
+FUSIONS = """HloModule m
+%sliced (stack: f32[8,64], i: s32[], x: f32[64]) -> f32[64] {
+  %stack = f32[8,64] parameter(0)
+  %i = s32[] parameter(1)
+  %x = f32[64] parameter(2)
+  %zero = s32[] constant(0)
+  %one = f32[1,64] dynamic-slice(%stack, %i, %zero), dynamic_slice_sizes={1,64}
+  %row = f32[64] bitcast(%one)
+  ROOT %sum = f32[64] add(%row, %x)
+}
+%updated (stack: f32[8,64], i: s32[], x: f32[64]) -> f32[8,64] {
+  %stack = f32[8,64] parameter(0)
+  %x = f32[64] parameter(2)
+  %row = f32[1,64] bitcast(%x)
+  %i = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %new = f32[8,64] dynamic-update-slice(%stack, %row, %i, %zero)
+}
+ENTRY %main (stack: f32[8,64], i: s32[], x: f32[64]) -> f32[8,64] {
+  %stack = f32[8,64]{1,0:T(8,128)} parameter(0)
+  %i = s32[]{:T(128)} parameter(1)
+  %x = f32[64]{0:T(128)} parameter(2)
+  %y = f32[64]{0:T(128)} fusion(%stack, %i, %x), kind=kLoop, calls=%sliced
+  %both = (f32[64], /*index=1*/s32[]) tuple(%y, %i)
+  ROOT %z = f32[8,64]{1,0:T(8,128)} fusion(%stack, %i, %y), kind=kLoop, calls=%updated
+}
+"""
+
+
+def test_of_slices_and_updates_only_the_part_is_moved():
+    module = parse_module(FUSIONS)
+    work = {i.name: ModuleWork(module).of(i, module.entry) for i in module.entry.instructions}
+    row = 64 * 4
+    assert work["y"].moved_bytes == 3 * row + 4, "a row of the stack, the index, x and the result"
+    assert work["y"].operations == {"float32": 64}
+    assert work["z"].moved_bytes == 2 * row + 4
+    assert work["both"].is_scalar and not work["y"].is_scalar
+
+
+def test_types_have_the_names_of_numpy():
+    names = [numpy_name(n) for n in ("f32", "bf16", "s8", "u4", "pred", "f8e4m3fn")]
+    assert names == ["float32", "bfloat16", "int8", "uint4", "bool", "float8_e4m3fn"]

@@ -1,0 +1,87 @@
+"""How long a schedule takes, by hand: a device of 1 TFLOP/s and 1 GB/s, links of 1 GB/s."""
+
+from dataclasses import replace
+
+import pytest
+
+from kiwi.mesh import DeviceMesh, Link, hardware
+from kiwi.xla.read.hlo_text import parse_module
+from kiwi.xla.read.schedule import read_schedule
+from kiwi.xla.simulated import simulated
+
+GATHER = "channel_id=7, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true"
+
+MODULE = """HloModule m
+%body (p: (s32[], f32[250,1000])) -> (s32[], f32[250,1000]) {
+  %p = (s32[], f32[250,1000]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %x = f32[250,1000] get-tuple-element(%p), index=1
+  %two = s32[] constant(2)
+  %next = s32[] add(%i, %two)
+  %neg = f32[250,1000] negate(%x)
+  ROOT %t = (s32[], f32[250,1000]) tuple(%next, %neg)
+}
+%cond (p: (s32[], f32[250,1000])) -> pred[] {
+  %p = (s32[], f32[250,1000]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %six = s32[] constant(6)
+  ROOT %more = pred[] compare(%i, %six), direction=LT
+}
+ENTRY %main (x: f32[250,1000]) -> f32[250,1000] {
+  %x = f32[250,1000] parameter(0)
+  COLLECTIVE
+  %zero = s32[] constant(0)
+  %start = (s32[], f32[250,1000]) tuple(%zero, %x)
+  %loop = (s32[], f32[250,1000]) while(%start), condition=%cond, body=%body
+  DONE
+  ROOT %y = f32[250,1000] get-tuple-element(%loop), index=1
+}
+"""
+START = f"%s = (f32[250,1000], f32[500,1000]) all-gather-start(%x), {GATHER}"
+AWAITED = f"%g = f32[500,1000] all-gather(%x), {GATHER}"
+
+
+@pytest.fixture
+def mesh() -> DeviceMesh:
+    """Two devices. A pass over 1 MB takes 1 ms both ways; a gather to 2 MB half of that."""
+    device = replace(
+        hardware("h100-sxm"),
+        memory_bandwidth_bytes_per_second=1e9,
+        bandwidth_efficiency=1.0,
+        kernel_launch_seconds=0.0,
+        interference=0.25,
+    )
+    link = Link(1e9, 0.0)
+    return DeviceMesh((2,), ("x",), (link,), device)
+
+
+def time(mesh: DeviceMesh, collective: str, done: str = ""):
+    text = MODULE.replace("COLLECTIVE", collective).replace("DONE", done)
+    return simulated(read_schedule(parse_module(text), mesh.shape, mesh.axis_names), mesh)
+
+
+def test_a_loop_takes_its_body_as_often_as_it_runs(mesh):
+    found = time(mesh, "")
+    assert found.compute_seconds == found.step_seconds == pytest.approx(3 * 2e-3)
+    assert found.communication == ()
+
+
+def test_a_collective_without_start_is_waited_for(mesh):
+    found = time(mesh, AWAITED)
+    assert found.step_seconds == pytest.approx(6e-3 + 1e-3)
+    (row,) = found.communication
+    assert row.axes == ("x",) and row.seconds == row.exposed_seconds == pytest.approx(1e-3)
+
+
+def test_a_collective_hides_behind_what_runs_before_it_is_awaited(mesh):
+    found = time(mesh, START, "%d = f32[500,1000] all-gather-done(%s)")
+    assert found.step_seconds == pytest.approx(6e-3 + 0.25e-3), "the share that interferes"
+    assert found.exposed_seconds == pytest.approx(0.25e-3)
+    alone = time(mesh, START + "\n  %d = f32[500,1000] all-gather-done(%s)")
+    assert alone.step_seconds == pytest.approx(7e-3)
+
+
+def test_devices_that_cannot_do_both_wait_at_the_start(mesh):
+    one_at_a_time = replace(mesh, hardware=replace(mesh.hardware, interference=None))
+    found = time(one_at_a_time, START, "%d = f32[500,1000] all-gather-done(%s)")
+    assert found.step_seconds == pytest.approx(7e-3)
