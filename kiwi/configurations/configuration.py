@@ -48,7 +48,7 @@ class Stage(enum.Enum):
     """What is found out about a configuration, one after the other."""
 
     BOUND = "bound"
-    """No plan is faster than this."""
+    """No plan is expected to be faster than this."""
     PLAN = "plan"
     """A plan by its estimate."""
     CHECK = "check"
@@ -92,7 +92,8 @@ class State(enum.Enum):
 class Row:
     """One configuration with its figures.
 
-    - `bound_seconds`: no plan of the configuration is faster, as far as it is known.
+    - `bound_seconds`: no plan of the configuration is expected to be faster
+      (`kiwi.planners.quick_bound`).
     - `step_seconds`, `peak_bytes`: the plan's estimate; `compiled_peak_bytes`: where it was
       compiled; `gap`: how far the plan may be from the best one; all None without a plan.
     - `score`: what is minimised, per sample; of the bound where there is no plan.

@@ -70,7 +70,7 @@ def _with_reason(row: Row, best: Row | None) -> Row:
         return row
     assert row.bound_seconds is not None
     why = (
-        f"No plan of it takes less than {format_seconds(row.bound_seconds)} for "
+        f"No plan of it is expected below {format_seconds(row.bound_seconds)} for "
         f"{row.configuration.samples} samples; the best one takes "
         f"{format_seconds(best.step_seconds)} for {best.configuration.samples}."
     )

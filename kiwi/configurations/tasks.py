@@ -18,7 +18,7 @@ from kiwi.errors import InfeasibleBudgetError, KiwiError, NoPlanFoundError
 from kiwi.loading import UserFunction
 from kiwi.options import Settings
 from kiwi.planners.planning import check_settings, make_plan
-from kiwi.planners.proven_bound import proven_bound
+from kiwi.planners.quick_bound import quick_bound
 from kiwi.planners.registry import planner_named
 from kiwi.plans.document import Document, document
 from kiwi.plans.plan import Plan
@@ -110,7 +110,7 @@ def planning_options(request: Request, configuration: Configuration) -> dict[str
 
 
 def _bound(task: _Task, _: bytes | None) -> Found:
-    seconds = proven_bound(task.step, task.planned.settings)
+    seconds = quick_bound(task.step, task.planned.settings)
     return Found(Outcome(Stage.BOUND, 0.0, seconds))
 
 

@@ -32,9 +32,9 @@ def test_every_configuration_has_a_row_that_says_what_became_of_it(found):
         if row.configuration.microbatches == 3:
             assert row.state is State.REFUSED and "3 equal parts" in row.why
         elif row.state is State.LEFT_OUT:
-            assert row.step_seconds is None and "No plan of it takes less than" in row.why
+            assert row.step_seconds is None and "No plan of it is expected below" in row.why
         else:
-            assert row.bound_seconds <= row.step_seconds * (1 + 1e-9)
+            assert row.bound_seconds <= row.step_seconds * (1 + 1e-3)
     best = [row.configuration.device_count for row in found.rows if row.state is State.BEST]
     assert best == [2, 4]
     assert any(row.state is State.LEFT_OUT for row in found.rows)
