@@ -6,16 +6,9 @@ from typing import Any
 
 def report(results: Mapping[str, Any]) -> str:
     """A page of Markdown."""
-    environment = results["environment"]
-    lines = [
-        "# Random programs, planned and run",
-        "",
-        f"`{environment['command']}`, {environment['date']}, kiwi {environment['kiwi']}, "
-        f"jax {environment['jax']}, Python {environment['python']}, eight virtual CPU devices.",
-    ]
+    lines = ["# Random programs, planned and run on eight virtual CPU devices"]
     for name, found in results.items():
-        if name != "environment":
-            lines += ["", f"## Programs {name}", "", *_section(found)]
+        lines += ["", f"## Programs {name}", "", *_section(found)]
     return "\n".join(lines) + "\n"
 
 
@@ -24,6 +17,13 @@ def _section(found: Mapping[str, Any]) -> list[str]:
     return [
         f"{found['programs']} programs in {found['seconds']} s; {outcomes}; "
         f"wrong or crashed: {len(found['failures'])}.",
+        "",
+        *(
+            f"Seed {batch['seed']}: {batch['programs']} programs, {batch['date']}, commit "
+            f"{batch['commit']}, kiwi {batch['kiwi']}, jax {batch['jax']}, "
+            f"Python {batch['python']}.  "
+            for batch in found["batches"]
+        ),
         "",
         f"Of those that ran, {found['recomputing']} recompute and {found['communicating']} "
         f"communicate; {found['operators']} operators were planned. The largest difference of a "
