@@ -10,7 +10,8 @@ Times are unit indices. A *late* reader is one behind the forward pass. A forwar
    Eq. 9 forbids.
 
 All other units have the only option keep(last reader). A unit outside of a loop that runs again
-for a reader in the loop runs before it.
+for a reader in the loop runs before it. Whatever these times are, all units are offered what they
+do where the bodies of loops are rematerialised as a whole (`rematerialised_bodies`).
 
 Or a rule says what is recomputed, before anything is sharded: every unit then has one option. With
 R the units that the rule recomputes, and H(u) the time at which u of R runs again,
@@ -67,7 +68,29 @@ def residencies(units: UnitGraph, *, recompute: bool = True) -> tuple[UnitReside
     may = [recompute and may_be_recomputed(units, unit) for unit in units.units]
     own = [_first_late(units, unit) for unit in units.units]
     times = [_times(units, index, may, own) for index in range(len(may))]
-    return tuple(_unit_residency(units, unit, times) for unit in units.units)
+    found = tuple(_unit_residency(units, unit, times) for unit in units.units)
+    if not recompute:
+        return found
+    return with_offered(found, [each.options for each in rematerialised_bodies(units)])
+
+
+def rematerialised_bodies(units: UnitGraph) -> tuple[UnitResidency, ...]:
+    """The only residency of every unit, in order, where each iteration of the backward pass begins
+    with its forward body: of that only what other iterations or loops read is kept, as with
+    `jax.checkpoint` around each layer of a scan."""
+    return rewritten(units, forward_bodies(units))
+
+
+def forward_bodies(units: UnitGraph) -> set[int]:
+    """The units of loops that belong to the forward pass as a whole."""
+    phases: dict[int | None, set[Phase]] = {}
+    for unit in units.units:
+        phases.setdefault(unit.loop, set()).add(unit.phase)
+    return {
+        unit.index
+        for unit in units.units
+        if unit.loop is not None and phases[unit.loop] == {Phase.FORWARD}
+    }
 
 
 def with_offered(

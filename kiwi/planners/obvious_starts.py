@@ -2,7 +2,8 @@
 
 Each axis of the mesh divides either the batch or the work on each part of it; what a step hands on
 to the next one (parameters, moments) is whole along the former axes, or divided along them, too;
-and everything is kept, or all that may be is computed again. That is data parallelism, FSDP,
+and everything is kept, or all that may be is computed again, in a program with loops the bodies of
+these (`kiwi.memory.residency.rematerialised_bodies`). That is data parallelism, FSDP,
 Megatron's sharding and mixtures of them, in any program: no name is looked at. Nodes are chosen one
 after the other in the order of the step, each at its least cost beside those before it, which makes
 a weight that the batch's axes leave alone be cut by columns and the next one by rows.
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kiwi.memory.residency import rematerialised_bodies
 from kiwi.mesh import TensorSharding
-from kiwi.problem.build import PlanningProblem, SourceNode
+from kiwi.problem.build import PlanningProblem, SourceNode, UnitNode
 from kiwi.problem.translation import copies_that_follow
 from kiwi.solver import Problem, SolveResult, SolveStatus
 from kiwi.solver.evaluate import fitting
@@ -104,6 +106,8 @@ class _Greedy:
     def __init__(self, planning: PlanningProblem) -> None:
         self._planning, self._nodes = planning, planning.problem.nodes
         self._first, self._count = len(planning.sources), len(planning.unit_nodes)
+        has_loops = bool(planning.units.graph.program.loops)
+        self._bodies = rematerialised_bodies(planning.units) if has_loops else ()
         self._near: list[list[tuple[int, Edge]]] = [[] for _ in range(self._first + self._count)]
         for edge in planning.problem.edges:
             if max(edge.tail, edge.head) < len(self._near):
@@ -124,7 +128,7 @@ class _Greedy:
             for between in read.values():
                 costs += between.min(axis=0)
             wanted = costs.copy()
-            residencies = [r.recomputes == recomputes for r in node.residency.options]
+            residencies = self._wanted(node, recomputes=recomputes)
             wanted[~np.tile(residencies, len(node.strategies))] = np.inf
             best = int(np.argmin(wanted if np.isfinite(wanted).any() else costs))
             if not np.isfinite(costs[best]):
@@ -135,6 +139,12 @@ class _Greedy:
         return [found.get(i, int(allowed[i][0])) for i in range(self._first)] + [
             found[i] for i in range(self._first, self._first + self._count)
         ]
+
+    def _wanted(self, node: UnitNode, *, recomputes: bool) -> list[bool]:
+        """Which residencies of a unit suit a pattern best."""
+        if recomputes and self._bodies:
+            return [r in self._bodies[node.unit].options for r in node.residency.options]
+        return [r.recomputes == recomputes for r in node.residency.options]
 
 
 def _between(edge: Edge, node: int, others: np.ndarray) -> np.ndarray:

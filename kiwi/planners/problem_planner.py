@@ -132,8 +132,7 @@ class ProblemPlanner(Planner):
             if start is None and not isinstance(refusal, BudgetNotMetError):
                 least = least_peak(own.problem, budget_bytes, tools)
                 error = with_least_peak(refusal, budget_bytes, least.peak_bytes)
-                if least.solution is not None:
-                    other = Start(own.problem, least.solution)
+                other = least.start
             if start is None and other is None:
                 other = self.other_start(error, step, budget_bytes, tools)
             if other is not None:
