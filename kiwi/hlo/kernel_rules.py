@@ -2,7 +2,8 @@
 
 The gradient is a second kernel. What it needs of the forward pass are the residuals of `jax.vjp`;
 which dimensions of these are sharded with which factor is found by tracing the forward pass on
-operands whose factor is cut in half.
+operands whose factor is cut in half. A residual that is a result, as attention's, is that result,
+and not kept a second time.
 
 The gradients of all operands are computed on each device alone: a factor that one of the operands
 lacks would leave partial sums in its gradient, and stays whole in the backward pass.
@@ -135,7 +136,8 @@ class _Differentiable(Kernel):
 
     def backward(self, args: Sequence[Any], forward: Kernel) -> Kernel:
         """The kernel from operands, residuals and cotangents to the gradients."""
-        residuals = forward.results[len(self.results) :]
+        read = [self.results[k] for k in self.results_read(args)]
+        residuals = (*read, *forward.results[len(self.results) :])
         first, behind = len(args), len(args) + len(residuals)
 
         def pulled(*found: Any) -> tuple[Any, ...]:
@@ -149,11 +151,19 @@ class _Differentiable(Kernel):
             f"{self.name} backward", pulled, operands, results, sharded, self.share_of_work
         )
 
-    def _taken_apart(self, args: Sequence[Any]) -> tuple[Any, list[Any], Any, list[Any]]:
-        """Results and pull-back; `jax.vjp` keeps some operands as they are, and constants."""
+    def results_read(self, args: Sequence[Any]) -> list[int]:
+        """The numbers of the results that the backward pass reads."""
+        noted: list[int | None] = []
+        jax.eval_shape(lambda *args: noted.extend(self._taken_apart(args)[3]), *args)
+        return sorted({k - len(args) for k in noted if k is not None and k >= len(args)})
+
+    def _taken_apart(self, args: Sequence[Any]) -> tuple[Any, list[Any], Any, list[int | None]]:
+        """Results and pull-back, whose leaves are operands, results, residuals and constants; for
+        each leaf its number among operands and results, or None."""
         found, pull = jax.vjp(self.function, *args)
         leaves, tree = jax.tree.flatten(pull)
-        numbers = [next((k for k, a in enumerate(args) if a is leaf), None) for leaf in leaves]
+        known = (*args, *found)
+        numbers = [next((k for k, a in enumerate(known) if a is leaf), None) for leaf in leaves]
         return found, leaves, tree, numbers
 
     def _with_residuals(self, *args: Any) -> tuple[Any, ...]:
@@ -162,7 +172,7 @@ class _Differentiable(Kernel):
         return (*found, *(leaf for leaf, k in pairs if k is None and isinstance(leaf, Tracer)))
 
     def _pull(self, args: Sequence[Any], residuals: Sequence[Any]) -> Any:
-        """The pull-back of `jax.vjp`, from its residuals."""
+        """The pull-back of `jax.vjp`, from the results that it reads and the residuals."""
         noted: list[Any] = []
 
         def note(*args: Any) -> None:
@@ -172,9 +182,11 @@ class _Differentiable(Kernel):
 
         jax.eval_shape(note, *args)
         tree, constants, numbers = noted
-        kept = iter(residuals)
+        read = self.results_read(args)
+        known = dict(enumerate(args)) | {len(args) + k: r for k, r in zip(read, residuals)}  # noqa: B905
+        kept = iter(residuals[len(read) :])
         leaves = [
-            args[k] if k is not None else next(kept) if constant is None else constant
+            known[k] if k is not None else next(kept) if constant is None else constant
             for constant, k in zip(constants, numbers, strict=True)
         ]
         return jax.tree.unflatten(tree, leaves)
@@ -234,7 +246,8 @@ def _apply(kernel: _Differentiable, *args: Any) -> tuple[Any, ...]:
 def _forward(kernel: _Differentiable, *args: Any) -> tuple[Any, Any]:
     forward, count = kernel.forward(args), len(kernel.results)
     found = forward(*args)
-    return found[:count], (args, found[count:], kernel.backward(args, forward))
+    residuals = (*(found[k] for k in kernel.results_read(args)), *found[count:])
+    return found[:count], (args, residuals, kernel.backward(args, forward))
 
 
 def _backward(_: _Differentiable, kept: Any, cotangents: Any) -> tuple[Any, ...]:
