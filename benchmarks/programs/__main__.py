@@ -5,8 +5,8 @@ python -m benchmarks.programs --cases=50 --seeds=3 --out=build/programs
 python -m benchmarks.programs --kinds=choosing --choosing=50 --seeds=0,1,2,3
 
 Each seed is a batch, which is written when it is done. Batches that are there are not run again,
-nor are programs that an earlier one has drawn. A program that goes wrong is printed as its recipe;
-`make test-slow` finds the smallest such one.
+nor are programs that an earlier one has drawn. A program that goes wrong is printed as its recipe,
+and kept; `--again` runs those that went wrong again. `make test-slow` finds the smallest such one.
 """
 
 import collections
@@ -47,6 +47,7 @@ _CASES = flags.DEFINE_integer("cases", 300, "Programs without, and programs with
 _CHOOSING = flags.DEFINE_integer("choosing", 600, "Small programs with a while or a conditional.")
 _KINDS = flags.DEFINE_list("kinds", list(STRATEGIES), "Kinds of programs; others are kept.")
 _SEEDS = flags.DEFINE_list("seeds", ["0"], "Of the batches of programs.")
+_AGAIN = flags.DEFINE_bool("again", False, "Runs those that went wrong instead of new ones.")
 _OUT = flags.DEFINE_string("out", "benchmarks/programs/results", "Folder of the results.")
 
 
@@ -71,6 +72,10 @@ def main(_: list[str]) -> None:
     jax.config.update("jax_disable_most_optimizations", True)
     results: dict[str, Any] = _known()
     for name in _KINDS.value:
+        if _AGAIN.value:
+            results[name] = _again(results[name])
+            _write(results)
+            continue
         cases = _CHOOSING.value if name == "choosing" else _CASES.value
         for first in map(int, _SEEDS.value):
             before = results.get(name, NOTHING)
@@ -81,6 +86,22 @@ def main(_: list[str]) -> None:
             _write(results)
     print(report(results))
     sys.exit(any(found["failures"] for found in results.values()))
+
+
+def _again(before: Summary) -> Summary:
+    """The summary with the programs that went wrong run again, which counts as a batch."""
+    failures = before["failures"]
+    if not failures:
+        return before
+    tally = _Tally(set(), [], [], collections.Counter(), collections.Counter())
+    started = time.monotonic()
+    for failure in failures:
+        _try(eval(failure["recipe"], {"Recipe": Recipe, "Step": Step}), tally)
+    tally.seconds = time.monotonic() - started
+    # They have been drawn and counted before.
+    again = _summary(tally, None) | {"drawn": before["drawn"], "operations": {}, "settings": {}}
+    others = before["programs"] - len(failures)
+    return merged(before | {"failures": [], "programs": others}, again)
 
 
 def _known() -> dict[str, Any]:
@@ -140,7 +161,7 @@ def _all_steps(steps: tuple[Step, ...]) -> Iterator[Step]:
         yield from _all_steps(step.body)
 
 
-def _summary(tally: _Tally, first: int) -> Summary:
+def _summary(tally: _Tally, first: int | None) -> Summary:
     planned = [o for o in tally.outcomes if o.kind == "equal"]
     programs = len(tally.outcomes) + len(tally.failures)
     batch = {"seed": first, "programs": programs, "commit": commit(), **_environment()}

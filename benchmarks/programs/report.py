@@ -19,7 +19,7 @@ def _section(found: Mapping[str, Any]) -> list[str]:
         f"wrong or crashed: {len(found['failures'])}.",
         "",
         *(
-            f"Seed {batch['seed']}: {batch['programs']} programs, {batch['date']}, commit "
+            f"{_seed(batch['seed'])}: {batch['programs']} programs, {batch['date']}, commit "
             f"{batch['commit']}, kiwi {batch['kiwi']}, jax {batch['jax']}, "
             f"Python {batch['python']}.  "
             for batch in found["batches"]
@@ -38,3 +38,7 @@ def _section(found: Mapping[str, Any]) -> list[str]:
         *(f"| {name} | {count} |" for name, count in found["operations"].items()),
         *(f"\n`{failure['recipe']}`" for failure in found["failures"]),
     ]
+
+
+def _seed(seed: int | None) -> str:
+    return "Those that went wrong, again" if seed is None else f"Seed {seed}"

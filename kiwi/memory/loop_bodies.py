@@ -104,6 +104,9 @@ def dataflow(
         seen.add(index)
         pairs = enumerate(unit.rule.reads)
         reads = {v: computed.get(v, -1) for read, (v, _) in pairs if (index, read) not in kept}
+        # Operands that the operator is handed and never looks at are none of its rule's.
+        ruled = {v for v, _ in unit.rule.reads}
+        reads.update((v, computed.get(v, -1)) for v in unit.reads if v not in ruled)
         source.append(reads)
         last.update(((v, k), position) for v, k in reads.items())
         computed.update(dict.fromkeys(unit.outputs, position))

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.mesh import TensorSharding
 from kiwi.plans.estimate import Estimate
@@ -18,6 +16,7 @@ from kiwi.problem.build import PlanningProblem
 from kiwi.problem.predicted_collectives import predicted_uses
 from kiwi.problem.solved import Solved
 from kiwi.solver.evaluate import evaluate, hidden_amount
+from kiwi.solver.problem import Load
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
     The problem fixes every value's sharding, see `kiwi.planners.xla`.
     """
     planning, copies = solved.problem, tuple(_copies(solved))
-    saved = sum((len(c.readers) - 1) * _seconds(planning, c) for c in copies)
+    saved = sum(seconds for seconds, _ in _saved(planning, copies))
     hidden = hidden_amount(_loads(solved, copies))
     own = (b for b in planned.buffers if b.kind != "copy")
     buffers = (*own, *_buffers(planning, copies), *_untied(solved))
@@ -75,20 +74,21 @@ def _loads(solved: Solved, copies: Sequence[_Copy]) -> dict[tuple[int, int], flo
     """By window and channel, without the copies that are not made again."""
     planning, restricted = solved.problem, solved.restricted.problem
     found = dict(evaluate(restricted, [0] * len(restricted.nodes)).loads)
-    for copy in copies:
-        seconds = np.array([_seconds(planning, copy)])
-        for reader in copy.readers[1:]:
-            unit = planning.units.units[reader]
-            for load in planning.overlap.gathered(unit, copy.value, seconds, 0 * seconds):
-                found[load.window, load.channel] -= float(load.amounts[0])
+    for _, loads in _saved(planning, copies):
+        for load in loads:
+            found[load.window, load.channel] -= float(load.amounts[0])
     return found
 
 
-def _seconds(planning: PlanningProblem, copy: _Copy) -> float:
-    """Of making the copy once, in every iteration of the loop that reads it."""
-    table = planning.resharding_table(copy.moved)
-    trips = planning.units.operand_trips(planning.units.units[copy.readers[0]])
-    return trips * float(table.seconds_matrix([copy.stored], [copy.wanted])[0, 0])
+def _saved(
+    planning: PlanningProblem, copies: Sequence[_Copy]
+) -> Iterator[tuple[float, tuple[Load, ...]]]:
+    """What each reader behind a copy's first one pays for resharding, and the loads of that."""
+    for copy in copies:
+        for reader in copy.readers[1:]:
+            operand = planning.operand(planning.units.units[reader], copy.value)
+            seconds = operand.trips * operand.seconds_once([copy.stored], [copy.wanted])[0]
+            yield float(seconds[0]), operand.overlap(seconds, 0 * seconds)
 
 
 def _buffers(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Buffer]:

@@ -159,3 +159,22 @@ def test_scans_can_be_left_whole():
         open_loops=False,
     )
     assert not plan.execution.units.graph.program.loops
+
+
+@pytest.mark.parametrize("planner", ["joint", "xla"])
+def test_operands_that_an_operator_never_looks_at_are_handed_to_it(planner):
+    """The transposed solve takes the matrix of the forward pass, and reads its factors alone."""
+
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, _: jax.Array) -> tuple[jax.Array, None]:
+            y = jnp.tanh(x @ w)
+            return x + jnp.linalg.solve(y.T @ y + 8 * jnp.eye(8), x.T).T, None
+
+        return jnp.mean(jax.lax.scan(layer, x, jnp.arange(3))[0] ** 2)
+
+    step = jax.value_and_grad(loss)
+    args = jnp.eye(8) / 2, jax.random.normal(jax.random.key(0), (16, 8))
+    options = {"mesh_shape": (2,), "planner": planner, "memory_budget": "1GiB", "verify": None}
+    found = kiwi.jit(step, **options)(*args)
+    for mine, expected in zip(found, step(*args), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-6)

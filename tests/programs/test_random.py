@@ -12,6 +12,7 @@ from benchmarks.programs.check import check, forget, spread
 from benchmarks.programs.operations import OPERATIONS
 from benchmarks.programs.recipes import Recipe, choosing_recipes, recipes
 from benchmarks.programs.regions import REGIONS
+from benchmarks.programs.steps import Step
 
 QUICK = hypothesis.settings(max_examples=6, suppress_health_check=list(hypothesis.HealthCheck))
 MANY = hypothesis.settings(QUICK, max_examples=300)
@@ -54,6 +55,14 @@ def test_many_planned_branches_compute_the_same(recipe: Recipe):
 @hypothesis.given(recipes())
 def test_many_planned_programs_compute_the_same(recipe: Recipe):
     check(recipe)
+
+
+def test_a_while_whose_body_cuts_what_is_sharded_is_estimated_as_it_is_written():
+    """A reader that cuts its operand pays nothing, so that reading it once less saves nothing."""
+    body = Step("annotation", 5972768), Step("cut", 456)
+    steps = Step("while_loop", 401, body), Step("broadcast", 3624)
+    recipe = Recipe(steps, (8, 4, 16), mode="train", planner="xla", respect_user_checkpoint=True)
+    assert check(recipe).kind == "equal"
 
 
 def test_there_is_much_to_draw_from():
