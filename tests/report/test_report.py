@@ -6,6 +6,8 @@ import pytest
 
 import kiwi
 from examples import gpt
+from kiwi.configurations.configuration import Configuration, Row, State
+from kiwi.configurations.result import SearchResult
 from kiwi.plans.document import document
 from kiwi.plans.report_data import report_data
 from kiwi.report import render, write_report
@@ -32,6 +34,22 @@ SWEEP = {
 }
 
 
+def _found(state, batch, seconds=None, why=""):
+    return Row(Configuration("h100-sxm", (2, 4), batch), state, 1.0, 0.08, seconds, 2**30, why=why)
+
+
+SEARCH = SearchResult(
+    (
+        _found(State.BEST, 32, seconds=0.1),
+        _found(State.PLANNED, 16, seconds=0.09),
+        _found(State.LEFT_OUT, 8, why="No plan of it is expected below 80 ms."),
+    ),
+    "samples",
+    60.0,
+    plan_of=lambda row: None,  # pyright: ignore[reportArgumentType]
+).json()
+
+
 def plan_of(size: str, **options):
     config = gpt.SIZES[size]
     step = gpt.make_train_step(config)
@@ -52,7 +70,7 @@ def report(request, tmp_path_factory, tiny):
     large = request.param == "gpt-13b-4l"
     plan = plan_of(request.param, memory_budget="12GiB", gap=0.1) if large else tiny
     path = tmp_path_factory.mktemp("report") / "report.html"
-    write_report(path, report_data(document(plan), plan, SWEEP))
+    write_report(path, report_data(document(plan), plan, SWEEP, SEARCH))
     return plan, path
 
 
@@ -147,6 +165,9 @@ def check_decisions(browser, plan):
 
 
 def check_curves(browser):
+    assert count(browser, "#search-chart .point") == 2
+    assert count(browser, "#search tbody tr") == 3
+    assert "expected below 80 ms" in text(browser, "#search tbody tr:last-child")
     assert count(browser, "#solver-chart .state") >= 1
     browser.hover("#solver-chart .state")
     assert "best step" in text(browser, "#tip")
