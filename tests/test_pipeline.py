@@ -129,3 +129,14 @@ def test_stages_are_planned_along_the_mesh_and_move_by_collective_permutes(devic
     compiled = {use.kind: use.count for use in plan.compiled.collective_uses}
     assert compiled["collective-permute"] == count["collective-permute"]
     assert_same(planned(w, x), jax.jit(train_step)(w, x))
+
+
+def test_a_pipeline_is_recomputed_where_the_budget_asks_for_it():
+    keys = jax.random.split(jax.random.key(2))
+    w, x = jax.random.normal(keys[0], (8, 7, 7)) / 3, jax.random.normal(keys[1], (84, 7))
+    step = functools.partial(train_step, stages=4, microbatches=4)
+    planned = kiwi.jit(step, mesh_shape=(4,), profile=SLOW, effort="quick", verify="cpu")
+    tight = planned.with_options(memory_budget=int(0.8 * planned.plan(w, x).peak_bytes))
+    plan = tight.plan(w, x)
+    assert plan.residency_counts()["recompute"] and plan.fits
+    assert_same(tight(w, x), jax.jit(train_step)(w, x))
