@@ -26,6 +26,7 @@ def search(arguments: argparse.Namespace, output: Output) -> bool:
             arguments.function,
             devices=arguments.devices,
             meshes=meshes,
+            most_axes=arguments.most_axes,
             profiles=profiles,
             batch_sizes=arguments.batch_sizes,
             microbatches=arguments.microbatches,
@@ -59,6 +60,7 @@ def _report(show: Show, configuration: Configuration, outcome: Outcome) -> None:
 def add_search(parser: argparse.ArgumentParser) -> None:
     """The arguments beside those of `kiwi.jit`."""
     parser.add_argument("--devices", type=_numbers, required=True, help="how many, e.g. 8 or 8,32")
+    parser.add_argument("--most-axes", type=int, default=3, help="of a mesh: 1, 2 or 3 (3)")
     for flag, name, text in (
         ("--batch", "batch_sizes", "samples of a step on all devices, e.g. 64,128"),
         ("--microbatches", "microbatches", "parts that they are cut into, e.g. 1,2,4"),

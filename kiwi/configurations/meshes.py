@@ -8,7 +8,9 @@ from kiwi.mesh.assignment import shapes_of
 from kiwi.options import Options
 
 
-def distinct_meshes(devices: int, options: Options) -> tuple[tuple[int, ...], ...]:
+def distinct_meshes(
+    devices: int, options: Options, most_axes: int = 3
+) -> tuple[tuple[int, ...], ...]:
     """The shapes of one to three axes, those of few axes first; of shapes whose axes have the
     same sizes and links in another order only the first.
 
@@ -18,7 +20,7 @@ def distinct_meshes(devices: int, options: Options) -> tuple[tuple[int, ...], ..
     """
     table = options.table()
     found: dict[Hashable, tuple[int, ...]] = {}
-    for shape in sorted(shapes_of(devices), key=lambda shape: (len(shape), shape)):
+    for shape in sorted(shapes_of(devices, most_axes), key=lambda shape: (len(shape), shape)):
         mesh = replace(options, mesh_shape=shape).device_mesh(table)
         found.setdefault(_signature(mesh), shape)
     return tuple(found.values())

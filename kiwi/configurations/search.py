@@ -50,6 +50,7 @@ def search(
     devices: int | Sequence[int] | None = None,
     profiles: Sequence[Profile] | None = None,
     meshes: Sequence[Sequence[int]] | None = None,
+    most_axes: int = 3,
     batch_sizes: Sequence[int] | None = None,
     microbatches: Sequence[int] | None = None,
     stages: Sequence[int] | None = None,
@@ -68,7 +69,8 @@ def search(
       function to plan and its arguments, `return train_step, (state, batch)`; or the text
       `FILE.py:FUNCTION`. A `ValueError` says that there is no such step.
     - `devices`: how many; several numbers are searched each. `meshes`: the shapes to search, by
-      default all of one to three axes that differ on the profile's links.
+      default all of one to three axes that differ on the profile's links; `most_axes=2` leaves out
+      those of three, which take several times as long to plan.
     - `profiles`: several kinds of devices; by default the one of `profile`.
     - `batch_sizes`: samples of one step on all devices together; `microbatches`, `stages`: to be
       searched. By default those of `make_step`.
@@ -91,7 +93,8 @@ def search(
     given: dict[str, Any] = {"effort": DEFAULT_EFFORT, **options}
     given = {n: v for n, v in given.items() if n not in ("profile", "mesh", "mesh_shape")}
     request = Request(StepMaker(make_step), named, given)
-    space = Space.of(devices, meshes, batch_sizes, microbatches, stages)
+    values = batch_sizes, microbatches, stages
+    space = Space.of(devices, meshes, *values, most_axes=most_axes)
     found = space.configurations(request.maker, named, Options(**given))
     score = _score_of(objective, prices, named)
     journal = Journal(resume, request, {each: k for k, each in enumerate(found)})

@@ -23,19 +23,22 @@ HOW_MANY = "devices=8, or meshes=[(2, 4), (8,)]."
 class Space:
     """What is searched.
 
-    - `devices`: how many there may be; `meshes`: their shapes, or None for all that differ.
+    - `devices`: how many there may be; `meshes`: their shapes, or None for all that differ, of
+      `most_axes` axes at most.
     - `values`: of each of `PARAMETERS`, None where the step's own is taken.
     """
 
     devices: tuple[int, ...]
     meshes: tuple[Shape, ...] | None
     values: tuple[tuple[int, ...] | None, ...]
+    most_axes: int = 3
 
     @staticmethod
     def of(
         devices: int | Sequence[int] | None,
         meshes: Sequence[Sequence[int]] | None,
         *values: Sequence[int] | None,
+        most_axes: int = 3,
     ) -> "Space":
         """From what the caller gives; raises `InvalidArgumentError` if that is no space."""
         counts = (devices,) if isinstance(devices, int) else tuple(devices or ())
@@ -49,7 +52,10 @@ class Space:
                 raise InvalidArgumentError(
                     f"{name}={list(each or ())} are not positive numbers, one at least."
                 )
-        return Space(counts or tuple(sorted({prod(s) for s in shapes or ()})), shapes, found)
+        if not 1 <= most_axes <= 3:
+            raise InvalidArgumentError(f"most_axes={most_axes} is not 1, 2 or 3.")
+        counts = counts or tuple(sorted({prod(s) for s in shapes or ()}))
+        return Space(counts, shapes, found, most_axes)
 
     def configurations(
         self, maker: StepMaker, profiles: Mapping[str, Profile], options: Options
@@ -87,7 +93,7 @@ class Space:
     def _meshes(self, options: Options) -> Iterator[Shape]:
         for count in self.devices:
             if self.meshes is None:
-                yield from distinct_meshes(count, options)
+                yield from distinct_meshes(count, options, self.most_axes)
             else:
                 yield from (shape for shape in self.meshes if prod(shape) == count)
 

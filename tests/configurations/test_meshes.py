@@ -22,6 +22,11 @@ def test_meshes_with_the_same_links_are_searched_once(profile, devices, shapes):
     assert list(distinct_meshes(devices, Options(profile=profile))) == shapes
 
 
+def test_axes_may_be_fewer():
+    shapes = distinct_meshes(16, Options(profile="h100-sxm"), most_axes=2)
+    assert shapes == ((16,), (2, 8), (4, 4), (8, 2))
+
+
 def test_axes_of_tpus_are_told_apart_by_the_rings_and_lines_that_they_lie_on():
     shapes = distinct_meshes(8, Options(profile="v5e"))  # 2 x 4 chips
     assert (8,) in shapes and len(shapes) == len(set(shapes))

@@ -123,6 +123,7 @@ def test_where_nothing_fits_the_rows_say_why():
         ({"devices": 2, "batch_sizes": [8], "objective": "speed"}, "no objective 'speed'"),
         ({"devices": 2, "batch_sizes": [8], "objective": "cost"}, "no price of h100-sxm"),
         ({"devices": 2, "batch_sizes": [8], "jobs": 0}, "jobs=0"),
+        ({"devices": 2, "batch_sizes": [8], "most_axes": 4}, "most_axes=4"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(options, message):
