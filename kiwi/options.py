@@ -84,6 +84,9 @@ class TargetOptions:
       are then priced instead of those of `profile`.
     - `memory_budget`: per device, in bytes or as "16GiB" or "40GB"; by default the profile's
       device memory.
+    - `host_memory_budget`: of each host, in bytes or as text, shared by its devices: values of the
+      forward pass may be copied to the host and fetched back (docs/host_memory.md). By default none
+      is, beyond the arguments of `constraints`.
     - `profile`: the hardware to price for, a name of the catalogue (`kiwi.mesh.CATALOGUE`) or
       a `kiwi.mesh.Hardware`; or a `kiwi.mesh.ProfileTable` of measurements, the path of a
       saved one (any text that ends with ".json"), or the name of one that comes with Kiwi.
@@ -98,6 +101,9 @@ class TargetOptions:
     mesh: Mesh | None = None
     memory_budget: int | str | None = _option(
         None, "--budget", "memory per device, e.g. 16GiB (default: the device's)"
+    )
+    host_memory_budget: int | str | None = _option(
+        None, "--host-budget", "host memory for offloaded values, e.g. 64GiB (default: none)"
     )
     profile: str | Path | Hardware | ProfileTable = _option(  # noqa: RUF009
         "h100-sxm", "--profile", "hardware, see `kiwi hardware` ({default}); or TABLE.json"
@@ -149,6 +155,10 @@ class TargetOptions:
         if self.memory_budget is None:
             return table.hardware.memory_bytes
         return parse_size(self.memory_budget)
+
+    def host_budget_bytes(self) -> int | None:
+        """The budget of one host; raises `InvalidSizeError`."""
+        return None if self.host_memory_budget is None else parse_size(self.host_memory_budget)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -249,6 +259,7 @@ class Options(SearchOptions, TargetOptions):
         return Settings(
             mesh=self.device_mesh(table),
             memory_budget_bytes=self.budget_bytes(table),
+            host_budget_bytes=self.host_budget_bytes(),
             constraints=self.constraints or Constraints(),
             **{f.name: getattr(self, f.name) for f in fields(SearchOptions)},
         )
@@ -261,13 +272,23 @@ class Settings(SearchOptions):
     - `constraints`: what the caller pins of arguments; `dropped_pins`: labels of pins, of these
       and of hints, that are not heeded.
     - `notes`: what the reader of a plan should know of its settings.
+    - `host_budget_bytes`: of one host; None offloads nothing.
     """
 
     mesh: DeviceMesh
     memory_budget_bytes: int
+    host_budget_bytes: int | None = None
     constraints: Constraints = field(default_factory=Constraints)
     dropped_pins: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+
+    @property
+    def host_limit_bytes(self) -> int | None:
+        """What one device may take of its host's memory."""
+        if self.host_budget_bytes is None:
+            return None
+        devices = self.mesh.hardware.devices_per_host or self.mesh.hardware.devices_per_node
+        return self.host_budget_bytes // min(devices or self.mesh.shape[-1], self.mesh.size)
 
 
 class OptionTypes(TypedDict, total=False):
@@ -276,6 +297,7 @@ class OptionTypes(TypedDict, total=False):
     mesh_shape: Sequence[int] | None
     mesh: Mesh | None
     memory_budget: int | str | None
+    host_memory_budget: int | str | None
     profile: str | Path | Hardware | ProfileTable
     topology: str | None
     num_slices: int | None

@@ -80,6 +80,8 @@ class _AsWritten(Interpreter):
         """What lies as the results do by the kernel's sharding rule."""
         return stand_in(equation, local.__getitem__)
 
-    def _moved(self, array: Any, sharding: TensorSharding, memory_kind: str) -> Any:
+    def _moved(
+        self, array: Any, sharding: TensorSharding, memory_kind: str, *, is_stacked: bool = False
+    ) -> Any:
         """XLA:CPU, which is asked for layouts, has one memory."""
         return lax.optimization_barrier(array)

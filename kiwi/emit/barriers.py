@@ -28,6 +28,9 @@ its neighbours if they read the argument, which XLA would copy at the start of t
 overlap at all. The operands of a barrier form a tuple, whose pointers XLA allocates for the whole
 step, at multiples of 64 bytes.
 
+A fetch from the host (`kiwi.emit.host_stacks`) waits for the latest result that is older than the
+last step, whose time the copy then has.
+
 In the body of a loop only steps of the same body are neighbours and triggers; values from outside
 are older than all of them. For the body around it, a loop is one step.
 """
@@ -108,13 +111,14 @@ class _BarrierBuilder:
         self._steps = execution.schedule.steps
         self._aliased = execution.units.aliased_results
         self._execution = execution
-        self._flow = dataflow(execution.units, self._steps, execution.kept_copies)
+        kept, fetched = execution.kept_copies, execution.fetched
+        self._flow = dataflow(execution.units, self._steps, kept, fetched)
         self._live = LiveResults(execution, self._flow)
         self._found = [Barrier() for _ in self._steps]
         self._loops: dict[int, tuple[int, ...]] = {}
 
     def build(self) -> Barriers:
-        self._walk(loop_bodies(self._graph, self._steps))
+        self._walk(loop_bodies(self._graph, self._steps, self._execution.fetched))
         return Barriers(tuple(self._found), self._loops)
 
     def _walk(self, body: LoopBody) -> None:
@@ -130,12 +134,18 @@ class _BarrierBuilder:
                 continue
             again = set() if item.is_again else copies.again(item)
             group = groups.get(item.position)
-            if all(map(self._execution.is_tied, group.positions if group else (item.position,))):
+            if item.is_fetched:
+                barrier = Barrier(triggers=self._fetch_triggers(item.position, before))
+            elif all(map(self._execution.is_tied, group.positions if group else (item.position,))):
                 barrier = self._with_copies(item, self._barrier(item, before))
             else:
                 barrier = self._needed(item, group, again, before)
             self._found[item.position] = barrier
             before.append(item.position)
+
+    def _fetch_triggers(self, position: int, before: list[int]) -> tuple[int, ...]:
+        early = self._live.latest(position, before, SLACK)
+        return tuple(early or self._live.latest(position, before))
 
     def _needed(
         self, step: ScheduledUnit, group: RecomputedGroup | None, again: set[int], before: list[int]

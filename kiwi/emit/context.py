@@ -1,7 +1,7 @@
 """What all loop bodies of one evaluation share: the execution, its barriers and its dataflow."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
@@ -10,6 +10,7 @@ import jax
 
 from kiwi.emit.barriers import Barriers, barriers
 from kiwi.emit.execution import Execution
+from kiwi.emit.host_stacks import HostPlace, host_places
 from kiwi.hlo.loops import EXITS, SLICE, STACK
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, dataflow, loop_bodies
 from kiwi.mesh import DeviceMesh, TensorSharding
@@ -35,11 +36,16 @@ class Context:
         units, steps = execution.units, execution.schedule.steps
         return cls(
             execution,
-            loop_bodies(units, steps),
+            loop_bodies(units, steps, execution.fetched),
             barriers(execution),
-            dataflow(units, steps, execution.kept_copies),
+            dataflow(units, steps, execution.kept_copies, execution.fetched),
             _mesh_of(arguments, execution.mesh),
         )
+
+    @functools.cached_property
+    def host_places(self) -> Mapping[int, HostPlace]:
+        """Of offloaded values that are in no loop."""
+        return host_places(self.execution)
 
     @functools.cached_property
     def stored_layouts(self) -> dict[int, TensorSharding | None]:

@@ -26,6 +26,8 @@ class Execution:
       the copy that the latest earlier reader of the value keeps.
     - `tied_steps`: the positions in the schedule of steps that barriers keep in the plan's order,
       beside the barriers that every plan needs (`kiwi.emit.barriers`); None for all steps.
+    - `fetched`: the units that do not run a second time where they stand in the schedule again:
+      their results, copied to the host behind the first time, are fetched from there.
     """
 
     units: UnitGraph
@@ -38,6 +40,7 @@ class Execution:
     reads: tuple[tuple[TensorSharding, ...], ...]
     kept_copies: KeptCopies = NONE_KEPT
     tied_steps: frozenset[int] | None = None
+    fetched: frozenset[int] = frozenset()
 
     def is_tied(self, position: int) -> bool:
         """Whether barriers keep a step of the schedule in the plan's order."""
@@ -46,7 +49,8 @@ class Execution:
     @functools.cached_property
     def recomputed(self) -> frozenset[int]:
         """The units that run more than once."""
-        return frozenset(u for u, count in self.schedule.computations().items() if count > 1)
+        again = frozenset(u for u, count in self.schedule.computations().items() if count > 1)
+        return again - self.fetched
 
     def moved_value(self, unit: Unit, value: int) -> int:
         """What is moved where a unit's operand is resharded."""
@@ -63,32 +67,37 @@ def build_execution(solved: Solved) -> Execution:
     planning, units, choices = solved.problem, solved.problem.units, solved.choices
     layouts = solved.layouts
     depths = [len(units.graph.program.loops_around(unit.loop)) for unit in units.units]
-    recompute_at = {
-        unit.index: residency.recompute_at
+    again_at = {
+        unit.index: residency.again_at
         for unit, (_, residency) in zip(units.units, choices, strict=True)
-        if residency.recompute_at is not None
+        if residency.again_at is not None
     }
+    fetched = frozenset(u for u in again_at if not choices[u][1].recomputes)
     return Execution(
         units,
         planning.mesh,
         planning.fixed.compiler,
-        recomputation_schedule(depths, recompute_at),
+        recomputation_schedule(depths, again_at, fetched),
         tuple(layouts[a] for a in units.graph.program.arguments),
         _result_shardings(planning, layouts),
         layouts,
         tuple(strategy.reads for strategy, _ in choices),
         solved.kept,
+        fetched=fetched,
     )
 
 
-def recomputation_schedule(depths: Sequence[int], recompute_at: dict[int, int]) -> Schedule:
-    """Units in order; before unit t, those recomputed at t, in their original order.
+def recomputation_schedule(
+    depths: Sequence[int], again_at: dict[int, int], fetched: frozenset[int] = frozenset()
+) -> Schedule:
+    """Units in order; before unit t, those fetched at t, then those recomputed, in their original
+    order.
 
     `depths[u]` counts the loops around unit u: in front of a loop, units outside of it come first.
     """
     again: list[list[int]] = [[] for _ in depths]
-    for unit in sorted(recompute_at, key=lambda u: (depths[u], u)):
-        again[recompute_at[unit]].append(unit)
+    for unit in sorted(again_at, key=lambda u: (depths[u], u not in fetched, u)):
+        again[again_at[unit]].append(unit)
     return Schedule(tuple(u for t in range(len(depths)) for u in (*again[t], t)))
 
 

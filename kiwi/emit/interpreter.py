@@ -13,6 +13,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from kiwi.emit.barriers import Barrier
+from kiwi.emit.host_stacks import LEAST_ELEMENTS, token_slice, zero_behind
 from kiwi.emit.values import Final, Values
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.loops import CARRY, ENTRIES, EXITS, JOIN, STACK, Carry, Loop, LoopKind
@@ -31,6 +32,8 @@ class Interpreter(Values):
     - `env`: see above. `finals[loop, value]`: a loop's carry after the last iteration, by what an
       iteration reads and by what it hands on.
     - `elements`: for each stacked result of a scan the element that this iteration adds.
+    - `on_host`: what the plan has copied to the host: what a scan stacked, by value, and buffers by
+      number (`kiwi.emit.host_stacks`). `token`: that of the latest copy to a buffer.
     - `copies[value, layout]`: the latest resharded copy that a first computation of a unit read.
     - `behind`: what the units of a recomputed group read behind the group's barrier.
     """
@@ -58,13 +61,15 @@ class Interpreter(Values):
 
     def _evaluate(self, step: ScheduledUnit) -> None:
         unit = self._graph.units[step.unit]
-        border = self._graph.border(unit)
+        border, barrier = self._graph.border(unit), self._context.barriers.steps[step.position]
+        if step.is_fetched:
+            self._fetch_back(unit, barrier)
+            return
         if border in ENTRIES:
             return  # The interpreter of the loop has put it into `env`.
         if border in EXITS:
             self._take_final(unit)
             return
-        barrier = self._context.barriers.steps[step.position]
         if self._program.equations[unit.root].name == FETCH:
             self._fetch(unit, barrier)
             return
@@ -78,6 +83,8 @@ class Interpreter(Values):
         for output in unit.outputs:
             self.env[output] = self._constrain(output, local[output], self._layouts[output])
             self.behind.pop(output, None)
+            if output in self._context.host_places and not step.is_again:
+                self._offload(output)
 
     # Host memory.
 
@@ -101,8 +108,47 @@ class Interpreter(Values):
             array = self._reshard(operand, local[operand], layout, target)
         self.env[output] = self._moved(array, target, HOST_MEMORY)
 
-    def _moved(self, array: Any, sharding: TensorSharding, memory_kind: str) -> Any:
+    def _offload(self, value: int) -> None:
+        """Writes a value to its place on the host, see `kiwi.emit.host_stacks`."""
+        place, layout, zero = self._context.host_places[value], self._layouts[value], jnp.int32(0)
+        array = self.env[value]
+        if self.token is not None:
+            array, token, zero = lax.optimization_barrier((array, self.token, zero))
+            self.env[value] = array = self._constrain(value, array, layout)
+            zero = zero_behind(token, zero)
+        buffer = self.on_host.get(place.buffer)
+        if buffer is None:
+            count = max(place.count, LEAST_ELEMENTS)
+            empty = jnp.zeros((count, *array.shape), array.dtype)
+            buffer = self._moved(empty, layout, HOST_MEMORY, is_stacked=True)
+        index, element = place.index + zero, self._moved(array, layout, HOST_MEMORY)
+        buffer = lax.dynamic_update_index_in_dim(buffer, element, index, 0)
+        read_back = token_slice(buffer, index, layout)
+        self.token = jnp.max(self._moved(read_back, layout, "device", is_stacked=True))
+        self.on_host[place.buffer] = buffer
+
+    def _fetch_back(self, unit: Unit, barrier: Barrier) -> None:
+        """Copies a result that was copied to the host back, of a loop that of its iteration."""
+        (value,) = unit.outputs
+        place = self._context.host_places.get(value)
+        name = ("stacked", value) if place is None else place.buffer
+        interpreter: Values | None = self
+        while interpreter is not None and name not in interpreter.on_host:
+            interpreter = interpreter._parent
+        assert interpreter is not None
+        buffer = interpreter.on_host[name]
+        index = self._indices[len(interpreter._indices)] if place is None else place.index
+        (zero,) = self._behind_barrier(barrier, [jnp.int32(0)]).scalars
+        array = lax.dynamic_index_in_dim(buffer, index + zero, 0, keepdims=False)
+        layout = self._layouts[value]
+        self.env[value] = self._constrain(value, self._moved(array, layout, "device"), layout)
+
+    def _moved(
+        self, array: Any, sharding: TensorSharding, memory_kind: str, *, is_stacked: bool = False
+    ) -> Any:
         spec = self._execution.mesh.partition_spec(sharding)
+        if is_stacked:
+            spec = jax.sharding.PartitionSpec(None, *spec)
         wanted = jax.sharding.NamedSharding(self._context.jax_mesh, spec, memory_kind=memory_kind)
         return jax.device_put(array, wanted)
 
@@ -177,8 +223,10 @@ class Interpreter(Values):
         """Runs a `lax.scan`; returns the carries that it leaves, and puts what it stacks into
         `env`."""
         stacked = self._context.stacked_values(body)
-        buffered = [v for v in stacked if not self._program.values[v].is_extended]
+        producer, fetched = self._graph.producer, self._execution.fetched
+        on_host = [v for v in stacked if producer[v] in fetched]
         listed = [v for v in stacked if self._program.values[v].is_extended]
+        buffered = [v for v in stacked if v not in (*on_host, *listed)]
 
         def iterate(state: Any, index: Any) -> Any:
             interpreter = self._inside(body, (*self._indices, index))
@@ -191,10 +239,11 @@ class Interpreter(Values):
                 for value, buffer in zip(buffered, state[1], strict=True)
             ]
             following = [interpreter.handed_on(carry) for carry in carries]
-            return (following, buffers), [elements[value] for value in listed]
+            moved = [self._moved(elements[v], self._layouts[v], HOST_MEMORY) for v in on_host]
+            return (following, buffers), ([elements[value] for value in listed], moved)
 
         initial = [started[carry.current] for carry in carries]
-        (finals, buffers), lists = lax.scan(
+        (finals, buffers), (lists, moved) = lax.scan(
             iterate,
             (initial, self._buffers(body, buffered)),
             jnp.arange(loop.length),
@@ -205,6 +254,8 @@ class Interpreter(Values):
             # Else the partitioner would give the loop's own buffer a layout that a reader wants.
             self.env[value] = self._constrain_stacked(value, buffer, len(self._indices))
         self.env.update(zip(listed, lists, strict=True))
+        names = (("stacked", value) for value in on_host)
+        self.on_host.update(zip(names, moved, strict=True))
         return finals
 
     def _started(self, body: LoopBody) -> dict[int, Any]:

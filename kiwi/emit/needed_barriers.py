@@ -62,7 +62,7 @@ def recomputed_groups(body: LoopBody) -> Iterator[RecomputedGroup]:
     members: list[ScheduledUnit] = []
     for item in body.items:
         is_step = isinstance(item, ScheduledUnit)
-        if is_step and item.is_again:
+        if is_step and item.is_again and not item.is_fetched:
             members.append(item)
             continue
         if members:

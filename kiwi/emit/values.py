@@ -66,6 +66,8 @@ class Values:
         self.env: dict[int, Any] = {}
         self.finals: dict[tuple[int, int], Final] = {}
         self.elements: dict[int, Any] = {}
+        self.on_host: dict[object, Any] = {}
+        self.token: Any = None
         self.copies: dict[_Copied, Any] = {}
         self.behind: dict[int, _Array] = {}
 

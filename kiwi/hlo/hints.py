@@ -31,11 +31,13 @@ class Hint:
     keep: bool = False
     recompute: bool = False
     name: str | None = None
+    offload: bool | None = None
 
     @property
     def pins(self) -> bool:
         """Whether the hint restricts a plan; a name alone does not."""
-        return self.sharding is not None or self.keep or self.recompute
+        has_residency = self.keep or self.recompute or self.offload is not None
+        return self.sharding is not None or has_residency
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def hint(
     keep: bool = False,
     recompute: bool = False,
     name: str | None = None,
+    offload: bool | None = None,
 ) -> Any:
     """Returns `x`, and tells Kiwi how a plan has to treat it.
 
@@ -71,13 +74,17 @@ def hint(
     - `keep`: the plan keeps it for the backward pass.
     - `recompute`: the plan drops it after the forward pass and recomputes it.
     - `name`: the hint's name in errors.
+    - `offload`: True, the plan copies it to the host's memory and fetches it back, where it has
+      a budget for that (`host_memory_budget`); False, it does not.
 
     **Raises:** `InvalidArgumentError` if `sharding` is no `PartitionSpec` or has more entries than
-    an array has dimensions, or if both `keep` and `recompute` are asked for.
+    an array has dimensions, or if more than one of `keep`, `recompute` and `offload` is asked for.
     """
-    if keep and recompute:
+    asked = {"keep a value": keep, "recompute it": recompute, "offload it": bool(offload)}
+    if sum(asked.values()) > 1:
+        wanted = " and to ".join(what for what, is_asked in asked.items() if is_asked)
         raise InvalidArgumentError(
-            f"The hint {name or ''!r} asks to keep a value and to recompute it.",
+            f"The hint {name or ''!r} asks to {wanted}.",
             suggestion="One of them, or neither to leave that to the plan.",
         )
     if sharding is not None and not isinstance(sharding, PartitionSpec):
@@ -85,7 +92,7 @@ def hint(
             f"The sharding {sharding!r} of a hint is no PartitionSpec.",
             suggestion='For example jax.sharding.PartitionSpec("x", None).',
         )
-    given = Hint(sharding, keep, recompute, name)
+    given = Hint(sharding, keep, recompute, name, offload)
     return jax.tree.map(lambda leaf: _hinted(leaf, given), x)
 
 

@@ -14,7 +14,7 @@
    after the other; where they share that reader's point of time, copies of operands, which are
    many, are left out.
 6. A value in host memory (`kiwi.hlo.host_memory`) takes none; what is fetched from there is as in
-   4.
+   4. The plan's own offloaded values (`kiwi.memory.residency`) take the host's memory in between.
 
 In the body of an opened loop (`kiwi.hlo.loops`) the same holds within one iteration, and
 
@@ -37,7 +37,7 @@ A point of time is that of a unit, or of a step of a schedule (`kiwi.memory.runs
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from kiwi.hlo.graph import HloGraph
@@ -46,6 +46,7 @@ from kiwi.hlo.loops import CARRY, JOIN, SLICE, STACK, LoopKind
 from kiwi.hlo.units import Unit, UnitGraph, loop_spans
 from kiwi.memory.residency import Residency, UnitResidency
 from kiwi.memory.timeline import Buffer
+from kiwi.solver.problem import Interval
 
 _CONDITIONAL = frozenset({LoopKind.SWITCH, LoopKind.BRANCH})
 
@@ -60,6 +61,7 @@ class Run:
     - `end`: the point of its last reader. `uses`: those of all its readers.
     - `overwritten_by`: the unit that reads it at `end` and writes its result over it; -1 for none.
     - `shares_point`: other units run at the same point of time.
+    - `is_fetched`: nothing is computed, what was is copied back from the host.
     """
 
     start: int
@@ -67,6 +69,7 @@ class Run:
     uses: tuple[int, ...] = ()
     overwritten_by: int = -1
     shares_point: bool = False
+    is_fetched: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +143,7 @@ class LiveRanges:
             for start, end, count in self._held(unit, runs)
             if end > start
         ]
-        for run in runs:
+        for run in (run for run in runs if not run.is_fetched):
             sizes = workspace_shared if run.shares_point else workspace
             last = run.start if held_until is None else self.first_run[held_until]
             buffers += [Buffer(run.start, last + 1, size, *own) for size in sizes]
@@ -178,7 +181,7 @@ class LiveRanges:
             pass  # The place is that of the conditional's results.
         elif unit.index in self._handed_on and start == self.first_run[unit.index]:
             pass  # The place is that of the carry.
-        elif self.units.border(unit) == CARRY:
+        elif self.units.border(unit) == CARRY and not run.is_fetched:
             yield first, behind, 1
         else:
             more = 0 if run.overwritten_by >= 0 else 1
@@ -187,6 +190,15 @@ class LiveRanges:
             count = prod(program.loops[k].length for k in left)
             outer = program.loops[left[0]].parent
             yield self.spans[left[0]][0], self.until(outer, end) + 1, count
+
+    def on_host(self, unit: Unit, fetch_at: int, result_bytes: int) -> Interval:
+        """What the host holds of a unit's result that is fetched at a time: of a loop all
+        iterations, until the loop that fetches them ends."""
+        program, loop = self.units.graph.program, unit.loop
+        if loop is None:
+            return Interval(unit.index, fetch_at + 1, result_bytes)
+        end = self.until(program.loops[loop].parent, fetch_at) + 1
+        return Interval(self.spans[loop][0], end, program.loops[loop].length * result_bytes)
 
     def until(self, loop: int | None, time: int) -> int:
         """Case 7: until when a value of `loop` is held for a reader at `time`."""
@@ -232,10 +244,11 @@ def runs_of(
         return Run(start, end, uses, by, shares_point)
 
     uses = tuple(use.time for use in units.uses[unit.index])
-    if option.recompute_at is None:
+    if option.again_at is None:
         return (run(unit.index, option.end),)
     first_end = max(residency.last_forward_use, unit.index)
-    return run(unit.index, first_end), run(option.recompute_at, option.end, shares_point=True)
+    again = run(option.again_at, option.end, shares_point=True)
+    return run(unit.index, first_end), replace(again, is_fetched=not option.recomputes)
 
 
 def overwritten_pairs(units: UnitGraph, overwritable: Overwritable) -> frozenset[tuple[int, int]]:

@@ -13,11 +13,13 @@ from kiwi.hlo.units import UnitGraph
 
 @dataclass(frozen=True)
 class ScheduledUnit:
-    """One computation of a unit: the position in the schedule, and the unit's index."""
+    """One computation of a unit: the position in the schedule, and the unit's index; `is_fetched`:
+    instead, its result is fetched from the host."""
 
     position: int
     unit: int
     is_again: bool
+    is_fetched: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,19 @@ class LoopBody:
                 yield item
 
 
-def loop_bodies(units: UnitGraph, steps: Sequence[int]) -> LoopBody:
-    """The whole step as a body. In `steps` the units of a loop are contiguous."""
+def loop_bodies(
+    units: UnitGraph, steps: Sequence[int], fetched: Set[int] = frozenset()
+) -> LoopBody:
+    """The whole step as a body. In `steps` the units of a loop are contiguous; those of `fetched`
+    are not computed a second time, but fetched."""
     chains = loops_of_steps(units, steps)
     seen: set[int] = set()
     listed = []
     for position, (unit, chain) in enumerate(zip(steps, chains, strict=True)):
-        listed.append((ScheduledUnit(position, unit, unit in seen), chain))
+        is_again = unit in seen
+        listed.append(
+            (ScheduledUnit(position, unit, is_again, is_again and unit in fetched), chain)
+        )
         seen.add(unit)
     return LoopBody(None, tuple(_items(listed, 0)))
 
@@ -80,9 +88,9 @@ class Dataflow:
     """Which computation of a value each step reads.
 
     - `source[k][v]`: the position of the step that computed value v as step k reads it from its
-      stored layout; -1 for arguments and constants.
-    - `last_read[v, k]`: the position of the last step that reads v as step k computed it; the
-      number of steps for results of the function.
+      stored layout; -1 for arguments and constants. A step that fetches v reads v.
+    - `last_read[v, k]`: the position of the last step that reads v as step k computed it, and not
+      from the host; the number of steps for results of the function.
     """
 
     source: tuple[dict[int, int], ...]
@@ -90,16 +98,24 @@ class Dataflow:
 
 
 def dataflow(
-    units: UnitGraph, steps: Sequence[int], kept_copies: Set[tuple[int, int]] = frozenset()
+    units: UnitGraph,
+    steps: Sequence[int],
+    kept_copies: Set[tuple[int, int]] = frozenset(),
+    fetched: Set[int] = frozenset(),
 ) -> Dataflow:
     """Follows every value from its latest computation to its readers. `kept_copies`: the operands
-    that are an earlier reader's copy instead, see `Execution`."""
+    that are an earlier reader's copy instead; `fetched`: units that are not recomputed but fetched,
+    see `Execution`."""
     computed: dict[int, int] = {}
     source: list[dict[int, int]] = []
     seen: set[int] = set()
     last: dict[tuple[int, int], int] = {}
     for position, index in enumerate(steps):
         unit = units.units[index]
+        if index in seen and index in fetched:
+            source.append({v: computed[v] for v in unit.outputs})
+            computed.update(dict.fromkeys(unit.outputs, position))
+            continue
         kept = frozenset() if index in seen else kept_copies
         seen.add(index)
         pairs = enumerate(unit.rule.reads)

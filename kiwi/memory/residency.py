@@ -1,4 +1,4 @@
-"""Residency of a unit's results: kept until their last use, or dropped and recomputed.
+"""Residency of a unit's results: kept until their last use, dropped and recomputed, or offloaded.
 
 Times are unit indices. A *late* reader is one behind the forward pass. A forward unit has:
 
@@ -8,6 +8,10 @@ Times are unit indices. A *late* reader is one behind the forward pass. A forwar
    unit at time `at` runs, alive from then until `end`. `at` is the unit's own first late
    reader (KIWI, Eq. 5), or that of a consumer recomputed with it: the chains that KIWI's
    Eq. 9 forbids.
+3. *offload(at, end)*, where host memory may be used: alive as in 2, but copied to the host behind
+   its computation and fetched from there at `at`. It reads nothing then, and who is recomputed at
+   `at` or later may read it. `at` is the unit's own first late reader, or the earliest time at
+   which a consumer may be recomputed.
 
 All other units have the only option keep(last reader). A unit outside of a loop that runs again
 for a reader in the loop runs before it. Whatever these times are, all units are offered what they
@@ -23,11 +27,14 @@ R the units that the rule recomputes, and H(u) the time at which u of R runs aga
 3. A unit that nothing reads behind the forward pass, itself or through R, is not run again.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from kiwi.hlo.graph import Phase
+from kiwi.hlo.loops import CARRY, LoopKind
 from kiwi.hlo.units import Unit, UnitGraph
+
+RESIDENCIES = ("keep", "recompute", "offload")
 
 MAX_TIMES = 4
 """How many recomputation times a unit is offered: its own, then those of its nearest
@@ -37,25 +44,37 @@ than the gap."""
 
 @dataclass(frozen=True, order=True)
 class Residency:
-    """One option; `recompute_at` is None for *keep*. `end` is inclusive."""
+    """One option: `recompute_at` is for *recompute*, `fetch_at` for *offload*; else they are None.
+    `end` is inclusive."""
 
     recompute_at: int | None
     end: int
+    fetch_at: int | None = None
 
     @property
     def recomputes(self) -> bool:
         """Whether the unit runs a second time."""
         return self.recompute_at is not None
 
+    @property
+    def again_at(self) -> int | None:
+        """From when on the results are there a second time, None where they are kept."""
+        return self.fetch_at if self.recompute_at is None else self.recompute_at
+
+    @property
+    def name(self) -> str:
+        """One of `RESIDENCIES`."""
+        return "recompute" if self.recomputes else "keep" if self.fetch_at is None else "offload"
+
     def available_at(self, time: int) -> bool:
         """Whether a consumer recomputed at `time`, behind the forward pass, can read it."""
-        start = -1 if self.recompute_at is None else self.recompute_at
+        start = -1 if self.again_at is None else self.again_at
         return start <= time <= self.end
 
 
 @dataclass(frozen=True)
 class UnitResidency:
-    """A unit's options. `last_forward_use` ends the first life of a recomputed result; `last_use`
+    """A unit's options. `last_forward_use` ends the first life of what comes again; `last_use`
     is the time of the last reader, or of the step's end for a result of the function."""
 
     last_forward_use: int
@@ -63,15 +82,28 @@ class UnitResidency:
     options: tuple[Residency, ...]
 
 
-def residencies(units: UnitGraph, *, recompute: bool = True) -> tuple[UnitResidency, ...]:
-    """The options of every unit, in order. Without `recompute`, only *keep*."""
+def residencies(
+    units: UnitGraph,
+    *,
+    recompute: bool = True,
+    least_offloaded_bytes: Callable[[Unit], float] | None = None,
+) -> tuple[UnitResidency, ...]:
+    """The options of every unit, in order. Without `recompute`, none is recomputed; offloaded are
+    results of at least so many bytes, those of all iterations together, by default none."""
     may = [recompute and may_be_recomputed(units, unit) for unit in units.units]
     own = [_first_late(units, unit) for unit in units.units]
     times = [_times(units, index, may, own) for index in range(len(may))]
     found = tuple(_unit_residency(units, unit, times) for unit in units.units)
-    if not recompute:
+    if recompute:
+        found = with_offered(found, [each.options for each in rematerialised_bodies(units)])
+    if least_offloaded_bytes is None:
         return found
-    return with_offered(found, [each.options for each in rematerialised_bodies(units)])
+    return tuple(
+        replace(each, options=(*each.options, *_offloaded(units, unit, own, found)))
+        if may_be_offloaded(units, unit, least_offloaded_bytes(unit))
+        else each
+        for unit, each in zip(units.units, found, strict=True)
+    )
 
 
 def rematerialised_bodies(units: UnitGraph) -> tuple[UnitResidency, ...]:
@@ -91,6 +123,64 @@ def forward_bodies(units: UnitGraph) -> set[int]:
         for unit in units.units
         if unit.loop is not None and phases[unit.loop] == {Phase.FORWARD}
     }
+
+
+def may_be_offloaded(units: UnitGraph, unit: Unit, least_bytes: float) -> bool:
+    """Whether a unit's result may go to the host: one array of the forward pass, outside of loops
+    or in a scan that stands in none, that nothing reads behind the scan in the forward pass."""
+    program, loop = units.graph.program, unit.loop
+    if unit.phase is not Phase.FORWARD or len(unit.outputs) != 1 or is_result(units, unit):
+        return False
+    border, (value,) = units.border(unit), unit.outputs
+    info = program.values[value]
+    is_scan = loop is not None and program.loops[loop].kind is LoopKind.SCAN
+    is_flat = loop is None or (is_scan and program.loops[loop].parent is None)
+    if not is_flat or border not in (None, CARRY) or info.is_extended or units.is_sliced(unit):
+        return False
+    if value in program.host_values or program.is_large_constant(unit.root):
+        return False
+    length = 1 if loop is None else program.loops[loop].length
+    early = (use.time for use in units.uses[unit.index] if not use.is_late)
+    behind = len(units.units) if loop is None else units.spans[loop][1]
+    return info.size_bytes * length >= least_bytes and all(time < behind for time in early)
+
+
+def _offloaded(
+    units: UnitGraph,
+    unit: Unit,
+    own: Sequence[int | None],
+    found: Sequence[UnitResidency],
+) -> Iterator[Residency]:
+    """Fetched for its own first late reader, or for the first consumer that is recomputed."""
+    uses = units.uses[unit.index]
+    late = [use.time for use in uses if use.is_late]
+    readers = {use.reader for use in uses if use.reader is not None}
+    again = (r.recompute_at for reader in readers for r in found[reader].options)
+    consumers = {units.entry(unit.loop, time) for time in again if time is not None}
+    offered: dict[Residency, None] = {}
+    first = own[unit.index]
+    if first is not None:
+        offered[Residency(None, max(late), first)] = None
+    if consumers:
+        starts = consumers if first is None else {*consumers, first}
+        offered[Residency(None, max([*late, *consumers]), min(starts))] = None
+    yield from (r for r in offered if _is_of_space(units, unit, r))
+
+
+def _is_of_space(units: UnitGraph, unit: Unit, residency: Residency) -> bool:
+    """Whether what is in a loop is read by another loop over the same iterations, and fetched there
+    for all of its readers."""
+    program = units.graph.program
+    if unit.loop is None:
+        return True
+    assert residency.fetch_at is not None
+    around = [
+        program.loops_around(units.units[t].loop) for t in (residency.fetch_at, residency.end)
+    ]
+    if not around[0] or not around[1] or around[0][0] != around[1][0]:
+        return False
+    reader = program.loops[around[0][0]]
+    return reader.index != unit.loop and reader.space == program.loops[unit.loop].space
 
 
 def with_offered(

@@ -61,6 +61,7 @@ class Hardware:
       inside a node, every other axis crosses nodes.
     - `kernel_launch_seconds`: overhead of one kernel.
     - `host_bandwidth_bytes_per_second`: between one device's memory and the host's, one way.
+    - `devices_per_host`: which share the host's memory; None where these are a node's.
     - `matmul_efficiency`, `bandwidth_efficiency`: the parts of the peak rates that large
       matmuls, and kernels bound by memory, reach.
     - `source`: the public documents that the figures come from.
@@ -98,6 +99,7 @@ class Hardware:
     interconnect: Interconnect | None = None
     interference: float | None = None
     kernel_efficiency: float = 0.5
+    devices_per_host: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_second", dict(self.flops_per_second))
@@ -115,8 +117,9 @@ class Hardware:
         _check_fraction("matmul_efficiency", self.matmul_efficiency)
         _check_fraction("bandwidth_efficiency", self.bandwidth_efficiency)
         _check_fraction("kernel_efficiency", self.kernel_efficiency)
-        if self.devices_per_node is not None:
-            _check_positive("devices_per_node", self.devices_per_node)
+        for name in ("devices_per_node", "devices_per_host"):
+            if getattr(self, name) is not None:
+                _check_positive(name, getattr(self, name))
 
     def peak_flops_per_second(self, dtype: str, *, matmul: bool = True) -> float:
         """The dense peak rate for `dtype` (a numpy dtype name).

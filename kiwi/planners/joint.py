@@ -9,18 +9,27 @@ possible its search may end without a plan where one of theirs has one. Then
    (`kiwi.problem.build.Fixed.offered`), so that its plan is a solution of that problem
    (`kiwi.problem.translation.Choices`); short searches end worse if offered what all of them do;
 3. the search begins with it, and never ends behind it.
+
+Where values may be offloaded to the host, the step is planned without that first, under half of the
+allowance: the search begins with that plan, and the faster of the two is the answer.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, KiwiError
+from kiwi.errors import (
+    BudgetNotMetError,
+    InfeasibleBudgetError,
+    KiwiError,
+    NoPlanFoundError,
+)
 from kiwi.options import Settings
 from kiwi.planners.closed_loop import Refusal
 from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.planners.tools import Tools
 from kiwi.plans.estimate import estimate_solution
+from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
@@ -44,6 +53,46 @@ class Joint(ProblemPlanner):
     recomputes: ClassVar[bool] = True
     heeds_hints: ClassVar[bool] = True
     opens_loops: ClassVar[bool] = True
+    offloads: ClassVar[bool] = True
+
+    def plan(
+        self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
+    ) -> Plan:
+        """See `Planner.plan`."""
+        asks = any(p.hint.offload for placed in step.program.hints.values() for p in placed)
+        if start is not None or asks or not self.may_offload(tools.settings):
+            return super().plan(step, budget_bytes, tools, start)
+        half = tools.part(1 / 2)
+        plain = self._without_offloading(step, budget_bytes, half)
+        begun = None if plain is None else self._begun_with(plain, step, budget_bytes, half)
+        try:
+            found = super().plan(step, budget_bytes, half, begun)
+        except (InfeasibleBudgetError, NoPlanFoundError):
+            if plain is None:
+                raise
+            return plain
+        if plain is None or found.estimate.step_seconds < plain.estimate.step_seconds:
+            return found
+        return plain
+
+    def _without_offloading(self, step: StepToPlan, budget_bytes: int, tools: Tools) -> Plan | None:
+        """The plan with no host memory, None where no plan is found to fit."""
+        own = tools.with_settings(host_budget_bytes=None)
+        start = Start(self.formulate(step, budget_bytes, own.settings))
+        try:
+            return super().plan(step, budget_bytes, own, start)
+        except (InfeasibleBudgetError, NoPlanFoundError):
+            return None
+
+    def _begun_with(
+        self, plain: Plan, step: StepToPlan, budget_bytes: int, tools: Tools
+    ) -> Start | None:
+        """The problem with offloading, begun with a plan without."""
+        if plain.origin is None or plain.execution.units is not step.units:
+            return None
+        problem = self.formulate(step, budget_bytes, tools.settings)
+        solution = plain.breakdown.choices.solution_of(problem)
+        return None if solution is None else Start(problem, solution)
 
     def other_start(
         self, error: Refusal, step: StepToPlan, budget_bytes: int, tools: Tools

@@ -110,6 +110,8 @@ def _unread_hints(plan: PlanRecord, planner: Planner) -> Iterator[str]:
         yield f"The planner {planner.name!r} heeds no hints: {len(placed)} are not read."
     elif not planner.recomputes and any(p.hint.keep or p.hint.recompute for p in placed):
         yield f"The planner {planner.name!r} heeds no hints to keep or to recompute."
+    if plan.host_limit_bytes is None and any(p.hint.offload for p in placed):
+        yield "Hints to offload are not read: the plan may not use the host's memory."
     inside = sum(_hints_inside(e.jaxpr_eqn) for e in graph.program.equations)
     if inside:
         yield f"{inside} hints inside of what is planned whole are not read."

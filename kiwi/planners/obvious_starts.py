@@ -144,7 +144,8 @@ class _Greedy:
         """Which residencies of a unit suit a pattern best."""
         if recomputes and self._bodies:
             return [r in self._bodies[node.unit].options for r in node.residency.options]
-        return [r.recomputes == recomputes for r in node.residency.options]
+        name = "recompute" if recomputes else "keep"
+        return [r.name == name for r in node.residency.options]
 
 
 def _between(edge: Edge, node: int, others: np.ndarray) -> np.ndarray:

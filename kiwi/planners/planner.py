@@ -49,6 +49,7 @@ class Planner(ABC):
     - `heeds_hints`: whether it heeds hints and constraints of shardings.
     - `opens_loops`: whether it plans bodies of loops and branches, see `kiwi.hlo.loops`.
     - `is_sharding`: whether it plans for several devices.
+    - `offloads`: whether its problem offers the host's memory.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Planner(ABC):
     heeds_hints: ClassVar[bool] = False
     opens_loops: ClassVar[bool] = False
     is_sharding: ClassVar[bool] = True
+    offloads: ClassVar[bool] = False
 
     @abstractmethod
     def plan(
@@ -117,7 +119,21 @@ class Planner(ABC):
         seconds = step.seconds + time.monotonic() - started
         if not plan.solve_result.deterministic:
             _LOG.warning(CLOCK_ENDED_SEARCH)
-        return replace(plan, planning_seconds=seconds, notes=(*plan.notes, *settings.notes))
+        notes = (*plan.notes, *settings.notes, *self._unused_host_budget(settings))
+        return replace(plan, planning_seconds=seconds, notes=notes)
+
+    def may_offload(self, settings: Settings) -> bool:
+        """Whether values may go to the host's memory."""
+        compiler = predicted_compiler(settings.verify, settings.mesh.hardware)
+        return self.offloads and compiler.offloads and bool(settings.host_budget_bytes)
+
+    def _unused_host_budget(self, settings: Settings) -> tuple[str, ...]:
+        if not settings.host_budget_bytes or self.may_offload(settings):
+            return ()
+        if not self.offloads:
+            return (f"The planner {self.name!r} offloads nothing to the host's memory.",)
+        compiler = predicted_compiler(settings.verify, settings.mesh.hardware)
+        return (f"Nothing is offloaded to the host's memory in programs for {compiler.name!r}.",)
 
     def _check_step(self, step: StepToPlan, settings: Settings) -> None:
         if step.program.loops and not self.opens_loops:
@@ -148,14 +164,27 @@ class Planner(ABC):
         program, mesh = step.program, settings.mesh
         compiler = predicted_compiler(settings.verify, mesh.hardware)
         arguments = step.given_arguments(mesh)
-        kinds = {"heeds_hints": self.heeds_hints, "recomputes": self.recomputes}
-        pins = resolve_pins(step, settings, compiler.rules, **kinds)
+        pins = resolve_pins(
+            step,
+            settings,
+            compiler.rules,
+            heeds_hints=self.heeds_hints,
+            recomputes=self.recomputes,
+            offloads=self.may_offload(settings),
+        )
         arguments |= _pinned_arguments(program, pins, arguments, mesh)
         results = step.given_results(mesh)
         replaced = step.replaced_arguments()
         carried = {p: argument for p, argument in replaced.items() if p not in results}
         fixed = Fixed(
-            arguments, results, carried, compiler, self.recomputes, offered=offered, pins=pins
+            arguments,
+            results,
+            carried,
+            compiler,
+            self.recomputes,
+            offered=offered,
+            pins=pins,
+            host_limit_bytes=settings.host_limit_bytes if self.may_offload(settings) else None,
         )
         fixed = self.fix(fixed, step, budget_bytes, settings)
         return build_problem(step.units, mesh, fixed, budget_bytes)
@@ -186,6 +215,7 @@ class Planner(ABC):
             planning_seconds=0.0,
             breakdown=CostBreakdown((), ()),
             as_written=estimate_as_written(solved, estimate) if as_is else None,
+            host_limit_bytes=solved.problem.fixed.host_limit_bytes,
         )
 
 

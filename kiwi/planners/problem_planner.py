@@ -319,6 +319,8 @@ class ProblemSearch:
             return None
         limit_bytes = max(proposal.limit_bytes, *plan.estimate.memory_bytes)
         seed = self._tools.settings.seed + number
+        if plan.execution.fetched:
+            return None
         ordered = proposal.ordered.another(limit_bytes, self._budget_bytes, seed)
         if ordered is None:
             return None

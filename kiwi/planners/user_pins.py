@@ -34,12 +34,18 @@ from kiwi.xla.rules.base import Rules
 
 
 def resolve_pins(
-    step: StepToPlan, settings: Settings, rules: Rules, *, heeds_hints: bool, recomputes: bool
+    step: StepToPlan,
+    settings: Settings,
+    rules: Rules,
+    *,
+    heeds_hints: bool,
+    recomputes: bool,
+    offloads: bool,
 ) -> Pins:
     """All pins of a call, without those that the settings drop.
 
     - `heeds_hints`: whether hints and the function's own constraints are among them;
-      `recomputes`: whether hints to keep or to recompute are.
+      `recomputes`: whether hints to keep or to recompute are; `offloads`: those to offload.
 
     **Raises:** `ShardingConflictError` or `InvalidArgumentError` for a pin that is impossible.
     """
@@ -47,7 +53,7 @@ def resolve_pins(
     found: dict[int, tuple[Pin, ...]] = {}
     pins = [*_argument_pins(step, settings.constraints, mesh)]
     if heeds_hints:
-        pins += _hint_pins(step, mesh, recomputes=recomputes)
+        pins += _hint_pins(step, mesh, recomputes=recomputes, offloads=offloads)
     for value, pin in pins:
         known = found.get(value, ())
         if pin.label not in dropped:
@@ -59,7 +65,7 @@ def resolve_pins(
                         suggestion="Drop one of them.",
                     )
             found[value] = (*known, pin)
-    check = _Check(step.units, mesh, rules, Pins(found))
+    check = _Check(step.units, mesh, rules, Pins(found), offloads)
     check.run()
     return Pins(found | check.possible_constraints(dropped)) if heeds_hints else check.pins
 
@@ -98,7 +104,7 @@ def _argument_pins(
 
 
 def _hint_pins(
-    step: StepToPlan, mesh: DeviceMesh, *, recomputes: bool
+    step: StepToPlan, mesh: DeviceMesh, *, recomputes: bool, offloads: bool
 ) -> Iterator[tuple[int, Pin]]:
     program = step.program
     for value, all_placed in program.hints.items():
@@ -108,8 +114,9 @@ def _hint_pins(
                 layout = _layout(hint.sharding, program.values[value].shape, mesh, placed.label)
             is_told = recomputes and (hint.keep or hint.recompute)
             again = hint.recompute if is_told else None
-            if layout is not None or again is not None:
-                yield value, Pin(placed.label, layout, again)
+            on_host = hint.offload if offloads else None
+            if layout is not None or again is not None or on_host is not None:
+                yield value, Pin(placed.label, layout, again, offloads=on_host)
 
 
 def constraint_pin(program: Program, value: int, mesh: DeviceMesh) -> Pin:
@@ -139,7 +146,11 @@ def _layout(
 def _agree(one: Pin, other: Pin) -> bool:
     pairs = zip(one.layout or (), other.layout or (), strict=False)
     is_cut_otherwise = any(None not in (a, b) and a != b for a, b in pairs)
-    return not is_cut_otherwise and {one.recomputes, other.recomputes} != {True, False}
+    pairs = (one.recomputes, other.recomputes), (one.offloads, other.offloads)
+    is_otherwise = any(set(pair) == {True, False} for pair in pairs)
+    mixed = (one.recomputes, other.offloads), (other.recomputes, one.offloads)
+    is_torn = any(again is not None and on_host for again, on_host in mixed)
+    return not (is_cut_otherwise or is_otherwise or is_torn)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +161,7 @@ class _Check:
     mesh: DeviceMesh
     rules: Rules
     pins: Pins
+    offloads: bool
 
     @functools.cached_property
     def _table(self) -> StrategyTable:
@@ -158,7 +170,8 @@ class _Check:
     def run(self) -> None:
         if not self.pins.values:
             return
-        lifetimes = residencies(self.units)
+        least = (lambda unit: 0.0) if self.offloads else None
+        lifetimes = residencies(self.units, least_offloaded_bytes=least)
         for value in self.pins.values:
             if self.units.graph.program.values[value].producer is None:
                 self._check_source(value)
@@ -187,10 +200,11 @@ class _Check:
     def _check_source(self, value: int) -> None:
         """Arguments and constants are there throughout; nothing computes them."""
         pins = self.pins.values[value]
-        recomputed = [pin.label for pin in pins if pin.recomputes]
-        if recomputed:
+        told = [pin for pin in pins if pin.recomputes or pin.offloads]
+        if told:
+            what = "recompute" if told[0].recomputes else "offload"
             raise InvalidArgumentError(
-                f"{recomputed[0]} asks to recompute an argument.",
+                f"{told[0].label} asks to {what} an argument.",
                 cause="Arguments are given, nothing computes them.",
                 suggestion="keep=True is what happens; or hint what is computed from it.",
             )
@@ -219,6 +233,14 @@ class _Check:
         )
 
     def _no_residency(self, value: int, unit: Unit) -> InvalidArgumentError:
+        offloaded = [p.label for p in self.pins.values[value] if p.offloads]
+        if offloaded:
+            return InvalidArgumentError(
+                f"{' and '.join(offloaded)} asks to offload what cannot be offloaded.",
+                cause="It is no array of the forward pass that the backward pass reads, or it is "
+                "in a loop inside of another one.",
+                suggestion="Drop the hint, or hint another value.",
+            )
         labels = [p.label for p in self.pins.values[value] if p.recomputes is not None]
         return InvalidArgumentError(
             f"{' and '.join(labels)} asks to recompute what cannot be recomputed.",

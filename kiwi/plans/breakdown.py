@@ -45,7 +45,8 @@ class OperatorEntry:
       those that it makes and later units read.
     - `kept_reads`: the numbers of the reads for which it reads an earlier unit's copy.
     - `recompute_at`: the unit before which it runs again, or None; `end`: its last reader, or
-      the later time up to which its results are kept.
+      the later time up to which its results are kept; `fetch_at`: the unit before which its result
+      is fetched from the host, or None.
     - `reads`: the layout that it expects of each operand; `results`: of each result.
     - `option_count`: how many pairs of strategy and residency there were to choose from.
     - `alternatives`: the cheapest other options if nothing else changed, cheapest first.
@@ -64,6 +65,12 @@ class OperatorEntry:
     alternatives: tuple[Alternative, ...]
     excluded: tuple[str, ...]
     kept_reads: tuple[int, ...] = ()
+    fetch_at: int | None = None
+
+    @property
+    def residency(self) -> Residency:
+        """What happens to its results."""
+        return Residency(self.recompute_at, self.end, self.fetch_at)
 
     @property
     def total_seconds(self) -> float:
@@ -90,15 +97,18 @@ class CostBreakdown:
             for i in held
         )
 
+    @property
+    def choices(self) -> Choices:
+        """What is decided."""
+        units = (
+            UnitChoice(entry.reads, entry.results, entry.residency) for entry in self.operators
+        )
+        return Choices(tuple(entry.sharding for entry in self.sources), tuple(units))
+
     def solution_of(self, planning: PlanningProblem) -> tuple[int, ...]:
         """The solution of a problem that the breakdown describes; raises `PlanMismatchError` if a
         choice is no longer among the options, as in a file of an older Kiwi."""
-        units = (
-            UnitChoice(entry.reads, entry.results, Residency(entry.recompute_at, entry.end))
-            for entry in self.operators
-        )
-        choices = Choices(tuple(entry.sharding for entry in self.sources), tuple(units))
-        found = choices.solution_of(planning)
+        found = self.choices.solution_of(planning)
         if found is None:
             raise PlanMismatchError(
                 "The plan's choices are not all among today's options.",
@@ -141,6 +151,7 @@ def build_breakdown(solved: Solved) -> CostBreakdown:
                 nearby[node.unit],
                 exclusions(planning, node.unit),
                 kept.get(node.unit, ()),
+                residency.fetch_at,
             )
         )
     return CostBreakdown(sources, tuple(operators))
@@ -171,7 +182,7 @@ class Decision:
     - `opcode`: its StableHLO opcode; `absorbed`: those of the operators fused into it.
     - `phase`: "forward", "backward" or "update".
     - `sharding`: layout of its first result, None if it has none. None if it has no result.
-    - `residency`: "keep" or "recompute".
+    - `residency`: "keep", "recompute" or "offload".
     - `seconds`: predicted time on one device, collectives included, without recomputation.
     - `bytes`: local bytes of its results, in a loop those of one iteration.
     - `trips`: how often it is computed in a step, without recomputation.
@@ -208,7 +219,7 @@ def decisions(solved: Solved) -> tuple[Decision, ...]:
                 source_line=root.source_line,
                 shape=first.shape if first is not None else (),
                 sharding=planning.mesh.partition_spec(layout) if layout is not None else None,
-                residency="recompute" if residency.recomputes else "keep",
+                residency=residency.name,
                 seconds=strategy.seconds,
                 bytes=strategy.result_bytes,
                 trips=planning.units.trips(unit),

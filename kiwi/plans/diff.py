@@ -60,9 +60,10 @@ def diff(first: Document, second: Document) -> PlanDifference:
     for kind in ("argument", "operator"):
         found += _entries(kind, first, second)
     parts = (f"{part}_seconds" for part in PARTS)
-    names = ("step_seconds", *parts, "hidden_seconds", "peak_bytes")
+    names = ("step_seconds", *parts, "hidden_seconds", "peak_bytes", "host_peak_bytes")
     found_of = lambda document, name: document["estimate"].get(name, 0.0)  # noqa: E731
     rows = [(name, found_of(first, name), found_of(second, name)) for name in names]
+    rows = [row for row in rows if row[0] != "host_peak_bytes" or any(row[1:])]
     checked = [(d.get("checks") or {}).get("peak_bytes") for d in (first, second)]
     totals = (*rows, ("compiled_peak_bytes", checked[0], checked[1]))
     return PlanDifference(totals, tuple(found))
@@ -108,14 +109,16 @@ def _choice(entry: Document) -> object:
     """What a plan decides of an argument or an operator."""
     if "reads" not in entry:
         return entry["sharding"]
-    return tuple(entry[key] for key in ("reads", "results", "recompute_at", "kept_reads"))
+    known = tuple(entry[key] for key in ("reads", "results", "recompute_at", "kept_reads"))
+    return (*known, entry.get("fetch_at"))
 
 
 def _entry_text(entry: Document) -> str:
     if "reads" not in entry:
         return layout_text(entry["sharding"])
     reads, results = (" ".join(map(layout_text, entry[key])) for key in ("reads", "results"))
-    again = "" if entry["recompute_at"] is None else f", {residency_text(entry)}"
+    said = residency_text(entry)
+    again = "" if said == "kept" else f", {said}"
     kept = ", of a kept copy" if entry["kept_reads"] else ""
     return f"{reads}{kept} -> {results}{again}"
 

@@ -91,6 +91,8 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
     if plan.origin is not None:
         settings = plan.origin.settings
         found = {name: getattr(settings, name) for name in IN_FILES} | found
+        if settings.host_budget_bytes is not None:
+            found["host_budget_bytes"] = settings.host_budget_bytes
         if settings.constraints != Constraints():
             found["constraints"] = to_plain(settings.constraints, by)
     return found

@@ -24,7 +24,8 @@ class Estimate:
     `peak_bytes` is what XLA's heap needs for them (`kiwi.memory.heap`), a little more.
     `collective_uses` by kind and mesh axes, as in `CompiledProgram`. `time_shares`: which share of
     the time was measured, and so on, see `kiwi.problem.predicted_collectives`; empty where it is
-    not known.
+    not known. `host_peak_bytes`: the most that one device's values take of the host's memory, and
+    `offload_seconds`, of `communication_seconds`, what copying them there and back takes.
     """
 
     step_seconds: float
@@ -40,6 +41,8 @@ class Estimate:
     times: tuple[int, ...] = ()
     time_shares: Mapping[str, float] = field(default_factory=dict)
     hidden_seconds: float = 0.0
+    host_peak_bytes: int = 0
+    offload_seconds: float = 0.0
 
     @property
     def exposed_seconds(self) -> float:
@@ -107,4 +110,12 @@ def _estimate(
         found.times,
         time_shares(solved),
         evaluation.hidden,
+        evaluation.host_peak_bytes,
+        _offload_seconds(solved),
     )
+
+
+def _offload_seconds(solved: Solved) -> float:
+    """Of copying offloaded values to the host and back."""
+    held = [node.host_usage[0] for node in solved.restricted.problem.nodes if node.host_usage]
+    return 2 * float(solved.problem.seconds_to_host(held).sum())

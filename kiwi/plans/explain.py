@@ -96,16 +96,18 @@ class _Forcing:
 
     def forced(self, alternative: Alternative) -> ForcedAlternative:
         """What the alternative costs when everything around it may follow."""
-        wanted = (alternative.reads, alternative.results, alternative.recompute_at)
+        times = alternative.recompute_at, alternative.fetch_at
+        wanted = (alternative.reads, alternative.results, *times)
         planning = self.origin.planning
         allowed = planning.unit_nodes[self.unit].options_where(
-            lambda s, r: (s.reads, s.results, r.recompute_at) == wanted
+            lambda s, r: (s.reads, s.results, r.recompute_at, r.fetch_at) == wanted
         )
         result = self._solved(allowed)
         alone = follow(planning, self.start, self.unit, allowed)
         found = self._with_copies_kept(result, alone)
         change = alternative.change_seconds
-        return ForcedAlternative(*wanted, change, *found, result.bound, self._reason(result))
+        proven = result.bound, self._reason(result), alternative.fetch_at
+        return ForcedAlternative(*wanted[:3], change, *found, *proven)
 
     def _solved(self, allowed: Sequence[int]) -> SolveResult:
         """Solves again with a pin, from the plan's own choices with the pin put in."""

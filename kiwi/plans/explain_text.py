@@ -41,6 +41,7 @@ class ForcedAlternative:
     peak_bytes: int | None
     bound_seconds: float
     reason: str = ""
+    fetch_at: int | None = None
 
 
 def find_in_document(document: Document, text: str) -> list[int]:
@@ -86,7 +87,9 @@ def layouts(lists: Sequence[Any]) -> str:
 
 
 def residency_text(operator: Document) -> str:
-    """`keep`, or when it is recomputed."""
+    """`kept`, or when it is recomputed or fetched."""
+    if operator.get("fetch_at") is not None:
+        return f"offloaded, fetched before operator {operator['fetch_at']}"
     if operator["recompute_at"] is None:
         return "kept"
     return f"recomputed before operator {operator['recompute_at']}"
@@ -159,7 +162,7 @@ def _alternatives(document: Document, operator: Document) -> str:
         (
             layouts(a["reads"]),
             layouts(a["results"]),
-            _residency(a["recompute_at"]),
+            _residency(a["recompute_at"], a.get("fetch_at")),
             signed(format_seconds, a["change_seconds"]),
             signed(format_bytes, a["change_bytes"]),
         )
@@ -181,7 +184,7 @@ def _forced(document: Document, forced: Sequence[ForcedAlternative]) -> str:
         if f.step_seconds is not None and f.peak_bytes is not None:
             change = signed(format_seconds, f.step_seconds - total)
             figures = (format_seconds(f.step_seconds), change, format_bytes(f.peak_bytes))
-        rows.append((reads, results, _residency(f.recompute_at), *figures))
+        rows.append((reads, results, _residency(f.recompute_at, f.fetch_at), *figures))
     header = ("reads", "yields", "", "step", "change", "peak")
     text = "If forced, with everything solved again:\n" + table(header, rows)
     if any(f.step_seconds is not None and f.step_seconds < total for f in forced):
@@ -189,7 +192,9 @@ def _forced(document: Document, forced: Sequence[ForcedAlternative]) -> str:
     return text
 
 
-def _residency(recompute_at: int | None) -> str:
+def _residency(recompute_at: int | None, fetch_at: int | None) -> str:
+    if fetch_at is not None:
+        return f"offload, fetch at {fetch_at}"
     return "keep" if recompute_at is None else f"recompute at {recompute_at}"
 
 

@@ -105,6 +105,8 @@ class PlanRecord:
     - `as_written`: with `planner="xla"`, the estimate of the program that `jax.jit` runs as it
       is, without the order that a plan imposes; else None.
     - `rounds`: what the closed loop tried, the last one being this plan unless it was refused.
+    - `host_limit_bytes`: what one device may take of its host's memory; None where nothing is
+      offloaded.
     """
 
     mesh: DeviceMesh
@@ -124,6 +126,7 @@ class PlanRecord:
     progress: tuple[Progress, ...] = ()
     rounds: tuple[Round, ...] = ()
     as_written: Estimate | None = None
+    host_limit_bytes: int | None = None
 
     @functools.cached_property
     def in_shardings(self) -> Any:
@@ -141,13 +144,21 @@ class PlanRecord:
 
     @property
     def fits(self) -> bool:
-        """Whether the compiled peak, or the estimate without a check, is within the budget."""
-        return self.peak_bytes <= self.memory_budget_bytes
+        """Whether the compiled peak, or the estimate without a check, is within the budget, and
+        that of the host's memory within its own."""
+        is_within = self.host_limit_bytes is None or self.host_peak_bytes <= self.host_limit_bytes
+        return self.peak_bytes <= self.memory_budget_bytes and is_within
 
     @property
     def peak_bytes(self) -> int:
         """The compiled peak, or the estimated one without a check."""
         return (self.compiled or self.estimate).peak_bytes
+
+    @property
+    def host_peak_bytes(self) -> int:
+        """What one device takes of its host's memory, as compiled or else as estimated; arguments
+        and results that the caller keeps there count where it is compiled."""
+        return (self.compiled or self.estimate).host_peak_bytes
 
     @property
     def time_shares(self) -> Mapping[str, float]:
@@ -268,9 +279,10 @@ class PlanRecord:
         return jitted.lower(*self.step.arguments)
 
     def residency_counts(self) -> Mapping[str, int]:
-        """How many operators are kept and recomputed."""
+        """How many operators are kept, recomputed and, where there are any, offloaded."""
         found = [decision.residency for decision in self.decisions]
-        return {residency: found.count(residency) for residency in ("keep", "recompute")}
+        names = dict.fromkeys(("keep", "recompute", *sorted(found)))
+        return {residency: found.count(residency) for residency in names}
 
 
 def place_leaves(

@@ -18,7 +18,6 @@ from kiwi.emit.execution import Execution
 from kiwi.errors import PlanMismatchError, ProfileFileError, UnknownProfileError
 from kiwi.hlo.grouping import regroup
 from kiwi.hlo.units import UnitGraph
-from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, ProfileTable, TensorSharding
 from kiwi.mesh.shipped import find_table
 from kiwi.options import IN_FILES, Settings
@@ -69,6 +68,7 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
         planning_seconds=0.0,
         breakdown=breakdown,
         origin=origin,
+        host_limit_bytes=origin.settings.host_limit_bytes if origin else None,
     )
 
 
@@ -187,6 +187,7 @@ def _execution(
         tuple(entry.reads for entry in breakdown.operators),
         frozenset((entry.unit, read) for entry in breakdown.operators for read in entry.kept_reads),
         frozenset(saved["tied_steps"]) if "tied_steps" in saved else None,
+        frozenset(entry.unit for entry in breakdown.operators if entry.fetch_at is not None),
     )
 
 
@@ -274,9 +275,10 @@ def _origin(
     settings = Settings(
         mesh=mesh,
         memory_budget_bytes=options["memory_budget_bytes"],
+        host_budget_bytes=options.get("host_budget_bytes"),
         constraints=from_plain(options.get("constraints", {}), Constraints, _converter(saved)),
         # Files of before an option have its default.
         **{name: options[name] for name in IN_FILES if name in options},
     )
-    own = tuple((Residency(entry.recompute_at, entry.end),) for entry in breakdown.operators)
+    own = tuple((entry.residency,) for entry in breakdown.operators)
     return Origin(traced, settings, planner, own)

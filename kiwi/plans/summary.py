@@ -17,7 +17,7 @@ _INDEX = re.compile(r"\[\d+\]")
 def summary(plan: PlanRecord) -> str:
     """About thirty lines: what it costs, whether it fits, what is sharded and recomputed."""
     blocks = [_head(plan), _time(plan), _memory(plan), _collectives(plan)]
-    blocks += [_arguments(plan), _recomputed(plan)]
+    blocks += [_arguments(plan), _offloaded(plan), _recomputed(plan)]
     blocks.append("\n".join(f"Note: {note}" for note in plan.notes))
     return "\n\n".join(block for block in blocks if block)
 
@@ -72,15 +72,25 @@ def _memory(plan: PlanRecord) -> str:
     estimated = f"Peak memory, estimated  {format_bytes(plan.estimate.peak_bytes)}"
     c = plan.compiled
     if c is None:
-        return f"{estimated}\nPeak memory, compiled   not checked (verify=None)"
+        return f"{estimated}\nPeak memory, compiled   not checked (verify=None){_host(plan)}"
     ratio = plan.estimate.peak_bytes / max(1, c.peak_bytes)
     return (
         f"{estimated}\n"
         f"Peak memory, compiled   {format_bytes(c.peak_bytes)} ({c.target}), "
         f"estimated / compiled {ratio:.2f}\n"
         f"  arguments {format_bytes(c.argument_bytes)}, "
-        f"temporaries {format_bytes(c.temporary_bytes)}{_rounds(plan)}"
+        f"temporaries {format_bytes(c.temporary_bytes)}{_host(plan)}{_rounds(plan)}"
     )
+
+
+def _host(plan: PlanRecord) -> str:
+    """What lies in the host's memory, where the plan puts something there."""
+    size, checked = plan.estimate.host_peak_bytes, plan.compiled
+    if not size:
+        return ""
+    seconds = format_seconds(plan.estimate.offload_seconds)
+    compiled = "" if checked is None else f", {format_bytes(checked.host_peak_bytes)} compiled"
+    return f"\n  in the host's memory {format_bytes(size)}{compiled}; copied in {seconds}"
 
 
 def _rounds(plan: PlanRecord) -> str:
@@ -134,14 +144,29 @@ def _shortened(path: str) -> str:
 
 def _recomputed(plan: PlanRecord) -> str:
     found = [d for d in plan.decisions if d.residency == "recompute"]
-    if not found:
+    if not found and not any(d.residency == "offload" for d in plan.decisions):
         return f"All {len(plan.decisions)} operators are kept; nothing is recomputed."
+    if not found:
+        return "Nothing is recomputed."
     size = sum(d.trips * d.bytes for d in found)
     seconds = format_seconds(plan.estimate.recompute_seconds)
     head = (
         f"Recomputed: {len(found)} of {len(plan.decisions)} operators, {format_bytes(size)} "
         f"not kept, {seconds} more"
     )
+    return f"{head}\n{_listed(found)}"
+
+
+def _offloaded(plan: PlanRecord) -> str:
+    found = [d for d in plan.decisions if d.residency == "offload"]
+    if not found:
+        return ""
+    size = format_bytes(sum(d.trips * d.bytes for d in found))
+    return f"Offloaded: {len(found)} of {len(plan.decisions)} operators, {size}\n{_listed(found)}"
+
+
+def _listed(found: Sequence[Decision]) -> str:
+    """The largest groups of operators, by source line."""
     groups: dict[tuple[str, str], list[Decision]] = {}
     for decision in found:
         groups.setdefault((decision.opcode, decision.source_line), []).append(decision)
@@ -154,7 +179,7 @@ def _recomputed(plan: PlanRecord) -> str:
         )
         for (opcode, line), g in groups.items()
     ]
-    return f"{head}\n{table(('times', 'opcode', 'source', 'bytes'), rows, _MOST_ROWS)}"
+    return table(("times", "opcode", "source", "bytes"), rows, _MOST_ROWS)
 
 
 def mesh_text(axis_names: Sequence[str], shape: Sequence[int]) -> str:

@@ -6,6 +6,7 @@ from typing import TypeVar
 import jax
 
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError
+from kiwi.memory.residency import RESIDENCIES
 from kiwi.mesh import TensorSharding
 from kiwi.plans.explain import find_operator, pin
 from kiwi.plans.record import PlanRecord
@@ -29,7 +30,7 @@ def what_if(
 
     - `operator`: as for `explain`.
     - `sharding`: of its (first) result; None leaves it open.
-    - `residency`: "keep" or "recompute"; None leaves it open.
+    - `residency`: "keep", "recompute" or "offload"; None leaves it open.
     - `verify`: as for `kiwi.plan`; by default the new plan is not compiled, and predicted for this
       plan's compiler.
 
@@ -43,9 +44,10 @@ def what_if(
             "where it was, or was changed.",
             suggestion="Plan again.",
         )
-    if residency not in (None, "keep", "recompute"):
+    if residency not in (None, *RESIDENCIES):
         raise InvalidArgumentError(
-            f"residency={residency!r} is unknown.", suggestion='"keep" or "recompute".'
+            f"residency={residency!r} is unknown.",
+            suggestion="One of " + ", ".join(map(repr, RESIDENCIES)) + ".",
         )
     planning = plan.origin.planning
     unit = find_operator(plan, operator)
@@ -83,10 +85,7 @@ def _allowed(
         rank = node.strategies[0].results[0].rank if node.strategies[0].results else 0
         wanted = (TensorSharding.from_partition_spec(sharding, rank, plan.mesh.axis_names),)
     options = node.options_where(
-        lambda s, r: (
-            residency in (None, "recompute" if r.recomputes else "keep")
-            and wanted in (None, s.results[:1])
-        )
+        lambda s, r: residency in (None, r.name) and wanted in (None, s.results[:1])
     )
     if not options:
         known = sorted({plan.mesh.describe(s.results[0]) for s in node.strategies if s.results})

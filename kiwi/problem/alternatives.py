@@ -25,6 +25,7 @@ class Alternative:
     - `recompute_at`: the unit before which it would run again, or None where it is kept.
     - `change_seconds`: change of the step time if every other choice stayed.
     - `change_bytes`: change of the memory held at the plan's peak, its own results alone.
+    - `fetch_at`: the unit before which it would be fetched from the host, if offloaded.
     """
 
     reads: tuple[TensorSharding, ...]
@@ -32,6 +33,7 @@ class Alternative:
     recompute_at: int | None
     change_seconds: float
     change_bytes: int
+    fetch_at: int | None = None
 
 
 def local_alternatives(
@@ -156,9 +158,9 @@ def _cheapest(
     chosen, usage = solution[index], planning.problem.nodes[index].usage
     costs = local.step_costs(loads, chosen)
 
-    def appearance(option: int) -> tuple[Any, Any, int | None]:
+    def appearance(option: int) -> tuple[Any, Any, int | None, int | None]:
         strategy, residency = node.choice(option)
-        return strategy.reads, strategy.results, residency.recompute_at
+        return strategy.reads, strategy.results, residency.recompute_at, residency.fetch_at
 
     own, found = appearance(chosen), {}
     for option in np.argsort(costs, kind="stable").tolist():
@@ -167,5 +169,6 @@ def _cheapest(
         key = appearance(option)
         if key != own and key not in found:
             more_bytes = bytes_at(usage[option], peak_time) - bytes_at(usage[chosen], peak_time)
-            found[key] = Alternative(*key, float(costs[option] - costs[chosen]), more_bytes)
+            change = float(costs[option] - costs[chosen]), more_bytes
+            found[key] = Alternative(*key[:3], *change, key[3])
     return tuple(found.values())

@@ -60,6 +60,9 @@ from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.rules.base import Rules
 
+LEAST_OFFLOADED = 0.001
+"""The part of the memory limit that a value has at least, on each device, to be offloaded."""
+
 
 @dataclass(frozen=True)
 class Fixed:
@@ -77,6 +80,7 @@ class Fixed:
     - `offered`: for each unit, residencies to offer beside its own: those of other plans of the
       same step, which are then solutions of this problem, too.
     - `pins`: the user's, see `kiwi.problem.pins`. They have options left.
+    - `host_limit_bytes`: of the host's memory for each device; None offloads nothing.
     """
 
     arguments: Mapping[int, TensorSharding]
@@ -88,6 +92,17 @@ class Fixed:
     rewrite: frozenset[int] | None = None
     offered: tuple[tuple[Residency, ...], ...] = ()
     pins: Pins = field(default_factory=Pins)
+    host_limit_bytes: int | None = None
+
+    def least_offloaded_bytes(
+        self, limit_bytes: int | None, devices: int
+    ) -> Callable[[Unit], float] | None:
+        """How many bytes a unit's result has at least, on all devices together, to be offloaded;
+        None where nothing is."""
+        if self.host_limit_bytes is None:
+            return None
+        least = LEAST_OFFLOADED * (limit_bytes or 0) * devices
+        return lambda unit: self.pins.least_offloaded_bytes(unit, least)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +166,11 @@ class OfferedOptions:
         """What the compiler allocates for buffers: more than is alive at once."""
         in_time_order = self.rules.places_in_time_order
         return allocated_bytes(buffers, horizon, self.units, in_time_order=in_time_order)
+
+    def seconds_to_host(self, held: Sequence[Sequence[Interval]]) -> np.ndarray:
+        """Seconds of copying what is held in the host's memory there, or back, by option."""
+        held_bytes = np.array([sum(each.bytes for each in own) for own in held], dtype=np.float64)
+        return held_bytes / self.mesh.hardware.host_bandwidth_bytes_per_second
 
     def resharding_table(self, value: int, reader: Unit | None = None) -> ReshardingTable:
         """Between the layouts of a value, as a unit reads it."""
@@ -267,7 +287,8 @@ def build_problem(
     values = (*program.arguments, *program.constants)
     sources = tuple(_source_node(units, mesh, fixed, value) for value in values)
     if fixed.rewrite is None:
-        lifetimes = residencies(units, recompute=fixed.recompute)
+        least = fixed.least_offloaded_bytes(limit_bytes, mesh.size)
+        lifetimes = residencies(units, recompute=fixed.recompute, least_offloaded_bytes=least)
     else:
         lifetimes = rewritten(units, fixed.rewrite)
     lifetimes = with_offered(lifetimes, fixed.offered)
@@ -338,7 +359,8 @@ def _assemble(
         whole_bytes = sum(v.size_bytes for v in offered.units.graph.program.values)
         least = min(least, NEGLIGIBLE * (whole_bytes // offered.mesh.size))
     builder = _Builder(offered, least, kept, EdgeMatrices(with_parts=with_parts))
-    problem = Problem(builder.nodes(), builder.edges(), limit_bytes, builder.ranges.horizon)
+    sizes = limit_bytes, builder.ranges.horizon, offered.fixed.host_limit_bytes
+    problem = Problem(builder.nodes(), builder.edges(), *sizes)
     parts = {each.name: getattr(offered, each.name) for each in fields(OfferedOptions)}
     return PlanningProblem(**parts, copies=builder.copies, problem=problem)
 
@@ -477,8 +499,37 @@ class _Builder:
         loads = overlap.computed(unit, compute, times) + overlap.reduced(
             unit, node.strategies, times
         )
+        host_usage = self._host_usage(node)
+        if host_usage:
+            seconds = self._offered.seconds_to_host(host_usage)
+            copied = 2 * seconds + self._not_offloaded(node)
+            parts["communication"] = parts["communication"] + copied
+            loads += overlap.offloaded(unit, seconds)
         name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
-        return Node(name, np.sum(list(parts.values()), axis=0), self._usage(node), parts, loads)
+        costs = np.sum(list(parts.values()), axis=0)
+        return Node(name, costs, self._usage(node), parts, loads, host_usage)
+
+    def _host_usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
+        """What a unit's options hold in the host's memory; empty where that is never anything."""
+        unit, options = self._units.units[node.unit], node.residency.options
+        if all(r.fetch_at is None for r in options):
+            return ()
+        (value,), shape = unit.outputs, self._offered.mesh.shape
+        whole_bytes = self._units.graph.program.values[value].size_bytes
+        sizes = [whole_bytes // s.results[0].shard_count(shape) for s in node.strategies]
+        return tuple(
+            () if r.fetch_at is None else (self.ranges.on_host(unit, r.fetch_at, size),)
+            for size in sizes
+            for r in options
+        )
+
+    def _not_offloaded(self, node: UnitNode) -> np.ndarray:
+        """Infinite for options to offload what is in no loop, and cut along all dimensions: of
+        other values a small part tells that the copy has ended (`kiwi.emit.host_stacks`)."""
+        in_loop = self._units.units[node.unit].loop is not None
+        is_cut = [not in_loop and all(s.results[0].dims) for s in node.strategies]
+        is_offloaded = [r.fetch_at is not None for r in node.residency.options]
+        return np.where(np.outer(is_cut, is_offloaded).ravel(), np.inf, 0.0)
 
     def _usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
         """Memory of a unit's options. Strategies that hold equally much share their lists."""

@@ -91,9 +91,9 @@ class _Correspondence:
                 ]
                 yield first + one, first + other, mine, theirs
 
-    def _moved(self, residency: Residency) -> tuple[Hashable, Hashable]:
+    def _moved(self, residency: Residency) -> tuple[Hashable, ...]:
         """The times of a residency in the next layer."""
-        return self._moved_time(residency.recompute_at), self._moved_time(residency.end)
+        return tuple(map(self._moved_time, _times(residency)))
 
     def _moved_time(self, time: int | None) -> Hashable:
         """The time of the corresponding unit; the end of the step stays. Other times of units
@@ -103,9 +103,13 @@ class _Correspondence:
         return self._units.get(time, ("of no next layer", time))
 
 
+def _times(residency: Residency) -> tuple[int | None, ...]:
+    return residency.recompute_at, residency.end, residency.fetch_at
+
+
 def _choices(node: UnitNode, residencies: Sequence[Hashable]) -> list[Hashable]:
     """A key for each option of a unit, strategy-major."""
-    keys = [(r.recompute_at, r.end) if isinstance(r, Residency) else r for r in residencies]
+    keys = [_times(r) if isinstance(r, Residency) else r for r in residencies]
     return [(strategy, key) for strategy in range(len(node.strategies)) for key in keys]
 
 

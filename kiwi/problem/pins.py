@@ -22,6 +22,7 @@ class Pin:
     - `layout`: for each dimension the mesh axes that cut it, None where that is open; None where
       all of it is.
     - `recomputes`: whether the value is recomputed; None where that is open.
+    - `offloads`: whether it goes to the host's memory; None where that is open.
     - `forbids_replicas`: whether every device has to hold a part of it only.
     """
 
@@ -29,6 +30,7 @@ class Pin:
     layout: tuple[tuple[int, ...] | None, ...] | None = None
     recomputes: bool | None = None
     forbids_replicas: bool = False
+    offloads: bool | None = None
 
     def allows(self, sharding: TensorSharding) -> bool:
         """Whether a value may lie like that."""
@@ -70,8 +72,17 @@ class Pins:
 
     def residency(self, unit: Unit, residency: UnitResidency) -> UnitResidency:
         """The residencies of a unit that are as pinned."""
-        wanted = {pin.recomputes for o in unit.outputs for pin in self.values.get(o, ())} - {None}
-        if not wanted:
-            return residency
-        options = (r for r in residency.options if all(r.recomputes == w for w in wanted))
-        return replace(residency, options=tuple(options))
+        pins = [pin for output in unit.outputs for pin in self.values.get(output, ())]
+        options = residency.options
+        for pin in pins:
+            if pin.recomputes is not None:
+                name = "recompute" if pin.recomputes else "keep"
+                options = tuple(r for r in options if r.name == name)
+            if pin.offloads is not None:
+                options = tuple(r for r in options if (r.fetch_at is not None) == pin.offloads)
+        return replace(residency, options=options)
+
+    def least_offloaded_bytes(self, unit: Unit, least: float) -> float:
+        """`least`, or nothing where the user asks to offload what a unit yields."""
+        is_asked = any(pin.offloads for o in unit.outputs for pin in self.values.get(o, ()))
+        return 0.0 if is_asked else least

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kiwi.solver.problem import Load, Problem
+from kiwi.solver.problem import Interval, Load, Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +19,7 @@ class Evaluation:
     - `parts`: the cost by kind, of those nodes and edges that split theirs.
     - `peak_bytes`, `peak_time`: the largest memory use and the first time it is reached.
     - `usage_bytes`: int64, shape (horizon,), the memory held at each time.
+    - `host_peak_bytes`: the largest use of the host's memory.
     - `violations`: one sentence for each thing that makes the solution unusable.
     """
 
@@ -30,6 +31,7 @@ class Evaluation:
     violations: tuple[str, ...]
     loads: Mapping[tuple[int, int], float] = field(default_factory=dict)
     hidden: float = 0.0
+    host_peak_bytes: int = 0
 
     @property
     def feasible(self) -> bool:
@@ -44,16 +46,16 @@ def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
         empty = np.zeros(problem.horizon, dtype=np.int64)
         return Evaluation(float("inf"), {}, 0, 0, empty, violations)
     cost, parts, loads, violations = 0.0, {}, {}, ()
-    change_bytes = np.zeros(problem.horizon + 1, dtype=np.int64)
+    held: list[Interval] = []
+    on_host: list[Interval] = []
     for node, option in zip(problem.nodes, solution, strict=True):
         cost += float(node.costs[option])
         _add_parts(parts, node.parts, option)
         _add_loads(loads, node.loads, option)
         if np.isinf(node.costs[option]):
             violations += (f"Option {option} of node {node.name!r} is forbidden.",)
-        for interval in node.usage[option]:
-            change_bytes[interval.start] += interval.bytes
-            change_bytes[interval.end] -= interval.bytes
+        held += node.usage[option]
+        on_host += node.host_usage[option] if node.host_usage else ()
     for edge in problem.edges:
         pair = (solution[edge.tail], solution[edge.head])
         cell = edge.cell(*pair)
@@ -63,17 +65,30 @@ def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
         if np.isinf(edge.costs[cell]):
             names = (problem.nodes[edge.tail].name, problem.nodes[edge.head].name)
             violations += (f"Options {pair} of nodes {names} are forbidden together.",)
-    usage_bytes = np.cumsum(change_bytes)[: problem.horizon]
+    usage_bytes = _usage_bytes(held, problem.horizon)
+    host_peak_bytes = int(_usage_bytes(on_host, problem.horizon).max(initial=0))
     peak_time = int(np.argmax(usage_bytes)) if problem.horizon else 0
     peak_bytes = int(usage_bytes[peak_time]) if problem.horizon else 0
+    if problem.host_limit_bytes is not None and host_peak_bytes > problem.host_limit_bytes:
+        violations += (
+            f"{host_peak_bytes} bytes of the host's memory, of which the limit is "
+            f"{problem.host_limit_bytes}.",
+        )
     if problem.limit_bytes is not None and peak_bytes > problem.limit_bytes:
         violations += (
             f"{peak_bytes} bytes at time {peak_time}, the limit is {problem.limit_bytes}.",
         )
     hidden = hidden_amount(loads)
-    return Evaluation(
-        cost - hidden, parts, peak_bytes, peak_time, usage_bytes, violations, loads, hidden
-    )
+    peak = peak_bytes, peak_time, usage_bytes
+    return Evaluation(cost - hidden, parts, *peak, violations, loads, hidden, host_peak_bytes)
+
+
+def _usage_bytes(held: Iterable[Interval], horizon: int) -> np.ndarray:
+    change_bytes = np.zeros(horizon + 1, dtype=np.int64)
+    for interval in held:
+        change_bytes[interval.start] += interval.bytes
+        change_bytes[interval.end] -= interval.bytes
+    return np.cumsum(change_bytes)[:horizon]
 
 
 def fitting(

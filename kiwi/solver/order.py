@@ -6,12 +6,12 @@ start (parameters, constants) next to whoever uses it, gives longer lines than t
 a problem happens to be written: on four GPT layers a tenth of the sweeps reach the same bound.
 """
 
-import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from kiwi.solver.edge_tables import offsets, within
-from kiwi.solver.problem import Problem
+from kiwi.solver.problem import Interval, Problem
 
 Uses = tuple[np.ndarray, np.ndarray]
 """Intervals (start, end, bytes), shape (I, 3), and the option that each belongs to, shape (I,)."""
@@ -20,15 +20,35 @@ Uses = tuple[np.ndarray, np.ndarray]
 def flat_uses(problem: Problem, order: np.ndarray) -> Uses:
     """The intervals of all options that hold something, the nodes taken in `order`.
 
-    Options often share one list of intervals: each is read once.
+    What is held in the host's memory at time t counts at the time `horizon` + t, in proportion of
+    the two limits, rounded up: one limit at twice as many times is then both.
     """
-    nodes = problem.nodes
-    lists = list(itertools.chain.from_iterable(nodes[i].usage for i in order))
+    nodes = [problem.nodes[i] for i in order]
+    found = _flat([usage for node in nodes for usage in node.usage])
+    limit, host_limit = problem.limit_bytes, problem.host_limit_bytes
+    if limit is None or host_limit is None or not any(node.host_usage for node in nodes):
+        return found
+    none = ((),)
+    on_host, owner = _flat(
+        [u for node in nodes for u in node.host_usage or none * node.costs.size],
+        lambda held: -(-held * max(1, limit) // max(1, host_limit)),
+    )
+    on_host[:, :2] += problem.horizon
+    owners = np.concatenate([found[1], owner])
+    by_owner = np.argsort(owners, kind="stable")
+    return np.concatenate([found[0], on_host])[by_owner], owners[by_owner]
+
+
+def _flat(
+    lists: Sequence[Sequence[Interval]], counted: Callable[[int], int] = lambda held: held
+) -> Uses:
+    """The intervals of lists, one for each option, and their bytes as they count. Options often
+    share one list of intervals: each is read once."""
     identity = np.fromiter(map(id, lists), dtype=np.int64, count=len(lists))
     _, first, which = np.unique(identity, return_index=True, return_inverse=True)
     distinct = [lists[k] for k in first]
     counts = np.array([len(uses) for uses in distinct], dtype=np.int64)
-    flat = [(use.start, use.end, use.bytes) for uses in distinct for use in uses]
+    flat = [(use.start, use.end, counted(use.bytes)) for uses in distinct for use in uses]
     table = np.array(flat, dtype=np.int64).reshape(-1, 3)
     owner = np.repeat(np.arange(len(lists)), counts[which])
     first = np.repeat(offsets(counts)[which], counts[which])

@@ -10,7 +10,8 @@ Sets and data:
 A solution names one option per node. Its cost is the sum of the chosen node and edge costs; it
 is feasible when that cost is finite and the bytes held never exceed the limit. This is the form
 of the ASPLOS/EuroSys 2025 contest on intra-operator parallelism, with a list of intervals for
-each option where the contest has one interval for each node.
+each option where the contest has one interval for each node. A second memory, the host's, has a
+limit of its own over the same times.
 
 Channels work at once: a part of a cost may be the load of a channel (the arithmetic units, the
 links) in a window of time, and of the loads of one window only the largest channel's counts:
@@ -77,6 +78,7 @@ class Node:
     - `parts`: the costs split by kind ("compute", "communication", ...), each of shape (k,);
       where given they sum to `costs`.
     - `loads`: what of `costs` loads channels.
+    - `host_usage`: as `usage`, of the host's memory; empty where no option holds any.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Node:
     usage: tuple[tuple[Interval, ...], ...]
     parts: Mapping[str, np.ndarray] = field(default_factory=dict)
     loads: tuple[Load, ...] = ()
+    host_usage: tuple[tuple[Interval, ...], ...] = ()
 
     def __post_init__(self) -> None:
         what = f"Node {self.name!r}"
@@ -94,12 +97,13 @@ class Node:
                 cause="every option was filtered out before the problem was built",
                 suggestion="leave at least one option for each node",
             )
-        if len(self.usage) != self.costs.size:
-            raise InvalidProblemError(
-                f"{what} has {self.costs.size} costs but {len(self.usage)} lists of intervals.",
-                cause="costs and usage were built from different lists of options",
-                suggestion="give one tuple of intervals for each option, empty where none",
-            )
+        for usage in (self.usage, self.host_usage or self.usage):
+            if len(usage) != self.costs.size:
+                raise InvalidProblemError(
+                    f"{what} has {self.costs.size} costs but {len(usage)} lists of intervals.",
+                    cause="costs and usage were built from different lists of options",
+                    suggestion="give one tuple of intervals for each option, empty where none",
+                )
         _check_parts(self.costs, self.parts, what)
         _check_loads(self.costs, self.loads, what)
 
@@ -154,23 +158,25 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Nodes, edges and a limit in bytes (None: no limit) at the times 0 .. horizon - 1; raises
-    `InvalidProblemError` where the pieces do not fit together."""
+    """Nodes, edges and a limit in bytes (None: no limit) at the times 0 .. horizon - 1, and one of
+    the host's memory; raises `InvalidProblemError` where the pieces do not fit together."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     limit_bytes: int | None
     horizon: int
+    host_limit_bytes: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(self.nodes))
         object.__setattr__(self, "edges", tuple(self.edges))
-        if self.limit_bytes is not None and self.limit_bytes < 0:
-            raise InvalidProblemError(
-                f"The limit is {self.limit_bytes} bytes.",
-                cause="a budget that became negative by subtraction",
-                suggestion="give a limit of 0 or more, or None for no limit",
-            )
+        for limit in (self.limit_bytes, self.host_limit_bytes):
+            if limit is not None and limit < 0:
+                raise InvalidProblemError(
+                    f"The limit is {limit} bytes.",
+                    cause="a budget that became negative by subtraction",
+                    suggestion="give a limit of 0 or more, or None for no limit",
+                )
         _check_bytes(self.nodes, self.horizon)
         _check_total_cost(self.nodes, self.edges)
         for edge in self.edges:
@@ -250,7 +256,7 @@ def _checked_classes(lines: np.ndarray, count: int, what: str) -> np.ndarray:
 def _largest_bytes(node: Node, horizon: int) -> int:
     """The most bytes that an option's intervals sum to; checks that they end within the horizon."""
     most = 0
-    for option in {id(option): option for option in node.usage}.values():
+    for option in {id(option): option for option in (*node.usage, *node.host_usage)}.values():
         most = max(most, sum(interval.bytes for interval in option))
         for interval in option:
             if interval.end > horizon:

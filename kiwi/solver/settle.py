@@ -15,7 +15,8 @@ from kiwi.solver.problem import Edge, Interval, Node, Problem
 def settled(problem: Problem, solution: Sequence[int]) -> tuple[int, ...]:
     """A solution of the same cost in which no node alone could hold less memory.
 
-    A node's option is replaced by another that costs no more with the neighbours' options and
+    A node's option is replaced by another that costs no more with the neighbours' options, loads
+    all channels alike, so that as much of it is hidden, and
     holds no more memory at any time; of those that hold the same, by the first. Peak and cost can
     only fall. Nodes are taken from the last to the first: what a node is held for is settled
     before the node itself.
@@ -26,11 +27,14 @@ def settled(problem: Problem, solution: Sequence[int]) -> tuple[int, ...]:
         around[edge.tail].append(edge)
         around[edge.head].append(edge)
     for index, node in reversed(list(enumerate(problem.nodes))):
-        held, rank = node.usage[choice[index]], _rank(node, choice[index])
+        own = choice[index]
+        rank, memories = _rank(node, own), (node.usage, node.host_usage or ((),) * len(node.usage))
         candidates = [
             int(option)
-            for option in np.flatnonzero(node.costs <= node.costs[choice[index]])
-            if _rank(node, int(option)) < rank and _within(node.usage[option], held)
+            for option in np.flatnonzero(node.costs <= node.costs[own])
+            if _rank(node, int(option)) < rank
+            and all(_within(usage[option], usage[own]) for usage in memories)
+            and all(load.amounts[option] == load.amounts[own] for load in node.loads)
         ]
         cost = _edge_cost(around[index], index, choice, choice[index])
         for option in sorted(candidates, key=functools.partial(_rank, node)):

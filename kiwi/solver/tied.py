@@ -114,16 +114,25 @@ def _merged_node(nodes: Sequence[Node], equal: EqualNodes, within: Sequence["_Li
         *((load, load.amounts[own]) for node, own in pairs for load in node.loads),
         *((load, load.amounts[e.rows, e.columns]) for e in within for load in e.loads),
     )
+    usage = _merged_usage([[node.usage[o] for o in own] for node, own in pairs])
+    on_host = [[node.host_usage[o] for o in own] for node, own in pairs if node.host_usage]
+    more = f" and {len(pairs) - 1} equal to it" if len(pairs) > 1 else ""
+    name, host_usage = pairs[0][0].name + more, _merged_usage(on_host)
+    return Node(name, costs, usage, loads=_added(loads), host_usage=host_usage)
+
+
+def _merged_usage(
+    usages: Sequence[Sequence[tuple[Interval, ...]]],
+) -> tuple[tuple[Interval, ...], ...]:
+    """For each option what all members hold."""
     known: dict[tuple[int, ...], tuple[Interval, ...]] = {}
-    usage = []
-    for option in range(equal.options.shape[1]):
-        held = [node.usage[own[option]] for node, own in pairs]
+    found = []
+    for held in zip(*usages, strict=True):
         key = tuple(map(id, held))
         if key not in known:  # options that hold equally much share their list
             known[key] = tuple(interval for own in held for interval in own)
-        usage.append(known[key])
-    more = f" and {len(pairs) - 1} equal to it" if len(pairs) > 1 else ""
-    return Node(pairs[0][0].name + more, costs, tuple(usage), loads=_added(loads))
+        found.append(known[key])
+    return tuple(found)
 
 
 def _added(parts: Iterable[tuple[Load, np.ndarray]]) -> tuple[Load, ...]:

@@ -31,7 +31,8 @@ class Compiler(ABC):
       with computation, which may take more memory: the ways to do so, the best one first; empty
       where they do so anyhow, or never do.
     - `rules`: what it does with a program, as far as memory and communication depend on it.
-    - `has_host_memory`: whether it tells host memory from device memory.
+    - `has_host_memory`: whether it tells host memory from device memory. `offloads`: whether values
+      that plans offload are known to leave the device in the programs that it makes.
     - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
     - `schedules_for_memory`: whether its own scheduler keeps memory low, so that plans begin with
       the barriers that they need. XLA:CPU's needs more memory in its own order.
@@ -43,6 +44,7 @@ class Compiler(ABC):
     check_options: Mapping[str, Any]
     rules: Rules
     has_host_memory: bool = True
+    offloads: bool = False
     other_memories: Mapping[int, str] = field(default_factory=lambda: HOST_ONLY)
     schedules_for_memory: bool = True
     overlapping_options: tuple[Mapping[str, Any], ...] = ()

@@ -63,6 +63,11 @@ class CompiledProgram(BufferSizes):
         return None if self.time is None else self.time.step_seconds
 
     @property
+    def host_peak_bytes(self) -> int:
+        """Bytes in the host's memory for one device, those of arguments and results included."""
+        return self.bytes_elsewhere.get("host", 0)
+
+    @property
     def is_overlapping(self) -> bool:
         """Whether it has room for collectives that overlap with computation."""
         return self.overlapping_peak_bytes is not None

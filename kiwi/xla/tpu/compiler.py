@@ -99,6 +99,7 @@ TPU = TpuCompiler(
     TpuRules(),
     other_memories={1: "VMEM", 5: "host"},
     overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS),
+    offloads=True,
 )
 
 

@@ -1,0 +1,78 @@
+"""Where in the host's memory a plan puts the values that it offloads (`Execution.fetched`).
+
+*Scans.* Each iteration hands its element on as a stacked result, which lies in the host's memory;
+the loop that reads it fetches the element of its own iteration. XLA:TPU copies one iteration ahead,
+in either direction.
+
+*Outside of loops.* XLA would begin every copy to the host as late, and each copy back as early as
+it can, so that all values lie on the device at once, whatever barriers they pass: it moves the copy
+in front of the barrier. So these values go the way of those of scans: equal ones are parts of one
+buffer, into which they are written, and of which they are slices. What paces the copies are the
+indices, to which zeros are added that XLA cannot know to be zeros:
+
+- A slice's index passes a barrier with the trigger of its step (`kiwi.emit.barriers`).
+- Behind each update one number is read back, the token. The next value that is offloaded passes a
+  barrier with it, so that whoever reads that value waits until the earlier copy has ended; and the
+  token is part of the next index, without which XLA would drop it.
+
+A token is the largest number of a slice, which all devices have to agree on: an all-reduce of one
+number for each such value. A buffer has two elements at least: XLA takes the index of the only one
+to be 0, and the copy to be the whole.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from kiwi.emit.execution import Execution
+from kiwi.mesh import TensorSharding
+
+LEAST_ELEMENTS = 2
+
+
+@dataclass(frozen=True)
+class HostPlace:
+    """The element of a buffer in the host's memory that a value is: `count` values share one."""
+
+    buffer: int
+    index: int
+    count: int
+
+
+def host_places(execution: Execution) -> Mapping[int, HostPlace]:
+    """The place of each offloaded value that is in no loop, in the order of the schedule."""
+    units = execution.units
+    members: dict[object, list[int]] = {}
+    for unit in dict.fromkeys(execution.schedule.steps):
+        if unit in execution.fetched and units.units[unit].loop is None:
+            (value,) = units.units[unit].outputs
+            info = units.graph.program.values[value]
+            key = info.shape, str(info.dtype), execution.layouts[value]
+            members.setdefault(key, []).append(value)
+    return {
+        value: HostPlace(number, index, len(values))
+        for number, values in enumerate(members.values())
+        for index, value in enumerate(values)
+    }
+
+
+def zero_behind(token: Any, zero: Any) -> Any:
+    """Zero, as an int32 that is known only behind a token; `zero` is one that XLA does not know."""
+    known = lax.convert_element_type(token, jnp.uint32)
+    least = jnp.minimum(known, lax.convert_element_type(zero, jnp.uint32))
+    return lax.convert_element_type(least, jnp.int32)
+
+
+def token_slice(buffer: Any, index: Any, layout: TensorSharding) -> Any:
+    """A slice of an element of a buffer: small, but whole along the dimensions that the mesh cuts,
+    so that each device reads of its own part."""
+    tile = (*[1] * layout.rank, 8, 128)[-layout.rank :]
+    sizes = [
+        extent if axes else min(extent, part)
+        for extent, axes, part in zip(buffer.shape[1:], layout.dims, tile, strict=True)
+    ]
+    start = (index, *[0] * layout.rank)
+    return lax.dynamic_slice(buffer, start, (1, *sizes))
