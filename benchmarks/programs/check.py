@@ -63,6 +63,16 @@ class WrongResult(AssertionError):
 
 def check(recipe: Recipe) -> Outcome:
     """**Raises:** `WrongResult`, or whatever planning raises that is no budget error."""
+    try:
+        return _compared(recipe)
+    except jax.errors.JaxRuntimeError as error:
+        if "fft_thunk" not in str(error):
+            raise
+        # By the layout that it gives the operand itself, in a program with or without a plan.
+        return Outcome("XLA:CPU runs no FFT of a transposed operand")
+
+
+def _compared(recipe: Recipe) -> Outcome:
     function, args = program(recipe), arguments(recipe)
     try:
         expected = jax.tree.map(_numpy, jax.jit(function)(*args))

@@ -33,8 +33,14 @@ def assumed_cudnn() -> Iterator[None]:
     that the tracing machine lacks.
     """
     asked = fused_attention_stablehlo.check_cudnn_version
-    if getattr(fused_attention_stablehlo, "cuda_versions", None) is None:
-        fused_attention_stablehlo.check_cudnn_version = lambda: _CUDNN_VERSION
+
+    def version() -> int:
+        try:
+            return asked()
+        except RuntimeError:  # without jax's CUDA plugin, or with it and without cuDNN
+            return _CUDNN_VERSION
+
+    fused_attention_stablehlo.check_cudnn_version = version
     try:
         yield
     finally:

@@ -16,6 +16,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 
 import kiwi
 from kiwi.errors import CompileCheckError, InvalidArgumentError
+from kiwi.hlo import jax_internals
 
 BATCH, LENGTH, HEADS, GROUPS, WIDTH = 8, 64, 8, 2, 16
 GROUPED = "b s (k g) d, b t k d, b t k d -> b s (k g) d"
@@ -177,6 +178,16 @@ def test_attention_of_libraries_is_planned_and_lowered_for_its_platform(name):
         least = share * matmuls * 2 * 16 * 8 * 1024**2 * 128 / plan.mesh.size / 989e12
         assert least < kernel.seconds < 4 * least
     assert plan.step.exported(platform)
+
+
+def test_cudnn_is_traced_with_jax_s_plugin_and_without_the_library(monkeypatch):
+    def missing():
+        raise RuntimeError("cuDNN not found.")
+
+    monkeypatch.setattr(jax_internals.fused_attention_stablehlo, "check_cudnn_version", missing)
+    x = jax.ShapeDtypeStruct((4, 256, 8, 64), jnp.bfloat16)
+    assert jax.eval_shape(kiwi.sharding_rule(_cudnn), x, x, x).shape == x.shape
+    assert jax_internals.fused_attention_stablehlo.check_cudnn_version is missing
 
 
 @pytest.mark.parametrize("attend", [gpu_attention.mha, _cudnn], ids=["mha", "cudnn"])
