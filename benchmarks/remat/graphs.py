@@ -130,46 +130,86 @@ def fine_tuning(
 ) -> tuple[RematGraph, tuple[Update, ...]]:
     """Blocks of layers in a row, with weights that are updated as soon as their gradient is there.
 
+    The last layer of a block of several reads the block's input as well (a residual connection), in
+    the first block the output of its first layer.
     Backward operators take twice as long; they read the gradient behind, the layer's input and its
     weight. An update reads the weight, its state and its gradient, and overwrites the first two.
     """
-    layers = [layer for _ in range(blocks) for layer in block]
-    count, values, operators = len(layers), [], []
+    step = _Step(list(block) * blocks, len(block), optimizer)
+    for k in range(len(step.layers)):
+        step.add_forward(k)
+    for k in reversed(range(len(step.layers))):
+        step.add_backward(k)
+    order = tuple(range(len(step.operators)))
+    parts = tuple(step.operators), tuple(step.values), order
+    graph = RematGraph(*parts, frozenset(step.results), tuple(step.pairs))
+    return graph, tuple(step.updates)
 
-    def value(name: str, size_bytes: int) -> int:
-        values.append(Value(name, size_bytes))
-        return len(values) - 1
 
-    weights = [value(f"w{k}", each.weight_bytes) for k, each in enumerate(layers)]
-    state_bytes = [optimizer.state_factor * each.weight_bytes for each in layers]
-    states = [value(f"m{k}", size) for k, size in enumerate(state_bytes)]
-    outputs: list[int] = []
-    for k, each in enumerate(layers):
-        inputs = (*outputs[-1:], weights[k])
-        outputs.append(value(f"v{k}", each.output_bytes))
-        operators.append(Operator(f"f{k}", each.seconds, inputs, (outputs[-1],)))
-    gradient, pairs, updates, results = outputs[-1], [], [], []
-    for k in reversed(range(count)):
-        each, before = layers[k], outputs[k - 1 : k] if k else []
-        own, weight_gradient = [], value(f"dw{k}", each.weight_bytes)
+class _Step:
+    """A training step of layers under construction; gradients are those of what layers write."""
+
+    def __init__(self, layers: list[Layer], size: int, optimizer: Optimizer) -> None:
+        self.layers, self._size, self._optimizer = layers, size, optimizer
+        self.values: list[Value] = []
+        self.operators: list[Operator] = []
+        self.updates: list[Update] = []
+        self.results: list[int] = []
+        self.pairs: list[tuple[int, int]] = []
+        self._weights = [self._value(f"w{k}", e.weight_bytes) for k, e in enumerate(layers)]
+        state_bytes = [optimizer.state_factor * each.weight_bytes for each in layers]
+        self._states = [self._value(f"m{k}", size) for k, size in enumerate(state_bytes)]
+        self._outputs: list[int] = []
+        self._gradients: dict[int, int] = {}
+
+    def add_forward(self, k: int) -> None:
+        """Reads the layer before, its weight, and behind a block the block's input."""
+        reads = [*self._before(k), *self._residual(k), *self._weight(k)]
+        self._outputs.append(self._value(f"v{k}", self.layers[k].output_bytes))
+        self._compute(f"f{k}", self.layers[k].seconds, reads, self._outputs[-1:])
+
+    def add_backward(self, k: int) -> None:
+        """Writes the gradients of the layer before and of the weight, which is updated then."""
+        each, written = self.layers[k], []
+        reads = [self._gradients.get(k, self._outputs[k]), *self._before(k), *self._weight(k)]
+        if k % self._size == 0 and self._size > 1:
+            reads.append(self._gradients.get(k + self._size - 1, self._outputs[k]))
         if k:
-            own = [value(f"d{k}", layers[k - 1].output_bytes)]
-        pairs.append((k, len(operators)))
-        reads = tuple(dict.fromkeys((gradient, *before, weights[k])))
-        written = (*own, weight_gradient)
-        operators.append(Operator(f"b{k}", 2 * each.seconds, reads, written))
-        done = value(f"u{k}", 0)
-        seconds = each.weight_bytes / optimizer.device_bytes_per_second
-        overwritten = (weights[k], states[k])
-        update = Operator(f"update{k}", seconds, (*overwritten, weight_gradient), (done,))
-        on_host = each.weight_bytes / optimizer.host_bytes_per_second
-        updates.append(Update(len(operators), frozenset(overwritten), on_host))
-        operators.append(update)
-        results.append(done)
-        gradient = own[0] if own else gradient
-    order = tuple(range(len(operators)))
-    graph = RematGraph(tuple(operators), tuple(values), order, frozenset(results), tuple(pairs))
-    return graph, tuple(updates)
+            self._gradients[k - 1] = self._value(f"d{k}", self.layers[k - 1].output_bytes)
+            written.append(self._gradients[k - 1])
+        if each.weight_bytes:
+            written.append(self._value(f"dw{k}", each.weight_bytes))
+        self.pairs.append((k, len(self.operators)))
+        self._compute(f"b{k}", 2 * each.seconds, reads, written)
+        if each.weight_bytes:
+            self._update(k, written[-1])
+
+    def _update(self, k: int, gradient: int) -> None:
+        overwritten, size_bytes = (self._weights[k], self._states[k]), self.layers[k].weight_bytes
+        self.results.append(self._value(f"u{k}", 0))
+        on_host = size_bytes / self._optimizer.host_bytes_per_second
+        self.updates.append(Update(len(self.operators), frozenset(overwritten), on_host))
+        seconds = size_bytes / self._optimizer.device_bytes_per_second
+        self._compute(f"update{k}", seconds, [*overwritten, gradient], self.results[-1:])
+
+    def _before(self, k: int) -> list[int]:
+        return self._outputs[k - 1 : k] if k else []
+
+    def _weight(self, k: int) -> list[int]:
+        return self._weights[k : k + 1] if self.layers[k].weight_bytes else []
+
+    def _residual(self, k: int) -> list[int]:
+        first = k - self._size + 1
+        ends_block = (k + 1) % self._size == 0 and self._size > 1
+        return (self._before(first) or self._outputs[:1]) if ends_block else []
+
+    def _value(self, name: str, size_bytes: int) -> int:
+        self.values.append(Value(name, size_bytes))
+        return len(self.values) - 1
+
+    def _compute(self, name: str, seconds: float, reads: list[int], writes: list[int]) -> None:
+        inputs = tuple(dict.fromkeys(reads))
+        self.operators.append(Operator(name, seconds, inputs, tuple(writes)))
 
 
 FAMILIES: dict[str, Callable[[int], RematGraph]] = {

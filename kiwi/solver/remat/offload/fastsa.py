@@ -3,9 +3,9 @@
 Annealing on single operators, in which values may also be fetched from the host in front of a
 reader. The text adds a fixed cost for every fetch and for every value that is offloaded; here the
 cost of a fetch is a share of the time of its copies, both ways. As copies overlap with computing,
-the right share is not known: several are tried, and the schedules compared as they are simulated,
-with that of plain FastSA among them. When to copy is found behind the annealing (`pacing`), which
-takes values to leave at once: where they cannot, it is repeated for less memory.
+the right share is not known: several are tried, all from the schedule of plain FastSA, and the
+schedules compared as they are simulated. When to copy is found behind the annealing (`pacing`),
+which takes values to leave at once: where they cannot, it is repeated for less memory.
 """
 
 from dataclasses import replace
@@ -33,16 +33,18 @@ def fastsa_offload(task: Task, host: Host) -> OffloadFinding:
     """The best schedule of all prices."""
     own_seconds = PLAIN_SHARE * task.time_limit_seconds
     plain = fastsa(replace(task, time_limit_seconds=own_seconds))
-    schedules = [] if plain.schedule is None else [OffloadSchedule(plain.schedule.steps)]
-    deterministic = plain.deterministic
+    start = plain.schedule or Schedule(task.graph.order)
+    schedules, deterministic = [OffloadSchedule(start.steps)], plain.deterministic
     for price in PRICES:
-        found, completed = _annealed(task, host, price)
+        found, completed = _annealed(task, host, price, start)
         deterministic = deterministic and completed
         schedules += found
     return OffloadFinding(best_schedule(task, host, schedules), deterministic=deterministic)
 
 
-def _annealed(task: Task, host: Host, price: float) -> tuple[list[OffloadSchedule], bool]:
+def _annealed(
+    task: Task, host: Host, price: float, start: Schedule
+) -> tuple[list[OffloadSchedule], bool]:
     """Schedules for one price, and whether the moves were made in time."""
     graph, budget_bytes = task.graph, task.budget_bytes
     seconds = (1 - PLAIN_SHARE) * task.time_limit_seconds / len(PRICES) / ROUNDS
@@ -53,7 +55,6 @@ def _annealed(task: Task, host: Host, price: float) -> tuple[list[OffloadSchedul
     schedules, completed = [], True
     for _ in range(ROUNDS):
         own = replace(task, budget_bytes=max(1, budget_bytes))
-        start = Schedule(graph.order)
         found = run_annealing(own, graph, start, settings, fetch_seconds=fetched)
         completed = completed and found.completed
         schedules.append(with_fetches(task, host, found.schedule, list(fetched)))

@@ -37,10 +37,10 @@ TOLERANCE = 1e-6
 """Of shares, as solvers find them."""
 
 
-def offmate(task: Task, host: Host) -> OffloadFinding:
+def offmate(task: Task, host: Host, *, sends_activations: bool = True) -> OffloadFinding:
     """A schedule of blocks within the budget; raises `kiwi.errors.InvalidProblemError` if no
-    backward operator is known."""
-    blocks = _Blocks.of(task.graph, host)
+    backward operator is known. Without `sends_activations` only weights and states are copied."""
+    blocks = _Blocks.of(task.graph, host, sends_activations)
     budget_bytes, schedules = float(task.budget_bytes), []
     bound, infeasible, deterministic = None, False, True
     for number in range(ROUNDS):
@@ -53,7 +53,9 @@ def offmate(task: Task, host: Host) -> OffloadFinding:
         infeasible = infeasible or (number == 0 and answer.infeasible)
         if answer.values is None:
             break
-        schedules.append(blocks.schedule(program.choice(answer.values), task.budget_bytes))
+        choice = program.choice(answer.values)
+        both = [blocks.schedule(choice, task.budget_bytes, more=more) for more in (True, False)]
+        schedules.append(best_schedule(task, host, both) or both[0])
         found = simulate(task.graph, host, schedules[-1])
         if fits(task, host, found):
             break
@@ -119,11 +121,12 @@ class _Blocks:
     groups: tuple[Group, ...]
 
     @classmethod
-    def of(cls, graph: RematGraph, host: Host) -> "_Blocks":
+    def of(cls, graph: RematGraph, host: Host, sends_activations: bool = True) -> "_Blocks":
         host.check(graph)
         borders = stage_borders(graph)
-        options = tuple(block_options(borders, host, index) for index in borders.stages)
-        return cls(borders, host, options, groups_of(borders, host))
+        found = (block_options(borders, host, index) for index in borders.stages)
+        options = (tuple(o for o in each if sends_activations or not o.sent) for each in found)
+        return cls(borders, host, tuple(options), groups_of(borders, host))
 
     def program(self, budget_bytes: float, most_batch: float = 1.0) -> OffMateProgram:
         """The integer program."""
@@ -131,11 +134,13 @@ class _Blocks:
             self.borders, self.host, self.options, self.groups, budget_bytes, most_batch
         )
 
-    def schedule(self, choice: OffMateChoice, budget_bytes: int) -> OffloadSchedule:
-        """The schedule of a solution, in whole values; over the budget if they do not fit."""
+    def schedule(self, choice: OffMateChoice, budget_bytes: int, *, more: bool) -> OffloadSchedule:
+        """The schedule of a solution, in whole values; over the budget if they do not fit. `more`:
+        as of `host_updates`."""
         graph = self.borders.graph
-        pairs = zip(self.groups, choice.groups, strict=True)
-        rounded = [round_group(graph, group, each) for group, each in pairs]
+        updating = host_updates(graph, self.groups, choice.groups, more=more)
+        parts = zip(self.groups, choice.groups, updating, strict=True)
+        rounded = [round_group(graph, *each) for each in parts]
         updates = tuple(update for each in rounded for update in each.updates)
         home = frozenset(v for each in rounded for v in each.home)
         away = frozenset(v for each in rounded for v in each.away)
@@ -145,7 +150,7 @@ class _Blocks:
             *self._sent(options, steps, turn),
             *(a for v in sorted(home | away) for a in self._weight(v, steps, home, away)),
         ]
-        outward, host_runs = self._host_updates(updates, steps, ends)
+        outward, host_runs = self._on_host(updates, steps, ends)
         fixed = OffloadSchedule((), outward, (), host_runs, home)
         return paced(graph, self.host, steps, absences, budget_bytes, fixed=fixed)
 
@@ -195,7 +200,7 @@ class _Blocks:
         update = self.host.update_of(operator)
         return update is not None and value in update.overwrites
 
-    def _host_updates(
+    def _on_host(
         self, updates: Iterable[Update], steps: list[int], ends: list[int]
     ) -> tuple[tuple[Transfer, ...], tuple[HostRun, ...]]:
         """Gradients are copied out until the next block's backward part ends; updates follow."""
@@ -211,16 +216,34 @@ class _Blocks:
         return tuple(outward), tuple(runs)
 
 
-def round_group(graph: RematGraph, group: Group, choice: GroupChoice) -> _Rounded:
+def host_updates(
+    graph: RematGraph, groups: Sequence[Group], choices: Sequence[GroupChoice], *, more: bool
+) -> list[tuple[Update, ...]]:
+    """The updates of each group that the host makes: at least as `choices` say (`more`), or as near
+    to that as can be, where what one group is off counts for the next."""
+    found, owed_bytes = [], 0.0
+    for group, choice in zip(groups, choices, strict=True):
+        sizes = {
+            place: graph.bytes_of(update.overwrites) for place, update in enumerate(group.updates)
+        }
+        total_bytes = sum(sizes.values()) or 1
+        wanted_bytes = choice.updated * total_bytes + (0.0 if more else owed_bytes)
+        chosen = select(sizes, wanted_bytes / total_bytes, ())
+        for place in sorted(chosen, key=lambda k: (sizes[k], k)):
+            over_bytes = sum(sizes[k] for k in chosen) - wanted_bytes
+            if not more and over_bytes > sizes[place] / 2:
+                chosen.remove(place)
+        owed_bytes = wanted_bytes - sum(sizes[k] for k in chosen)
+        found.append(tuple(group.updates[place] for place in sorted(chosen)))
+    return found
+
+
+def round_group(
+    graph: RematGraph, group: Group, choice: GroupChoice, updates: tuple[Update, ...]
+) -> _Rounded:
     """Whole values of a group: on the device at most what the shares have there (section 4.6)."""
     sizes = {v: graph.values[v].size_bytes for v in (*group.weights, *group.states)}
     weights, states = set(group.weights), set(group.states)
-    by_update = {
-        place: sum(sizes[v] for v in update.overwrites)
-        for place, update in enumerate(group.updates)
-    }
-    chosen = select(by_update, choice.updated, ())
-    updates = tuple(group.updates[place] for place in sorted(chosen))
     needed = {v for update in updates for v in update.overwrites}
     own = {v: sizes[v] for v in group.weights}
     home = select(own, choice.home, needed & weights)

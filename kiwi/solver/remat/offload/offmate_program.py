@@ -91,12 +91,13 @@ class _Place:
 
 @dataclass(frozen=True, eq=False)
 class _Shares:
-    """The variables of a group."""
+    """The variables of a group; `in_gap`: of the weights on the device, in the gap."""
 
     home: mathopt.Variable
     away: mathopt.Variable
     states_home: mathopt.Variable
     updated: mathopt.Variable
+    in_gap: list[mathopt.Variable]
 
 
 class OffMateProgram:
@@ -141,7 +142,7 @@ class OffMateProgram:
         groups = (
             GroupChoice(
                 batch * values[each.home],
-                batch * values[each.away],
+                1.0 - min((batch * values[x] for x in each.in_gap), default=1.0),
                 batch * values[each.states_home],
                 batch * values[each.updated],
             )
@@ -174,6 +175,7 @@ class OffMateProgram:
             self._share(whole=single),
             self._share(whole=len(group.states) <= 1),
             self._share(whole=alone),
+            [],
         )
         self._add(shares.updated <= shares.home)
         if group.states:
@@ -198,6 +200,7 @@ class OffMateProgram:
                 self._add(there >= one)
             elif t in gap:
                 self._add(there >= one - shares.away)
+                shares.in_gap.append(there)
             else:
                 self._add(there >= one - shares.home if t < group.uses[0] else there >= one)
             if t in place.coming:

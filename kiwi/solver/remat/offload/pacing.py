@@ -98,24 +98,27 @@ def paced(
         schedule = pacer.schedule(paces)
         held = list(simulate(graph, host, schedule).memory_bytes)
     for step in sorted(range(len(held)), key=lambda t: -held[t]):
-        while held[step] > budget_bytes:
-            wider = [(k, w) for k, p in enumerate(paces) if (w := pacer.widened(p, step))]
-            if not wider:
-                return pacer.schedule([pacer.longest(p) for p in paces])
-            k, chosen = max(wider, key=lambda each: pacer.spare_seconds(each[1], step))
-            size_bytes = graph.values[chosen.absence.value].size_bytes
-            before, paces[k] = paces[k], chosen
-            for t in _freed(before, chosen):
-                held[t] -= size_bytes
+        if held[step] <= budget_bytes:
+            continue
+        wider = [(k, w) for k, p in enumerate(paces) if (w := pacer.widened(p, step))]
+        for k, chosen in sorted(wider, key=lambda each: -pacer.spare_seconds(each[1], step)):
+            if held[step] <= budget_bytes:
+                break
+            for t in _freed(paces[k], chosen):
+                held[t] -= graph.values[chosen.absence.value].size_bytes
+            paces[k] = chosen
+        if held[step] > budget_bytes:
+            return pacer.schedule([pacer.longest(p) for p in paces])
     again = {each.value for each in absences if each.ready is None}
     needed = [p for p in paces if p.is_away or p.absence.value in again]
     return pacer.schedule(needed)
 
 
-def _freed(before: _Pace, after: _Pace) -> list[int]:
+def _freed(before: _Pace, after: _Pace) -> range:
     """The steps in which the wider absence holds no memory and the narrower did."""
-    gone = set(range(after.leaves_after + 1, after.back))
-    return sorted(gone - set(range(before.leaves_after + 1, before.back)))
+    if after.back > before.back:
+        return range(max(before.back, after.leaves_after + 1), after.back)
+    return range(after.leaves_after + 1, min(before.leaves_after + 1, before.back))
 
 
 class _Pacer:

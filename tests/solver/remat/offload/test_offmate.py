@@ -10,7 +10,14 @@ from kiwi.solver.remat.bounds import order_peak_bytes
 from kiwi.solver.remat.chain import stage_borders
 from kiwi.solver.remat.offload.blocks import block_options, groups_of
 from kiwi.solver.remat.offload.host import Host
-from kiwi.solver.remat.offload.offmate import at_batch, batch_choice, offmate, round_group, select
+from kiwi.solver.remat.offload.offmate import (
+    at_batch,
+    batch_choice,
+    host_updates,
+    offmate,
+    round_group,
+    select,
+)
 from kiwi.solver.remat.offload.offmate_program import GroupChoice
 from kiwi.solver.remat.offload.schedule import IDLE, HostRun, OffloadSchedule, Transfer
 from kiwi.solver.remat.offload.simulate import simulate, violations
@@ -147,11 +154,18 @@ def test_shares_become_whole_values():
     assert select(sizes, 0.55, {3}) == {2, 3, 1} - {1} | {1}
     graph, host = tuned(3)
     group = groups_of(stage_borders(graph), host)[2]
-    rounded = round_group(graph, group, GroupChoice(0.2, 0.4, 1.0, 0.7))
+    choice = GroupChoice(0.2, 0.4, 1.0, 0.7)
+    (updates,) = host_updates(graph, [group], [choice], more=True)
+    rounded = round_group(graph, group, choice, updates)
     assert rounded.home == {*group.weights, *group.states}
     assert rounded.updates == group.updates
     assert rounded.away == set(group.weights)
-    assert round_group(graph, group, GroupChoice(0.0, 0.0, 0.0, 0.0)).home == frozenset()
+    assert round_group(graph, group, GroupChoice(0.0, 0.0, 0.0, 0.0), ()).home == frozenset()
+    # Three groups that should update 0.4 each: all, or one of them, as 1.2 is nearest to 1.
+    shares = [GroupChoice(1.0, 0.0, 1.0, 0.4)] * 3
+    groups = groups_of(stage_borders(graph), host)
+    assert [len(each) for each in host_updates(graph, groups, shares, more=True)] == [1, 1, 1]
+    assert [len(each) for each in host_updates(graph, groups, shares, more=False)] == [0, 1, 0]
 
 
 def test_batch_of_most_throughput():
