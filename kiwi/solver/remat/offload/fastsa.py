@@ -22,11 +22,13 @@ from kiwi.solver.schedule import Schedule
 
 PRICES = (1.0, 0.3, 0.1, 0.03)
 """Shares of the time of copies that are tried."""
-PLAIN_SHARE = 0.3
+PLAIN_SHARE = 0.5
 """Of the time, for plain FastSA."""
 ROUNDS, LEAST_SHARE = 3, 16
 """How often each is annealed, each time for this share of the memory less at most."""
 SHARES = (*PAPER_SHARES[:-1], 1.0)
+HEAT, LEAST_HEAT = 0.3, 1e-3
+"""The first temperature, in mean times of an operator, and that of the text, at least."""
 
 
 def fastsa_offload(task: Task, host: Host) -> OffloadFinding:
@@ -48,7 +50,9 @@ def _annealed(
     """Schedules for one price, and whether the moves were made in time."""
     graph, budget_bytes = task.graph, task.budget_bytes
     seconds = (1 - PLAIN_SHARE) * task.time_limit_seconds / len(PRICES) / ROUNDS
-    (settings,) = within_time(seconds, replace(SECOND_STAGE, first_temperature=1e-3, shares=SHARES))
+    heat = max(LEAST_HEAT, HEAT / max(1, len(graph.operators)))
+    cooling = replace(SECOND_STAGE, first_temperature=heat, last_temperature=1e-4 * heat)
+    (settings,) = within_time(seconds, replace(cooling, shares=SHARES))
     fetched = {
         v: price * _copy_seconds(host, graph, v) for v, k in enumerate(graph.producer) if k >= 0
     }
