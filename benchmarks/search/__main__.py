@@ -80,8 +80,8 @@ def _compare() -> None:
         "same": bounded.choice == full.choice,
         "choice": bounded.choice,
         "choice_in_full": full.choice,
-        "seconds": bounded.seconds,
-        "seconds_in_full": full.seconds,
+        "work_seconds": sum(row.seconds for row in bounded.rows),
+        "work_seconds_in_full": sum(row.seconds for row in full.rows),
         "planned": _planned(bounded),
         "planned_in_full": _planned(full),
     }

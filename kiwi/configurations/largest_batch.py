@@ -5,6 +5,7 @@
    are bisected: a larger one that can be cut as well needs more memory.
 3. Batches between two such multiples cannot be cut over all devices. They are tried one by one,
    the largest first, since that one of them fits says nothing of the others.
+4. What is refused next to the answer was refused by all that `kiwi.plan` tries.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,10 @@ from kiwi.errors import (
     NoPlanFoundError,
 )
 from kiwi.options import OptionTypes, shows_options
+from kiwi.planners.planning import check_settings
+from kiwi.planners.registry import planner_named
 from kiwi.plans.plan import Plan
+from kiwi.xla.compilers import prepared
 
 DEFAULT_EFFORT = "quick"
 
@@ -91,35 +95,45 @@ def largest_batch(
 
 
 class _Trials:
-    """Plans batches, each once."""
+    """Plans batches, each once or, where a first try finds nothing, twice.
+
+    A first try searches once; a thorough one tries all that `kiwi.plan` does before it refuses a
+    budget, which takes several times as long.
+    """
 
     def __init__(
         self, maker: StepMaker, rest: tuple[int | None, ...], options: dict[str, Any]
     ) -> None:
         self._maker, self._rest, self._options = maker, rest, options
-        self._found: dict[int, Plan | KiwiError] = {}
+        self._plans: dict[int, Plan] = {}
+        self._first_tries: dict[int, KiwiError] = {}
+        self._refusals: dict[int, KiwiError] = {}
 
     def largest(self, multiple_of: int) -> LargestBatch:
         """The largest multiple that fits."""
         coarse = lcm(multiple_of, self._device_count(multiple_of))
-        fits = self._bisected(coarse)
-        between = range(fits + coarse - multiple_of, fits, -multiple_of)
-        batch = next((each for each in between if self._fits(each)), fits)
-        plan, after = self._found.get(batch), batch + multiple_of
-        if not isinstance(plan, Plan):
+        batch = self._last_that_fits(self._bisected(coarse), coarse)
+        between = range(batch + coarse - multiple_of, batch, -multiple_of)
+        batch = next((each for each in between if self._fits(each)), batch)
+        batch = self._last_that_fits(batch, multiple_of)
+        if batch not in self._plans:
             raise self._nothing_fits(multiple_of)
-        self._fits(after)
-        refusal = self._found[after]
-        assert isinstance(refusal, KiwiError)
-        tried = tuple((each, isinstance(self._found[each], Plan)) for each in sorted(self._found))
-        return LargestBatch(batch, plan, after, refusal, tried)
+        tried = sorted({*self._plans, *self._first_tries, *self._refusals})
+        after = batch + multiple_of
+        return LargestBatch(
+            batch,
+            self._plans[batch],
+            after,
+            self._refusals[after],
+            tuple((each, each in self._plans) for each in tried),
+        )
 
     def _device_count(self, batch: int) -> int:
         made = made_step(self._maker, self._configuration(batch))
         return made.planned.with_options(**self._options).settings.mesh.size
 
     def _bisected(self, coarse: int) -> int:
-        """The largest multiple of `coarse` that fits, 0 if none does."""
+        """The largest multiple of `coarse` that fits at the first try, 0 if none does."""
         fits, refused = 0, coarse
         while self._fits(refused):
             fits, refused = refused, 2 * refused
@@ -133,19 +147,36 @@ class _Trials:
             fits, refused = (middle, refused) if self._fits(middle) else (fits, middle)
         return fits
 
-    def _fits(self, batch: int) -> bool:
-        if batch not in self._found:
-            self._found[batch] = self._planned(batch)
-        return isinstance(self._found[batch], Plan)
+    def _last_that_fits(self, batch: int, by: int) -> int:
+        """From a batch that fits, or 0, upwards to the first one that is refused after all."""
+        while self._fits(batch + by, thoroughly=True):
+            batch += by
+        return batch
 
-    def _planned(self, batch: int) -> Plan | KiwiError:
+    def _fits(self, batch: int, *, thoroughly: bool = False) -> bool:
+        known = {*self._plans, *self._refusals, *(() if thoroughly else self._first_tries)}
+        if batch not in known:
+            found = self._planned(batch, thoroughly)
+            if isinstance(found, Plan):
+                self._plans[batch] = found
+            else:
+                (self._refusals if thoroughly else self._first_tries)[batch] = found
+        return batch in self._plans
+
+    def _planned(self, batch: int, thoroughly: bool) -> Plan | KiwiError:
         try:
             made = made_step(self._maker, self._configuration(batch))
         except InvalidArgumentError as error:
             return error
         planned = made.planned.with_options(**self._options)
+        step, settings = planned.traced(*made.user.args, **made.user.kwargs), planned.settings
+        check_settings(settings)
+        planner, start = planner_named(settings.planner), None
         try:
-            return planned.plan(*made.user.args, **made.user.kwargs)
+            with prepared(settings.verify, settings.mesh):
+                if not thoroughly:
+                    start = planner.start_for(step, settings.memory_budget_bytes, settings)
+                return planner.make(step, settings, start)
         except (InfeasibleBudgetError, NoPlanFoundError) as error:
             return error
 
@@ -153,8 +184,7 @@ class _Trials:
         return Configuration("", (), batch, *self._rest)
 
     def _nothing_fits(self, multiple_of: int) -> InfeasibleError:
-        found = self._found[multiple_of]
-        assert isinstance(found, KiwiError)
+        found = self._refusals[multiple_of]
         return InfeasibleError(
             f"Not even a batch of {multiple_of} fits. {found.what}",
             cause=found.cause,
