@@ -12,9 +12,10 @@ from benchmarks.fidelity.variants import HandVariant, PlannedVariant, baseline
 from examples.baselines import UNLIMITED, baseline_step, planned_baseline
 from kiwi.mesh import DeviceMesh, collective
 from kiwi.plans.estimate import Estimate
-from kiwi.xla.compilers import compile_for
+from kiwi.xla.compilers import compile_for, overlapping_compiles
 from kiwi.xla.read.collectives import AxisUse, CollectiveUse
 from kiwi.xla.read.compiled_program import CompiledProgram
+from kiwi.xla.step import Step
 
 Row = dict[str, Any]
 """A row as JSON: bytes, seconds, and collectives as {kind: [count, bytes]}."""
@@ -106,7 +107,7 @@ def hand_row(case: Case, variant: HandVariant) -> Row:
     state, batch = case.arguments
     mesh = DeviceMesh.create(case.mesh_shape, case.profile)
     try:
-        plain = compile_for(case.target, baseline_step(hand, state, batch, mesh))
+        plain = _compiled_as_jit(case.target, baseline_step(hand, state, batch, mesh))
         plan = planned_baseline(
             hand,
             state,
@@ -130,6 +131,12 @@ def hand_row(case: Case, variant: HandVariant) -> Row:
     }
 
 
+def _compiled_as_jit(target: str, step: Step) -> CompiledProgram:
+    """With collectives that overlap with computation, as `jax.jit` runs it."""
+    ways = overlapping_compiles(target)
+    return ways[0](step) if ways else compile_for(target, step)
+
+
 @functools.cache
 def _planned(model: str) -> kiwi.PlannedFunction:
     """Kept, so that a step is traced once for all meshes and budgets."""
@@ -151,6 +158,7 @@ def _compiled(compiled: CompiledProgram) -> Row:
         "compiled_temporary_bytes": compiled.temporary_bytes,
         "compiled_argument_bytes": compiled.argument_bytes,
         "compiled_collectives": _uses(compiled.collectives),
+        "compiled_step_seconds": compiled.step_seconds,
         "compile_seconds": round(compiled.compile_seconds, 2),
     }
 
