@@ -49,8 +49,13 @@ def solve_offload(
     planner: str,
     time_limit_seconds: float = 10.0,
     seed: int = 0,
+    *,
+    planned_seconds: float | None = None,
 ) -> OffloadResult:
     """A schedule of `graph` that needs at most `budget_bytes` on the device, in little time.
+
+    `planned_seconds`: by which `fastsa` plans its moves, by default half of the time limit, so that
+    it finds the same unless it reaches that first. The clock ends the integer programs.
 
     Raises `kiwi.errors.UnknownPlannerError`; `kiwi.errors.InvalidArgumentError`;
     `kiwi.errors.InvalidProblemError` where the planner cannot take the graph; and
@@ -64,7 +69,8 @@ def solve_offload(
     if budget_bytes <= 0 or not time_limit_seconds > 0:
         raise InvalidArgumentError("the budget and the time limit must be positive")
     started = time.monotonic()
-    task = Task(graph, budget_bytes, started + time_limit_seconds, time_limit_seconds, seed)
+    planned = planned_seconds or time_limit_seconds / 2
+    task = Task(graph, budget_bytes, started + time_limit_seconds, planned, seed)
     finding = OFFLOAD_PLANNERS[planner](task, host)
     found = None if finding.schedule is None else simulate(graph, host, finding.schedule)
     if finding.schedule is None or found is None or not fits(task, host, found):
