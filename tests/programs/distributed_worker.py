@@ -3,11 +3,13 @@
 python distributed_worker.py PROCESS PROCESSES PORT FOLDER
 
 Prints a line of JSON: the losses under plans made in each process and under process 0's saved
-plan, the batch being cut over the processes, and what different plans end in.
+plan, the batch being cut over the processes, what different plans end in, and the losses of a
+pipeline whose stages lie on the devices of all.
 """
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -23,7 +25,14 @@ from jax.experimental import multihost_utils  # noqa: E402
 import kiwi  # noqa: E402
 from examples import mlp  # noqa: E402
 from kiwi.errors import PlanMismatchError  # noqa: E402
-from tests.programs.test_distributed import CONFIG, OPTIONS, train  # noqa: E402
+from tests.programs.test_distributed import (  # noqa: E402
+    CONFIG,
+    OPTIONS,
+    PIPELINE,
+    pipelined_losses,
+    train,
+)
+from tests.test_pipeline import SLOW, train_step  # noqa: E402
 
 
 def of_all_processes(batch):
@@ -60,4 +69,6 @@ multihost_utils.sync_global_devices("saved")
 applied = kiwi.load_plan(FOLDER / "plan.json").apply(step)
 found["loaded"] = train(applied, mlp.make_state(CONFIG), batch)
 found["different"] = different_plans(step)
+options = {"mesh_shape": (8,), "profile": SLOW, "verify": None, "effort": "quick"}
+found["pipelined"] = pipelined_losses(kiwi.jit(partial(train_step, **PIPELINE), **options))
 print(json.dumps(found), flush=True)

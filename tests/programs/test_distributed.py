@@ -11,10 +11,12 @@ import jax
 import numpy as np
 
 from examples import mlp
+from tests.test_pipeline import train_step
 
 CONFIG = mlp.MlpConfig(layers=1, width=16, batch=16)
 OPTIONS = {"mesh_shape": (2, 4), "verify": None, "memory_budget": "1GB"}
 STEPS = 3
+PIPELINE = {"stages": 8, "microbatches": 4}
 ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("distributed_worker.py")
 
@@ -24,6 +26,16 @@ def train(step, state, batch) -> list[float]:
     for _ in range(STEPS):
         state, metrics = step(state, batch)
         losses.append(float(metrics["loss"]))
+    return losses
+
+
+def pipelined_losses(step) -> list[float]:
+    keys = jax.random.split(jax.random.key(1))
+    w, x = jax.random.normal(keys[0], (8, 7, 7)) / 3, jax.random.normal(keys[1], (12, 7))
+    losses = []
+    for _ in range(STEPS):
+        w, loss = step(w, x)
+        losses.append(float(loss))
     return losses
 
 
@@ -60,7 +72,9 @@ def test_two_processes_train_as_one(tmp_path):
     alone = train(
         jax.jit(mlp.make_train_step(CONFIG)), mlp.make_state(CONFIG), mlp.make_batch(CONFIG)
     )
+    plain = pipelined_losses(jax.jit(train_step))
     for found in run_processes(2, tmp_path):
+        np.testing.assert_allclose(found["pipelined"], plain, rtol=1e-5)
         np.testing.assert_allclose(found["own"], alone, rtol=1e-5)
         np.testing.assert_allclose(found["loaded"], alone, rtol=1e-5)
         assert found["different"] == "Processes 1 have another plan than process 0."
