@@ -11,7 +11,7 @@ import kiwi
 from benchmarks.programs.build import arguments, program
 from benchmarks.programs.random_plans import run_random_plan
 from benchmarks.programs.recipes import Recipe
-from kiwi.errors import InfeasibleBudgetError, KiwiError
+from kiwi.errors import InfeasibleBudgetError, KiwiError, NoPlanFoundError
 from kiwi.mesh import hardware
 from kiwi.mesh.hardware import Link
 from kiwi.planners.registry import planner_named
@@ -65,6 +65,12 @@ def check(recipe: Recipe) -> Outcome:
     """**Raises:** `WrongResult`, or whatever planning raises that is no budget error."""
     try:
         return _compared(recipe)
+    except WrongResult:
+        if recipe.dtype != "bfloat16":
+            raise
+        # Near a jump, as of a maximum over equal numbers, rounding decides more than nudging tells.
+        _compared(replace(recipe, dtype="float32"))
+        return Outcome("ill-conditioned")
     except jax.errors.JaxRuntimeError as error:
         if "fft_thunk" not in str(error):
             raise
@@ -98,7 +104,7 @@ def _compared(recipe: Recipe) -> Outcome:
         planned = planned.with_options(memory_budget=budget)
         try:
             plan = planned.plan(*args)
-        except InfeasibleBudgetError as error:
+        except (InfeasibleBudgetError, NoPlanFoundError) as error:
             return Outcome(_of_budget(error, budget), recomputed_anyhow=again)
         if recipe.verify and not plan.fits:
             raise WrongResult(f"peak {plan.peak_bytes} over the budget {budget}")
@@ -136,7 +142,8 @@ def _check_anyhow(planned: kiwi.PlannedFunction, args: Any, expected: Any, recip
     """
     if planned.options.planner not in ("joint", "alpa"):
         return 0  # Others decide by rules of their own.
-    results, execution = run_random_plan(planned, args, len(repr(recipe)))
+    seed = len(repr(replace(recipe, dtype="float32")))
+    results, execution = run_random_plan(planned, args, seed)
     _checked(results, args, expected, recipe)
     return len(execution.recomputed)
 
