@@ -3,11 +3,12 @@
 Annealing on single operators, in which values may also be fetched from the host in front of a
 reader. The text adds a fixed cost for every fetch and for every value that is offloaded; here the
 cost of a fetch is a share of the time of its copies, both ways. As copies overlap with computing,
-the right share is not known: several are tried, all from the schedule of plain FastSA, and the
-schedules compared as they are simulated. When to copy is found behind the annealing (`pacing`),
-which takes values to leave at once: where they cannot, it is repeated for less memory.
+the right share is not known: several are tried, from the given order and from the schedule of plain
+FastSA, and the schedules compared as they are simulated. When to copy is found behind the annealing
+(`pacing`), which takes values to leave at once: where they cannot, it is repeated for less memory.
 """
 
+import itertools
 from dataclasses import replace
 
 from kiwi.solver.remat.fastsa import PAPER_SHARES, SECOND_STAGE, fastsa, run_annealing, within_time
@@ -22,7 +23,7 @@ from kiwi.solver.schedule import Schedule
 
 PRICES = (1.0, 0.3, 0.1, 0.03)
 """Shares of the time of copies that are tried."""
-ROUNDS, LEAST_SHARE = 3, 16
+ROUNDS, LEAST_SHARE = 2, 16
 """How often each is annealed, each time for this share of the memory less at most."""
 SHARES = (*PAPER_SHARES[:-1], 1.0)
 HEAT, LEAST_HEAT = 0.3, 1e-3
@@ -32,9 +33,10 @@ HEAT, LEAST_HEAT = 0.3, 1e-3
 def fastsa_offload(task: Task, host: Host) -> OffloadFinding:
     """The best schedule of all prices: as many moves as plain FastSA makes, which comes first."""
     plain = fastsa(task)
-    start = plain.schedule or Schedule(task.graph.order)
-    schedules, deterministic = [OffloadSchedule(start.steps)], plain.deterministic
-    for price in PRICES:
+    order = Schedule(task.graph.order)
+    first = plain.schedule or order
+    schedules, deterministic = [OffloadSchedule(first.steps)], plain.deterministic
+    for price, start in itertools.product(PRICES, (order, first)):
         found, completed = _annealed(task, host, price, start)
         deterministic = deterministic and completed
         schedules += found
@@ -46,7 +48,7 @@ def _annealed(
 ) -> tuple[list[OffloadSchedule], bool]:
     """Schedules for one price, and whether the moves were made in time."""
     graph, budget_bytes = task.graph, task.budget_bytes
-    seconds = task.time_limit_seconds / len(PRICES) / ROUNDS
+    seconds = task.time_limit_seconds / (2 * len(PRICES) * ROUNDS)
     heat = max(LEAST_HEAT, HEAT / max(1, len(graph.operators)))
     cooling = replace(SECOND_STAGE, first_temperature=heat, last_temperature=1e-4 * heat)
     (settings,) = within_time(seconds, replace(cooling, shares=SHARES))
