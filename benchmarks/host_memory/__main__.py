@@ -1,10 +1,12 @@
 """Measures what is missing; see `benchmarks.host_memory`."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from absl import app, flags
 
 from benchmarks.tpu.book import Book, Row
@@ -12,9 +14,38 @@ from benchmarks.tpu.programs import TrainingStep, of_module
 from examples import gpt, llama
 from kiwi.errors import BudgetNotMetError, KiwiError
 
+
+def perceptron(*, is_scanned: bool) -> TrainingStep:
+    """Layers of two products and two maps each."""
+    layers, width, rows = 8, 8192, 32768
+
+    def layer(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.tanh(jnp.tanh(x @ w) @ w.T)
+
+    def loss(ws: Any, x: Any) -> jax.Array:
+        if is_scanned:
+            x, _ = jax.lax.scan(lambda x, w: (layer(x, w), None), x, ws)
+        else:
+            x = functools.reduce(layer, ws, x)
+        return (x.astype(jnp.float32) ** 2).mean()
+
+    def step(ws: Any, x: jax.Array) -> tuple[Any, jax.Array]:
+        value, gradient = jax.value_and_grad(loss)(ws, x)
+        return jax.tree.map(jnp.subtract, ws, gradient), value
+
+    square = jax.ShapeDtypeStruct((width, width), jnp.bfloat16)
+    stacked = jax.ShapeDtypeStruct((layers, width, width), jnp.bfloat16)
+    batch = jax.ShapeDtypeStruct((rows, width), jnp.bfloat16)
+    return TrainingStep(step, stacked if is_scanned else [square] * layers, batch)
+
+
 MODELS: Mapping[str, Callable[[], TrainingStep]] = {
-    "scanned": lambda: of_module(llama, llama.LlamaConfig(8, 2048, 8192, 16, 16, 32, 1024, 8192)),
-    "unrolled": lambda: of_module(gpt, gpt.GptConfig(8, 2048, 16, 32, 1024)),
+    "mlp-scanned": lambda: perceptron(is_scanned=True),
+    "mlp-unrolled": lambda: perceptron(is_scanned=False),
+    "llama-scanned": lambda: of_module(
+        llama, llama.LlamaConfig(8, 2048, 8192, 16, 16, 32, 1024, 8192)
+    ),
+    "gpt-unrolled": lambda: of_module(gpt, gpt.GptConfig(4, 2048, 16, 32, 1024)),
 }
 SHARES = (70, 50, 35)
 OPTIONS = {"mesh_shape": (2, 4), "profile": "v5e", "verify": "tpu"}

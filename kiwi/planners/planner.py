@@ -5,6 +5,7 @@ do. It is found by its name in `kiwi.planners.registry`.
 """
 
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from kiwi.errors import (
     ShardingConflictError,
 )
 from kiwi.hlo.program import Program
+from kiwi.hlo.units import Unit
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
 from kiwi.options import Settings
@@ -164,13 +166,17 @@ class Planner(ABC):
         program, mesh = step.program, settings.mesh
         compiler = predicted_compiler(settings.verify, mesh.hardware)
         arguments = step.given_arguments(mesh)
+
+        def may_offload(unit: Unit) -> float:
+            return 0.0 if compiler.may_offload(in_scan=unit.loop is not None) else math.inf
+
         pins = resolve_pins(
             step,
             settings,
             compiler.rules,
             heeds_hints=self.heeds_hints,
             recomputes=self.recomputes,
-            offloads=self.may_offload(settings),
+            offloads=may_offload if self.may_offload(settings) else None,
         )
         arguments |= _pinned_arguments(program, pins, arguments, mesh)
         results = step.given_results(mesh)

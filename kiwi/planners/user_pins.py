@@ -10,7 +10,7 @@ left out: a note says so.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +40,13 @@ def resolve_pins(
     *,
     heeds_hints: bool,
     recomputes: bool,
-    offloads: bool,
+    offloads: Callable[[Unit], float] | None,
 ) -> Pins:
     """All pins of a call, without those that the settings drop.
 
     - `heeds_hints`: whether hints and the function's own constraints are among them;
-      `recomputes`: whether hints to keep or to recompute are; `offloads`: those to offload.
+      `recomputes`: whether hints to keep or to recompute are; `offloads`: those to offload are, of
+      results of so many bytes.
 
     **Raises:** `ShardingConflictError` or `InvalidArgumentError` for a pin that is impossible.
     """
@@ -53,7 +54,7 @@ def resolve_pins(
     found: dict[int, tuple[Pin, ...]] = {}
     pins = [*_argument_pins(step, settings.constraints, mesh)]
     if heeds_hints:
-        pins += _hint_pins(step, mesh, recomputes=recomputes, offloads=offloads)
+        pins += _hint_pins(step, mesh, recomputes=recomputes, offloads=offloads is not None)
     for value, pin in pins:
         known = found.get(value, ())
         if pin.label not in dropped:
@@ -161,7 +162,7 @@ class _Check:
     mesh: DeviceMesh
     rules: Rules
     pins: Pins
-    offloads: bool
+    offloads: Callable[[Unit], float] | None
 
     @functools.cached_property
     def _table(self) -> StrategyTable:
@@ -170,8 +171,7 @@ class _Check:
     def run(self) -> None:
         if not self.pins.values:
             return
-        least = (lambda unit: 0.0) if self.offloads else None
-        lifetimes = residencies(self.units, least_offloaded_bytes=least)
+        lifetimes = residencies(self.units, least_offloaded_bytes=self.offloads)
         for value in self.pins.values:
             if self.units.graph.program.values[value].producer is None:
                 self._check_source(value)

@@ -102,7 +102,13 @@ class Fixed:
         if self.host_limit_bytes is None:
             return None
         least = LEAST_OFFLOADED * (limit_bytes or 0) * devices
-        return lambda unit: self.pins.least_offloaded_bytes(unit, least)
+
+        def least_of(unit: Unit) -> float:
+            if not self.compiler.may_offload(in_scan=unit.loop is not None):
+                return math.inf
+            return self.pins.least_offloaded_bytes(unit, least)
+
+        return least_of
 
 
 @dataclass(frozen=True, eq=False)

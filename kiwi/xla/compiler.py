@@ -32,7 +32,8 @@ class Compiler(ABC):
       where they do so anyhow, or never do.
     - `rules`: what it does with a program, as far as memory and communication depend on it.
     - `has_host_memory`: whether it tells host memory from device memory. `offloads`: whether values
-      that plans offload are known to leave the device in the programs that it makes.
+      that plans offload are known to leave the device in the programs that it makes;
+      `offloads_in_scans`: also those that scans stack, and come back as they were.
     - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
     - `schedules_for_memory`: whether its own scheduler keeps memory low, so that plans begin with
       the barriers that they need. XLA:CPU's needs more memory in its own order.
@@ -45,10 +46,15 @@ class Compiler(ABC):
     rules: Rules
     has_host_memory: bool = True
     offloads: bool = False
+    offloads_in_scans: bool = False
     other_memories: Mapping[int, str] = field(default_factory=lambda: HOST_ONLY)
     schedules_for_memory: bool = True
     overlapping_options: tuple[Mapping[str, Any], ...] = ()
     way: int | None = None
+
+    def may_offload(self, *, in_scan: bool) -> bool:
+        """Whether a value may be offloaded."""
+        return self.offloads and (self.offloads_in_scans or not in_scan)
 
     @property
     def overlapping(self) -> "tuple[Compiler, ...]":

@@ -100,6 +100,7 @@ TPU = TpuCompiler(
     other_memories={1: "VMEM", 5: "host"},
     overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS),
     offloads=True,
+    offloads_in_scans=True,
 )
 
 
