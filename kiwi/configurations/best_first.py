@@ -62,7 +62,7 @@ class BestFirst:
         self.counted |= {number: [] for _, number, _ in waiting}
         heapq.heapify(waiting)
         while waiting:
-            _, number, done = waiting[0]
+            score, number, done = waiting[0]
             if done == len(self._stages):
                 return number
             found = self._found_by((self._stages[done], number), waiting)
@@ -70,7 +70,14 @@ class BestFirst:
             self.counted[number].append(found)
             if found.outcome.step_seconds is not None:
                 heapq.heappush(waiting, (self._rank(number, found.outcome), number, done + 1))
+            elif self._may_fit(found.outcome):
+                heapq.heappush(waiting, (score, number, done + 1))
         return None
+
+    def _may_fit(self, outcome: Outcome) -> bool:
+        """Whether the compiler may accept what no estimate fits: it has the last word."""
+        is_open = outcome.stage is Stage.PLAN and not outcome.is_proven
+        return is_open and Stage.CHECK in self._stages
 
     def _rank(self, number: int, outcome: Outcome) -> float:
         assert outcome.step_seconds is not None

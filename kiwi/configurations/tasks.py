@@ -124,9 +124,10 @@ def _plan(task: _Task, _: bytes | None) -> Found:
 def _check(task: _Task, plan: bytes | None) -> Found:
     """Compiles the plan, which the closed loop begins with; a plan from the start where it
     finds none from there."""
-    assert plan is not None
     settings = task.planned.settings
     with prepared(settings.verify, settings.mesh):
+        if plan is None:  # none fits by its estimate
+            return _found(Stage.CHECK, make_plan(task.step, settings))
         try:
             checked = _checked(restored(task.user, unpacked(plan)), settings)
         except (InfeasibleBudgetError, NoPlanFoundError):

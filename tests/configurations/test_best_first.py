@@ -56,7 +56,7 @@ def test_nothing_is_planned_whose_bound_is_no_better():
         1: [BOUND, PLAN, CHECK],  # the fastest plan by its estimate, slow when it fits
         2: [BOUND, PLAN, CHECK],
         3: [BOUND],
-        4: [BOUND, PLAN],  # refused
+        4: [BOUND, PLAN, CHECK],  # refused by its estimate, and by the compiler
         5: [BOUND],
     }
     assert len(found) == sum(map(len, counted.values()))
