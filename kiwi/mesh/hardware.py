@@ -15,6 +15,9 @@ from kiwi.codec import from_plain
 from kiwi.errors import InvalidArgumentError, UnknownProfileError
 from kiwi.mesh.topology import Interconnect
 
+HOST_INTERFERENCE = 0.05
+"""The part of its time that a copy between device and host costs although the device computes."""
+
 
 @dataclass(frozen=True)
 class Link:

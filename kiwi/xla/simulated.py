@@ -4,7 +4,8 @@ The device runs the schedule in order. A kernel takes what a unit of a plan does
 (`kiwi.problem.costs`): its launch, and the larger of computing and moving bytes. Communication
 begins where it is started, as soon as the links of its axes are free, and goes on while the device
 computes; where it is awaited, the device waits for the rest. What was hidden costs a share of its
-time, `Hardware.interference`; where devices cannot do both at once, starts wait.
+time, `Hardware.interference`; where devices cannot do both at once, starts wait. Copies to the host
+and back have a link of their own each.
 """
 
 from collections import defaultdict
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kiwi.mesh import DeviceMesh, Hardware, collective
+from kiwi.mesh.hardware import HOST_INTERFERENCE
 from kiwi.xla.read.schedule import HOST, Schedule, ScheduledWork, Transfer
 from kiwi.xla.read.work import Work
 
@@ -137,16 +139,20 @@ class _Clock:
             self._taken[link] = begin + seconds
         self._flying[transfer.key].append(_Flying(transfer, begin + seconds, seconds))
         self.communicated[transfer.axes] += times * _taken_share(transfer) * seconds
-        if self.mesh.hardware.interference is None:
+        if self.mesh.hardware.interference is None and transfer.kind != HOST:
             self._await(transfer.key, times)
 
     def _await(self, key: str, times: float) -> None:
         for flying in self._flying.pop(key, ()):
             waited = max(0.0, flying.end - self.now)
             hidden = _taken_share(flying.transfer) * max(0.0, flying.seconds - waited)
-            waited += (self.mesh.hardware.interference or 0.0) * hidden
+            waited += self._interference(flying.transfer) * hidden
             self.now += waited
             self.exposed[flying.transfer.axes] += times * waited
+
+    def _interference(self, transfer: Transfer) -> float:
+        is_copy = transfer.kind == HOST
+        return HOST_INTERFERENCE if is_copy else self.mesh.hardware.interference or 0.0
 
     def _seconds(self, transfer: Transfer) -> float:
         if transfer.kind == HOST:
@@ -157,8 +163,8 @@ class _Clock:
 
 
 def _taken_share(transfer: Transfer) -> float:
-    """Of the links: a permutation goes one way."""
-    return 0.5 if transfer.direction else 1.0
+    """Of the links: a permutation goes one way, and so does a copy, on a link of its own."""
+    return 0.5 if transfer.direction and transfer.axes else 1.0
 
 
 def work_seconds(work: Work, hardware: Hardware) -> float:

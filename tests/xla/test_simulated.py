@@ -85,3 +85,39 @@ def test_devices_that_cannot_do_both_wait_at_the_start(mesh):
     one_at_a_time = replace(mesh, hardware=replace(mesh.hardware, interference=None))
     found = time(one_at_a_time, START, "%d = f32[500,1000] all-gather-done(%s)")
     assert found.step_seconds == pytest.approx(7e-3)
+
+
+STORED = """HloModule m
+%store (buffer: f32[4,250,1000], x: f32[1,250,1000], i: s32[]) -> f32[4,250,1000] {
+  %buffer = f32[4,250,1000]{2,1,0:T(8,128)S(5)} parameter(0)
+  %x = f32[1,250,1000] parameter(1)
+  %i = s32[] parameter(2)
+  ROOT %u = f32[4,250,1000]{2,1,0:T(8,128)S(5)} dynamic-update-slice(%buffer, %x, %i, %i, %i)
+}
+%fetch (buffer: f32[4,250,1000], i: s32[]) -> f32[1,250,1000] {
+  %buffer = f32[4,250,1000]{2,1,0:T(8,128)S(5)} parameter(0)
+  %i = s32[] parameter(1)
+  ROOT %s = f32[1,250,1000] dynamic-slice(%buffer, %i, %i, %i), dynamic_slice_sizes={1,250,1000}
+}
+ENTRY %main (buffer: f32[4,250,1000], x: f32[1,250,1000], i: s32[]) -> f32[1,250,1000] {
+  %buffer = f32[4,250,1000]{2,1,0:T(8,128)S(5)} parameter(0)
+  %x = f32[1,250,1000] parameter(1)
+  %i = s32[] parameter(2)
+  %o = (f32[4,250,1000]{2,1,0:T(8,128)S(5)}, u32[]) async-start(%buffer, %x, %i), calls=%store
+  %f = (f32[1,250,1000], u32[]) async-start(%buffer, %i), calls=%fetch
+  %y = f32[1,250,1000] negate(%x)
+  %d = f32[1,250,1000] async-done(%f)
+  %e = f32[4,250,1000]{2,1,0:T(8,128)S(5)} async-done(%o)
+  ROOT %z = f32[1,250,1000] add(%y, %d)
+}
+"""
+
+
+def test_copies_to_the_host_and_back_go_at_once(mesh):
+    """Each takes 4 ms at 250 MB/s, 2 ms of it while the device computes."""
+    slow = replace(mesh, hardware=replace(mesh.hardware, host_bandwidth_bytes_per_second=250e6))
+    found = simulated(read_schedule(parse_module(STORED), mesh.shape, mesh.axis_names), slow)
+    (row,) = found.communication
+    assert row.axes == () and row.seconds == pytest.approx(8e-3)
+    costs = (2e-3 + 0.05 * 2e-3) + 0.05 * 4e-3
+    assert found.step_seconds == pytest.approx(2e-3 + costs + 3e-3)

@@ -7,7 +7,7 @@ which name it by its channel. What is neither started nor awaited apart is await
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kiwi.xla.read.collectives import CollectiveReader
 from kiwi.xla.read.hlo_text import Computation, Instruction, Module
@@ -17,6 +17,9 @@ from kiwi.xla.read.work import NO_WORK, ModuleWork, Work, is_collective
 
 HOST = "host"
 """The kind of a copy between host and device memory."""
+
+TO_HOST, FROM_HOST = 1, -1
+"""Directions of such copies."""
 
 HOST_SPACE = 5
 """XLA's number of the host's memory: `Layout::kHostMemorySpace`."""
@@ -29,8 +32,8 @@ _START, _DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
 @dataclass(frozen=True)
 class Transfer:
     """Communication. `kind`, `axes`, `bytes` as of `AxisUse`, or `HOST` along no axes; `key` names
-    it where it is awaited; `direction` is that of a permutation along its axes, 1 or -1, and 0 of
-    what goes both ways."""
+    it where it is awaited; `direction` is that of a permutation along its axes, 1 or -1, or
+    `TO_HOST` or `FROM_HOST`, and 0 of what goes both ways."""
 
     key: str
     kind: str
@@ -93,7 +96,7 @@ class _Reader:
             step = self._step(instruction, computation)
             if step != _NOTHING:
                 scope = scope_of(instruction.attributes)
-                yield step if scope is None else _of_unit(step, scope.unit)
+                yield step if scope is None else replace(step, unit=scope.unit)
 
     def _step(self, instruction: Instruction, computation: Computation) -> ScheduledWork:
         opcode = instruction.opcode
@@ -126,8 +129,8 @@ class _Reader:
             return _NOTHING
         if opcode == "async-start":
             called = self._module.computations.get(instruction.computation("calls"))
-            inside = [] if called is None else list(self._transfers(called))
-            return ScheduledWork(starts=tuple(_named(name, t) for t in inside))
+            inside = [] if called is None else [*self._transfers(called), *_host_slices(called)]
+            return ScheduledWork(starts=tuple(replace(t, key=name) for t in inside))
         use = self._read(instruction, computation.name)
         if use is None:
             return _NOTHING
@@ -169,12 +172,6 @@ class _Reader:
 _NOTHING = ScheduledWork()
 
 
-def _of_unit(step: ScheduledWork, unit: int) -> ScheduledWork:
-    return ScheduledWork(
-        step.work, unit, step.starts, step.carries, step.awaits, step.bodies, step.trips
-    )
-
-
 def _key(instruction: Instruction) -> str:
     """A collective's channel; its name where it has none."""
     found = _CHANNEL.search(instruction.attributes)
@@ -189,10 +186,6 @@ def _direction(instruction: Instruction) -> int:
     return (up > 0) - (up < 0)
 
 
-def _named(key: str, transfer: Transfer) -> Transfer:
-    return Transfer(key, transfer.kind, transfer.axes, transfer.bytes)
-
-
 def _operand(instruction: Instruction) -> tuple[str, ...]:
     return instruction.operands[:1]
 
@@ -201,4 +194,19 @@ def _host_copy(instruction: Instruction) -> Iterator[Transfer]:
     """A copy from or to the host's memory; none between memories of the device."""
     spaces = [array.space for array in instruction.arrays[:2]]
     if HOST_SPACE in spaces:
-        yield Transfer(instruction.name, HOST, (), instruction.arrays[0].bytes)
+        way = TO_HOST if spaces[0] == HOST_SPACE else FROM_HOST
+        yield Transfer(instruction.name, HOST, (), instruction.arrays[0].bytes, way)
+
+
+def _host_slices(computation: Computation) -> Iterator[Transfer]:
+    """Copies of elements of what lies in the host's memory."""
+    for instruction in computation.instructions:
+        name, operands = instruction.name, instruction.operands
+        if instruction.opcode not in ("dynamic-slice", "dynamic-update-slice", "copy"):
+            continue
+        read, written = (computation.by_name.get(operands[0]), instruction)
+        if any(array.space == HOST_SPACE for array in written.arrays):
+            moved = written if instruction.opcode == "copy" else computation.by_name[operands[1]]
+            yield Transfer(name, HOST, (), moved.bytes, TO_HOST)
+        elif read is not None and any(array.space == HOST_SPACE for array in read.arrays):
+            yield Transfer(name, HOST, (), written.bytes, FROM_HOST)
