@@ -25,6 +25,10 @@ from kiwi.mesh import hardware
 from kiwi.plans.estimate import Estimate
 
 
+HOST_MEMORY = "1TiB"
+"""Of a host with TPUs, which plans of steps that were run with offloading may use as well."""
+
+
 def priced(step: PublishedStep, effort: str) -> Row:
     """The row of a step; `effort` of planning it freely."""
     decoder, axes = Decoder.of(step), _axes(step)
@@ -75,6 +79,7 @@ def _as_run(step: PublishedStep, decoder: Decoder, axes: Axes) -> Estimate:
 def _free(step: PublishedStep, decoder: Decoder, axes: Axes, effort: str) -> dict[str, Any]:
     """Kiwi's own plan; what it says where there is none."""
     untied = replace(decoder, kept=None)
+    host = {"host_memory_budget": HOST_MEMORY} if step.offloaded else {}
     try:
         plan = kiwi.plan(
             training_step(untied, None),
@@ -86,6 +91,7 @@ def _free(step: PublishedStep, decoder: Decoder, axes: Axes, effort: str) -> dic
             profile=step.chip,
             verify=None,
             effort=effort,
+            **host,
         )
     except KiwiError as error:
         return {"free_seconds": None, "free_error": str(error).splitlines()[0]}
@@ -93,6 +99,7 @@ def _free(step: PublishedStep, decoder: Decoder, axes: Axes, effort: str) -> dic
         "free_seconds": plan.estimate.step_seconds,
         "free_gap": plan.solve_result.gap,
         "free_peak_bytes": plan.estimate.peak_bytes,
+        "free_host_peak_bytes": plan.estimate.host_peak_bytes,
         "planning_seconds": round(plan.planning_seconds, 1),
     }
 

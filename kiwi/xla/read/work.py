@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from kiwi.hlo.costs import FREE_OPCODES
+from kiwi.xla.read.collectives import COLLECTIVE_KINDS
 from kiwi.xla.read.hlo_text import Array, Computation, Instruction, Module
 
 _ALIASES = frozenset(
@@ -194,12 +195,7 @@ class _Inside:
 
 def is_collective(instruction: Instruction) -> bool:
     """Whether it communicates, or awaits communication."""
-    return instruction.opcode.removesuffix("-start").removesuffix("-done") in COLLECTIVE_OPCODES
-
-
-COLLECTIVE_OPCODES = frozenset(
-    {"all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute"}
-)
+    return instruction.opcode.removesuffix("-start").removesuffix("-done") in COLLECTIVE_KINDS
 
 
 def matmul_flops(instruction: Instruction, computation: Computation) -> float:
