@@ -24,7 +24,6 @@ from kiwi.errors import KiwiError
 from kiwi.mesh import hardware
 from kiwi.plans.estimate import Estimate
 
-
 HOST_MEMORY = "1TiB"
 """Of a host with TPUs, which plans of steps that were run with offloading may use as well."""
 
