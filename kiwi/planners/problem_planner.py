@@ -295,7 +295,9 @@ class ProblemSearch:
         if self.is_checked:
             self._model.learn(plan)
             return self._next_limit()
-        return max(0, self._limit_bytes - (plan.peak_bytes - self._budget_bytes))
+        # Where the limit leaves room, a little less of it would be met by the same plan.
+        held_bytes = min(self._limit_bytes, max(plan.estimate.memory_bytes))
+        return max(0, held_bytes - (plan.peak_bytes - self._budget_bytes))
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
         """A limit that is lowered by less, if it was lowered; the budget after a little room."""
