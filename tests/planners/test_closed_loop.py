@@ -1,15 +1,19 @@
 """The closed loop: budgets hold as compiled, or are refused with the nearest one that does."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 
 import kiwi
 from examples import mlp
 from kiwi.planners import problem_planner
-from kiwi.planners.problem_planner import late_part
+from kiwi.planners.problem_planner import ProblemSearch, late_part
 from kiwi.planners.refusals import raised_limits
+from kiwi.planners.registry import PLANNERS
+from kiwi.planners.tools import Tools
 from kiwi.plans.memory_report import unit_at_peak
+from kiwi.problem.solved import Start
 from kiwi.solver.effort import Allowance
 
 CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
@@ -154,6 +158,16 @@ def test_without_a_check_the_predicted_heap_is_kept_within_the_budget():
     plan = plan_under(int(0.7 * free_peak()), verify=None)
     assert plan.compiled is None and plan.fits
     assert plan.rounds[-1].compiled_peak_bytes is None
+
+
+def test_a_limit_that_leaves_room_falls_below_what_the_plan_holds():
+    """A little less of it would be met by the same plan, whose heap wastes as much."""
+    plan = plan_under("64GiB", verify=None)
+    held = max(plan.estimate.memory_bytes)
+    start, tools = Start(plan.origin.planning), Tools(plan.origin.settings)
+    search = ProblemSearch(PLANNERS["joint"], plan.traced, held, tools, start, 2 * held)
+    over = replace(plan, estimate=replace(plan.estimate, peak_bytes=held + 10))
+    assert search.learn(replace(over, memory_budget_bytes=held), ()) == held - 10
 
 
 def test_the_report_accounts_for_every_byte():
