@@ -36,9 +36,7 @@ def planned(name: str, budget: int | str, mesh_shape: tuple[int, ...] = (2, 4)) 
 
 @functools.cache
 def step(name: str, budget: int | str, mesh_shape: tuple[int, ...] = (2, 4)) -> Any:
-    return kiwi.jit(
-        LOOPS[name]().step, mesh_shape=mesh_shape, memory_budget=budget, time_limit_seconds=10
-    )
+    return kiwi.jit(LOOPS[name]().step, mesh_shape=mesh_shape, memory_budget=budget, effort="quick")
 
 
 def assert_equal_results(found: Any, expected: Any) -> None:
@@ -94,11 +92,15 @@ def test_more_layers_make_the_program_no_longer():
 
 @pytest.mark.parametrize("name", ["layers", "recurrent"])
 def test_collectives_of_a_loop_are_counted_for_every_iteration(name):
-    """Those of stacked operands, which "recurrent" reshards in front of its loops, once."""
+    """Those of stacked operands, which "recurrent" reshards in front of its loops, once. XLA may sum
+    a single number axis by axis."""
     plan = planned(name, int(0.3 * free_peak(name)))
     assert plan.compiled is not None
-    uses = plan.compiled.collective_uses
-    assert uses == plan.estimate.collective_uses
+    uses, planned_uses = (
+        [use for use in program.collective_uses if use.bytes > 8 * use.count]
+        for program in (plan.compiled, plan.estimate)
+    )
+    assert uses == planned_uses
     assert max(use.count for use in uses) >= 8
 
 

@@ -16,6 +16,9 @@ _NAMES = re.compile(r"%([\w.\-]+)")
 _BARE_NAMES = re.compile(r"[\w.\-]+")
 _ARRAY = re.compile(r"(?P<dtype>[a-z]+\d*[a-z0-9]*)\[(?P<shape>[\d,]*)\](?:\{(?P<layout>[^}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")
+OUTSIDE = "outside of any computation"
+"""A name that no computation has."""
+
 _ITEM_BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
 _COMPUTATION = re.compile(
     r"\b(?P<role>body|condition|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)"
@@ -147,7 +150,7 @@ def item_bits(dtype: str) -> int:
 
 def _blocks(text: str) -> Iterator[tuple[str, bool, list[str]]]:
     """Each computation's name, whether it is the entry, and its lines; those outside of any
-    computation are of one without a name."""
+    computation are of `OUTSIDE`."""
     name, is_entry, lines = "", False, []
     outside: list[str] = []
     for line in text.splitlines():
@@ -160,7 +163,7 @@ def _blocks(text: str) -> Iterator[tuple[str, bool, list[str]]]:
         else:
             (lines if name else outside).append(line)
     if any(_INSTRUCTION.match(line) for line in outside):
-        yield "", False, outside
+        yield OUTSIDE, False, outside
 
 
 def _instructions(lines: list[str]) -> Iterator[Instruction]:

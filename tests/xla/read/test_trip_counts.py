@@ -1,6 +1,6 @@
 """How often instructions run, from the text of a module."""
 
-from kiwi.xla.read.hlo_text import parse_module
+from kiwi.xla.read.hlo_text import OUTSIDE, parse_module
 from kiwi.xla.read.trip_counts import runs
 
 MODULE = """HloModule m
@@ -75,4 +75,4 @@ def test_loops_multiply_and_calls_add():
 
 def test_lines_outside_of_computations_count_once():
     module = parse_module("%a = f32[] add(%p)")
-    assert runs(module) == {"": 1} and list(module.computations[""].by_name) == ["a"]
+    assert runs(module) == {OUTSIDE: 1} and list(module.computations[OUTSIDE].by_name) == ["a"]
