@@ -92,8 +92,9 @@ def test_more_layers_make_the_program_no_longer():
 
 @pytest.mark.parametrize("name", ["layers", "recurrent"])
 def test_collectives_of_a_loop_are_counted_for_every_iteration(name):
-    """Those of stacked operands, which "recurrent" reshards in front of its loops, once. XLA may sum
-    a single number axis by axis."""
+    """Those of stacked operands, which "recurrent" reshards in front of its loops, once.
+
+    XLA may sum a single number axis by axis."""
     plan = planned(name, int(0.3 * free_peak(name)))
     assert plan.compiled is not None
     uses, planned_uses = (
