@@ -16,7 +16,8 @@ from kiwi.errors import InvalidArgumentError, UnknownProfileError
 from kiwi.mesh.topology import Interconnect
 
 HOST_INTERFERENCE = 0.05
-"""The part of its time that a copy between device and host costs although the device computes."""
+"""The part of its time that a copy between device and host costs although the device computes: of
+the device's bandwidth it takes some per cent (16 of 819 GB/s on a v5e, 64 of 3350 on an H100)."""
 
 
 @dataclass(frozen=True)

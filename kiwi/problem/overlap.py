@@ -36,18 +36,15 @@ from kiwi.hlo.fusion import LIBRARY_OPCODES
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.loops import CARRY, SLICE
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.memory.residency import Residency
+from kiwi.memory.residency import Residency, last_use
 from kiwi.mesh import Collective, Hardware
 from kiwi.mesh.collective_kinds import REDUCE_SCATTER
+from kiwi.mesh.hardware import HOST_INTERFERENCE
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.solver.problem import Load
 
 COMPUTE, NETWORK, TO_HOST, FROM_HOST = range(4)
 """The channels."""
-
-HOST_SHARE = 0.95
-"""The part of a copy to or from the host that costs nothing where the device computes: of the
-device's bandwidth it takes some per cent (16 of 819 GB/s on a v5e, 64 of 3350 on an H100)."""
 
 _PHASES = tuple(Phase)
 
@@ -104,7 +101,7 @@ class Overlap:
         """Those of copying a result to the host and, as long, back, by option."""
         if not self.share or not seconds.any():
             return ()
-        shared = HOST_SHARE * seconds
+        shared = (1 - HOST_INTERFERENCE) * seconds
         window, again = self._window(unit.loop, unit.index), self._window_again(unit)
         return Load(window, TO_HOST, shared), Load(again, FROM_HOST, shared)
 
@@ -148,18 +145,19 @@ class Overlap:
         """That of a loop's body, or of what is outside of loops at a time."""
         if loop is not None:
             return loop
-        between, phase = self._loops_before[time], self.units.units[time].phase
+        return self._window_between(time, self.units.units[time].phase)
+
+    def _window_between(self, time: int, phase: Phase) -> int:
+        """That of a phase, between the two loops that a time is between."""
         count = len(self.units.graph.program.loops)
-        return count + len(_PHASES) * between + _PHASES.index(phase)
+        return count + len(_PHASES) * self._loops_before[time] + _PHASES.index(phase)
 
     def _window_again(self, unit: Unit) -> int:
         """That of the backward pass: the loop of the last reader in the unit's own index space, or
         where the last reader is."""
-        loops = self.units.graph.program.loops
         if unit.loop is None:
-            last = max((u.time for u in self.units.uses[unit.index]), default=unit.index)
-            count, phase = len(loops), _PHASES.index(Phase.BACKWARD)
-            return count + len(_PHASES) * self._loops_before[last] + phase
+            return self._window_between(last_use(self.units, unit), Phase.BACKWARD)
+        loops = self.units.graph.program.loops
         space = loops[unit.loop].space
         return max(loop.index for loop in loops if loop.space == space)
 
