@@ -16,6 +16,7 @@ import numpy as np
 
 from kiwi.memory.timeline import curve_bytes
 from kiwi.solver import Interval
+from kiwi.xla.read.hlo_text import HOST_SPACE
 from kiwi.xla.read.name_scopes import Scope, scope_of
 from kiwi.xla.read.protos import parse
 
@@ -23,8 +24,8 @@ _FORWARDS = frozenset({"tuple", "get-tuple-element", "opt-barrier", "bitcast", "
 """Instructions whose results are their operands, under another name."""
 
 _CARRIES = _FORWARDS | {"copy", "copy-start", "copy-done"}
-HOST_ONLY: Mapping[int, str] = {5: "host"}
-"""Memories that are not the device's, by color: `Layout::kHostMemorySpace` of `xla/layout.h`."""
+HOST_ONLY: Mapping[int, str] = {HOST_SPACE: "host"}
+"""Memories that are not the device's, by color."""
 
 _MOST_HOPS = 16
 """Through instructions without metadata of their own."""

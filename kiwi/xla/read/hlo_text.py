@@ -16,6 +16,9 @@ _NAMES = re.compile(r"%([\w.\-]+)")
 _BARE_NAMES = re.compile(r"[\w.\-]+")
 _ARRAY = re.compile(r"(?P<dtype>[a-z]+\d*[a-z0-9]*)\[(?P<shape>[\d,]*)\](?:\{(?P<layout>[^}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")
+HOST_SPACE = 5
+"""The number (color) of the host's memory: `Layout::kHostMemorySpace` of `xla/layout.h`."""
+
 OUTSIDE = "outside of any computation"
 """A name that no computation has."""
 
@@ -68,8 +71,12 @@ class Instruction:
 
     def computation(self, role: str) -> str:
         """The name of the computation that it runs as `body`, `calls` and so on; "" if none."""
-        found = (name for kind, name in _COMPUTATION.findall(self.attributes) if kind == role)
-        return next(found, "")
+        return self._computations.get(role, "")
+
+    @functools.cached_property
+    def _computations(self) -> Mapping[str, str]:
+        """The first of each role; attributes may be long."""
+        return dict(reversed(_COMPUTATION.findall(self.attributes)))
 
     @property
     def branches(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.xla.read.collectives import CollectiveReader
-from kiwi.xla.read.hlo_text import Computation, Instruction, Module
+from kiwi.xla.read.hlo_text import HOST_SPACE, Computation, Instruction, Module
 from kiwi.xla.read.name_scopes import scope_of
 from kiwi.xla.read.trip_counts import trip_count
 from kiwi.xla.read.work import NO_WORK, ModuleWork, Work, is_collective
@@ -20,9 +20,6 @@ HOST = "host"
 
 TO_HOST, FROM_HOST = 1, -1
 """Directions of such copies."""
-
-HOST_SPACE = 5
-"""XLA's number of the host's memory: `Layout::kHostMemorySpace`."""
 
 _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
 _CHANNEL = re.compile(r"\bchannel_id=(\d+)")

@@ -166,9 +166,8 @@ class ModuleWork:
             elements = (inner.by_name[name] for name in root.operands)
             return sum(self._written_bytes(inner, element) for element in elements)
         first = inner.by_name.get(root.operands[0]) if root.operands else None
-        if root.opcode in ("parameter", "get-tuple-element") or is_collective(root):
-            return 0
-        if _is_idle(root):
+        is_passed = root.opcode in ("parameter", "get-tuple-element")
+        if is_passed or is_collective(root) or _is_idle(root):
             return 0
         if root.opcode in ("bitcast", "convert", "copy") and first is not None:
             return self._written_bytes(inner, first) if first.opcode == _UPDATE else root.bytes

@@ -16,6 +16,7 @@ from kiwi.mesh import DeviceMesh, Hardware
 from kiwi.mesh.topology import Interconnect, Topology
 from kiwi.xla.compile.worker import Answer, answer_elsewhere
 from kiwi.xla.compiler import Compiler
+from kiwi.xla.read.buffer_assignment import HOST_ONLY
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import ExportedStep, Step
 from kiwi.xla.tpu.rules import TpuRules
@@ -97,7 +98,7 @@ TPU = TpuCompiler(
     TPU_COMPILER_OPTIONS,
     TPU_CHECK_OPTIONS,
     TpuRules(),
-    other_memories={1: "VMEM", 5: "host"},
+    other_memories={1: "VMEM", **HOST_ONLY},
     overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS),
     offloads=True,
     offloads_in_scans=True,
