@@ -18,7 +18,7 @@ from kiwi.errors import CompileCheckError
 from kiwi.mesh import DeviceMesh
 from kiwi.xla.compile.dump import dump_options, dumped
 from kiwi.xla.compile.worker import answer_elsewhere
-from kiwi.xla.read.collectives import COLLECTIVE_KINDS, read_axis_uses
+from kiwi.xla.read.collectives import COLLECTIVE_KINDS, CollectiveReader
 from kiwi.xla.read.compiled_program import read_dump
 from kiwi.xla.read.hlo_text import parse_module
 from kiwi.xla.step import ExportedStep, Step
@@ -137,7 +137,6 @@ def figures_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -
 
 
 _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
-_COLLECTIVE = re.compile(rf" (?P<kind>{'|'.join(COLLECTIVE_KINDS)})(?P<start>-start)?\(")
 
 
 def overlap(text: str, mesh: DeviceMesh) -> dict[str, int]:
@@ -146,20 +145,19 @@ def overlap(text: str, mesh: DeviceMesh) -> dict[str, int]:
     kinds: dict[str, str] = {}
     bytes_of: dict[str, int] = {}
     computations: defaultdict[str, set[str]] = defaultdict(set)
-    started, computation = set[str](), ""
-    for line in text.splitlines():
-        if line.endswith("{"):
-            computation = line
-        match, channel = _COLLECTIVE.search(line), _CHANNEL.search(line)
-        if match is None or channel is None:
-            continue
-        number = channel[1]
-        kinds[number] = match["kind"]
-        uses = read_axis_uses(parse_module(line), mesh.shape, mesh.axis_names)
-        bytes_of[number] = sum(use.bytes for use in uses)
-        computations[number].add(computation)
-        if match["start"] or len(computations[number]) > 1:
-            started.add(number)
+    started, read = set[str](), CollectiveReader(mesh.shape, mesh.axis_names)
+    for name, computation in parse_module(text).computations.items():
+        for instruction in computation.instructions:
+            kind = instruction.opcode.removesuffix("-start")
+            channel = _CHANNEL.search(instruction.attributes)
+            if kind not in COLLECTIVE_KINDS or channel is None:
+                continue
+            number, use = channel[1], read(instruction, name)
+            kinds[number] = kind
+            bytes_of[number] = 0 if use is None else use.bytes
+            computations[number].add(name)
+            if instruction.opcode != kind or len(computations[number]) > 1:
+                started.add(number)
     return {
         "collectives": len(kinds),
         "collective_bytes": sum(bytes_of.values()),
