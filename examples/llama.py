@@ -7,6 +7,7 @@ their gradients are summed. What is best on some devices is searched by
     kiwi search examples/llama.py:make_step --devices 32 --batch 256 --microbatches 1,4 --stages 1,2
 """
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +30,8 @@ class LlamaConfig:
     sequence: int
     vocabulary: int = 128_256
     learning_rate: float = 1e-4
+    scanned: bool = True
+    """Whether the layers are one scan over stacks of parameters, or a list of layers one by one."""
 
 
 SIZES = {
@@ -42,21 +45,23 @@ SIZES = {
 def abstract_state(config: LlamaConfig) -> dict[str, Any]:
     """Parameters and both moments, as shapes."""
     c, head = config, config.width // config.heads
-    shapes = {
+    shapes: dict[str, Any] = {
         "embedding": (c.vocabulary, c.width),
         "output": (c.width, c.vocabulary),
-        "layers": {
-            "attention_norm": (c.layers, c.width),
-            "mlp_norm": (c.layers, c.width),
-            "q": (c.layers, c.width, c.heads, head),
-            "k": (c.layers, c.width, c.kv_heads, head),
-            "v": (c.layers, c.width, c.kv_heads, head),
-            "o": (c.layers, c.heads, head, c.width),
-            "gate": (c.layers, c.width, c.hidden),
-            "up": (c.layers, c.width, c.hidden),
-            "down": (c.layers, c.hidden, c.width),
-        },
     }
+    layer = {
+        "attention_norm": (c.width,),
+        "mlp_norm": (c.width,),
+        "q": (c.width, c.heads, head),
+        "k": (c.width, c.kv_heads, head),
+        "v": (c.width, c.kv_heads, head),
+        "o": (c.heads, head, c.width),
+        "gate": (c.width, c.hidden),
+        "up": (c.width, c.hidden),
+        "down": (c.hidden, c.width),
+    }
+    stacked = {name: (c.layers, *shape) for name, shape in layer.items()}
+    shapes["layers"] = stacked if c.scanned else [layer] * c.layers
 
     def arrays(dtype: str) -> Any:
         is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
@@ -100,8 +105,11 @@ def _layer(x: jax.Array, p: dict[str, jax.Array]) -> jax.Array:
 
 
 def _loss(params: dict[str, Any], tokens: jax.Array, **pipeline: int) -> jax.Array:
-    x = params["embedding"][tokens]
-    x, _ = kiwi.layers(lambda x, p: (_layer(x, p), None), x, params["layers"], **pipeline)
+    x, layers = params["embedding"][tokens], params["layers"]
+    if isinstance(layers, list):
+        x = functools.reduce(_layer, layers, x)
+    else:
+        x, _ = kiwi.layers(lambda x, p: (_layer(x, p), None), x, layers, **pipeline)
     logits = (x @ params["output"]).astype(jnp.float32)[:, :-1]
     chosen = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
     return jnp.mean(jax.nn.logsumexp(logits, -1) - chosen)
