@@ -108,8 +108,8 @@ def _report(rows: list[dict[str, Any]]) -> str:
         f"`python -m benchmarks.long_scans`, {about}. A layer's time is what it adds to the row "
         f"above; it differs by at most {between_lengths:.1%} between lengths of scans, a step with "
         f"layers one by one from the scanned one by {between_forms:.1%}. Gathered operands that "
-        "are kept from the forward to the backward pass, which layers one by one can do, are left out "
-        "of both; steps with them stand in the last column.",
+        "are kept from the forward to the backward pass, which layers one by one can do, are left "
+        "out of both; steps with them stand in the last column.",
         "",
         "| layers | | step, ms | a layer, ms | gap | with kept copies, ms |",
         "| ---: | --- | ---: | ---: | ---: | ---: |",
