@@ -68,6 +68,10 @@ def test_the_check_in_a_process_of_its_own_agrees_with_the_one_here(small_plan):
     assert there.collectives == here.collectives and here.collective_bytes > 0
     assert there.peak_bytes == here.peak_bytes
     assert there.alias_bytes == here.alias_bytes > 0
+    assert there.temporary_bytes == here.temporary_bytes
+    assert here.memory is not None and there.memory is not None
+    assert there.memory.curve_bytes == here.memory.curve_bytes
+    assert there.memory.units == here.memory.units
 
 
 def test_a_function_that_cannot_be_sent_says_what_to_do():

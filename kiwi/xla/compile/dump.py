@@ -8,7 +8,7 @@ capability 7.5 a `ptxas` that knows them.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,13 @@ class Dump:
     text: str
     module: bytes
     assignment: bytes
+
+    @property
+    def without_heap_trace(self) -> "Dump":
+        """The same as a `jax.stages.Compiled` reports it: without the trace of XLA's heap."""
+        assignment = parse("BufferAssignment", self.assignment)
+        assignment.ClearField("heap_simulator_traces")
+        return replace(self, assignment=assignment.SerializeToString())
 
 
 def dump_options(folder: str) -> dict[str, Any]:
