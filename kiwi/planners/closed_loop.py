@@ -70,6 +70,8 @@ NO_ROOM = (
     "faster so."
 )
 
+NO_GAIN = "Collectives do not overlap with computation: the compiled schedule is faster so."
+
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
@@ -246,37 +248,48 @@ class ClosedLoop(Generic[P]):
 
     def _overlapping(self, proposal: P) -> Plan:
         """The best plan, or one that needs less, with collectives that overlap with computation,
-        where that fits and is faster than to wait for them."""
+        where that fits and its compiled schedule is no slower than one that waits for them."""
         best = proposal.plan
         hidden_seconds = best.estimate.hidden_seconds
-        waiting_seconds = _seconds(best) + hidden_seconds
+        waiting = best.estimate.without_overlap
         if not self._tools.compiles_overlapping or not hidden_seconds:
             return self._with_rounds(best)
+        note = NO_ROOM
         for _ in range(MOST_OVERLAPPING):
-            tried, peaks_bytes = proposal.plan, list[int]()
-            assert tried.compiled is not None
-            for way, compile in enumerate(self._tools.compiles_overlapping):
-                program = compile(tried.step)
-                peaks_bytes.append(max(program.peak_bytes, tried.peak_bytes))
-                if peaks_bytes[-1] <= self._budget_bytes:
-                    found = {"overlapping_peak_bytes": peaks_bytes[-1], "overlap": way}
-                    compiled = replace(tried.compiled, time=program.time, **found)
-                    return self._with_rounds(replace(tried, compiled=compiled))
-            over_bytes = min(peaks_bytes) - self._budget_bytes
+            overlapping, over_bytes = self._fastest_overlap(proposal.plan)
+            if overlapping is not None:
+                if _compiled_seconds(overlapping) <= _compiled_seconds(best):
+                    return self._with_rounds(overlapping)
+                note = NO_GAIN
+                break
             if over_bytes > MOST_OVER * self._budget_bytes:
                 break
             try:
-                proposal = self._proposer.propose(tried.estimate.peak_bytes - over_bytes)
+                limit_bytes = proposal.plan.estimate.peak_bytes - over_bytes
+                proposal = self._proposer.propose(limit_bytes)
             except (InfeasibleBudgetError, NoPlanFoundError):
                 break
-            if _seconds(proposal.plan) >= waiting_seconds:
+            if _seconds(proposal.plan) >= waiting.step_seconds:
                 break
             plan = with_needed_barriers(proposal.plan) or proposal.plan
             proposal = self._compiled(replace(proposal, plan=plan))
-        plan = self._with_rounds(best)
-        seconds = format_seconds(waiting_seconds)
-        note = f"{NO_ROOM} So a step is estimated to take {seconds}."
-        return replace(plan, notes=(*plan.notes, note))
+        plan = self._with_rounds(replace(best, estimate=waiting))
+        saved = f" That would hide {format_seconds(hidden_seconds)}." if note is NO_ROOM else ""
+        return replace(plan, notes=(*plan.notes, note + saved))
+
+    def _fastest_overlap(self, plan: Plan) -> tuple[Plan | None, int]:
+        """A compiled plan whose collectives overlap in the way whose schedule is fastest, of those
+        that fit, the first one if equal; and by how many bytes the smallest is over the budget."""
+        assert plan.compiled is not None
+        found = []
+        for way, compile in enumerate(self._tools.compiles_overlapping):
+            program = compile(plan.step)
+            peak_bytes = max(program.peak_bytes, plan.peak_bytes)
+            changes = {"time": program.time, "overlap": way, "overlapping_peak_bytes": peak_bytes}
+            found.append((peak_bytes, replace(plan, compiled=replace(plan.compiled, **changes))))
+        fitting = [each for peak_bytes, each in found if peak_bytes <= self._budget_bytes]
+        over_bytes = min(peak_bytes for peak_bytes, _ in found) - self._budget_bytes
+        return min(fitting, key=_compiled_seconds, default=None), over_bytes
 
     def _compiled(self, proposal: P) -> P:
         """The proposal with its compiled program, on record."""
@@ -330,3 +343,9 @@ def _nearer(first: P, second: P) -> P:
 
 def _seconds(plan: Plan) -> float:
     return plan.estimate.step_seconds
+
+
+def _compiled_seconds(plan: Plan) -> float:
+    """Those of the compiled schedule; infinite where nobody priced it."""
+    known = None if plan.compiled is None else plan.compiled.step_seconds
+    return math.inf if known is None else known

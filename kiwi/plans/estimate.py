@@ -50,6 +50,12 @@ class Estimate:
         return self.communication_seconds + self.resharding_seconds - self.hidden_seconds
 
     @property
+    def without_overlap(self) -> "Estimate":
+        """The same of a program that waits for all communication."""
+        seconds = self.step_seconds + self.hidden_seconds
+        return replace(self, step_seconds=seconds, hidden_seconds=0.0)
+
+    @property
     def collectives(self) -> Mapping[str, CollectiveUse]:
         """By kind, over all axes."""
         return by_kind(self.collective_uses)

@@ -1,6 +1,7 @@
 """Schedules sought again under a lower limit, while the compiled program is over the budget."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import pytest
 
 import kiwi
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
-from kiwi.planners.closed_loop import NO_ROOM, ClosedLoop, Orders
+from kiwi.planners.closed_loop import NO_GAIN, NO_ROOM, ClosedLoop, Orders
 from kiwi.planners.limit_search import ORDERS, LimitSearch
 from kiwi.planners.registry import PLANNERS
 from kiwi.planners.tools import Tools
@@ -249,13 +250,13 @@ def test_a_budget_that_no_schedule_meets_is_the_searchs_own_error(asked, tighten
 
 @pytest.fixture
 def with_overlap(base, asked):
-    """The loop where a compiler of programs that overlap needs so much more; half of the step is
-    hidden."""
+    """The loop where a compiler of programs that overlap needs so much more, and its schedules take
+    so many times as long in each way to overlap; half of the step is hidden."""
     limits, plan_within, _ = asked
     seconds = base.estimate.step_seconds
     hiding = replace(base.estimate, hidden_seconds=seconds)
 
-    def run(more_bytes):
+    def run(more_bytes, slower=(1.0,)):
         def find(limit_bytes):
             found = plan_within(limit_bytes)
             return replace(found, estimate=replace(hiding, peak_bytes=limit_bytes))
@@ -263,13 +264,12 @@ def with_overlap(base, asked):
         def waiting(step):
             return replace(base.compiled, peak_bytes=limits[-1])
 
-        def overlapping(step):
-            return replace(
-                base.compiled,
-                peak_bytes=limits[-1] + more_bytes,
-            )
+        def overlapping(step, times):
+            time = replace(base.compiled.time, step_seconds=times * base.compiled.step_seconds)
+            return replace(base.compiled, peak_bytes=limits[-1] + more_bytes, time=time)
 
-        tools = Tools(base.origin.settings, waiting, (overlapping,))
+        ways = tuple(partial(overlapping, times=times) for times in slower)
+        tools = Tools(base.origin.settings, waiting, ways)
         return ClosedLoop(
             PLANNERS["alpa"], LimitSearch(find, BUDGET, cause=""), BUDGET, tools
         ).run()
@@ -294,3 +294,11 @@ def test_a_plan_waits_for_collectives_where_none_has_room_and_says_so(with_overl
     plan = with_overlap(int(share * BUDGET))
     assert plan.fits and not plan.compiled.is_overlapping
     assert NO_ROOM in plan.notes[-1]
+
+
+def test_collectives_overlap_in_the_way_whose_schedule_is_fastest(with_overlap):
+    plan = with_overlap(0, slower=(0.9, 0.8, 1.2))
+    waiting = with_overlap(0, slower=(1.1, 1.2))
+    assert plan.compiled.overlap == 1
+    assert plan.compiled.step_seconds == pytest.approx(0.8 * waiting.compiled.step_seconds)
+    assert not waiting.compiled.is_overlapping and NO_GAIN in waiting.notes[-1]
