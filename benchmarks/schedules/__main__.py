@@ -94,6 +94,7 @@ def _row(model: str, profile: str, planner: str, budget: int | None) -> Row:
         "planned_seconds": plan.estimate.step_seconds,
         "planned_hidden_seconds": plan.estimate.hidden_seconds,
         "overlaps": compiled.is_overlapping,
+        "overlap": compiled.overlap if compiled.is_overlapping else None,
         "compiled_seconds": compiled.time.step_seconds,
         "compute_seconds": compiled.time.compute_seconds,
         "exposed_seconds": compiled.time.exposed_seconds,
