@@ -28,6 +28,7 @@ from kiwi.options import (
 from kiwi.planners.planning import check_settings, make_plan, trace_call
 from kiwi.plans.dispatch import REFUSED, Dispatched, check_same_plan
 from kiwi.plans.plan import Plan
+from kiwi.plans.plan_cache import PlanCache
 from kiwi.problem.step import StepToPlan
 from kiwi.xla.compilers import predicted_compiler, prepared, resolved
 
@@ -69,7 +70,8 @@ def jit(fun: Callable[..., Any] | None = None, **options: Unpack[OptionTypes]) -
     (`kiwi.jit(fun, mesh_shape=(2, 4))`). Takes the options of `kiwi.options.Options`. Without
     `mesh_shape` and `mesh` the mesh is one axis over all attached devices.
 
-    Plans are cached per abstract signature: shapes, dtypes, pytree structure, static values.
+    Plans are cached per abstract signature: shapes, dtypes, pytree structure, static values; and
+    on disk, see `plan_cache`.
     Arguments that live elsewhere are moved to where the plan wants them.
 
     **Raises:** at once the errors about options, on the first call those of `kiwi.plan`, and
@@ -135,7 +137,8 @@ class PlannedFunction:
     def _plan_of(self, call: Call) -> Plan:
         if call.key not in self._plans:
             with prepared(self.settings.verify, self.settings.mesh):
-                self._plans[call.key] = make_plan(self._trace_of(call), self.settings)
+                cache = PlanCache.of_user() if self.options.plan_cache else None
+                self._plans[call.key] = make_plan(self._trace_of(call), self.settings, cache)
         return self._plans[call.key]
 
     def _trace_of(self, call: Call) -> StepToPlan:

@@ -1,6 +1,8 @@
 """JSON files with a header that says what they are, and which version of it."""
 
 import json
+import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,9 @@ class FileFormat:
         """Writes a file; an existing one is replaced once the new one is complete; raises
         `error`."""
         target = Path(path)
-        draft = target.with_name(target.name + ".part")
+        # Two threads or processes that write one file have a draft each.
+        own = f"{os.getpid()}-{threading.get_ident()}"
+        draft = target.with_name(f"{target.name}.{own}.part")
         try:
             draft.write_bytes(content)
             draft.replace(target)

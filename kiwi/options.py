@@ -235,6 +235,10 @@ class Options(SearchOptions, TargetOptions):
       branches of a `cond` or `switch` operator by operator. False plans each of them as one
       operator that is not sharded. Planners of schedules ("two-pass", "two-stage", the paper's
       models, those of one device) need False where there is one.
+    - `plan_cache`: an equal request (function, arguments, options, hardware, versions) that was
+      planned before is answered from the user's cache folder, without a search. False neither
+      reads nor writes there. The environment variable `KIWI_PLAN_CACHE` names another folder, or
+      is "off".
     - `constraints`: a `kiwi.Constraints`: shardings of arguments by path, and which arguments are
       not replicated. `kiwi.hint` pins values inside of `fun`.
     - `static_argnums`, `static_argnames`, `donate_argnums`, `donate_argnames`, `in_shardings`,
@@ -243,6 +247,9 @@ class Options(SearchOptions, TargetOptions):
     """
 
     open_loops: bool = True
+    plan_cache: bool = _option(
+        True, "--plan-cache", "take equal requests' plans from disk: yes or no (yes)", parse=_is_yes
+    )
     static_argnums: int | Sequence[int] | None = None
     static_argnames: str | Sequence[str] | None = None
     donate_argnums: int | Sequence[int] | None = _option(
@@ -314,6 +321,7 @@ class OptionTypes(TypedDict, total=False):
     equal_layers: bool
     on_progress: OnProgress | None
     open_loops: bool
+    plan_cache: bool
     static_argnums: int | Sequence[int] | None
     static_argnames: str | Sequence[str] | None
     donate_argnums: int | Sequence[int] | None

@@ -32,6 +32,8 @@ def _use_virtual_cpu_devices() -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICE_COUNT)
+    # Tests are of plans that are made.
+    os.environ["KIWI_PLAN_CACHE"] = "off"
     # Most tests compile small steps and run them once. LLVM's optimisations are a third of the
     # time; programs, their buffers and collectives are settled before. Subprocesses have them.
     jax.config.update("jax_disable_most_optimizations", True)

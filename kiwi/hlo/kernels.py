@@ -107,6 +107,13 @@ def kernel_flops(eqn: Any) -> float:
     return kernel.share_of_work * jaxpr_flops(jaxpr)
 
 
+def kernel_text(eqn: Any) -> str:
+    """What a kernel does, in a text that is equal in every process."""
+    kernel = eqn.params["kernel"]
+    jaxpr = _traced(kernel, [v.aval for v in eqn.invars]).jaxpr
+    return f"{kernel} {kernel.share_of_work} {kernel.shifted} {jaxpr}"
+
+
 def factor_sizes(name: str, pairs: Iterable[tuple[Factors, Sequence[int]]]) -> dict[str, int]:
     """The size of each factor, from tensors and their shapes.
 

@@ -14,9 +14,11 @@ from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 from kiwi.options import Settings
+from kiwi.planners.known_peaks import note_peak
 from kiwi.planners.registry import planner_named
 from kiwi.planners.tools import check_search
 from kiwi.plans.plan import Plan
+from kiwi.plans.plan_cache import PlanCache
 from kiwi.problem.step import StepToPlan
 
 
@@ -27,9 +29,14 @@ def check_settings(settings: Settings) -> None:
     check_search(settings)
 
 
-def make_plan(step: StepToPlan, settings: Settings) -> Plan:
-    """Plans a traced call; raises as `kiwi.plan`."""
-    return planner_named(settings.planner).make(step, settings)
+def make_plan(step: StepToPlan, settings: Settings, cache: PlanCache | None = None) -> Plan:
+    """Plans a traced call, or takes the plan from a cache; raises as `kiwi.plan`."""
+    planner = planner_named(settings.planner)
+    if cache is None:
+        return planner.make(step, settings)
+    found = cache.plan(step, settings, planner)
+    note_peak(step, settings, found.peak_bytes)
+    return found
 
 
 def trace_call(

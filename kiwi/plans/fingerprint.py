@@ -140,7 +140,7 @@ def _short(dtype: Any) -> str:
 
 def _line(program: Program, equation: Equation) -> EquationLine:
     params = "".join(
-        f"{key}={_canonical(value)};" for key, value in sorted(equation.jaxpr_eqn.params.items())
+        f"{key}={canonical(value)};" for key, value in sorted(equation.jaxpr_eqn.params.items())
     )
     types = [value_type(program, v) for v in equation.outputs]
     digest = f"[{_digest(params)[:6]}]" if params else ""
@@ -155,14 +155,14 @@ def _operand(program: Program, atom: int | Literal) -> str:
     return f"{_short(getattr(atom.value, 'dtype', type(atom.value).__name__))}[]"
 
 
-def _canonical(value: Any) -> str:
-    """A text of a parameter that is equal in every process."""
+def canonical(value: Any) -> str:
+    """A text of a value that is equal in every process."""
     if isinstance(value, dict):
-        return "{" + ",".join(sorted(f"{k}:{_canonical(v)}" for k, v in value.items())) + "}"
+        return "{" + ",".join(sorted(f"{k}:{canonical(v)}" for k, v in value.items())) + "}"
     if isinstance(value, set | frozenset):
-        return "{" + ",".join(sorted(_canonical(v) for v in value)) + "}"
+        return "{" + ",".join(sorted(canonical(v) for v in value)) + "}"
     if isinstance(value, tuple | list) and type(value) in (tuple, list):
-        return "(" + ",".join(_canonical(v) for v in value) + ")"
+        return "(" + ",".join(canonical(v) for v in value) + ")"
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{_digest(value.tobytes())}"
     return _ADDRESS.sub("", str(value))

@@ -107,6 +107,8 @@ class PlanRecord:
     - `rounds`: what the closed loop tried, the last one being this plan unless it was refused.
     - `host_limit_bytes`: what one device may take of its host's memory; None where nothing is
       offloaded.
+    - `cached_on`: the day on which a plan from the cache (`kiwi.plans.plan_cache`) was made, whose
+      times are those of then; "" for a new one.
     """
 
     mesh: DeviceMesh
@@ -127,6 +129,7 @@ class PlanRecord:
     rounds: tuple[Round, ...] = ()
     as_written: Estimate | None = None
     host_limit_bytes: int | None = None
+    cached_on: str = ""
 
     @functools.cached_property
     def in_shardings(self) -> Any:

@@ -28,12 +28,13 @@ def _head(plan: PlanRecord) -> str:
     texts = zip(plan.mesh.axis_names, plan.mesh.axis_texts, strict=True)
     over = ", ".join(f"{name}: {text}" for name, text in texts if text)
     gap = "no bound" if result.gap is None else f"gap {result.gap:.2%}"
+    origin = f"from the cache, planned on {plan.cached_on}" if plan.cached_on else "planned"
     return (
         f"Plan for {plan.mesh.size} x {plan.profile} ({mesh}), budget "
         f"{format_bytes(plan.memory_budget_bytes)} per device\n"
         + (f"{over}\n" if over else "")
         + f"planner {plan.planner}, {result.status.value} ({gap}, {result.solver} "
-        f"{result.seconds:.1f} s), planned in {plan.planning_seconds:.1f} s"
+        f"{result.seconds:.1f} s), {origin} in {plan.planning_seconds:.1f} s"
     )
 
 
