@@ -17,41 +17,81 @@ def drop_times(net: Network) -> Network:
     """`net` with fewer times; the same assignments are feasible, at the same cost."""
     if net.limit_bytes >= NO_LIMIT_BYTES or not len(net.times):
         return net
-    events = _events(net)
-    kept = _kept_times(len(net.times), net.limit_bytes, net.option_start, *events)
-    kept = np.flatnonzero(kept)
-    begin, end = np.searchsorted(kept, net.use_begin), np.searchsorted(kept, net.use_end)
+    events = _events(net, len(net.times))
+    is_kept = _kept_times(len(net.times), net.limit_bytes, net.option_start, *events)
+    earlier = offsets(is_kept)  # how many kept times stand before each
+    begin, end = earlier[net.use_begin], earlier[net.use_end]
     seen = begin < end
     spans = (owners(net.use_start)[seen], begin[seen], end[seen], net.use_bytes[seen])
-    return net._replace(times=net.times[kept], **summed_uses(*spans, net.option_count))
+    return net._replace(times=net.times[is_kept], **summed_uses(*spans, net.option_count))
 
 
 def summed_uses(
     owner: np.ndarray, begin: np.ndarray, end: np.ndarray, size: np.ndarray, option_count: int
 ) -> dict[str, np.ndarray]:
     """The arrays of a `Network` for these intervals, those of one owner and span added up."""
-    order = np.lexsort((end, begin, owner))
-    owner, begin, end, size = (column[order] for column in (owner, begin, end, size))
-    new = np.ones(len(owner), dtype=bool)
-    new[1:] = (np.diff(owner) != 0) | (np.diff(begin) != 0) | (np.diff(end) != 0)
-    firsts = np.flatnonzero(new)
-    return {
-        "use_start": offsets(np.bincount(owner[firsts], minlength=option_count)),
-        "use_begin": begin[firsts],
-        "use_end": end[firsts],
-        "use_bytes": np.add.reduceat(size, firsts) if len(firsts) else size,
-    }
+    names = "use_start", "use_begin", "use_end", "use_bytes"
+    return dict(zip(names, _summed_uses(owner, begin, end, size, option_count), strict=True))
 
 
-def _events(net: Network) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Changes of memory use by time: CSR starts over times, then option, node and bytes."""
-    owner = owners(net.use_start)
-    node = owners(net.option_start)[owner]
-    time = np.concatenate([net.use_begin, net.use_end])
-    order = np.argsort(time, kind="stable")
-    counts = np.bincount(time, minlength=len(net.times) + 1)
-    change = np.concatenate([net.use_bytes, -net.use_bytes])
-    return offsets(counts), np.tile(owner, 2)[order], np.tile(node, 2)[order], change[order]
+@numba.njit(cache=True)
+def _summed_uses(owner, begin, end, size, option_count):
+    """Starts by owner, then begin, end and bytes; the intervals of an owner in their order."""
+    first, place = _by_piece(owner, option_count)
+    begin, end, size = begin[place], end[place], size[place]
+    width = end.max() + 1 if len(end) else 1
+    start, count = np.zeros(option_count + 1, dtype=np.int64), 0
+    for o in range(option_count):
+        if not _is_sorted(begin, end, first[o], first[o + 1]):
+            mine = slice(first[o], first[o + 1])
+            order = np.argsort(begin[mine] * width + end[mine])
+            begin[mine], end[mine] = begin[mine][order], end[mine][order]
+            size[mine] = size[mine][order]
+        for k in range(first[o], first[o + 1]):
+            same = count > start[o] and begin[count - 1] == begin[k] and end[count - 1] == end[k]
+            if same:
+                size[count - 1] += size[k]
+            else:
+                begin[count], end[count], size[count] = begin[k], end[k], size[k]
+                count += 1
+        start[o + 1] = count
+    return start, begin[:count].copy(), end[:count].copy(), size[:count].copy()
+
+
+@numba.njit(cache=True)
+def _is_sorted(begin, end, first, last):
+    for k in range(first + 1, last):
+        if begin[k] < begin[k - 1] or (begin[k] == begin[k - 1] and end[k] < end[k - 1]):
+            return False
+    return True
+
+
+@numba.njit(cache=True)
+def _by_piece(piece, count):
+    """Where each of `count` pieces begins, and the entries by the piece that they belong to."""
+    start = np.zeros(count + 1, dtype=np.int64)
+    for k in piece:
+        start[k + 1] += 1
+    start = np.cumsum(start)
+    following, place = start[:-1].copy(), np.empty(len(piece), dtype=np.int64)
+    for entry in range(len(piece)):
+        place[following[piece[entry]]] = entry
+        following[piece[entry]] += 1
+    return start, place
+
+
+@numba.njit(cache=True)
+def _events(net, time_count):
+    """Changes of memory use by time: starts over times, then option, node and bytes."""
+    uses = len(net.use_begin)
+    start, place = _by_piece(np.concatenate((net.use_begin, net.use_end)), time_count + 1)
+    owner, node = np.empty(uses, dtype=np.int64), np.empty(uses, dtype=np.int64)
+    for i in range(len(net.option_start) - 1):
+        for o in range(net.option_start[i], net.option_start[i + 1]):
+            owner[net.use_start[o] : net.use_start[o + 1]] = o
+            node[net.use_start[o] : net.use_start[o + 1]] = i
+    change = np.concatenate((net.use_bytes, -net.use_bytes))
+    return start, owner[place % uses], node[place % uses], change[place]
 
 
 @numba.njit(cache=True)
