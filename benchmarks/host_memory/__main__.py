@@ -1,81 +1,94 @@
 """Measures what is missing; see `benchmarks.host_memory`."""
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from absl import app, flags
 
+from benchmarks.host_memory.models import MODELS
 from benchmarks.tpu.book import Book, Row
-from benchmarks.tpu.programs import TrainingStep, of_module
-from examples import gpt, llama
+from benchmarks.tpu.programs import TrainingStep
 from kiwi.errors import BudgetNotMetError, KiwiError
 
-
-def perceptron(*, is_scanned: bool) -> TrainingStep:
-    """Layers of two products and two maps each."""
-    layers, width, rows = 8, 8192, 32768
-
-    def layer(x: jax.Array, w: jax.Array) -> jax.Array:
-        return jnp.tanh(jnp.tanh(x @ w) @ w.T)
-
-    def loss(ws: Any, x: Any) -> jax.Array:
-        if is_scanned:
-            x, _ = jax.lax.scan(lambda x, w: (layer(x, w), None), x, ws)
-        else:
-            x = functools.reduce(layer, ws, x)
-        return (x.astype(jnp.float32) ** 2).mean()
-
-    def step(ws: Any, x: jax.Array) -> tuple[Any, jax.Array]:
-        value, gradient = jax.value_and_grad(loss)(ws, x)
-        return jax.tree.map(jnp.subtract, ws, gradient), value
-
-    square = jax.ShapeDtypeStruct((width, width), jnp.bfloat16)
-    stacked = jax.ShapeDtypeStruct((layers, width, width), jnp.bfloat16)
-    batch = jax.ShapeDtypeStruct((rows, width), jnp.bfloat16)
-    return TrainingStep(step, stacked if is_scanned else [square] * layers, batch)
-
-
-MODELS: Mapping[str, Callable[[], TrainingStep]] = {
-    "mlp-scanned": lambda: perceptron(is_scanned=True),
-    "mlp-unrolled": lambda: perceptron(is_scanned=False),
-    "llama-scanned": lambda: of_module(
-        llama, llama.LlamaConfig(8, 2048, 8192, 16, 16, 32, 1024, 8192)
-    ),
-    "gpt-unrolled": lambda: of_module(gpt, gpt.GptConfig(4, 2048, 16, 32, 1024)),
-}
 SHARES = (70, 50, 35)
-OPTIONS = {"mesh_shape": (2, 4), "profile": "v5e", "verify": "tpu"}
+DEVICES_PER_HOST = 8
+"""All of a (2, 4) mesh."""
+TARGETS: Mapping[str, Mapping[str, Any]] = {
+    "v5e": {"mesh_shape": (2, 4), "profile": "v5e", "verify": "tpu"},
+    "v5p": {"mesh_shape": (2, 4), "profile": "v5p", "verify": "tpu"},
+    "h100-sxm": {"mesh_shape": (2, 4), "profile": "h100-sxm", "verify": "cuda"},
+}
 HOST_BUDGET = "256GiB"
 
+PAIRED = ("mlp-scanned", "mlp-unrolled", "llama-scanned", "vit")
+"""What random pairs of budgets are drawn for, on v5e."""
+
 _NAMES = flags.DEFINE_list("models", list(MODELS), "Which ones.")
+_TARGETS = flags.DEFINE_list("targets", list(TARGETS), "Profiles, each by its own compiler.")
+_PAIRS = flags.DEFINE_integer("pairs", 0, "So many random pairs of budgets, instead of shares.")
 _EFFORT = flags.DEFINE_string("effort", "quick", "Of each search.")
 _REDO = flags.DEFINE_list("redo", [], "Beginnings of keys of rows that are measured again.")
-_OUT = flags.DEFINE_string("out", "benchmarks/host_memory/host_memory.json", "The rows.")
+_FOLDER = flags.DEFINE_string("out", "benchmarks/host_memory", "Where rows and tables are.")
 
 
 def main(_: list[str]) -> None:
     """Measures what is missing."""
     jax.config.update("jax_platforms", "cpu")
-    book = Book(Path(_OUT.value), tuple(_REDO.value), "benchmarks.host_memory")
-    for name in _NAMES.value:
-        step = MODELS[name]()
-        free = book.row(f"{name} free", lambda step=step: _row(step))
-        for share in SHARES:
-            budget = share * free["compiled_bytes"] // 100
-            for host in (None, HOST_BUDGET):
-                asked = {"memory_budget": budget, "host_memory_budget": host}
-                key = f"{name} {share}%{' with host' if host else ''}"
-                book.row(key, lambda step=step, asked=asked: _row(step, **asked))
-    book.write_table("Plans with and without the host's memory", table(book.rows))
+    shares = Measured("host_memory")
+    if _PAIRS.value:
+        pairs = Measured("pairs")
+        for number in range(_PAIRS.value):
+            pair(number, shares, pairs)
+        pairs.book.write_table("Random pairs of budgets", table(pairs.book.rows))
+    else:
+        for target in _TARGETS.value:
+            for name in _NAMES.value:
+                budgets(name, target, shares)
+    shares.book.write_table("Plans with and without the host's memory", table(shares.book.rows))
+
+
+class Measured:
+    """The rows of one file."""
+
+    def __init__(self, name: str) -> None:
+        path = Path(_FOLDER.value) / f"{name}.json"
+        self.book = Book(path, tuple(_REDO.value), "benchmarks.host_memory")
+
+    def row(self, key: str, name: str, target: str, **asked: Any) -> Row:
+        """Of the plan of a model for a target, under the budgets `asked`."""
+        return self.book.row(key, lambda: _row(MODELS[name](), **TARGETS[target], **asked))
+
+
+def budgets(name: str, target: str, shares: Measured) -> None:
+    """The model at each share of its free peak, with and without the host."""
+    beginning = f"{name} {target}"
+    free = shares.row(f"{beginning} free", name, target)
+    for share in SHARES:
+        budget = share * free["compiled_bytes"] // 100
+        for host in (None, HOST_BUDGET):
+            asked = {"memory_budget": budget, "host_memory_budget": host}
+            key = f"{beginning} {share}%{' with host' if host else ''}"
+            shares.row(key, name, target, **asked)
+
+
+def pair(number: int, shares: Measured, pairs: Measured) -> None:
+    """30 to 90 % of the free peak on a device; on its host 3 to 60 % of that of its devices."""
+    drawn = np.random.default_rng(number)
+    name, target = PAIRED[drawn.integers(len(PAIRED))], "v5e"
+    free = shares.row(f"{name} {target} free", name, target)["compiled_bytes"]
+    asked = {
+        "memory_budget": int(drawn.uniform(0.3, 0.9) * free),
+        "host_memory_budget": int(drawn.uniform(0.03, 0.6) * free * DEVICES_PER_HOST),
+    }
+    pairs.row(f"{number} {name}", name, target, **asked)
 
 
 def _row(step: TrainingStep, **asked: Any) -> Row:
     try:
-        plan = step.plan(effort=_EFFORT.value, **OPTIONS, **asked)
+        plan = step.plan(effort=_EFFORT.value, **asked)
     except BudgetNotMetError as error:
         return {"refused_bytes": error.least_peak_bytes}
     except KiwiError as error:
@@ -83,6 +96,7 @@ def _row(step: TrainingStep, **asked: Any) -> Row:
     assert plan.compiled is not None
     return {
         "budget_bytes": plan.memory_budget_bytes,
+        "host_budget_bytes": plan.host_limit_bytes,
         "step_seconds": plan.estimate.step_seconds,
         "estimated_bytes": plan.estimate.peak_bytes,
         "compiled_bytes": plan.compiled.peak_bytes,

@@ -15,22 +15,12 @@ indices, to which zeros are added that XLA cannot know to be zeros:
   barrier with it, so that whoever reads that value waits until the earlier copy has ended; and the
   token is part of the next index, without which XLA would drop it.
 
-A token is the largest number of a slice, which all devices have to agree on: an all-reduce of one
-number for each such value. A buffer has two elements at least: XLA takes the index of the only one
-to be 0, and the copy to be the whole.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import jax.numpy as jnp
-from jax import lax
 
 from kiwi.emit.execution import Execution
-from kiwi.mesh import TensorSharding
-
-LEAST_ELEMENTS = 2
 
 
 @dataclass(frozen=True)
@@ -57,22 +47,3 @@ def host_places(execution: Execution) -> Mapping[int, HostPlace]:
         for number, values in enumerate(members.values())
         for index, value in enumerate(values)
     }
-
-
-def zero_behind(token: Any, zero: Any) -> Any:
-    """Zero, as an int32 that is known only behind a token; `zero` is one that XLA does not know."""
-    known = lax.convert_element_type(token, jnp.uint32)
-    least = jnp.minimum(known, lax.convert_element_type(zero, jnp.uint32))
-    return lax.convert_element_type(least, jnp.int32)
-
-
-def token_slice(buffer: Any, index: Any, layout: TensorSharding) -> Any:
-    """A slice of an element of a buffer: small, but whole along the dimensions that the mesh cuts,
-    so that each device reads of its own part."""
-    tile = (*[1] * layout.rank, 8, 128)[-layout.rank :]
-    sizes = [
-        extent if axes else min(extent, part)
-        for extent, axes, part in zip(buffer.shape[1:], layout.dims, tile, strict=True)
-    ]
-    start = (index, *[0] * layout.rank)
-    return lax.dynamic_slice(buffer, start, (1, *sizes))

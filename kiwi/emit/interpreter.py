@@ -13,7 +13,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from kiwi.emit.barriers import Barrier
-from kiwi.emit.host_stacks import LEAST_ELEMENTS, token_slice, zero_behind
+from kiwi.emit.host_buffers import element, empty_buffer, written
 from kiwi.emit.values import Final, Values
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.loops import CARRY, ENTRIES, EXITS, JOIN, STACK, Carry, Loop, LoopKind
@@ -110,21 +110,17 @@ class Interpreter(Values):
 
     def _offload(self, value: int) -> None:
         """Writes a value to its place on the host, see `kiwi.emit.host_stacks`."""
-        place, layout, zero = self._context.host_places[value], self._layouts[value], jnp.int32(0)
-        array = self.env[value]
-        if self.token is not None:
-            array, token, zero = lax.optimization_barrier((array, self.token, zero))
+        place, layout = self._context.host_places[value], self._layouts[value]
+        array, token = self.env[value], self.token
+        if token is None:
+            token = jnp.zeros(self._execution.mesh.size, array.dtype)
+        else:
+            array, token = lax.optimization_barrier((array, token))
             self.env[value] = array = self._constrain(value, array, layout)
-            zero = zero_behind(token, zero)
         buffer = self.on_host.get(place.buffer)
         if buffer is None:
-            count = max(place.count, LEAST_ELEMENTS)
-            empty = jnp.zeros((count, *array.shape), array.dtype)
-            buffer = self._moved(empty, layout, HOST_MEMORY, is_stacked=True)
-        index, element = place.index + zero, self._moved(array, layout, HOST_MEMORY)
-        buffer = lax.dynamic_update_index_in_dim(buffer, element, index, 0)
-        read_back = token_slice(buffer, index, layout)
-        self.token = jnp.max(self._moved(read_back, layout, "device", is_stacked=True))
+            buffer = empty_buffer(self._context, layout, place.count, array)
+        buffer, self.token = written(self._context, layout, buffer, array, place.index, token)
         self.on_host[place.buffer] = buffer
 
     def _fetch_back(self, unit: Unit, barrier: Barrier) -> None:
@@ -137,11 +133,16 @@ class Interpreter(Values):
             interpreter = interpreter._parent
         assert interpreter is not None
         buffer = interpreter.on_host[name]
-        index = self._indices[len(interpreter._indices)] if place is None else place.index
         (zero,) = self._behind_barrier(barrier, [jnp.int32(0)]).scalars
-        array = lax.dynamic_index_in_dim(buffer, index + zero, 0, keepdims=False)
         layout = self._layouts[value]
-        self.env[value] = self._constrain(value, self._moved(array, layout, "device"), layout)
+        if place is None:
+            index = self._indices[len(interpreter._indices)] + zero
+            array = lax.dynamic_index_in_dim(buffer, index, 0, keepdims=False)
+            array = self._moved(array, layout, "device")
+        else:
+            shape = self._program.values[value].shape
+            array = element(self._context, layout, shape, buffer, place.index + zero)
+        self.env[value] = self._constrain(value, array, layout)
 
     def _moved(
         self, array: Any, sharding: TensorSharding, memory_kind: str, *, is_stacked: bool = False

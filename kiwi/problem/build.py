@@ -508,8 +508,7 @@ class _Builder:
         host_usage = self._host_usage(node)
         if host_usage:
             seconds = self._offered.seconds_to_host(host_usage)
-            copied = 2 * seconds + self._not_offloaded(node)
-            parts["communication"] = parts["communication"] + copied
+            parts["communication"] = parts["communication"] + 2 * seconds
             loads += overlap.offloaded(unit, seconds)
         name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
         costs = np.sum(list(parts.values()), axis=0)
@@ -528,14 +527,6 @@ class _Builder:
             for size in sizes
             for r in options
         )
-
-    def _not_offloaded(self, node: UnitNode) -> np.ndarray:
-        """Infinite for options to offload what is in no loop, and cut along all dimensions: of
-        other values a small part tells that the copy has ended (`kiwi.emit.host_stacks`)."""
-        in_loop = self._units.units[node.unit].loop is not None
-        is_cut = [not in_loop and all(s.results[0].dims) for s in node.strategies]
-        is_offloaded = [r.fetch_at is not None for r in node.residency.options]
-        return np.where(np.outer(is_cut, is_offloaded).ravel(), np.inf, 0.0)
 
     def _usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
         """Memory of a unit's options. Strategies that hold equally much share their lists."""

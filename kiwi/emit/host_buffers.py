@@ -1,0 +1,105 @@
+"""Buffers in the host's memory, of which the emitted program writes and reads elements.
+
+Each device writes and reads its own part of a value, and has its own token
+(`kiwi.emit.host_stacks`). A part is a matrix, and a buffer the matrices of its elements below one
+another: XLA:TPU copies slices of one dimension only. A buffer has two elements at least: XLA takes
+the index of the only one to be 0, and the copy to be the whole.
+"""
+
+from collections.abc import Callable, Sequence
+from math import gcd, prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from kiwi.emit.context import Context
+from kiwi.hlo.host_memory import HOST_MEMORY
+from kiwi.mesh import TensorSharding
+
+_LEAST_ELEMENTS = 2
+_TILE_ROWS, _TILE_COLUMNS = 8, 1024
+"""Of what is read back: a tile of XLA:TPU, and a part of a vector that has no columns."""
+
+
+def empty_buffer(context: Context, layout: TensorSharding, elements: int, like: Any) -> Any:
+    """For so many elements of the shape and type of an array in a layout:
+    [devices * elements * rows, columns]."""
+    rows, columns = _matrix(_local_shape(context, layout, like.shape))
+    all_rows = context.execution.mesh.size * max(elements, _LEAST_ELEMENTS) * rows
+    empty = jnp.zeros((all_rows, columns), like.dtype)
+    on_host = NamedSharding(context.jax_mesh, _by_device(context), memory_kind=HOST_MEMORY)
+    return jax.device_put(empty, on_host)
+
+
+def written(
+    context: Context, layout: TensorSharding, buffer: Any, array: Any, index: Any, token: Any
+) -> tuple[Any, Any]:
+    """The buffer with an array as an element, and the token that the copy has ended: [devices].
+
+    `index` is that of the element; where there is a token of an earlier copy, XLA knows it only
+    behind that.
+    """
+
+    def write(buffer: Any, part: Any, index: Any, token: Any) -> tuple[Any, Any]:
+        rows, columns = _matrix(part.shape)
+        start = (index + _zero_behind(token)) * rows
+        element = jax.device_put(part.reshape(rows, columns), jax.memory.Space.Host)
+        buffer = lax.dynamic_update_slice(buffer, element, (start, 0))
+        few = lax.dynamic_slice(buffer, (start, 0), (min(rows, _TILE_ROWS), columns))
+        return buffer, jnp.max(jax.device_put(few, jax.memory.Space.Device))[None]
+
+    mine, spec = _by_device(context), context.execution.mesh.partition_spec(layout)
+    run = _on_each_device(context, write, (mine, spec, P(), mine), (mine, mine))
+    return run(buffer, array, index, token)
+
+
+def element(
+    context: Context, layout: TensorSharding, shape: Sequence[int], buffer: Any, index: Any
+) -> Any:
+    """An element of a buffer on the device: an array of a shape in a layout."""
+    local = _local_shape(context, layout, shape)
+
+    def read(buffer: Any, index: Any) -> Any:
+        rows, columns = _matrix(local)
+        part = lax.dynamic_slice(buffer, (index * rows, 0), (rows, columns))
+        return jax.device_put(part, jax.memory.Space.Device).reshape(local)
+
+    spec = context.execution.mesh.partition_spec(layout)
+    return _on_each_device(context, read, (_by_device(context), P()), spec)(buffer, index)
+
+
+def _local_shape(context: Context, layout: TensorSharding, shape: Sequence[int]) -> tuple[int, ...]:
+    sizes = context.execution.mesh.shape
+    pairs = zip(shape, layout.dims, strict=True)
+    return tuple(extent // prod(sizes[axis] for axis in axes) for extent, axes in pairs)
+
+
+def _matrix(local: Sequence[int]) -> tuple[int, int]:
+    columns = local[-1] if len(local) > 1 else gcd(local[0], _TILE_COLUMNS)
+    return prod(local) // columns, columns
+
+
+def _zero_behind(token: Any) -> Any:
+    """Zero, as an int32 that XLA knows only behind a token [1]."""
+    unknown = lax.optimization_barrier(jnp.uint32(0))
+    return jnp.minimum(lax.convert_element_type(token[0], jnp.uint32), unknown).astype(jnp.int32)
+
+
+def _by_device(context: Context) -> P:
+    """Of an array of which each device has its part of the first dimension."""
+    return P(context.jax_mesh.axis_names)
+
+
+def _on_each_device(
+    context: Context, function: Callable[..., Any], in_specs: Any, out_specs: Any
+) -> Callable[..., Any]:
+    if context.execution.mesh.size == 1:
+        return function
+    mesh = context.jax_mesh
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
