@@ -56,7 +56,7 @@ def random_kept_copies(
     """Half of the copies of operands that a solution's plan may keep for later readers."""
     opened = planning.restricted(solution, kept=None)
     open_to_choice = [copy for copy in opened.copies if len(copy.options) > 1]
-    return frozenset((copy.unit, copy.read) for copy in open_to_choice if rng.random() < 0.5)
+    return frozenset(copy.operand_read for copy in open_to_choice if rng.random() < 0.5)
 
 
 def run_random_plan(planned: kiwi.PlannedFunction, args: Any, seed: int) -> tuple[Any, Execution]:

@@ -15,7 +15,7 @@ trigger is computed. These values pass no barrier:
   (`kiwi.hlo.in_place`): the reader waits for it anyway.
 
 A resharded copy that an earlier step keeps for later ones (`Execution.kept_copies`) always passes
-the barriers of these, in place of the value.
+the barriers of these, and of recomputed groups, in place of the value.
 
 The trigger is the latest result that is older than the last `SLACK` steps, so that collectives of a
 step overlap with the neighbouring steps. Where nothing older is live, as between steps of which
@@ -37,7 +37,7 @@ are older than all of them. For the body around it, a loop is one step.
 
 from dataclasses import dataclass, replace
 
-from kiwi.emit.execution import Execution
+from kiwi.emit.execution import Copy, Execution
 from kiwi.emit.needed_barriers import (
     CopiesMade,
     LiveResults,
@@ -49,8 +49,13 @@ from kiwi.hlo.in_place import is_of_library, overwritable, overwritable_by_opera
 from kiwi.hlo.loops import ENTRIES, EXITS
 from kiwi.hlo.units import Unit
 from kiwi.memory.live_ranges import temporaries
-from kiwi.memory.loop_bodies import LoopBody, ScheduledUnit, dataflow, loop_bodies
-from kiwi.mesh import TensorSharding
+from kiwi.memory.loop_bodies import (
+    LoopBody,
+    OperandRead,
+    ScheduledUnit,
+    dataflow,
+    loop_bodies,
+)
 from kiwi.xla.rules.scaled_operands import is_scaled
 
 SLACK = 1
@@ -65,13 +70,13 @@ class Barrier:
 
     - `triggers`: recent results, read behind the barrier from then on; none if one of `values`
       ties the step.
-    - `copies`: values with the layouts in which an earlier step keeps a copy.
+    - `copies`: those that an earlier step keeps.
     - `is_of_group`: whether the recomputations that follow read `values` behind it as well.
     """
 
     values: tuple[int, ...] = ()
     triggers: tuple[int, ...] = ()
-    copies: tuple[tuple[int, TensorSharding], ...] = ()
+    copies: tuple[Copy, ...] = ()
     is_of_group: bool = False
 
     def __bool__(self) -> bool:
@@ -137,7 +142,8 @@ class _BarrierBuilder:
             if item.is_fetched:
                 barrier = Barrier(triggers=self._fetch_triggers(item.position, before))
             elif all(map(self._execution.is_tied, group.positions if group else (item.position,))):
-                barrier = self._with_copies(item, self._barrier(item, before))
+                copies_read = tuple(sorted(self._kept_by(item)))
+                barrier = replace(self._barrier(item, before), copies=copies_read)
             else:
                 barrier = self._needed(item, group, again, before)
             self._found[item.position] = barrier
@@ -156,7 +162,8 @@ class _BarrierBuilder:
         if group is not None:
             values = group.inputs(self._flow)
             triggers = self._live.trigger(group, before) - values
-            return Barrier(tuple(sorted(values)), tuple(sorted(triggers)), is_of_group=True)
+            copies = tuple(sorted(self._kept_from_before(group)))
+            return Barrier(tuple(sorted(values)), tuple(sorted(triggers)), copies, is_of_group=True)
         if not again and not makes_constants_early(self._execution, self._units[step.unit]):
             return Barrier()
         triggers = self._live.latest(step.position, before, SLACK)
@@ -201,17 +208,23 @@ class _BarrierBuilder:
         producer = self._units[self._steps[computed]]
         return is_of_library(graph, unit) and is_scaled(graph, producer)
 
-    def _with_copies(self, step: ScheduledUnit, barrier: Barrier) -> Barrier:
-        kept, reads = self._execution.kept_copies, self._execution.reads[step.unit]
-        if step.is_again or not kept:
-            return barrier
-        pairs = zip(self._units[step.unit].rule.reads, reads, strict=True)
-        copies = {
-            (value, layout)
-            for read, ((value, _), layout) in enumerate(pairs)
-            if (step.unit, read) in kept
+    def _kept_by(self, step: ScheduledUnit) -> set[Copy]:
+        """The copies of earlier steps that a step reads."""
+        unit, kept = self._units[step.unit], self._execution.kept_copies
+        return {
+            self._execution.copy_of(unit, number)
+            for number in range(len(unit.rule.reads))
+            if OperandRead(step.unit, number, step.is_again) in kept
         }
-        return replace(barrier, copies=tuple(sorted(copies)))
+
+    def _kept_from_before(self, group: RecomputedGroup) -> set[Copy]:
+        """The copies that a group reads and no member of it makes."""
+        made, found = set[Copy](), set[Copy]()
+        for member in group.members:
+            kept, unit = self._kept_by(member), self._units[member.unit]
+            found |= kept - made
+            made |= {self._execution.copy_of(unit, n) for n in range(len(unit.rule.reads))} - found
+        return found
 
     def _neighbours(self, position: int, unit: Unit, before: list[int]) -> set[int]:
         """The results of the neighbours, if they read an argument that the unit overwrites."""

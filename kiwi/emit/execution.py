@@ -12,6 +12,9 @@ from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.compiler import Compiler
 
+Copy = tuple[int, str, TensorSharding]
+"""A value, the type in which it is moved, and the layout of a copy of it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Execution:
@@ -22,8 +25,8 @@ class Execution:
     - `result_shardings`: per flat result; None for a result that is a literal.
     - `layouts`: per value index the sharding in which it is stored.
     - `reads[u]`: for unit u, per entry of `rule.reads`, the sharding that it expects.
-    - `kept_copies`: the entries, as (unit, number), for which the unit's first computation reads
-      the copy that the latest earlier reader of the value keeps.
+    - `kept_copies`: the reads for which a unit reads the copy that the latest earlier reader of the
+      value in the same body keeps.
     - `tied_steps`: the positions in the schedule of steps that barriers keep in the plan's order,
       beside the barriers that every plan needs (`kiwi.emit.barriers`); None for all steps.
     - `fetched`: the units that do not run a second time where they stand in the schedule again:
@@ -55,6 +58,12 @@ class Execution:
     def moved_value(self, unit: Unit, value: int) -> int:
         """What is moved where a unit's operand is resharded."""
         return self.compiler.rules.moved_value(self.units, unit, value)
+
+    def copy_of(self, unit: Unit, number: int) -> Copy:
+        """The copy that entry `number` of a unit's `rule.reads` is, in whichever layout."""
+        value = unit.rule.reads[number][0]
+        moved = self.units.graph.program.values[self.moved_value(unit, value)]
+        return value, str(moved.dtype), self.reads[unit.index][number]
 
     def resharding_table(self, value: int) -> ReshardingTable:
         """Between the layouts of a value, as it was priced."""

@@ -34,7 +34,7 @@ class Interpreter(Values):
     - `elements`: for each stacked result of a scan the element that this iteration adds.
     - `on_host`: what the plan has copied to the host: what a scan stacked, by value, and buffers by
       number (`kiwi.emit.host_stacks`). `token`: that of the latest copy to a buffer.
-    - `copies[value, layout]`: the latest resharded copy that a first computation of a unit read.
+    - `copies`: of each resharded copy the latest that a unit read.
     - `behind`: what the units of a recomputed group read behind the group's barrier.
     """
 

@@ -21,7 +21,7 @@ from kiwi.emit.execution import Execution
 from kiwi.hlo.fusion import is_map
 from kiwi.hlo.loops import SLICE, STACK
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.memory.loop_bodies import Dataflow, LoopBody, ScheduledUnit
+from kiwi.memory.loop_bodies import Dataflow, LoopBody, OperandRead, ScheduledUnit
 from kiwi.mesh import TensorSharding
 
 
@@ -147,7 +147,7 @@ class CopiesMade:
             if wanted == stored or wanted.shard_count(shape) > stored.shard_count(shape):
                 continue
             key = (value, sources.get(value, -1), wanted)
-            if key in self._made and (step.unit, read) not in execution.kept_copies:
+            if key in self._made and OperandRead(step.unit, read) not in execution.kept_copies:
                 found.add(value)
             self._made.add(key)
         return found

@@ -9,12 +9,13 @@ from jax import numpy as jnp
 
 from kiwi.emit.barriers import Barrier
 from kiwi.emit.context import Context
+from kiwi.emit.execution import Copy
 from kiwi.emit.kernels import on_each_device
 from kiwi.emit.needed_barriers import large_constants
 from kiwi.hlo.loops import SLICE
 from kiwi.hlo.program import Equation, Literal
 from kiwi.hlo.units import Unit
-from kiwi.memory.loop_bodies import LoopBody
+from kiwi.memory.loop_bodies import LoopBody, OperandRead
 from kiwi.mesh import TensorSharding
 from kiwi.xla.read.name_scopes import RESHARD_SCOPE, scope_name
 
@@ -34,15 +35,10 @@ class Final(NamedTuple):
 
 
 class _PastBarrier(NamedTuple):
-    """The results of an `optimization_barrier`: values and copies of a `Barrier`, and scalars."""
+    """The results of an `optimization_barrier`: the values of a `Barrier`, and scalars."""
 
     values: dict[int, _Array]
-    copies: dict["_Copied", Any]
     scalars: Sequence[Any]
-
-
-_Copied = tuple[int, TensorSharding]
-"""A value, and the layout of a copy of it."""
 
 
 class Values:
@@ -68,7 +64,7 @@ class Values:
         self.elements: dict[int, Any] = {}
         self.on_host: dict[object, Any] = {}
         self.token: Any = None
-        self.copies: dict[_Copied, Any] = {}
+        self.copies: dict[Copy, Any] = {}
         self.behind: dict[int, _Array] = {}
 
     def _scope_of(self, value: int) -> Any:
@@ -138,7 +134,7 @@ class Values:
         """
         members = [*barrier.values, *barrier.triggers]
         if not barrier:
-            return _PastBarrier({}, {}, scalars)
+            return _PastBarrier({}, scalars)
         found = [self._lookup(v) for v in members]
         copies = [self.copies[key] for key in barrier.copies]
         arrays = lax.optimization_barrier((*(f.array for f in found), *copies, *scalars))
@@ -149,12 +145,9 @@ class Values:
         self.env.update((t, passed.pop(t).array) for t in barrier.triggers)
         if barrier.is_of_group:
             self.behind = dict(passed)
-        behind = zip(barrier.copies, arrays[len(members) :], strict=False)
-        return _PastBarrier(
-            passed,
-            {key: self._constrain(key[0], array, key[1]) for key, array in behind},
-            arrays[len(members) + len(copies) :],
-        )
+        for key, array in zip(barrier.copies, arrays[len(members) :], strict=False):
+            self.copies[key] = self._constrain(key[0], array, key[2])
+        return _PastBarrier(passed, arrays[len(members) + len(copies) :])
 
     def _expanded(self, unit: Unit) -> dict[int, Any]:
         """Equation → scalar, for large constants that the unit's last operator reads."""
@@ -170,18 +163,14 @@ class Values:
         values = self.behind | passed.values
         arrays = {v: self._element_of(v, values.get(v) or self._lookup(v)) for v in unit.reads}
         local = {}
-        for (value, _), wanted in zip(
-            unit.rule.reads, self._execution.reads[unit.index], strict=True
-        ):
+        for number in range(len(unit.rule.reads)):
+            copy = value, _, wanted = self._execution.copy_of(unit, number)
             if value in local and wanted == self._layouts[value]:
                 continue
-            if (value, wanted) in passed.copies:
-                array = passed.copies[value, wanted]
-            else:
+            if OperandRead(unit.index, number, is_again) not in self._execution.kept_copies:
                 array = self._resharded_operand(unit, value, arrays[value], wanted)
-            local[value] = self._widened(value, array)
-            if not is_again:
-                self.copies[value, wanted] = array
+                self.copies[copy] = array
+            local[value] = self._widened(value, self.copies[copy])
         return arrays | local
 
     def _resharded_operand(self, unit: Unit, value: int, array: Any, wanted: TensorSharding) -> Any:

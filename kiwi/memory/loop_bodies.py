@@ -7,8 +7,18 @@ deeper than the unit itself: values that all iterations share are recomputed bef
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from kiwi.hlo.units import UnitGraph
+
+
+class OperandRead(NamedTuple):
+    """Entry `number` of a unit's `rule.reads`, as the first computation of the unit reads it or, if
+    `is_again`, the second."""
+
+    unit: int
+    number: int
+    is_again: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,7 +110,7 @@ class Dataflow:
 def dataflow(
     units: UnitGraph,
     steps: Sequence[int],
-    kept_copies: Set[tuple[int, int]] = frozenset(),
+    kept_copies: Set[OperandRead] = frozenset(),
     fetched: Set[int] = frozenset(),
 ) -> Dataflow:
     """Follows every value from its latest computation to its readers. `kept_copies`: the operands
@@ -116,10 +126,13 @@ def dataflow(
             source.append({v: computed[v] for v in unit.outputs})
             computed.update(dict.fromkeys(unit.outputs, position))
             continue
-        kept = frozenset() if index in seen else kept_copies
+        is_again = index in seen
         seen.add(index)
-        pairs = enumerate(unit.rule.reads)
-        reads = {v: computed.get(v, -1) for read, (v, _) in pairs if (index, read) not in kept}
+        reads = {
+            v: computed.get(v, -1)
+            for read, (v, _) in enumerate(unit.rule.reads)
+            if OperandRead(index, read, is_again) not in kept_copies
+        }
         # Operands that the operator is handed and never looks at are none of its rule's.
         ruled = {v for v, _ in unit.rule.reads}
         reads.update((v, computed.get(v, -1)) for v in unit.reads if v not in ruled)

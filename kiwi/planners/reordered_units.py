@@ -85,7 +85,7 @@ class Ordered:
             life = with_life(graph, unit, [Residency(again.get(unit.index), end)])
             strategies = self.planning.unit_nodes[order[unit.index]].strategies
             nodes.append(UnitNode(unit.index, strategies, life))
-        kept = frozenset((place[unit], read) for unit, read in self.kept)
+        kept = frozenset(read._replace(unit=place[read.unit]) for read in self.kept)
         planning = replace(self.planning, units=graph, unit_nodes=tuple(nodes), copies=())
         none = (0,) * (len(planning.sources) + len(nodes))
         return Ordered(planning.restricted(none, kept), kept)
@@ -176,8 +176,9 @@ class _Moving:
                 yield from ((time, producer[result]) for time in times)
         equations = self._graph.graph.program.equations
         yield from pairwise(u.index for u in self._units if equations[u.root].has_effects)
-        for value in {self._units[u].rule.reads[read][0] for u, read in self._kept}:
-            yield from pairwise(readers[value])
+        for value in {self._units[r.unit].rule.reads[r.number][0] for r in self._kept}:
+            again = (self._again[u] for u in readers[value] if u in self._again)
+            yield from pairwise(sorted({*readers[value], *again}))
 
     def _moving(self, buffer: Buffer) -> list[MovingBuffer]:
         """A result, workspace or a copy; or, of what is held from the start, as many buffers of a

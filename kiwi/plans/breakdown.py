@@ -5,18 +5,18 @@ The seconds of all entries sum to the estimate's `step_seconds` and `hidden_seco
 hold at a point of time to its `memory_bytes` there.
 """
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
 
 from kiwi.errors import PlanMismatchError
+from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.residency import Residency
 from kiwi.memory.timeline import Buffer
 from kiwi.mesh import TensorSharding
 from kiwi.problem.alternatives import Alternative, local_alternatives
-from kiwi.problem.build import PlanningProblem
+from kiwi.problem.build import KeptCopies, PlanningProblem
 from kiwi.problem.exclusions import exclusions
 from kiwi.problem.solved import Solved
 from kiwi.problem.translation import Choices, UnitChoice
@@ -43,7 +43,8 @@ class OperatorEntry:
       what it reads, and all that it does a second time.
     - `held`: when its results exist; `copies`: when resharded copies of its operands do, also
       those that it makes and later units read.
-    - `kept_reads`: the numbers of the reads for which it reads an earlier unit's copy.
+    - `kept_reads`: the numbers of the reads for which it reads an earlier unit's copy;
+      `kept_reads_again`: those for which it does so when it is recomputed.
     - `recompute_at`: the unit before which it runs again, or None; `end`: its last reader, or
       the later time up to which its results are kept; `fetch_at`: the unit before which its result
       is fetched from the host, or None.
@@ -66,6 +67,13 @@ class OperatorEntry:
     excluded: tuple[str, ...]
     kept_reads: tuple[int, ...] = ()
     fetch_at: int | None = None
+    kept_reads_again: tuple[int, ...] = ()
+
+    @property
+    def kept_copies(self) -> KeptCopies:
+        """The reads for which it reads an earlier unit's copy."""
+        reads = {False: self.kept_reads, True: self.kept_reads_again}
+        return frozenset(OperandRead(self.unit, n, again) for again in reads for n in reads[again])
 
     @property
     def residency(self) -> Residency:
@@ -132,8 +140,9 @@ def build_breakdown(solved: Solved) -> CostBreakdown:
         for k, source in enumerate(restricted.sources)
     )
     nearby = local_alternatives(planning, solved.solution, restricted)
-    by_unit = itertools.groupby(sorted(solved.kept), key=lambda kept: kept[0])
-    kept = {unit: tuple(read for _, read in reads) for unit, reads in by_unit}
+    kept: dict[tuple[int, bool], list[int]] = {}
+    for read in sorted(solved.kept):
+        kept.setdefault((read.unit, read.is_again), []).append(read.number)
     operators = []
     for node, original in zip(restricted.unit_nodes, planning.unit_nodes, strict=True):
         strategy, residency = node.choice(0)
@@ -150,8 +159,9 @@ def build_breakdown(solved: Solved) -> CostBreakdown:
                 len(original.strategies) * len(original.residency.options),
                 nearby[node.unit],
                 exclusions(planning, node.unit),
-                kept.get(node.unit, ()),
+                tuple(kept.get((node.unit, False), ())),
                 residency.fetch_at,
+                tuple(kept.get((node.unit, True), ())),
             )
         )
     return CostBreakdown(sources, tuple(operators))

@@ -110,7 +110,7 @@ def _choice(entry: Document) -> object:
     if "reads" not in entry:
         return entry["sharding"]
     known = tuple(entry[key] for key in ("reads", "results", "recompute_at", "kept_reads"))
-    return (*known, entry.get("fetch_at"))
+    return (*known, entry.get("fetch_at"), entry.get("kept_reads_again"))
 
 
 def _entry_text(entry: Document) -> str:
@@ -119,7 +119,8 @@ def _entry_text(entry: Document) -> str:
     reads, results = (" ".join(map(layout_text, entry[key])) for key in ("reads", "results"))
     said = residency_text(entry)
     again = "" if said == "kept" else f", {said}"
-    kept = ", of a kept copy" if entry["kept_reads"] else ""
+    is_kept = entry["kept_reads"] or entry.get("kept_reads_again")
+    kept = ", of a kept copy" if is_kept else ""
     return f"{reads}{kept} -> {results}{again}"
 
 

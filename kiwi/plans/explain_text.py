@@ -124,21 +124,29 @@ def _operand_lines(document: Document, operator: Document) -> str:
         moved = (
             "" if stored is None or stored == wanted else f"resharded from {layout_text(stored)}"
         )
+        copy = producers, operator["unit"], name, wanted
         if read in operator["kept_reads"]:
-            moved = f"kept by operator {_reader_before(producers, operator['unit'], name, wanted)}"
+            moved = f"kept by operator {_reader_before(*copy)}"
+        if read in operator.get("kept_reads_again", ()):
+            moved += f", again kept by operator {_reader_before(*copy, is_again=True)}"
         rows.append(("reads", what, layout_text(wanted), moved))
     for kind, result in zip(operator["types"], operator["results"], strict=True):
         rows.append(("yields", kind, layout_text(result), residency_text(operator)))
     return table(("", "value", "layout", ""), rows)
 
 
-def _reader_before(operators: list[Document], unit: int, operand: str, wanted: Any) -> int:
-    """The latest operator before `unit` that reads an operand in a layout."""
-    return next(
-        o["unit"]
-        for o in reversed(operators[:unit])
-        if (operand, wanted) in zip(o["operands"], o["reads"], strict=True)
-    )
+def _reader_before(
+    operators: list[Document], unit: int, operand: str, wanted: Any, *, is_again: bool = False
+) -> int:
+    """The operator that reads an operand in a layout latest before `unit` does, first or again."""
+    runs = []
+    for o in operators:
+        if (operand, wanted) in zip(o["operands"], o["reads"], strict=True):
+            runs.append(((o["unit"],), o["unit"]))
+            if o["recompute_at"] is not None:  # It runs before that one.
+                runs.append(((o["recompute_at"] - 1, o["unit"]), o["unit"]))
+    own = [at for at, reader in runs if reader == unit][is_again]
+    return max((at, reader) for at, reader in runs if at < own)[1]
 
 
 def _costs(document: Document, operator: Document) -> str:

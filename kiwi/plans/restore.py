@@ -185,7 +185,7 @@ def _execution(
         results,
         layouts,
         tuple(entry.reads for entry in breakdown.operators),
-        frozenset((entry.unit, read) for entry in breakdown.operators for read in entry.kept_reads),
+        frozenset(read for entry in breakdown.operators for read in entry.kept_copies),
         frozenset(saved["tied_steps"]) if "tied_steps" in saved else None,
         frozenset(entry.unit for entry in breakdown.operators if entry.fetch_at is not None),
     )

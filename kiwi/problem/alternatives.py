@@ -10,7 +10,7 @@ import numpy as np
 from kiwi.memory.timeline import bytes_at, curve_bytes
 from kiwi.mesh import TensorSharding
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.copies import CopyNode
+from kiwi.problem.copies import CopyNode, Reader
 from kiwi.solver.evaluate import evaluate
 from kiwi.solver.problem import Edge, Load, Node
 
@@ -131,16 +131,16 @@ def _lost(
         copy = restricted.copies[edge.head - behind]
         assert copy.earlier is not None
         earlier = restricted.copies[copy.earlier]
-        yield copy.unit, _without_copy(planning, copy, must_run_once=True), edge
+        yield copy.unit, _without_copy(planning, copy), edge
         if earlier.earlier is None:  # else there is another one, still
-            yield earlier.unit, _without_copy(planning, earlier, must_run_once=False), edge
+            yield earlier.unit, _without_copy(planning, earlier), edge
 
 
-def _without_copy(planning: PlanningProblem, copy: CopyNode, *, must_run_once: bool) -> list[int]:
+def _without_copy(planning: PlanningProblem, copy: CopyNode) -> list[int]:
     """The options of a unit that have no copy in the layout that is kept."""
-    read, target = copy.read, copy.options[0].target
+    read, target, is_again = copy.read, copy.options[0].target, copy.reader is Reader.AGAIN
     return planning.unit_nodes[copy.unit].options_where(
-        lambda s, r: s.reads[read] != target or (must_run_once and r.recomputes)
+        lambda s, r: s.reads[read] != target or (is_again and not r.recomputes)
     )
 
 

@@ -20,10 +20,9 @@ Edges:
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from kiwi.hlo.loops import JOIN, SLICE
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs, runs_of
+from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.residency import (
     Residency,
     UnitResidency,
@@ -44,12 +44,13 @@ from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding, enumerate_sha
 from kiwi.problem.copies import (
     NEGLIGIBLE,
     CopyNode,
+    CopyOption,
     GatheredResult,
     Reading,
     copy_node,
     never,
-    that_keeps,
 )
+from kiwi.problem.copy_readers import readers_of_copies
 from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
 from kiwi.problem.overlap import Overlap
 from kiwi.problem.pins import Pins
@@ -138,8 +139,8 @@ class UnitNode:
         return [option for option, pair in enumerate(pairs) if fits(*pair)]
 
 
-KeptCopies = frozenset[tuple[int, int]]
-"""Reads, as (unit, number of the read), that go on with an earlier reader's copy."""
+KeptCopies = frozenset[OperandRead]
+"""Reads that go on with an earlier reader's copy."""
 
 NONE_KEPT: KeptCopies = frozenset()
 
@@ -253,7 +254,7 @@ class PlanningProblem(OfferedOptions):
         first = len(self.sources) + len(self.unit_nodes)
         chosen = zip(self.copies, solution[first : first + len(self.copies)], strict=True)
         return frozenset(
-            (copy.unit, copy.read)
+            copy.operand_read
             for copy, option in chosen
             if copy.options[option].reading is Reading.KEPT
         )
@@ -395,7 +396,11 @@ class _Builder:
         self._kept, self._matrices = kept, matrices
         self.ranges = LiveRanges.of(offered.units)
         self._overwritten = overwritten_pairs(offered.units, self._rules.overwritable)
-        copies = self._with_kept(self._find_copies(least_copy_bytes))
+        copies: Iterable[CopyNode] = self._find_copies(least_copy_bytes)
+        if kept != NONE_KEPT:
+            # `kiwi.plans.estimate_without_barriers` prices what XLA keeps under its own shardings.
+            may_keep = NONE_KEPT if offered.fixed.values else kept
+            copies = readers_of_copies(offered.units, copies, may_keep)
         self.copies = (*copies, *self._gathered_results(least_copy_bytes))
 
     def nodes(self) -> tuple[Node, ...]:
@@ -447,35 +452,12 @@ class _Builder:
                 is_reordered = self._rules.is_transposed(self._units, value)
                 yield GatheredResult(**vars(found), argument=argument, is_reordered=is_reordered)
 
-    def _with_kept(self, copies: Iterator[CopyNode]) -> Iterator[CopyNode]:
-        """Adds the options to keep what an earlier reader gathered, where that is asked for."""
-        latest: dict[tuple[int, Any, TensorSharding], tuple[int, CopyNode]] = {}
-        for number, copy in enumerate(copies):
-            dtype = self._units.graph.program.values[copy.moved].dtype
-            key = (copy.value, dtype, copy.options[0].target)
-            before = latest.get(key)
-            if before is not None and self._may_keep(copy, before[1]):
-                copy = that_keeps(copy, before[0], always=self._kept is not None)
-            if before is None or before[1].unit < copy.unit:
-                latest[key] = number, copy
-            yield copy
-
-    def _may_keep(self, copy: CopyNode, earlier: CopyNode) -> bool:
-        """A copy is kept within one iteration, by units of the body that its value belongs to.
-
-        Not where XLA's own shardings are fixed: `kiwi.plans.estimate_without_barriers` prices what
-        XLA keeps.
-        """
-        is_chosen = self._kept is None or (copy.unit, copy.read) in self._kept
-        if not is_chosen or self._offered.fixed.values or earlier.unit == copy.unit:
-            return False
-        units = [self._units.units[each.unit] for each in (earlier, copy)]
-        home = self._units.graph.program.loop_of(copy.value)
-        return all(u.loop == home and self._units.border(u) is None for u in units)
-
     def _node_of_copy(self, copy: CopyNode) -> Node:
+        def again(_: int, option: CopyOption) -> tuple[int, ...]:
+            return option.again
+
         usage = tuple(
-            copy.buffers(option, self._offered.local_bytes, self.ranges, self.copies, option.again)
+            copy.buffers(option, self._offered.local_bytes, self.ranges, self.copies, again)
             for option in copy.options
         )
         zero = np.zeros(len(usage))

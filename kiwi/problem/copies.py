@@ -10,21 +10,24 @@ between producer and reader, whose options are
   what is gathered from the stored layout as it lies (`kiwi.xla.gpu.gathered_operands`);
 - *kept(d)*: it is stored otherwise; the copy in layout d that an earlier reader of the value made,
   or kept itself, is held on to and read. Parameters gathered for the forward pass stay gathered
-  until the backward pass has read them: FSDP without resharding in between.
+  until the backward pass has read them: FSDP without resharding in between. Those gathered for a
+  layer that is recomputed stay gathered for its gradients.
 
 For any choice of producer and reader either *direct* or *copy* is allowed. *Kept* is offered once
 all else is decided (`kiwi.problem.kept_copies`), where an earlier reader expects the same layout.
+A unit that is recomputed is then two readers, with a node each.
 Resharding is priced on the edge between producer and reader; the edge between producer and copy
 gives it back for *kept*.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 
 from kiwi.memory.live_ranges import LiveRanges
+from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.residency import Residency
 from kiwi.memory.timeline import Buffer
 from kiwi.mesh import TensorSharding
@@ -52,6 +55,14 @@ class Reading(Enum):
     KEPT = "kept"
 
 
+class Reader(Enum):
+    """The computations of a unit that a copy is for."""
+
+    ALL = "all"
+    FIRST = "first"
+    AGAIN = "again"
+
+
 @dataclass(frozen=True)
 class CopyOption:
     """`target` is the layout read; `again_at` is None where nothing is recomputed. `is_transposed`:
@@ -73,10 +84,15 @@ class CopyOption:
         return () if self.again_at is None else (self.again_at,)
 
 
+TimesAgain = Callable[[int, CopyOption], Sequence[int]]
+"""The points of time at which a unit is recomputed, whose copies have an option."""
+
+
 @dataclass(frozen=True, eq=False)
 class CopyNode:
     """The node of read number `read` of unit `unit`.
 
+    `reader` tells of which computations of the unit.
     `earlier` is the number of the node, among all copies, whose copy *kept* holds on to. The memory
     of a copy that `is_negligible` only counts while it is kept. `transposes` tells whether a copy
     is transposed by its reader, from the stored layout and the target. `moved` is what the copy is
@@ -91,6 +107,12 @@ class CopyNode:
     is_negligible: bool = False
     transposes: Transposes = never
     moved: int = -1
+    reader: Reader = Reader.ALL
+
+    @property
+    def operand_read(self) -> OperandRead:
+        """What a node of one reader stands for."""
+        return OperandRead(self.unit, self.read, self.reader is Reader.AGAIN)
 
     def buffers(
         self,
@@ -98,27 +120,39 @@ class CopyNode:
         local_bytes: LocalBytes,
         ranges: LiveRanges,
         copies: Sequence["CopyNode"],
-        again: Sequence[int],
+        again: TimesAgain,
     ) -> tuple[Buffer, ...]:
-        """Memory of one option; `local_bytes` of a value in a layout. `copies` are all nodes,
-        `again` the points of time at which the reader is recomputed."""
+        """Memory of one option; `local_bytes` of a value in a layout. `copies` are all nodes."""
         if not option.is_copy:
             return ()
-        maker, span = self.unit, ranges.operands_held(self.unit)
-        spans = [span, *((time, time + 1) for time in again)]
+        maker, spans = self.unit, self._spans(option, ranges, again)
         transposed = spans if option.is_transposed and not self.is_negligible else []
-        if self.is_negligible:
-            spans = []
         if option.reading is Reading.KEPT:
-            assert self.earlier is not None
-            since = ranges.operands_held(copies[self.earlier].unit)[1]
-            maker, spans = self._maker(copies), [(since, span[1]), *spans[1:]]
+            earlier = self._earlier(copies)
+            since = earlier._spans(earlier.options[0], ranges, again)[-1][1]
+            # Readers that run at one point of time hold one copy.
+            spans = [(since, spans[-1][1])] if since < spans[-1][1] else []
+            maker = self._maker(copies)
+        elif self.is_negligible:
+            spans = []
         size = local_bytes(self.moved, option.target)
         return tuple(Buffer(*each, size, "copy", maker) for each in (*spans, *transposed))
 
+    def _spans(
+        self, option: CopyOption, ranges: LiveRanges, again: TimesAgain
+    ) -> list[tuple[int, int]]:
+        """When the readers run."""
+        first = [ranges.operands_held(self.unit)] if self.reader is not Reader.AGAIN else []
+        times = again(self.unit, option) if self.reader is not Reader.FIRST else ()
+        return [*first, *((time, time + 1) for time in times)]
+
+    def _earlier(self, copies: Sequence["CopyNode"]) -> "CopyNode":
+        assert self.earlier is not None
+        return copies[self.earlier]
+
     def _maker(self, copies: Sequence["CopyNode"]) -> int:
         """The unit that makes the copy which *kept* holds on to."""
-        return self.unit if self.earlier is None else copies[self.earlier]._maker(copies)
+        return self.unit if self.earlier is None else self._earlier(copies)._maker(copies)
 
     def wanted(
         self, strategy: ShardingStrategy, layouts: Mapping[int, TensorSharding]
@@ -205,7 +239,7 @@ class GatheredResult(CopyNode):
         local_bytes: LocalBytes,
         ranges: LiveRanges,
         copies: Sequence[CopyNode],
-        again: Sequence[int],
+        again: TimesAgain,
     ) -> tuple[Buffer, ...]:
         """Memory of one option."""
         if not option.is_copy:
@@ -217,6 +251,15 @@ class GatheredResult(CopyNode):
         lasts = (ranges.until(None, ranges.first_run[reader]) for reader in readers)
         spans = (0, max(lasts, default=0) + 1), (made, ranges.horizon)
         return tuple(Buffer(*span, size, "copy", self.unit) for span in spans)
+
+
+def of_each_reader(node: CopyNode) -> Iterator[CopyNode]:
+    """A node of one target as one for each computation of its unit."""
+    (option,) = node.options
+    if option.again_at is None:
+        yield replace(node, reader=Reader.FIRST)
+    else:
+        yield from (replace(node, reader=reader) for reader in (Reader.FIRST, Reader.AGAIN))
 
 
 def copy_node(
@@ -245,12 +288,8 @@ def copy_node(
 
 
 def that_keeps(node: CopyNode, earlier: int, *, always: bool) -> CopyNode:
-    """A node of one target with the option *kept*, of the copy that node `earlier` makes or keeps.
-
-    A reader that is recomputed makes its copies itself. `always`: without the option to make one.
-    """
+    """A node of one reader and target with the option *kept*, of the copy that node `earlier` makes
+    or keeps. `always`: without the option to make one."""
     (made,) = node.options
-    if made.again_at is not None:
-        return node
     kept = replace(made, reading=Reading.KEPT)
     return replace(node, options=(kept,) if always else (made, kept), earlier=earlier)

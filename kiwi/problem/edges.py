@@ -13,7 +13,7 @@ import numpy as np
 from kiwi.hlo.program import Value
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
-from kiwi.problem.copies import CopyNode
+from kiwi.problem.copies import CopyNode, Reader
 from kiwi.solver.problem import Edge, Load
 from kiwi.xla.rules.base import Rules
 
@@ -162,7 +162,7 @@ class EdgeMatrices:
 
     def edge_into_copy(self, stored: Side, node: int, copy: CopyNode, operand: Operand) -> Edge:
         """From a producer to the copy: which options agree with the stored layout. A copy that is
-        kept gives back what the reader pays for resharding."""
+        kept gives back what the reader pays for resharding, now or when it is recomputed."""
         allowed = copy.allowed_after(stored.layouts)
         if copy.earlier is None:
             costs, parts, loads = np.where(allowed, 0.0, np.inf), {}, ()
@@ -171,8 +171,10 @@ class EdgeMatrices:
             seconds = operand.trips * operand.seconds_once(stored.layouts, target)
             saved = np.where(copy.is_kept, seconds, 0.0)
             costs = np.where(allowed, -saved, np.inf)
-            parts = {"resharding": costs} if self._with_parts else {}
-            loads = operand.overlap(np.where(allowed, -saved, 0.0), np.zeros_like(saved))
+            is_again = copy.reader is Reader.AGAIN
+            parts = {"recompute" if is_again else "resharding": costs} if self._with_parts else {}
+            given, none = np.where(allowed, -saved, 0.0), np.zeros_like(costs)
+            loads = operand.overlap(*((none, given) if is_again else (given, none)))
         return Edge(stored.node, node, costs, parts, tail_class=stored.lines(), loads=loads)
 
     def edge_from_copy(self, node: int, copy: CopyNode, wanted: Side) -> Edge:

@@ -4,6 +4,7 @@ share of the predicted time was measured, and which follows from what."""
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from kiwi.memory.loop_bodies import OperandRead
 from kiwi.mesh import KINDS, SLICE, Provenance, TensorSharding, collective
 from kiwi.mesh.moves import slice_price
 from kiwi.problem.build import PlanningProblem
@@ -57,7 +58,8 @@ def _of_units(solved: Solved, once_per_layout: bool, known: bool) -> Iterator[_F
             moved = planning.rules.moved_value(planning.units, unit, value)
             key = (value, values[moved].dtype, wanted, unit.loop)
             is_there = once_per_layout and key in seen
-            made = runs - ((unit.index, read) in solved.kept)
+            kept = (OperandRead(unit.index, read, again) in solved.kept for again in (False, True))
+            made = runs - sum(kept)
             if made and not is_there:
                 made *= planning.units.operand_trips(unit, known=known)
                 yield from _resharding(planning, moved, layouts[value], wanted, made)

@@ -5,12 +5,14 @@ strategy each. Sizes are those of `kiwi.problem.unit_memory` and `kiwi.problem.c
 those of `kiwi.memory.live_ranges`, as in the joint problem.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.runs import ScheduledRuns
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.problem.build import PlanningProblem
+from kiwi.problem.copies import CopyOption
 from kiwi.problem.solved import Solved
 from kiwi.problem.unit_memory import unit_memory
 from kiwi.solver.schedule import Schedule
@@ -45,8 +47,11 @@ def _buffers(chosen: PlanningProblem, runs: ScheduledRuns) -> Iterator[Buffer]:
     for unit, node in zip(units.units, chosen.unit_nodes, strict=True):
         memory = unit_memory(units, unit, node.strategies[0], chosen.rules, chosen.mesh.size)
         yield from memory.buffers(ranges, unit, runs.of_unit(unit.index))
+
+    def again(unit: int, _: CopyOption) -> Sequence[int]:
+        return runs.again(unit)
+
     for copy in chosen.copies:
-        again = runs.again(copy.unit)
         local_bytes = chosen.local_bytes
         yield from copy.buffers(copy.options[0], local_bytes, ranges, chosen.copies, again)
 
@@ -59,12 +64,16 @@ def again_seconds(solved: Solved) -> tuple[float, ...]:
 
 
 def read_resharding_seconds(solved: Solved) -> tuple[float, ...]:
-    """For each unit the time to reshard its operands once, in all iterations together."""
+    """For each unit the time to reshard its operands once more, in all iterations together; those
+    that are kept then are not."""
     units = solved.problem.units
     found = []
     for unit, (strategy, _) in zip(units.units, solved.choices, strict=True):
         seconds = 0.0
-        for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
+        pairs = zip(unit.rule.reads, strategy.reads, strict=True)
+        for number, ((value, _), wanted) in enumerate(pairs):
+            if OperandRead(unit.index, number, is_again=True) in solved.kept:
+                continue
             operand = solved.problem.operand(unit, value)
             seconds += float(operand.seconds_once([solved.layouts[value]], [wanted])[0, 0])
         found.append(units.operand_trips(unit) * seconds)

@@ -16,7 +16,7 @@ class Solved:
     """A problem, the option chosen for each of its nodes, and the copies of operands kept.
 
     - `solution`: at least the options of sources and units; those of copies follow from them.
-    - `kept`: reads, as (unit, number of the read), that use an earlier reader's copy.
+    - `kept`: reads that use an earlier reader's copy.
     - `schedule`: of the units; None for the one that the solution's residencies mean.
     """
 

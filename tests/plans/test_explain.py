@@ -68,7 +68,7 @@ def cost_with_copies_kept(plan, solution):
     """Of another solution, with those of the plan's kept copies that it can keep."""
     planning = plan.origin.planning
     opened = planning.restricted(solution, kept=None)
-    offered = {(copy.unit, copy.read) for copy in opened.copies if len(copy.options) > 1}
+    offered = {copy.operand_read for copy in opened.copies if len(copy.options) > 1}
     problem = planning.restricted(solution, plan.execution.kept_copies & offered).problem
     return evaluate(problem, [0] * len(problem.nodes)).cost
 

@@ -4,23 +4,30 @@ import functools
 import itertools
 import math
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import kiwi
 from benchmarks.programs.random_plans import run_random_plan
+from kiwi.emit.emission import emit
+from kiwi.hlo.graph import Phase
+from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.timeline import Buffer, bytes_at
+from kiwi.mesh import hardware
 from kiwi.plans.estimate import estimate_schedule
 from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
 from kiwi.problem.kept_copies import kept_copies
 from kiwi.problem.solved import Solved
 from kiwi.solver import evaluate
 from kiwi.solver.effort import WORK_PER_SECOND, Allowance
+from kiwi.xla.cpu.compiler import CPU_COMPILER_OPTIONS
 from tests.helpers.planning import WAITING, array
 
 ROWS, WIDTH, LAYERS = 2**15, 128, 3
@@ -103,12 +110,17 @@ def test_a_copy_is_held_from_its_first_reader_to_its_last():
     assert sum(b.bytes * (b.end - b.start) for b in held) > 0
 
 
-def test_the_schedule_holds_the_same_copies():
-    plan = free_plan()
-    planning, solution = alone(plan)
-    solved = Solved(planning, solution, plan.execution.kept_copies)
+def assert_scheduled_alike(plan: kiwi.Plan) -> None:
+    """The schedule is estimated as the solution is."""
+    solved = Solved(*alone(plan), plan.execution.kept_copies)
     found = estimate_schedule(solved, plan.execution.schedule)
-    assert found == replace(plan.estimate, time_shares=found.time_shares)
+    seconds = {name: getattr(found, name) for name in ("step_seconds", "recompute_seconds")}
+    assert found == replace(plan.estimate, time_shares=found.time_shares, **seconds)
+    assert seconds == pytest.approx({name: getattr(plan.estimate, name) for name in seconds})
+
+
+def test_the_schedule_holds_the_same_copies():
+    assert_scheduled_alike(free_plan())
 
 
 def test_the_compiled_program_holds_the_copies():
@@ -143,9 +155,9 @@ def test_the_breakdown_adds_up():
     assert total == pytest.approx(estimate.step_seconds)
     at_peak = bytes_at(breakdown.buffers, estimate.peak_unit)
     assert at_peak == estimate.memory_bytes[estimate.peak_unit]
-    kept = [(entry.unit, read) for entry in breakdown.operators for read in entry.kept_reads]
-    assert frozenset(kept) == free_plan().execution.kept_copies
-    assert "kept by operator" in str(free_plan().explain(kept[0][0], forced=0))
+    kept = frozenset[OperandRead]().union(*(entry.kept_copies for entry in breakdown.operators))
+    assert kept == free_plan().execution.kept_copies
+    assert "kept by operator" in str(free_plan().explain(min(kept).unit, forced=0))
 
 
 def test_xla_s_own_program_keeps_none_in_a_plan():
@@ -158,12 +170,13 @@ def test_xla_s_own_program_keeps_none_in_a_plan():
 
 
 @pytest.mark.parametrize("spare_copies", [0, 1, 2, 3])
-def test_the_choice_equals_brute_force(spare_copies):
-    plan = free_plan()
-    planning, solution = alone(plan)
+@pytest.mark.parametrize("is_again", [False, True])
+def test_the_choice_equals_brute_force(is_again, spare_copies):
+    planning, solution = alone(recomputing_plan() if is_again else free_plan())
     opened = planning.restricted(solution, kept=None)
-    offered = [(c.unit, c.read) for c in opened.copies if len(c.options) > 1]
-    assert len(offered) == LAYERS - 1
+    offered = [c.operand_read for c in opened.copies if len(c.options) > 1]
+    assert len(offered) == LAYERS - 1 + is_again * LAYERS
+    assert {read.is_again for read in offered} == {False, is_again}
     limit = priced(planning, solution, NONE_KEPT).peak_bytes + spare_copies * WEIGHT_BYTES
     corrected = replace(planning, problem=replace(planning.problem, limit_bytes=limit))
     best = math.inf
@@ -209,7 +222,115 @@ def test_what_maps_cut_for_nothing_saves_nothing_if_kept():
     assert plan.estimate.resharding_seconds == 0
 
 
+# Recomputation.
+
+
+def recomputing_step(weights: Any, x: Any) -> Any:
+    """As `step`; each matmul of the forward pass is computed twice, and its weight read thrice."""
+
+    def loss(weights: Any) -> Any:
+        h = x
+        for w in weights:
+            h = jnp.sin(kiwi.hint(h @ w, recompute=True))
+        return jnp.mean(h**2)
+
+    value, gradients = jax.value_and_grad(loss)(weights)
+    return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)], value
+
+
+@functools.cache
+def recomputing_plan() -> kiwi.Plan:
+    return kiwi.plan(recomputing_step, *ARGUMENTS, **OPTIONS)
+
+
+def test_a_recomputed_reader_keeps_a_copy():
+    plan = recomputing_plan()
+    kept = plan.execution.kept_copies
+    assert sum(read.is_again for read in kept) == LAYERS
+    assert plan.estimate.collectives["all-gather"].count == LAYERS
+    assert_scheduled_alike(plan)
+
+
+def test_as_compiled_it_is_recomputed_and_gathers_nothing():
+    """The copy passes the barrier of what is recomputed, which would else be the first result."""
+    plan = recomputing_plan()
+    assert plan.compiled is not None
+    assert plan.compiled.collectives["all-gather"].count == LAYERS
+    mesh = plan.mesh.jax_mesh()
+    pairs = zip(*map(jax.tree.leaves, (ARGUMENTS, plan.in_shardings)), strict=True)
+    given = [
+        jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=NamedSharding(mesh, spec))
+        for shape, spec in pairs
+    ]
+    jitted = jax.jit(emit(plan.execution), compiler_options=CPU_COMPILER_OPTIONS)
+    text = jitted.lower(*given).compile().as_text()
+    matmuls = LAYERS + LAYERS + LAYERS + (LAYERS - 1)  # forward, again, of weights, of inputs
+    assert text.count(" dot(") == matmuls
+
+
+def test_a_saved_plan_keeps_it(tmp_path):
+    recomputing_plan().save(tmp_path / "plan.json")
+    applied = kiwi.load_plan(tmp_path / "plan.json").apply(recomputing_step).plan(*ARGUMENTS)
+    assert applied.execution.kept_copies == recomputing_plan().execution.kept_copies
+    again = next(read.unit for read in sorted(applied.execution.kept_copies) if read.is_again)
+    assert f", again kept by operator {again}" in str(recomputing_plan().explain(again, forced=0))
+
+
 # Loops.
+
+
+SCANNED = array(8, 512, 512), array(2**13, 512)
+
+
+def recomputing_scan(weights: Any, x: Any) -> Any:
+    """As `recomputing_step`, with a scan."""
+
+    def body(h: Any, w: Any) -> Any:
+        return jnp.sin(kiwi.hint(h @ w, recompute=True)), None
+
+    def loss(weights: Any) -> Any:
+        return jnp.mean(jax.lax.scan(body, x, weights)[0] ** 2)
+
+    value, gradients = jax.value_and_grad(loss)(weights)
+    return weights - 0.1 * gradients, value
+
+
+@pytest.mark.parametrize(
+    ("profile", "verify", "budget"),
+    [
+        (WAITING, "cpu", "32MiB"),
+        pytest.param(
+            *(replace(hardware("v5e"), interference=None), "tpu", "24MiB"),
+            marks=pytest.mark.skipif(find_spec("libtpu") is None, reason="no XLA:TPU"),
+        ),
+    ],
+)
+def test_what_an_iteration_recomputes_it_gathers_once(profile, verify, budget):
+    """The budget has no room for the gathered weights of all layers."""
+    own = {"in_shardings": (P(None, None, "x"), P("x")), "memory_budget": budget}
+    plan = kiwi.plan(
+        recomputing_scan, *SCANNED, **{**OPTIONS, **own, "profile": profile, "verify": verify}
+    )
+    (kept,) = plan.execution.kept_copies
+    assert plan.execution.units.units[kept.unit].phase is Phase.BACKWARD
+    assert plan.estimate.collectives["all-gather"].count == 2 * 8  # forward, and backward
+    assert plan.compiled is not None and plan.fits
+    assert plan.compiled.collectives["all-gather"].count == 2 * 8
+
+
+def test_what_an_iteration_keeps_it_holds_behind_the_recomputation():
+    own = {"in_shardings": (P(None, None, "x"), P("x")), "memory_budget": "32MiB"}
+    plan = kiwi.plan(recomputing_scan, *SCANNED, **{**OPTIONS, **own, "verify": None})
+    (kept,) = plan.execution.kept_copies
+    (maker,) = plan.execution.recomputed
+    again = plan.breakdown.operators[maker].recompute_at
+    size = 4 * 512 * 512
+    own_spans = {(b.start, b.end) for b in plan.estimate.buffers if b.kind == "copy"}
+    assert {(again, again + 1), (again + 1, kept.unit + 1)} <= own_spans
+    assert all(b.bytes == size for b in plan.estimate.buffers if b.kind == "copy")
+    solved = Solved(*alone(plan), plan.execution.kept_copies)
+    found = estimate_schedule(solved, plan.execution.schedule).buffers
+    assert {(b.start, b.end) for b in found if b.kind == "copy"} == own_spans
 
 
 def scanned(weights: Any, x: Any) -> Any:
@@ -230,6 +351,6 @@ def test_in_the_body_of_a_loop():
     wanted = jax.jit(jax.grad(scanned))(weights, x)
     for seed in (3, 9):  # random plans that keep one
         result, execution = run_random_plan(planned, (weights, x), seed)
-        units = [execution.units.units[unit] for unit, _ in execution.kept_copies]
+        units = [execution.units.units[read.unit] for read in execution.kept_copies]
         assert units and all(unit.loop is not None for unit in units)
         np.testing.assert_allclose(result, wanted, rtol=1e-3, atol=1e-6)
