@@ -4,11 +4,16 @@ A problem with repeated layers (`kiwi.problem.equal_layers`) is solved in three 
 
 1. The layers tied: one node for the equal nodes of all layers. That problem has about as many
    nodes as one layer, whatever their number.
-2. The whole problem from there, for a few rounds. Its bound is the one that is reported.
+2. The whole problem from there, for a few rounds, and from the balance of channels of 1. Its bound
+   is the one that is reported.
 3. If these rounds gain more than `WORTH`, the layers differ for a reason: the search goes on from
    what they found. Otherwise the tied solution is the answer.
+
+A later round of the closed loop leaves no more room than the one before, so that the bound of that
+one holds; where the tied solution costs hardly more, it is the answer without 2.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -50,6 +55,7 @@ class EqualLayers:
     def __init__(self, planning: PlanningProblem, tools: Tools) -> None:
         self._tools = tools
         self._equal: tuple[EqualNodes, ...] = ()
+        self._known: tuple[Problem, SolveResult] | None = None
         if tools.settings.equal_layers:
             equal = tuple(e for e in equal_nodes(planning) if len(e.members) >= LEAST_LAYERS)
             count = sum(len(each.members) for each in equal)
@@ -69,18 +75,37 @@ class EqualLayers:
         if first.solution is None:
             found = self._tools.solve(problem, left, warm_start)
             return _after([first], _with_peak_of(settled_result(problem, found), first))
+        assert first.objective is not None
         start = small.expanded(first.solution)
+        known = self._bounded(problem, first.objective)
+        if known is not None:
+            return _after([first], _with_bound(problem, start, known, len(small.classes)))
         given = () if warm_start is None else tuple(warm_start)
-        polished = self._tools.solve(problem, left, _cheaper(problem, start, given), POLISH_ROUNDS)
-        assert polished.objective is not None and first.objective is not None
+        better = _cheaper(problem, start, given)
+        polished = self._tools.solve(problem, left, better, POLISH_ROUNDS, first.balances)
+        assert polished.objective is not None
         if polished.objective >= (1 - WORTH) * first.objective:
-            return _after([first], _with_bound(problem, start, polished, len(small.classes)))
+            found = _with_bound(problem, start, polished, len(small.classes))
+            self._known = problem, found
+            return _after([first], found)
         self._equal = ()  # in later rounds, too
         if is_closed(polished.objective, polished.bound, self._tools.settings.gap):
             return _after([first], settled_result(problem, polished))
         left = left.less(spent(polished)).at_least(part)
         found = self._tools.solve(problem, left, polished.solution)
         return _after([first, polished], settled_result(problem, found))
+
+    def _bounded(self, problem: Problem, objective: float) -> SolveResult | None:
+        """A bound from an earlier round, where it serves: what is learnt of compiled programs only
+        adds memory."""
+        if self._known is None:
+            return None
+        before, found = self._known
+        assert found.objective is not None
+        limits = [math.inf if p.limit_bytes is None else p.limit_bytes for p in (before, problem)]
+        is_alike = objective <= (1 + WORTH) * found.objective
+        took = {"iterations": 0, "work": 0, "seconds": 0.0}
+        return replace(found, **took) if limits[1] <= limits[0] and is_alike else None
 
     def solve_roughly(self, problem: Problem, allowed: Allowance) -> SolveResult:
         """A solution after a few rounds, with equal layers where there are any."""

@@ -10,7 +10,7 @@ from kiwi.errors import InvalidArgumentError, UnknownSolverError
 from kiwi.options import Settings
 from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
 from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
-from kiwi.solver.result import OnProgress
+from kiwi.solver.result import Balances, OnProgress
 from kiwi.solver.solve import COUNT_WORK
 from kiwi.xla.compilers import compile_for, overlapping_compiles, predicted_compiler
 from kiwi.xla.read.compiled_program import CompiledProgram
@@ -76,6 +76,7 @@ class Tools:
         allowed: Allowance,
         warm_start: Sequence[int] | None = None,
         round_limit: int | None = None,
+        balances: Balances | None = None,
     ) -> SolveResult:
         """Solves a problem with the solver, the seed and the gap of the settings."""
         counts_work = self.settings.solver in COUNT_WORK
@@ -90,6 +91,7 @@ class Tools:
             warm_start=warm_start,
             on_progress=self.settings.on_progress,
             round_limit=round_limit,
+            balances=balances,
         )
 
 

@@ -12,6 +12,7 @@ are priced by the true cost.
 3. At a balance all choices of one kind go one way, or all the other way. So the part of a window's
    nodes up to a place weighs as the one end of the bisection and the rest as the other, and the
    place is found by bisection, too. Such weights bound nothing.
+   From weights found for a problem like this one (`Request.balances`) it is a step or two.
 4. Where two solutions differ in parts without edges between them, these are exchanged one by one,
    as far as the true cost falls (path relinking; Glover, 1997).
 """
@@ -29,10 +30,13 @@ from scipy.sparse.csgraph import connected_components
 from kiwi.solver.evaluate import evaluate, fitting
 from kiwi.solver.problem import Edge, Load, Node, Problem
 from kiwi.solver.request import Request
-from kiwi.solver.result import Progress, SolveResult, conclude, is_closed
+from kiwi.solver.result import Balances, Progress, SolveResult, conclude, is_closed
 
 MOST_BALANCED, MOST_SPLIT = 4, 4
 """How many problems without loads are solved at most to find the balance, and behind that."""
+
+MOST_GIVEN = 2
+"""How many where a balance is given."""
 
 LATER_SHARE = 0.1
 """The part of the limits of work and time that each of them gets after the first."""
@@ -49,17 +53,18 @@ _Key = tuple[int, int]
 def solve_with_loads(request: Request, solver: Callable[[Request], SolveResult]) -> SolveResult:
     """The result of a solver for problems without loads, for one with loads."""
     problem, bound = request.problem, -math.inf
-    weights, best = _Weights(problem), request.warm_start
+    weights, best = _Weights(problem, request.balances or {}), request.warm_start
     results: list[SolveResult] = []
-    for number in range(MOST_BALANCED + MOST_SPLIT):
+    balances: Balances = {}
+    for number in range(MOST_BALANCED + MOST_SPLIT if request.balances is None else MOST_GIVEN):
         result = solver(_asked(request, weights, best, is_first=number == 0))
         results.append(result)
         if result.solution is None:
             if best is None:
                 return result
             break
-        if not weights.is_split:
-            bound = max(bound, result.bound)
+        if not weights.is_split and result.bound > bound:
+            bound, balances = result.bound, weights.balances
         best = _relinked(problem, best, result.solution)
         if is_closed(evaluate(problem, best).cost, bound, request.gap):
             break
@@ -78,6 +83,7 @@ def solve_with_loads(request: Request, solver: Callable[[Request], SolveResult])
             deterministic=all(each.deterministic for each in results),
         ),
         work=sum(each.work for each in results),
+        balances=balances,
     )
 
 
@@ -169,12 +175,13 @@ class _Balance:
 
 
 class _Weights:
-    """How much each channel counts in each window: at the start the first one alone."""
+    """How much each channel counts in each window: at the start the first one alone, or as it did
+    in another problem."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, given: Balances) -> None:
         self.is_split = False
         self._problem = problem
-        self._balances: dict[int, _Balance] = {}
+        self._balances = {window: _Balance(*balance) for window, balance in given.items()}
         parts = [*problem.nodes, *problem.edges]
         nodes = [*range(len(problem.nodes)), *(edge.head for edge in problem.edges)]
         self._places: dict[int, list[int]] = {}
@@ -182,6 +189,11 @@ class _Weights:
             for window in {load.window for load in part.loads}:
                 self._places.setdefault(window, []).append(node)
         self._places = {w: sorted(set(own)) for w, own in self._places.items()}
+
+    @property
+    def balances(self) -> Balances:
+        """What they come from."""
+        return {w: (own.channel, own.low, own.high) for w, own in self._balances.items()}
 
     def moved(self, loads: Mapping[_Key, float]) -> bool:
         """Moves weight to the channels that are larger; whether any moved."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from kiwi.errors import InvalidArgumentError
 from kiwi.solver.parameters import DEFAULT, Parameters
 from kiwi.solver.problem import Problem
-from kiwi.solver.result import OnProgress
+from kiwi.solver.result import Balances, OnProgress
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,8 @@ class Request:
     - `started`: a reading of `time.monotonic`.
     - `tree_nodes`: how many nodes of its search tree a MILP may visit; None: as many as there is
       time for.
+    - `balances`: of a problem with loads, those of another problem with the same windows, from
+      which its own are looked for.
     """
 
     problem: Problem
@@ -33,6 +35,7 @@ class Request:
     tree_nodes: int | None = None
     parameters: Parameters = DEFAULT
     work_limit: int | None = None
+    balances: Balances | None = None
 
     def __post_init__(self) -> None:
         for name, fits, wanted in (

@@ -3,8 +3,8 @@ search ended."""
 
 import enum
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kiwi.solver.evaluate import evaluate
 from kiwi.solver.problem import Problem
@@ -62,6 +62,10 @@ class Progress:
 
 OnProgress = Callable[[Progress], None]
 
+Balances = Mapping[int, tuple[int, float, float]]
+"""For windows in which another channel than the first counts: that one, and between which weights
+its own is (`kiwi.solver.overlap`)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SolveResult(Progress):
@@ -72,6 +76,7 @@ class SolveResult(Progress):
     - `least_peak_bytes`: where no solution meets the limit, the smallest peak that was found.
     - `least_peak_bound_bytes`: proven: no assignment peaks lower.
     - `deterministic`: False where the clock ended the search, so that another run may differ.
+    - `balances`: of a problem with loads, those that led to the bound.
     """
 
     status: SolveStatus
@@ -79,6 +84,7 @@ class SolveResult(Progress):
     least_peak_bytes: int | None = None
     least_peak_bound_bytes: int | None = None
     deterministic: bool = True
+    balances: Balances = field(default_factory=dict, hash=False, repr=False)
 
 
 def is_closed(objective: float, bound: float, gap: float) -> bool:

@@ -19,7 +19,7 @@ from kiwi.solver.network import Network
 from kiwi.solver.overlap import solve_with_loads
 from kiwi.solver.problem import Problem
 from kiwi.solver.request import Request
-from kiwi.solver.result import OnProgress, SolveResult, conclude
+from kiwi.solver.result import Balances, OnProgress, SolveResult, conclude
 from kiwi.solver.toulbar import TOULBAR_ROUNDS, ToulbarEngine
 from kiwi.solver.warm_up import warm_up
 
@@ -53,6 +53,7 @@ def solve(
     any_time: bool = False,
     round_limit: int | None = None,
     work_limit: int | None = None,
+    balances: Balances | None = None,
 ) -> SolveResult:
     """Chooses one option per node at the least cost under the memory limit.
 
@@ -75,6 +76,8 @@ def solve(
       machine is, as long as the time limit is not reached. `auto` and `lagrangian` honour it.
     - `work_limit`: the search ends after so much work (`SolveResult.work`), as repeatably, but for
       rounds that `time_limit_seconds` leaves to it, too. Those of `COUNT_WORK` honour it.
+    - `balances`: `SolveResult.balances` of a problem with the same windows: how much channels count
+      is then looked for from there.
 
     Every returned solution was priced by `kiwi.solver.evaluate`. Raises `UnknownSolverError`,
     `InvalidArgumentError`, and `SolverUnavailableError` where the solver cannot take the problem.
@@ -95,6 +98,7 @@ def solve(
         any_time,
         round_limit,
         work_limit=work_limit,
+        balances=balances,
     )
     if solver != "brute-force":
         warm_up()

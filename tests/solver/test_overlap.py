@@ -61,6 +61,25 @@ def test_bound_below_optimum_below_objective() -> None:
         assert result.objective <= 1.05 * best.objective
 
 
+def test_balances_of_one_problem_bound_it_again_in_fewer_rounds() -> None:
+    seen = 0
+    for seed in range(40):
+        problem = loaded_problem(seed)
+        first = solve(problem, seed=seed, gap=0.0)
+        if first.solution is None or not first.balances:
+            continue
+        seen += 1
+        start = first.solution
+        again = solve(problem, seed=seed, gap=0.0, warm_start=start, balances=first.balances)
+        best = solve(problem, solver="brute-force")
+        assert best.objective is not None and again.objective is not None
+        assert again.bound <= best.objective + 1e-9
+        assert again.objective <= (first.objective or 0.0)
+        assert again.bound >= 0.99 * first.bound
+        assert again.iterations <= first.iterations
+    assert seen > 5
+
+
 def test_loads_have_the_shape_of_their_costs() -> None:
     with pytest.raises(InvalidProblemError, match="load of shape"):
         Node("n", np.array([1.0]), ((),), loads=(Load(0, 0, np.array([1.0, 2.0])),))
