@@ -125,8 +125,8 @@ class Proposer(Protocol[P]):
         ...
 
     def fallback(self, best: Plan | None) -> P | None:
-        """A plan known before, for the case that it beats the best one; asked at the end where
-        nothing is compiled."""
+        """A plan known before that is predicted to fit, and to beat the best one; asked at the
+        end."""
         ...
 
 
@@ -157,8 +157,7 @@ class ClosedLoop(Generic[P]):
         if self._best is None and not all(each.is_tied for each in self._rounds):
             self._ties_all = True
             refusal = self._run_rounds()
-        if self._tools.compile is None:
-            self._fall_back()
+        self._fall_back()
         if self._best is not None:
             return self._overlapping(self._best)
         if self._nearest is None:
@@ -315,8 +314,8 @@ class ClosedLoop(Generic[P]):
 
     def _fall_back(self) -> None:
         other = self._proposer.fallback(None if self._best is None else self._best.plan)
-        if other is not None and other.plan.fits and self._is_faster(other):
-            self._compiled(other)
+        if other is not None and self._is_faster(other):
+            self._tried(other)
 
     def _with_rounds(self, plan: Plan) -> Plan:
         plan = replace(plan, rounds=tuple(self._rounds))

@@ -16,7 +16,6 @@
 """
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -41,6 +40,7 @@ from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
 from kiwi.solver import SolveResult, SolveStatus, evaluate
 from kiwi.solver.effort import Allowance
+from kiwi.solver.evaluate import fitting
 from kiwi.solver.problem import Node
 from kiwi.xla.read.excess_memory import as_intervals, excess
 
@@ -330,20 +330,28 @@ class ProblemSearch:
         return replace(proposal, plan=other, solve_seconds=0.0)
 
     def fallback(self, best: Plan | None) -> _InOrder | None:
-        """The solution that was begun with where it is faster: its heap may fit when those of the
-        solver's first solutions did not."""
-        if self._given is None or self._answer is None:
+        """The fastest solution known from the beginning that is faster, and whose heap fits: a
+        limit that was lowered for the heap of another solution may have left it out."""
+        if self._answer is None:
             return None
-        begun = evaluate(self._problem.problem, self._given)
-        if not math.isfinite(begun.cost) or (best and begun.cost >= best.estimate.step_seconds):
-            return None
-        result = replace(
-            self._answer,
-            solution=self._given,
-            objective=begun.cost,
-            peak_bytes=begun.peak_bytes,
-        )
-        return self._proposal(Solved(self._problem, self._given), result, self._spent)
+        known = () if self._given is None else (self._given,)
+        if self._limit_bytes < self._budget_bytes:
+            known += self._obvious_starts
+        limited = replace(self._problem.problem, limit_bytes=self._budget_bytes)
+        for seconds, solution in fitting(limited, known):
+            if best is not None and seconds >= best.estimate.step_seconds:
+                return None
+            begun = evaluate(limited, solution)
+            result = replace(
+                self._answer,
+                solution=solution,
+                objective=begun.cost,
+                peak_bytes=begun.peak_bytes,
+            )
+            found = self._proposal(Solved(self._problem, solution), result, self._spent)
+            if found.plan.fits:
+                return found
+        return None
 
     def _moved_limit(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit moves by what the program is over the budget or below it, or to the middle of

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import kiwi
+from benchmarks.starts.drawn import drawn
 from examples import gpt, mlp
 from kiwi.planners.obvious_starts import obvious_starts
 from kiwi.planners.registry import planner_named
@@ -127,3 +128,23 @@ def test_random_plans_are_as_fast_as_the_best_one_that_fits(seed: int):
         **options,
     )
     assert plan.solve_result.objective <= best * (1 + 1e-9)
+
+
+def test_a_start_that_a_lowered_limit_leaves_out_is_the_plan_where_nothing_else_fits():
+    """The heap of what the search finds first wastes a quarter; the limit that is lowered by that
+    leaves no solution."""
+    case = drawn(48)
+    assert case.name == "residual norm, 1536 x 1536 (48 768)"
+    planned = kiwi.jit(
+        case.step,
+        mesh_shape=case.mesh_shape,
+        profile=case.profile,
+        gap=case.gap,
+        memory_budget=23_386_382,
+        donate_argnums=0,
+        verify=None,
+        effort="quick",
+    )
+    tools = Tools.of(planned.settings).part(0.1)
+    plan = planner_named("joint").plan(planned.traced(*case.arguments), 23_386_382, tools)
+    assert plan.fits and len(plan.rounds) == 2
