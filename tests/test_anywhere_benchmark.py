@@ -29,6 +29,11 @@ def test_plans_that_differ_are_told():
     assert "-1.00%" in line_of(thorough={"step_seconds": 0.495, "decisions": "c"})
 
 
-def test_a_step_whose_runs_are_not_complete_has_no_line():
+def test_runs_that_are_missing_are_told():
     rows = {f"mlp {how}": {"commit": "c", "rows": [ROW]} for how in RUNS[:2]}
+    line = list(table(rows))[-1]
+    assert "| identical in 2 runs | 500.00 | - | 2.0 | 2.0 | - |" in line
+    rows["mlp beside"]["rows"] = [{**ROW, "decisions": "b"}]
+    assert "DIFFERENT" in list(table(rows))[-1]
+    del rows["mlp alone"]
     assert list(table(rows))[-1].startswith("| ---")

@@ -83,21 +83,26 @@ def table(rows: Mapping[str, Any]) -> Iterator[str]:
     yield "| step | budget MiB | decisions | step ms | thorough | alone s | beside s | slowed s |"
     yield "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"
     for case in CASES:
-        found = [rows[f"{case} {how}"]["rows"] for how in RUNS if f"{case} {how}" in rows]
-        if len(found) == len(RUNS):
-            yield from (_line(case, *each) for each in zip(*found, strict=True))
+        found = [rows.get(f"{case} {how}", {}).get("rows") for how in RUNS]
+        if found[0]:
+            runs = [run or [None] * len(found[0]) for run in found]
+            yield from (_line(case, *each) for each in zip(*runs, strict=True))
 
 
-def _line(case: str, alone: Rows, beside: Rows, slowed: Rows, thorough: Rows) -> str:
+def _line(
+    case: str, alone: Rows, beside: Rows | None, slowed: Rows | None, thorough: Rows | None
+) -> str:
+    """Runs that are missing so far are None."""
     budget, own = f"{alone['budget_bytes'] / 2**20:.0f} ({alone['share']:.0%})", alone["decisions"]
-    same = all(row["decisions"] == own and row["is_repeatable"] for row in (alone, beside, slowed))
-    if alone["step_seconds"] is None or thorough["step_seconds"] is None:
-        step, more = alone["error"] and "refused", thorough["error"] and "refused"
+    runs = [row for row in (alone, beside, slowed) if row is not None]
+    same = all(row["decisions"] == own and row["is_repeatable"] for row in runs)
+    step = "refused" if alone["step_seconds"] is None else f"{1e3 * alone['step_seconds']:.2f}"
+    if thorough is None or alone["step_seconds"] is None or thorough["step_seconds"] is None:
+        more = "refused" if thorough and thorough["error"] else "-"
     else:
-        step = f"{1e3 * alone['step_seconds']:.2f}"
         more = f"{thorough['step_seconds'] / alone['step_seconds'] - 1:+.2%}"
-    seconds = (f"{row['seconds']:.1f}" for row in (alone, beside, slowed))
-    said = "identical" if same else "DIFFERENT"
+    seconds = ("-" if row is None else f"{row['seconds']:.1f}" for row in (alone, beside, slowed))
+    said = "identical" + f" in {len(runs)} runs" * (len(runs) < 3) if same else "DIFFERENT"
     return f"| {case} | {budget} | {said} | {step} | {more} | {' | '.join(seconds)} |"
 
 

@@ -53,7 +53,8 @@ class AnnealingSettings:
 
 @dataclass(frozen=True)
 class AnnealingOutcome:
-    """The best sequence of a run, and at which temperature (relative) it ended."""
+    """The best sequence of a run, and at which temperature (relative) it ended; `completed`: the
+    clock neither ended nor hurried it."""
 
     schedule: Schedule
     within_budget: bool
@@ -127,11 +128,13 @@ def run_annealing(
     cumulated[-1] = 1.0
     done, temperature = 0, settings.first_temperature
     fall = settings.last_temperature / settings.first_temperature
-    stopped, progress = settings.stop_at_budget and best.score[0] > 0, 0.0
+    stopped, progress, hurried = settings.stop_at_budget and best.score[0] > 0, 0.0, False
     while progress < 1.0 and not stopped and task.remaining_seconds() > 0:
         chunk = min(CHUNK_MOVES, settings.moves - done)
         done += chunk
-        progress = max(done / settings.moves, (time.monotonic() - started) / max(seconds, 1e-3))
+        progress, passed = done / settings.moves, (time.monotonic() - started) / max(seconds, 1e-3)
+        if passed > progress:
+            progress, hurried = passed, True
         next_temperature = settings.first_temperature * fall ** min(1.0, progress)
         hot, cold = temperature * unit, next_temperature * unit
         plan = Plan(budget, settings.objective, chunk, hot, cold, cumulated)
@@ -143,7 +146,7 @@ def run_annealing(
         bool(best.score[0]),
         temperature,
         done,
-        stopped or done >= settings.moves,
+        not hurried and (stopped or done >= settings.moves),
     )
 
 

@@ -31,15 +31,17 @@ def rockmate(task: Task) -> Finding:
     borders = stage_borders(task.graph)
     blocks = [block_graph(borders, s) for s in borders.stages]
     solved: dict[RematGraph, tuple[Steps, ...]] = {}
+    by_clock = False
     ends = time.monotonic() + BLOCKS_SHARE * task.remaining_seconds()
     left = len(set(blocks))
     for s, block in enumerate(blocks):
         if block not in solved:
             seconds = max(0.0, ends - time.monotonic()) / (left - len(solved))
-            solved[block] = _block_schedules(task, borders, s, block, seconds)
+            solved[block], ended = _block_schedules(task, borders, s, block, seconds)
+            by_clock = by_clock or ended
     options = [_options(borders, s, solved[block]) for s, block in enumerate(blocks)]
     finding = solve_chain(task, borders.chain(options))
-    return replace(finding, deterministic=finding.deterministic and task.remaining_seconds() > 0)
+    return replace(finding, deterministic=finding.deterministic and not by_clock)
 
 
 def block_graph(borders: Borders, index: int) -> RematGraph:
@@ -61,10 +63,11 @@ def block_graph(borders: Borders, index: int) -> RematGraph:
 
 def _block_schedules(
     task: Task, borders: Borders, index: int, block: RematGraph, seconds: float
-) -> tuple[Steps, ...]:
-    """Schedules of the block for all pairs of budgets, as far as the time goes."""
+) -> tuple[tuple[Steps, ...], bool]:
+    """Schedules of the block for all pairs of budgets, as far as the time goes; whether the clock
+    ended a search."""
     if len(block.operators) > LARGEST_BLOCK or len(block.operators) < 4:
-        return ()
+        return (), False
     loss, gradients = len(borders.groups.forward[index]), borders.gradients[index + 1]
     deadline = min(task.deadline, time.monotonic() + seconds)
     low, high = largest_working_set(block).size_bytes, order_peak_bytes(block)
@@ -73,14 +76,17 @@ def _block_schedules(
         evenly(low, high, PEAK_BUDGETS), evenly(0, most_saved, SAVE_BUDGETS)
     )
     found: dict[Steps, None] = {}
+    by_clock = False
     for peak_bytes, save_bytes in budgets:
         if time.monotonic() >= deadline:
+            by_clock = True
             break
         own = replace(task, graph=block, budget_bytes=peak_bytes, deadline=deadline)
         finding = rk_checkmate(own, loss, save_bytes + borders.graph.bytes_of(gradients))
+        by_clock = by_clock or not finding.deterministic
         if finding.schedule is not None:
             found[finding.schedule.steps] = None
-    return tuple(found)
+    return tuple(found), by_clock
 
 
 def _saved_by_keeping_all(block: RematGraph, loss: int) -> int:

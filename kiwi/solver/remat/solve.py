@@ -62,7 +62,7 @@ PLANNERS: dict[str, Planner] = {
     "fastsa": Planner(fastsa, (fastsa,), counts_work=True),
     "hiremate": Planner(hiremate, (fastsa, rotor)),
     "keep-all": Planner(keep_all, counts_work=True),
-    "moccasin": Planner(moccasin),
+    "moccasin": Planner(moccasin, counts_work=True),
     "order-only": Planner(order_only, (fastsa,), counts_work=True),
     "remat": Planner(remat, (fastsa,), counts_work=True),
     "rk-checkmate": Planner(rk_checkmate),

@@ -1,6 +1,7 @@
 """Planners for chains: linearisation, Rotor against exhaustive search, Rockmate."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -99,6 +100,13 @@ def test_identical_blocks_are_recognised():
     borders = stage_borders(graph)
     different = {block_graph(borders, s) for s in borders.stages}
     assert len(different) < len(borders.stages)
+
+
+def test_rockmate_tells_that_the_clock_left_blocks_out():
+    graph = residual_chain(0, 3)
+    task = _task(graph, _budget(graph, 5))
+    assert rockmate(task).deterministic
+    assert not rockmate(replace(task, deadline=time.monotonic())).deterministic
 
 
 @pytest.mark.parametrize("planner", [rotor, rockmate])

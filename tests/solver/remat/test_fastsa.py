@@ -107,6 +107,18 @@ def test_clock_ends_a_run():
     assert not outcome.completed
 
 
+def test_a_run_that_the_clock_hurries_is_not_repeatable():
+    graph = training_chain(12)
+    task = _task(graph, 9 * order_peak_bytes(graph) // 10)
+    settings = AnnealingSettings(100_000, stop_at_budget=True)
+    hurried, own = (
+        run_annealing(task, graph, Schedule(graph.order), settings, seconds)
+        for seconds in (1e-6, 1e6)
+    )
+    assert hurried.within_budget and own.within_budget
+    assert own.completed and not hurried.completed
+
+
 @pytest.mark.parametrize("make", [random_graph, random_general_graph])
 @pytest.mark.parametrize("seed", range(20))
 def test_groups_expand_to_valid_schedules_within_their_peak(make, seed):

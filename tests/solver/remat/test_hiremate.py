@@ -150,6 +150,14 @@ def test_within_three_per_cent_of_checkmate_where_that_finishes(make):
     assert finished and recomputed
 
 
+def test_what_the_clock_left_out_is_told():
+    graph = residual_chain(0, 5)
+    task = _task(graph, _budget(graph, 5), 60)
+    settings = HiremateSettings(most_top=8, most_at_all=8, most_lower=4, most_direct=0, workers=0)
+    assert not hiremate(replace(task, deadline=time.monotonic()), settings).deterministic
+    assert hiremate(task, settings).deterministic
+
+
 def test_parts_of_parts_are_nearly_as_good_as_no_groups():
     graph = residual_chain(0, 5)
     budget = _budget(graph, 5)

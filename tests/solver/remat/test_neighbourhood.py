@@ -1,6 +1,7 @@
 """Large neighbourhoods: frames, the program against exhaustive search, improvement of schedules."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -73,6 +74,21 @@ def test_with_all_operators_free_the_result_is_that_of_moccasin(make):
         assert mine.compute_seconds == best.compute_seconds
         better += 1
     assert better > 8
+
+
+def test_work_ends_moccasin_and_the_same_schedule_is_found_again():
+    graph = training_chain(30)
+    tasks = [_task(graph, _budget(graph, 3), 0.2) for _ in range(2)]
+    first, second = map(moccasin, tasks)
+    assert first.deterministic and first.schedule is not None
+    assert first.family_bound_seconds < candidate(tasks[0], first.schedule).seconds
+    assert first == second
+
+
+def test_the_clock_ends_moccasin_on_a_slow_machine():
+    graph = training_chain(30)
+    task = replace(_task(graph, _budget(graph, 3), 1000.0), deadline=time.monotonic() + 0.05)
+    assert not moccasin(task).deterministic
 
 
 def test_only_free_operators_change():

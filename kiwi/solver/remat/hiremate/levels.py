@@ -47,7 +47,18 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
     roles = Roles(task.graph)
     nodes = roles.forward_graph()
     is_small = len(task.graph.operators) <= settings.most_direct
-    found, rounds = _by(moccasin, task) if is_small else [], 0
+    found: list[Candidate] = []
+    rounds, complete = 0, True
+
+    def add(planner: Callable[[Task], Finding]) -> None:
+        nonlocal complete
+        finding = _by(planner, task)
+        complete = complete and finding.deterministic
+        if finding.schedule is not None:
+            found.append(candidate(task, finding.schedule))
+
+    if is_small:
+        add(moccasin)
     with closing(Pool(settings.workers)) as pool:
         levels = _Levels(task, settings, pool)
         for most_top in _sizes(settings, len(roles.forward)):
@@ -55,25 +66,27 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
             seconds = share * task.remaining_seconds()
             shortest = max(SHORTEST_ROUND * task.time_limit_seconds, levels.pricing_seconds)
             if rounds and seconds < shortest:
+                complete = False
                 break
             trees = partition(nodes, most_top, settings.most_lower)
             found.append(levels.plan(roles.whole(trees), seconds))
             rounds += 1
             if rounds == 1 and not any(c.fits for c in found):
                 for planner in (rotor, fastsa):  # which may do where no combination does
-                    found += _by(planner, task) if task.remaining_seconds() > 0 else []
+                    add(planner)
             if any(c.is_least for c in found):
                 break
     best = min(found, key=lambda c: c.rank)
-    return Finding(best.schedule, iterations=rounds, deterministic=levels.complete)
+    is_repeatable = complete and levels.complete
+    return Finding(best.schedule, iterations=rounds, deterministic=is_repeatable)
 
 
-def _by(planner: Callable[[Task], Finding], task: Task) -> list[Candidate]:
-    """What a planner that sees every operator finds in a part of the time left; at most one."""
-    seconds = UNDIVIDED_SHARE * task.remaining_seconds()
-    limited = replace(task, deadline=time.monotonic() + seconds, time_limit_seconds=seconds)
-    schedule = planner(limited).schedule
-    return [] if schedule is None else [candidate(task, schedule)]
+def _by(planner: Callable[[Task], Finding], task: Task) -> Finding:
+    """What a planner that sees every operator finds with a part of the work, and of the time that
+    is left."""
+    deadline = time.monotonic() + UNDIVIDED_SHARE * task.remaining_seconds()
+    planned_seconds = UNDIVIDED_SHARE * task.time_limit_seconds
+    return planner(replace(task, deadline=deadline, time_limit_seconds=planned_seconds))
 
 
 def _sizes(settings: HiremateSettings, count: int) -> list[int]:
@@ -98,6 +111,7 @@ class _Levels:
         self._options: dict[int, Options] = {}
         self._solved: dict[PartProblem, Options] = {}
         self.complete = True
+        """Whether the clock has left nothing out."""
         self.pricing_seconds = 0.0
         """What the last plan took beyond its searches; a finer one takes longer."""
 
@@ -115,8 +129,9 @@ class _Levels:
         if not fastest.is_least:
             options = fewer_options(options, self._settings.most_options)
             _, known = self._fastest_combination(root, options)
-            pair = solve_once(problem, options, budget_bytes, None, ends - time.monotonic(), known)
-        self.complete = self.complete and time.monotonic() < ends
+            left = ends - time.monotonic()
+            pair, closed = solve_once(problem, options, budget_bytes, None, left, known)
+            self.complete = self.complete and closed
         found = [fastest] if pair is None else [fastest, self._candidate(root, pair)]
         return min(found, key=lambda c: c.rank)
 
@@ -163,13 +178,12 @@ class _Levels:
     def _solve_level(self, members: list[Hierarchy], seconds: float) -> None:
         settings, problems = self._settings, [self._problem(each) for each in members]
         fresh = [p for p in dict.fromkeys(problems) if p not in self._solved]
-        started = time.monotonic()
         starting = 0.0 if self._pool.started else settings.process_seconds
         parallel = min(settings.workers, len(fresh)) if seconds >= 2 * starting else 1
         left = max(0.0, seconds - starting) if parallel > 1 else seconds
         each_seconds = left * max(1, parallel) / max(1, len(fresh))
         solved = self._pool.solve(fresh, each_seconds, parallel)
-        self.complete = self.complete and time.monotonic() - started <= seconds
-        self._solved.update(zip(fresh, solved, strict=True))
+        self.complete = self.complete and all(complete for _, complete in solved)
+        self._solved.update(zip(fresh, (options for options, _ in solved), strict=True))
         for each, problem in zip(members, problems, strict=True):
             self._options[id(each)] = self._solved[problem]

@@ -57,10 +57,11 @@ class PartProblem:
     seed: int
 
 
-def solve_part(problem: PartProblem, seconds: float) -> Options:
-    """Options of a cluster: combinations of its parts', then for budgets as far as time goes."""
+def solve_part(problem: PartProblem, seconds: float) -> tuple[Options, bool]:
+    """Options of a cluster: combinations of its parts', then for budgets as far as time goes; and
+    whether the clock left nothing out."""
     cluster, deadline = problem.cluster, time.monotonic() + seconds
-    pairs = plain_options(cluster)
+    pairs, complete = plain_options(cluster), True
     if cluster.children and cluster.backward:
         options = part_options(problem)
         chosen = combinations(cluster, options)
@@ -70,14 +71,16 @@ def solve_part(problem: PartProblem, seconds: float) -> Options:
         for number, (peak_bytes, save_bytes) in enumerate(budgets):
             left = deadline - time.monotonic()
             if left <= 0:
+                complete = False
                 break
             share = left / (len(budgets) - number)
-            pair = solve_once(problem, options, peak_bytes, save_bytes, share)
+            pair, closed = solve_once(problem, options, peak_bytes, save_bytes, share)
+            complete = complete and closed
             pairs += [] if pair is None else [pair]
     found = dict.fromkeys(pairs)
     made = [make_option(cluster.graph, cluster.interface, pair) for pair in found]
     selected = select(made, problem.settings.most_options)
-    return tuple((option.forward.steps, option.backward.steps) for option in selected)
+    return tuple((option.forward.steps, option.backward.steps) for option in selected), complete
 
 
 def solve_once(
@@ -87,8 +90,9 @@ def solve_once(
     save_bytes: int | None,
     seconds: float,
     known: Sequence[int] | None = None,
-) -> StepPair | None:
-    """The best way that HiGHS finds to run a cluster within the budgets, or None.
+) -> tuple[StepPair | None, bool]:
+    """The best way that HiGHS finds to run a cluster within the budgets, or None; and whether the
+    clock did not end the search.
 
     A program that would take `seconds` to write down is not begun. `save_bytes`: None for the whole
     graph; `known`: a combination (an option for each part) to start from.
@@ -96,17 +100,17 @@ def solve_once(
     options = fewer_options(options, problem.settings.most_options)
     graph = stage_graph(problem.cluster, options, is_whole=save_bytes is None)
     if _cells(graph) > CELLS_PER_SECOND * seconds:
-        return None
+        return None, False
     ends = time.monotonic() + seconds
     program = StageProgram(graph, peak_bytes, save_bytes)
     hint = None if known is None else program.hint(known)
     left = ends - time.monotonic()
-    values = solve_model(program.model, left, problem.seed, GAP, hint).values
-    if values is None:
-        return None
-    runs = program.runs(values)
+    answer = solve_model(program.model, left, problem.seed, GAP, hint)
+    if answer.values is None:
+        return None, not answer.timed_out
+    runs = program.runs(answer.values)
     at = next(place for place, (node, _) in enumerate(runs) if node == graph.loss)
-    return graph.steps_of(runs[:at]), graph.steps_of(runs[at:])
+    return (graph.steps_of(runs[:at]), graph.steps_of(runs[at:])), not answer.timed_out
 
 
 def _cells(graph: StageGraph) -> int:

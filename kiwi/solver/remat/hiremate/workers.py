@@ -26,7 +26,7 @@ class Pool:
 
     def solve(
         self, problems: Sequence[PartProblem], seconds: float, parallel: int = 2
-    ) -> list[Options]:
+    ) -> list[tuple[Options, bool]]:
         """`solve_part` of each problem, in order; `seconds` for each; here if not `parallel`."""
         large = sum(bool(p.cluster.children) for p in problems)
         if not self._count or parallel < 2 or large < 2:
@@ -49,7 +49,7 @@ def _start() -> Worker:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def _ask(idle: list[Worker], problem: PartProblem, seconds: float) -> Options:
+def _ask(idle: list[Worker], problem: PartProblem, seconds: float) -> tuple[Options, bool]:
     """A worker that died solves nothing more: the answer is then found here."""
     worker = idle.pop()  # there is one for each thread
     to, back = cast(BinaryIO, worker.stdin), cast(BinaryIO, worker.stdout)
