@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import jax.numpy as jnp
+
 from kiwi.hlo.fusion import is_opaque
 from kiwi.hlo.hints import HINT_PRIMITIVE
 from kiwi.hlo.regions import inner_jaxprs
@@ -17,11 +19,15 @@ from kiwi.sizes import format_bytes, format_seconds
 NOTED_DIFFERENCE = 0.25
 """Relative distance of estimate and compiled peak from which a plan says so."""
 
+LONG_DIMENSION = 32
+"""Elements on each device from which a dimension is long: padding is little of it."""
+
 
 def notes(plan: PlanRecord, planner: Planner) -> tuple[str, ...]:
     """What the reader should know, one sentence each."""
     return (
         *_undivided(plan),
+        *_uneven(plan),
         *_unmeasured(plan),
         *_regions(plan),
         *_unread_hints(plan, planner),
@@ -45,6 +51,27 @@ def _undivided(plan: PlanRecord) -> Iterator[str]:
         yield (
             f"No mesh axis (sizes {', '.join(map(str, sizes))}) divides a dimension of {shown}: "
             "replicated on every device."
+        )
+
+
+def _uneven(plan: PlanRecord) -> Iterator[str]:
+    """Long dimensions of parameters that no mesh axis divides, where another dimension is divided:
+    that of a vocabulary, most often."""
+    sizes = [plan.mesh.shape[a] for a in plan.mesh.nontrivial_axes]
+    found: dict[int, list[str]] = {}
+    for path, shape in zip(plan.traced.call.paths, plan.traced.call.shapes, strict=True):
+        is_matrix = len(shape.shape) > 1 and jnp.issubdtype(shape.dtype, jnp.inexact)
+        uneven = {d for d in shape.shape if all(d % n for n in sizes)}
+        if is_matrix and sizes and uneven != set(shape.shape):
+            for dim in uneven:
+                if dim >= LONG_DIMENSION * plan.mesh.size:
+                    found.setdefault(dim, []).append(path)
+    for dim, paths in found.items():
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        padded = -(-dim // plan.mesh.size) * plan.mesh.size
+        yield (
+            f"No mesh axis divides the {dim} of {paths[0]}{more}: nothing is sharded along it. "
+            f"With {padded}, {padded / dim - 1:.2%} more, it could be."
         )
 
 

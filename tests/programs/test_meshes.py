@@ -44,6 +44,25 @@ def test_uneven_dimensions_are_replicated_with_a_note():
     np.testing.assert_allclose(losses(planned, config), losses(jax.jit(step), config), rtol=1e-5)
 
 
+@pytest.mark.parametrize(("vocabulary", "is_noted"), [(1001, True), (1004, False)])
+def test_a_long_dimension_that_no_axis_divides_is_noted(vocabulary, is_noted):
+    def loss(embedding, tokens):
+        x = embedding["token"][tokens]
+        return (x @ embedding["token"].T + embedding["bias"]).mean()
+
+    embedding = {
+        "token": jax.ShapeDtypeStruct((vocabulary, 16), "bfloat16"),
+        "bias": jax.ShapeDtypeStruct((1, vocabulary), "float32"),
+    }
+    tokens = jax.ShapeDtypeStruct((8, 1001), "int32")
+    plan = kiwi.plan(loss, embedding, tokens, mesh_shape=(2, 4), verify=None)
+    noted = [note for note in plan.notes if "divides the" in note]
+    assert len(noted) == is_noted
+    if is_noted:
+        assert "1001 of embedding['token']: nothing" in noted[0]
+        assert "With 1008, 0.70%" in noted[0]
+
+
 def test_an_uneven_sharding_of_an_argument_is_refused_as_by_jax():
     config = mlp.MlpConfig(layers=1, width=16, batch=9)
     spec = jax.sharding.PartitionSpec("x")
