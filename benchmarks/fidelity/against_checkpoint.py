@@ -6,10 +6,10 @@ All combinations of a hand-written sharding (data parallel, fully sharded, Megat
 mixed) and a policy (nothing, full, dots, dots without batch) are compiled, and timed by the same
 cost model as plans are; collectives of the compiled programs that were not predicted, such as those
 that XLA puts into a scan's body, count on both sides. The schedules of the compiled programs are
-simulated as well (`kiwi.xla.simulated`), those by hand with collectives that overlap. Those that no
-other one beats in both peak and time are the front; for the peak of each the step is planned. The
-smallest budget of all is then lowered, `STEPS` times by `SHRINK`, to see what plans reach that no
-combination does. Results are written after every case.
+simulated as well (`kiwi.xla.simulated`), those by hand with collectives that overlap, in the way
+that is fastest. Those that no other one beats in both peak and time are the front; for the peak of
+each the step is planned. The smallest budget of all is then lowered, `--below` times by `SHRINK`,
+to see what plans reach that no combination does. Results are written after every case.
 """
 
 import datetime
@@ -23,18 +23,20 @@ import jax
 from absl import app, flags
 
 import kiwi
-from benchmarks.fidelity.measure import Case, Row, hand_row, planned_under
+from benchmarks.fidelity.measure import Case, Row, plain_row, planned_under
 from benchmarks.fidelity.models import MODELS
 from benchmarks.fidelity.summary import Key
 from benchmarks.fidelity.variants import HandVariant, hand_variants
 
-SHRINK, STEPS = 0.95, 4
+SHRINK = 0.95
 
 _MODELS = flags.DEFINE_list("models", list(MODELS), "Models of benchmarks.fidelity.models.")
 _MESHES = flags.DEFINE_list("meshes", ["2x4"], "Mesh shapes.")
 _TARGET = flags.DEFINE_string("target", "cpu", "Target of verify.")
 _PROFILE = flags.DEFINE_string("profile", "h100-sxm", "The hardware planned for.")
 _SECONDS = flags.DEFINE_float("time_limit_seconds", 10.0, "For the solver, per plan.")
+_EFFORT = flags.DEFINE_string("effort", "normal", "Of each search.")
+_BELOW = flags.DEFINE_integer("below", 4, "Budgets below all by hand.")
 _BY_HAND = flags.DEFINE_string(
     "by_hand", "", "Results of benchmarks.fidelity, from which rows by hand are taken if there."
 )
@@ -55,7 +57,7 @@ def main(_: list[str]) -> None:
             if f"{model} {mesh}" in found:
                 continue
             shape = tuple(map(int, mesh.split("x")))
-            case = Case(model, shape, _TARGET.value, _PROFILE.value, _SECONDS.value)
+            case = Case(model, shape, _TARGET.value, _PROFILE.value, _SECONDS.value, _EFFORT.value)
             found[f"{model} {mesh}"] = _compare(case, known)
             _write(out, found)
             print(_line(f"{model} {mesh}", found[f"{model} {mesh}"]), flush=True)
@@ -69,7 +71,8 @@ def _compare(case: Case, known: Mapping[str, Row]) -> dict[str, Any]:
     plans = {name: planned_under(case, usable[name]["compiled_peak_bytes"]) for name in names}
     least = min(row["compiled_peak_bytes"] for row in usable.values())
     beyond = {
-        f"{SHRINK**k:.2f}": planned_under(case, int(least * SHRINK**k)) for k in range(1, STEPS + 1)
+        f"{SHRINK**k:.2f}": planned_under(case, int(least * SHRINK**k))
+        for k in range(1, _BELOW.value + 1)
     }
     return {"by_hand": hand, "front": names, "plans": plans, "below_all": beyond}
 
@@ -78,7 +81,7 @@ def _plain_row(case: Case, variant: HandVariant, known: Mapping[str, Row]) -> Ro
     """The step as `jax.jit` runs it, without Kiwi."""
     mesh = "x".join(map(str, case.mesh_shape))
     row = known.get(str(Key(case.model, mesh, variant.name, str(case.target))))
-    row = hand_row(case, variant) if row is None else row
+    row = plain_row(case, variant) if row is None else row
     return row.get("plain", row)
 
 
@@ -142,6 +145,7 @@ def _write(out: Path, cases: Mapping[str, Any]) -> None:
         "kiwi": kiwi.__version__,
         "target": _TARGET.value,
         "profile": _PROFILE.value,
+        "effort": _EFFORT.value,
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"environment": environment, "cases": cases}, indent=1) + "\n")
