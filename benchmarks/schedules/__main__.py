@@ -34,11 +34,11 @@ _FOLDER = Path(__file__).parent
 MESH_SHAPE = (2, 4)
 PLANS = (
     ("joint", None),
+    ("joint", 95),
     ("joint", 90),
     ("joint", 80),
     ("joint", 75),
     ("joint", 70),
-    ("joint", 65),
     ("alpa", None),
     ("two-pass", 80),
     ("alpa+dots", None),

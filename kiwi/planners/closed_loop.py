@@ -36,7 +36,7 @@ from kiwi.planners.planner import Planner
 from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
-from kiwi.sizes import format_bytes, format_seconds
+from kiwi.sizes import format_bytes
 
 LEAST_SLOWER = 0.001
 """By which part of the step a plan must be slower for other orders of the one before."""
@@ -58,12 +58,16 @@ class Orders:
     at_once: bool = False
 
 
-MOST_OVERLAPPING = 3
-"""How many programs are compiled at most to find one whose collectives overlap."""
+MOST_OVERLAPPING = 4
+"""How many plans are compiled at most to find one whose collectives overlap."""
 
-MOST_OVER = 0.2
-"""The part of the budget that such a program may be over it for a plan of less memory to be looked
-for."""
+MOST_OVER = 0.3
+"""By which part of the budget it may be over for a plan of less memory to be looked for."""
+
+MOST_LESS, FURTHER = 0.1, 0.05
+"""By which part of the budget at most the next plan has to need less, and by which part more each
+one after it. Programs whose collectives begin early follow plans loosely: a little less may change
+nothing, or far more than that."""
 
 NO_ROOM = (
     "Collectives do not overlap with computation: no plan was found that has room for that and is "
@@ -249,12 +253,10 @@ class ClosedLoop(Generic[P]):
         """The best plan, or one that needs less, with collectives that overlap with computation,
         where that fits and its compiled schedule is no slower than one that waits for them."""
         best = proposal.plan
-        hidden_seconds = best.estimate.hidden_seconds
-        waiting = best.estimate.without_overlap
-        if not self._tools.compiles_overlapping or not hidden_seconds:
+        if not self._tools.compiles_overlapping or not best.estimate.hidden_seconds:
             return self._with_rounds(best)
-        note = NO_ROOM
-        for _ in range(MOST_OVERLAPPING):
+        waiting, note = best.estimate.without_overlap, NO_ROOM
+        for tried in range(MOST_OVERLAPPING):
             overlapping, over_bytes = self._fastest_overlap(proposal.plan)
             if overlapping is not None:
                 if _compiled_seconds(overlapping) <= _compiled_seconds(best):
@@ -264,7 +266,9 @@ class ClosedLoop(Generic[P]):
             if over_bytes > MOST_OVER * self._budget_bytes:
                 break
             try:
-                limit_bytes = proposal.plan.estimate.peak_bytes - over_bytes
+                part = min(over_bytes / self._budget_bytes, MOST_LESS) + tried * FURTHER
+                less_bytes = math.ceil(part * self._budget_bytes)
+                limit_bytes = proposal.plan.estimate.peak_bytes - less_bytes
                 proposal = self._proposer.propose(limit_bytes)
             except (InfeasibleBudgetError, NoPlanFoundError):
                 break
@@ -273,8 +277,7 @@ class ClosedLoop(Generic[P]):
             plan = with_needed_barriers(proposal.plan) or proposal.plan
             proposal = self._compiled(replace(proposal, plan=plan))
         plan = self._with_rounds(replace(best, estimate=waiting))
-        saved = f" That would hide {format_seconds(hidden_seconds)}." if note is NO_ROOM else ""
-        return replace(plan, notes=(*plan.notes, note + saved))
+        return replace(plan, notes=(*plan.notes, note))
 
     def _fastest_overlap(self, plan: Plan) -> tuple[Plan | None, int]:
         """A compiled plan whose collectives overlap in the way whose schedule is fastest, of those

@@ -52,8 +52,8 @@ class Estimate:
     @property
     def without_overlap(self) -> "Estimate":
         """The same of a program that waits for all communication."""
-        seconds = self.step_seconds + self.hidden_seconds
-        return replace(self, step_seconds=seconds, hidden_seconds=0.0)
+        waiting_seconds = self.step_seconds + self.hidden_seconds
+        return replace(self, step_seconds=waiting_seconds, hidden_seconds=0.0)
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:
