@@ -38,6 +38,7 @@ are older than all of them. For the body around it, a loop is one step.
 from dataclasses import dataclass, replace
 
 from kiwi.emit.execution import Copy, Execution
+from kiwi.emit.host_stacks import paces_arguments
 from kiwi.emit.needed_barriers import (
     CopiesMade,
     LiveResults,
@@ -45,6 +46,7 @@ from kiwi.emit.needed_barriers import (
     makes_constants_early,
     recomputed_groups,
 )
+from kiwi.hlo.host_memory import FETCH
 from kiwi.hlo.in_place import is_of_library, overwritable, overwritable_by_operand
 from kiwi.hlo.loops import ENTRIES, EXITS
 from kiwi.hlo.units import Unit
@@ -139,7 +141,7 @@ class _BarrierBuilder:
                 continue
             again = set() if item.is_again else copies.again(item)
             group = groups.get(item.position)
-            if item.is_fetched:
+            if item.is_fetched or self._is_argument_fetched(item):
                 barrier = Barrier(triggers=self._fetch_triggers(item.position, before))
             elif all(map(self._execution.is_tied, group.positions if group else (item.position,))):
                 copies_read = tuple(sorted(self._kept_by(item)))
@@ -148,6 +150,10 @@ class _BarrierBuilder:
                 barrier = self._needed(item, group, again, before)
             self._found[item.position] = barrier
             before.append(item.position)
+
+    def _is_argument_fetched(self, item: ScheduledUnit) -> bool:
+        name = self._graph.graph.program.equations[self._units[item.unit].root].name
+        return name == FETCH and paces_arguments(self._execution.mesh)
 
     def _fetch_triggers(self, position: int, before: list[int]) -> tuple[int, ...]:
         early = self._live.latest(position, before, SLACK)

@@ -13,10 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from kiwi.emit.context import Context
+from kiwi.emit.host_stacks import paces_arguments
 from kiwi.hlo.host_memory import HOST_MEMORY
 from kiwi.mesh import TensorSharding
 
@@ -70,6 +72,71 @@ def element(
 
     spec = context.execution.mesh.partition_spec(layout)
     return _on_each_device(context, read, (_by_device(context), P()), spec)(buffer, index)
+
+
+def is_paced(context: Context, layout: TensorSharding, shape: Sequence[int]) -> bool:
+    """Whether an argument or result in host memory is copied half by half, as `fetched` does."""
+    is_whole = _halved_dimension(_local_shape(context, layout, shape)) is None
+    return paces_arguments(context.execution.mesh) and not is_whole
+
+
+def fetched(context: Context, layout: TensorSharding, array: Any, zero: Any) -> Any:
+    """An array in the host's memory, on the device: two halves, since XLA knows where the whole
+    begins. `zero` is one that XLA knows only when the copy may begin."""
+
+    def read(part: Any, zero: Any) -> Any:
+        cut, half = _half(part.shape)
+        starts = (zero, zero + half)
+        halves = (lax.dynamic_slice_in_dim(part, start, half, cut) for start in starts)
+        moved = [jax.device_put(h, jax.memory.Space.Device) for h in halves]
+        return _row_major(jnp.concatenate(moved, cut))
+
+    spec = context.execution.mesh.partition_spec(layout)
+    return _on_each_device(context, read, (spec, P()), spec)(array, zero)
+
+
+def stored(
+    context: Context, layout: TensorSharding, buffer: Any, array: Any, token: Any
+) -> tuple[Any, Any]:
+    """An array in the memory of `buffer`, on the host, and the token of its copy; `token` is that
+    of an earlier one, before which this one does not begin."""
+
+    def write(buffer: Any, part: Any, token: Any) -> tuple[Any, Any]:
+        cut, half = _half(part.shape)
+        zero, part = _zero_behind(token), _row_major(part)
+        for start in (0, half):
+            piece = lax.slice_in_dim(part, start, start + half, axis=cut)
+            on_host = jax.device_put(piece, jax.memory.Space.Host)
+            buffer = lax.dynamic_update_slice_in_dim(buffer, on_host, start + zero, cut)
+        few = min(half, _tile(part.shape, cut))
+        last = lax.dynamic_slice_in_dim(buffer, 2 * half - few + zero, few, cut)
+        return buffer, jnp.max(jax.device_put(last, jax.memory.Space.Device))[None]
+
+    mine, spec = _by_device(context), context.execution.mesh.partition_spec(layout)
+    return _on_each_device(context, write, (spec, spec, mine), (spec, mine))(buffer, array, token)
+
+
+def _row_major(part: Any) -> Any:
+    """XLA would also turn the array in the host's memory, as whoever reads it wants it."""
+    return with_layout_constraint(part, Layout(tuple(range(part.ndim))))
+
+
+def _half(local: Sequence[int]) -> tuple[int, int]:
+    cut = _halved_dimension(local)
+    assert cut is not None
+    return cut, local[cut] // 2
+
+
+def _halved_dimension(local: Sequence[int]) -> int | None:
+    """The first dimension of which both halves are whole tiles."""
+    found = (d for d, extent in enumerate(local) if extent % (2 * _tile(local, d)) == 0)
+    return next(found, None)
+
+
+def _tile(local: Sequence[int], dimension: int) -> int:
+    if dimension == len(local) - 1:
+        return _TILE_COLUMNS
+    return _TILE_ROWS if dimension == len(local) - 2 else 1
 
 
 def _local_shape(context: Context, layout: TensorSharding, shape: Sequence[int]) -> tuple[int, ...]:

@@ -15,12 +15,22 @@ indices, to which zeros are added that XLA cannot know to be zeros:
   barrier with it, so that whoever reads that value waits until the earlier copy has ended; and the
   token is part of the next index, without which XLA would drop it.
 
+
+*Arguments and results* that the caller has there go the same way on TPUs, each in two halves: a
+fetch waits for the trigger of its step, a copy back for the token of the one before.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kiwi.emit.execution import Execution
+from kiwi.mesh import DeviceMesh
+
+
+def paces_arguments(mesh: DeviceMesh) -> bool:
+    """Whether what the caller has on the host is copied in halves, at indices that XLA does not
+    know: on TPUs. XLA:GPU refuses such slices of an argument."""
+    return mesh.hardware.interconnect is not None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from kiwi.emit.barriers import Barrier
-from kiwi.emit.host_buffers import element, empty_buffer, written
+from kiwi.emit.host_buffers import element, empty_buffer, fetched, is_paced, stored, written
 from kiwi.emit.values import Final, Values
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.loops import CARRY, ENTRIES, EXITS, JOIN, STACK, Carry, Loop, LoopKind
@@ -90,11 +90,17 @@ class Interpreter(Values):
 
     def _fetch(self, unit: Unit, barrier: Barrier) -> None:
         """Copies an argument to the device in its own layout, then reshards it."""
-        passed = self._behind_barrier(barrier, []).values
+        passed = self._behind_barrier(barrier, [jnp.int32(0)])
         (argument,), (output,) = unit.reads, unit.outputs
         source, target = self._layouts[argument], self._layouts[output]
-        array = self._element_of(argument, passed.get(argument) or self._lookup(argument))
-        array = self._constrain(output, self._moved(array, source, "device"), source)
+        known = passed.values.get(argument) or self._lookup(argument)
+        array = self._element_of(argument, known)
+        if barrier and is_paced(self._context, source, array.shape):
+            on_host = self._moved(array, source, HOST_MEMORY)
+            array = fetched(self._context, source, on_host, *passed.scalars)
+        else:
+            array = self._moved(array, source, "device")
+        array = self._constrain(output, array, source)
         self.env[output] = self._reshard(output, array, source, target)
 
     def _store(self, unit: Unit, local: dict[int, Any]) -> None:
@@ -106,17 +112,30 @@ class Interpreter(Values):
             array = jnp.asarray(operand.value, self._program.values[output].dtype)
         else:
             array = self._reshard(operand, local[operand], layout, target)
-        self.env[output] = self._moved(array, target, HOST_MEMORY)
+        if not is_paced(self._context, target, array.shape):
+            self.env[output] = self._moved(array, target, HOST_MEMORY)
+            return
+        argument = self._graph.aliased_results.get(output)
+        if argument is None or self._layouts[argument] != target:
+            buffer = jnp.zeros(array.shape, array.dtype)
+        else:
+            buffer = self._lookup(argument).array
+        buffer = self._moved(buffer, target, HOST_MEMORY)
+        array, token = self._behind_token(array, output, target)
+        self.env[output], self.token = stored(self._context, target, buffer, array, token)
+
+    def _behind_token(self, array: Any, value: int, layout: TensorSharding) -> tuple[Any, Any]:
+        """An array that is there once the latest copy to the host has ended, and its token."""
+        if self.token is None:
+            return array, jnp.zeros(self._execution.mesh.size, array.dtype)
+        array, token = lax.optimization_barrier((array, self.token))
+        return self._constrain(value, array, layout), token
 
     def _offload(self, value: int) -> None:
         """Writes a value to its place on the host, see `kiwi.emit.host_stacks`."""
         place, layout = self._context.host_places[value], self._layouts[value]
-        array, token = self.env[value], self.token
-        if token is None:
-            token = jnp.zeros(self._execution.mesh.size, array.dtype)
-        else:
-            array, token = lax.optimization_barrier((array, token))
-            self.env[value] = array = self._constrain(value, array, layout)
+        self.env[value], token = self._behind_token(self.env[value], value, layout)
+        array = self.env[value]
         buffer = self.on_host.get(place.buffer)
         if buffer is None:
             buffer = empty_buffer(self._context, layout, place.count, array)

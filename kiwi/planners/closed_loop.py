@@ -253,9 +253,11 @@ class ClosedLoop(Generic[P]):
         """The best plan, or one that needs less, with collectives that overlap with computation,
         where that fits and its compiled schedule is no slower than one that waits for them."""
         best = proposal.plan
-        if not self._tools.compiles_overlapping or not best.estimate.hidden_seconds:
+        waiting = best.estimate.without_overlap
+        hidden_seconds = best.estimate.hidden_seconds - waiting.hidden_seconds
+        if not self._tools.compiles_overlapping or not hidden_seconds:
             return self._with_rounds(best)
-        waiting, note = best.estimate.without_overlap, NO_ROOM
+        note = NO_ROOM
         for tried in range(MOST_OVERLAPPING):
             overlapping, over_bytes = self._fastest_overlap(proposal.plan)
             if overlapping is not None:

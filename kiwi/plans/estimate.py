@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kiwi.memory.timeline import Buffer, Timeline
+from kiwi.problem.overlap import NETWORK
 from kiwi.problem.predicted_collectives import predicted_uses, time_shares
 from kiwi.problem.scheduled import Scheduled, again_seconds, scheduled
 from kiwi.problem.solved import Solved
 from kiwi.solver import Evaluation, evaluate
+from kiwi.solver.evaluate import hidden_amount
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.read.collectives import AxisUse, CollectiveUse, by_kind
 
@@ -25,7 +27,8 @@ class Estimate:
     `collective_uses` by kind and mesh axes, as in `CompiledProgram`. `time_shares`: which share of
     the time was measured, and so on, see `kiwi.problem.predicted_collectives`; empty where it is
     not known. `host_peak_bytes`: the most that one device's values take of the host's memory, and
-    `offload_seconds`, of `communication_seconds`, what copying them there and back takes.
+    `offload_seconds`, of `communication_seconds`, what copying them there and back takes;
+    `hidden_offload_seconds`: what would be hidden if all collectives were waited for.
     """
 
     step_seconds: float
@@ -43,6 +46,7 @@ class Estimate:
     hidden_seconds: float = 0.0
     host_peak_bytes: int = 0
     offload_seconds: float = 0.0
+    hidden_offload_seconds: float = 0.0
 
     @property
     def exposed_seconds(self) -> float:
@@ -51,9 +55,11 @@ class Estimate:
 
     @property
     def without_overlap(self) -> "Estimate":
-        """The same of a program that waits for all communication."""
-        waiting_seconds = self.step_seconds + self.hidden_seconds
-        return replace(self, step_seconds=waiting_seconds, hidden_seconds=0.0)
+        """The same of a program that waits for all collectives; copies to the host and back still
+        run beside computing."""
+        hidden = min(self.hidden_seconds, self.hidden_offload_seconds)
+        seconds = self.step_seconds + self.hidden_seconds - hidden
+        return replace(self, step_seconds=seconds, hidden_seconds=hidden)
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:
@@ -102,6 +108,7 @@ def _estimate(
 ) -> Estimate:
     line, parts, problem = found.timeline, evaluation.parts, solved.problem
     memory_bytes = tuple(line.curve_bytes[t] for t in found.times or range(line.horizon))
+    others = {key: load for key, load in evaluation.loads.items() if key[1] != NETWORK}
     return Estimate(
         evaluation.cost + (recompute_seconds - parts.get("recompute", 0.0)),
         parts.get("compute", 0.0),
@@ -118,6 +125,7 @@ def _estimate(
         evaluation.hidden,
         evaluation.host_peak_bytes,
         _offload_seconds(solved),
+        hidden_amount(others),
     )
 
 

@@ -469,7 +469,15 @@ class _Builder:
             for s in source.shardings
         )
         zero = np.zeros(len(usage))
-        return Node(f"argument {source.value}", zero, usage, {"compute": zero})
+        on_host = self._held_by_host(source)
+        return Node(f"argument {source.value}", zero, usage, {"compute": zero}, host_usage=on_host)
+
+    def _held_by_host(self, source: SourceNode) -> tuple[tuple[Interval, ...], ...]:
+        """An argument that the caller has on the host stays there; empty for others."""
+        if source.value not in self._units.graph.program.host_values:
+            return ()
+        sizes = (self._offered.local_bytes(source.value, s) for s in source.shardings)
+        return tuple((Interval(0, self.ranges.horizon, size),) for size in sizes)
 
     def _node_of_unit(self, node: UnitNode) -> Node:
         unit = self._units.units[node.unit]
@@ -484,9 +492,12 @@ class _Builder:
             "recompute": np.outer(compute + communication, again).ravel(),
         }
         overlap, times = self._offered.overlap, node.residency.options
-        loads = overlap.computed(unit, compute, times) + overlap.reduced(
-            unit, node.strategies, times
-        )
+        if self._units.graph.program.equations[unit.root].is_transfer:
+            loads = overlap.copied(unit, compute, times)
+            parts["compute"], parts["communication"] = parts["communication"], parts["compute"]
+        else:
+            loads = overlap.computed(unit, compute, times)
+        loads += overlap.reduced(unit, node.strategies, times)
         host_usage = self._host_usage(node)
         if host_usage:
             seconds = self._offered.seconds_to_host(host_usage)

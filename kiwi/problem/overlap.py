@@ -22,7 +22,8 @@ What overlaps still costs a share of its time, `Hardware.interference`: it takes
 memory and, on GPUs, multiprocessors.
 
 *Host memory.* Copies to the host and back from there are two more channels, in the windows of the
-forward and of the backward pass. Engines of their own move them.
+forward and of the backward pass; of arguments and results that the caller has there, in those of
+their fetches and stores. Engines of their own move them.
 """
 
 import functools
@@ -34,6 +35,7 @@ import numpy as np
 
 from kiwi.hlo.fusion import LIBRARY_OPCODES
 from kiwi.hlo.graph import Phase
+from kiwi.hlo.host_memory import FETCH
 from kiwi.hlo.loops import CARRY, SLICE
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import Residency, last_use
@@ -104,6 +106,23 @@ class Overlap:
         shared = (1 - HOST_INTERFERENCE) * seconds
         window, again = self._window(unit.loop, unit.index), self._window_again(unit)
         return Load(window, TO_HOST, shared), Load(again, FROM_HOST, shared)
+
+    def copied(
+        self, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
+    ) -> tuple[Load, ...]:
+        """Those of a unit that fetches an argument from the host, or stores a result there."""
+        if not self.share or not seconds.any():
+            return ()
+        name = self.units.graph.program.equations[unit.root].name
+        channel = FROM_HOST if name == FETCH else TO_HOST
+        again = np.array([float(r.recomputes) for r in residencies])
+        windows = self._window(unit.loop, unit.index), self._window_again(unit)
+        shared = [
+            (1 - HOST_INTERFERENCE) * np.outer(seconds, times).ravel()
+            for times in (np.ones_like(again), again)
+        ]
+        pairs = zip(windows, shared, strict=True)
+        return tuple(Load(window, channel, each) for window, each in pairs if each.any())
 
     def _loads(
         self, channel: int, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]

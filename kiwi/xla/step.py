@@ -113,6 +113,7 @@ _KERNEL_CALLS = [
         "__gpu$xla.gpu.triton",
         "__cudnn$fmhaSoftmax",
         "__cudnn$fmhaSoftmaxBackward",
+        "LayoutConstraint",
         "mosaic_gpu_v2",
         "tpu_custom_call",
     )

@@ -1,12 +1,19 @@
 """What is offloaded leaves the device's memory in the programs that XLA:TPU compiles."""
 
+import functools
 from importlib.util import find_spec
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import optax
 import pytest
 
+import kiwi
 from kiwi.xla.compile.worker import answer_elsewhere
 from kiwi.xla.tpu.compiler import TPU
 from tests.helpers.offloading import all_as, arrays, perceptron
+from tests.helpers.planning import array
 from tests.helpers.tpu_code import generated
 
 pytestmark = pytest.mark.skipif(
@@ -28,4 +35,34 @@ def test_code_is_generated_for_slices_of_the_buffer():
     step, given = perceptron(2, is_scanned=False), arrays(2, 512, 4096)
     plan = all_as(step, given, "offload", 2**29, mesh_shape=(2, 2))
     assert plan.residency_counts()["offload"] > 0
+    assert not answer_elsewhere(generated, plan.step, "tpu")
+
+
+def test_moments_on_the_host_come_one_after_the_other():
+    """XLA:TPU would fetch all of them when the step begins."""
+    layers, width = 6, 1024
+    optimizer = optax.scale_by_adam()
+
+    def step(ws: list[jax.Array], state: Any, x: jax.Array) -> Any:
+        def loss(ws: list[jax.Array]) -> jax.Array:
+            return (functools.reduce(lambda x, w: jnp.tanh(x @ w), ws, x) ** 2).mean()
+
+        updates, state = optimizer.update(jax.grad(loss)(ws), state, ws)
+        return optax.apply_updates(ws, updates), state
+
+    ws = [array(width, width)] * layers
+    given = ws, jax.eval_shape(optimizer.init, ws), array(256, width)
+    plan = kiwi.plan(
+        step,
+        *given,
+        mesh_shape=(1,),
+        profile="v5e",
+        verify="tpu",
+        donate_argnums=(0, 1),
+        constraints=kiwi.Constraints(memory_kinds={"state/[mn]u/**": "pinned_host"}),
+    )
+    moments_bytes = 2 * layers * 4 * width**2
+    assert plan.compiled is not None
+    assert plan.estimate.host_peak_bytes == plan.compiled.host_peak_bytes == moments_bytes
+    assert plan.compiled.peak_bytes < plan.estimate.peak_bytes + moments_bytes // 2
     assert not answer_elsewhere(generated, plan.step, "tpu")
