@@ -254,8 +254,8 @@ class ClosedLoop(Generic[P]):
         where that fits and its compiled schedule is no slower than one that waits for them."""
         best = proposal.plan
         waiting = best.estimate.without_overlap
-        hidden_seconds = best.estimate.hidden_seconds - waiting.hidden_seconds
-        if not self._tools.compiles_overlapping or not hidden_seconds:
+        is_same = waiting.hidden_seconds == best.estimate.hidden_seconds
+        if not self._tools.compiles_overlapping or is_same:
             return self._with_rounds(best)
         note = NO_ROOM
         for tried in range(MOST_OVERLAPPING):
