@@ -80,6 +80,8 @@ def table(rows: Mapping[str, Any]) -> Iterator[str]:
     yield f"commits: {', '.join(sorted({str(row['commit']) for row in rows.values()}))}  "
     yield "command: python -m benchmarks.anywhere"
     yield ""
+    yield "Seconds are by the clock, and tell how busy the machine was, with other programs, too."
+    yield ""
     yield "| step | budget MiB | decisions | step ms | thorough | alone s | beside s | slowed s |"
     yield "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"
     for case in CASES:
