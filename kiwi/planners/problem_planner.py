@@ -301,11 +301,9 @@ class ProblemSearch:
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
         """A limit that is lowered by less, if it was lowered; the budget after a little room."""
-        if not self.is_checked:
-            return None
         if not rounds:
             return self._budget_bytes if self._limit_bytes < self._budget_bytes else None
-        if rounds[-1].is_tied:
+        if self.is_checked and rounds[-1].is_tied:
             return self._next_limit() if self._model.relax(self._budget_bytes) else None
         raised_bytes = (min(each.limit_bytes for each in rounds) - self._limit_bytes) // 2
         is_worth = raised_bytes > LEAST_LOWERING * self._budget_bytes
