@@ -328,12 +328,12 @@ class ProblemSearch:
         return replace(proposal, plan=other, solve_seconds=0.0)
 
     def fallback(self, best: Plan | None) -> _InOrder | None:
-        """The fastest solution known from the beginning that is faster, and whose heap fits: a
-        limit that was lowered for the heap of another solution may have left it out."""
+        """The fastest solution known from the beginning that is faster, and whose heap fits: what
+        was learnt of the heap of another solution may have left it out."""
         if self._answer is None:
             return None
         known = () if self._given is None else (self._given,)
-        if self._limit_bytes < self._budget_bytes:
+        if self._limit_bytes < self._budget_bytes or self._model.excess_bytes.any():
             known += self._obvious_starts
         limited = replace(self._problem.problem, limit_bytes=self._budget_bytes)
         for seconds, solution in fitting(limited, known):

@@ -45,6 +45,10 @@ WORKERS = 8
 WORK_PER_SECOND = 0.15
 """Of each of them on two cores, in CP-SAT's deterministic time."""
 
+NEARLY = 0.9
+"""The part of the time that is left from which on the clock may have ended a search: CP-SAT ends a
+little before its limit."""
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -298,7 +302,7 @@ def moccasin(task: Task, copies: int = MOST_COPIES) -> Finding:
     solver.parameters.num_workers = WORKERS
     solver.parameters.interleave_search = True
     schedule, complete = built.solve(solver)
-    by_work = complete or solver.wall_time < seconds
+    by_work = complete or solver.wall_time < NEARLY * seconds
     if schedule is None:
         return Finding(None, family_is_infeasible=complete, deterministic=by_work)
     bound_seconds = solver.best_objective_bound * built.unit_seconds

@@ -65,8 +65,8 @@ def test_a_transposed_copy_takes_its_memory_twice():
     kinds = [(o.reading, o.is_transposed) for o in copies.options]
     assert kinds == [(Reading.COPY, False), (Reading.COPY, True)]
     ranges = Mock(operands_held=lambda unit: (unit, unit + 1))
-    made = (copies.buffers(o, lambda v, s: 100, ranges, (copies,), ()) for o in copies.options)
-    held = list(made)
+    given = lambda value, layout: 100, ranges, (copies,), lambda unit, option: ()
+    held = [copies.buffers(option, *given) for option in copies.options]
     assert [sum(b.bytes for b in buffers) for buffers in held] == [100, 200]
 
 
