@@ -55,13 +55,21 @@ def plan(constraints: Constraints | None = None, **options: Any) -> kiwi.Plan:
 
 @pytest.mark.parametrize("constraints", [MOMENTS, ALL], ids=["moments", "all"])
 @pytest.mark.parametrize("donated", [0, ()], ids=["donated", "fresh"])
-@pytest.mark.parametrize("mesh_shape", [(2, 4), (1,)], ids=str)
+@pytest.mark.parametrize(
+    ("profile", "mesh_shape"), [("h100-sxm", (2, 4)), ("v5e", (2, 4)), ("v5e", (1,))], ids=str
+)
 def test_training_from_the_host_gives_the_same_numbers(
-    constraints: Constraints, donated: Any, mesh_shape: tuple[int, ...]
+    constraints: Constraints, donated: Any, profile: str, mesh_shape: tuple[int, ...]
 ):
+    """On a v5e the copies are paced."""
     x = jnp.asarray(np.random.default_rng(1).standard_normal((BATCH, WIDTH)), "float32")
     planned = kiwi.jit(
-        step, mesh_shape=mesh_shape, verify=None, donate_argnums=donated, constraints=constraints
+        step,
+        mesh_shape=mesh_shape,
+        profile=profile,
+        verify=None,
+        donate_argnums=donated,
+        constraints=constraints,
     )
     state, plain = make_state(), make_state()
     for _ in range(3):
