@@ -1,7 +1,7 @@
 """What all loop bodies of one evaluation share: the execution, its barriers and its dataflow."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
@@ -40,6 +40,20 @@ class Context:
             barriers(execution),
             dataflow(units, steps, execution.kept_copies, execution.fetched),
             _mesh_of(arguments, execution.mesh),
+        )
+
+    def on_each_device(
+        self, function: Callable[..., Any], in_specs: Any, out_specs: Any
+    ) -> Callable[..., Any]:
+        """The function on the parts of one device; on the whole where there is one device only."""
+        if self.execution.mesh.size == 1:
+            return function
+        return jax.shard_map(
+            function,
+            mesh=self.jax_mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            check_vma=False,
         )
 
     @functools.cached_property

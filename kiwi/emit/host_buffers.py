@@ -6,7 +6,7 @@ another: XLA:TPU copies slices of one dimension only. A buffer has two elements 
 the index of the only one to be 0, and the copy to be the whole.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import gcd, prod
 from typing import Any
 
@@ -55,7 +55,7 @@ def written(
         return buffer, jnp.max(jax.device_put(few, jax.memory.Space.Device))[None]
 
     mine, spec = _by_device(context), context.execution.mesh.partition_spec(layout)
-    run = _on_each_device(context, write, (mine, spec, P(), mine), (mine, mine))
+    run = context.on_each_device(write, (mine, spec, P(), mine), (mine, mine))
     return run(buffer, array, index, token)
 
 
@@ -71,7 +71,7 @@ def element(
         return jax.device_put(part, jax.memory.Space.Device).reshape(local)
 
     spec = context.execution.mesh.partition_spec(layout)
-    return _on_each_device(context, read, (_by_device(context), P()), spec)(buffer, index)
+    return context.on_each_device(read, (_by_device(context), P()), spec)(buffer, index)
 
 
 def is_paced(context: Context, layout: TensorSharding, shape: Sequence[int]) -> bool:
@@ -92,7 +92,7 @@ def fetched(context: Context, layout: TensorSharding, array: Any, zero: Any) -> 
         return _row_major(jnp.concatenate(moved, cut))
 
     spec = context.execution.mesh.partition_spec(layout)
-    return _on_each_device(context, read, (spec, P()), spec)(array, zero)
+    return context.on_each_device(read, (spec, P()), spec)(array, zero)
 
 
 def stored(
@@ -113,7 +113,7 @@ def stored(
         return buffer, jnp.max(jax.device_put(last, jax.memory.Space.Device))[None]
 
     mine, spec = _by_device(context), context.execution.mesh.partition_spec(layout)
-    return _on_each_device(context, write, (spec, spec, mine), (spec, mine))(buffer, array, token)
+    return context.on_each_device(write, (spec, spec, mine), (spec, mine))(buffer, array, token)
 
 
 def _row_major(part: Any) -> Any:
@@ -159,14 +159,3 @@ def _zero_behind(token: Any) -> Any:
 def _by_device(context: Context) -> P:
     """Of an array of which each device has its part of the first dimension."""
     return P(context.jax_mesh.axis_names)
-
-
-def _on_each_device(
-    context: Context, function: Callable[..., Any], in_specs: Any, out_specs: Any
-) -> Callable[..., Any]:
-    if context.execution.mesh.size == 1:
-        return function
-    mesh = context.jax_mesh
-    return jax.shard_map(
-        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
-    )

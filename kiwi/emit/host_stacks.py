@@ -15,7 +15,6 @@ indices, to which zeros are added that XLA cannot know to be zeros:
   barrier with it, so that whoever reads that value waits until the earlier copy has ended; and the
   token is part of the next index, without which XLA would drop it.
 
-
 *Arguments and results* that the caller has there go the same way on TPUs, each in two halves: a
 fetch waits for the trigger of its step, a copy back for the token of the one before.
 """

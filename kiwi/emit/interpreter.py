@@ -90,12 +90,14 @@ class Interpreter(Values):
 
     def _fetch(self, unit: Unit, barrier: Barrier) -> None:
         """Copies an argument to the device in its own layout, then reshards it."""
-        passed = self._behind_barrier(barrier, [jnp.int32(0)])
         (argument,), (output,) = unit.reads, unit.outputs
         source, target = self._layouts[argument], self._layouts[output]
+        shape = self._program.values[output].shape
+        waits = bool(barrier) and is_paced(self._context, source, shape)
+        passed = self._behind_barrier(barrier, [jnp.int32(0)] if waits else [])
         known = passed.values.get(argument) or self._lookup(argument)
         array = self._element_of(argument, known)
-        if barrier and is_paced(self._context, source, array.shape):
+        if waits:
             on_host = self._moved(array, source, HOST_MEMORY)
             array = fetched(self._context, source, on_host, *passed.scalars)
         else:

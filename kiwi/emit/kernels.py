@@ -28,7 +28,7 @@ def on_each_device(
     whole = jax.sharding.PartitionSpec()
     if not equation.is_kernel:
         function = lambda *reads: equation.apply(dict(zip(equation.reads, reads)).__getitem__)  # noqa: B905, E731
-        return _mapped(context, function, whole, whole)(*(local[v] for v in equation.reads))
+        return context.on_each_device(function, whole, whole)(*(local[v] for v in equation.reads))
     kernel = equation.jaxpr_eqn.params["kernel"]
     axes = dict(_axes_of_factors(context, unit, equation))
     specs = (_specs(context, axes, tensors) for tensors in (kernel.operands, kernel.results))
@@ -37,7 +37,7 @@ def on_each_device(
         names = context.execution.mesh.axis_names
         cut_by = tuple(names[axis] for axis in axes.get(kernel.shifted, ()))
         function = functools.partial(function, axes=cut_by)
-    found = _mapped(context, function, *specs)(*equation.operands(local.__getitem__))
+    found = context.on_each_device(function, *specs)(*equation.operands(local.__getitem__))
     return equation.kept(found)
 
 
@@ -68,15 +68,6 @@ def _along(tensor: Factors, array: Any, result: Factors, sizes: Mapping[str, int
     ordered = summed.transpose([kept.index(f) for f in wanted if f in kept])
     absent = [k for k, f in enumerate(wanted) if f not in kept]
     return jnp.broadcast_to(jnp.expand_dims(ordered, absent), [sizes[f] for f in wanted])
-
-
-def _mapped(
-    context: Context, function: Callable[..., Any], in_specs: Any, out_specs: Any
-) -> Callable[..., Any]:
-    mesh = context.jax_mesh
-    return jax.shard_map(
-        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
-    )
 
 
 def _specs(

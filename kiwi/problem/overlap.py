@@ -28,7 +28,7 @@ their fetches and stores. Engines of their own move them.
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +49,7 @@ COMPUTE, NETWORK, TO_HOST, FROM_HOST = range(4)
 """The channels."""
 
 _PHASES = tuple(Phase)
+_Shared = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,13 +98,13 @@ class Overlap:
         if not self.share or not (self._early[value] or pipelined):
             return ()
         before, behind = self._operand_window(unit), self._window_again(unit)
-        return self._in_windows(NETWORK, (before, behind), once, again)
+        return self._in_windows(NETWORK, (before, behind), once, again, self._shared)
 
     def offloaded(self, unit: Unit, seconds: np.ndarray) -> tuple[Load, ...]:
         """Those of copying a result to the host and, as long, back, by option."""
         if not self.share or not seconds.any():
             return ()
-        shared = (1 - HOST_INTERFERENCE) * seconds
+        shared = _beside_computing(seconds)
         window, again = self._window(unit.loop, unit.index), self._window_again(unit)
         return Load(window, TO_HOST, shared), Load(again, FROM_HOST, shared)
 
@@ -111,36 +112,37 @@ class Overlap:
         self, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
     ) -> tuple[Load, ...]:
         """Those of a unit that fetches an argument from the host, or stores a result there."""
-        if not self.share or not seconds.any():
-            return ()
         name = self.units.graph.program.equations[unit.root].name
         channel = FROM_HOST if name == FETCH else TO_HOST
-        again = np.array([float(r.recomputes) for r in residencies])
-        windows = self._window(unit.loop, unit.index), self._window_again(unit)
-        shared = [
-            (1 - HOST_INTERFERENCE) * np.outer(seconds, times).ravel()
-            for times in (np.ones_like(again), again)
-        ]
-        pairs = zip(windows, shared, strict=True)
-        return tuple(Load(window, channel, each) for window, each in pairs if each.any())
+        return self._loads(channel, unit, seconds, residencies, _beside_computing)
 
     def _loads(
-        self, channel: int, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
+        self,
+        channel: int,
+        unit: Unit,
+        seconds: np.ndarray,
+        residencies: Sequence[Residency],
+        shared: _Shared | None = None,
     ) -> tuple[Load, ...]:
         if not self.share or not seconds.any():
             return ()
         again = np.array([float(r.recomputes) for r in residencies])
         once = np.ones_like(again)
         windows = self._window(unit.loop, unit.index), self._window_again(unit)
-        both = (np.outer(seconds, times).ravel() for times in (once, again))
-        return self._in_windows(channel, windows, *both)
+        first, second = (np.outer(seconds, times).ravel() for times in (once, again))
+        return self._in_windows(channel, windows, first, second, shared or self._shared)
 
     def _in_windows(
-        self, channel: int, windows: tuple[int, int], once: np.ndarray, again: np.ndarray
+        self,
+        channel: int,
+        windows: tuple[int, int],
+        once: np.ndarray,
+        again: np.ndarray,
+        shared: _Shared,
     ) -> tuple[Load, ...]:
+        """`shared`: of seconds the part that may cost nothing."""
         pairs = zip(windows, (once, again), strict=True)
-        found = ((window, self._shared(seconds)) for window, seconds in pairs if seconds.any())
-        return tuple(Load(window, channel, shared) for window, shared in found)
+        return tuple(Load(w, channel, shared(seconds)) for w, seconds in pairs if seconds.any())
 
     def _shared(self, seconds: np.ndarray) -> np.ndarray:
         """The part that may cost nothing. Equal layers have one array, and get one."""
@@ -221,6 +223,11 @@ class Overlap:
                 is_late = is_late and not any(self._is_large[r.index] for r in readers)
                 found[value] = is_late and all(found[o] for r in readers for o in r.outputs)
         return found
+
+
+def _beside_computing(seconds: np.ndarray) -> np.ndarray:
+    """The part of copies to the host, or back, that may cost nothing."""
+    return (1 - HOST_INTERFERENCE) * seconds
 
 
 def _scatters(collective: Collective) -> bool:
