@@ -45,10 +45,6 @@ WORKERS = 8
 WORK_PER_SECOND = 0.15
 """Of each of them on two cores, in CP-SAT's deterministic time."""
 
-NEARLY = 0.9
-"""The part of the time that is left from which on the clock may have ended a search: CP-SAT ends a
-little before its limit."""
-
 
 @dataclass(frozen=True)
 class Frame:
@@ -294,15 +290,16 @@ def moccasin(task: Task, copies: int = MOST_COPIES) -> Finding:
     once = sum(map(built.units, graph.order))
     built.model.minimize(once + built.recomputation_units())
     solver = cp_model.CpSolver()
-    seconds, work = task.remaining_seconds(), WORK_PER_SECOND * task.time_limit_seconds
-    solver.parameters.max_time_in_seconds = max(0.01, seconds)
-    solver.parameters.max_deterministic_time = max(0.01, work)
+    work = max(0.01, WORK_PER_SECOND * task.time_limit_seconds)
+    solver.parameters.max_time_in_seconds = max(0.01, task.remaining_seconds())
+    solver.parameters.max_deterministic_time = work
     solver.parameters.random_seed = task.seed % (1 << 30)
     # Several strategies in turns: repeatable, unlike a race.
     solver.parameters.num_workers = WORKERS
     solver.parameters.interleave_search = True
     schedule, complete = built.solve(solver)
-    by_work = complete or solver.wall_time < NEARLY * seconds
+    # CP-SAT ends by its work only when all of it is done: else the clock ended the search.
+    by_work = complete or solver.response_proto.deterministic_time >= work
     if schedule is None:
         return Finding(None, family_is_infeasible=complete, deterministic=by_work)
     bound_seconds = solver.best_objective_bound * built.unit_seconds
