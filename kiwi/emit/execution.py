@@ -4,6 +4,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
 from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
@@ -12,8 +13,8 @@ from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.compiler import Compiler
 
-Copy = tuple[int, str, TensorSharding]
-"""A value, the type in which it is moved, and the layout of a copy of it."""
+Copy = tuple[Value, TensorSharding]
+"""What is moved, and the layout of a copy of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,8 @@ class Execution:
       beside the barriers that every plan needs (`kiwi.emit.barriers`); None for all steps.
     - `fetched`: the units that do not run a second time where they stand in the schedule again:
       their results, copied to the host behind the first time, are fetched from there.
+    - `is_for_another_compiler`: operands are moved in their own dtype: what `compiler` narrows, for
+      it rounds them anyway (`Rules.moved_value`), another one may not.
     """
 
     units: UnitGraph
@@ -44,6 +47,7 @@ class Execution:
     kept_copies: KeptCopies = NONE_KEPT
     tied_steps: frozenset[int] | None = None
     fetched: frozenset[int] = frozenset()
+    is_for_another_compiler: bool = False
 
     def is_tied(self, position: int) -> bool:
         """Whether barriers keep a step of the schedule in the plan's order."""
@@ -55,20 +59,20 @@ class Execution:
         again = frozenset(u for u, count in self.schedule.computations().items() if count > 1)
         return again - self.fetched
 
-    def moved_value(self, unit: Unit, value: int) -> int:
+    def moved_value(self, unit: Unit, value: int) -> Value:
         """What is moved where a unit's operand is resharded."""
+        if self.is_for_another_compiler:
+            return self.units.graph.program.values[value]
         return self.compiler.rules.moved_value(self.units, unit, value)
 
     def copy_of(self, unit: Unit, number: int) -> Copy:
         """The copy that entry `number` of a unit's `rule.reads` is, in whichever layout."""
         value = unit.rule.reads[number][0]
-        moved = self.units.graph.program.values[self.moved_value(unit, value)]
-        return value, str(moved.dtype), self.reads[unit.index][number]
+        return self.moved_value(unit, value), self.reads[unit.index][number]
 
-    def resharding_table(self, value: int) -> ReshardingTable:
-        """Between the layouts of a value, as it was priced."""
-        info = self.units.graph.program.values[value]
-        return resharding_table(self.mesh, self.compiler.rules, info)
+    def resharding_table(self, moved: Value) -> ReshardingTable:
+        """Between the layouts of what is moved, as it was priced."""
+        return resharding_table(self.mesh, self.compiler.rules, moved)
 
 
 def build_execution(solved: Solved) -> Execution:

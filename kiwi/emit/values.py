@@ -13,7 +13,7 @@ from kiwi.emit.execution import Copy
 from kiwi.emit.kernels import on_each_device
 from kiwi.emit.needed_barriers import large_constants
 from kiwi.hlo.loops import SLICE
-from kiwi.hlo.program import Equation, Literal
+from kiwi.hlo.program import Equation, Literal, Value
 from kiwi.hlo.units import Unit
 from kiwi.memory.loop_bodies import LoopBody, OperandRead
 from kiwi.mesh import TensorSharding
@@ -146,7 +146,7 @@ class Values:
         if barrier.is_of_group:
             self.behind = dict(passed)
         for key, array in zip(barrier.copies, arrays[len(members) :], strict=False):
-            self.copies[key] = self._constrain(key[0], array, key[2])
+            self.copies[key] = self._constrain(key[0].index, array, key[1])
         return _PastBarrier(passed, arrays[len(members) + len(copies) :])
 
     def _expanded(self, unit: Unit) -> dict[int, Any]:
@@ -164,21 +164,21 @@ class Values:
         arrays = {v: self._element_of(v, values.get(v) or self._lookup(v)) for v in unit.reads}
         local = {}
         for number in range(len(unit.rule.reads)):
-            copy = value, _, wanted = self._execution.copy_of(unit, number)
+            copy = moved, wanted = self._execution.copy_of(unit, number)
+            value = moved.index
             if value in local and wanted == self._layouts[value]:
                 continue
             if OperandRead(unit.index, number, is_again) not in self._execution.kept_copies:
-                array = self._resharded_operand(unit, value, arrays[value], wanted)
-                self.copies[copy] = array
+                self.copies[copy] = self._resharded_operand(moved, arrays[value], wanted)
             local[value] = self._widened(value, self.copies[copy])
         return arrays | local
 
-    def _resharded_operand(self, unit: Unit, value: int, array: Any, wanted: TensorSharding) -> Any:
+    def _resharded_operand(self, moved: Value, array: Any, wanted: TensorSharding) -> Any:
         """An operand in the layout that a unit expects; what is moved may be narrower."""
-        moved = self._execution.moved_value(unit, value)
-        if moved != value and wanted != self._layouts[value]:
-            array = lax.convert_element_type(array, self._program.values[moved].dtype)
-        return self._reshard(moved, array, self._layouts[value], wanted)
+        stored = self._layouts[moved.index]
+        if wanted != stored and moved != self._program.values[moved.index]:
+            array = lax.convert_element_type(array, moved.dtype)
+        return self._reshard(moved.index, array, stored, wanted, moved)
 
     def _widened(self, value: int, array: Any) -> Any:
         """A copy that was narrowed before it was moved, as its reader takes it: XLA drops the
@@ -187,12 +187,17 @@ class Values:
         return array if array.dtype == dtype else lax.convert_element_type(array, dtype)
 
     def _reshard(
-        self, value: int, array: Any, source: TensorSharding, target: TensorSharding
+        self,
+        value: int,
+        array: Any,
+        source: TensorSharding,
+        target: TensorSharding,
+        moved: Value | None = None,
     ) -> Any:
         """Reshards move by move along the priced chain; XLA may gather the tensor otherwise."""
         if source == target:
             return array
-        table = self._execution.resharding_table(value)
+        table = self._execution.resharding_table(moved or self._program.values[value])
         with jax.named_scope(RESHARD_SCOPE):
             for waypoint in (*table.waypoints(source, target), target):
                 array = self._constrain(value, array, waypoint)

@@ -12,7 +12,7 @@ is opened: its body stands in the program once, see `kiwi.hlo.loops`.
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -54,6 +54,10 @@ class Value:
     itemsize: int
     is_extended: bool
     producer: int | None
+
+    def of_dtype(self, dtype: Any) -> "Value":
+        """The same with elements of another, ordinary dtype."""
+        return replace(self, dtype=jnp.dtype(dtype), itemsize=jnp.dtype(dtype).itemsize)
 
     @property
     def size_bytes(self) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from kiwi.hlo.fusion import BARRIER, is_map
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.loops import CARRY, EXITS, JOIN, SLICE, LoopKind
+from kiwi.hlo.program import Value
 from kiwi.hlo.rule import ComposedRule
 
 
@@ -182,9 +183,9 @@ class UnitGraph:
             behind.update(equation.outputs)
         return True
 
-    def narrowed(self, unit: Unit, value: int) -> int:
-        """The narrower value that a unit converts an operand to before all else; the operand itself
-        if there is none."""
+    def narrowed(self, unit: Unit, value: int) -> Value:
+        """An operand, in the narrower dtype that a unit converts it to before all else if there is
+        one."""
         program, wide, narrow = self.graph.program, {value}, []
         for index in unit.equations:
             equation = program.equations[index]
@@ -195,11 +196,10 @@ class UnitGraph:
             elif equation.name == "convert_element_type":
                 narrow += equation.outputs
             else:
-                return value
-        found = {program.values[v].dtype: v for v in narrow}
-        itemsize = min((program.values[v].itemsize for v in narrow), default=0)
-        is_one = len(found) == 1 and 0 < itemsize < program.values[value].itemsize
-        return narrow[0] if is_one else value
+                return program.values[value]
+        own, found = program.values[value], [program.values[v] for v in narrow]
+        is_one = len({v.dtype for v in found}) == 1
+        return own.of_dtype(found[0].dtype) if is_one and found[0].itemsize < own.itemsize else own
 
     def trips(self, unit: Unit) -> float:
         """How often a unit runs in a step, without recomputation.

@@ -7,8 +7,8 @@ last. What `jax.checkpoint` recomputes is told apart: it reads its inputs behind
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from kiwi.hlo.program import Value
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.mesh import TensorSharding
 from kiwi.plans.estimate import Estimate
@@ -21,11 +21,10 @@ from kiwi.solver.problem import Load
 
 @dataclass(frozen=True)
 class _Copy:
-    """A value in another layout than the stored one, as it is moved, and the units of the step
-    or of one loop's body that read it so, in order."""
+    """What is moved to another layout than the stored one, and the units of the step or of one
+    loop's body that read it so, in order."""
 
-    value: int
-    moved: int
+    moved: Value
     stored: TensorSharding
     wanted: TensorSharding
     readers: tuple[int, ...]
@@ -57,17 +56,15 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
 
 def _copies(solved: Solved) -> Iterator[_Copy]:
     layouts = solved.layouts
-    planning, values = solved.problem, solved.problem.units.graph.program.values
-    readers: dict[tuple[int, Any, TensorSharding, int | None], list[tuple[int, int]]] = {}
+    planning = solved.problem
+    readers: dict[tuple[Value, TensorSharding, int | None], list[int]] = {}
     for unit, (strategy, _) in zip(solved.problem.units.units, solved.choices, strict=True):
         for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
             if layouts[value] != wanted:
                 moved = planning.rules.moved_value(planning.units, unit, value)
-                key = (value, values[moved].dtype, wanted, unit.loop)
-                readers.setdefault(key, []).append((unit.index, moved))
-    for (value, _, wanted, _), found in readers.items():
-        units = dict.fromkeys(unit for unit, _ in found)
-        yield _Copy(value, found[0][1], layouts[value], wanted, tuple(units))
+                readers.setdefault((moved, wanted, unit.loop), []).append(unit.index)
+    for (moved, wanted, _), found in readers.items():
+        yield _Copy(moved, layouts[moved.index], wanted, tuple(dict.fromkeys(found)))
 
 
 def _loads(solved: Solved, copies: Sequence[_Copy]) -> dict[tuple[int, int], float]:
@@ -86,7 +83,7 @@ def _saved(
     """What each reader behind a copy's first one pays for resharding, and the loads of that."""
     for copy in copies:
         for reader in copy.readers[1:]:
-            operand = planning.operand(planning.units.units[reader], copy.value)
+            operand = planning.operand(planning.units.units[reader], copy.moved.index)
             seconds = operand.trips * operand.seconds_once([copy.stored], [copy.wanted])[0]
             yield float(seconds[0]), operand.overlap(seconds, 0 * seconds)
 
@@ -97,7 +94,7 @@ def _buffers(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Buf
     for copy in copies:
         if copy.wanted.shard_count(shape) <= copy.stored.shard_count(shape):
             first, last = copy.readers[0], copy.readers[-1]
-            size = planning.local_bytes(copy.moved, copy.wanted)
+            size = planning.copied_bytes(copy.moved, copy.wanted)
             yield Buffer(first, last + 1, size, "copy", first)
 
 

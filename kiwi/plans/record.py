@@ -251,7 +251,7 @@ class PlanRecord:
         if compiler.name == self.execution.compiler.name:
             return self.step
         tied_steps = frozenset[int]() if compiler.schedules_for_memory else None
-        execution = replace(self.execution, tied_steps=tied_steps)
+        execution = replace(self.execution, tied_steps=tied_steps, is_for_another_compiler=True)
         return replace(self.step, function=emit(execution))
 
     def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:

@@ -28,6 +28,7 @@ import numpy as np
 
 from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.loops import JOIN, SLICE
+from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs, runs_of
@@ -169,6 +170,10 @@ class OfferedOptions:
         """Bytes of one device's part of a value in a layout."""
         return self.rules.local_bytes(self.units, value, layout, self.mesh.shape)
 
+    def copied_bytes(self, moved: Value, layout: TensorSharding) -> int:
+        """Bytes of one device's part of a copy of what is moved, in a layout."""
+        return self.rules.copied_bytes(self.units, moved, layout, self.mesh.shape)
+
     def allocated_bytes(self, buffers: Sequence[Buffer], horizon: int) -> int:
         """What the compiler allocates for buffers: more than is alive at once."""
         in_time_order = self.rules.places_in_time_order
@@ -181,8 +186,10 @@ class OfferedOptions:
 
     def resharding_table(self, value: int, reader: Unit | None = None) -> ReshardingTable:
         """Between the layouts of a value, as a unit reads it."""
-        moved = value if reader is None else self.rules.moved_value(self.units, reader, value)
-        return resharding_table(self.mesh, self.rules, self.units.graph.program.values[moved])
+        moved = self.units.graph.program.values[value]
+        if reader is not None:
+            moved = self.rules.moved_value(self.units, reader, value)
+        return resharding_table(self.mesh, self.rules, moved)
 
     @functools.cached_property
     def stored(self) -> dict[int, tuple[int, tuple[TensorSharding, ...]]]:
@@ -426,11 +433,11 @@ class _Builder:
                 if is_negligible and self._kept == NONE_KEPT:
                     continue
                 layouts, residencies = self._offered.stored[value][1], node.residency.options
-                where, transposed = (node.unit, read, value), transposes.get(read, never)
-                copy = copy_node(*where, layouts, wanted, residencies, transposed)
                 moved = self._rules.moved_value(self._units, unit, value)
+                where, transposed = (node.unit, read, moved), transposes.get(read, never)
+                copy = copy_node(*where, layouts, wanted, residencies, transposed)
                 if copy is not None:
-                    yield replace(copy, is_negligible=is_negligible, moved=moved)
+                    yield replace(copy, is_negligible=is_negligible)
 
     def _gathered_results(self, least: float) -> Iterator[GatheredResult]:
         """One node per result of at least so many bytes that collectives may bring into the layout
@@ -447,7 +454,8 @@ class _Builder:
                 continue
             kept, yielded = self._producer(argument), self._producer(value)
             unit = self._units.producer[value]
-            found = copy_node(unit, -1, value, yielded.layouts, kept.layouts, kept.residencies)
+            where = unit, -1, self._units.graph.program.values[value]
+            found = copy_node(*where, yielded.layouts, kept.layouts, kept.residencies)
             if found is not None:
                 is_reordered = self._rules.is_transposed(self._units, value)
                 yield GatheredResult(**vars(found), argument=argument, is_reordered=is_reordered)
@@ -457,7 +465,7 @@ class _Builder:
             return option.again
 
         usage = tuple(
-            copy.buffers(option, self._offered.local_bytes, self.ranges, self.copies, again)
+            copy.buffers(option, self._offered.copied_bytes, self.ranges, self.copies, again)
             for option in copy.options
         )
         zero = np.zeros(len(usage))

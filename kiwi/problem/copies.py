@@ -26,6 +26,7 @@ from enum import Enum
 
 import numpy as np
 
+from kiwi.hlo.program import Value
 from kiwi.memory.live_ranges import LiveRanges
 from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.residency import Residency
@@ -34,8 +35,8 @@ from kiwi.mesh import TensorSharding
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.xla.rules.base import Transposes
 
-LocalBytes = Callable[[int, TensorSharding], int]
-"""Bytes of one device's part of a value in a layout."""
+CopiedBytes = Callable[[Value, TensorSharding], int]
+"""Bytes of one device's part of a copy of what is moved, in a layout."""
 
 NEGLIGIBLE = 0.004
 """Copies below this part of the memory limit count only while they are kept: they are too many. In
@@ -96,18 +97,22 @@ class CopyNode:
     `earlier` is the number of the node, among all copies, whose copy *kept* holds on to. The memory
     of a copy that `is_negligible` only counts while it is kept. `transposes` tells whether a copy
     is transposed by its reader, from the stored layout and the target. `moved` is what the copy is
-    of, see `Rules.moved_value`.
+    of: the value that is read, in the dtype that `Rules.moved_value` says.
     """
 
     unit: int
     read: int
-    value: int
+    moved: Value
     options: tuple[CopyOption, ...]
+    transposes: Transposes = never
     earlier: int | None = None
     is_negligible: bool = False
-    transposes: Transposes = never
-    moved: int = -1
     reader: Reader = Reader.ALL
+
+    @property
+    def value(self) -> int:
+        """The index of the value that is read."""
+        return self.moved.index
 
     @property
     def operand_read(self) -> OperandRead:
@@ -117,12 +122,12 @@ class CopyNode:
     def buffers(
         self,
         option: CopyOption,
-        local_bytes: LocalBytes,
+        copied_bytes: CopiedBytes,
         ranges: LiveRanges,
         copies: Sequence["CopyNode"],
         again: TimesAgain,
     ) -> tuple[Buffer, ...]:
-        """Memory of one option; `local_bytes` of a value in a layout. `copies` are all nodes."""
+        """Memory of one option; `copies` are all nodes."""
         if not option.is_copy:
             return ()
         maker, spans = self.unit, self._spans(option, ranges, again)
@@ -135,7 +140,7 @@ class CopyNode:
             maker = self._maker(copies)
         elif self.is_negligible:
             spans = []
-        size = local_bytes(self.moved, option.target)
+        size = copied_bytes(self.moved, option.target)
         return tuple(Buffer(*each, size, "copy", maker) for each in (*spans, *transposed))
 
     def _spans(
@@ -236,7 +241,7 @@ class GatheredResult(CopyNode):
     def buffers(
         self,
         option: CopyOption,
-        local_bytes: LocalBytes,
+        copied_bytes: CopiedBytes,
         ranges: LiveRanges,
         copies: Sequence[CopyNode],
         again: TimesAgain,
@@ -244,7 +249,7 @@ class GatheredResult(CopyNode):
         """Memory of one option."""
         if not option.is_copy:
             return ()
-        size, made = local_bytes(self.value, option.target), ranges.first_run[self.unit]
+        size, made = copied_bytes(self.moved, option.target), ranges.first_run[self.unit]
         if self.is_reordered:
             return (Buffer(made, made + 1, size, "copy", self.unit),)
         readers = ranges.units.readers.get(self.argument, ())
@@ -265,7 +270,7 @@ def of_each_reader(node: CopyNode) -> Iterator[CopyNode]:
 def copy_node(
     unit: int,
     read: int,
-    value: int,
+    moved: Value,
     layouts: Sequence[TensorSharding],
     wanted: Sequence[TensorSharding],
     residencies: Sequence[Residency],
@@ -284,7 +289,7 @@ def copy_node(
         for is_transposed in sorted({transposes(s, target) for s in stored if s != target})
         for time in times
     ]
-    return CopyNode(unit, read, value, tuple(options), transposes=transposes, moved=value)
+    return CopyNode(unit, read, moved, tuple(options), transposes)
 
 
 def that_keeps(node: CopyNode, earlier: int, *, always: bool) -> CopyNode:

@@ -58,7 +58,6 @@ class _RunningReader:
             around = program.loops_around(units.units[time].loop)[: len(around)]
         body, home = next(reversed(around), None), program.loop_of(node.value)
         spaces = [None if k is None else program.loops[k].space for k in (body, home)]
-        dtype = program.values[node.moved].dtype
-        key = node.value, dtype, node.options[0].target, body
+        key = node.value, node.moved.dtype, node.options[0].target, body
         is_inside = units.border(unit) is None and spaces[0] == spaces[1]
         return cls(node, runs_at, key, is_inside)

@@ -59,8 +59,7 @@ def resharding_table(mesh: DeviceMesh, rules: Rules, value: Value) -> Resharding
 
     What a unit reads is moved as `Rules.moved_value` says.
     """
-    itemsize = rules.moved_itemsize(str(value.dtype), value.itemsize)
-    return ReshardingTable(mesh, value.shape, itemsize)
+    return ReshardingTable(mesh, value.shape, rules.moved_itemsize(value))
 
 
 @dataclass(frozen=True, eq=False)

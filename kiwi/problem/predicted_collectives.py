@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kiwi.memory.loop_bodies import OperandRead
-from kiwi.mesh import KINDS, SLICE, Provenance, TensorSharding, collective
+from kiwi.mesh import KINDS, SLICE, Provenance, ReshardingTable, TensorSharding, collective
 from kiwi.mesh.moves import slice_price
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved
@@ -45,7 +45,6 @@ def predicted_moves(
 def _of_units(solved: Solved, once_per_layout: bool, known: bool) -> Iterator[_Found]:
     """Kind, axes, bytes, times."""
     program = solved.problem.units.graph.program
-    values = program.values
     planning, layouts, seen = solved.problem, solved.layouts, set()
     for unit, (strategy, _) in zip(planning.units.units, solved.choices, strict=True):
         runs = solved.runs[unit.index]
@@ -56,13 +55,14 @@ def _of_units(solved: Solved, once_per_layout: bool, known: bool) -> Iterator[_F
         pairs = zip(unit.rule.reads, strategy.reads, strict=True)
         for read, ((value, _), wanted) in enumerate(pairs):
             moved = planning.rules.moved_value(planning.units, unit, value)
-            key = (value, values[moved].dtype, wanted, unit.loop)
+            key = (value, moved.dtype, wanted, unit.loop)
             is_there = once_per_layout and key in seen
             kept = (OperandRead(unit.index, read, again) in solved.kept for again in (False, True))
             made = runs - sum(kept)
             if made and not is_there:
                 made *= planning.units.operand_trips(unit, known=known)
-                yield from _resharding(planning, moved, layouts[value], wanted, made)
+                table = planning.resharding_table(value, unit)
+                yield from _resharding(table, layouts[value], wanted, made)
             seen.add(key)
 
 
@@ -73,19 +73,17 @@ def _of_results(planning: PlanningProblem, layouts: _Layouts, known: bool) -> It
     for position, layout in planning.fixed.results.items():
         value = program.results[position]
         if isinstance(value, int) and value in layouts and position not in carried:
-            yield from _resharding(planning, value, layouts[value], layout, 1)
+            table = planning.resharding_table(value)
+            yield from _resharding(table, layouts[value], layout, 1)
     for start, value, trips in planning.carried(known=known):
-        yield from _resharding(planning, value, layouts[value], layouts[start], trips)
+        table = planning.resharding_table(value)
+        yield from _resharding(table, layouts[value], layouts[start], trips)
 
 
 def _resharding(
-    planning: PlanningProblem,
-    value: int,
-    source: TensorSharding,
-    target: TensorSharding,
-    times: float,
+    table: ReshardingTable, source: TensorSharding, target: TensorSharding, times: float
 ) -> Iterator[_Found]:
-    for step in planning.resharding_table(value).path(source, target):
+    for step in table.path(source, target):
         yield step.kind, step.axes, step.bytes, times
 
 

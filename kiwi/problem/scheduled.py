@@ -52,8 +52,8 @@ def _buffers(chosen: PlanningProblem, runs: ScheduledRuns) -> Iterator[Buffer]:
         return runs.again(unit)
 
     for copy in chosen.copies:
-        local_bytes = chosen.local_bytes
-        yield from copy.buffers(copy.options[0], local_bytes, ranges, chosen.copies, again)
+        copied_bytes = chosen.copied_bytes
+        yield from copy.buffers(copy.options[0], copied_bytes, ranges, chosen.copies, again)
 
 
 def again_seconds(solved: Solved) -> tuple[float, ...]:

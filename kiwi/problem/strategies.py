@@ -282,7 +282,7 @@ class _Enumeration:
         """What sums up, in all iterations."""
         result, pairs = self._values[0], zip(self._values, found.results, strict=True)
         summed = summed_value(self._units, self._unit)
-        itemsize = self._rules.moved_itemsize(str(summed.dtype), summed.itemsize)
+        itemsize = self._rules.moved_itemsize(summed)
         # Partial sums are as large as they are when collectives move them.
         partial_bytes = sum(v.size_bytes // s.shard_count(self._mesh.shape) for v, s in pairs)
         moved_bytes = partial_bytes * itemsize // result.itemsize

@@ -23,6 +23,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.costs import UnitWork
@@ -74,20 +75,19 @@ class StrategyTable:
         self, unit: Unit, strategies: Sequence[ShardingStrategy], own: np.ndarray
     ) -> np.ndarray:
         """[s, t]: of doing t where s is wanted; `own` are those of each strategy alone."""
-        reads = [value for value, _ in unit.rule.reads]
-        moved = [self._rules.moved_value(self._units, unit, value) for value in reads]
+        values = self._units.graph.program.values
+        moved = [self._rules.moved_value(self._units, unit, v) for v, _ in unit.rule.reads]
         before = (self._between(v, [s.reads[k] for s in strategies]) for k, v in enumerate(moved))
         found = self._units.operand_trips(unit) * sum(before, np.zeros((len(strategies),) * 2))
         found = own[None, :] + found
         for k, value in enumerate(unit.outputs):
-            behind = self._between(value, [s.results[k] for s in strategies]).T
+            behind = self._between(values[value], [s.results[k] for s in strategies]).T
             found += 2 * self._units.result_trips(value) * behind
         return found
 
-    def _between(self, value: int, layouts: Sequence[TensorSharding]) -> np.ndarray:
-        """Seconds of resharding a value between any two layouts."""
-        info = self._units.graph.program.values[value]
-        table = resharding_table(self.mesh, self._rules, info)
+    def _between(self, moved: Value, layouts: Sequence[TensorSharding]) -> np.ndarray:
+        """Seconds of resharding what is moved between any two layouts."""
+        table = resharding_table(self.mesh, self._rules, moved)
         return table.seconds_matrix(layouts, layouts)
 
     def all_of(self, unit: Unit) -> tuple[ShardingStrategy, ...]:
@@ -102,7 +102,7 @@ class StrategyTable:
         values = self._units.graph.program.values
         moved = (self._rules.moved_value(self._units, unit, value) for value, _ in unit.rule.reads)
         reads = tuple(
-            (values[value].shape, str(values[value].dtype), str(values[m].dtype), dims)
+            (values[value].shape, str(values[value].dtype), str(m.dtype), dims)
             for (value, dims), m in zip(unit.rule.reads, moved, strict=True)
         )
         outputs = tuple(

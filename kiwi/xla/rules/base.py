@@ -13,7 +13,7 @@ from typing import ClassVar
 from kiwi.hlo.fusion import FusedMaps
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import overwritable
-from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation
+from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation, Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import TensorSharding
 from kiwi.solver.problem import Interval
@@ -123,15 +123,18 @@ class Rules:
         """
         return False
 
-    def moved_itemsize(self, dtype: str, itemsize: int) -> int:
+    def moved_itemsize(self, value: Value) -> int:
         """Bytes per element that collectives move."""
-        return self.moved_itemsizes.get(dtype, itemsize)
+        return self.moved_itemsizes.get(str(value.dtype), value.itemsize)
 
-    def moved_value(self, units: UnitGraph, unit: Unit, value: int) -> int:
-        """What is moved where a unit's operand is resharded: the narrower value that it converts
-        the operand to first, if collectives gain by that."""
-        values, narrow = units.graph.program.values, units.narrowed(unit, value)
-        sizes = (
-            self.moved_itemsize(str(v.dtype), v.itemsize) for v in (values[narrow], values[value])
-        )
-        return narrow if next(sizes) < next(sizes) else value
+    def moved_value(self, units: UnitGraph, unit: Unit, value: int) -> Value:
+        """What is moved where a unit's operand is resharded: the operand, in the narrower dtype
+        that the unit converts it to first, if collectives gain by that."""
+        own, narrow = units.graph.program.values[value], units.narrowed(unit, value)
+        return narrow if self.moved_itemsize(narrow) < self.moved_itemsize(own) else own
+
+    def copied_bytes(
+        self, units: UnitGraph, moved: Value, layout: TensorSharding, mesh_shape: Sequence[int]
+    ) -> int:
+        """Bytes of one device's part of a copy of what is moved, in a layout."""
+        return moved.size_bytes // layout.shard_count(mesh_shape)

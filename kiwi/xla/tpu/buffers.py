@@ -21,8 +21,8 @@ from math import prod
 
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import SLICE, STACK
-from kiwi.hlo.program import Equation
-from kiwi.hlo.units import UnitGraph
+from kiwi.hlo.program import Equation, Value
+from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import TensorSharding
 from kiwi.xla.rules.matrix_operands import CONVOLUTION, MATMUL
 from kiwi.xla.tpu.images import minor_dimensions
@@ -96,6 +96,13 @@ class Buffers:
                 self._known[key] = elements * itemsize
         return self._known[key]
 
+    def copied_bytes(self, moved: Value, layout: TensorSharding, mesh_shape: Sequence[int]) -> int:
+        """Bytes of one device's part of a copy of what is moved."""
+        sizes = zip(moved.shape, layout.dims, strict=True)
+        shape = [size // prod(mesh_shape[axis] for axis in axes) for size, axes in sizes]
+        elements = tiled_elements(shape, self.images.get(moved.index)) if shape else _LANES
+        return elements * moved.itemsize
+
     def is_narrow(self, value: int) -> bool:
         """Whether a float32 value is stored as bfloat16."""
         if value not in self._narrow:
@@ -115,11 +122,13 @@ class Buffers:
 
     def _reads_narrow(self, reader: int, value: int) -> bool:
         unit = self._units.units[reader]
-        border = self._units.border(unit)
-        if border in (SLICE, STACK):
+        return self.multiplies_narrow(unit, value) or self._is_reduced_at_once(reader, value)
+
+    def multiplies_narrow(self, unit: Unit, value: int) -> bool:
+        """Whether a unit does nothing with a float32 operand but multiply it as bfloat16, or hands
+        it on to such units."""
+        if self._units.border(unit) in (SLICE, STACK):
             return all(self.is_narrow(output) for output in unit.outputs)
-        if self._is_reduced_at_once(reader, value):
-            return True
         equations = self._units.graph.program.equations
         passed = {value}
         for index in unit.equations:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from kiwi.hlo.fusion import FusedMaps
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.in_place import is_of_library
+from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import TensorSharding
 from kiwi.solver.problem import Interval
@@ -28,6 +29,19 @@ class TpuRules(Rules):
     ) -> int:
         """See `kiwi.xla.tpu.buffers`."""
         return buffers_of(units).local_bytes(value, layout, mesh_shape)
+
+    def moved_value(self, units: UnitGraph, unit: Unit, value: int) -> Value:
+        """Also what the unit multiplies in bfloat16, see `kiwi.xla.tpu.buffers`."""
+        moved = super().moved_value(units, unit, value)
+        narrow = moved.of_dtype("bfloat16")
+        is_wider = str(moved.dtype) == "float32"
+        return narrow if is_wider and buffers_of(units).multiplies_narrow(unit, value) else moved
+
+    def copied_bytes(
+        self, units: UnitGraph, moved: Value, layout: TensorSharding, mesh_shape: Sequence[int]
+    ) -> int:
+        """See `kiwi.xla.tpu.buffers`."""
+        return buffers_of(units).copied_bytes(moved, layout, mesh_shape)
 
     def held_from_start(
         self, units: UnitGraph, unit: Unit, result_bytes: int, devices: int

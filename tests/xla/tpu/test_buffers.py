@@ -7,9 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import kiwi
 from examples import mlp
+from kiwi.xla.compilers import of_platform
 from kiwi.xla.tpu.buffers import buffers_of, tiled_elements
 
 needs_compiler = pytest.mark.skipif(
@@ -93,3 +95,24 @@ def test_matmuls_compute_maps_that_they_read():
     assert not {"tanh", "mul"} & {d.opcode for d in found.decisions if prod(d.shape) >= 8192 * 128}
     assert found.compiled.temporary_bytes < 1.5 * held_bytes
     assert found.estimate.peak_bytes / found.compiled.peak_bytes == pytest.approx(1, abs=0.05)
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", ["default", "highest"])
+def test_what_is_multiplied_in_bfloat16_is_gathered_so(precision: str):
+    """Matrices are cut along the axis that the batch is cut along, too; on other devices they are
+    gathered as they are."""
+    options = {"in_shardings": (P("x"), P("x"), P("x")), "out_shardings": P("x")}
+    with jax.default_matmul_precision(precision):
+        found = planned(
+            lambda x, v, w: x @ v @ w,
+            *(array(8192, 512), array(512, 512), array(512, 512)),
+            **{"mesh_shape": (4,), "axis_names": ("x",), **options},
+        )
+    assert found.compiled is not None
+    itemsize = 2 if precision == "default" else 4
+    for uses in (found.estimate.collectives, found.compiled.collectives):
+        assert uses["all-gather"].bytes == 2 * 512 * 512 * itemsize
+    elsewhere = found.step_for(of_platform("cpu")).function
+    traced = jax.make_jaxpr(elsewhere)(*found.step.arguments)
+    assert "bf16" not in str(traced)
