@@ -49,9 +49,9 @@ def test_a_plan_is_used_again_and_a_search_starts_warm(chain):
 
 def test_compiled_peaks_and_times_are_in_the_order_of_budgets():
     free = planned(verify="cpu").plan(*ARGS).peak_bytes
-    budgets = [int(share * free) for share in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)]
+    budgets = [int(share * free) for share in (0.5, 0.7, 0.9, 1.2)]
     found = [p for p in sweep_budgets(planned(verify="cpu"), budgets, ARGS, {}) if p.document]
-    assert len(found) >= 4
+    assert len(found) >= 3
     for tight, loose in itertools.pairwise(found):
         assert tight.compiled_peak_bytes <= tight.memory_budget_bytes
         assert tight.compiled_peak_bytes <= loose.compiled_peak_bytes

@@ -6,6 +6,9 @@ The blocks of a page run in order, in a folder of their own and one namespace:
 - `console` lines that begin with `$ kiwi` are given to the command, which must succeed, or may
   answer "no" where the line ends with `|| true`;
 - `text` is left alone.
+
+The pages share a cache of plans, as on a reader's machine. README and the first steps plan one
+step, each by the command and in the program: it is searched once.
 """
 
 import re
@@ -16,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from kiwi.cli.main import main
+from kiwi.plans.plan_cache import FOLDER_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"]
@@ -30,9 +34,15 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 WITH_CODE = [page for page in PAGES if blocks(page)]
 
 
+@pytest.fixture(scope="module")
+def plan_cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("plans")
+
+
 @pytest.mark.parametrize("page", WITH_CODE, ids=[page.stem for page in WITH_CODE])
 @pytest.mark.filterwarnings("ignore:Matplotlib is currently using agg")
-def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+def test_the_code_of_a_page_runs(page, plan_cache, tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(plan_cache))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in written(page):  # another test's file of the same name

@@ -36,7 +36,8 @@ def planned(name: str, budget: int | str, mesh_shape: tuple[int, ...] = (2, 4)) 
 
 @functools.cache
 def step(name: str, budget: int | str, mesh_shape: tuple[int, ...] = (2, 4)) -> Any:
-    return kiwi.jit(LOOPS[name]().step, mesh_shape=mesh_shape, memory_budget=budget, effort="quick")
+    options = {"mesh_shape": mesh_shape, "memory_budget": budget, "effort": "quick", "gap": 0.1}
+    return kiwi.jit(LOOPS[name]().step, **options)
 
 
 def assert_equal_results(found: Any, expected: Any) -> None:

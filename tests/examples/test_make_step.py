@@ -52,5 +52,5 @@ def test_a_llama_with_layers_one_by_one_is_the_scanned_one():
         found = {"params": params, "m": zeros, "v": zeros}
         assert jax.tree.structure(found) == jax.tree.structure(llama.abstract_state(config))
         tokens = jnp.arange(64).reshape(2, 32) % 256
-        losses.append(llama.make_train_step(config)(found, tokens)[1])
+        losses.append(jax.jit(llama.make_train_step(config))(found, tokens)[1])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

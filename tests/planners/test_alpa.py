@@ -30,11 +30,12 @@ def _step(module, config):
     return step
 
 
-def _planned(model: str, planner: str, budget: int | str = NO_LIMIT, **options: Any) -> Any:
+def _planned(model: str, planner: str, budget: int | str = NO_LIMIT, **more: Any) -> Any:
     module = MODELS[model]
     config = replace(module.SIZES["tiny"], vocabulary=0)
     step = _step(module, config)
-    options = {"mesh_shape": (2, 4), "donate_argnums": 0, "time_limit_seconds": 5.0, **options}
+    options = {"mesh_shape": (2, 4), "donate_argnums": 0, "time_limit_seconds": 5.0, "gap": 0.03}
+    options |= more
     planned = kiwi.jit(step, planner=planner, memory_budget=budget, **options)
     params = module.abstract_state(config).params
     return planned.plan(params, module.abstract_batch(config)), step, config

@@ -83,6 +83,14 @@ def stacked_step(weights, x):
     return [w - 0.1 * g for w, g in zip(weights, jax.grad(loss)(weights), strict=True)]
 
 
+@pytest.fixture(scope="module")
+def stacked():
+    """The step, and what its plan without a budget takes as compiled."""
+    options = {"mesh_shape": (1, 4), "profile": "v100-sxm2", "donate_argnums": 0}
+    planned = kiwi.jit(stacked_step, verify="cpu", effort="quick", **options)
+    return planned, planned.plan(*STACK).compiled.peak_bytes
+
+
 def _is_met(planned, verify):
     try:
         plan = planned.with_options(verify=verify).plan(*STACK)
@@ -97,11 +105,8 @@ def _is_met(planned, verify):
     # Between these the check is by XLA:CPU, which holds more than XLA:GPU, whose rules hold else.
     + [("joint", 0.8), ("joint", 0.5)],
 )
-def test_a_budget_is_met_or_refused_alike_with_and_without_a_check(planner, share):
+def test_a_budget_is_met_or_refused_alike_with_and_without_a_check(planner, share, stacked):
     """One memory account: unchecked, the models accepted at 60 % what the compiler refuses."""
-    planned = kiwi.jit(
-        stacked_step, mesh_shape=(1, 4), profile="v100-sxm2", verify="cpu", donate_argnums=0
-    )
-    budget = int(share * planned.plan(*STACK).compiled.peak_bytes)
-    limited = planned.with_options(planner=planner, memory_budget=budget)
+    planned, peak_bytes = stacked
+    limited = planned.with_options(planner=planner, memory_budget=int(share * peak_bytes))
     assert _is_met(limited, None) == _is_met(limited, "cpu")
