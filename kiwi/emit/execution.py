@@ -13,8 +13,8 @@ from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.compiler import Compiler
 
-Copy = tuple[Value, TensorSharding]
-"""What is moved, and the layout of a copy of it."""
+Copy = tuple[int, str, TensorSharding]
+"""A value, the dtype in which it is moved, and the layout of a copy of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ class Execution:
     def copy_of(self, unit: Unit, number: int) -> Copy:
         """The copy that entry `number` of a unit's `rule.reads` is, in whichever layout."""
         value = unit.rule.reads[number][0]
-        return self.moved_value(unit, value), self.reads[unit.index][number]
+        return value, str(self.moved_value(unit, value).dtype), self.reads[unit.index][number]
 
     def resharding_table(self, moved: Value) -> ReshardingTable:
         """Between the layouts of what is moved, as it was priced."""

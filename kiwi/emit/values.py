@@ -146,7 +146,7 @@ class Values:
         if barrier.is_of_group:
             self.behind = dict(passed)
         for key, array in zip(barrier.copies, arrays[len(members) :], strict=False):
-            self.copies[key] = self._constrain(key[0].index, array, key[1])
+            self.copies[key] = self._constrain(key[0], array, key[2])
         return _PastBarrier(passed, arrays[len(members) + len(copies) :])
 
     def _expanded(self, unit: Unit) -> dict[int, Any]:
@@ -164,11 +164,11 @@ class Values:
         arrays = {v: self._element_of(v, values.get(v) or self._lookup(v)) for v in unit.reads}
         local = {}
         for number in range(len(unit.rule.reads)):
-            copy = moved, wanted = self._execution.copy_of(unit, number)
-            value = moved.index
+            copy = value, _, wanted = self._execution.copy_of(unit, number)
             if value in local and wanted == self._layouts[value]:
                 continue
             if OperandRead(unit.index, number, is_again) not in self._execution.kept_copies:
+                moved = self._execution.moved_value(unit, value)
                 self.copies[copy] = self._resharded_operand(moved, arrays[value], wanted)
             local[value] = self._widened(value, self.copies[copy])
         return arrays | local

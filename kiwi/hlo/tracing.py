@@ -15,6 +15,7 @@ from kiwi.hlo.opening import LoopOpener
 from kiwi.hlo.program import Equation, Literal, Program, Value, join_scopes, kept_outputs
 from kiwi.hlo.sharding_constraints import constraint_spec, is_constraint
 from kiwi.hlo.split_results import independent_equations
+from kiwi.hlo.transposed_products import without_transposed_products
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 
 INLINED_CALLS = {
@@ -72,18 +73,17 @@ class _Builder(LoopOpener):
         self._bind_constants(env, jaxpr.constvars, closed.consts)
         self._inline(jaxpr, env, "", None)
         results = tuple(self._read(env, v) for v in jaxpr.outvars)
-        return _without_dead_code(
-            Program(
-                tuple(self._values),
-                tuple(self._equations),
-                tuple(arguments),
-                self._constants,
-                results,
-                tuple(self._loops),
-                self._hints,
-                self._constraints,
-            )
+        program = Program(
+            tuple(self._values),
+            tuple(self._equations),
+            tuple(arguments),
+            self._constants,
+            results,
+            tuple(self._loops),
+            self._hints,
+            self._constraints,
         )
+        return _without_dead_code(without_transposed_products(_without_dead_code(program)))
 
     def _inline(self, jaxpr: Any, env: dict[Any, Any], scope: str, loop: int | None) -> None:
         for eqn in jaxpr.eqns:

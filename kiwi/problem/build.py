@@ -457,8 +457,7 @@ class _Builder:
             where = unit, -1, self._units.graph.program.values[value]
             found = copy_node(*where, yielded.layouts, kept.layouts, kept.residencies)
             if found is not None:
-                is_reordered = self._rules.is_transposed(self._units, value)
-                yield GatheredResult(**vars(found), argument=argument, is_reordered=is_reordered)
+                yield GatheredResult(**vars(found), argument=argument)
 
     def _node_of_copy(self, copy: CopyNode) -> Node:
         def again(_: int, option: CopyOption) -> tuple[int, ...]:

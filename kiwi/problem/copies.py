@@ -226,11 +226,10 @@ class GatheredResult(CopyNode):
     (`Rules.copies_gathered_results`).
 
     What they yield is held until the step ends, and readers of the argument read a copy of it,
-    which is made as the step starts. A result that `is_reordered` is copied into its place at once.
+    which is made as the step starts.
     """
 
     argument: int = -1
-    is_reordered: bool = False
 
     def wanted(
         self, strategy: ShardingStrategy, layouts: Mapping[int, TensorSharding]
@@ -250,8 +249,6 @@ class GatheredResult(CopyNode):
         if not option.is_copy:
             return ()
         size, made = copied_bytes(self.moved, option.target), ranges.first_run[self.unit]
-        if self.is_reordered:
-            return (Buffer(made, made + 1, size, "copy", self.unit),)
         readers = ranges.units.readers.get(self.argument, ())
         lasts = (ranges.until(None, ranges.first_run[reader]) for reader in readers)
         spans = (0, max(lasts, default=0) + 1), (made, ranges.horizon)

@@ -100,10 +100,6 @@ class Rules:
         """By number of the read, when its gathered copy is transposed to another buffer."""
         return {}
 
-    def is_transposed(self, units: UnitGraph, value: int) -> bool:
-        """Whether a result lies in another order in memory than the argument that it replaces."""
-        return False
-
     def sums_behind(self, units: UnitGraph, unit: Unit) -> int | None:
         """The later unit behind which the partial sums of a unit are reduce-scattered; None where
         that is done at once."""

@@ -8,10 +8,8 @@ from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import TensorSharding
-from kiwi.solver.problem import Interval
-from kiwi.xla.rules.base import CopiedOperands, Intervals, Rules
+from kiwi.xla.rules.base import CopiedOperands, Rules
 from kiwi.xla.tpu.buffers import buffers_of
-from kiwi.xla.tpu.result_order import is_transposed
 from kiwi.xla.tpu.unfused_operands import UnfusedOperands
 
 
@@ -43,21 +41,6 @@ class TpuRules(Rules):
         """See `kiwi.xla.tpu.buffers`."""
         return buffers_of(units).copied_bytes(moved, layout, mesh_shape)
 
-    def held_from_start(
-        self, units: UnitGraph, unit: Unit, result_bytes: int, devices: int
-    ) -> Intervals:
-        """Also half of the donated argument that a transposed result takes over, see
-        `kiwi.xla.tpu.result_order`. A single device computes the product as it is wanted."""
-        held = super().held_from_start(units, unit, result_bytes, devices)
-        replaced = [value for value in unit.outputs if value in units.aliased_results]
-        if (
-            devices == 1
-            or replaced != list(unit.outputs)
-            or not any(is_transposed(units, v) for v in replaced)
-        ):
-            return held
-        return *held, Interval(0, unit.index + 1, result_bytes // 2)
-
     def copied_operands(self, units: UnitGraph, unit: Unit) -> CopiedOperands:
         """See `kiwi.xla.tpu.unfused_operands`."""
         return UnfusedOperands.of(units, unit)
@@ -73,7 +56,3 @@ class TpuRules(Rules):
         if other is None or other.loop != unit.loop:
             return None
         return other.index if set(unit.outputs).isdisjoint(other.reads) else None
-
-    def is_transposed(self, units: UnitGraph, value: int) -> bool:
-        """See `kiwi.xla.tpu.result_order`."""
-        return is_transposed(units, value)

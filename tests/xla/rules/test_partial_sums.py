@@ -1,5 +1,6 @@
 """Strategies whose partial sums XLA does not scatter, and what stands in for them."""
 
+import jax.numpy as jnp
 import pytest
 
 from kiwi.mesh import DeviceMesh
@@ -41,6 +42,7 @@ def test_they_stay_where_nothing_scatters_as_far():
 
 
 def test_collectives_on_cpus_move_wider_elements():
-    assert CPU.rules.moved_itemsize("bfloat16", 2) == 4
-    assert CPU.rules.moved_itemsize("float16", 2) == 2
-    assert GPU.rules.moved_itemsize("bfloat16", 2) == 2
+    (value, *_) = units_of(lambda x: [jnp.sin(x)], array(8, 8)).graph.program.values
+    narrow, half = (value.of_dtype(dtype) for dtype in ("bfloat16", "float16"))
+    assert [CPU.rules.moved_itemsize(each) for each in (value, narrow, half)] == [4, 4, 2]
+    assert GPU.rules.moved_itemsize(narrow) == 2

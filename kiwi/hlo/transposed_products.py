@@ -1,0 +1,82 @@
+"""Transposes of a product become products of swapped operands, as XLA makes them.
+
+JAX computes the gradient of `w` in `x @ w` as the transpose of `dot_general(g, x)`. XLA's algebraic
+simplifier swaps the operands instead. Behind a sharding constraint or a barrier on the product it
+cannot: then the gradient's dimensions lie in the other order in memory than the parameter's, and
+XLA:TPU copies parameter and moments to that order and back in every step.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from kiwi.hlo.program import Equation, Program
+
+_PRODUCT = "dot_general"
+
+
+def without_transposed_products(program: Program) -> Program:
+    """The program with one equation for each product that only one transpose reads, if that puts
+    the free dimensions of one operand behind those of the other. Products are left unread."""
+    equations, kept = list(program.equations), _kept_values(program)
+    for equation in program.equations:
+        product = _product_of(program, equation)
+        if product is not None and kept.isdisjoint(product.outputs):
+            equations[equation.index] = replace(
+                equation,
+                jaxpr_eqn=_swapped(product.jaxpr_eqn, equation.jaxpr_eqn),
+                scope=product.scope,
+                inputs=product.inputs[::-1],
+            )
+    return replace(program, equations=tuple(equations))
+
+
+def _product_of(program: Program, equation: Equation) -> Equation | None:
+    """The product that an equation alone reads, and transposes to that of the swapped operands."""
+    if equation.name != "transpose" or not equation.reads:
+        return None
+    (value,) = equation.reads
+    producer = program.values[value].producer
+    product = None if producer is None else program.equations[producer]
+    if product is None or product.name != _PRODUCT or product.loop != equation.loop:
+        return None
+    is_only_reader = program.readers[value] == (equation.index,)
+    return product if is_only_reader and _swaps(product, equation) else None
+
+
+def _kept_values(program: Program) -> set[Any]:
+    """Those that are more than an operand of equations."""
+    handed_on = (c.next for loop in program.loops for c in loop.carries)
+    return {*program.results, *handed_on, *program.hints, *program.constraints}
+
+
+def _swaps(product: Equation, transpose: Equation) -> bool:
+    """Whether the transpose of a product is the product of the swapped operands."""
+    params = product.jaxpr_eqn.params
+    if not isinstance(params["precision"], tuple | None) or params.get("out_sharding") is not None:
+        return False
+    return tuple(transpose.jaxpr_eqn.params["permutation"]) == tuple(_swapping(product.jaxpr_eqn))
+
+
+def _swapping(product: Any) -> Iterator[int]:
+    """Batch dimensions, then those of the second operand alone, then of the first."""
+    (contracted, _), (batch, _) = product.params["dimension_numbers"]
+    rank = len(product.outvars[0].aval.shape)
+    first = len(product.invars[0].aval.shape) - len(contracted)
+    yield from range(len(batch))
+    yield from range(first, rank)
+    yield from range(len(batch), first)
+
+
+def _swapped(product: Any, transpose: Any) -> Any:
+    (contracted, batch), precision = (
+        product.params["dimension_numbers"],
+        product.params["precision"],
+    )
+    numbers = (contracted[::-1], batch[::-1])
+    own = {"dimension_numbers": numbers, "precision": precision and precision[::-1]}
+    return product.replace(
+        invars=product.invars[::-1],
+        outvars=transpose.outvars,
+        params={**product.params, **own},
+    )
