@@ -92,11 +92,18 @@ class Engine:
         return is_closed(best.cost, self.bound, self.gap)
 
     def run(
-        self, most_rounds: int, most_idle_rounds: int, *, force: bool, least_rounds: int = 0
+        self,
+        most_rounds: int,
+        most_idle_rounds: int,
+        *,
+        force: bool,
+        least_rounds: int = 0,
+        by_cost: bool = False,
     ) -> None:
         """Rounds until settled, idle, used up or late. A round is idle when it moved neither cost
-        nor bound noticeably; with `force`, the next one forces options, and every other one after
-        `_STUCK` idle ones begins anew. For the first `least_rounds` it is never late."""
+        nor bound noticeably; with `by_cost` bounds do not count once there is a solution. With
+        `force`, the next one forces options, and every other one after `_STUCK` idle ones begins
+        anew. For the first `least_rounds` it is never late."""
         if not self.rounds:
             self.dual.evaluate(self.dual.best_prices, FIRST_SWEEPS)
         self._least_rounds = least_rounds
@@ -108,7 +115,7 @@ class Engine:
             self._anew = idle >= _STUCK and idle % 2 == 0
             self._round(force=force and idle > 0)
             self.rounds += 1
-            idle = idle + 1 if self._is_close(before) else 0
+            idle = 0 if self._has_moved(before, by_cost) else idle + 1
             if self.on_round is not None:
                 self.on_round(self)
 
@@ -179,10 +186,11 @@ class Engine:
     def _standing(self) -> tuple[float, float]:
         return (self.incumbent.cost if self.incumbent else math.inf), self.bound
 
-    def _is_close(self, before: tuple[float, float]) -> bool:
+    def _has_moved(self, before: tuple[float, float], by_cost: bool) -> bool:
         cost, bound = self._standing()
-        small = _NOTICEABLE * max(self.gap, 1e-6) * abs(bound)
-        return cost == before[0] and bound - before[1] <= small
+        if cost != before[0] or (by_cost and self.incumbent is not None):
+            return cost != before[0]
+        return bound - before[1] > _NOTICEABLE * max(self.gap, 1e-6) * abs(bound)
 
     def _late(self) -> bool:
         if self.rounds >= self._least_rounds:

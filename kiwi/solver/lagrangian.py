@@ -27,6 +27,8 @@ from kiwi.solver.toulbar import oracle_for
 
 _STAGES = ((30, 2, False), (20, 2, True), (30, 3, True))
 """Rounds, idle rounds, and whether options are forced: best on a network already made small."""
+_RESTART_STAGES = ((8, 2, False), (24, 2, True))
+"""The same of a restart, which counts the rounds of both together."""
 _ENDLESS = 10**9
 LEAST_ROUNDS = 2
 """Rounds of a search that knows no solution, whatever its time limit. The first rarely ends without
@@ -118,15 +120,15 @@ class Search:
     def run(self) -> None:
         """All stages, until settled or late; once more from an assignment that fits, whatever it
         costs, where the prices lead to none; and from each better solution that probes find."""
-        self._run_stages()
+        self.run_stages()
         if self.solution is None and not self.settled and not self.is_over:
             self._find_fitting()
             if self.solution is not None:
-                self._run_stages()
+                self.run_stages()
         for _ in range(_MOST_PROBES):
             if not self.is_far() or not self._probe():
                 return
-            self._run_stages()
+            self.run_stages()
 
     def is_far(self) -> bool:
         """Whether the solution may be far from the best one, and there are rounds left to see."""
@@ -163,7 +165,8 @@ class Search:
         self.out_of_time = self.out_of_time or time.monotonic() > self.request.deadline
         return found
 
-    def _run_stages(self) -> None:
+    def run_stages(self) -> None:
+        """From the solution and prices at hand, until nothing gets better."""
         limit = _ENDLESS if self.request.round_limit is None else self.request.round_limit
         for rounds, idle_rounds, force in _STAGES:
             most_rounds = min(self._patience() * rounds, limit - self.rounds)
@@ -212,6 +215,23 @@ class Search:
         self._take(engine)
         return engine
 
+    def run_anew(self, part: Reduction) -> np.ndarray | None:
+        """The choice of what is left that a short search of a part of it finds from no prices and
+        no solution."""
+        net, request = part.net, self.request
+        seed = request.seed + self._engines
+        asked = net, seed, request.gap, request.deadline, None, None, request.parameters
+        engine = Engine(*asked, self.work_left)
+        self._engines += 1
+        for rounds, idle_rounds, force in _RESTART_STAGES:
+            engine.run(rounds, idle_rounds, force=force, by_cost=True)
+        self._count(engine)
+        if engine.incumbent is None:
+            return None
+        choice = part.lift(engine.incumbent.choice)
+        self.offer_lifted(choice)
+        return choice
+
     def _new_engine(self, kind: type[Engine]) -> Engine:
         """An engine for what is left that begins where the last one ended."""
         net, request = self.left.net, self.request
@@ -249,14 +269,17 @@ class Search:
         self._take_best(engine)
         self.raise_bound(math.inf if engine.infeasible else engine.bound)
         self._times, self._prices = engine.net.times, engine.dual.best_prices
-        self.rounds += engine.rounds
-        self.work += engine.work
-        self.out_of_time = self.out_of_time or engine.out_of_time
-        self.out_of_work = self.out_of_work or engine.out_of_work
+        self._count(engine)
         smallest = engine.primal.smallest
         if smallest is not None:
             peak = smallest.peak_bytes
             self._least_peak_bytes = min(peak, self._least_peak_bytes or peak)
+
+    def _count(self, engine: Engine) -> None:
+        self.rounds += engine.rounds
+        self.work += engine.work
+        self.out_of_time = self.out_of_time or engine.out_of_time
+        self.out_of_work = self.out_of_work or engine.out_of_work
 
     def shrink(self, dual: Dual) -> bool:
         """Rules out options and presolves again; True where another stage is worth it."""

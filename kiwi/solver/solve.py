@@ -10,32 +10,21 @@ from functools import partial
 import numpy as np
 
 from kiwi.errors import SolverUnavailableError, UnknownSolverError
-from kiwi.solver.core import core
-from kiwi.solver.dual import Dual
 from kiwi.solver.evaluate import evaluate
 from kiwi.solver.lagrangian import Search
 from kiwi.solver.milp import solve_network
-from kiwi.solver.network import Network
 from kiwi.solver.overlap import solve_with_loads
+from kiwi.solver.parts import MILP_SHARE, cells, may_ask_milp, tree_nodes
 from kiwi.solver.problem import Problem
 from kiwi.solver.request import Request
+from kiwi.solver.restarts import search_again
 from kiwi.solver.result import Balances, OnProgress, SolveResult, conclude
 from kiwi.solver.toulbar import TOULBAR_ROUNDS, ToulbarEngine
 from kiwi.solver.warm_up import warm_up
 
 DEFAULT_GAP = 1e-3
-_MILP_SHARE = 0.5
 MOST_CELLS_FOR_MILP = 60_000
 """Options and table cells up to which `auto` hands a gap that stays open to a MILP."""
-_MOST_TREE_NODES, _TREE_CELLS = 500, 600_000
-"""Nodes of a MILP's tree, and nodes times cells: with these, work and not the clock ends it."""
-_MILP_WORK = 2.5
-"""What HiGHS does counts as work by the square of the cells, whatever it takes: a minute at 60,000
-cells, where it takes about so long."""
-_CORE_CELLS = 10_000, 30_000
-"""Options and table cells of the cores in which `auto` looks for better solutions."""
-MOST_CELLS_FOR_CORE = 1_000_000
-"""Options and table cells of a network up to which it does."""
 MOST_ASSIGNMENTS = 2_000_000
 """Above this brute force declines: it would take minutes."""
 
@@ -142,55 +131,22 @@ def _lagrangian(search: Search, *, close: bool = False) -> str:
 
 
 def _close(search: Search) -> str:
-    """Looks in cores, or asks a MILP for what is left where that is small; returns what to tell."""
-    if not search.request.until_time_limit:
-        _search_cores(search)
+    """Asks a MILP for what is left where that is small, and searches again where the gap stays
+    open; returns what to tell."""
+    message = _ask_for_rest(search)
+    if search.request.until_time_limit or not search.is_far():
+        return message
+    search_again(search)
+    return message or _ask_for_rest(search)
+
+
+def _ask_for_rest(search: Search) -> str:
     net, request = search.left.net, search.request
-    if search.settled or _cells(net) > MOST_CELLS_FOR_MILP or not _may_ask_milp(search, net):
+    if search.settled or cells(net) > MOST_CELLS_FOR_MILP or not may_ask_milp(search, net):
         return ""
-    tree_nodes = None if request.until_time_limit else _tree_nodes(net)
-    _ask_milp(search, request.handed_to("highs", _MILP_SHARE, tree_nodes))
+    most_nodes = None if request.until_time_limit else tree_nodes(net)
+    _ask_milp(search, request.handed_to("highs", MILP_SHARE, most_nodes))
     return f"HiGHS went on with the {net.option_count} options that were left."
-
-
-def _search_cores(search: Search) -> None:
-    """Looks for better solutions in cores, where what is left is too large to be closed."""
-    net, request = search.left.net, search.request
-    if not MOST_CELLS_FOR_MILP < _cells(net) <= MOST_CELLS_FOR_CORE:
-        return
-    dual: Dual | None = None
-    for most_cells in _CORE_CELLS:
-        if not search.is_far():
-            return
-        dual = dual or search.dual()
-        choice = search.lowered()
-        part = core(net, dual.reduced_costs()[1], choice, most_cells)
-        if part is None or not _may_ask_milp(search, part.net):
-            continue
-        handed = request.handed_to("highs", _MILP_SHARE, _tree_nodes(part.net))
-        hint = None if choice is None else part.lower(choice)
-        found, _, timed_out = solve_network(part.net, handed, hint)
-        search.offer_lifted(None if found is None else part.lift(found))
-        search.out_of_time = search.out_of_time or timed_out
-    if dual is not None and search.solution is not None:
-        search.shrink(dual)
-
-
-def _may_ask_milp(search: Search, net: Network) -> bool:
-    """Whether there is time and work left for a network; takes the latter."""
-    work = _MILP_WORK * _cells(net) ** 2
-    if search.request.seconds_left <= 0 or work > _MILP_SHARE * search.work_left:
-        return False
-    search.work += round(work)
-    return True
-
-
-def _cells(net: Network) -> int:
-    return net.option_count + net.cell_count
-
-
-def _tree_nodes(net: Network) -> int:
-    return max(1, min(_MOST_TREE_NODES, _TREE_CELLS // max(1, _cells(net))))
 
 
 def _ask_milp(search: Search, request: Request, hint: np.ndarray | None = None) -> None:

@@ -1,0 +1,47 @@
+"""Parts of what a search leaves, handed to HiGHS: by nodes of its tree, and counted as work."""
+
+import numpy as np
+
+from kiwi.solver.lagrangian import Search
+from kiwi.solver.milp import solve_network
+from kiwi.solver.network import Network
+from kiwi.solver.presolve.reduction import Reduction
+
+MILP_SHARE = 0.5
+"""Of the time and work that are left, what one MILP may take."""
+_MOST_TREE_NODES, _TREE_CELLS = 500, 600_000
+"""Nodes of a MILP's tree, and nodes times cells: with these, work and not the clock ends it."""
+_MILP_WORK = 2.5
+"""What HiGHS does counts as work by the square of the cells, whatever it takes: a minute at 60,000
+cells, where it takes about so long."""
+
+
+def cells(net: Network) -> int:
+    """Options and table cells."""
+    return net.option_count + net.cell_count
+
+
+def tree_nodes(net: Network) -> int:
+    """How many nodes of its tree HiGHS may visit."""
+    return max(1, min(_MOST_TREE_NODES, _TREE_CELLS // max(1, cells(net))))
+
+
+def may_ask_milp(search: Search, net: Network) -> bool:
+    """Whether there is time and work left for a network; takes the latter."""
+    work = _MILP_WORK * cells(net) ** 2
+    if search.request.seconds_left <= 0 or work > MILP_SHARE * search.work_left:
+        return False
+    search.work += round(work)
+    return True
+
+
+def solve_part(search: Search, part: Reduction, hint: np.ndarray | None) -> None:
+    """Offers the search the best that HiGHS finds in a part of what is left, as long as there is
+    time and work; `hint`: a choice of what is left."""
+    if not may_ask_milp(search, part.net):
+        return
+    handed = search.request.handed_to("highs", MILP_SHARE, tree_nodes(part.net))
+    lowered = None if hint is None else part.lower(hint)
+    found, _, timed_out = solve_network(part.net, handed, lowered)
+    search.out_of_time = search.out_of_time or timed_out
+    search.offer_lifted(None if found is None else part.lift(found))
