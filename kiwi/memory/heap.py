@@ -18,11 +18,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.timeline import Buffer, Timeline
+from kiwi.solver.compiled import inner, kernel
 
 NO_BOUND = 2**62
 
@@ -126,7 +126,7 @@ def _writers(buffers: Sequence[Buffer]) -> np.ndarray:
     return np.array([results.get(k, -1) if k[1] >= 0 else -1 for k in keys], dtype=np.int64)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def placed_bytes(lives, bound):
     """The heap as XLA builds it, and the buffer at its top; any size above `bound` beyond that."""
     begin, size, length = _joined(lives)
@@ -144,13 +144,13 @@ def placed_bytes(lives, bound):
     return heap, begin[top], lives.last[top]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _in_time_order(lives):
     begin, size, _ = _joined(lives)
     return _best_fit(np.argsort(begin, kind="mergesort"), begin, lives.last, size, NO_BOUND)[0]
 
 
-@numba.njit(cache=True, nogil=True)
+@inner(nogil=True)
 def _joined(lives):
     """Begin, size and length of life, with buffers that are written over each other as one."""
     begin, size, length = lives.begin.copy(), lives.size.copy(), _lengths(lives)
@@ -162,7 +162,7 @@ def _joined(lives):
     return begin, size, length
 
 
-@numba.njit(cache=True, nogil=True)
+@inner(nogil=True)
 def _lengths(lives):
     """How long each buffer lives, as XLA counts: by how many are allocated and freed meanwhile."""
     times = len(lives.events)
@@ -181,7 +181,7 @@ def _lengths(lives):
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@inner(nogil=True)
 def _best_fit(order, begin, last, size, bound):
     """The heap by best fit in an order, and the buffer at its top; ends where it exceeds `bound`.
 

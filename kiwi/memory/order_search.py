@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from kiwi.memory.heap import NO_BOUND, Lives, placed_bytes, ranks
+from kiwi.solver.compiled import inner, kernel
 
 MOST_TRIES = 20_000
 WORK = 8e9
@@ -186,7 +186,7 @@ def _written_over(buffers: Sequence[MovingBuffer]) -> np.ndarray:
     return np.array(found, dtype=np.int64)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _places(order, ends):
     """The position of each step, and behind them the end's, which is the last one."""
     place = np.empty(ends[-1] + 1, np.int64)
@@ -199,7 +199,7 @@ def _places(order, ends):
     return place
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _search(ends, ties, buffers, limit, aim, tries, heat, seed, anew):
     """Annealing."""
     np.random.seed(seed)
@@ -235,7 +235,7 @@ def _search(ends, ties, buffers, limit, aim, tries, heat, seed, anew):
     return best
 
 
-@numba.njit(cache=True, nogil=True)
+@inner(nogil=True)
 def _run_near(order, ends, position):
     """A run at most `NEAR` steps from a position."""
     position += np.random.randint(-NEAR, NEAR + 1)
@@ -246,7 +246,7 @@ def _run_near(order, ends, position):
     return order[-1]
 
 
-@numba.njit(cache=True, nogil=True)
+@inner(nogil=True)
 def _room(run, at, ties):
     """The first and the last place that a run can be moved to."""
     low, high = 0, len(at) - 1
@@ -257,7 +257,7 @@ def _room(run, at, ties):
     return low, high
 
 
-@numba.njit(cache=True, nogil=True)
+@inner(nogil=True)
 def _move(order, at, source, target):
     run = order[source]
     step = 1 if target > source else -1
@@ -268,7 +268,7 @@ def _move(order, at, source, target):
     at[run] = target
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _needed(place, buffers, bound, aim):
     """The bytes needed, by how much neighbours the other way round are above the aim, the most
     that is alive, and from where to where most is needed. Above `bound` the first is any number
@@ -298,7 +298,7 @@ def _needed(place, buffers, bound, aim):
     return needed, above, alive, where
 
 
-@numba.njit(cache=True, nogil=True)
+@inner(nogil=True)
 def _lives(place, buffers):
     """When each buffer begins and ends, and its last reader but one."""
     first, row, readers = buffers.first, buffers.reader_start, buffers.reader
@@ -320,7 +320,7 @@ def _lives(place, buffers):
     return begin, last, former
 
 
-@numba.njit(cache=True, nogil=True)
+@inner(nogil=True)
 def _alive(begin, last, size, steps):
     """What is held at each position."""
     change = np.zeros(steps + 1, np.int64)
@@ -330,7 +330,7 @@ def _alive(begin, last, size, steps):
     return np.cumsum(change[:steps])
 
 
-@numba.njit(cache=True, nogil=True)
+@inner(nogil=True)
 def _swapped(place, begin, last, former, held, buffers):
     """What is alive should a step run before its neighbour, for each that does not read what the
     neighbour yields: `former` reads it, too, or does not."""

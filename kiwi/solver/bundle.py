@@ -19,8 +19,9 @@ promises nothing more (cuts with errors: Kiwiel, *A proximal bundle method with 
 subgradient linearizations*, SIAM J. Optim. 2006, sections 2 and 3).
 """
 
-import numba
 import numpy as np
+
+from kiwi.solver.compiled import kernel
 
 _MOST_CUTS = 80
 _EXCHANGES = 400
@@ -35,7 +36,7 @@ _NOTHING_MORE = 1e-5
 """Share of the centre's value; a model that promises less shows every cut at its own cost."""
 
 
-@numba.njit(cache=True)
+@kernel
 def _balance(costs, excess, centre, width, weights, exchanges, tolerance):
     """Moves weight from the assignment with the largest to that with the smallest reduced value.
 

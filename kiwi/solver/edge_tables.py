@@ -6,8 +6,9 @@ equal costs, so that the tables of a deep model take the memory of one layer's.
 
 from typing import Any
 
-import numba
 import numpy as np
+
+from kiwi.solver.compiled import kernel
 
 
 def offsets(sizes: np.ndarray) -> np.ndarray:
@@ -94,7 +95,7 @@ def _distinct_edges(
     return np.array(first, dtype=np.int64), kind
 
 
-@numba.njit(cache=True)
+@kernel
 def _classes(cells, cell_start, line_start, used):
     """Numbers equal lines at each end of each table by their first occurrence; lines that no option
     uses get -1."""
@@ -123,7 +124,7 @@ def _classes(cells, cell_start, line_start, used):
     return line_class, counts
 
 
-@numba.njit(cache=True)
+@kernel
 def _compressed(cells, cell_start, line_start, line_class, counts, table_start):
     """Writes each table once per pair of classes."""
     table = np.empty(table_start[-1], dtype=np.float64)

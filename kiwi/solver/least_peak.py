@@ -9,11 +9,11 @@ import math
 import time
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
+from kiwi.solver.compiled import kernel
 from kiwi.solver.engine import Engine
-from kiwi.solver.network import Network
+from kiwi.solver.network import NO_LIMIT_BYTES, Network
 
 _PROBES = 12
 _ROUNDS = 6
@@ -81,20 +81,23 @@ def _next_probe(failed: int, found: int | None, net: Network, precision: float) 
     return (failed + found) // 2
 
 
-@numba.njit(cache=True)
+@kernel
 def _sum_of_least(net: Network):
     """At each time the bytes that every assignment holds at least: of each node, its least."""
     times = len(net.times)
     total = np.zeros(times, dtype=np.int64)
     least, mine = np.empty(times, dtype=np.int64), np.zeros(times, dtype=np.int64)
     for i in range(len(net.option_start) - 1):
-        least[:] = np.iinfo(np.int64).max
+        for t in range(times):
+            least[t] = NO_LIMIT_BYTES
         for o in range(net.option_start[i], net.option_start[i + 1]):
             if net.cost[o] == np.inf:
                 continue
-            mine[:] = 0
             for u in range(net.use_start[o], net.use_start[o + 1]):
-                mine[net.use_begin[u] : net.use_end[u]] += net.use_bytes[u]
-            least = np.minimum(least, mine)
-        total += least
+                for t in range(net.use_begin[u], net.use_end[u]):
+                    mine[t] += net.use_bytes[u]
+            for t in range(times):
+                least[t], mine[t] = min(least[t], mine[t]), 0
+        for t in range(times):
+            total[t] += least[t]
     return total

@@ -11,9 +11,9 @@ Reweighted Message Passing*, PAMI 2015, section 2): the bound never falls while 
 the same, and stays valid when they change between sweeps.
 """
 
-import numba
 import numpy as np
 
+from kiwi.solver.compiled import inlined, inner, kernel
 from kiwi.solver.network import Network, add_line, widest
 
 Tables = tuple[np.ndarray, np.ndarray]
@@ -30,7 +30,7 @@ def tables_of(net: Network) -> Tables:
     return transposed, net.table
 
 
-@numba.njit(cache=True, fastmath=True)
+@inner(fastmath=True)
 def _pull(net, tables, h, share, line_cost, marginal):
     """marginal[b] = for each line b at end h, the least over the options at the other end of its
     pair's cost and the option's share."""
@@ -46,7 +46,7 @@ def _pull(net, tables, h, share, line_cost, marginal):
             marginal[b] = min(marginal[b], line[b] + add)
 
 
-@numba.njit(cache=True)
+@kernel
 def sweep(net: Network, tables: Tables, unary, share, choice, forward):
     """One sweep over finite costs; returns the bound.
 
@@ -61,7 +61,8 @@ def sweep(net: Network, tables: Tables, unary, share, choice, forward):
         i = step if forward else node_count - 1 - step
         first, last = net.option_start[i], net.option_start[i + 1]
         cost = costs[: last - first]
-        cost[:] = unary[first:last]
+        for o in range(len(cost)):
+            cost[o] = unary[first + o]
         ahead = 0
         for near in range(net.near_start[i], net.near_start[i + 1]):
             h = net.near_end[near]
@@ -77,11 +78,14 @@ def sweep(net: Network, tables: Tables, unary, share, choice, forward):
             choice[i] = _round(net, unary, share, choice, i, guess[: last - first])
         if ahead > 0:
             _hand_on(net, i, forward, weight, share, cost)
-        bound += (1.0 - ahead * weight) * np.min(cost)
+        least = np.inf
+        for o in range(len(cost)):
+            least = min(least, cost[o])
+        bound += (1.0 - ahead * weight) * least
     return bound
 
 
-@numba.njit(cache=True)
+@inner
 def _take_back(net, h, share, cost):
     """Edges to nodes that follow: what they took from this node before."""
     start = net.line_start[h]
@@ -89,7 +93,7 @@ def _take_back(net, h, share, cost):
         cost[o] -= share[start + o]
 
 
-@numba.njit(cache=True)
+@inlined
 def _take(net, h, share, marginal, cost):
     """Edges to nodes that came before: takes their min-marginals over to this node."""
     start = net.line_start[h]
@@ -99,20 +103,25 @@ def _take(net, h, share, marginal, cost):
         cost[o] += pulled
 
 
-@numba.njit(cache=True)
+@inlined
 def _round(net, unary, share, choice, i, guess):
     """The best option of i given the nodes after it, and what it is worth to those before it."""
-    guess[:] = unary[net.option_start[i] : net.option_start[i + 1]]
+    for o in range(len(guess)):
+        guess[o] = unary[net.option_start[i] + o]
     for near in range(net.near_start[i], net.near_start[i + 1]):
         h = net.near_end[near]
         if h & 1:
             _take_back(net, h, share, guess)
         else:
             add_line(net, h, choice[net.end_node[h ^ 1]], guess)
-    return np.argmin(guess)
+    best = 0
+    for o in range(1, len(guess)):
+        if guess[o] < guess[best]:
+            best = o
+    return best
 
 
-@numba.njit(cache=True)
+@inlined
 def _hand_on(net, i, forward, weight, share, cost):
     for near in range(net.near_start[i], net.near_start[i + 1]):
         h = net.near_end[near]
@@ -122,7 +131,7 @@ def _hand_on(net, i, forward, weight, share, cost):
                 share[start + o] += weight * cost[o]
 
 
-@numba.njit(cache=True)
+@kernel
 def reduced_costs(net: Network, tables: Tables, unary, share):
     """How much above the bound every assignment with an option lies at least, shape (K,).
 
@@ -136,7 +145,11 @@ def reduced_costs(net: Network, tables: Tables, unary, share):
         i = net.end_node[h]
         _take_back(net, h, share, spare[starts[i] : starts[i + 1]])
     for i in range(len(starts) - 1):
-        spare[starts[i] : starts[i + 1]] -= spare[starts[i] : starts[i + 1]].min()
+        least = np.inf
+        for o in range(starts[i], starts[i + 1]):
+            least = min(least, spare[o])
+        for o in range(starts[i], starts[i + 1]):
+            spare[o] -= least
     for h in range(len(net.end_node)):
         _pull(net, tables, h, share, line_cost, marginal)
         first = starts[net.end_node[h]] - net.line_start[h]

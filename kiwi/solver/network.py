@@ -12,9 +12,9 @@ Four exact reductions happen on the way:
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
+from kiwi.solver.compiled import inner, kernel
 from kiwi.solver.edge_tables import compressed_edges, concatenate, offsets
 from kiwi.solver.order import Uses, flat_uses
 from kiwi.solver.problem import Edge, Problem
@@ -106,7 +106,7 @@ class Network(NamedTuple):
         return reduce.reduceat(table, starts)[which] if len(starts) else np.zeros(0)
 
 
-@numba.njit(cache=True)
+@inner
 def cell(net: Network, end, mine, theirs):
     """Where in `table` the pair of an option at `end` and one at the other end stands."""
     mine = net.line[net.line_start[end] + mine]
@@ -114,7 +114,7 @@ def cell(net: Network, end, mine, theirs):
     return net.table_start[end >> 1] + mine * net.step[end] + theirs * net.step[end ^ 1]
 
 
-@numba.njit(cache=True)
+@inner
 def add_line(net: Network, end, theirs, cost):
     """Adds to each option's `cost` at `end` that of its pair with an option at the other end."""
     fixed = net.line[net.line_start[end ^ 1] + theirs] * net.step[end ^ 1]
@@ -123,7 +123,7 @@ def add_line(net: Network, end, theirs, cost):
         cost[o] += net.table[base + net.line[first + o] * step]
 
 
-@numba.njit(cache=True)
+@kernel
 def widest(net: Network):
     """The most options of a node, which are no fewer than the lines of a table; at least 1."""
     most = 1

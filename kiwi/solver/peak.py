@@ -7,9 +7,9 @@ that never becomes the maximum.
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from kiwi.solver.compiled import inner, kernel
 from kiwi.solver.network import Network
 
 _NEVER = -(2**61)
@@ -22,7 +22,7 @@ class PeakTree(NamedTuple):
     lift: np.ndarray
 
 
-@numba.njit(cache=True)
+@kernel
 def new_tree(usage):
     """The tree over `usage`, int64 of shape (T,)."""
     leaves = 1
@@ -37,7 +37,7 @@ def new_tree(usage):
     return PeakTree(top, lift)
 
 
-@numba.njit(cache=True)
+@kernel
 def add(tree: PeakTree, begin, end, amount):
     """Adds `amount` to the times [begin, end)."""
     top, lift = tree
@@ -61,17 +61,17 @@ def add(tree: PeakTree, begin, end, amount):
             p >>= 1
 
 
-@numba.njit(cache=True)
+@inner
 def exchange(net: Network, tree: PeakTree, node, old, new):
     """Replaces the memory of a node's option by that of another; True where they differ."""
     if old == new:
         return False
-    _add_option(net, tree, net.option_start[node] + old, -1)
-    _add_option(net, tree, net.option_start[node] + new, 1)
+    _add_option(net, tree, net.option_start[node] + old, np.int64(-1))
+    _add_option(net, tree, net.option_start[node] + new, np.int64(1))
     return True
 
 
-@numba.njit(cache=True)
+@inner
 def _add_option(net, tree, o, sign):
     for use in range(net.use_start[o], net.use_start[o + 1]):
         add(tree, net.use_begin[use], net.use_end[use], sign * net.use_bytes[use])

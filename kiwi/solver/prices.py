@@ -4,13 +4,13 @@ The Lagrangian relaxation of the memory rows with prices p[t] >= 0 charges an op
 cost[o] + sum_t p[t] bytes[o, t]; with the prefix sums of p each interval costs two look-ups.
 """
 
-import numba
 import numpy as np
 
+from kiwi.solver.compiled import kernel
 from kiwi.solver.network import Network, cell
 
 
-@numba.njit(cache=True)
+@kernel
 def priced_costs(net: Network, unary, prices):
     """unary[o] + sum_t prices[t] bytes[o, t] for every option."""
     sums = np.zeros(len(prices) + 1)
@@ -25,7 +25,7 @@ def priced_costs(net: Network, unary, prices):
     return out
 
 
-@numba.njit(cache=True)
+@kernel
 def usage_of(net: Network, choice):
     """Bytes held at each kept time by `choice`, one option per node; int64, shape (T,)."""
     usage = np.zeros(len(net.times) + 1, dtype=np.int64)
@@ -34,10 +34,12 @@ def usage_of(net: Network, choice):
         for use in range(net.use_start[o], net.use_start[o + 1]):
             usage[net.use_begin[use]] += net.use_bytes[use]
             usage[net.use_end[use]] -= net.use_bytes[use]
-    return np.cumsum(usage)[: len(net.times)]
+    for t in range(len(net.times)):
+        usage[t + 1] += usage[t]
+    return usage[: len(net.times)]
 
 
-@numba.njit(cache=True)
+@kernel
 def cost_of(net: Network, unary, choice):
     """Node plus edge costs of `choice`, with `unary` for the costs of options."""
     total = 0.0

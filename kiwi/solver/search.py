@@ -1,20 +1,20 @@
 """Local search over induced trees, free or under the memory limit."""
 
-import numba
 import numpy as np
 
+from kiwi.solver.compiled import inlined, inner, kernel
 from kiwi.solver.network import Network, cell
 from kiwi.solver.peak import PeakTree, exchange
 from kiwi.solver.trees import Workspace, grow_forest, grow_tree, optimise_tree, release
 
 
-@numba.njit(cache=True)
+@kernel
 def seed_random(seed):
     """Seeds the generator of the compiled code, which is not numpy's."""
     np.random.seed(seed)
 
 
-@numba.njit(cache=True)
+@kernel
 def forest_descent(net: Network, work: Workspace, unary, choice, rounds):
     """Re-optimises random maximal induced forests of the whole graph, whatever memory they use.
 
@@ -26,7 +26,7 @@ def forest_descent(net: Network, work: Workspace, unary, choice, rounds):
     return gained
 
 
-@numba.njit(cache=True)
+@inner
 def _forest(net, work, unary, choice, order, most):
     count = grow_forest(net, work, order, most)
     change = optimise_tree(net, work, unary, choice, count)
@@ -34,7 +34,7 @@ def _forest(net, work, unary, choice, order, most):
     return change
 
 
-@numba.njit(cache=True)
+@kernel
 def tree_descent(net: Network, work: Workspace, unary, choice, peak: PeakTree, moves, most):
     """Re-optimises `moves` small trees around random nodes.
 
@@ -59,7 +59,7 @@ def tree_descent(net: Network, work: Workspace, unary, choice, peak: PeakTree, m
     return gained
 
 
-@numba.njit(cache=True)
+@kernel
 def forced_moves(
     net: Network, work: Workspace, unary, choice, peak: PeakTree, tries, most, least_gain
 ):
@@ -82,13 +82,15 @@ def forced_moves(
         change = _force(net, work, unary, choice, i, option, ball, most)
         if change < -least_gain and _fits(net, peak, before, choice):
             gained += change
-            before[:] = choice
+            for j in range(len(choice)):
+                before[j] = choice[j]
         else:
-            choice[:] = before
+            for j in range(len(choice)):
+                choice[j] = before[j]
     return gained
 
 
-@numba.njit(cache=True)
+@inlined
 def _fits(net, peak, before, choice):
     """Books the memory of a choice in place of another's; takes it back where it is too much."""
     allowed = max(net.limit_bytes, peak.top[1])
@@ -101,7 +103,7 @@ def _fits(net, peak, before, choice):
     return False
 
 
-@numba.njit(cache=True)
+@inlined
 def _force(net, work, unary, choice, i, option, ball, most):
     """The change of the cost by the forced option and what follows from it."""
     change = -_cost_around(net, unary, choice, i)
@@ -115,7 +117,7 @@ def _force(net, work, unary, choice, i, option, ball, most):
     return change
 
 
-@numba.njit(cache=True)
+@inner
 def _cost_around(net, unary, choice, i):
     """Cost of a node and of all its edges."""
     total = unary[net.option_start[i] + choice[i]]
@@ -125,7 +127,7 @@ def _cost_around(net, unary, choice, i):
     return total
 
 
-@numba.njit(cache=True)
+@inlined
 def _fill_ball(net, centre, ball, most):
     """Fills `ball` with up to `most` nodes, nearest first; returns how many."""
     seen = np.zeros(len(net.option_start) - 1, dtype=np.bool_)

@@ -9,9 +9,9 @@ options are forbidden.
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from kiwi.solver.compiled import inlined, inner, kernel
 from kiwi.solver.network import Network, add_line, cell, widest
 
 
@@ -53,7 +53,7 @@ def new_workspace(net: Network) -> Workspace:
     )
 
 
-@numba.njit(cache=True)
+@inner
 def _join(net, work, i, end, count):
     """Makes i the next member, by its own end of the edge to its parent; returns their number."""
     work.members[count] = i
@@ -64,12 +64,12 @@ def _join(net, work, i, end, count):
     return count + 1
 
 
-@numba.njit(cache=True)
+@inner
 def _grow(net, work, centre, count, most, at_random):
     """Adds a tree around `centre` to the `count` members, up to `most`; returns their number.
     Nodes marked as `frozen` stay out. Neighbours join in their order, or from a random one on."""
     grown = count
-    count = _join(net, work, centre, -1, count)
+    count = _join(net, work, centre, np.int64(-1), count)
     while grown < count and count < most:
         i = work.members[grown]
         grown += 1
@@ -85,25 +85,25 @@ def _grow(net, work, centre, count, most, at_random):
     return count
 
 
-@numba.njit(cache=True)
+@inlined
 def grow_tree(net: Network, work: Workspace, centre, most):
     """Fills `members` with an induced tree around `centre`; returns its size."""
-    return _grow(net, work, centre, 0, most, True)
+    return _grow(net, work, centre, np.int64(0), most, np.bool_(True))
 
 
-@numba.njit(cache=True)
+@kernel
 def grow_forest(net: Network, work: Workspace, order, most):
     """Fills `members` with trees grown from the nodes in `order` until none can join, or `most`
     have; returns how many did. Nodes marked as `frozen` stay out."""
-    count = 0
+    count, at_random = np.int64(0), np.bool_(False)
     for centre in order:
         taken = work.inside[centre] or work.touched[centre] > 0 or work.frozen[centre]
         if count < most and not taken:
-            count = _grow(net, work, centre, count, most, False)
+            count = _grow(net, work, centre, count, most, at_random)
     return count
 
 
-@numba.njit(cache=True)
+@kernel
 def release(net: Network, work: Workspace, count):
     """Empties the tree."""
     for k in range(count):
@@ -113,7 +113,7 @@ def release(net: Network, work: Workspace, count):
             work.touched[net.end_node[net.near_end[near] ^ 1]] = 0
 
 
-@numba.njit(cache=True)
+@kernel
 def optimise_tree(net: Network, work: Workspace, unary, choice, count):
     """Sets `choice` of the tree's nodes to an optimum given all others; keeps the old in
     `old_choice`. Returns the change of the cost (never positive beyond rounding)."""
@@ -131,13 +131,14 @@ def optimise_tree(net: Network, work: Workspace, unary, choice, count):
     return after - before
 
 
-@numba.njit(cache=True)
+@inlined
 def _condition(net, work, unary, choice, i):
     """Cost of each option of i with its neighbours outside fixed; returns the current cost of
     the node, those edges and the edge to its parent."""
     first, last = net.option_start[i], net.option_start[i + 1]
     cost, parent_cost = work.cost[first:last], 0.0
-    cost[:] = unary[first:last]
+    for o in range(len(cost)):
+        cost[o] = unary[first + o]
     work.visited[0] += (last - first) * (1 + net.near_start[i + 1] - net.near_start[i])
     for near in range(net.near_start[i], net.near_start[i + 1]):
         h = net.near_end[near]
@@ -149,7 +150,7 @@ def _condition(net, work, unary, choice, i):
     return cost[choice[i]] + parent_cost
 
 
-@numba.njit(cache=True)
+@inlined
 def _send_up(net, work, i):
     """Adds to the parent's options the least cost of the subtree of i, and notes the choices."""
     h = work.parent_end[i]
@@ -175,7 +176,7 @@ def _send_up(net, work, i):
         work.cost[first + x] += least[net.line[start + x]]
 
 
-@numba.njit(cache=True)
+@inlined
 def _decide(net, work, choice, i):
     """Fixes i, its parent being fixed; returns the cost of the tree where i is a root."""
     if work.parent_end[i] >= 0:

@@ -8,9 +8,9 @@ operators whose shardings must agree vanish this way, with their leaves. Nodes w
 option are merged into one *base* node, and their edges into the costs of their neighbours.
 """
 
-import numba
 import numpy as np
 
+from kiwi.solver.compiled import inlined, kernel
 from kiwi.solver.edge_tables import offsets
 from kiwi.solver.network import Network, add_line, widest
 from kiwi.solver.presolve.propagate import propagate
@@ -34,17 +34,19 @@ def contract(net: Network) -> Reduction:
     return rebuild(net, cost, maps, np.diff(net.option_start)[kept])
 
 
-@numba.njit(cache=True)
+@inlined
 def _roots_first(parent):
     """All nodes, every one after its parent."""
-    depth, above = np.zeros(len(parent), dtype=np.int64), parent
-    while (above >= 0).any():
-        depth += above >= 0
-        above = np.where(above >= 0, parent[above], -1)
+    depth = np.zeros(len(parent), dtype=np.int64)
+    for i in range(len(parent)):
+        above = parent[i]
+        while above >= 0:
+            depth[i] += 1
+            above = parent[above]
     return np.argsort(depth)
 
 
-@numba.njit(cache=True)
+@kernel
 def _resolve(net, cost, parent, end, picks, pick_start):
     """For each node the root of its chain of parents, and for each option of the root its own."""
     count, order, starts = len(parent), _roots_first(parent), net.option_start
@@ -53,17 +55,18 @@ def _resolve(net, cost, parent, end, picks, pick_start):
         if parent[i] >= 0:
             root[i] = root[parent[i]]
     map_start = np.zeros(count + 1, dtype=np.int64)
-    map_start[1:] = np.cumsum(starts[root + 1] - starts[root])
+    for i in range(count):
+        map_start[i + 1] = map_start[i] + starts[root[i] + 1] - starts[root[i]]
     mapped = np.empty(map_start[count], dtype=np.int64)
     for i in order:
         mine, above, o = mapped[map_start[i] : map_start[i + 1]], parent[i], end[i] ^ 1
         if above < 0:
-            mine[:] = np.arange(len(mine))
-            mine[cost[starts[i] : starts[i + 1]] == np.inf] = -1
+            for x in range(len(mine)):
+                mine[x] = x if cost[starts[i] + x] < np.inf else -1
             continue
-        mine[:] = mapped[map_start[above] : map_start[above + 1]]
         only = np.argmin(cost[starts[i] : starts[i + 1]])
         for x in range(len(mine)):
+            mine[x] = mapped[map_start[above] + x]
             if mine[x] >= 0 and end[i] < 0:  # merged into the base: its only option
                 mine[x] = only
             elif mine[x] >= 0:
@@ -71,7 +74,7 @@ def _resolve(net, cost, parent, end, picks, pick_start):
     return Maps(root, map_start, mapped)
 
 
-@numba.njit(cache=True)
+@kernel
 def _decide(net, cost, alive, pick_start):
     """The parent of each merged node, and the node's end of the edge to it, -1 for others; from
     `pick_start[h ^ 1]`, for each line of the parent the option that it leaves of the node at h."""
@@ -97,7 +100,7 @@ def _decide(net, cost, alive, pick_start):
     return parent, end, picks
 
 
-@numba.njit(cache=True)
+@inlined
 def _find(top, i):
     while top[i] != i:
         top[i] = top[top[i]]
@@ -105,7 +108,7 @@ def _find(top, i):
     return i
 
 
-@numba.njit(cache=True)
+@inlined
 def _decides(net, cost, h, pick, values):
     """True where the node at the other end decides that at h; `pick` maps its lines to options."""
     pick[:] = -2
@@ -119,13 +122,14 @@ def _decides(net, cost, h, pick, values):
     return True
 
 
-@numba.njit(cache=True)
+@inlined
 def _only_option(net, cost, h, theirs, scratch):
     """The one option of the node at h worth taking with one of its neighbour, or -1."""
     i = net.end_node[h]
     first, last = net.option_start[i], net.option_start[i + 1]
     values = scratch[: last - first]
-    values[:] = cost[first:last]
+    for o in range(len(values)):
+        values[o] = cost[first + o]
     add_line(net, h, theirs, values)
     best, found = -1, 0
     for o in range(len(values)):
@@ -144,7 +148,7 @@ def _only_option(net, cost, h, theirs, scratch):
     return best
 
 
-@numba.njit(cache=True)
+@inlined
 def _holds_no_more(net, mine, other):
     """Sufficient: the k-th interval of `mine` lies within the k-th of `other`, with no more."""
     count = net.use_start[mine + 1] - net.use_start[mine]

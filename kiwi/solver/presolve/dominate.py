@@ -9,9 +9,9 @@ costs nothing and breaks no limit. (Dead-end elimination: Desmet et al., Nature 
 Goldstein 1994.)
 """
 
-import numba
 import numpy as np
 
+from kiwi.solver.compiled import inlined, inner, kernel
 from kiwi.solver.network import Network, widest
 from kiwi.solver.presolve.propagate import mark_alive
 
@@ -19,7 +19,7 @@ _MOST_WORK = 300_000
 """Nodes whose comparison takes more steps than this are left as they are."""
 
 
-@numba.njit(cache=True)
+@kernel
 def dominate(net: Network):
     """Costs of all options, infinite also for those that another one dominates."""
     cost = net.cost.copy()
@@ -31,7 +31,7 @@ def dominate(net: Network):
     return cost
 
 
-@numba.njit(cache=True)
+@inlined
 def _work(net, i, size):
     total = size * size * (1 + net.near_start[i + 1] - net.near_start[i])
     for near in range(net.near_start[i], net.near_start[i + 1]):
@@ -40,7 +40,7 @@ def _work(net, i, size):
     return total
 
 
-@numba.njit(cache=True)
+@inlined
 def _dominate_node(net, cost, i, size, alive):
     first = net.option_start[i]
     margin = np.empty((size, size))  # the most that taking a in place of b can cost
@@ -58,7 +58,7 @@ def _dominate_node(net, cost, i, size, alive):
                 break
 
 
-@numba.njit(cache=True)
+@inlined
 def _add_edge_margin(net, cost, h, margin, alive):
     mark_alive(net, cost, h ^ 1, alive)
     lines, base = net.line_count[h], net.table_start[h >> 1]
@@ -80,7 +80,7 @@ def _add_edge_margin(net, cost, h, margin, alive):
             margin[a, b] += step_cost if step_cost > -np.inf else 0.0
 
 
-@numba.njit(cache=True)
+@inlined
 def _holds_no_more_at_any_time(net, a, b):
     """Exact: the difference of the two options' step functions is nowhere positive."""
     for use in range(net.use_start[a], net.use_start[a + 1]):
@@ -93,7 +93,7 @@ def _holds_no_more_at_any_time(net, a, b):
     return True
 
 
-@numba.njit(cache=True)
+@inner
 def _held(net, option, time):
     total = 0
     for use in range(net.use_start[option], net.use_start[option + 1]):

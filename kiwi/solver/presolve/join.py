@@ -8,9 +8,9 @@ many more than the options of j; k's other edge goes on to j. The options of j t
 several such pairs multiply, and stay equal lines in the tables of j's other edges.
 """
 
-import numba
 import numpy as np
 
+from kiwi.solver.compiled import inlined, inner, kernel
 from kiwi.solver.edge_tables import offsets, within
 from kiwi.solver.network import Network
 from kiwi.solver.presolve.rebuild import rebuild
@@ -38,13 +38,15 @@ def join(net: Network) -> Reduction:
     return rebuild(net, net.cost, maps._replace(root=(np.cumsum(kept) - 1)[root]), sizes[kept])
 
 
-@numba.njit(cache=True)
+@kernel
 def _choose(net, most_options, most_growth):
     """The end at each node of the edge over which it is joined to a neighbour, or -1, and for each
     option how many its node will have of it."""
     count = len(net.option_start) - 1
     end, takes = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.bool_)
-    pairs = np.where(net.cost < np.inf, 1, 0)
+    pairs = np.zeros(len(net.cost), dtype=np.int64)
+    for o in range(len(pairs)):
+        pairs[o] = net.cost[o] < np.inf
     for k in range(count):
         degree = net.near_start[k + 1] - net.near_start[k]
         if takes[k] or degree == 0 or degree > _MOST_DEGREE:
@@ -54,24 +56,25 @@ def _choose(net, most_options, most_growth):
             h = net.near_end[near]
             if end[net.end_node[h ^ 1]] >= 0:
                 continue
-            before, after = _pair_counts(net, h, pairs, False)
+            before, after = _pair_counts(net, h, pairs, np.bool_(False))
             if after < best and after <= most_growth * before:
                 best, end[k] = after, h
         if end[k] >= 0:
             takes[net.end_node[end[k] ^ 1]] = True
-            _pair_counts(net, end[k], pairs, True)
+            _pair_counts(net, end[k], pairs, np.bool_(True))
     return end, pairs
 
 
-@numba.njit(cache=True)
+@inner
 def _pair_counts(net, h, pairs, write):
     """How many options the neighbour opposite of end h has, and would have with the node at h;
     multiplies them in `pairs` where asked."""
-    found, start = np.diff(_partner_lists(net, h)[0]), net.line_start[h ^ 1]
+    found, start = _partner_lists(net, h)[0], net.line_start[h ^ 1]
     first = net.option_start[net.end_node[h ^ 1]]
     before, after = 0, 0
     for b in range(net.line_start[(h ^ 1) + 1] - start):
-        partners = found[net.line[start + b]]
+        line = net.line[start + b]
+        partners = found[line + 1] - found[line]
         before += pairs[first + b]
         after += pairs[first + b] * partners
         if write:
@@ -79,7 +82,7 @@ def _pair_counts(net, h, pairs, write):
     return before, after
 
 
-@numba.njit(cache=True)
+@kernel
 def _write_pairs(net, ends, pairs, maps):
     """The options that each option of a joined node stands for: those of the neighbour in order,
     and for each of them the partners of every node joined to it. `ends`: of the joined nodes, by
@@ -91,11 +94,14 @@ def _write_pairs(net, ends, pairs, maps):
         mine = pairs[net.option_start[j] : net.option_start[j + 1]]
         if j != last:
             last, block = j, np.ones(len(mine), dtype=np.int64)
-            maps.option[maps.start[j] : maps.start[j + 1]] = np.repeat(np.arange(len(mine)), mine)
+            filled = maps.start[j]
+            for o in range(len(mine)):
+                maps.option[filled : filled + mine[o]] = o
+                filled += mine[o]
         _write_member(net, h, mine, block, maps.option[maps.start[net.end_node[h]] :])
 
 
-@numba.njit(cache=True)
+@inlined
 def _write_member(net, h, pairs, block, out):
     """A joined node's options. Each of its partners of option b is written `block[b]` times in a
     row, and the whole repeated until all pairs of b have one; `block` then grows by its number."""
@@ -110,7 +116,7 @@ def _write_member(net, h, pairs, block, out):
         block[b] *= max(1, found)
 
 
-@numba.njit(cache=True)
+@inner
 def _partner_lists(net, h):
     """For each line at the other end the options at end h that it allows, as starts and a flat
     list."""

@@ -1,12 +1,12 @@
 """Options without a partner: forbidden pairs propagated until nothing changes (arc consistency)."""
 
-import numba
 import numpy as np
 
+from kiwi.solver.compiled import inlined, inner, kernel
 from kiwi.solver.network import Network, widest
 
 
-@numba.njit(cache=True)
+@kernel
 def propagate(net: Network):
     """Costs of all options, infinite also for those that some neighbour has no partner for."""
     cost, most = net.cost.copy(), widest(net)
@@ -19,7 +19,7 @@ def propagate(net: Network):
     return cost
 
 
-@numba.njit(cache=True)
+@inner
 def mark_alive(net, cost, h, alive):
     """Marks the lines at an end that an option with finite cost belongs to."""
     alive[: net.line_count[h]] = False
@@ -29,7 +29,7 @@ def mark_alive(net, cost, h, alive):
             alive[net.line[x]] = True
 
 
-@numba.njit(cache=True)
+@inlined
 def _revise(net, cost, e, alive, kept):
     """Forbids the options of one edge's nodes whose line has no finite partner."""
     mark_alive(net, cost, 2 * e, alive[0])

@@ -1,8 +1,8 @@
 """A network with nodes merged into others: costs, intervals and edges, gathered at the roots."""
 
-import numba
 import numpy as np
 
+from kiwi.solver.compiled import inlined, inner, kernel
 from kiwi.solver.edge_tables import compressed_edges, offsets, owners, within
 from kiwi.solver.network import Network, cell
 from kiwi.solver.presolve.reduction import Maps, Reduction
@@ -38,18 +38,20 @@ def rebuild(net: Network, cost: np.ndarray, maps: Maps, sizes: np.ndarray) -> Re
     return Reduction(small, maps)
 
 
-@numba.njit(cache=True)
+@kernel
 def _alone(cost, starts):
     """Of each root the one option with a finite cost, or -1 where there are several or none."""
     alone = np.full(len(starts) - 1, -1, dtype=np.int64)
     for i in range(len(alone)):
-        finite = np.flatnonzero(cost[starts[i] : starts[i + 1]] < np.inf)
-        if len(finite) == 1:
-            alone[i] = finite[0]
+        found = 0
+        for o in range(starts[i], starts[i + 1]):
+            if cost[o] < np.inf:
+                found += 1
+                alone[i] = o - starts[i] if found == 1 else -1
     return alone
 
 
-@numba.njit(cache=True)
+@kernel
 def _merged_costs(net, cost, maps, starts, alone):
     """Costs of the roots' options: of all nodes merged, of the edges among them, and of the edges
     to roots that are left `alone` with an option."""
@@ -64,7 +66,7 @@ def _merged_costs(net, cost, maps, starts, alone):
     return total
 
 
-@numba.njit(cache=True)
+@inlined
 def _add_inner_edge(net, h, maps, starts, alone, total):
     """Adds an edge to the root of the node at end h if the other end has the same root, or one
     left alone. Where both are, the smaller takes the edge."""
@@ -113,16 +115,19 @@ def _gathered_edges(
     return ends, tables, lines
 
 
-@numba.njit(cache=True)
+@inner
 def _end_at(net, e, maps, root):
     return 2 * e if maps.root[net.end_node[2 * e]] == root else 2 * e + 1
 
 
-@numba.njit(cache=True)
+@kernel
 def _joint_lines(net, end_node, sizes, outer, group_start, maps):
     """For each end of a group of edges and each option of its node a line: options with the same
     line in all edges of the group share one. Also the number of lines at each end."""
-    lines = np.zeros(sizes[end_node].sum(), dtype=np.int64)
+    total = 0
+    for i in end_node:
+        total += sizes[i]
+    lines = np.zeros(total, dtype=np.int64)
     counts = np.empty(len(end_node), dtype=np.int64)
     filled = 0
     for end in range(len(end_node)):
@@ -139,7 +144,7 @@ def _joint_lines(net, end_node, sizes, outer, group_start, maps):
     return lines, counts
 
 
-@numba.njit(cache=True)
+@inlined
 def _renumber(labels):
     """Replaces equal labels by equal numbers from 0 on, in order; returns how many."""
     order = np.argsort(labels)
@@ -151,7 +156,7 @@ def _renumber(labels):
     return count + 1
 
 
-@numba.njit(cache=True)
+@kernel
 def _fill_edges(net, ends, sizes, lines, shapes, cell_start, outer, group_start, maps):
     """The tables by line; 0 at lines that no option has."""
     cells = np.zeros(cell_start[-1])
@@ -174,7 +179,7 @@ def _fill_edges(net, ends, sizes, lines, shapes, cell_start, outer, group_start,
     return cells
 
 
-@numba.njit(cache=True)
+@inner
 def _first_of(lines, count):
     """The first option of each line, or -1."""
     first = np.full(count, -1, dtype=np.int64)

@@ -6,9 +6,9 @@
     Each time is compared with the last one kept before it, in both directions.
 """
 
-import numba
 import numpy as np
 
+from kiwi.solver.compiled import inlined, inner, kernel
 from kiwi.solver.edge_tables import offsets, owners
 from kiwi.solver.network import NO_LIMIT_BYTES, Network
 
@@ -34,19 +34,22 @@ def summed_uses(
     return dict(zip(names, _summed_uses(owner, begin, end, size, option_count), strict=True))
 
 
-@numba.njit(cache=True)
+@kernel
 def _summed_uses(owner, begin, end, size, option_count):
     """Starts by owner, then begin, end and bytes; the intervals of an owner in their order."""
     first, place = _by_piece(owner, option_count)
-    begin, end, size = begin[place], end[place], size[place]
+    begin, end, size = _taken(begin, place), _taken(end, place), _taken(size, place)
     width = end.max() + 1 if len(end) else 1
     start, count = np.zeros(option_count + 1, dtype=np.int64), 0
     for o in range(option_count):
         if not _is_sorted(begin, end, first[o], first[o + 1]):
             mine = slice(first[o], first[o + 1])
             order = np.argsort(begin[mine] * width + end[mine])
-            begin[mine], end[mine] = begin[mine][order], end[mine][order]
-            size[mine] = size[mine][order]
+            begins, ends = _taken(begin[mine], order), _taken(end[mine], order)
+            sizes = _taken(size[mine], order)
+            for k in range(len(order)):
+                begin[first[o] + k], end[first[o] + k] = begins[k], ends[k]
+                size[first[o] + k] = sizes[k]
         for k in range(first[o], first[o + 1]):
             same = count > start[o] and begin[count - 1] == begin[k] and end[count - 1] == end[k]
             if same:
@@ -58,7 +61,16 @@ def _summed_uses(owner, begin, end, size, option_count):
     return start, begin[:count].copy(), end[:count].copy(), size[:count].copy()
 
 
-@numba.njit(cache=True)
+@inner
+def _taken(values, place):
+    """`values[place]`."""
+    found = np.empty(len(place), dtype=np.int64)
+    for k in range(len(place)):
+        found[k] = values[place[k]]
+    return found
+
+
+@inlined
 def _is_sorted(begin, end, first, last):
     for k in range(first + 1, last):
         if begin[k] < begin[k - 1] or (begin[k] == begin[k - 1] and end[k] < end[k - 1]):
@@ -66,13 +78,14 @@ def _is_sorted(begin, end, first, last):
     return True
 
 
-@numba.njit(cache=True)
+@inner
 def _by_piece(piece, count):
     """Where each of `count` pieces begins, and the entries by the piece that they belong to."""
     start = np.zeros(count + 1, dtype=np.int64)
     for k in piece:
         start[k + 1] += 1
-    start = np.cumsum(start)
+    for k in range(count):
+        start[k + 1] += start[k]
     following, place = start[:-1].copy(), np.empty(len(piece), dtype=np.int64)
     for entry in range(len(piece)):
         place[following[piece[entry]]] = entry
@@ -80,7 +93,7 @@ def _by_piece(piece, count):
     return start, place
 
 
-@numba.njit(cache=True)
+@kernel
 def _events(net, time_count):
     """Changes of memory use by time: starts over times, then option, node and bytes."""
     uses = len(net.use_begin)
@@ -90,11 +103,15 @@ def _events(net, time_count):
         for o in range(net.option_start[i], net.option_start[i + 1]):
             owner[net.use_start[o] : net.use_start[o + 1]] = o
             node[net.use_start[o] : net.use_start[o + 1]] = i
-    change = np.concatenate((net.use_bytes, -net.use_bytes))
-    return start, owner[place % uses], node[place % uses], change[place]
+    option, at, change = np.empty_like(place), np.empty_like(place), np.empty_like(place)
+    for k in range(len(place)):
+        use = place[k] % uses
+        option[k], at[k] = owner[use], node[use]
+        change[k] = net.use_bytes[use] if place[k] < uses else -net.use_bytes[use]
+    return start, option, at, change
 
 
-@numba.njit(cache=True)
+@kernel
 def _kept_times(time_count, limit, option_start, event_start, event_option, event_node, change):
     node_count = len(option_start) - 1
     held = np.zeros(option_start[node_count], dtype=np.int64)  # now
@@ -124,9 +141,12 @@ def _kept_times(time_count, limit, option_start, event_start, event_option, even
             total_most -= most[i]
             total_above -= above[i]
             total_below -= below[i]
-            most[i] = held[first:end].max()
-            above[i] = (held[first:end] - pivot[first:end]).max()
-            below[i] = (held[first:end] - pivot[first:end]).min()
+            most[i] = held[first]
+            above[i] = below[i] = held[first] - pivot[first]
+            for o in range(first + 1, end):
+                most[i] = max(most[i], held[o])
+                above[i] = max(above[i], held[o] - pivot[o])
+                below[i] = min(below[i], held[o] - pivot[o])
             total_most += most[i]
             total_above += above[i]
             total_below += below[i]
@@ -138,9 +158,8 @@ def _kept_times(time_count, limit, option_start, event_start, event_option, even
         for k in range(count):  # the pivot moves to t
             i = touched[k]
             is_touched[i] = False
-            pivot[option_start[i] : option_start[i + 1]] = held[
-                option_start[i] : option_start[i + 1]
-            ]
+            for o in range(option_start[i], option_start[i + 1]):
+                pivot[o] = held[o]
             above[i], below[i] = 0, 0
         count, total_above, total_below = 0, 0, 0
     return kept
