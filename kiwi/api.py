@@ -30,6 +30,7 @@ from kiwi.plans.dispatch import REFUSED, Dispatched, check_same_plan
 from kiwi.plans.plan import Plan
 from kiwi.plans.plan_cache import PlanCache
 from kiwi.problem.step import StepToPlan
+from kiwi.solver.warm_up import compile_ahead
 from kiwi.xla.compilers import predicted_compiler, prepared, resolved
 
 
@@ -136,6 +137,7 @@ class PlannedFunction:
 
     def _plan_of(self, call: Call) -> Plan:
         if call.key not in self._plans:
+            compile_ahead(("kiwi.memory.order_search:warm_up",))
             with prepared(self.settings.verify, self.settings.mesh):
                 cache = PlanCache.of_user() if self.options.plan_cache else None
                 self._plans[call.key] = make_plan(self._trace_of(call), self.settings, cache)

@@ -24,7 +24,7 @@ from kiwi.hlo.units import UnitGraph
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.solver.compiled import inner, kernel
 
-NO_BOUND = 2**62
+NO_BOUND = np.int64(2**62)
 
 ORDERS = 15
 _PARTS = 8
@@ -167,13 +167,15 @@ def _lengths(lives):
     """How long each buffer lives, as XLA counts: by how many are allocated and freed meanwhile."""
     times = len(lives.events)
     starts, allocated = np.zeros(times + 1, np.int64), np.zeros(times, np.int64)
-    starts[1:] = lives.events
+    for t in range(times):
+        starts[t + 1] = lives.events[t]
     for b in range(len(lives.size)):
         if lives.size[b]:
             allocated[lives.begin[b]] += 1
             starts[lives.begin[b] + 1] += 1
             starts[lives.last[b] + 1] += 1
-    starts = np.cumsum(starts)
+    for t in range(times):
+        starts[t + 1] += starts[t]
     found = np.empty(len(lives.size), np.int64)
     for b in range(len(lives.size)):
         begin, last = lives.begin[b], lives.last[b]

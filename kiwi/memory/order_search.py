@@ -105,6 +105,13 @@ def better_order(
     return tuple(int(run) for run in found)
 
 
+def warm_up() -> None:
+    """Runs the loops of this module and the heap's once, which compiles or loads them."""
+    buffers = (MovingBuffer(100, 0, (2,)), MovingBuffer(100, 1, (3,)))
+    steps = Steps((1, 1, 1, 1), frozenset({(0, 2), (1, 3)}), buffers)
+    needed_bytes(steps, better_order(steps, 200, 100))
+
+
 def _ends(steps: Steps) -> np.ndarray:
     """Where each run ends, in the given order, from 0 on."""
     return np.array([0, *accumulate(steps.runs)], dtype=np.int64)
@@ -208,7 +215,7 @@ def _search(ends, ties, buffers, limit, aim, tries, heat, seed, anew):
     now, above, _, worst = _needed(_places(order, ends), buffers, NO_BOUND, aim)
     best, least, least_above = order.copy(), now, above
     if anew:
-        least = np.int64(NO_BOUND)
+        least = NO_BOUND
     for tried in range(tries):
         if least <= aim:
             break
@@ -231,7 +238,9 @@ def _search(ends, ties, buffers, limit, aim, tries, heat, seed, anew):
         if anew and tried < tries // 4:
             continue
         if found < least or (found == least and above < least_above):
-            best[:], least, least_above = order, found, above
+            least, least_above = found, above
+            for k in range(count):
+                best[k] = order[k]
     return best
 
 
@@ -327,7 +336,9 @@ def _alive(begin, last, size, steps):
     for b in range(len(size)):
         change[begin[b]] += size[b]
         change[last[b] + 1] -= size[b]
-    return np.cumsum(change[:steps])
+    for t in range(1, steps):
+        change[t] += change[t - 1]
+    return change[:steps]
 
 
 @inner(nogil=True)

@@ -1,8 +1,8 @@
 """Compiles the inner loops, or loads what was compiled before, while no clock is running.
 
-Numba compiles on first use: about a minute's work on a new machine, half a second to load what it
+Numba compiles on first use: half a minute of work on a new machine, half a second to load what it
 keeps in `__pycache__` afterwards. That is no part of a search, and would end a short one. Where
-nothing is kept yet, a second process compiles what presolve needs, and this one the rest.
+nothing is kept yet, two processes share the work, if they can while the step is still traced.
 """
 
 import functools
@@ -10,8 +10,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -25,52 +24,68 @@ from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.solver.search import seed_random
 
 _NODES, _ROUNDS = 5, 3
-_PRESOLVE_ELSEWHERE = "from kiwi.solver.warm_up import warm_up_presolve; warm_up_presolve()"
+_SEARCH, _PRESOLVE = (f"{__name__}:{name}" for name in ("_warm_up_search", "_warm_up_presolve"))
+_CALL = """
+import importlib, sys
+for called in sys.argv[1:]:
+    module, name = called.split(":")
+    getattr(importlib.import_module(module), name)()
+"""
 
 
 @functools.cache
 def warm_up() -> None:
     """Runs every inner loop of the solvers `auto` and `lagrangian` once; then does nothing more."""
-    net = _network()
-    if _is_kept():
-        _warm_up_search(net)
-    else:
-        with _second_process():
-            _warm_up_search(net)
-    warm_up_presolve()
+    processes = compile_ahead()
+    try:
+        for process in processes:
+            process.wait()
+    except BaseException:
+        for process in processes:
+            process.kill()
+        raise
+    # Should a process have failed, this one compiles.
+    _warm_up_search()
+    _warm_up_presolve()
 
 
-def warm_up_presolve() -> None:
-    """The part of `warm_up` that a second process can take over."""
+def compile_ahead(others: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], ...]:
+    """Where nothing is kept, starts the processes that compile, once; `warm_up` waits for them.
+
+    - `others`: functions without arguments that one of them calls as well, as "module:function".
+    """
+    if not _started and not _is_kept():
+        _started.extend((_process(_SEARCH), _process(_PRESOLVE, *others)))
+    return tuple(_started)
+
+
+_started: list[subprocess.Popen[bytes]] = []
+
+
+def _process(*functions: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", _CALL, *functions]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(command, env=environment, stdout=nowhere, stderr=nowhere)
+
+
+def _warm_up_presolve() -> None:
     presolve(_network())
 
 
-def _warm_up_search(net: Network) -> None:
+def _warm_up_search() -> None:
+    net = _network()
     engine = Engine(net, seed=0, gap=0.0, deadline=math.inf)
     engine.run(_ROUNDS, _ROUNDS, force=True)
     engine.dual.reduced_costs()
     least_peak(net._replace(limit_bytes=0), 0, math.inf, None)
 
 
+@functools.cache
 def _is_kept() -> bool:
     """Whether numba found the first of the loops compiled."""
     seed_random(0)
     return not seed_random.stats.cache_misses
-
-
-@contextmanager
-def _second_process() -> Iterator[None]:
-    """Until it ends, presolve's loops are compiled beside what is done inside. Should it fail, they
-    are compiled in this process afterwards."""
-    command = [sys.executable, "-c", _PRESOLVE_ELSEWHERE]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    nowhere = subprocess.DEVNULL
-    with subprocess.Popen(command, env=environment, stdout=nowhere, stderr=nowhere) as process:
-        try:
-            yield
-        except BaseException:
-            process.kill()
-            raise
 
 
 @functools.cache

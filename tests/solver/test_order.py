@@ -93,15 +93,17 @@ def test_a_search_after_the_warm_up_compiles_nothing() -> None:
     subprocess.run([sys.executable, "-c", _COMPILES_NOTHING], check=True, timeout=300)
 
 
-def test_the_second_process_ends_with_an_interrupted_warm_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-    monkeypatch.setattr(warming, "_PRESOLVE_ELSEWHERE", "import time; time.sleep(600)")
-    real = subprocess.Popen
-    monkeypatch.setattr(
-        subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[-1]
-    )
-    with pytest.raises(KeyboardInterrupt), warming._second_process():
+def test_processes_end_with_an_interrupted_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warming, "_is_kept", lambda: False)
+    monkeypatch.setattr(warming, "_started", [])
+    monkeypatch.setattr(warming, "_CALL", "import time; time.sleep(600)")
+    started = warming.compile_ahead()
+    assert len(started) == 2 and warming.compile_ahead() == started
+
+    def interrupted(process: subprocess.Popen[bytes]) -> None:
         raise KeyboardInterrupt
-    assert started[0].poll() is not None
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(subprocess.Popen, "wait", interrupted)
+        warm_up.__wrapped__()
+    assert all(process.wait(timeout=60) != 0 for process in started)

@@ -1,0 +1,1 @@
+"""How long the first plan on a new machine takes."""
