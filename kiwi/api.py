@@ -143,6 +143,9 @@ class PlannedFunction:
                 self._plans[call.key] = make_plan(self._trace_of(call), self.settings, cache)
         return self._plans[call.key]
 
+    _transposed_products = False
+    """As an earlier Kiwi planned them, see `kiwi.hlo.tracing.trace`."""
+
     def _trace_of(self, call: Call) -> StepToPlan:
         keep, opened = self.options.respect_user_checkpoint, self.options.open_loops
         trips = self.options.while_trips
@@ -151,6 +154,7 @@ class PlannedFunction:
         key = (call.key, self._on_host(call), keep, opened, fused, str(trips))
         if key not in self._traced:
             kept = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
+            kept["transposed_products"] = self._transposed_products
             self._traced[key] = trace_call(call, key[1], fused, **kept)
         return self._traced[key]
 

@@ -47,6 +47,7 @@ def trace(
     keep_checkpoints: bool = False,
     open_loops: bool = False,
     while_trips: WhileTrips = DEFAULT_TRIPS,
+    transposed_products: bool = False,
 ) -> Program:
     """Traces a function of flat arguments to a `Program`.
 
@@ -57,10 +58,14 @@ def trace(
       what is recomputed is planned anew.
     - `open_loops`: makes the bodies of loops and branches part of the program, see
       `kiwi.hlo.loops`. `while_trips`: see `kiwi.hlo.trips`.
+    - `transposed_products`: leaves them as they are, see `kiwi.hlo.transposed_products`.
     """
     with jax_internals.assumed_cudnn():
         closed = jax.make_jaxpr(flat_function)(*arguments)
-    return _Builder(keep_checkpoints, open_loops, while_trips).build(closed)
+    program = _Builder(keep_checkpoints, open_loops, while_trips).build(closed)
+    if transposed_products:
+        return program
+    return _without_dead_code(without_transposed_products(program))
 
 
 class _Builder(LoopOpener):
@@ -73,17 +78,18 @@ class _Builder(LoopOpener):
         self._bind_constants(env, jaxpr.constvars, closed.consts)
         self._inline(jaxpr, env, "", None)
         results = tuple(self._read(env, v) for v in jaxpr.outvars)
-        program = Program(
-            tuple(self._values),
-            tuple(self._equations),
-            tuple(arguments),
-            self._constants,
-            results,
-            tuple(self._loops),
-            self._hints,
-            self._constraints,
+        return _without_dead_code(
+            Program(
+                tuple(self._values),
+                tuple(self._equations),
+                tuple(arguments),
+                self._constants,
+                results,
+                tuple(self._loops),
+                self._hints,
+                self._constraints,
+            )
         )
-        return _without_dead_code(without_transposed_products(_without_dead_code(program)))
 
     def _inline(self, jaxpr: Any, env: dict[Any, Any], scope: str, loop: int | None) -> None:
         for eqn in jaxpr.eqns:

@@ -31,6 +31,11 @@ def without_transposed_products(program: Program) -> Program:
     return replace(program, equations=tuple(equations))
 
 
+def has_transposed_products(program: Program) -> bool:
+    """Whether `without_transposed_products` would change the program."""
+    return without_transposed_products(program).equations != program.equations
+
+
 def _product_of(program: Program, equation: Equation) -> Equation | None:
     """The product that an equation alone reads, and transposes to that of the swapped operands."""
     if equation.name != "transpose" or not equation.reads:

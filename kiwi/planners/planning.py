@@ -12,7 +12,6 @@ from kiwi.hlo.fusion import FusedMaps
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
-from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 from kiwi.options import Settings
 from kiwi.planners.known_peaks import note_peak
 from kiwi.planners.registry import planner_named
@@ -43,17 +42,13 @@ def trace_call(
     call: Call,
     on_host: OnHost | None = None,
     fused: FusedMaps = FusedMaps.OF_ONE_READER,
-    *,
-    keep_checkpoints: bool = False,
-    open_loops: bool = False,
-    while_trips: WhileTrips = DEFAULT_TRIPS,
+    **kept: Any,
 ) -> StepToPlan:
     """Traces and lowers a call. Which results lie in host memory is known from the program, which
-    is then traced again. `fused`: the maps that the compiler fuses.
+    is then traced again. `fused`: the maps that the compiler fuses; `kept`: options of `trace`.
     """
     on_host = on_host or OnHost()
-    kept = {"keep_checkpoints": keep_checkpoints, "open_loops": open_loops}
-    traced = functools.partial(_traced, call, fused, while_trips=while_trips, **kept)
+    traced = functools.partial(_traced, call, fused, **kept)
     if on_host.results is not None:
         return traced(on_host.arguments, on_host.results)
     found = traced(frozenset(), frozenset())

@@ -17,6 +17,7 @@ from kiwi.calls.signature import result_shardings
 from kiwi.codec import to_plain
 from kiwi.hlo.host_memory import HOST_MEMORY
 from kiwi.hlo.program import Literal, Program
+from kiwi.hlo.transposed_products import has_transposed_products
 from kiwi.options import IN_FILES
 from kiwi.plans.breakdown import OperatorEntry
 from kiwi.plans.fingerprint import Fingerprint, fingerprint, identities, value_type
@@ -77,7 +78,7 @@ def _function(plan: PlanRecord, print_: Fingerprint, names: list[str]) -> Docume
 
 
 def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
-    table = plan.mesh.table
+    table, program = plan.mesh.table, plan.execution.units.graph.program
     found: Document = {
         "planner": plan.planner,
         "memory_budget_bytes": plan.memory_budget_bytes,
@@ -86,7 +87,8 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
         "recorded": table is not None,
         # Tables are long, and stay in their own files.
         "table": table and {"loaded_from": table.loaded_from, "digest": table.digest},
-        "open_loops": bool(plan.execution.units.graph.program.loops),
+        "open_loops": bool(program.loops),
+        "transposed_products": has_transposed_products(program),
     }
     if plan.origin is not None:
         settings = plan.origin.settings

@@ -1,6 +1,6 @@
 """Plan files: a document with a header, as JSON.
 
-    {"format": "kiwi-plan", "version": 2, "digest": "...", "plan": {...}}
+    {"format": "kiwi-plan", "version": 3, "digest": "...", "plan": {...}}
 
 `digest` is the SHA-256 of the canonical text of `plan`: a file that was cut off or altered is
 refused. Reading a file parses JSON and nothing else; no part of it is ever executed.
@@ -18,7 +18,7 @@ from kiwi.plans.document import Document
 
 FORMAT = FileFormat(
     "kiwi-plan",
-    2,
+    3,
     "plan file",
     PlanFileError,
     ending="}}",
@@ -32,7 +32,15 @@ def _without_kept_copies(document: Document) -> Document:
     return {**document, "operators": operators}
 
 
-UPGRADES: dict[int, Callable[[Document], Document]] = {1: _without_kept_copies}
+def _with_transposed_products(document: Document) -> Document:
+    """From version 2, in which a transposed product was two equations."""
+    return {**document, "options": {**document["options"], "transposed_products": True}}
+
+
+UPGRADES: dict[int, Callable[[Document], Document]] = {
+    1: _without_kept_copies,
+    2: _with_transposed_products,
+}
 """By version, what turns a document of that version into one of the next."""
 
 _TEXTS = ("jax", "kiwi")
