@@ -448,3 +448,17 @@ def test_import_changes_nothing_global():
         [sys.executable, "-c", IMPORT], env=environment, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "unchanged", done.stderr
+
+
+def test_an_array_that_stands_for_several_donated_arguments_is_copied():
+    """A device takes over the array that it has, and XLA takes none twice."""
+    step = kiwi.jit(
+        lambda weights, x: [w - x.mean() for w in weights],
+        mesh_shape=(8,),
+        verify=None,
+        donate_argnums=0,
+        in_shardings=([PartitionSpec()] * 3, PartitionSpec()),
+    )
+    shared = jnp.ones((64, 64))
+    for found in step([shared] * 3, jnp.full((8,), 0.5)):
+        np.testing.assert_array_equal(found, np.full((64, 64), 0.5))

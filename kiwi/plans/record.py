@@ -291,11 +291,20 @@ class PlanRecord:
 def place_leaves(
     leaves: Sequence[Any], shardings: Sequence[jax.sharding.NamedSharding]
 ) -> list[Any]:
-    """Moves leaves to their shardings; those already in place are returned as they are."""
+    """Moves leaves to their shardings; those already in place are returned as they are.
 
-    def is_there(leaf: Any, sharding: jax.sharding.NamedSharding) -> bool:
-        is_array = isinstance(leaf, jax.Array)
-        return is_array and leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+    A device takes over the array that it has, and cannot be given one twice: an array that stands
+    for several leaves is copied.
+    """
+    moved = set[int]()
 
-    pairs = zip(leaves, shardings, strict=True)
-    return [leaf if is_there(leaf, s) else jax.device_put(leaf, s) for leaf, s in pairs]
+    def placed(leaf: Any, sharding: jax.sharding.NamedSharding) -> Any:
+        if isinstance(leaf, jax.Array):
+            if leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
+                return leaf
+            if id(leaf) in moved:
+                leaf = leaf.copy()
+            moved.add(id(leaf))
+        return jax.device_put(leaf, sharding)
+
+    return [placed(leaf, s) for leaf, s in zip(leaves, shardings, strict=True)]
