@@ -5,14 +5,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+import jax.numpy as jnp
+
+from kiwi.hlo.program import Value
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
 from kiwi.mesh.moves import divisible_pattern, move_graph
+from kiwi.problem.edges import resharding_table
 from kiwi.xla.compilers import named
 
 _MESHES = ((8,), (2, 4), (4, 2), (2, 2, 2))
 _HARDWARE = ("v100-sxm2", "h100-sxm", "cpu")
 _SIZES = (8, 16, 24, 40, 64, 96, 256, 1024)
-_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "int8": 1}
+_DTYPES = ("float32", "bfloat16", "float16", "int32", "int8")
 _MOST_ELEMENTS = 2**28
 
 
@@ -28,8 +32,9 @@ class Case:
 
     def table(self, target: str) -> ReshardingTable:
         """Prices on the case's links, in the bytes that programs of a compiler move."""
-        itemsize = named(target).rules.moved_itemsize(self.dtype, _ITEM_BYTES[self.dtype])
-        return ReshardingTable(self.mesh, self.shape, itemsize)
+        dtype = jnp.dtype(self.dtype)
+        value = Value(0, self.shape, dtype, dtype.itemsize, is_extended=False, producer=None)
+        return resharding_table(self.mesh, named(target).rules, value)
 
     def __str__(self) -> str:
         layouts = f"{self.mesh.describe(self.source)} → {self.mesh.describe(self.target)}"
@@ -43,7 +48,7 @@ def random_cases(count: int, seed: int) -> Iterator[Case]:
     while count:
         mesh = DeviceMesh.create(rng.choice(_MESHES), rng.choice(_HARDWARE))
         shape = tuple(rng.choice(_SIZES) for _ in range(rng.randint(1, 4)))
-        dtype = rng.choice(tuple(_ITEM_BYTES))
+        dtype = rng.choice(_DTYPES)
         if prod(shape) <= _MOST_ELEMENTS:
             states = move_graph(mesh.shape, divisible_pattern(shape, mesh)).states
             source, target = rng.sample(states, 2)
