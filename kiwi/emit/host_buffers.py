@@ -140,9 +140,7 @@ def _tile(local: Sequence[int], dimension: int) -> int:
 
 
 def _local_shape(context: Context, layout: TensorSharding, shape: Sequence[int]) -> tuple[int, ...]:
-    sizes = context.execution.mesh.shape
-    pairs = zip(shape, layout.dims, strict=True)
-    return tuple(extent // prod(sizes[axis] for axis in axes) for extent, axes in pairs)
+    return layout.local_shape(shape, context.execution.mesh.shape)
 
 
 def _matrix(local: Sequence[int]) -> tuple[int, int]:

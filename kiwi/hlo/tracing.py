@@ -15,10 +15,7 @@ from kiwi.hlo.opening import LoopOpener
 from kiwi.hlo.program import Equation, Literal, Program, Value, join_scopes, kept_outputs
 from kiwi.hlo.sharding_constraints import constraint_spec, is_constraint
 from kiwi.hlo.split_results import independent_equations
-from kiwi.hlo.transposed_products import (
-    has_transposed_products,
-    without_transposed_products,
-)
+from kiwi.hlo.transposed_products import without_transposed_products
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 
 INLINED_CALLS = {
@@ -66,9 +63,11 @@ def trace(
     with jax_internals.assumed_cudnn():
         closed = jax.make_jaxpr(flat_function)(*arguments)
     program = _Builder(keep_checkpoints, open_loops, while_trips).build(closed)
-    while not transposed_products and has_transposed_products(program):
-        # What was the second reader of a product may be gone then.
-        program = _without_dead_code(without_transposed_products(program))
+    if transposed_products:
+        return program
+    while (swapped := without_transposed_products(program)) is not program:
+        # What was transposed twice is transposed once then.
+        program = _without_dead_code(swapped)
     return program
 
 

@@ -17,23 +17,26 @@ _PRODUCT = "dot_general"
 
 def without_transposed_products(program: Program) -> Program:
     """The program with one equation for each product that only one transpose reads, if that puts
-    the free dimensions of one operand behind those of the other. Products are left unread."""
-    equations, kept = list(program.equations), _kept_values(program)
+    the free dimensions of one operand behind those of the other; itself where there is none.
+    Products are left unread."""
+    swapped, kept = dict[int, Equation](), _kept_values(program)
     for equation in program.equations:
         product = _product_of(program, equation)
         if product is not None and kept.isdisjoint(product.outputs):
-            equations[equation.index] = replace(
+            swapped[equation.index] = replace(
                 equation,
                 jaxpr_eqn=_swapped(product.jaxpr_eqn, equation.jaxpr_eqn),
                 scope=product.scope,
                 inputs=product.inputs[::-1],
             )
-    return replace(program, equations=tuple(equations))
+    if not swapped:
+        return program
+    return replace(program, equations=tuple(swapped.get(e.index, e) for e in program.equations))
 
 
 def has_transposed_products(program: Program) -> bool:
     """Whether `without_transposed_products` would change the program."""
-    return without_transposed_products(program).equations != program.equations
+    return without_transposed_products(program) is not program
 
 
 def _product_of(program: Program, equation: Equation) -> Equation | None:

@@ -60,6 +60,11 @@ class TensorSharding:
         self._check_axes(mesh_shape)
         return tuple(prod(mesh_shape[axis] for axis in axes) for axes in self.dims)
 
+    def local_shape(self, shape: Sequence[int], mesh_shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of one device's part of a tensor of `shape`; raises as `dim_shards`."""
+        pairs = zip(shape, self.dim_shards(mesh_shape), strict=True)
+        return tuple(size // count for size, count in pairs)
+
     def shard_count(self, mesh_shape: Sequence[int]) -> int:
         """The number of distinct shards; size of the tensor over size of the local buffer."""
         return prod(self.dim_shards(mesh_shape))

@@ -120,15 +120,15 @@ class Search:
     def run(self) -> None:
         """All stages, until settled or late; once more from an assignment that fits, whatever it
         costs, where the prices lead to none; and from each better solution that probes find."""
-        self.run_stages()
+        self._run_stages()
         if self.solution is None and not self.settled and not self.is_over:
             self._find_fitting()
             if self.solution is not None:
-                self.run_stages()
+                self._run_stages()
         for _ in range(_MOST_PROBES):
             if not self.is_far() or not self._probe():
                 return
-            self.run_stages()
+            self._run_stages()
 
     def is_far(self) -> bool:
         """Whether the solution may be far from the best one, and there are rounds left to see."""
@@ -165,7 +165,7 @@ class Search:
         self.out_of_time = self.out_of_time or time.monotonic() > self.request.deadline
         return found
 
-    def run_stages(self) -> None:
+    def _run_stages(self) -> None:
         """From the solution and prices at hand, until nothing gets better."""
         limit = _ENDLESS if self.request.round_limit is None else self.request.round_limit
         for rounds, idle_rounds, force in _STAGES:

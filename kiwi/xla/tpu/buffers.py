@@ -82,26 +82,24 @@ class Buffers:
     def local_bytes(self, value: int, layout: TensorSharding, mesh_shape: Sequence[int]) -> int:
         """Bytes of one device's part of a value."""
         found = self._values[value]
-        cuts = tuple(prod(mesh_shape[axis] for axis in axes) for axes in layout.dims)
-        key = value, cuts
+        shape = layout.local_shape(found.shape, mesh_shape)
+        key = value, shape
         if key not in self._known:
-            shape = [size // n for size, n in zip(found.shape, cuts, strict=True)]
             itemsize = 2 if self.is_narrow(value) else found.itemsize
-            minor = self.images.get(value)
-            if found.producer is None and minor is not None:
-                copied = tiled_elements(shape, minor) * min(2, itemsize)
-                self._known[key] = tiled_elements(shape) * itemsize + copied
+            elements = self._elements(value, shape)
+            if found.producer is None and self.images.get(value) is not None:
+                self._known[key] = tiled_elements(shape) * itemsize + elements * min(2, itemsize)
             else:
-                elements = tiled_elements(shape, minor) if shape else _LANES
                 self._known[key] = elements * itemsize
         return self._known[key]
 
     def copied_bytes(self, moved: Value, layout: TensorSharding, mesh_shape: Sequence[int]) -> int:
         """Bytes of one device's part of a copy of what is moved."""
-        sizes = zip(moved.shape, layout.dims, strict=True)
-        shape = [size // prod(mesh_shape[axis] for axis in axes) for size, axes in sizes]
-        elements = tiled_elements(shape, self.images.get(moved.index)) if shape else _LANES
-        return elements * moved.itemsize
+        shape = layout.local_shape(moved.shape, mesh_shape)
+        return self._elements(moved.index, shape) * moved.itemsize
+
+    def _elements(self, value: int, shape: Sequence[int]) -> int:
+        return tiled_elements(shape, self.images.get(value)) if shape else _LANES
 
     def is_narrow(self, value: int) -> bool:
         """Whether a float32 value is stored as bfloat16."""
