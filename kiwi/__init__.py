@@ -5,34 +5,59 @@ from typing import TYPE_CHECKING, Any
 
 from kiwi import deprecated
 from kiwi import errors as errors
-from kiwi.api import PlannedFunction as PlannedFunction
-from kiwi.api import jit as jit
-from kiwi.api import plan as plan
-from kiwi.calls.constraints import Constraints as Constraints
-from kiwi.configurations.largest_batch import largest_batch as largest_batch
-from kiwi.configurations.search import search as search
-from kiwi.hlo.hints import hint as hint
-from kiwi.hlo.kernel_rules import sharding_rule as sharding_rule
-from kiwi.pipeline import layers as layers
-from kiwi.plans.memory_report import MemoryReport as MemoryReport
-from kiwi.plans.memory_report import memory_report as memory_report
-from kiwi.plans.plan import Plan as Plan
-from kiwi.saved import SavedPlan as SavedPlan
-from kiwi.saved import diff as diff
-from kiwi.saved import load_plan as load_plan
 from kiwi.version import VERSION as __version__  # noqa: F401
 
 if TYPE_CHECKING:
+    from kiwi.api import PlannedFunction as PlannedFunction
+    from kiwi.api import jit as jit
+    from kiwi.api import plan as plan
+    from kiwi.calls.constraints import Constraints as Constraints
+    from kiwi.configurations.largest_batch import largest_batch as largest_batch
+    from kiwi.configurations.search import search as search
+    from kiwi.hlo.hints import hint as hint
+    from kiwi.hlo.kernel_rules import sharding_rule as sharding_rule
+    from kiwi.pipeline import layers as layers
+    from kiwi.plans.memory_report import MemoryReport as MemoryReport
+    from kiwi.plans.memory_report import memory_report as memory_report
+    from kiwi.plans.plan import Plan as Plan
     from kiwi.profiling.cluster_probe import measure_cluster as measure_cluster
     from kiwi.profiling.recording import record_profile as record_profile
+    from kiwi.saved import SavedPlan as SavedPlan
+    from kiwi.saved import diff as diff
+    from kiwi.saved import load_plan as load_plan
 
-_MEASURING = {"measure_cluster": "cluster_probe", "record_profile": "recording"}
+_PLACES = {
+    name: module
+    for module, names in {
+        "api": ("PlannedFunction", "jit", "plan"),
+        "calls.constraints": ("Constraints",),
+        "configurations.largest_batch": ("largest_batch",),
+        "configurations.search": ("search",),
+        "hlo.hints": ("hint",),
+        "hlo.kernel_rules": ("sharding_rule",),
+        "pipeline": ("layers",),
+        "plans.memory_report": ("MemoryReport", "memory_report"),
+        "plans.plan": ("Plan",),
+        "profiling.cluster_probe": ("measure_cluster",),
+        "profiling.recording": ("record_profile",),
+        "saved": ("SavedPlan", "diff", "load_plan"),
+    }.items()
+    for name in names
+}
+"""The module below this one that has each name."""
 
 deprecated.install()
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what measures devices on its first use: planning needs none of it."""
-    if name not in _MEASURING:
+    """Imports what a name stands for on its first use: a compiler's process needs hardly any of it,
+    and is started for every program that is checked."""
+    if name not in _PLACES:
         raise AttributeError(f"module 'kiwi' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"kiwi.profiling.{_MEASURING[name]}"), name)
+    found = getattr(importlib.import_module(f"kiwi.{_PLACES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES})

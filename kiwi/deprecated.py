@@ -5,7 +5,6 @@ They are installed from here, at the top, so that the rooms below need not know 
 """
 
 import importlib
-import sys
 import warnings
 from typing import Any
 
@@ -24,7 +23,7 @@ MOVED = {
 def install() -> None:
     """Lets each module of `MOVED` find the names that were there."""
     for module, names in MOVED.items():
-        sys.modules[module].__dict__["__getattr__"] = _finder(module, names)
+        importlib.import_module(module).__dict__["__getattr__"] = _finder(module, names)
 
 
 def _finder(module: str, names: dict[str, str]) -> Any:

@@ -44,9 +44,9 @@ from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import CARRY, JOIN, SLICE, STACK, LoopKind
 from kiwi.hlo.units import Unit, UnitGraph, loop_spans
+from kiwi.interval import Interval
 from kiwi.memory.residency import Residency, UnitResidency
 from kiwi.memory.timeline import Buffer
-from kiwi.solver.problem import Interval
 
 _CONDITIONAL = frozenset({LoopKind.SWITCH, LoopKind.BRANCH})
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kiwi.solver.problem import Interval
+from kiwi.interval import Interval
 
 
 @dataclass(frozen=True, slots=True)

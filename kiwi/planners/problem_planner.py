@@ -295,9 +295,7 @@ class ProblemSearch:
         if self.is_checked:
             self._model.learn(plan)
             return self._next_limit()
-        # Where the limit leaves room, a little less of it would be met by the same plan.
-        held_bytes = min(self._limit_bytes, max(plan.estimate.memory_bytes))
-        return max(0, held_bytes - (plan.peak_bytes - self._budget_bytes))
+        return max(0, self._held_bytes(plan) - (plan.peak_bytes - self._budget_bytes))
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
         """A limit that is lowered by less, if it was lowered; the budget after a little room."""
@@ -361,13 +359,18 @@ class ProblemSearch:
         within = [each.limit_bytes for each in rounds if each.peak_bytes <= budget_bytes]
         if not over:
             return None
-        limit_bytes = self._limit_bytes + budget_bytes - plan.peak_bytes
+        held_bytes = self._limit_bytes if plan.fits else self._held_bytes(plan)
+        limit_bytes = held_bytes + budget_bytes - plan.peak_bytes
         if not within:
             return max(0, limit_bytes)
         if not max(within) < limit_bytes < min(over):
             limit_bytes = (max(within) + min(over)) // 2
         is_worth = limit_bytes - max(within) > WORTH * budget_bytes
         return limit_bytes if is_worth else None
+
+    def _held_bytes(self, plan: Plan) -> int:
+        """What the last plan holds: a little less of a limit that leaves room it would meet too."""
+        return min(self._limit_bytes, max(plan.estimate.memory_bytes))
 
     def _next_limit(self) -> int:
         return max(0, self._budget_bytes - self._model.waste_bytes)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import jax
 
 from kiwi.errors import PlanMismatchError
+from kiwi.interval import Interval
 from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.residency import Residency
 from kiwi.memory.timeline import Buffer
@@ -20,7 +21,6 @@ from kiwi.problem.build import KeptCopies, PlanningProblem
 from kiwi.problem.exclusions import exclusions
 from kiwi.problem.solved import Solved
 from kiwi.problem.translation import Choices, UnitChoice
-from kiwi.solver.problem import Interval
 
 PARTS = ("compute", "communication", "resharding", "recompute")
 """The kinds of time, as in `Estimate`."""

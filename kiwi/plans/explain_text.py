@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kiwi.interval import Interval
 from kiwi.memory.timeline import bytes_at
 from kiwi.mesh import TensorSharding
 from kiwi.mesh.sharding import layout_text
@@ -12,7 +13,6 @@ from kiwi.plans.document import Document
 from kiwi.plans.plan_codec import axes
 from kiwi.plans.summary import mesh_text, table
 from kiwi.sizes import format_bytes, format_seconds
-from kiwi.solver import Interval
 
 MOST_OPERATORS = 12
 

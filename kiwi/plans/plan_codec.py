@@ -10,10 +10,10 @@ from cattrs.gen import make_dict_unstructure_fn, override
 from jax.sharding import NamedSharding, PartitionSpec
 
 from kiwi.codec import converter, from_plain
+from kiwi.interval import Interval
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.plans.breakdown import Decision
 from kiwi.plans.estimate import Estimate
-from kiwi.solver import Interval
 from kiwi.xla.read.compiled_program import CompiledProgram
 
 OPEN = "?"

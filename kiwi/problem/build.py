@@ -30,6 +30,7 @@ from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.loops import JOIN, SLICE
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.interval import Interval
 from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs, runs_of
 from kiwi.memory.loop_bodies import OperandRead
@@ -58,7 +59,7 @@ from kiwi.problem.pins import Pins
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
 from kiwi.problem.unit_memory import unit_memory
-from kiwi.solver.problem import Edge, Interval, Node, Problem
+from kiwi.solver.problem import Edge, Node, Problem
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.rules.base import Rules
 

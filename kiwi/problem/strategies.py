@@ -287,7 +287,8 @@ class _Enumeration:
         partial_bytes = sum(v.size_bytes // s.shard_count(self._mesh.shape) for v, s in pairs)
         moved_bytes = partial_bytes * itemsize // result.itemsize
         sums = found.results[0], found.partial, dims, moved_bytes
-        reduced = reduction_collectives(self._mesh, *sums, self._rules.has_reduce_scatter)
+        scatters = self._rules.scatters_sums(self._mesh, dims)
+        reduced = reduction_collectives(self._mesh, *sums, scatters)
         trips = self._units.trips(self._unit)
         return tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
 

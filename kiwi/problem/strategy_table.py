@@ -102,12 +102,11 @@ class StrategyTable:
         values = self._units.graph.program.values
         moved = (self._rules.moved_value(self._units, unit, value) for value, _ in unit.rule.reads)
         reads = tuple(
-            (values[value].shape, str(values[value].dtype), str(m.dtype), dims)
+            (values[value].shape, self._stored(value), str(m.dtype), dims)
             for (value, dims), m in zip(unit.rule.reads, moved, strict=True)
         )
         outputs = tuple(
-            (values[o].shape, str(values[o].dtype), self._units.result_trips(o))
-            for o in unit.outputs
+            (values[o].shape, self._stored(o), self._units.result_trips(o)) for o in unit.outputs
         )
         summed = str(summed_value(self._units, unit).dtype) if unit.outputs else ""
         rule = unit.rule
@@ -116,6 +115,11 @@ class StrategyTable:
         copied = self._rules.copied_operands(self._units, unit)
         work = UnitWork.of(self._units, unit, self.mesh)
         return reads, outputs, summed, factors, given, copied, work, self._units.operand_trips(unit)
+
+    def _stored(self, value: int) -> Hashable:
+        """What the buffers of a value depend on beside its shape and layout."""
+        dtype = str(self._units.graph.program.values[value].dtype)
+        return dtype, self._rules.stored_as(self._units, value)
 
 
 def _without_cut_sums(strategies: Sequence[ShardingStrategy]) -> Sequence[ShardingStrategy]:

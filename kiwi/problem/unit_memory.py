@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.interval import Interval
 from kiwi.memory.live_ranges import LiveRanges, Run
 from kiwi.memory.timeline import Buffer
 from kiwi.problem.strategies import ShardingStrategy
-from kiwi.solver.problem import Interval
 from kiwi.xla.rules.base import Rules
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from kiwi.errors import InvalidArgumentError
+from kiwi.interval import Interval
 from kiwi.memory.timeline import curve_bytes
 from kiwi.mesh.sharding import layout_text
-from kiwi.solver.problem import Interval
 
 CATEGORIES = {
     "arguments": ("arguments and results held throughout", "#98a2b3"),

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kiwi.errors import InvalidProblemError
+from kiwi.interval import Interval as Interval
 
 PARTS_RELATIVE_TOLERANCE = 1e-6
 """How far the parts of a cost may differ from it: they are sums in floating point."""
@@ -34,29 +35,6 @@ MOST_COST = 1e150
 
 MOST_BYTES = 2**60
 """Sums of memory up to this are safe in 64 bits, with prices and differences taken of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """`bytes` held at every point of time in the half-open interval [start, end)."""
-
-    start: int
-    end: int
-    bytes: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.start <= self.end:
-            raise InvalidProblemError(
-                f"Interval [{self.start}, {self.end}) is not an interval of time.",
-                cause="the start is negative or lies behind the end",
-                suggestion="give half-open intervals with 0 <= start <= end",
-            )
-        if self.bytes < 0:
-            raise InvalidProblemError(
-                f"Interval [{self.start}, {self.end}) holds {self.bytes} bytes.",
-                cause="memory use cannot be negative",
-                suggestion="check the sizes for integer overflow",
-            )
 
 
 @dataclass(frozen=True, eq=False)

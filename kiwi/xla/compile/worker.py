@@ -72,8 +72,8 @@ def _without_profile(mesh: DeviceMesh) -> DeviceMesh:
 
 def _run(folder: str, explain: Callable[[str], KiwiError | None]) -> None:
     process = _spare.taken() or _start()
+    _spare.refill()  # The next one starts while this one compiles.
     printed = _sent(process, folder)
-    _spare.refill()
     if process.returncode == 0:
         return
     raise explain(printed) or CompileCheckError(

@@ -7,7 +7,7 @@
   operands are cut along what is summed over; `tests/plans/test_memory.py`).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from kiwi.hlo.fusion import FusedMaps
@@ -15,7 +15,8 @@ from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import overwritable_by_operand
 from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.solver.problem import Interval
+from kiwi.interval import Interval
+from kiwi.mesh import DeviceMesh
 from kiwi.xla.cpu.copied_operands import CopiedMatrices
 from kiwi.xla.rules.base import CopiedOperands, Intervals, Rules
 from kiwi.xla.rules.max_pooling import index_bytes
@@ -24,9 +25,12 @@ from kiwi.xla.rules.max_pooling import index_bytes
 class CpuRules(Rules):
     """The rules of XLA:CPU."""
 
-    has_reduce_scatter = False
     fused_maps = FusedMaps.OF_ONE_READER
     moved_itemsizes: ClassVar = {"bfloat16": 4}
+
+    def scatters_sums(self, mesh: DeviceMesh, scattered: Mapping[int, int]) -> bool:
+        """Never."""
+        return False
 
     def held_from_start(
         self, units: UnitGraph, unit: Unit, result_bytes: int, devices: int

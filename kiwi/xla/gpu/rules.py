@@ -9,7 +9,7 @@ import numpy as np
 
 from kiwi.hlo.program import Equation, Literal, Value
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.solver.problem import Interval
+from kiwi.interval import Interval
 from kiwi.xla.gpu.gathered_operands import transposed_reads
 from kiwi.xla.rules.base import Intervals, Rules, Transposes
 from kiwi.xla.rules.matrix_operands import CONVOLUTION

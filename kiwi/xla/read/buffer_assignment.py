@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from kiwi.interval import Interval
 from kiwi.memory.timeline import curve_bytes
-from kiwi.solver import Interval
 from kiwi.xla.read.hlo_text import HOST_SPACE
 from kiwi.xla.read.name_scopes import Scope, scope_of
 from kiwi.xla.read.protos import parse

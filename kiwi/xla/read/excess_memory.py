@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kiwi.solver.problem import Interval
+from kiwi.interval import Interval
 from kiwi.xla.read.buffer_assignment import CompiledMemory
 
 

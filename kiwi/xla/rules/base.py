@@ -4,7 +4,7 @@
 (`kiwi.xla.cpu.rules`, `kiwi.xla.gpu.rules`) says what its compiler does otherwise.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from types import MappingProxyType
@@ -15,8 +15,8 @@ from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import overwritable
 from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation, Value
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.mesh import TensorSharding
-from kiwi.solver.problem import Interval
+from kiwi.interval import Interval
+from kiwi.mesh import DeviceMesh, TensorSharding
 
 Intervals = tuple[Interval, ...]
 
@@ -38,8 +38,6 @@ class CopiedOperands:
 class Rules:
     """What a compiler does with the units of a step. Bytes are those of one device.
 
-    - `has_reduce_scatter`: False where it all-reduces and cuts instead
-      (`kiwi.xla.rules.partitioner`).
     - `moved_itemsizes`: by dtype the bytes per element that collectives move, where that is not
       the dtype's own size.
     - `places_in_time_order`: how its heap places buffers, see `kiwi.memory.heap`.
@@ -50,7 +48,6 @@ class Rules:
     - `makes_constants_early`: whether large constants are computed at the start of the step.
     """
 
-    has_reduce_scatter: ClassVar[bool] = True
     moved_itemsizes: ClassVar[Mapping[str, int]] = MappingProxyType({})
     places_in_time_order: ClassVar[bool] = False
     fused_maps: ClassVar[FusedMaps] = FusedMaps.OF_MAPS
@@ -63,6 +60,10 @@ class Rules:
     ) -> int:
         """Bytes of one device's part of a value in a layout."""
         return units.graph.program.values[value].size_bytes // layout.shard_count(mesh_shape)
+
+    def stored_as(self, units: UnitGraph, value: int) -> Hashable:
+        """What `local_bytes` of two values of one shape and dtype may differ by."""
+        return None
 
     def held_from_start(
         self, units: UnitGraph, unit: Unit, result_bytes: int, devices: int
@@ -99,6 +100,11 @@ class Rules:
     ) -> Mapping[int, Transposes]:
         """By number of the read, when its gathered copy is transposed to another buffer."""
         return {}
+
+    def scatters_sums(self, mesh: DeviceMesh, scattered: Mapping[int, int]) -> bool:
+        """Whether partial sums are reduce-scattered where `kiwi.xla.rules.partitioner` says so, and
+        not all-reduced and cut; `scattered`: by mesh axis, the dimension of the result."""
+        return True
 
     def sums_behind(self, units: UnitGraph, unit: Unit) -> int | None:
         """The later unit behind which the partial sums of a unit are reduce-scattered; None where

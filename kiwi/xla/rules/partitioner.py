@@ -5,9 +5,9 @@ platforms:
 
 (a) An operator that leaves partial sums, with its result constrained to one sharding: axes that
     all go to one dimension of the result are reduce-scattered where the compiler can do that
-    (`Rules.has_reduce_scatter`). Axes that go to several dimensions are all-reduced together and
+    (`Rules.scatters_sums`). Axes that go to several dimensions are all-reduced together and
     cut.
-(b) A compiler without reduce-scatter all-reduces, once for each dimension, and cuts.
+(b) Where a compiler has no reduce-scatter it all-reduces, once for each dimension, and cuts.
 (c) Where an axis goes to a dimension that is cut already, and other partial sums are left or go
     elsewhere, all are all-reduced together and cut.
 (d) A reshard that takes several moves may be compiled to worse ones, up to gathering the whole
@@ -45,7 +45,7 @@ def reduction_collectives(
     partial: Iterable[int],
     scattered: Mapping[int, int],
     partial_bytes: int,
-    has_reduce_scatter: bool,
+    scatters_sums: bool,
 ) -> tuple[Collective, ...]:
     """The collectives that reduce an operator's partial sums, by rules (a) to (c).
 
@@ -53,7 +53,7 @@ def reduction_collectives(
     - `partial`: the mesh axes along which each device holds a summand.
     - `scattered`: for some of them, the dimension of the result that they cut.
     - `partial_bytes`: one device's partial sums.
-    - `has_reduce_scatter`: of the compiler.
+    - `scatters_sums`: whether the compiler does over these axes.
     """
     rest = sorted(set(partial) - set(scattered))
     axes_of_dim: dict[int, list[int]] = defaultdict(list)
@@ -62,7 +62,7 @@ def reduction_collectives(
     if (len(axes_of_dim) > 1 or rest) and any(source.dims[dim] for dim in axes_of_dim):
         return (collective(ALL_REDUCE, mesh, {*partial, *scattered}, partial_bytes),)
     found = []
-    if not has_reduce_scatter:
+    if not scatters_sums:
         found += [
             collective(ALL_REDUCE, mesh, axes, partial_bytes) for axes in axes_of_dim.values()
         ]

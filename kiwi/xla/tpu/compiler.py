@@ -25,12 +25,15 @@ TPU_OVERLAPPING_OPTIONS = {
     "xla_jf_rematerialization_percent_shared_memory_limit": 100_000,
     "xla_tpu_run_space_to_batch": False,
     "xla_tpu_run_space_to_batch_on_new_platforms": False,
+    "xla_jf_crs_combiner_threshold_in_bytes": 1 << 20,
 }
 """Options of XLA:TPU under which collectives overlap with computation, as by default.
 
 - Its own rematerialisation recomputes what the plan keeps, near the limit. It never begins under
   a limit of this many per cent.
 - Space to batch turns parts of images into a larger batch, and holds several copies of them.
+- All-reduces combined into one hold what all of them sum until the last is computed: on slices
+  without reduce-scatter (`TpuRules.scatters_sums`) all gradients of a step. Small ones gain by it.
 """
 
 TPU_ASYNCHRONOUS_OPTIONS = {

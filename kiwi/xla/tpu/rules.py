@@ -1,13 +1,14 @@
 """What XLA:TPU does with a program, as far as memory and communication depend on it."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from math import prod
 
 from kiwi.hlo.fusion import FusedMaps
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.mesh import TensorSharding
+from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.xla.rules.base import CopiedOperands, Rules
 from kiwi.xla.tpu.buffers import buffers_of
 from kiwi.xla.tpu.unfused_operands import UnfusedOperands
@@ -28,6 +29,11 @@ class TpuRules(Rules):
         """See `kiwi.xla.tpu.buffers`."""
         return buffers_of(units).local_bytes(value, layout, mesh_shape)
 
+    def stored_as(self, units: UnitGraph, value: int) -> Hashable:
+        """Whether in bfloat16, and with tiles of which dimensions."""
+        buffers = buffers_of(units)
+        return buffers.is_narrow(value), buffers.images.get(value)
+
     def moved_value(self, units: UnitGraph, unit: Unit, value: int) -> Value:
         """Also what the unit multiplies in bfloat16, see `kiwi.xla.tpu.buffers`."""
         moved = super().moved_value(units, unit, value)
@@ -44,6 +50,14 @@ class TpuRules(Rules):
     def copied_operands(self, units: UnitGraph, unit: Unit) -> CopiedOperands:
         """See `kiwi.xla.tpu.unfused_operands`."""
         return UnfusedOperands.of(units, unit)
+
+    def scatters_sums(self, mesh: DeviceMesh, scattered: Mapping[int, int]) -> bool:
+        """Not over all chips of a square of 4 x 4 or more, or of a slice of three dimensions."""
+        extents = () if mesh.topology is None else mesh.topology.extents
+        longer = [extent for extent in extents if extent > 1]
+        is_whole = prod(mesh.shape[axis] for axis in scattered) == mesh.size
+        is_square = len(longer) == 2 and longer[0] == longer[1] > 2
+        return not is_whole or len(set(scattered.values())) > 1 or not (is_square or longer[2:])
 
     def sums_behind(self, units: UnitGraph, unit: Unit) -> int | None:
         """The next operator of the backward pass that does not read the gradient of a parameter,

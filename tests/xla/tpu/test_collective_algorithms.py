@@ -51,6 +51,33 @@ def test_an_all_gather_goes_the_way_that_is_priced(profile, shape, algorithm):
     assert links == pytest.approx(expected[algorithm])
 
 
+@pytest.mark.parametrize(
+    ("profile", "shape", "kind"),
+    [
+        ("v5e", (2, 4), "reduce-scatter"),
+        ("v5e", (4, 4), "all-reduce"),
+        ("v5e", (2, 2), "reduce-scatter"),
+        ("v5p", (2, 2, 2), "all-reduce"),
+        ("v5p", (2, 4, 1), "reduce-scatter"),
+    ],
+)
+def test_sums_over_a_whole_slice_are_scattered_where_that_is_predicted(profile, shape, kind):
+    axes = ("x", "y", "z")[: len(shape)]
+    plan = kiwi.plan(
+        lambda x, y: (x.T @ x, x.T @ y),
+        *[jax.ShapeDtypeStruct((16384, 1024), "float32")] * 2,
+        mesh_shape=shape,
+        profile=profile,
+        topology="x".join(map(str, shape)),
+        verify="tpu",
+        in_shardings=PartitionSpec(axes),
+        out_shardings=PartitionSpec(axes),
+    )
+    planned, compiled = plan.estimate.collectives, plan.compiled.collectives
+    assert set(planned) == set(compiled) == {kind}
+    assert planned[kind].bytes == compiled[kind].bytes  # In one or two of them.
+
+
 def algorithms_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """The strategy, or else the emitter, of each collective in the compiled program."""
     text = step.compile(devices_of(step.mesh), TPU.check_options).as_text()
