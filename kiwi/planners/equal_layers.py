@@ -1,28 +1,31 @@
 """Equal layers, equal decisions, where that costs next to nothing.
 
-A problem with repeated layers (`kiwi.problem.equal_layers`) is solved in three steps:
+A problem with repeated layers (`kiwi.problem.equal_layers`) is solved in four steps:
 
 1. The layers tied: one node for the equal nodes of all layers. That problem has about as many
    nodes as one layer, whatever their number.
-2. The whole problem from there, for a few rounds, and from the balance of channels of 1. Its bound
+2. Two groups, where layers that are all alike load one channel and leave another one idle
+   (`kiwi.planners.layer_groups`): the first layers decide one way, the others another way.
+3. The whole problem from there, for a few rounds, and from the balance of channels of 1. Its bound
    is the one that is reported.
-3. If these rounds gain more than `WORTH`, the layers differ for a reason: the search goes on from
+4. If these rounds gain more than `WORTH`, the layers differ for a reason: the search goes on from
    what they found. Otherwise the tied solution is the answer.
 
 A later round of the closed loop leaves no more room than the one before, so that the bound of that
-one holds; where the tied solution costs hardly more, it is the answer without 2.
+one holds; where the tied solution costs hardly more, it is the answer without 3.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kiwi.planners.layer_groups import best_mixture
 from kiwi.planners.tools import Tools, spent
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.equal_layers import equal_nodes
 from kiwi.solver import Problem, Progress, SolveResult, evaluate
 from kiwi.solver.effort import Allowance
-from kiwi.solver.result import conclude, is_closed
+from kiwi.solver.result import Balances, conclude, is_closed
 from kiwi.solver.settle import settled
 from kiwi.solver.tied import EqualNodes, Tied, tied
 
@@ -53,9 +56,11 @@ class EqualLayers:
     programs as further nodes."""
 
     def __init__(self, planning: PlanningProblem, tools: Tools) -> None:
-        self._tools = tools
+        self._planning, self._tools = planning, tools
         self._equal: tuple[EqualNodes, ...] = ()
         self._known: tuple[Problem, SolveResult] | None = None
+        self._balances: Balances | None = None
+        self._is_grouped = False
         if tools.settings.equal_layers:
             equal = tuple(e for e in equal_nodes(planning) if len(e.members) >= LEAST_LAYERS)
             count = sum(len(each.members) for each in equal)
@@ -67,7 +72,9 @@ class EqualLayers:
     ) -> SolveResult:
         """The solution; of equal ones that which holds least memory."""
         if not self._equal:
-            return settled_result(problem, self._tools.solve(problem, allowed, warm_start))
+            result = self._tools.solve(problem, allowed, warm_start, balances=self._balances)
+            self._balances = result.balances if result.solution else None
+            return settled_result(problem, result)
         small = tied(problem, self._equal)
         part = allowed.part(TIED_SHARE)
         first = self._solved_tied(small, part, warm_start)
@@ -75,25 +82,53 @@ class EqualLayers:
         if first.solution is None:
             found = self._tools.solve(problem, left, warm_start)
             return _after([first], _with_peak_of(settled_result(problem, found), first))
-        assert first.objective is not None
-        start = small.expanded(first.solution)
-        known = self._bounded(problem, first.objective)
+        searches = [first]
+        groups = self._better_groups(problem, small, first, part)
+        if groups is not None:
+            small, grouped = groups
+            searches.append(grouped)
+            left = left.less(spent(grouped)).at_least(part)
+        best = searches[-1]
+        assert best.objective is not None and best.solution is not None
+        start = small.expanded(best.solution)
+        known = self._bounded(problem, best.objective)
         if known is not None:
-            return _after([first], _with_bound(problem, start, known, len(small.classes)))
+            return _after(searches, _with_bound(problem, start, known, len(small.classes)))
         given = () if warm_start is None else tuple(warm_start)
         better = _cheaper(problem, start, given)
-        polished = self._tools.solve(problem, left, better, POLISH_ROUNDS, first.balances)
+        polished = self._tools.solve(problem, left, better, POLISH_ROUNDS, best.balances)
         assert polished.objective is not None
-        if polished.objective >= (1 - WORTH) * first.objective:
+        if polished.objective >= (1 - WORTH) * best.objective:
             found = _with_bound(problem, start, polished, len(small.classes))
             self._known = problem, found
-            return _after([first], found)
+            return _after(searches, found)
         self._equal = ()  # in later rounds, too
         if is_closed(polished.objective, polished.bound, self._tools.settings.gap):
-            return _after([first], settled_result(problem, polished))
+            return _after(searches, settled_result(problem, polished))
         left = left.less(spent(polished)).at_least(part)
         found = self._tools.solve(problem, left, polished.solution)
-        return _after([first, polished], settled_result(problem, found))
+        return _after([*searches, polished], settled_result(problem, found))
+
+    def _better_groups(
+        self, problem: Problem, small: Tied, first: SolveResult, part: Allowance
+    ) -> tuple[Tied, SolveResult] | None:
+        """The problem with groups of layers, and its solution, where that is worth it; in later
+        rounds its layers are in these groups from the start."""
+        assert first.objective is not None
+        most = (1 - WORTH) * first.objective
+        if self._is_grouped or first.bound > most:
+            return None
+        mixture = best_mixture(small.problem, first, max(e.end_layer for e in self._equal))
+        if mixture is None or mixture.cost > most:
+            return None
+        equal = mixture.groups(self._equal)
+        groups = tied(problem, equal)
+        rest = mixture.between(groups, small, self._equal)
+        found = self._tools.solve(rest.problem, part, None, TIED_ROUNDS, first.balances)
+        if found.objective is None or found.solution is None or found.objective > most:
+            return None
+        self._equal, self._is_grouped = equal, True
+        return groups, replace(found, solution=rest.whole(found.solution))
 
     def _bounded(self, problem: Problem, objective: float) -> SolveResult | None:
         """A bound from an earlier round, where it serves: what is learnt of compiled programs only
@@ -116,7 +151,11 @@ class EqualLayers:
         return replace(found, solution=found.solution and small.expanded(found.solution))
 
     def _solved_tied(
-        self, small: Tied, allowed: Allowance, warm_start: Sequence[int] | None
+        self,
+        small: Tied,
+        allowed: Allowance,
+        warm_start: Sequence[int] | None,
+        balances: Balances | None = None,
     ) -> SolveResult:
         """The tied problem's solution. Its bound is none of the whole problem."""
         pass_on = self._tools.settings.on_progress
@@ -128,7 +167,8 @@ class EqualLayers:
 
         own = self._tools.with_settings(on_progress=expanded)
         start = None if warm_start is None else small.tied(warm_start)
-        return settled_result(small.problem, own.solve(small.problem, allowed, start, TIED_ROUNDS))
+        found = own.solve(small.problem, allowed, start, TIED_ROUNDS, balances)
+        return settled_result(small.problem, found)
 
 
 def _cheaper(problem: Problem, one: Solution, other: Solution) -> Solution:

@@ -6,7 +6,7 @@ whose times are those of corresponding units. That is not so where a layer has o
 the first and the last one have: there the chain of equal nodes ends.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -22,11 +22,12 @@ option that means the same."""
 
 def equal_nodes(planning: PlanningProblem) -> tuple[EqualNodes, ...]:
     """The classes of equal nodes, of two members or more."""
-    return tuple(_chains(_Correspondence(planning).next_nodes(), planning))
+    return tuple(_chains(_Correspondence(planning), planning))
 
 
-def _chains(following: Next, planning: PlanningProblem) -> Iterator[EqualNodes]:
+def _chains(layers: "_Correspondence", planning: PlanningProblem) -> Iterator[EqualNodes]:
     """From each node that no other leads to, along its chain."""
+    following = layers.next_nodes()
     behind = {node for node, _ in following.values()}
     for first in following:
         if first in behind:
@@ -37,7 +38,7 @@ def _chains(following: Next, planning: PlanningProblem) -> Iterator[EqualNodes]:
             node, means = following[members[-1]]
             members.append(node)
             options.append(means[options[-1]])
-        yield EqualNodes(tuple(members), np.stack(options))
+        yield EqualNodes(tuple(members), np.stack(options), layers.layer_of(first))
 
 
 class _Correspondence:
@@ -47,6 +48,18 @@ class _Correspondence:
         self._planning = planning
         shift = repeated_layers(planning.units)
         self._units, self._arguments = shift.units.images, shift.arguments.images
+        self._unit_before = {image: one for one, image in self._units.items()}
+        self._argument_before = {image: one for one, image in self._arguments.items()}
+
+    def layer_of(self, node: int) -> int:
+        """How many layers are before a node's, whether or not their nodes are equal."""
+        sources, units = self._planning.sources, self._planning.unit_nodes
+        if node < len(sources):
+            return _steps(self._argument_before, sources[node].value)
+        number = node - len(sources)
+        if number >= len(units):
+            number = self._planning.copies[number - len(units)].unit
+        return _steps(self._unit_before, number)
 
     def next_nodes(self) -> Next:
         """Of those that have an equal node in the next layer."""
@@ -101,6 +114,14 @@ class _Correspondence:
         if time is None or time == len(self._planning.units.units) - 1:
             return time
         return self._units.get(time, ("of no next layer", time))
+
+
+def _steps(before: Mapping[int, int], one: int) -> int:
+    """How often something comes before."""
+    count = 0
+    while one in before:
+        one, count = before[one], count + 1
+    return count
 
 
 def _times(residency: Residency) -> tuple[int | None, ...]:

@@ -28,7 +28,7 @@ _CONVERGED = 1e-5
 _ROUNDED_PAIRS = 3
 Oracle = Callable[[Network, np.ndarray], tuple[np.ndarray | None, float, int]]
 """An assignment (or None) and a proven bound of a network without memory, at costs of options; and
-the work that it took, in sweeps of messages."""
+the work that it took."""
 
 
 class Dual:
@@ -45,7 +45,7 @@ class Dual:
         self, relaxed: Relaxed, oracle: Oracle | None = None, parameters: Parameters = DEFAULT
     ) -> None:
         self.relaxed, self.oracle, self.net = relaxed, oracle, relaxed.net
-        self._most_pairs, self._sweeps = parameters.most_sweep_pairs, 0
+        self._most_pairs, self._sweeps, self._asked_work = parameters.most_sweep_pairs, 0, 0
         net, self.bound = self.net, -np.inf
         self.best_prices = np.zeros(len(net.times))
         self.choice = np.zeros(net.node_count, dtype=np.int64)
@@ -60,7 +60,7 @@ class Dual:
     def work(self) -> int:
         """How many options and table cells it has gone over."""
         cells = self.net.option_count + self.net.cell_count
-        return self._sweeps * cells + int(self._work.visited[0])
+        return self._sweeps * cells + self._asked_work + int(self._work.visited[0])
 
     def evaluate(self, prices: np.ndarray, most_pairs: int | None = None) -> float:
         """The bound at `prices`, by sweeps until they gain little; `choice` follows."""
@@ -83,8 +83,8 @@ class Dual:
         """The oracle's bound; `choice` follows where its assignment is better."""
         if self.oracle is None:
             return -np.inf
-        choice, value, sweeps = self.oracle(self.net, priced)
-        self._sweeps += sweeps
+        choice, value, work = self.oracle(self.net, priced)
+        self._asked_work += work
         mine = cost_of(self.net, priced, self.choice)
         if choice is not None and cost_of(self.net, priced, choice) < mine:
             self.choice[:] = choice

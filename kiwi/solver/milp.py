@@ -14,6 +14,10 @@ Constraints:
 (c) column[e, B]:  sum_A y[e, A, B] = sum_{o in B} x[j, o]
 (d) mem[t]:        sum_{i, o} bytes[i, o, t] x[i, o] <= limit
 
+Of problems with loads t[w] >= 0 is the time of a window, added to the objective:
+
+(e) load[w, c]:    sum load[i, o] x[i, o] + sum load[e, A, B] y[e, A, B] <= t[w]
+
 Forbidden options and pairs get no variable. Of (d) only rows that some solution has broken are
 written where all would be many: an option of a node that stands for hundreds holds memory in
 thousands of rows, and writing them took minutes. This is the local polytope of the cost network
@@ -22,7 +26,7 @@ thousands of rows, and writing them took minutes. This is the local polytope of 
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +56,9 @@ _BOUND_SAFETY = 1e-7
 
 
 Choices = dict[int, mathopt.Variable]
+Pairs = dict[tuple[int, int], mathopt.Variable]
+Windows = Mapping[int, Sequence[tuple[np.ndarray, np.ndarray]]]
+"""By window what each channel does, by option (K) and by cell of the tables."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,18 +73,32 @@ class Formulation:
 
 
 def formulate(
-    network: Network, *, integral_pairs: bool = False, deadline: float = math.inf
+    network: Network,
+    windows: Windows | None = None,
+    *,
+    integral_pairs: bool = False,
+    deadline: float = math.inf,
 ) -> Formulation:
     """Writes the model. `integral_pairs` makes y integral too, for solvers that know no other;
     raises `TimeoutError` at the deadline, a reading of `time.monotonic`."""
     model = mathopt.Model(name="kiwi")
     scale = _cost_scale(network)
     choose = _add_choices(model, network)
-    objective = [float(network.cost[o]) * scale * x for o, x in choose.items()]
+    loads = windows or {}
+    used = _used_cells(network, [table for own in loads.values() for _, table in own])
+    pairs: list[Pairs] = []
     for edge in range(network.edge_count):
         if time.monotonic() > deadline:
             raise TimeoutError
-        objective += _add_pairs(model, network, choose, edge, scale, integral_pairs)
+        is_used = used[edge]
+        pairs.append(_add_pairs(model, network, choose, edge, integral_pairs) if is_used else {})
+    objective = _terms(network, choose, pairs, (network.cost, network.table), scale)
+    for window, channels in loads.items():
+        longest = model.add_variable(lb=0.0, name=f"t[{window}]")
+        objective.append(1.0 * longest)
+        for channel, amounts in enumerate(channels):
+            load = mathopt.fast_sum(_terms(network, choose, pairs, amounts, scale))
+            model.add_linear_constraint(load - longest <= 0.0, name=f"load[{window},{channel}]")
     model.minimize(mathopt.fast_sum(objective))
     form = Formulation(model, choose, {}, scale)
     term_count = int((network.use_end - network.use_begin).sum())
@@ -87,7 +108,10 @@ def formulate(
 
 
 def solve_network(
-    network: Network, request: Request, hint: np.ndarray | None = None
+    network: Network,
+    request: Request,
+    hint: np.ndarray | None = None,
+    windows: Windows | None = None,
 ) -> tuple[np.ndarray | None, float, bool]:
     """The choice found or None, the proven bound (+inf: infeasible), and whether time ran out.
 
@@ -98,7 +122,7 @@ def solve_network(
     """
     deadline, integral = request.deadline, request.solver == "cp-sat"
     try:
-        form = formulate(network, integral_pairs=integral, deadline=deadline)
+        form = formulate(network, windows, integral_pairs=integral, deadline=deadline)
     except TimeoutError:
         return None, -math.inf, True
     if hint is not None:
@@ -157,18 +181,36 @@ def _add_choices(model: mathopt.Model, network: Network) -> Choices:
     return choose
 
 
-def _add_pairs(
-    model: mathopt.Model,
+def _used_cells(network: Network, loads: Sequence[np.ndarray]) -> np.ndarray:
+    """Which edges have a cost or a load; (E,)."""
+    is_used = network.table != 0.0
+    for table in loads:
+        is_used |= table != 0.0
+    return network.over_edges(np.logical_or, is_used).astype(np.bool_)
+
+
+def _terms(
     network: Network,
     choose: Choices,
-    edge: int,
+    pairs: Sequence[Pairs],
+    amounts: tuple[np.ndarray, np.ndarray],
     scale: float,
-    integral: bool,
 ) -> list:
-    """Variables y of one edge, constraints (b) and (c); returns its terms of the objective."""
+    """Amounts times the variables x and y."""
+    cost, table = amounts
+    terms = [float(cost[o]) * scale * x for o, x in choose.items() if cost[o]]
+    for edge, own in enumerate(pairs):
+        start, columns = int(network.table_start[edge]), int(network.line_count[2 * edge + 1])
+        cells = [(start + a * columns + b, y) for (a, b), y in own.items()]
+        terms += [float(table[k]) * scale * y for k, y in cells if table[k]]
+    return terms
+
+
+def _add_pairs(
+    model: mathopt.Model, network: Network, choose: Choices, edge: int, integral: bool
+) -> Pairs:
+    """Variables y of one edge, constraints (b) and (c)."""
     table = network.edge_table(edge)
-    if not table.any():
-        return []
     pairs = {
         (int(a), int(b)): model.add_variable(
             lb=0.0, ub=1.0, is_integer=integral, name=f"y[{edge},{a},{b}]"
@@ -188,7 +230,7 @@ def _add_pairs(
             both = mathopt.fast_sum(line) - mathopt.fast_sum(members.get(index, []))
             if line or members.get(index):
                 model.add_linear_constraint(both == 0.0, name=f"{letter}[{edge},{index}]")
-    return [float(table[pair]) * scale * y for pair, y in pairs.items()]
+    return pairs
 
 
 def _highest(usage: np.ndarray, above_bytes: int, form: Formulation) -> np.ndarray:

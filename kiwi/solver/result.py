@@ -64,7 +64,7 @@ OnProgress = Callable[[Progress], None]
 
 Balances = Mapping[int, tuple[int, float, float]]
 """For windows in which another channel than the first counts: that one, and between which weights
-its own is (`kiwi.solver.overlap`)."""
+its own is (`kiwi.solver.loads.solve`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,8 @@ class SolveResult(Progress):
     - `least_peak_bytes`: where no solution meets the limit, the smallest peak that was found.
     - `least_peak_bound_bytes`: proven: no assignment peaks lower.
     - `deterministic`: False where the clock ended the search, so that another run may differ.
-    - `balances`: of a problem with loads, those that led to the bound.
+    - `balances`: of a problem with loads, the last ones.
+    - `others`: of a problem with loads, what was found at other balances.
     """
 
     status: SolveStatus
@@ -85,6 +86,7 @@ class SolveResult(Progress):
     least_peak_bound_bytes: int | None = None
     deterministic: bool = True
     balances: Balances = field(default_factory=dict, hash=False, repr=False)
+    others: tuple[tuple[int, ...], ...] = field(default=(), hash=False, repr=False)
 
 
 def is_closed(objective: float, bound: float, gap: float) -> bool:

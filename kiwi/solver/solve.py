@@ -12,8 +12,8 @@ import numpy as np
 from kiwi.errors import SolverUnavailableError, UnknownSolverError
 from kiwi.solver.evaluate import evaluate
 from kiwi.solver.lagrangian import Search
+from kiwi.solver.loads.solve import solve_with_loads
 from kiwi.solver.milp import solve_network
-from kiwi.solver.overlap import solve_with_loads
 from kiwi.solver.parts import MILP_SHARE, cells, may_ask_milp, tree_nodes
 from kiwi.solver.problem import Problem
 from kiwi.solver.request import Request
@@ -95,7 +95,8 @@ def solve(
     nothing = conclude(problem, (), 0.0, solver=solver)
     method = SOLVERS[solver]
     if problem.has_loads and solver != "brute-force":  # which prices by the referee
-        method = partial(solve_with_loads, solver=method)
+        # At weights of the channels there is no gap worth closing by a MILP.
+        method = partial(solve_with_loads, solver=SOLVERS[UNCLOSED.get(solver, solver)])
     result = method(request) if problem.nodes else nothing
     result = replace(result, seconds=time.monotonic() - request.started)
     if on_progress is not None:
@@ -220,5 +221,7 @@ SOLVERS: dict[str, Callable[[Request], SolveResult]] = {
     "brute-force": _brute_force,
 }
 """Backends by name."""
+UNCLOSED = {"auto": "lagrangian"}
+"""For backends that close the gap by another one, those that do not."""
 COUNT_WORK = frozenset({"auto", "lagrangian", "toulbar2", "brute-force"})
 """Those that work ends, or rounds; the clock ends the others."""

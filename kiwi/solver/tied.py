@@ -26,10 +26,24 @@ class EqualNodes:
     - `members`: their numbers in the problem, at least one.
     - `options`: int64, shape (members, options): what each option of the class means for each
       member; a permutation of the member's options.
+    - `first_layer`: that of the first member; the others are in the layers behind it.
     """
 
     members: tuple[int, ...]
     options: np.ndarray
+    first_layer: int = 0
+
+    @property
+    def end_layer(self) -> int:
+        """The layer behind the last one."""
+        return self.first_layer + len(self.members)
+
+    def split(self, layer: int) -> "tuple[EqualNodes, ...]":
+        """The members in the layers before this one, and those from there on."""
+        count = min(max(0, layer - self.first_layer), len(self.members))
+        before = EqualNodes(self.members[:count], self.options[:count], self.first_layer)
+        behind = EqualNodes(self.members[count:], self.options[count:], self.first_layer + count)
+        return tuple(each for each in (before, behind) if each.members)
 
 
 @dataclass(frozen=True, eq=False)

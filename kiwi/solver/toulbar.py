@@ -31,19 +31,18 @@ _BACKTRACKS = 20_000
 """toulbar2 gives up on one round after this many, with the bound it has by then."""
 _ORACLE_BACKTRACKS = 2_000
 _SWEEPS, _SWEEPS_PER_BACKTRACK = 100, 5
-"""What a priced network and a backtrack count as: about what they take where it is sparse, a third
-of that where every node has an edge to every other."""
-MOST_CELLS_FOR_ORACLE = 300_000
-"""Options and table cells of a network up to which it is an oracle for others."""
+"""What a priced network and a backtrack count as, in sweeps over its options and their pairs: about
+what they take where it is sparse, a third of that where every node has an edge to every other."""
+MOST_PAIRS_FOR_ORACLE = 300_000
+"""Options and pairs of them up to which it is an oracle for others."""
 
 
 def oracle_for(net: Network, seed: int) -> Oracle | None:
     """toulbar2 for the priced networks of another search, where they are small enough. Backtracks
     end it, not the clock, and it propagates by nothing that may take long (no virtual arc
     consistency)."""
-    if net.option_count + net.cell_count > MOST_CELLS_FOR_ORACLE:
+    if _pairs(net) > MOST_PAIRS_FOR_ORACLE:
         return None
-
     return partial(solve_priced, seed=seed, seconds=None, backtracks=_ORACLE_BACKTRACKS, vac=0)
 
 
@@ -82,7 +81,7 @@ def solve_priced(
     vac: int = 1,
 ) -> tuple[np.ndarray | None, float, int]:
     """The assignment found (or None), and a proven lower bound, of the network without memory; and
-    the work, in sweeps of messages.
+    the work, in options and table cells.
 
     `unary`: costs of options; these and the tables are finite. Without a limit of `seconds`
     toulbar2 sets no timer, and leaves Ctrl-C to Python.
@@ -114,8 +113,14 @@ def solve_priced(
         bound = solver.GetDDualBound() / scale + constant
     sweeps = _SWEEPS + _SWEEPS_PER_BACKTRACK * int(solver.GetNbBacktracks())
     if found is None:
-        return None, bound, sweeps
-    return np.array(found[0][: net.node_count], dtype=np.int64), bound, sweeps
+        return None, bound, sweeps * _pairs(net)
+    return np.array(found[0][: net.node_count], dtype=np.int64), bound, sweeps * _pairs(net)
+
+
+def _pairs(net: Network) -> int:
+    """Options, and pairs of them that have an edge: toulbar2 knows no classes of options."""
+    counts = np.diff(net.option_start)[net.ends]
+    return net.option_count + int(counts.prod(axis=1).sum())
 
 
 def _integers(costs: np.ndarray, least: float, scale: float) -> list[int]:

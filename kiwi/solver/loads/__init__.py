@@ -1,0 +1,1 @@
+"""Channels that work at once: problems with loads."""
