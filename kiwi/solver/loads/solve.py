@@ -50,8 +50,8 @@ FULL_ROUNDS = 20
 """The rounds at a balance: what more of them find is cheaper at its weights, and rarely by the true
 cost."""
 
-MOST_EXCHANGED = 100
-"""How many parts are exchanged at most after each of them."""
+MOST_EXCHANGED, MOST_EXCHANGED_NODES = 100, 100_000
+"""How many parts are exchanged at most after each of them, and these times the nodes."""
 
 _MOST_PASSES, _SMALLER = 3, 0.9
 """How often options are left out, as long as at most this share of them is left each time."""
@@ -89,10 +89,10 @@ class _Search:
         is_moved = self._weights.moved(loads)
         if self._is_closed or not is_moved:
             return
-        is_whole, is_given = self._request.round_limit is None, self._request.balances is not None
-        if is_whole:
-            self._solve_rest()
-        for _ in range(MOST_GIVEN if is_given else MOST_SPLIT if is_whole else 0):
+        if self._request.round_limit is not None:
+            return
+        self._solve_rest()
+        for _ in range(MOST_SPLIT if self._request.balances is None else MOST_GIVEN):
             if self._is_closed or not self._weights.split(loads):
                 return
             loads = self._solved(is_rough=True)
@@ -213,7 +213,8 @@ def _relinked(
     if len(ends) < 2:
         return ends[0][1] if ends else tuple(found)
     (cost, best), (_, other) = ends
-    for part in _differing(problem, best, other)[:MOST_EXCHANGED]:
+    most = min(MOST_EXCHANGED, MOST_EXCHANGED_NODES // max(1, len(problem.nodes)))
+    for part in _differing(problem, best, other)[:most]:
         trial = tuple(other[k] if k in part else option for k, option in enumerate(best))
         priced = evaluate(problem, trial)
         if priced.feasible and priced.cost < cost:
