@@ -95,8 +95,8 @@ def solve(
     nothing = conclude(problem, (), 0.0, solver=solver)
     method = SOLVERS[solver]
     if problem.has_loads and solver != "brute-force":  # which prices by the referee
-        # At weights of the channels there is no gap worth closing by a MILP.
-        method = partial(solve_with_loads, solver=SOLVERS[UNCLOSED.get(solver, solver)])
+        unclosed = SOLVERS[UNCLOSED.get(solver, solver)]
+        method = partial(solve_with_loads, solver=method, unclosed=unclosed)
     result = method(request) if problem.nodes else nothing
     result = replace(result, seconds=time.monotonic() - request.started)
     if on_progress is not None:

@@ -57,9 +57,15 @@ _MOST_PASSES, _SMALLER = 3, 0.9
 """How often options are left out, as long as at most this share of them is left each time."""
 
 
-def solve_with_loads(request: Request, solver: Callable[[Request], SolveResult]) -> SolveResult:
-    """The result of a solver for problems without loads, for one with loads."""
-    search = _Search(request, solver)
+_Solver = Callable[[Request], SolveResult]
+
+
+def solve_with_loads(request: Request, solver: _Solver, unclosed: _Solver) -> SolveResult:
+    """The result of a solver for problems without loads, for one with loads.
+
+    `unclosed`: the same where the gap is not worth closing, as it is not at a balance.
+    """
+    search = _Search(request, solver, unclosed)
     with contextlib.suppress(_NothingFound):
         search.run()
     return search.result()
@@ -72,8 +78,8 @@ class _NothingFound(Exception):
 class _Search:
     """What searches at several weights have found so far."""
 
-    def __init__(self, request: Request, solver: Callable[[Request], SolveResult]) -> None:
-        self._request, self._solver = request, solver
+    def __init__(self, request: Request, solver: _Solver, unclosed: _Solver) -> None:
+        self._request, self._solver, self._unclosed = request, solver, unclosed
         self._problem = request.problem
         self._weights = Weights(request.problem, request.balances or {})
         self._best = request.warm_start
@@ -116,7 +122,8 @@ class _Search:
 
     def _solved(self, *, is_rough: bool) -> Loads:
         """Takes what the solver finds at the weights; the loads of that."""
-        result = self._solver(self._asked(is_rough=is_rough))
+        solver = self._unclosed if self._weights.balances else self._solver
+        result = solver(self._asked(is_rough=is_rough))
         self._results.append(result)
         if result.solution is None:
             raise _NothingFound
