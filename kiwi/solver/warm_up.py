@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def _warm_up_search() -> None:
     engine = Engine(net, seed=0, gap=0.0, deadline=math.inf)
     engine.run(_ROUNDS, _ROUNDS, force=True)
     engine.dual.reduced_costs()
-    least_peak(net._replace(limit_bytes=0), 0, math.inf, None)
+    least_peak(replace(net, limit_bytes=0), 0, math.inf, None)
 
 
 @functools.cache

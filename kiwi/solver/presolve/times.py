@@ -6,6 +6,8 @@
     Each time is compared with the last one kept before it, in both directions.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from kiwi.solver.compiled import inlined, inner, kernel
@@ -23,7 +25,7 @@ def drop_times(net: Network) -> Network:
     begin, end = earlier[net.use_begin], earlier[net.use_end]
     seen = begin < end
     spans = (owners(net.use_start)[seen], begin[seen], end[seen], net.use_bytes[seen])
-    return net._replace(times=net.times[is_kept], **summed_uses(*spans, net.option_count))
+    return replace(net, times=net.times[is_kept], **summed_uses(*spans, net.option_count))
 
 
 def summed_uses(
