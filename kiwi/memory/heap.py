@@ -23,6 +23,7 @@ import numpy as np
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.solver.compiled import inner, kernel
+from kiwi.solver.stable_order import stable_order
 
 NO_BOUND = np.int64(2**62)
 
@@ -136,8 +137,8 @@ def placed_bytes(lives, bound):
         early = times - begin[b]
         by_size[b] = -(((lives.rank[b] << 20 | length[b]) << 20) | early)
         by_length[b] = -(((length[b] << 20 | lives.rank[b]) << 20) | early)
-    heap, top = _best_fit(np.argsort(by_size, kind="mergesort"), begin, lives.last, size, bound)
-    other_order = np.argsort(by_length, kind="mergesort")
+    heap, top = _best_fit(stable_order(by_size), begin, lives.last, size, bound)
+    other_order = stable_order(by_length)
     other_heap, other_top = _best_fit(other_order, begin, lives.last, size, bound)
     if other_heap < heap:
         heap, top = other_heap, other_top
@@ -147,7 +148,7 @@ def placed_bytes(lives, bound):
 @kernel(nogil=True)
 def _in_time_order(lives):
     begin, size, _ = _joined(lives)
-    return _best_fit(np.argsort(begin, kind="mergesort"), begin, lives.last, size, NO_BOUND)[0]
+    return _best_fit(stable_order(begin), begin, lives.last, size, NO_BOUND)[0]
 
 
 @inner(nogil=True)

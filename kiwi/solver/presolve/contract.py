@@ -16,6 +16,7 @@ from kiwi.solver.network import Network, add_line, widest
 from kiwi.solver.presolve.propagate import propagate
 from kiwi.solver.presolve.rebuild import rebuild
 from kiwi.solver.presolve.reduction import Maps, Reduction
+from kiwi.solver.stable_order import stable_order
 
 
 def contract(net: Network) -> Reduction:
@@ -43,7 +44,7 @@ def _roots_first(parent):
         while above >= 0:
             depth[i] += 1
             above = parent[above]
-    return np.argsort(depth)
+    return stable_order(depth)
 
 
 @kernel

@@ -7,6 +7,7 @@ from kiwi.solver.edge_tables import compressed_edges, offsets, owners, within
 from kiwi.solver.network import Network, cell
 from kiwi.solver.presolve.reduction import Maps, Reduction
 from kiwi.solver.presolve.times import summed_uses
+from kiwi.solver.stable_order import stable_order
 
 
 def rebuild(net: Network, cost: np.ndarray, maps: Maps, sizes: np.ndarray) -> Reduction:
@@ -147,7 +148,7 @@ def _joint_lines(net, end_node, sizes, outer, group_start, maps):
 @inlined
 def _renumber(labels):
     """Replaces equal labels by equal numbers from 0 on, in order; returns how many."""
-    order = np.argsort(labels)
+    order = stable_order(labels)
     count, last = -1, -1
     for k in order:
         if count < 0 or labels[k] != last:

@@ -13,6 +13,7 @@ import numpy as np
 from kiwi.solver.compiled import inlined, inner, kernel
 from kiwi.solver.edge_tables import offsets, owners
 from kiwi.solver.network import NO_LIMIT_BYTES, Network
+from kiwi.solver.stable_order import stable_order
 
 
 def drop_times(net: Network) -> Network:
@@ -46,7 +47,7 @@ def _summed_uses(owner, begin, end, size, option_count):
     for o in range(option_count):
         if not _is_sorted(begin, end, first[o], first[o + 1]):
             mine = slice(first[o], first[o + 1])
-            order = np.argsort(begin[mine] * width + end[mine])
+            order = stable_order(begin[mine] * width + end[mine])
             begins, ends = _taken(begin[mine], order), _taken(end[mine], order)
             sizes = _taken(size[mine], order)
             for k in range(len(order)):
