@@ -65,7 +65,9 @@ def _resolve(net, cost, parent, end, picks, pick_start):
             for x in range(len(mine)):
                 mine[x] = x if cost[starts[i] + x] < np.inf else -1
             continue
-        only = np.argmin(cost[starts[i] : starts[i + 1]])
+        only = 0
+        while cost[starts[i] + only] == np.inf and only + 1 < starts[i + 1] - starts[i]:
+            only += 1
         for x in range(len(mine)):
             mine[x] = mapped[map_start[above] + x]
             if mine[x] >= 0 and end[i] < 0:  # merged into the base: its only option
