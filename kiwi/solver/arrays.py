@@ -7,7 +7,7 @@ Here a loop gets where a table of addresses and lengths stands, and reads those 
 
 import functools
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from llvmlite import ir
@@ -32,11 +32,21 @@ class Arrays:
     """Base of frozen dataclasses whose fields are arrays of one dimension, each without gaps, and
     whole numbers. Loops may write into the arrays; the object must outlive the call."""
 
+    def __post_init__(self) -> None:
+        for each in self._values.values():
+            assert not isinstance(each, np.ndarray) or (each.ndim == 1 and each.flags.c_contiguous)
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(cast(Any, self))}
+
     @functools.cached_property
     def _words(self) -> np.ndarray:
         """For each field where it begins and how long it is; for a number that and 0."""
-        values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
-        pairs = [_begin_and_length(value) for value in values]
+        pairs = [
+            (each.ctypes.data, len(each)) if isinstance(each, np.ndarray) else (each, 0)
+            for each in self._values.values()
+        ]
         return np.array(pairs, dtype=np.int64)
 
     @functools.cached_property
@@ -46,19 +56,11 @@ class Arrays:
 
     @functools.cached_property
     def _numba_type_(self) -> types.Type:
-        names = tuple(field.name for field in fields(self))  # type: ignore[arg-type]
-        dtypes = (getattr(getattr(self, name), "dtype", None) for name in names)
-        return _type_of(type(self).__qualname__, names, tuple(dtypes))
+        dtypes = ((name, getattr(each, "dtype", None)) for name, each in self._values.items())
+        return _type_of(type(self).__qualname__, tuple(dtypes))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-
-
-def _begin_and_length(value: Any) -> tuple[int, int]:
-    if not isinstance(value, np.ndarray):
-        return int(value), 0
-    assert value.ndim == 1 and value.flags.c_contiguous
-    return value.ctypes.data, len(value)
+        return self._values  # An address holds in one process.
 
 
 class _ArraysType(types.Type):
@@ -71,11 +73,12 @@ class _ArraysType(types.Type):
 
 
 @functools.cache
-def _type_of(name: str, names: tuple[str, ...], dtypes: tuple[np.dtype | None, ...]) -> _ArraysType:
+def _type_of(name: str, dtypes: tuple[tuple[str, np.dtype | None], ...]) -> _ArraysType:
     found = (
-        types.int64 if dtype is None else types.Array(from_dtype(dtype), 1, "C") for dtype in dtypes
+        (field, types.Array(from_dtype(dtype), 1, "C") if dtype is not None else types.int64)
+        for field, dtype in dtypes
     )
-    return _ArraysType(name, tuple(zip(names, found, strict=True)))
+    return _ArraysType(name, tuple(found))
 
 
 register_model(_ArraysType)(models.OpaqueModel)

@@ -50,7 +50,7 @@ class Compiling:
             else:
                 self.functions.clear()
         if not self.functions:
-            self.process.wait()
+            self.process.communicate()
 
 
 _started: list[Compiling] = []
@@ -74,4 +74,5 @@ def wait_for(*functions: str) -> None:
         except BaseException:
             for each in _started:
                 each.process.kill()
+                each.process.communicate()
             raise
