@@ -12,11 +12,11 @@ Units: bytes, and positions of steps, both ends included.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import NamedTuple
 
 import numpy as np
 
 from kiwi.memory.heap import NO_BOUND, Lives, placed_bytes, ranks
+from kiwi.solver.arrays import Arrays
 from kiwi.solver.compile_ahead import wait_for
 from kiwi.solver.compiled import inner, kernel
 
@@ -139,7 +139,8 @@ def _rows(pairs: Iterable[tuple[int, int]], count: int) -> tuple[np.ndarray, np.
     return np.array(starts, dtype=np.int64), np.array(entries, dtype=np.int64)
 
 
-class _Buffers(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Buffers(Arrays):
     """The `MovingBuffer`s `b` of `Steps`, for numba.
 
     - `size`, `first`, `overwritten_by`, `is_behind`, `is_temporary` (B): as there.
@@ -160,7 +161,8 @@ class _Buffers(NamedTuple):
     swaps: bool
 
 
-class _Ties(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Ties(Arrays):
     """For each run those that stay behind it, and those that stay before it, as `_rows`."""
 
     after_start: np.ndarray

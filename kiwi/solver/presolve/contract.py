@@ -29,9 +29,9 @@ def contract(net: Network) -> Reduction:
     parent, end, picks = _decide(net, cost, alive, pick_start)
     if (parent < 0).all() and np.isfinite(cost).all():
         return Reduction.nothing(net)
-    maps = _resolve(net, cost, parent, end, picks, pick_start)
+    root, start, option = _resolve(net, cost, parent, end, picks, pick_start)
     kept = parent < 0
-    maps = maps._replace(root=(np.cumsum(kept) - 1)[maps.root])
+    maps = Maps((np.cumsum(kept) - 1)[root], start, option)
     return rebuild(net, cost, maps, np.diff(net.option_start)[kept])
 
 
@@ -74,7 +74,7 @@ def _resolve(net, cost, parent, end, picks, pick_start):
                 mine[x] = only
             elif mine[x] >= 0:
                 mine[x] = picks[pick_start[o] + net.line[net.line_start[o] + mine[x]]]
-    return Maps(root, map_start, mapped)
+    return root, map_start, mapped
 
 
 @kernel
