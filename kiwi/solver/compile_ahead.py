@@ -49,8 +49,8 @@ class Compiling:
                 self.functions.remove(done)
             else:
                 self.functions.clear()
-        if not self.functions:
-            self.process.communicate()
+            if not self.functions:
+                self.process.communicate()
 
 
 _started: list[Compiling] = []

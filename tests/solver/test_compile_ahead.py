@@ -13,6 +13,7 @@ def test_each_function_is_awaited_by_itself(monkeypatch: pytest.MonkeyPatch) -> 
     assert compiling.functions == ["time:sleep"]
     ahead.wait_for("gc:collect", "os:getpid")
     ahead.wait_for("time:sleep")
+    ahead.wait_for("gc:collect", "time:sleep")
     assert not compiling.functions and compiling.process.returncode != 0
 
 
