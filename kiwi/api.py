@@ -17,6 +17,8 @@ from kiwi.calls.constraints import Constraints
 from kiwi.calls.host_memory import OnHost, host_arguments
 from kiwi.calls.signature import Arguments, Call, JitOptions, bind
 from kiwi.errors import InvalidArgumentError
+from kiwi.memory.heap import HEAP_LOOPS
+from kiwi.memory.order_search import ORDER_LOOPS
 from kiwi.options import (
     Options,
     OptionTypes,
@@ -30,7 +32,7 @@ from kiwi.plans.dispatch import REFUSED, Dispatched, check_same_plan
 from kiwi.plans.plan import Plan
 from kiwi.plans.plan_cache import PlanCache
 from kiwi.problem.step import StepToPlan
-from kiwi.solver.warm_up import compile_ahead
+from kiwi.solver.warm_up import compile_loops
 from kiwi.xla.compilers import predicted_compiler, prepared, resolved
 
 
@@ -137,7 +139,7 @@ class PlannedFunction:
 
     def _plan_of(self, call: Call) -> Plan:
         if call.key not in self._plans:
-            compile_ahead(("kiwi.memory.order_search:warm_up",))
+            compile_loops((HEAP_LOOPS,), (ORDER_LOOPS,))
             with prepared(self.settings.verify, self.settings.mesh):
                 cache = PlanCache.of_user() if self.options.plan_cache else None
                 self._plans[call.key] = make_plan(self._trace_of(call), self.settings, cache)

@@ -3,8 +3,8 @@
 python -m benchmarks.cold_start
 
 Each runs in a process of its own, which finds no plan and, in the first place, no compiled loops:
-numba keeps them in a folder that is new. Processor seconds are of all processes. Writes
-`results.json` into this folder.
+numba keeps them in a folder that is new. Processor seconds are of all processes that have ended by
+then: what loops take is the difference of both rows' `all`. Writes `results.json` into this folder.
 """
 
 import json

@@ -16,17 +16,22 @@ point of time earlier or later, is added to what is alive at once.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kiwi.hlo.units import UnitGraph
 from kiwi.memory.timeline import Buffer, Timeline
+from kiwi.solver.compile_ahead import wait_for
 from kiwi.solver.compiled import inner, kernel
+from kiwi.solver.stable_order import stable_order
+
+if TYPE_CHECKING:
+    from kiwi.hlo.units import UnitGraph  # with jax, which a process that compiles loops lacks
 
 NO_BOUND = np.int64(2**62)
 
 ORDERS = 15
+HEAP_LOOPS = f"{__name__}:warm_up"
 _PARTS = 8
 
 
@@ -48,7 +53,7 @@ class Lives(NamedTuple):
 
 
 def allocated_bytes(
-    buffers: Sequence[Buffer], horizon: int, units: UnitGraph, *, in_time_order: bool
+    buffers: Sequence[Buffer], horizon: int, units: "UnitGraph", *, in_time_order: bool
 ) -> int:
     """What XLA allocates: what the whole step holds, and a heap for the rest."""
     throughout, temporaries = split(buffers, horizon, units)
@@ -82,7 +87,7 @@ def _moved(buffer: Buffer, eighths: int) -> Buffer:
     return replace(buffer, start=min(start + eighths, end - 1), end=end)
 
 
-def split(buffers: Sequence[Buffer], horizon: int, units: UnitGraph) -> tuple[int, list[Buffer]]:
+def split(buffers: Sequence[Buffer], horizon: int, units: "UnitGraph") -> tuple[int, list[Buffer]]:
     """The bytes that XLA holds throughout, and the buffers that it puts on its heap.
 
     A result that takes over an argument's buffer belongs to that buffer, which is held
@@ -102,6 +107,7 @@ def heap_bytes(buffers: Sequence[Buffer], *, in_time_order: bool = False) -> int
     """The size of the heap for these buffers; at least the peak of their sum."""
     if not buffers:
         return 0
+    wait_for(HEAP_LOOPS)
     if in_time_order:
         # A unit gathers its operands, fills its workspace, and yields its result then.
         buffers = sorted(buffers, key=lambda b: (b.start, b.kind != "copy", b.end))
@@ -109,6 +115,12 @@ def heap_bytes(buffers: Sequence[Buffer], *, in_time_order: bool = False) -> int
     events = np.zeros(end.max(), dtype=np.int64)
     lives = Lives(begin.copy(), end - 1, size.copy(), ranks(size), _writers(buffers), events)
     return int(_in_time_order(lives) if in_time_order else placed_bytes(lives, NO_BOUND)[0])
+
+
+def warm_up() -> None:
+    """Runs the loops of this module once, which compiles or loads them."""
+    for in_time_order in (False, True):
+        heap_bytes([Buffer(0, 1, 8)], in_time_order=in_time_order)
 
 
 def ranks(size: np.ndarray) -> np.ndarray:
@@ -136,8 +148,8 @@ def placed_bytes(lives, bound):
         early = times - begin[b]
         by_size[b] = -(((lives.rank[b] << 20 | length[b]) << 20) | early)
         by_length[b] = -(((length[b] << 20 | lives.rank[b]) << 20) | early)
-    heap, top = _best_fit(np.argsort(by_size, kind="mergesort"), begin, lives.last, size, bound)
-    other_order = np.argsort(by_length, kind="mergesort")
+    heap, top = _best_fit(stable_order(by_size), begin, lives.last, size, bound)
+    other_order = stable_order(by_length)
     other_heap, other_top = _best_fit(other_order, begin, lives.last, size, bound)
     if other_heap < heap:
         heap, top = other_heap, other_top
@@ -147,7 +159,7 @@ def placed_bytes(lives, bound):
 @kernel(nogil=True)
 def _in_time_order(lives):
     begin, size, _ = _joined(lives)
-    return _best_fit(np.argsort(begin, kind="mergesort"), begin, lives.last, size, NO_BOUND)[0]
+    return _best_fit(stable_order(begin), begin, lives.last, size, NO_BOUND)[0]
 
 
 @inner(nogil=True)

@@ -12,12 +12,15 @@ Units: bytes, and positions of steps, both ends included.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import NamedTuple
 
 import numpy as np
 
 from kiwi.memory.heap import NO_BOUND, Lives, placed_bytes, ranks
+from kiwi.solver.arrays import Arrays
+from kiwi.solver.compile_ahead import wait_for
 from kiwi.solver.compiled import inner, kernel
+
+ORDER_LOOPS = f"{__name__}:warm_up"
 
 MOST_TRIES = 20_000
 WORK = 8e9
@@ -77,6 +80,7 @@ class Steps:
 
 def needed_bytes(steps: Steps, order: Sequence[int] | None = None) -> int:
     """What an order of runs needs, by default the given one."""
+    wait_for(ORDER_LOOPS)
     given = np.arange(len(steps.runs)) if order is None else np.array(order)
     buffers = _buffers_of(steps)
     needed, _, _, _ = _needed(_places(given, _ends(steps)), buffers, NO_BOUND, NO_BOUND)
@@ -93,6 +97,7 @@ def better_order(
     - `anew`: the given order is out of question, and what is close to it: the best of all that
       are tried after a quarter of the moves, should it need more, too.
     """
+    wait_for(ORDER_LOOPS)
     count = max(1, len(steps.buffers))
     tries = int(max(LEAST_TRIES, min(MOST_TRIES, WORK / count**2)))
     own = [int(each) - steps.constant_bytes for each in (limit_bytes, aim_bytes)]
@@ -134,7 +139,8 @@ def _rows(pairs: Iterable[tuple[int, int]], count: int) -> tuple[np.ndarray, np.
     return np.array(starts, dtype=np.int64), np.array(entries, dtype=np.int64)
 
 
-class _Buffers(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Buffers(Arrays):
     """The `MovingBuffer`s `b` of `Steps`, for numba.
 
     - `size`, `first`, `overwritten_by`, `is_behind`, `is_temporary` (B): as there.
@@ -155,7 +161,8 @@ class _Buffers(NamedTuple):
     swaps: bool
 
 
-class _Ties(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Ties(Arrays):
     """For each run those that stay behind it, and those that stay before it, as `_rows`."""
 
     after_start: np.ndarray

@@ -8,6 +8,7 @@ is presolved again, and often much smaller; its bound counts up to the cost of t
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -289,7 +290,7 @@ class Search:
         net = self.left.net
         ruled_out = bound + spare > self.objective + 1e-9 * abs(self.objective)
         cost = np.where(ruled_out, np.inf, net.cost)
-        smaller = presolve(net._replace(cost=cost))
+        smaller = presolve(replace(net, cost=cost))
         if smaller.infeasible:  # nothing better than the solution is left
             self.raise_bound(math.inf)
             return False

@@ -7,7 +7,7 @@ counts as failure for the search and proves nothing.
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,7 +46,8 @@ def least_peak(
     `most_work`. Exact only above
     `net.limit_bytes`: times that cannot exceed that were dropped.
     """
-    free = net._replace(
+    free = replace(
+        net,
         cost=np.where(np.isfinite(net.cost), 0.0, np.inf),
         table=np.where(np.isfinite(net.table), 0.0, np.inf),
     )
@@ -57,7 +58,7 @@ def least_peak(
         probe = _next_probe(failed, found, net, 0.0 if enough_bytes >= 0 else _PRECISION)
         if probe is None or time.monotonic() > deadline or work >= most_work:
             break
-        limited, left = free._replace(limit_bytes=probe), most_work - work
+        limited, left = replace(free, limit_bytes=probe), most_work - work
         engine = Engine(limited, seed + number, 0.0, deadline, most_work=left)
         engine.run(_ROUNDS, _ROUNDS, force=False)
         work += engine.work

@@ -1,6 +1,7 @@
 """Networks in which the good parts of several choices meet."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,4 +31,4 @@ def _taken(net: Network, choices: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _with(net: Network, keep: np.ndarray) -> Reduction:
-    return presolve(net._replace(cost=np.where(keep, net.cost, np.inf)))
+    return presolve(replace(net, cost=np.where(keep, net.cost, np.inf)))

@@ -10,10 +10,12 @@ Four exact reductions happen on the way:
 - of the points of time only those are kept at which some interval begins: no other can hold more.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from kiwi.solver.arrays import Arrays
 from kiwi.solver.compiled import inner, kernel
 from kiwi.solver.edge_tables import compressed_edges, concatenate, offsets
 from kiwi.solver.order import Uses, flat_uses
@@ -22,7 +24,8 @@ from kiwi.solver.problem import Edge, Problem
 NO_LIMIT_BYTES = np.iinfo(np.int64).max // 4
 
 
-class Network(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Network(Arrays):
     """Nodes `i`, options in one flat numbering, edges `e`, kept points of time `t`.
 
     - `option_start` (n+1): options of node i are option_start[i] .. option_start[i+1].
@@ -38,8 +41,6 @@ class Network(NamedTuple):
     - `table_start` (E), `table`: where each edge's costs by (row, column) begin, row-major.
       Equal tables, such as those of repeated layers, are kept once.
     - `near_start` (n+1), `near_end`: the ends at each node, by the index of the node opposite.
-
-    A named tuple, because that is what numba takes apart by itself.
     """
 
     option_start: np.ndarray

@@ -1,5 +1,7 @@
 """A network in which forbidden is merely expensive, and memory has a price."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from kiwi.solver.bundle import Bundle
@@ -22,7 +24,7 @@ class Relaxed:
 
     def __init__(self, net: Network) -> None:
         self.exact, self.forbidden = net, _forbidden_cost(net)
-        self.net = net._replace(table=np.minimum(net.table, self.forbidden))
+        self.net = replace(net, table=np.minimum(net.table, self.forbidden))
         self.unary = np.minimum(net.cost, self.forbidden)
         self.limit_bytes = max(net.limit_bytes, 1)
 

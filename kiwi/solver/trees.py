@@ -7,15 +7,17 @@ such move changes hundreds of nodes together, which single exchanges cannot wher
 options are forbidden.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
+from kiwi.solver.arrays import Arrays
 from kiwi.solver.compiled import inlined, inner, kernel
 from kiwi.solver.network import Network, add_line, cell, widest
 
 
-class Workspace(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Workspace(Arrays):
     """Scratch arrays, allocated once: per node, per option, and per line of an edge's table.
 
     `visited` (1): how many options and table cells all trees so far have gone over.

@@ -7,13 +7,12 @@ nothing is kept yet, two processes share the work, if they can while the step is
 
 import functools
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from kiwi.solver.compile_ahead import compile_ahead, wait_for
 from kiwi.solver.engine import Engine
 from kiwi.solver.least_peak import least_peak
 from kiwi.solver.network import Network, build_network
@@ -23,62 +22,39 @@ from kiwi.solver.presolve.times import drop_times
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 from kiwi.solver.search import seed_random
 
-_NODES, _ROUNDS = 5, 3
+_NODES, _OPTIONS, _ROUNDS = 5, 3, 3
 _SEARCH, _PRESOLVE = (f"{__name__}:{name}" for name in ("_warm_up_search", "_warm_up_presolve"))
-_CALL = """
-import importlib, sys
-for called in sys.argv[1:]:
-    module, name = called.split(":")
-    getattr(importlib.import_module(module), name)()
-"""
 
 
 @functools.cache
 def warm_up() -> None:
     """Runs every inner loop of the solvers `auto` and `lagrangian` once; then does nothing more."""
-    processes = compile_ahead()
-    try:
-        for process in processes:
-            process.wait()
-    except BaseException:
-        for process in processes:
-            process.kill()
-        raise
-    # Should a process have failed, this one compiles.
+    compile_loops()
+    wait_for(_SEARCH, _PRESOLVE)
     _warm_up_search()
     _warm_up_presolve()
 
 
-def compile_ahead(others: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], ...]:
+def compile_loops(after_search: Sequence[str] = (), after_presolve: Sequence[str] = ()) -> None:
     """Where nothing is kept, starts the processes that compile, once; `warm_up` waits for them.
 
-    - `others`: functions without arguments that one of them calls as well, as "module:function".
+    - `after_search`, `after_presolve`: functions that they call once they have compiled this.
     """
-    if not _started and not _is_kept():
-        _started.extend((_process(_SEARCH), _process(_PRESOLVE, *others)))
-    return tuple(_started)
-
-
-_started: list[subprocess.Popen[bytes]] = []
-
-
-def _process(*functions: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", _CALL, *functions]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    nowhere = subprocess.DEVNULL
-    return subprocess.Popen(command, env=environment, stdout=nowhere, stderr=nowhere)
+    if not _is_kept():
+        compile_ahead((_SEARCH, *after_search), (_PRESOLVE, *after_presolve))
 
 
 def _warm_up_presolve() -> None:
-    presolve(_network())
+    problem = _example()
+    presolve(drop_times(build_network(problem, time_order(problem))))
 
 
 def _warm_up_search() -> None:
-    net = _network()
+    net = _example_network()
     engine = Engine(net, seed=0, gap=0.0, deadline=math.inf)
     engine.run(_ROUNDS, _ROUNDS, force=True)
     engine.dual.reduced_costs()
-    least_peak(net._replace(limit_bytes=0), 0, math.inf, None)
+    least_peak(replace(net, limit_bytes=0), 0, math.inf, None)
 
 
 @functools.cache
@@ -88,24 +64,48 @@ def _is_kept() -> bool:
     return not seed_random.stats.cache_misses
 
 
-@functools.cache
-def _network() -> Network:
-    problem = _example()
-    return drop_times(build_network(problem, time_order(problem)))
+def _example_network() -> Network:
+    """All pairs of five nodes avoid equal options of three: the relaxation leaves a gap, so that no
+    part of the search ends early. There is memory for all but two large results. Made by hand, for
+    the loops that make networks are compiled elsewhere meanwhile.
+    """
+    ends = np.stack(np.triu_indices(_NODES, 1), axis=1)
+    edges, options = len(ends), _NODES * _OPTIONS
+    return Network(
+        option_start=np.arange(0, options + 1, _OPTIONS),
+        cost=np.tile((0.0, 0.1, 0.2), _NODES),
+        use_start=np.arange(options + 1),
+        use_begin=np.repeat(np.arange(_NODES), _OPTIONS),
+        use_end=np.full(options, _NODES),
+        use_bytes=np.tile((3, 2, 1), _NODES),
+        times=np.arange(_NODES),
+        limit_bytes=3 * _NODES - 4,
+        end_node=ends.ravel(),
+        line_start=np.arange(0, 2 * edges * _OPTIONS + 1, _OPTIONS),
+        line=np.tile(np.arange(_OPTIONS), 2 * edges),
+        line_count=np.full(2 * edges, _OPTIONS),
+        step=np.tile((_OPTIONS, 1), edges),
+        table_start=np.zeros(edges, dtype=np.int64),
+        table=_avoiding().ravel(),
+        near_start=np.arange(0, 2 * edges + 1, _NODES - 1),
+        near_end=np.lexsort((ends[:, ::-1].ravel(), ends.ravel())),
+    )
+
+
+def _avoiding() -> np.ndarray:
+    return np.eye(_OPTIONS) + 0.01 * np.arange(_OPTIONS**2).reshape(_OPTIONS, _OPTIONS)
 
 
 def _example() -> Problem:
-    """All pairs of five nodes avoid equal options of three: the relaxation leaves a gap, so that no
-    part of the search ends early. There is memory for all but two large results. Another node
-    must agree with the first one, and one more has few partners, so that presolve merges nodes.
-    """
+    """The same with two more nodes: one must agree with the first, the other has few partners, so
+    that presolve merges nodes."""
     sizes = [(3, 2, 1)] * _NODES + [(0, 0, 0), (1, 0, 1)]
     nodes = [
         Node(f"n{i}", np.array([0.0, 0.1, 0.2]), tuple((Interval(i, len(sizes), b),) for b in held))
         for i, held in enumerate(sizes)
     ]
     pairs = [(i, j) for i in range(_NODES) for j in range(i + 1, _NODES)]
-    edges = [Edge(i, j, np.eye(3) + 0.01 * np.arange(9).reshape(3, 3)) for i, j in pairs]
+    edges = [Edge(i, j, _avoiding()) for i, j in pairs]
     agree = np.where(np.eye(3) > 0, 0.0, np.inf)
     few = np.where(np.eye(3) > 0, np.inf, 0.1 * np.arange(9).reshape(3, 3))
     edges += [Edge(0, _NODES, agree), Edge(1, _NODES + 1, few), Edge(2, _NODES + 1, few)]

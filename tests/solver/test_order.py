@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kiwi.solver import Edge, Interval, Node, Problem, evaluate, warm_up
+from kiwi.solver import compile_ahead as ahead
 from kiwi.solver.network import build_network
 from kiwi.solver.order import flat_uses, time_order
 from kiwi.solver.presolve.reduction import Reduction
@@ -95,15 +96,17 @@ def test_a_search_after_the_warm_up_compiles_nothing() -> None:
 
 def test_processes_end_with_an_interrupted_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warming, "_is_kept", lambda: False)
-    monkeypatch.setattr(warming, "_started", [])
-    monkeypatch.setattr(warming, "_CALL", "import time; time.sleep(600)")
-    started = warming.compile_ahead()
-    assert len(started) == 2 and warming.compile_ahead() == started
+    monkeypatch.setattr(ahead, "_started", [])
+    monkeypatch.setattr(ahead, "_CALL", "import time; time.sleep(600)")
+    warming.compile_loops()
+    started = list(ahead._started)
+    warming.compile_loops()
+    assert ahead._started == started and len(started) == 2
 
-    def interrupted(process: subprocess.Popen[bytes]) -> None:
+    def interrupted(compiling: ahead.Compiling, function: str) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(subprocess.Popen, "wait", interrupted)
+        patch.setattr(ahead.Compiling, "wait", interrupted)
         warm_up.__wrapped__()
-    assert all(process.wait(timeout=60) != 0 for process in started)
+    assert all(each.process.returncode for each in started)

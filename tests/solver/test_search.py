@@ -1,6 +1,7 @@
 """The pieces of the local search against plain computations."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -33,7 +34,7 @@ def test_segment_tree_follows_plain_sums(times: int, seed: int) -> None:
 
 def _network(seed: int):
     net = build_network(random_problem(seed))
-    return net._replace(table=np.minimum(net.table, BIG)), np.minimum(net.cost, BIG)
+    return replace(net, table=np.minimum(net.table, BIG)), np.minimum(net.cost, BIG)
 
 
 def test_a_tree_is_set_to_its_optimum_and_its_change_of_cost_is_true() -> None:
@@ -77,7 +78,7 @@ def test_moves_under_the_limit_stay_under_it_and_never_cost_more() -> None:
         for move, extra in ((tree_descent, ()), (forced_moves, (1e-12,))):
             usage = usage_of(net, choice)
             limit = max(int(usage.max(initial=0)), 0)
-            tree, limited = new_tree(usage), net._replace(limit_bytes=limit)
+            tree, limited = new_tree(usage), replace(net, limit_bytes=limit)
             before = cost_of(net, unary, choice)
             change = move(limited, work, unary, choice, tree, 30, 5, *extra)
             after = cost_of(net, unary, choice)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -233,7 +234,7 @@ def test_toulbar2_leaves_no_timer_behind_where_it_raises(monkeypatch) -> None:
 
     monkeypatch.setattr(toulbar.CFN, "Solve", raises)
     net = build_network(two_layers())
-    finite = net._replace(table=np.minimum(net.table, 1e6))
+    finite = replace(net, table=np.minimum(net.table, 1e6))
     choice, _, _ = toulbar.solve_priced(finite, np.minimum(net.cost, 1e6), 0, 100.0)
     assert choice is None
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)

@@ -16,6 +16,7 @@ from kiwi.solver.network import Network, add_line, widest
 from kiwi.solver.presolve.propagate import propagate
 from kiwi.solver.presolve.rebuild import rebuild
 from kiwi.solver.presolve.reduction import Maps, Reduction
+from kiwi.solver.stable_order import stable_order
 
 
 def contract(net: Network) -> Reduction:
@@ -28,9 +29,9 @@ def contract(net: Network) -> Reduction:
     parent, end, picks = _decide(net, cost, alive, pick_start)
     if (parent < 0).all() and np.isfinite(cost).all():
         return Reduction.nothing(net)
-    maps = _resolve(net, cost, parent, end, picks, pick_start)
+    root, start, option = _resolve(net, cost, parent, end, picks, pick_start)
     kept = parent < 0
-    maps = maps._replace(root=(np.cumsum(kept) - 1)[maps.root])
+    maps = Maps((np.cumsum(kept) - 1)[root], start, option)
     return rebuild(net, cost, maps, np.diff(net.option_start)[kept])
 
 
@@ -43,7 +44,7 @@ def _roots_first(parent):
         while above >= 0:
             depth[i] += 1
             above = parent[above]
-    return np.argsort(depth)
+    return stable_order(depth)
 
 
 @kernel
@@ -64,14 +65,16 @@ def _resolve(net, cost, parent, end, picks, pick_start):
             for x in range(len(mine)):
                 mine[x] = x if cost[starts[i] + x] < np.inf else -1
             continue
-        only = np.argmin(cost[starts[i] : starts[i + 1]])
+        only = 0
+        while cost[starts[i] + only] == np.inf and only + 1 < starts[i + 1] - starts[i]:
+            only += 1
         for x in range(len(mine)):
             mine[x] = mapped[map_start[above] + x]
             if mine[x] >= 0 and end[i] < 0:  # merged into the base: its only option
                 mine[x] = only
             elif mine[x] >= 0:
                 mine[x] = picks[pick_start[o] + net.line[net.line_start[o] + mine[x]]]
-    return Maps(root, map_start, mapped)
+    return root, map_start, mapped
 
 
 @kernel

@@ -43,16 +43,16 @@ def _work(net, i, size):
 @inlined
 def _dominate_node(net, cost, i, size, alive):
     first = net.option_start[i]
-    margin = np.empty((size, size))  # the most that taking a in place of b can cost
+    margin = np.empty(size * size)  # by a, then b: the most that taking a in place of b can cost
     for a in range(size):
         for b in range(size):
             both = cost[first + a] < np.inf and cost[first + b] < np.inf
-            margin[a, b] = cost[first + a] - cost[first + b] if both else np.inf
+            margin[a * size + b] = cost[first + a] - cost[first + b] if both else np.inf
     for near in range(net.near_start[i], net.near_start[i + 1]):
         _add_edge_margin(net, cost, net.near_end[near], margin, alive)
     for b in range(size):
         for a in range(size):
-            cheaper = a != b and margin[a, b] <= 0.0 and cost[first + a] < np.inf
+            cheaper = a != b and margin[a * size + b] <= 0.0 and cost[first + a] < np.inf
             if cheaper and _holds_no_more_at_any_time(net, first + a, first + b):
                 cost[first + b] = np.inf
                 break
@@ -63,21 +63,22 @@ def _add_edge_margin(net, cost, h, margin, alive):
     mark_alive(net, cost, h ^ 1, alive)
     lines, base = net.line_count[h], net.table_start[h >> 1]
     step, across = net.step[h], net.step[h ^ 1]
-    worst = np.full((lines, lines), -np.inf)
+    worst = np.empty(lines * lines)
     for a in range(lines):
         for b in range(lines):
+            most = -np.inf if a != b else 0.0
             for c in range(net.line_count[h ^ 1]):
                 if a != b and alive[c]:
                     mine = net.table[base + a * step + c * across]
                     theirs = net.table[base + b * step + c * across]
                     if theirs < np.inf:
-                        worst[a, b] = max(worst[a, b], mine - theirs)
-        worst[a, a] = 0.0
+                        most = max(most, mine - theirs)
+            worst[a * lines + b] = most
     classes = net.line[net.line_start[h] : net.line_start[h + 1]]
     for a in range(len(classes)):
         for b in range(len(classes)):
-            step_cost = worst[classes[a], classes[b]]
-            margin[a, b] += step_cost if step_cost > -np.inf else 0.0
+            step_cost = worst[classes[a] * lines + classes[b]]
+            margin[a * len(classes) + b] += step_cost if step_cost > -np.inf else 0.0
 
 
 @inlined

@@ -8,6 +8,8 @@ many more than the options of j; k's other edge goes on to j. The options of j t
 several such pairs multiply, and stay equal lines in the tables of j's other edges.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from kiwi.solver.compiled import inlined, inner, kernel
@@ -35,7 +37,7 @@ def join(net: Network) -> Reduction:
     starts = offsets(sizes[root])
     maps = Maps(root, starts, within(starts))
     _write_pairs(net, end[joined[np.argsort(root[joined], kind="stable")]], pairs, maps)
-    return rebuild(net, net.cost, maps._replace(root=(np.cumsum(kept) - 1)[root]), sizes[kept])
+    return rebuild(net, net.cost, replace(maps, root=(np.cumsum(kept) - 1)[root]), sizes[kept])
 
 
 @kernel

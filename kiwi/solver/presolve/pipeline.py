@@ -37,7 +37,7 @@ def _reduced(net: Network, most_dominance_passes: int) -> Reduction:
         cost = dominate(total.net)
         if np.isfinite(cost).all():
             break
-        total = chain(total, repeat(contract, total.net._replace(cost=cost), _MOST_MERGE_PASSES))
+        total = chain(total, repeat(contract, replace(total.net, cost=cost), _MOST_MERGE_PASSES))
     return total if total.infeasible else replace(total, net=_with_fewer_times(total.net))
 
 

@@ -7,6 +7,7 @@ from kiwi.solver.edge_tables import compressed_edges, offsets, owners, within
 from kiwi.solver.network import Network, cell
 from kiwi.solver.presolve.reduction import Maps, Reduction
 from kiwi.solver.presolve.times import summed_uses
+from kiwi.solver.stable_order import stable_order
 
 
 def rebuild(net: Network, cost: np.ndarray, maps: Maps, sizes: np.ndarray) -> Reduction:
@@ -109,7 +110,8 @@ def _gathered_edges(
     lines, counts = _joint_lines(net, ends.ravel(), sizes, outer, group_start, maps)
     shapes = counts.reshape(-1, 2)
     cell_start = offsets(shapes.prod(axis=1))
-    cells = _fill_edges(net, ends, sizes, lines, shapes, cell_start, outer, group_start, maps)
+    groups = ends.ravel(), lines, counts, cell_start
+    cells = _fill_edges(net, sizes, *groups, outer, group_start, maps)
     pieces = np.split(cells, cell_start[1:-1]) if len(ends) else []
     tables = [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
     return ends, tables, lines
@@ -147,7 +149,7 @@ def _joint_lines(net, end_node, sizes, outer, group_start, maps):
 @inlined
 def _renumber(labels):
     """Replaces equal labels by equal numbers from 0 on, in order; returns how many."""
-    order = np.argsort(labels)
+    order = stable_order(labels)
     count, last = -1, -1
     for k in order:
         if count < 0 or labels[k] != last:
@@ -157,18 +159,18 @@ def _renumber(labels):
 
 
 @kernel
-def _fill_edges(net, ends, sizes, lines, shapes, cell_start, outer, group_start, maps):
+def _fill_edges(net, sizes, end_node, lines, counts, cell_start, outer, group_start, maps):
     """The tables by line; 0 at lines that no option has."""
     cells = np.zeros(cell_start[-1])
     read = 0
-    for g in range(len(ends)):
-        rows, columns = shapes[g]
-        of_row = _first_of(lines[read : read + sizes[ends[g, 0]]], rows)
-        read += sizes[ends[g, 0]]
-        of_column = _first_of(lines[read : read + sizes[ends[g, 1]]], columns)
-        read += sizes[ends[g, 1]]
+    for g in range(len(end_node) // 2):
+        rows, columns, first = counts[2 * g], counts[2 * g + 1], end_node[2 * g]
+        of_row = _first_of(lines[read : read + sizes[first]], rows)
+        read += sizes[first]
+        of_column = _first_of(lines[read : read + sizes[end_node[2 * g + 1]]], columns)
+        read += sizes[end_node[2 * g + 1]]
         for x in range(group_start[g], group_start[g + 1]):
-            h = _end_at(net, outer[x], maps, ends[g, 0])
+            h = _end_at(net, outer[x], maps, first)
             mine = maps.option[maps.start[net.end_node[h]] :]
             theirs = maps.option[maps.start[net.end_node[h ^ 1]] :]
             for a in range(rows):

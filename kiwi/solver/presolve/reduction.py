@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
+from kiwi.solver.arrays import Arrays
 from kiwi.solver.edge_tables import offsets, owners, within
 from kiwi.solver.network import Network
 
 
-class Maps(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Maps(Arrays):
     """What the options of a smaller network's nodes stand for in a larger network.
 
     - `root` (n): for each node of the larger network the node of the smaller one that decides it.
@@ -58,7 +59,7 @@ class Reduction:
 
     def lower(self, choice: np.ndarray) -> np.ndarray | None:
         """A choice of `net` that lifts to `choice`, or None where there is none."""
-        root, start, option = self.maps
+        root, start, option = self.maps.root, self.maps.start, self.maps.option
         differs = option != np.repeat(choice, np.diff(start))
         matches = np.ones(self.net.option_count, dtype=bool)
         matches[(self.net.option_start[root[owners(start)]] + within(start))[differs]] = False

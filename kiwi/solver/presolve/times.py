@@ -6,24 +6,27 @@
     Each time is compared with the last one kept before it, in both directions.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from kiwi.solver.compiled import inlined, inner, kernel
 from kiwi.solver.edge_tables import offsets, owners
 from kiwi.solver.network import NO_LIMIT_BYTES, Network
+from kiwi.solver.stable_order import stable_order
 
 
 def drop_times(net: Network) -> Network:
     """`net` with fewer times; the same assignments are feasible, at the same cost."""
     if net.limit_bytes >= NO_LIMIT_BYTES or not len(net.times):
         return net
-    events = _events(net, len(net.times))
+    events = _events(net, np.concatenate((net.use_begin, net.use_end)), len(net.times))
     is_kept = _kept_times(len(net.times), net.limit_bytes, net.option_start, *events)
     earlier = offsets(is_kept)  # how many kept times stand before each
     begin, end = earlier[net.use_begin], earlier[net.use_end]
     seen = begin < end
     spans = (owners(net.use_start)[seen], begin[seen], end[seen], net.use_bytes[seen])
-    return net._replace(times=net.times[is_kept], **summed_uses(*spans, net.option_count))
+    return replace(net, times=net.times[is_kept], **summed_uses(*spans, net.option_count))
 
 
 def summed_uses(
@@ -31,20 +34,24 @@ def summed_uses(
 ) -> dict[str, np.ndarray]:
     """The arrays of a `Network` for these intervals, those of one owner and span added up."""
     names = "use_start", "use_begin", "use_end", "use_bytes"
-    return dict(zip(names, _summed_uses(owner, begin, end, size, option_count), strict=True))
+    width = int(end.max(initial=0)) + 1
+    found = _summed_uses(owner, begin, end, size, option_count, width)
+    return dict(zip(names, found, strict=True))
 
 
 @kernel
-def _summed_uses(owner, begin, end, size, option_count):
+def _summed_uses(owner, begin, end, size, option_count, width):
     """Starts by owner, then begin, end and bytes; the intervals of an owner in their order."""
     first, place = _by_piece(owner, option_count)
     begin, end, size = _taken(begin, place), _taken(end, place), _taken(size, place)
-    width = end.max() + 1 if len(end) else 1
     start, count = np.zeros(option_count + 1, dtype=np.int64), 0
     for o in range(option_count):
         if not _is_sorted(begin, end, first[o], first[o + 1]):
             mine = slice(first[o], first[o + 1])
-            order = np.argsort(begin[mine] * width + end[mine])
+            spans = np.empty(first[o + 1] - first[o], dtype=np.int64)
+            for k in range(len(spans)):
+                spans[k] = begin[first[o] + k] * width + end[first[o] + k]
+            order = stable_order(spans)
             begins, ends = _taken(begin[mine], order), _taken(end[mine], order)
             sizes = _taken(size[mine], order)
             for k in range(len(order)):
@@ -94,16 +101,18 @@ def _by_piece(piece, count):
 
 
 @kernel
-def _events(net, time_count):
+def _events(net, time, time_count):
     """Changes of memory use by time: starts over times, then option, node and bytes."""
     uses = len(net.use_begin)
-    start, place = _by_piece(np.concatenate((net.use_begin, net.use_end)), time_count + 1)
+    start, place = _by_piece(time, time_count + 1)
     owner, node = np.empty(uses, dtype=np.int64), np.empty(uses, dtype=np.int64)
     for i in range(len(net.option_start) - 1):
         for o in range(net.option_start[i], net.option_start[i + 1]):
             owner[net.use_start[o] : net.use_start[o + 1]] = o
             node[net.use_start[o] : net.use_start[o + 1]] = i
-    option, at, change = np.empty_like(place), np.empty_like(place), np.empty_like(place)
+    count = len(place)
+    option, at = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    change = np.empty(count, dtype=np.int64)
     for k in range(len(place)):
         use = place[k] % uses
         option[k], at[k] = owner[use], node[use]

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from kiwi.solver.remat.graph import RematGraph
-from kiwi.solver.remat.neighbourhood import improve
 from kiwi.solver.remat.result import Candidate, Finding, Task, candidate
 from kiwi.solver.schedule import Schedule
 
@@ -70,6 +69,8 @@ def _tried(
 
     def work(free: list[int]) -> tuple[Schedule | None, bool]:
         left = ends - time.monotonic()
+        from kiwi.solver.remat.neighbourhood import improve  # CP-SAT, with pandas: half a second
+
         return improve(task.graph, best.schedule, free, task.budget_bytes, effort, left)
 
     with ThreadPoolExecutor(WORKERS) as pool:

@@ -1,0 +1,129 @@
+"""Frozen dataclasses of arrays that compiled loops take as one pointer.
+
+numba takes a named tuple apart: seven values for each array, which every function that it is handed
+on to takes one by one. For the 17 arrays of a `Network` most of what was compiled did nothing else.
+Here a loop gets where a table of addresses and lengths stands, and reads those that it uses.
+"""
+
+import functools
+from dataclasses import fields
+from typing import Any, cast
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.typing.templates import AttributeTemplate
+from numba.extending import (
+    NativeValue,
+    infer_getattr,
+    lower_getattr_generic,
+    models,
+    register_model,
+    unbox,
+)
+from numba.np.arrayobj import make_array, populate_array
+from numba.np.numpy_support import from_dtype
+
+_WORD = ir.IntType(64)
+
+
+class Arrays:
+    """Base of frozen dataclasses whose fields are arrays of one dimension, each without gaps, and
+    whole numbers. Loops may write into the arrays; the object must outlive the call."""
+
+    def __post_init__(self) -> None:
+        for each in self._values.values():
+            assert not isinstance(each, np.ndarray) or (each.ndim == 1 and each.flags.c_contiguous)
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(cast(Any, self))}
+
+    @functools.cached_property
+    def _words(self) -> np.ndarray:
+        """For each field where it begins and how long it is; for a number that and 0."""
+        pairs = [
+            (each.ctypes.data, len(each)) if isinstance(each, np.ndarray) else (each, 0)
+            for each in self._values.values()
+        ]
+        return np.array(pairs, dtype=np.int64)
+
+    @functools.cached_property
+    def address(self) -> int:
+        """Where the table stands that compiled loops read."""
+        return self._words.ctypes.data
+
+    @functools.cached_property
+    def _numba_type_(self) -> types.Type:
+        dtypes = ((name, getattr(each, "dtype", None)) for name, each in self._values.items())
+        return _type_of(type(self).__qualname__, tuple(dtypes))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self._values  # An address holds in one process.
+
+
+class _ArraysType(types.Type):
+    """What numba knows of a class: for each field its place in the table and its type."""
+
+    def __init__(self, name: str, members: tuple[tuple[str, types.Type], ...]) -> None:
+        self.members = {field: (k, of) for k, (field, of) in enumerate(members)}
+        listed = ", ".join(f"{field}: {of}" for field, of in members)
+        super().__init__(f"{name}({listed})")
+
+
+@functools.cache
+def _type_of(name: str, dtypes: tuple[tuple[str, np.dtype | None], ...]) -> _ArraysType:
+    found = (
+        (field, types.Array(from_dtype(dtype), 1, "C") if dtype is not None else types.int64)
+        for field, dtype in dtypes
+    )
+    return _ArraysType(name, tuple(found))
+
+
+register_model(_ArraysType)(models.OpaqueModel)
+
+
+@infer_getattr
+class _Members(AttributeTemplate):
+    key = _ArraysType
+
+    def generic_resolve(self, typ: _ArraysType, attr: str) -> types.Type | None:
+        return typ.members[attr][1] if attr in typ.members else None
+
+
+@lower_getattr_generic(_ArraysType)
+def _read(context: Any, builder: Any, typ: _ArraysType, value: Any, attr: str) -> Any:
+    """The array at its address. Who has the object holds the array: nothing is counted."""
+    place, of = typ.members[attr]
+    first, length = (_word(builder, value, 2 * place + k) for k in (0, 1))
+    if not isinstance(of, types.Array):
+        return first
+    item = context.get_data_type(of.dtype)
+    size = context.get_constant(types.intp, context.get_abi_sizeof(item))
+    array = make_array(of)(context, builder)
+    populate_array(
+        array,
+        data=builder.inttoptr(first, item.as_pointer()),
+        shape=[length],
+        strides=[size],
+        itemsize=size,
+        meminfo=None,
+    )
+    return array._getvalue()
+
+
+def _word(builder: Any, value: Any, place: int) -> Any:
+    """A word of the table, which does not change while a loop runs: LLVM may read it once."""
+    table = builder.bitcast(value, _WORD.as_pointer())
+    word = builder.load(cgutils.gep_inbounds(builder, table, place))
+    word.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return word
+
+
+@unbox(_ArraysType)
+def _taken(typ: _ArraysType, value: Any, c: Any) -> NativeValue:
+    address = c.pyapi.object_getattr_string(value, "address")
+    pointer = c.pyapi.long_as_voidptr(address)
+    c.pyapi.decref(address)
+    return NativeValue(pointer, is_error=c.pyapi.c_api_error())
