@@ -11,9 +11,7 @@ if a peak as compiled is over its budget, or a loss differs.
 """
 
 import datetime
-import importlib.metadata
 import json
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,8 @@ from typing import Any
 import jax
 from absl import app, flags
 
-import kiwi
 from benchmarks.models_of_libraries import NAMES, PACKAGES, example
+from benchmarks.models_of_libraries.planned import versions
 from examples._compare import SHARES, TOLERANCE, Row, Training, as_json, row_of
 from kiwi.sizes import format_bytes
 
@@ -30,8 +28,6 @@ _SIZE = flags.DEFINE_string("size", "small", "Of the examples.")
 _STEPS = flags.DEFINE_integer("steps", 5, "Training steps.")
 _EXAMPLES = flags.DEFINE_list("examples", list(NAMES), "Which ones.")
 _OUT = flags.DEFINE_string("out", "benchmarks/library_results", "Folder of the results.")
-
-_LIBRARIES = ("flax", "equinox", "optax", "dm-haiku", "numpyro", "e3nn-jax", "google-tunix", "qwix")
 
 
 def main(_: list[str]) -> None:
@@ -76,25 +72,17 @@ def _environment() -> dict[str, str]:
     return {
         "date": datetime.date.today().isoformat(),
         "command": f"python -m benchmarks.models_of_libraries --size={_SIZE.value}",
-        "kiwi": kiwi.__version__,
-        "jax": jax.__version__,
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in _installed()},
+        **versions(),
     }
-
-
-def _installed() -> list[str]:
-    found = {d.name.lower() for d in importlib.metadata.distributions()}
-    return [name for name in _LIBRARIES if name in found]
 
 
 def _report(rows: list[Row]) -> str:
     about = _environment()
-    versions = ", ".join(f"{name} {about[name]}" for name in ("kiwi", "jax", *_installed()))
+    known = ", ".join(f"{name} {about[name]}" for name in versions())
     lines = [
         "# Models of libraries, trained with and without plans",
         "",
-        f"`{about['command']}`, {about['date']}, Python {about['python']}, {versions}; "
+        f"`{about['command']}`, {about['date']}, {known}; "
         f"mesh (2, 4) of virtual CPU devices, {_STEPS.value} steps. "
         "Budgets are shares of what the plan without a limit takes as compiled, or the least one "
         "that a plan was found to meet. The difference is the largest relative one of a loss.",

@@ -1,12 +1,24 @@
 """What is told of a plan, and of the seconds that it took."""
 
+import importlib.metadata
 import os
+import platform
 from typing import Any
 
 import jax
 
 import kiwi
 from kiwi.sizes import format_bytes
+
+_LIBRARIES = ("flax", "equinox", "optax", "dm-haiku", "numpyro", "e3nn-jax", "google-tunix", "qwix")
+
+
+def versions() -> dict[str, str]:
+    """Of Kiwi, jax, Python and those of the libraries that are installed."""
+    installed = {d.name.lower() for d in importlib.metadata.distributions()}
+    found = {"kiwi": kiwi.__version__, "jax": jax.__version__, "Python": platform.python_version()}
+    known = [name for name in _LIBRARIES if name in installed]
+    return found | {name: importlib.metadata.version(name) for name in known}
 
 
 def processor_seconds() -> float:

@@ -113,9 +113,9 @@ def test_without_opening_loops_they_plan_scans_as_operators():
     assert not plan.execution.units.graph.program.loops
 
 
-def _stack(length: int, rows: int, *, unrolled: bool) -> tuple[Any, Any]:
+def _stack(length: int, *, unrolled: bool) -> tuple[Any, Any]:
     """The loss of a stack of wide layers, and abstract parameters: theirs, and its input."""
-    wide, hidden = 4096, 16384
+    rows, wide, hidden = 131072, 8192, 28672
     shapes = {"up": (wide, hidden), "down": (hidden, wide)}
 
     def layer(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
@@ -137,23 +137,25 @@ def _stack(length: int, rows: int, *, unrolled: bool) -> tuple[Any, Any]:
     return loss, {"input": jax.ShapeDtypeStruct((rows, wide), "float32"), "layers": stack}
 
 
-LENGTHS, ROWS, MESHES = st.integers(2, 32), st.sampled_from([2**14, 2**16]), [(2, 4), (8,)]
+WITHOUT_SHRINKING = set(hypothesis.Phase) - {hypothesis.Phase.shrink, hypothesis.Phase.explain}
 
 
-@hypothesis.settings(max_examples=5, derandomize=True, deadline=None)
-@hypothesis.given(LENGTHS, ROWS, st.sampled_from(MESHES))
-@hypothesis.example(32, 2**16, (2, 4))
-def test_a_scanned_stack_is_planned_and_compiled_as_an_unrolled_one(length, rows, mesh_shape):
+@hypothesis.settings(max_examples=6, derandomize=True, deadline=None, phases=WITHOUT_SHRINKING)
+@hypothesis.given(st.integers(2, 32), st.sampled_from([(2, 4), (8,)]))
+@hypothesis.example(2, (8,))
+@hypothesis.example(32, (2, 4))
+def test_a_scanned_stack_is_planned_and_compiled_as_an_unrolled_one(length, mesh_shape):
     """In seconds, in layouts, and in the collectives of the compiled program."""
+    rows = P("xy"[len(mesh_shape) - 1])
     options = {"mesh_shape": mesh_shape, "profile": WAITING, "donate_argnums": 0}
+    options |= {"in_shardings": ({"input": rows, "layers": None},), "memory_budget": "10TB"}
     scanned, unrolled = (
-        kiwi.plan(descent(loss), params, **options, memory_budget="10TB", verify="cpu")
-        for loss, params in (_stack(length, rows, unrolled=u) for u in (False, True))
+        kiwi.plan(descent(loss), params, **options, verify="cpu")
+        for loss, params in (_stack(length, unrolled=u) for u in (False, True))
     )
     seconds = unrolled.estimate.step_seconds
     assert scanned.estimate.step_seconds == pytest.approx(seconds, rel=0.02)
     (stack,), (layers,) = scanned.in_shardings, unrolled.in_shardings
-    assert stack["input"] == layers["input"]
     for w in layers["layers"]:
         assert stack["layers"] == {name: P(None, *spec) for name, spec in w.items()}
     for plan in (scanned, unrolled):
