@@ -14,26 +14,18 @@ Prints a line for each plan, and writes them to `library_results/tunix.json` and
 which other models' rows stay.
 """
 
-import dataclasses
-import functools
-import importlib
-import importlib.util
 import json
-import os
-import sys
 import time
-import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from absl import app, flags
-from flax import nnx
 
 import kiwi
+from benchmarks.models_of_libraries.planned import figures, line, processor_seconds
+from benchmarks.models_of_libraries.tunix import model, training_step
 from kiwi.sizes import format_bytes
 
 _MODEL = flags.DEFINE_string("model", "qwen3_0p6b", "A constructor of tunix's ModelConfig.")
@@ -47,88 +39,17 @@ _VERIFY = flags.DEFINE_string("verify", "cpu", "As of kiwi.plan; none for no che
 _EQUAL = flags.DEFINE_bool("equal_layers", True, "As of kiwi.plan.")
 _OUT = Path(__file__).parent / "library_results"
 
-_CLASSES = {"qwen3": "Qwen3", "llama3": "Llama3", "gemma": "Gemma"}
-_ADAPTED = ".*(_proj|_einsum)"
-"""Matmuls of attention and of the feed-forward network, as the models call them."""
 
-
-def library(family: str) -> Any:
-    """The library's module of a model. Its packages import trainers and their data sets when
-    they are imported, which models do not need: empty packages stand in for them."""
-    found = _package()
-    for name in ("tunix", f"tunix.models.{family}"):
-        package = types.ModuleType(name)
-        package.__path__ = [os.path.join(found, *name.split(".")[1:])]
-        sys.modules[name] = package
-    return importlib.import_module(f"tunix.models.{family}.model")
-
-
-@functools.cache
-def _package() -> str:
-    found = importlib.util.find_spec("tunix")
-    if found is None or found.submodule_search_locations is None:
-        sys.exit("pip install --no-deps google-tunix safetensors qwix")
-    return found.submodule_search_locations[0]
-
-
-def _abstract_model(name: str, layers: int, rank: int) -> Any:
-    family = next(f for f in _CLASSES if name.startswith(f))
-    module = library(family)
-    config = getattr(module.ModelConfig, name)()
-    known = {field.name for field in dataclasses.fields(config)}
+def _make() -> Any:
     changes: dict[str, Any] = {"param_dtype": jnp.bfloat16, "dtype": jnp.bfloat16}
-    changes |= {"num_layers": layers} if layers else {}
-    config = dataclasses.replace(config, **{k: v for k, v in changes.items() if k in known})
-
-    def make() -> Any:
-        model = getattr(module, _CLASSES[family])(config, rngs=nnx.Rngs(0))
-        return _adapted(model, rank) if rank else model
-
-    return nnx.eval_shape(make)
-
-
-def _adapted(model: Any, rank: int) -> Any:
-    import qwix
-
-    shape = 1, 16
-    arguments = (
-        jnp.zeros(shape, jnp.int32),
-        jnp.broadcast_to(jnp.arange(shape[1]), shape),
-        None,
-        jnp.ones((*shape, shape[1]), bool),
-    )
-    provider = qwix.LoraProvider(module_path=_ADAPTED, rank=rank, alpha=2.0 * rank)
-    return qwix.apply_lora_to_model(model, provider, *arguments, rngs=nnx.Rngs(1))
-
-
-def training_step(
-    name: str, layers: int, length: int, rank: int = 0
-) -> tuple[Callable[..., Any], Any, Any, Any]:
-    """The step, what is trained, the optimiser's state, and what stays as it is."""
-    model = _abstract_model(name, layers, rank)
-    graph, params, rest = nnx.split(model, nnx.LoRAParam if rank else nnx.Param, ...)
-    optimiser = optax.adamw(1e-4)
-
-    def loss(params: Any, rest: Any, tokens: jax.Array) -> jax.Array:
-        shape = tokens.shape[0], length
-        positions = jnp.broadcast_to(jnp.arange(length), shape)
-        mask = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)), (*shape, length))
-        logits, _ = nnx.merge(graph, params, rest)(tokens[:, :-1], positions, None, mask)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
-        return losses.mean()
-
-    def step(params: Any, state: Any, rest: Any, tokens: jax.Array) -> Any:
-        value, gradient = jax.value_and_grad(loss)(params, rest, tokens)
-        updates, state = optimiser.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state, value
-
-    return step, params, jax.eval_shape(optimiser.init, params), rest
+    changes |= {"num_layers": _LAYERS.value} if _LAYERS.value else {}
+    return model(_MODEL.value, changes, _LORA.value)
 
 
 def main(_: list[str]) -> None:
     """Plans without a limit and at shares of that plan's peak."""
     jax.config.update("jax_platforms", "cpu")
-    step, *state = training_step(_MODEL.value, _LAYERS.value, _LENGTH.value, _LORA.value)
+    step, *state = training_step(_make, _LORA.value, learning_rate=1e-4)
     tokens = jax.ShapeDtypeStruct((_BATCH.value, _LENGTH.value + 1), jnp.int32)
     free: int | None = None
     rows = []
@@ -143,52 +64,26 @@ def main(_: list[str]) -> None:
             time_limit_seconds=_SECONDS.value,
             equal_layers=_EQUAL.value,
         )
-        started, used = time.monotonic(), _processor_seconds()
+        started, used = time.monotonic(), processor_seconds()
         try:
             plan = planned.plan(*state, tokens)
         except kiwi.errors.KiwiError as error:
             print(f"{share}: {error}", flush=True)
             continue
-        took = time.monotonic() - started, _processor_seconds() - used
+        took = time.monotonic() - started, processor_seconds() - used
         free = free or plan.peak_bytes
-        print(f"{share}: {_line(plan)}, {took[0]:.0f} s, {took[1]:.0f} processor s", flush=True)
+        print(f"{share}: {line(plan)}, {took[0]:.0f} s, {took[1]:.0f} processor s", flush=True)
         rows.append(_row(plan, share, took[1]))
         _write(rows)
 
 
-def _processor_seconds() -> float:
-    """Of this process and of compilers that have ended."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
-def _line(plan: kiwi.Plan) -> str:
-    """What became of a plan."""
-    predicted, peak = plan.estimate.peak_bytes, plan.peak_bytes
-    gap = plan.solve_result.gap
-    return (
-        f"budget {format_bytes(plan.memory_budget_bytes)}, predicted {format_bytes(predicted)}, "
-        f"peak {format_bytes(peak)} ({predicted / peak:.2f}), "
-        f"{plan.estimate.step_seconds * 1e3:.1f} ms a step, "
-        f"gap {'unknown' if gap is None else f'{gap:.1%}'}, {len(plan.rounds)} compiled, "
-        f"{plan.solve_result.message or 'layers differ'}"
-    )
-
-
-def _row(plan: kiwi.Plan, share: str, processor_seconds: float) -> dict[str, Any]:
+def _row(plan: kiwi.Plan, share: str, seconds: float) -> dict[str, Any]:
     return {
         "model": _MODEL.value,
         "trained": f"LoRA of rank {_LORA.value}" if _LORA.value else "all",
         "layers": _LAYERS.value or "all",
         "share": share,
-        "budget_bytes": plan.memory_budget_bytes,
-        "predicted_bytes": plan.estimate.peak_bytes,
-        "peak_bytes": plan.peak_bytes,
-        "step_seconds": plan.estimate.step_seconds,
-        "gap": plan.solve_result.gap,
-        "compiled": len(plan.rounds),
-        "processor_seconds": round(processor_seconds),
-        "jax": jax.__version__,
+        **figures(plan, seconds),
     }
 
 

@@ -75,10 +75,14 @@ class Training:
 
     @classmethod
     def of(
-        cls, name: str, size: str = "tiny", mesh_shape: Sequence[int] = MESH_SHAPE
+        cls,
+        name: str,
+        size: str = "tiny",
+        mesh_shape: Sequence[int] = MESH_SHAPE,
+        module: Any = None,
     ) -> "Training":
-        """The example of a module's name."""
-        module = importlib.import_module(f"examples.{name}")
+        """The example of a module's name, or one of another module in the same form."""
+        module = module or importlib.import_module(f"examples.{name}")
         config = module.SIZES[size]
         mesh = _mesh(mesh_shape)
         takes_mesh = "mesh" in inspect.signature(module.make_train_step).parameters

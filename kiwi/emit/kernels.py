@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from kiwi.emit.context import Context
-from kiwi.hlo.kernels import Factors, factor_sizes
+from kiwi.hlo.kernels import Factors, Kernel
 from kiwi.hlo.program import Equation
 from kiwi.hlo.units import Unit
 from kiwi.mesh import TensorSharding
@@ -26,13 +26,15 @@ def on_each_device(
     if context.execution.mesh.size == 1:
         return equation.apply(local.__getitem__)
     whole = jax.sharding.PartitionSpec()
-    if not equation.is_kernel:
+    kernel = equation.kernel
+    if kernel is None:
         function = lambda *reads: equation.apply(dict(zip(equation.reads, reads)).__getitem__)  # noqa: B905, E731
         return context.on_each_device(function, whole, whole)(*(local[v] for v in equation.reads))
-    kernel = equation.jaxpr_eqn.params["kernel"]
-    axes = dict(_axes_of_factors(context, unit, equation))
-    specs = (_specs(context, axes, tensors) for tensors in (kernel.operands, kernel.results))
+    axes = dict(_axes_of_factors(context, unit, equation, kernel))
+    specs: list[Any] = [_specs(context, axes, t) for t in (kernel.operands, kernel.results)]
     function = kernel.function
+    if kernel.partition is not None:
+        function, *specs = kernel.partition(context.jax_mesh, *specs)
     if kernel.shifted is not None:
         names = context.execution.mesh.axis_names
         cut_by = tuple(names[axis] for axis in axes.get(kernel.shifted, ()))
@@ -45,13 +47,11 @@ def stand_in(equation: Equation, read: Callable[[int], Any]) -> list[Any]:
     """Arrays that XLA propagates shardings to as a kernel's sharding rule says, on any platform:
     sums of the operands along the factors that a result lacks."""
     types = [v.aval for v in equation.jaxpr_eqn.outvars]
-    if not equation.is_kernel:
+    kernel, operands = equation.kernel, equation.operands(read)
+    if kernel is None:
         return equation.kept([jnp.zeros(t.shape, t.dtype) for t in types])
-    kernel, operands = equation.jaxpr_eqn.params["kernel"], equation.operands(read)
     tensors = [*zip(kernel.operands, operands, strict=True)]
-    sizes = factor_sizes(
-        kernel.name, [(t, x.shape) for t, x in (*tensors, *zip(kernel.results, types, strict=True))]
-    )
+    sizes = kernel.sizes([x.shape for x in operands], [t.shape for t in types])
     found = []
     for result, own in zip(kernel.results, types, strict=True):
         parts = (_along(t, x, result, sizes).astype(own.dtype) for t, x in tensors)
@@ -79,13 +79,12 @@ def _specs(
 
 
 def _axes_of_factors(
-    context: Context, unit: Unit, equation: Equation
+    context: Context, unit: Unit, equation: Equation, kernel: Kernel
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The mesh axes that shard each factor, from the layouts of the unit's results.
 
     All factors that may be sharded are there, and in a dimension only the first one is sharded.
     """
-    kernel = equation.jaxpr_eqn.params["kernel"]
     for output, tensor in zip(unit.outputs, equation.kept(kernel.results), strict=True):
         layout = context.execution.layouts[output]
         for factors, axes in zip(tensor, layout.dims, strict=True):

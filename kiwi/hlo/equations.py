@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from kiwi.hlo.graph import EquationInfo, StableHloOp
-from kiwi.hlo.kernels import kernel_flops
+from kiwi.hlo.kernels import Kernel, kernel_flops
 from kiwi.hlo.loops import JOIN, border_dims
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Equation, Program
@@ -44,7 +44,7 @@ def equation_infos(
             tuple(op.index for op in members[equation.index]),
             _rule(program, equation, members[equation.index], ssa_of_value),
             constant[equation.index],
-            equation.name in REGION_PRIMITIVES,
+            equation.name in REGION_PRIMITIVES and not equation.is_kernel,
             _flops(equation, members[equation.index]),
         )
         for equation, phase in zip(program.equations, phases(program), strict=True)
@@ -68,10 +68,10 @@ def _constants(program: Program) -> list[bool]:
 
 
 def _flops(equation: Equation, members: list[StableHloOp]) -> float:
+    if equation.kernel is not None:
+        return kernel_flops(equation.kernel, equation.jaxpr_eqn)
     if equation.name in REGION_PRIMITIVES:
         return region_flops(equation.jaxpr_eqn)
-    if equation.is_kernel:
-        return kernel_flops(equation.jaxpr_eqn)
     return sum(op.flops for op in members)
 
 
@@ -81,12 +81,12 @@ def _rule(
     values = (*equation.reads, *equation.outputs)
     if equation.name in _GENERATORS:
         return _disconnected_rule(program, equation, results_blocked=False)
+    if equation.kernel is not None:
+        return _kernel_rule(equation, equation.kernel)
     if equation.name in REGION_PRIMITIVES or any(program.values[v].is_extended for v in values):
         return _disconnected_rule(program, equation, results_blocked=True)
     if equation.is_border:
         return _border_rule(program, equation)
-    if equation.is_kernel:
-        return _kernel_rule(equation)
     return _joined_rule(program, equation, members, ssa_of_value)
 
 
@@ -103,12 +103,10 @@ def _disconnected_rule(
     return composer.compose(equation.outputs)
 
 
-def _kernel_rule(equation: Equation) -> ComposedRule:
+def _kernel_rule(equation: Equation, kernel: Kernel) -> ComposedRule:
     """The rule that the kernel was given; results that nothing reads count for nothing."""
     eqn = equation.jaxpr_eqn
-    rule = eqn.params["kernel"].rule(
-        *([v.aval.shape for v in vs] for vs in (eqn.invars, eqn.outvars))
-    )
+    rule = kernel.rule(*([v.aval.shape for v in vs] for vs in (eqn.invars, eqn.outvars)))
     operands = [i if isinstance(i, int) else None for i in equation.inputs]
     results = tuple(equation.kept(rule.results))
     composer = RuleComposer()

@@ -12,7 +12,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax._src import dispatch, source_info_util
 from jax._src.cudnn import fused_attention_stablehlo
+from jax._src.custom_partitioning_sharding_rule import (
+    sdy_sharding_rule_to_mlir,
+    str_to_sdy_sharding_rule,
+)
 from jax._src.lax import windowed_reductions
+from jax._src.mesh import thread_resources
+from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxlib.mlir.passmanager import PassManager
@@ -174,6 +180,33 @@ def sharding_rule(op: Any) -> ShardingRule | None:
         blocked.update(f for tensor, dims in spatial for dim in dims for f in tensor[dim])
     sizes, summed = tuple(rule.factor_sizes), frozenset(rule.reduction_factors)
     return ShardingRule(sizes, operands, results, summed, frozenset(blocked))
+
+
+def partitioned_function_rule(eqn: Any) -> ShardingRule | None:
+    """Shardy's rule of a traced `custom_partitioning`; None if it was given none.
+
+    Blocked is what Shardy replicates or permutes. A function that returns the rule gets the mesh
+    of the context, as it does outside of `jax.jit`.
+    """
+    rule = eqn.params["sharding_rule"]
+    if rule is None:
+        return None
+    with mlir.make_ir_context(), ir.Location.unknown():
+        types = [[_tensor_type(v.aval) for v in side] for side in (eqn.invars, eqn.outvars)]
+        if callable(rule):
+            rule = rule(*eqn.params["static_args"], thread_resources.env.physical_mesh, *types)
+        text, sizes = rule if isinstance(rule, tuple | list) else (rule, {})
+        rule = str_to_sdy_sharding_rule(text, **sizes) if isinstance(text, str) else text
+        found = sdy.OpShardingRuleAttr(sdy_sharding_rule_to_mlir(rule, *types))
+        held = frozenset((*found.need_replication_factors, *found.permutation_factors))
+        sides = _mappings(found.operand_mappings), _mappings(found.result_mappings)
+        return ShardingRule(
+            tuple(found.factor_sizes), *sides, frozenset(found.reduction_factors), held
+        )
+
+
+def _tensor_type(aval: Any) -> ir.Type:
+    return ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(aval.dtype))
 
 
 def _mappings(tensors: Any) -> tuple[Dims, ...]:

@@ -7,9 +7,10 @@ the function is called on whole arrays.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -41,6 +42,9 @@ class Kernel:
       a mask leaves out.
     - `shifted`: a factor along which one element moves from each piece to the next one. The
       function then takes the names of the mesh axes that cut it, as `axes`.
+    - `partition`: from a jax mesh and the `PartitionSpec`s of operands and of results to the
+      function of shards in such layouts, and those that it wants; None if it is `function`.
+    - `known_sizes`: of factors, where shapes do not tell.
     """
 
     name: str
@@ -50,6 +54,8 @@ class Kernel:
     sharded: frozenset[str]
     share_of_work: float = 1.0
     shifted: str | None = None
+    partition: Callable[[Any, Any, Any], tuple[Any, Any, Any]] | None = None
+    known_sizes: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.operands} -> {self.results}, sharded: {sorted(self.sharded)}"
@@ -58,11 +64,15 @@ class Kernel:
         """Applies the kernel as one operator."""
         return tuple(_kernel_primitive.bind(*operands, kernel=self))
 
-    def rule(self, operands: Sequence[Any], results: Sequence[Any]) -> ShardingRule:
-        """The rule for operands and results of these shapes."""
+    def sizes(self, operands: Sequence[Any], results: Sequence[Any]) -> dict[str, int]:
+        """The size of each factor for operands and results of these shapes."""
         pairs = [*zip(self.operands, operands, strict=True)]
         pairs += zip(self.results, results, strict=True)
-        sizes = factor_sizes(self.name, pairs)
+        return factor_sizes(self.name, pairs, self.known_sizes)
+
+    def rule(self, operands: Sequence[Any], results: Sequence[Any]) -> ShardingRule:
+        """The rule for operands and results of these shapes."""
+        sizes = self.sizes(operands, results)
         number = {name: k for k, name in enumerate(sizes)}
 
         def dims(tensors: Iterable[Factors]) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -100,28 +110,31 @@ def placeholder(eqn: Any, operands: Sequence[Any]) -> list[Any]:
     return list(jax.ffi.ffi_call(KERNEL, types)(*operands))
 
 
-def kernel_flops(eqn: Any) -> float:
-    """The work of a kernel on whole operands."""
-    kernel = eqn.params["kernel"]
+def kernel_flops(kernel: Kernel, eqn: Any) -> float:
+    """The work of an equation's kernel on whole operands."""
     jaxpr = _traced(kernel, [v.aval for v in eqn.invars]).jaxpr
     return kernel.share_of_work * jaxpr_flops(jaxpr)
 
 
-def kernel_text(eqn: Any) -> str:
-    """What a kernel does, in a text that is equal in every process."""
-    kernel = eqn.params["kernel"]
+def kernel_text(kernel: Kernel, eqn: Any) -> str:
+    """What an equation's kernel does, in a text that is equal in every process."""
     jaxpr = _traced(kernel, [v.aval for v in eqn.invars]).jaxpr
     return f"{kernel} {kernel.share_of_work} {kernel.shifted} {jaxpr}"
 
 
-def factor_sizes(name: str, pairs: Iterable[tuple[Factors, Sequence[int]]]) -> dict[str, int]:
+def factor_sizes(
+    name: str,
+    pairs: Iterable[tuple[Factors, Sequence[int]]],
+    known: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, int]:
     """The size of each factor, from tensors and their shapes.
 
-    Of the factors that share a dimension all but one have a dimension of their own elsewhere.
+    Of the factors that share a dimension all but one have a dimension of their own elsewhere, or
+    are known.
 
     **Raises:** `InvalidArgumentError` if the rule does not fit the shapes.
     """
-    found: dict[str, int] = {}
+    found = dict(known)
     dims = []
     for tensor, shape in pairs:
         if len(tensor) != len(shape):

@@ -23,8 +23,9 @@ from jax.extend import core as jex
 from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.hints import PlacedHint
 from kiwi.hlo.host_memory import FETCH, STORE, TRANSFERS
-from kiwi.hlo.kernels import KERNEL, is_unlowered
+from kiwi.hlo.kernels import Kernel, is_unlowered
 from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop, LoopKind
+from kiwi.hlo.partitioned_functions import kernel_of
 from kiwi.hlo.regions import inner_jaxprs
 
 MAX_POOLING_GRADIENT = "select_and_scatter_add"
@@ -102,10 +103,15 @@ class Equation:
         """Whether it copies between host and device memory."""
         return self.name in TRANSFERS
 
+    @functools.cached_property
+    def kernel(self) -> Kernel | None:
+        """What has a sharding rule of its own (`kiwi.hlo.kernels`)."""
+        return kernel_of(self.jaxpr_eqn)
+
     @property
     def is_kernel(self) -> bool:
-        """Whether it has a sharding rule of its own (`kiwi.hlo.kernels`)."""
-        return self.name == KERNEL
+        """Whether it has a sharding rule of its own."""
+        return self.kernel is not None
 
     @functools.cached_property
     def is_unlowered(self) -> bool:

@@ -27,8 +27,11 @@ CUDNN_ATTENTION = "dot_product_attention_"
 ASSUMED_TRIPS = 10
 """The assumed trip count of a `while` whose trip count is unknown."""
 
-_NOT_ABSORBED = frozenset({"cumsum", "cumprod", "cummax", "cumlogsumexp", "rev", "cholesky"})
-"""Primitives with operands and results of one shape that are not elementwise."""
+_NOT_ABSORBED = frozenset(
+    {"cholesky", "concatenate", "conv_general_dilated", "cumlogsumexp", "cummax", "cumprod"}
+    | {"cumsum", "dot_general", "dynamic_update_slice", "gather", "pad", "rev", "scatter"}
+)
+"""Primitives with operands and results of like shapes that are not elementwise."""
 
 _LAYOUT = frozenset(
     {"broadcast_in_dim", "expand_dims", "iota", "reshape", "slice", "squeeze", "transpose"}
@@ -158,6 +161,12 @@ def _is_absorbed(eqn: Any, variable: Any, readers: dict[Any, list[str]]) -> bool
     if eqn.primitive.name in _LAYOUT:
         return True
     shapes = {getattr(a.aval, "shape", ()) for a in eqn.invars} - {()}
-    maps = shapes <= {variable.aval.shape}
+    maps = all(_spreads(shape, variable.aval.shape) for shape in shapes)
     own = readers.get(variable, [])
     return maps and len(own) <= 1 and "dot_general" not in own
+
+
+def _spreads(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
+    """Whether an elementwise operator repeats an operand of this shape along dimensions of one."""
+    pairs = zip(shape, result, strict=False)
+    return len(shape) == len(result) and all(n in (1, m) for n, m in pairs)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from kiwi.hlo.equations import REGION_PRIMITIVES
 from kiwi.hlo.fusion import LIBRARY_OPCODES
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
@@ -34,7 +35,7 @@ class UnitWork:
     - `read_bytes[k]`: bytes of the k-th read.
     - `read_once`: only as many bytes of a read as the result has are touched.
     - `recorded`: its work as the mesh's profile table knows it, None without one.
-    - `workspace_bytes`: what it holds while it runs, beyond operands and results.
+    - `workspace_bytes`: what it holds while it runs unsharded, beyond operands and results.
     - `trips`: how often the unit runs in a step; less than once in a branch.
     - `border`: the border of a loop that it stands at, if any. What an iteration starts from or
       ends with lies in place; of what is stacked an iteration writes one element.
@@ -59,7 +60,7 @@ class UnitWork:
         """The work of `unit` on a device of `mesh`."""
         hardware, table = mesh.hardware, mesh.table
         graph, values = units.graph, units.graph.program.values
-        equation, info = graph.program.equations[unit.root], graph.equations[unit.root]
+        equation = graph.program.equations[unit.root]
         border, is_transfer = units.border(unit), equation.is_transfer
         seconds = (_seconds(units, index, hardware) for index in unit.equations)
         return cls(
@@ -71,7 +72,7 @@ class UnitWork:
             if not is_transfer
             else hardware.host_bandwidth_bytes_per_second,
             None if table is None or is_transfer else RecordedWork.of(units, unit, table),
-            region_workspace_bytes(equation.jaxpr_eqn) if info.is_region else 0,
+            region_workspace_bytes(equation.jaxpr_eqn) if equation.name in REGION_PRIMITIVES else 0,
             units.trips(unit),
             border,
             values[unit.outputs[0]].shape[0] if border == STACK else 1,

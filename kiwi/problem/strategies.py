@@ -160,7 +160,8 @@ class _Computation:
 
     - `reads`, `results`: the layouts of operands and of results, partial sums included.
     - `partial`: the mesh axes that leave partial sums.
-    - `partial_bytes`: local bytes of all results; `copied`: of each operand that is copied.
+    - `partial_bytes`: local bytes of all results; `copied`: of each operand that is copied;
+      `region_bytes`: of what a region holds beside them.
     """
 
     reads: tuple[TensorSharding, ...]
@@ -168,6 +169,7 @@ class _Computation:
     partial: tuple[int, ...]
     partial_bytes: int
     copied: tuple[int, ...]
+    region_bytes: int
     compute: Price
 
 
@@ -246,6 +248,7 @@ class _Enumeration:
             tuple(partial),
             partial_bytes,
             self._copied.buffers(shards, read_bytes, partial_bytes),
+            work.workspace_bytes // prod(shards.values()),
             work.price(shards, read_shards, partial_bytes),
         )
 
@@ -265,7 +268,7 @@ class _Enumeration:
             dims = {axis: dim_of_factor[factor] for axis, factor in scatter.items()}
         scatters = bool(scatter) and can_scatter(found.results[0], found.partial, dims)
         result_bytes = self._local_bytes(results)
-        workspace_bytes = found.partial_bytes - result_bytes + self._work.workspace_bytes
+        workspace_bytes = found.partial_bytes - result_bytes + found.region_bytes
         return ShardingStrategy(
             found.reads,
             results,
@@ -296,9 +299,9 @@ class _Enumeration:
         """What moves from each piece of a kernel's shifted dimension to the next, in all
         iterations."""
         equation = self._units.graph.program.equations[self._unit.root]
-        if not equation.is_kernel or equation.jaxpr_eqn.params["kernel"].shifted is None:
+        kernel = equation.kernel
+        if kernel is None or kernel.shifted is None:
             return ()
-        kernel = equation.jaxpr_eqn.params["kernel"]
         dim = kernel.results[0].index((kernel.shifted,))
         axes, (layout, *_) = found.results[0].dims[dim], found.results
         if not axes:

@@ -15,8 +15,11 @@ PACKAGE = Path(kiwi.__file__).parent
 
 PRIVATE_NAMES = (
     "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
+    "jax._src.custom_partitioning_sharding_rule.sdy_sharding_rule_to_mlir",
+    "jax._src.custom_partitioning_sharding_rule.str_to_sdy_sharding_rule",
     "jax._src.dispatch.prim_requires_devices_during_lowering",
     "jax._src.lax.windowed_reductions._select_and_scatter",
+    "jax._src.mesh.thread_resources",
     "jax._src.source_info_util.summarize",
     "jaxlib.mlir.ir.Module",
     "jaxlib.mlir.dialects.sdy.OpShardingRuleAttr",
@@ -40,7 +43,9 @@ EXTENSION_NAMES = (
     "jax.extend.source_info_util.register_exclusion",
     "jax.interpreters.ad.primitive_jvps",
     "jax.interpreters.batching.primitive_batchers",
+    "jax.interpreters.mlir.dtype_to_ir_type",
     "jax.interpreters.mlir.lower_fun",
+    "jax.interpreters.mlir.make_ir_context",
     "jax.interpreters.mlir.register_lowering",
 )
 """What the whole package uses of the modules that jax has for extensions of itself: public, and

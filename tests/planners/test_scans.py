@@ -3,6 +3,8 @@
 import functools
 from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ import kiwi
 from kiwi.errors import LoopNotSupportedError
 from kiwi.planners.registry import PLANNERS
 from tests.helpers.loops import descent, layers, normal
+from tests.helpers.planning import WAITING
 
 LAYERS, BATCH, LENGTH, HEADS, WIDTH = 4, 16, 32, 4, 64
 OPENING = ("joint", "alpa", "xla", "alpa+dots", "alpa+megatron")
@@ -108,3 +111,53 @@ def test_without_opening_loops_they_plan_scans_as_operators():
         layers().step, *layers().args, planner="two-stage", open_loops=False, **options
     )
     assert not plan.execution.units.graph.program.loops
+
+
+def _stack(length: int, *, unrolled: bool) -> tuple[Any, Any]:
+    """The loss of a stack of wide layers, and abstract parameters: theirs, and its input."""
+    rows, wide, hidden = 131072, 8192, 28672
+    shapes = {"up": (wide, hidden), "down": (hidden, wide)}
+
+    def layer(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
+        return x + jnp.tanh(x @ w["up"]) @ w["down"], None
+
+    def loss(params: Any) -> jax.Array:
+        x, stack = params["input"], params["layers"]
+        if unrolled:
+            for w in stack:
+                x, _ = layer(x, w)
+        else:
+            x, _ = jax.lax.scan(layer, x, stack)
+        return jnp.mean(x * x)
+
+    def arrays(*leading: int) -> Any:
+        return {n: jax.ShapeDtypeStruct((*leading, *s), "float32") for n, s in shapes.items()}
+
+    stack = [arrays() for _ in range(length)] if unrolled else arrays(length)
+    return loss, {"input": jax.ShapeDtypeStruct((rows, wide), "float32"), "layers": stack}
+
+
+WITHOUT_SHRINKING = set(hypothesis.Phase) - {hypothesis.Phase.shrink, hypothesis.Phase.explain}
+
+
+@hypothesis.settings(max_examples=6, derandomize=True, deadline=None, phases=WITHOUT_SHRINKING)
+@hypothesis.given(st.integers(2, 32), st.sampled_from([(2, 4), (8,)]))
+@hypothesis.example(2, (8,))
+@hypothesis.example(32, (2, 4))
+def test_a_scanned_stack_is_planned_and_compiled_as_an_unrolled_one(length, mesh_shape):
+    """In seconds, in layouts, and in the collectives of the compiled program."""
+    rows = P("xy"[len(mesh_shape) - 1])
+    options = {"mesh_shape": mesh_shape, "profile": WAITING, "donate_argnums": 0}
+    options |= {"in_shardings": ({"input": rows, "layers": None},), "memory_budget": "10TB"}
+    scanned, unrolled = (
+        kiwi.plan(descent(loss), params, **options, verify="cpu")
+        for loss, params in (_stack(length, unrolled=u) for u in (False, True))
+    )
+    seconds = unrolled.estimate.step_seconds
+    assert scanned.estimate.step_seconds == pytest.approx(seconds, rel=0.02)
+    (stack,), (layers,) = scanned.in_shardings, unrolled.in_shardings
+    for w in layers["layers"]:
+        assert stack["layers"] == {name: P(None, *spec) for name, spec in w.items()}
+    for plan in (scanned, unrolled):
+        assert plan.estimate.collectives == plan.compiled.collectives
+    assert scanned.compiled.collectives == unrolled.compiled.collectives

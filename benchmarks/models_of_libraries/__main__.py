@@ -1,15 +1,17 @@
-"""Trains every example of `examples._compare` with and without plans, for three budgets each.
+"""Trains models of libraries with and without plans, for three budgets each.
 
+pip install dm-haiku numpyro e3nn-jax
+pip install --no-deps google-tunix safetensors qwix
 python -m benchmarks.models_of_libraries                       # at size "small", 5 steps
-python -m benchmarks.models_of_libraries --size=tiny --examples=accumulation
+python -m benchmarks.models_of_libraries --size=tiny --examples=accumulation,haiku_gpt
 
-Writes `models_of_libraries.json` and `.md`, in which other examples' rows stay; fails if a peak as
-compiled is over its budget, or a loss differs.
+Those of `examples._compare`, which the examples' extra of the package is enough for, and those of
+this folder. Writes `models_of_libraries.json` and `.md`, in which other examples' rows stay; fails
+if a peak as compiled is over its budget, or a loss differs.
 """
 
 import datetime
 import json
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,14 @@ from typing import Any
 import jax
 from absl import app, flags
 
-import kiwi
-from examples._compare import EXAMPLES, SHARES, TOLERANCE, Row, Training, as_json, row_of
+from benchmarks.models_of_libraries import NAMES, PACKAGES, example
+from benchmarks.models_of_libraries.planned import versions
+from examples._compare import SHARES, TOLERANCE, Row, Training, as_json, row_of
 from kiwi.sizes import format_bytes
 
 _SIZE = flags.DEFINE_string("size", "small", "Of the examples.")
 _STEPS = flags.DEFINE_integer("steps", 5, "Training steps.")
-_EXAMPLES = flags.DEFINE_list("examples", list(EXAMPLES), "Which ones.")
+_EXAMPLES = flags.DEFINE_list("examples", list(NAMES), "Which ones.")
 _OUT = flags.DEFINE_string("out", "benchmarks/library_results", "Folder of the results.")
 
 
@@ -33,11 +36,19 @@ def main(_: list[str]) -> None:
     jax.config.update("jax_num_cpu_devices", 8)
     rows = [row for row in _known_rows() if row.example not in _EXAMPLES.value]
     for name in _EXAMPLES.value:
-        rows += Training.of(name, _SIZE.value).rows(SHARES, _STEPS.value)
+        rows += _training(name).rows(SHARES, _STEPS.value)
+        rows.sort(key=lambda row: NAMES.index(row.example))
         _write(rows)
         jax.clear_caches()
     print(_report(rows))
     sys.exit(not all(_holds(row) for row in rows))
+
+
+def _training(name: str) -> Training:
+    try:
+        return Training.of(name, _SIZE.value, module=example(name))
+    except ModuleNotFoundError as error:
+        sys.exit(f"{name}: {error}. To be installed: {PACKAGES}.")
 
 
 def _known_rows() -> list[Row]:
@@ -61,19 +72,18 @@ def _environment() -> dict[str, str]:
     return {
         "date": datetime.date.today().isoformat(),
         "command": f"python -m benchmarks.models_of_libraries --size={_SIZE.value}",
-        "kiwi": kiwi.__version__,
-        "jax": jax.__version__,
-        "python": platform.python_version(),
+        **versions(),
     }
 
 
 def _report(rows: list[Row]) -> str:
     about = _environment()
+    known = ", ".join(f"{name} {about[name]}" for name in versions())
     lines = [
-        "# Examples in Flax, Equinox and Optax, trained with and without plans",
+        "# Models of libraries, trained with and without plans",
         "",
-        f"`{about['command']}`, {about['date']}, kiwi {about['kiwi']}, jax {about['jax']}, "
-        f"Python {about['python']}; mesh (2, 4) of virtual CPU devices, {_STEPS.value} steps. "
+        f"`{about['command']}`, {about['date']}, {known}; "
+        f"mesh (2, 4) of virtual CPU devices, {_STEPS.value} steps. "
         "Budgets are shares of what the plan without a limit takes as compiled, or the least one "
         "that a plan was found to meet. The difference is the largest relative one of a loss.",
         "",

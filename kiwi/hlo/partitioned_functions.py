@@ -1,0 +1,97 @@
+"""Functions with a partitioning of their own (`jax.experimental.custom_partitioning`) as kernels.
+
+Shardy's rule says how one may be sharded, its `partition` what each device then computes. A plan
+asks `partition` for the layouts that it has chosen, and calls what it answers in a `shard_map`:
+XLA would do the same later, but on devices that the planning machine may lack.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import jax
+from jax.extend import core as jex
+from jax.sharding import NamedSharding
+
+from kiwi.hlo import jax_internals
+from kiwi.hlo.kernels import KERNEL, Factors, Kernel, shardable
+from kiwi.hlo.rule import Dims, ShardingRule
+
+CUSTOM_PARTITIONING = "custom_partitioning"
+
+
+def kernel_of(eqn: Any) -> Kernel | None:
+    """The kernel that a traced equation calls; None if it calls nothing with a sharding rule."""
+    if eqn.primitive.name == KERNEL:
+        return eqn.params["kernel"]
+    if eqn.primitive.name != CUSTOM_PARTITIONING:
+        return None
+    rule = jax_internals.partitioned_function_rule(eqn)
+    return None if rule is None else _kernel(eqn, rule)
+
+
+def _kernel(eqn: Any, rule: ShardingRule) -> Kernel:
+    """Sharded are factors that all results have: what of others `partition` does is its own."""
+    call = eqn.params["call"]
+    shapes = [[v.aval.shape for v in side] for side in (eqn.invars, eqn.outvars)]
+    fitting = _fitting(rule, shapes)
+    operands, results = (
+        tuple(_factors(dims, fitting, f"{side} {k}") for k, dims in enumerate(tensors))
+        for side, tensors in (("operand", rule.operands), ("result", rule.results))
+    )
+    held = {str(f) for f in rule.blocked | rule.reduction}
+    return Kernel(
+        call.jaxpr.debug_info.func_name,
+        lambda *operands: tuple(jex.jaxpr_as_fun(call)(*operands)),
+        operands,
+        results,
+        shardable(operands, results) - held,
+        partition=lambda *layouts: _partitioned(eqn, *layouts),
+        known_sizes={str(f): rule.factor_sizes[f] for f in fitting},
+    )
+
+
+def _fitting(rule: ShardingRule, shapes: Sequence[Sequence[Sequence[int]]]) -> frozenset[int]:
+    """The factors whose sizes are those of their dimensions everywhere: Shardy takes the least of
+    several sizes."""
+    pairs = [
+        *zip(rule.operands, shapes[0], strict=True),
+        *zip(rule.results, shapes[1], strict=True),
+    ]
+    dims = [pair for tensor, shape in pairs for pair in zip(tensor, shape, strict=True)]
+    sizes = rule.factor_sizes
+    others = {f for own, size in dims if prod(sizes[f] for f in own) != size for f in own}
+    return frozenset(range(len(sizes))) - others
+
+
+def _factors(dims: Dims, fitting: frozenset[int], name: str) -> Factors:
+    """The names of factors; a dimension whose factors do not fit is one of its own."""
+    return tuple(
+        tuple(map(str, own)) if fitting.issuperset(own) else (f"{name} {d}",)
+        for d, own in enumerate(dims)
+    )
+
+
+def _partitioned(eqn: Any, mesh: Any, in_specs: Any, out_specs: Any) -> tuple[Any, Any, Any]:
+    """What each device computes of these layouts, and the layouts that it wants."""
+    params = eqn.params
+    trees = params["in_tree"], params["out_tree"]
+    types = (
+        tree.unflatten(
+            jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, sharding=NamedSharding(mesh, spec))
+            for v, spec in zip(variables, specs, strict=True)
+        )
+        for tree, variables, specs in zip(
+            trees, (eqn.invars, eqn.outvars), (in_specs, out_specs), strict=True
+        )
+    )
+    _, function, results, operands = params["partition"](*params["static_args"], mesh, *types)
+    wanted = (
+        tuple(sharding.spec for sharding in tree.flatten_up_to(shardings))
+        for tree, shardings in zip(trees, (operands, results), strict=True)
+    )
+
+    def flat(*shards: Any) -> tuple[Any, ...]:
+        return tuple(trees[1].flatten_up_to(function(*trees[0].unflatten(shards))))
+
+    return flat, *wanted
