@@ -1,7 +1,7 @@
 """A problem with loads as a network, and each load as costs of the network's options and pairs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ class LoadedNetwork:
             found = _amounts(problem, net, key)
             windows[key[0]] = (*windows.get(key[0], ()), found)
             cost, table = net.cost - times * found.cost, net.table - times * found.table
-            net = net._replace(cost=cost, table=table)
+            net = replace(net, cost=cost, table=table)
         return cls(net, windows)
 
 

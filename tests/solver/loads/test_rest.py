@@ -1,6 +1,7 @@
 """What is left of problems with loads, solved exactly: against the referee and brute force."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def test_network_and_loads_cost_what_the_referee_says() -> None:
             found = evaluate(problem, choice.tolist()).cost
             longest = [
                 max(
-                    float(cost_of(net._replace(table=each.table), each.cost, choice))
+                    float(cost_of(replace(net, table=each.table), each.cost, choice))
                     for each in own
                 )
                 for own in loaded.windows.values()

@@ -18,10 +18,10 @@ Cook and Seymour, INFORMS Journal on Computing 2003).
 import numpy as np
 
 from kiwi.solver.lagrangian import Search
-from kiwi.solver.mixtures import disagreement, mixtures
 from kiwi.solver.parts import MILP_SHARE, solve_part
 from kiwi.solver.presolve.reduction import Reduction
 from kiwi.solver.prices import cost_of
+from kiwi.solver.restarts.mixtures import disagreement, mixtures
 
 _WHOLE, _APART, _MOST_IDLE = 3, 2, 3
 """Restarts of all that is left, and then of what solutions disagree on; and how often in a row both

@@ -1,0 +1,1 @@
+"""Searches that begin again, and what their solutions have in common."""
