@@ -4,7 +4,7 @@ pip install dm-haiku numpyro e3nn-jax
 python -m benchmarks.models_of_libraries.full_size
 python -m benchmarks.models_of_libraries.full_size --examples=numpyro_vae
 
-Those of `OWN` at their size "full", with donated state, on (2, 4) H100s: without a limit and at 60 %
+Those of `OWN` at their size "full", with donated state, on (2, 4) H100s, free and at 60 %
 of that plan's compiled peak. Checked on eight virtual CPU devices. Writes `full_size.json` and
 `full_size.md`, in which other examples' rows stay; fails if a budget is not met as compiled. Models
 of google-tunix at full size are those of `benchmarks.tunix_models`.

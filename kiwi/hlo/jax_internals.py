@@ -196,8 +196,8 @@ def partitioned_function_rule(eqn: Any) -> ShardingRule | None:
         if callable(rule):
             rule = rule(*eqn.params["static_args"], thread_resources.env.physical_mesh, *types)
         text, sizes = rule if isinstance(rule, tuple | list) else (rule, {})
-        rule = str_to_sdy_sharding_rule(text, **sizes) if isinstance(text, str) else text
-        found = sdy.OpShardingRuleAttr(sdy_sharding_rule_to_mlir(rule, *types))
+        read: Any = str_to_sdy_sharding_rule(text, **sizes) if isinstance(text, str) else text
+        found = sdy.OpShardingRuleAttr(sdy_sharding_rule_to_mlir(read, *types))
         held = frozenset((*found.need_replication_factors, *found.permutation_factors))
         sides = _mappings(found.operand_mappings), _mappings(found.result_mappings)
         return ShardingRule(

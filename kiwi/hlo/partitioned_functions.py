@@ -86,7 +86,7 @@ def _partitioned(eqn: Any, mesh: Any, in_specs: Any, out_specs: Any) -> tuple[An
         )
     )
     _, function, results, operands = params["partition"](*params["static_args"], mesh, *types)
-    wanted = (
+    in_wanted, out_wanted = (
         tuple(sharding.spec for sharding in tree.flatten_up_to(shardings))
         for tree, shardings in zip(trees, (operands, results), strict=True)
     )
@@ -94,4 +94,4 @@ def _partitioned(eqn: Any, mesh: Any, in_specs: Any, out_specs: Any) -> tuple[An
     def flat(*shards: Any) -> tuple[Any, ...]:
         return tuple(trees[1].flatten_up_to(function(*trees[0].unflatten(shards))))
 
-    return flat, *wanted
+    return flat, in_wanted, out_wanted

@@ -206,9 +206,8 @@ def test_layers_in_a_scan_share_their_kernel():
 
 
 def test_a_saved_plan_runs_and_planning_again_needs_no_search(tmp_path):
-    softmax = _partitioned(
-        lambda x: jax.nn.softmax(x), "b d -> b d", need_replication_factors=("d",)
-    )
+    whole = {"need_replication_factors": ("d",)}
+    softmax = _partitioned(lambda x: jax.nn.softmax(x), "b d -> b d", **whole)
     step = lambda x: softmax(jnp.sin(x))  # noqa: E731
     x = jax.random.normal(jax.random.key(0), (64, 32))
     first, again = (
