@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kiwi.memory.timeline import Buffer, Timeline
-from kiwi.solver.compile_ahead import wait_for
 from kiwi.solver.compiled import inner, kernel
-from kiwi.solver.stable_order import stable_order
+from kiwi.solver.loops.compile_ahead import wait_for
+from kiwi.solver.loops.stable_order import stable_order
 
 if TYPE_CHECKING:
     from kiwi.hlo.units import UnitGraph  # with jax, which a process that compiles loops lacks

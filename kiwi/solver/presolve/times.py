@@ -12,8 +12,8 @@ import numpy as np
 
 from kiwi.solver.compiled import inlined, inner, kernel
 from kiwi.solver.edge_tables import offsets, owners
+from kiwi.solver.loops.stable_order import stable_order
 from kiwi.solver.network import NO_LIMIT_BYTES, Network
-from kiwi.solver.stable_order import stable_order
 
 
 def drop_times(net: Network) -> Network:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from kiwi.solver.compiled import kernel
-from kiwi.solver.stable_order import stable_order
+from kiwi.solver.loops.stable_order import stable_order
 
 
 @kernel
