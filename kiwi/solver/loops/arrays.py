@@ -26,6 +26,8 @@ from numba.np.arrayobj import make_array, populate_array
 from numba.np.numpy_support import from_dtype
 
 _WORD = ir.IntType(64)
+_LAYOUT = 1
+"""Another one where the table changes: numba keeps compiled loops by the names of their types."""
 
 
 class Arrays:
@@ -69,7 +71,7 @@ class _ArraysType(types.Type):
     def __init__(self, name: str, members: tuple[tuple[str, types.Type], ...]) -> None:
         self.members = {field: (k, of) for k, (field, of) in enumerate(members)}
         listed = ", ".join(f"{field}: {of}" for field, of in members)
-        super().__init__(f"{name}({listed})")
+        super().__init__(f"{name}/{_LAYOUT}({listed})")
 
 
 @functools.cache
