@@ -82,8 +82,8 @@ def test_a_search_that_ends_behind_one_begins_again_with_it(finds_any, monkeypat
     starts, solve, begun = obvious_starts(products()), Tools.solve, []
     seconds = {evaluate(products().problem, start).cost: start for start in starts}
 
-    def poor(self, problem, allowed, warm_start=None):
-        result = solve(self, problem, allowed, warm_start)
+    def poor(self, problem, allowed, warm_start=None, **options):
+        result = solve(self, problem, allowed, warm_start, **options)
         begun.append(warm_start)
         if warm_start is not None:
             return result
