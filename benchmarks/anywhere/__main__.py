@@ -45,7 +45,10 @@ def _planned(case: str, how: str) -> list[Any]:
     with ExitStack() as stack:
         for _ in range(_BUSY if how == "beside" else 0):
             stack.enter_context(_counting())
-        process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        environment = {**os.environ, "KIWI_PLAN_CACHE": "off"}
+        process = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        )
         if how == "slowed":
             _slow(process)
         output, _ = process.communicate()
