@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 import kiwi
-from benchmarks.anywhere.planned import CASES, SHARES, Case
+from benchmarks.anywhere.planned import CASES, SHARES, Case, step_of
 from benchmarks.provenance import commit
 from kiwi.planners.registry import planner_named
 from kiwi.planners.tools import Tools
@@ -35,17 +35,8 @@ def main() -> None:
 
 
 def _rows(name: str, case: Case) -> Iterator[dict[str, Any]]:
-    module, config = case.model.module, case.model.config
-    arguments = module.abstract_state(config), module.abstract_batch(config)
-    planned = kiwi.jit(
-        module.make_train_step(config),
-        mesh_shape=case.mesh_shape,
-        profile=case.profile,
-        donate_argnums=0,
-        verify=None,
-        time_limit_seconds=1e5,
-        plan_cache=False,
-    )
+    planned, arguments = step_of(case)
+    planned = planned.with_options(verify=None, plan_cache=False)
     free = planned.with_options(memory_budget="1TiB", effort="quick").plan(*arguments)
     for share in SHARES:
         budget_bytes = int(share * free.peak_bytes)

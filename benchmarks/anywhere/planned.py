@@ -61,15 +61,7 @@ def main() -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     case, effort = CASES[sys.argv[1]], sys.argv[2]
-    module, config = case.model.module, case.model.config
-    arguments = module.abstract_state(config), module.abstract_batch(config)
-    planned = kiwi.jit(
-        module.make_train_step(config),
-        mesh_shape=case.mesh_shape,
-        profile=case.profile,
-        donate_argnums=0,
-        time_limit_seconds=1e5,
-    )
+    planned, arguments = step_of(case)
     free = planned.with_options(memory_budget="1TiB", verify=None, effort="quick").plan(*arguments)
     options = {"verify": case.verify, "effort": effort}
     rows = []
@@ -78,6 +70,19 @@ def main() -> None:
         tried = planned.with_options(memory_budget=budget_bytes, **options)
         rows.append(replace(_row(tried, arguments, budget_bytes), share=share))
     print(json.dumps([asdict(row) for row in rows]))
+
+
+def step_of(case: Case) -> tuple[Any, tuple[Any, ...]]:
+    """The step, to be planned, and its abstract arguments."""
+    module, config = case.model.module, case.model.config
+    planned = kiwi.jit(
+        module.make_train_step(config),
+        mesh_shape=case.mesh_shape,
+        profile=case.profile,
+        donate_argnums=0,
+        time_limit_seconds=1e5,
+    )
+    return planned, (module.abstract_state(config), module.abstract_batch(config))
 
 
 def _row(planned: Any, arguments: tuple[Any, ...], budget_bytes: int) -> Planned:

@@ -44,11 +44,10 @@ class Mixture:
         rest = Restricted.nothing(groups.problem)
         grouped = {member for each in equal for member in each.members}
         taken = {
-            member: (own_before, own_behind)
+            member: options
             for each, *options in zip(small.classes, self.before, self.behind, strict=True)
             for member in each.members
             if member in grouped
-            for own_before, own_behind in [options]
         }
         masks = [np.ones(len(own), dtype=np.bool_) for own in rest.kept]
         for group, mask in zip(groups.classes, masks, strict=True):

@@ -85,13 +85,13 @@ def formulate(
     scale = _cost_scale(network)
     choose = _add_choices(model, network)
     loads = windows or {}
-    used = _used_cells(network, [table for own in loads.values() for _, table in own])
+    used = _used_edges(network, [table for own in loads.values() for _, table in own])
     pairs: list[Pairs] = []
     for edge in range(network.edge_count):
         if time.monotonic() > deadline:
             raise TimeoutError
-        is_used = used[edge]
-        pairs.append(_add_pairs(model, network, choose, edge, integral_pairs) if is_used else {})
+        own = _add_pairs(model, network, choose, edge, integral_pairs) if used[edge] else {}
+        pairs.append(own)
     objective = _terms(network, choose, pairs, (network.cost, network.table), scale)
     for window, channels in loads.items():
         longest = model.add_variable(lb=0.0, name=f"t[{window}]")
@@ -181,7 +181,7 @@ def _add_choices(model: mathopt.Model, network: Network) -> Choices:
     return choose
 
 
-def _used_cells(network: Network, loads: Sequence[np.ndarray]) -> np.ndarray:
+def _used_edges(network: Network, loads: Sequence[np.ndarray]) -> np.ndarray:
     """Which edges have a cost or a load; (E,)."""
     is_used = network.table != 0.0
     for table in loads:

@@ -89,7 +89,7 @@ class _Search:
 
     def run(self) -> None:
         """The steps above, until the gap is closed."""
-        if self._request.balances is None and not self._is_balanced():
+        if self._request.balances is None and not self._find_balance():
             return
         loads = self._solved(is_rough=False)
         is_moved = self._weights.moved(loads)
@@ -109,7 +109,7 @@ class _Search:
             return False
         return is_closed(evaluate(self._problem, self._best).cost, self._bound, self._request.gap)
 
-    def _is_balanced(self) -> bool:
+    def _find_balance(self) -> bool:
         """Looks for the balance; whether there is anything left to search for."""
         for _ in range(MOST_BALANCED):
             try:
