@@ -6,7 +6,8 @@
 2. What a compiled program holds beyond the prediction, unit by unit, becomes memory of the problem
    that no option can avoid (`kiwi.xla.read.excess_memory`); what its heap wastes lowers the limit.
    The next search starts from the last solution. If no plan is left, the limit is lowered by half
-   as much: another plan's heap may waste less. With few barriers the limit alone moves.
+   as much: another plan's heap may waste less. In the end the excess moves the limit instead: it
+   may be one of that plan alone. With few barriers the limit alone moves.
 3. Without a compiler, the limit is lowered by what the predicted size of XLA's heap
    (`kiwi.memory.heap`) is over the budget.
 4. Where a peak is over the budget by no more than the heap wastes, units change places
@@ -187,10 +188,11 @@ class ProblemPlanner(Planner):
 class _Model:
     """What compiled programs taught so far: bytes by unit, and bytes at every time.
 
-    `solved_waste_bytes`: those under which the last plan was found.
+    `solved_excess_bytes`, `solved_waste_bytes`: those under which the last plan was found.
     """
 
     excess_bytes: np.ndarray
+    solved_excess_bytes: np.ndarray
     waste_bytes: int = 0
     solved_waste_bytes: int = 0
 
@@ -201,7 +203,7 @@ class _Model:
         """
         assert plan.compiled is not None
         memory = plan.compiled.memory
-        self.solved_waste_bytes = self.waste_bytes
+        self.solved_excess_bytes, self.solved_waste_bytes = self.excess_bytes, self.waste_bytes
         if memory is None:
             beyond = plan.compiled.peak_bytes - plan.estimate.peak_bytes
             self.waste_bytes += max(beyond, 0)
@@ -219,6 +221,11 @@ class _Model:
         lowered = (self.waste_bytes - self.solved_waste_bytes) // 2
         self.waste_bytes = self.solved_waste_bytes + lowered
         return lowered > LEAST_LOWERING * budget_bytes
+
+    def forget_excess(self) -> bool:
+        """Forgets what the last program held beyond its prediction; whether that was anything."""
+        learnt, self.excess_bytes = self.excess_bytes, self.solved_excess_bytes
+        return bool(np.any(learnt > self.excess_bytes))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -246,7 +253,8 @@ class ProblemSearch:
         self._problem = start.problem
         self._given = self._latest = start.solution
         self._layers = EqualLayers(start.problem, tools)
-        self._model = _Model(np.zeros(start.problem.problem.horizon, dtype=np.int64))
+        nothing = np.zeros(start.problem.problem.horizon, dtype=np.int64)
+        self._model, self._limit_alone_moves = _Model(nothing, nothing), False
         self.first_limit_bytes = first_limit_bytes or self._aim_bytes(tools)
         self._limit_bytes = self.first_limit_bytes
         self._spent = Allowance(0.0, 0.0)
@@ -287,7 +295,7 @@ class ProblemSearch:
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit falls by what the heap wastes; what is held beyond that is the problem's."""
-        if plan.execution.tied_steps is not None:
+        if plan.execution.tied_steps is not None or self._limit_alone_moves:
             return self._moved_limit(plan, rounds)
         if plan.fits:
             return None
@@ -298,11 +306,12 @@ class ProblemSearch:
         return max(0, self._held_bytes(plan) - (plan.peak_bytes - self._budget_bytes))
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
-        """A limit that is lowered by less, if it was lowered; the budget after a little room."""
+        """A limit that is lowered by less, if it was lowered, or by the excess of the last program;
+        the budget after a little room."""
         if not rounds:
             return self._budget_bytes if self._limit_bytes < self._budget_bytes else None
         if self.is_checked and rounds[-1].is_tied:
-            return self._next_limit() if self._model.relax(self._budget_bytes) else None
+            return self._relaxed_limit(rounds[-1])
         raised_bytes = (min(each.limit_bytes for each in rounds) - self._limit_bytes) // 2
         is_worth = raised_bytes > LEAST_LOWERING * self._budget_bytes
         return self._limit_bytes + raised_bytes if is_worth else None
@@ -355,7 +364,12 @@ class ProblemSearch:
         holds more than planned tells nothing of the next one."""
         budget_bytes = self._budget_bytes
         self._latest = plan.solve_result.solution
-        over = [each.limit_bytes for each in rounds if each.peak_bytes > budget_bytes]
+        # What is predicted may lie below the limit: just below that, it would be found again.
+        over = [
+            min(each.limit_bytes, each.predicted_peak_bytes)
+            for each in rounds
+            if each.peak_bytes > budget_bytes
+        ]
         within = [each.limit_bytes for each in rounds if each.peak_bytes <= budget_bytes]
         if not over:
             return None
@@ -367,6 +381,16 @@ class ProblemSearch:
             limit_bytes = (max(within) + min(over)) // 2
         is_worth = limit_bytes - max(within) > WORTH * budget_bytes
         return limit_bytes if is_worth else None
+
+    def _relaxed_limit(self, last: Round) -> int | None:
+        """The limit after less of what the last program taught, or lowered by what it was over."""
+        if self._model.relax(self._budget_bytes):
+            return self._next_limit()
+        self._limit_alone_moves = self._model.forget_excess()
+        if not self._limit_alone_moves:
+            return None
+        held_bytes = min(last.limit_bytes, last.predicted_peak_bytes)
+        return max(0, held_bytes - (last.peak_bytes - self._budget_bytes))
 
     def _held_bytes(self, plan: Plan) -> int:
         """What the last plan holds: a little less of a limit that leaves room it would meet too."""
