@@ -5,7 +5,9 @@ here. `tests/hlo/test_jax_internals.py` lists them and fails when one moves.
 """
 
 import contextlib
+import importlib
 from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax.numpy as jnp
@@ -31,26 +33,14 @@ _CUDNN_VERSION = 90800
 """The least that the CUDA wheels of jax 0.10 ask for."""
 
 
-@contextlib.contextmanager
-def assumed_cudnn() -> Iterator[None]:
+def assumed_cudnn() -> AbstractContextManager[None]:
     """Inside, code that asks for the version of cuDNN gets one where there is none.
 
     `jax.nn.dot_product_attention(implementation="cudnn")` asks while it is traced, also for devices
     that the tracing machine lacks.
     """
-    asked = fused_attention_stablehlo.check_cudnn_version
-
-    def version() -> int:
-        try:
-            return asked()
-        except RuntimeError:  # without jax's CUDA plugin, or with it and without cuDNN
-            return _CUDNN_VERSION
-
-    fused_attention_stablehlo.check_cudnn_version = version
-    try:
-        yield
-    finally:
-        fused_attention_stablehlo.check_cudnn_version = asked
+    # It raises without jax's CUDA plugin, or with it and without cuDNN.
+    return _assumed(fused_attention_stablehlo, "check_cudnn_version", _CUDNN_VERSION)
 
 
 @contextlib.contextmanager
@@ -68,6 +58,34 @@ def custom_partitioning_without_devices() -> Iterator[None]:
         yield
     finally:
         asking |= freed
+
+
+def assumed_gpu() -> AbstractContextManager[None]:
+    """Inside, Triton's kernels lower without a GPU: jax 0.10 assumes one then, jax 0.11 asks."""
+    try:
+        module: Any = importlib.import_module("jax._src.pallas.triton.gpu_info")
+    except ImportError:
+        return contextlib.nullcontext()
+    of_jax_0_10 = {"gpu_version": None, "arch_name": "9.0", "compute_capability": 90}
+    return _assumed(module, "get_gpu_info", module.GpuInfo(**of_jax_0_10))
+
+
+@contextlib.contextmanager
+def _assumed(module: Any, name: str, instead: Any) -> Iterator[None]:
+    """Inside, a module's function returns `instead` where it raises."""
+    asked = getattr(module, name)
+
+    def answer() -> Any:
+        try:
+            return asked()
+        except (RuntimeError, ValueError):
+            return instead
+
+    setattr(module, name, answer)
+    try:
+        yield
+    finally:
+        setattr(module, name, asked)
 
 
 def source_line(source_info: Any) -> str:

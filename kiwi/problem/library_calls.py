@@ -49,6 +49,7 @@ FUNCTIONS = frozenset(
         "lgamma",
         "log",
         "log1p",
+        "log2",
         "logistic",
         "pow",
         "rem",

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding
 
 from kiwi.errors import CompileCheckError
 from kiwi.hlo.host_memory import HOST_MEMORY
-from kiwi.hlo.jax_internals import custom_partitioning_without_devices
+from kiwi.hlo.jax_internals import assumed_gpu, custom_partitioning_without_devices
 from kiwi.mesh import DeviceMesh
 
 
@@ -73,7 +73,7 @@ class Step:
         jitted = self.jit(self.mesh.abstract_mesh())
         try:
             exporting = export.export(jitted, platforms=[platform], disabled_checks=_KERNEL_CALLS)
-            with custom_partitioning_without_devices():
+            with custom_partitioning_without_devices(), assumed_gpu():
                 return bytes(exporting(*self.arguments).serialize())
         except (ValueError, NotImplementedError, TypeError) as error:
             raise CompileCheckError(

@@ -138,6 +138,20 @@ def test_source_line_names_the_users_code():
     assert jax_internals.source_line(source_info_util.new_source_info()) == ""
 
 
+def test_a_gpu_is_assumed_where_jax_asks_for_one_that_is_not_there(monkeypatch):
+    """jax 0.10 does not ask."""
+    gpu_info = pytest.importorskip("jax._src.pallas.triton.gpu_info")
+    asked = gpu_info.get_gpu_info
+    with pytest.raises(ValueError, match="Unsupported GPU"):
+        asked()
+    with jax_internals.assumed_gpu():
+        assert gpu_info.get_gpu_info().compute_capability == 90
+    assert gpu_info.get_gpu_info is asked
+    monkeypatch.setattr(gpu_info, "get_gpu_info", lambda: "attached")
+    with jax_internals.assumed_gpu():
+        assert gpu_info.get_gpu_info() == "attached"
+
+
 def test_rule_of_a_matmul_is_read_as_factors():
     shapes = jax.ShapeDtypeStruct((2, 3), "float32"), jax.ShapeDtypeStruct((3, 5), "float32")
     module = jax.jit(lambda x, y: x @ y).lower(*shapes).compiler_ir("stablehlo")

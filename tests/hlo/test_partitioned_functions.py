@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import kiwi
 
-ROWS, WIDTH, HIDDEN = 8192, 16, 512
+ROWS, WIDTH, HIDDEN = 32768, 16, 512
 
 
 def _as_given(function: Any) -> Any:

@@ -26,7 +26,7 @@ CPU_COMPILER_OPTIONS = {
 """Passes of XLA:CPU without which it treats memory as accelerators do.
 
 - `cse_barrier_expander` removes barriers before the last common-subexpression elimination,
-  which would merge every recomputation with the original.
+  which would merge every recomputation with the original (jax 0.11 runs it after scheduling).
 - `cpu-all-reduce-combiner` merges all gradients' all-reduces, which keeps every gradient.
 - `dot-library-rewriter` hands matmuls and reductions to a library for CPUs, whose kernels do
   not take the elementwise chain in front of a reduction: it is materialised instead.
