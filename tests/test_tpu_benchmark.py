@@ -127,7 +127,8 @@ def test_the_catalogue_has_the_memory_that_the_compiler_grants(profile: str):
     said = verdict(plan.step).said
     granted = re.search(r"exceeds available HBM \((?P<gib>[\d.]+)G\)", said)
     assert granted is not None, said
-    assert CATALOGUE[profile].memory_bytes / 2**30 == pytest.approx(float(granted["gib"]), abs=0.01)
+    # libtpu of jax 0.11 grants 10 MiB less of v6e and of tpu7x than that of jax 0.10.
+    assert CATALOGUE[profile].memory_bytes / 2**30 == pytest.approx(float(granted["gib"]), abs=0.02)
 
 
 @needs_compiler

@@ -17,7 +17,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_kernel,
     splash_attention_mask,
 )
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import kiwi
 from benchmarks.published.rows import PublishedStep
@@ -201,7 +201,8 @@ class _Placing:
         """Along the batch, and along the width on the tensor axes."""
         if self.axes is None:
             return x
-        mesh = AbstractMesh(self.axes.shape, self.axes.names)
+        auto = (AxisType.Auto,) * len(self.axes.shape)  # jax 0.11 takes them for explicit
+        mesh = AbstractMesh(self.axes.shape, self.axes.names, axis_types=auto)
         width = (None, self.axes.tensor) if self.axes.tensor else ()
         spec = NamedSharding(mesh, PartitionSpec(self.axes.batch, *width))
         return jax.lax.with_sharding_constraint(x, spec)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from benchmarks.tpu.programs import TrainingStep
 
@@ -46,7 +46,8 @@ def training_step(
     decoder: Decoder, batch: int, sequence: int, mesh_shape: tuple[int, ...], axes: tuple[str, ...]
 ) -> TrainingStep:
     """A step for a mesh, along all of whose axes the batch is sharded."""
-    mesh = AbstractMesh(mesh_shape, axes)
+    auto = (AxisType.Auto,) * len(axes)  # jax 0.11 takes them for explicit
+    mesh = AbstractMesh(mesh_shape, axes, axis_types=auto)
     along_batch = NamedSharding(mesh, PartitionSpec(axes))
     placed = partial(jax.lax.with_sharding_constraint, shardings=along_batch)
 

@@ -21,8 +21,8 @@ buffers. An equation is *materialised* if one of these holds:
 Compilers differ in what they fuse (`FusedMaps`): cases 3 and 4 do not hold for a chain that all of
 its readers compute, if its operands take no more bytes than its result, in front of matmuls no more
 than twice as many, and for an addition at most half as many (a product of vectors). A compiler that
-fuses maps with matmuls also computes a scatter of one element into each row as a map, and adds a
-scatter to a matmul's result in place.
+fuses maps with matmuls also computes a scatter of one element into each row as a map, adds one to a
+matmul's result in place, and computes what several matmuls read as the epilogue of another.
 
 Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
 convolution or reduction whose only reader is a materialised map over the same elements is
@@ -332,10 +332,14 @@ class _Chains:
         vectors = sum(program.values[value].size_bytes for value in reads) - size * len(tensors)
         if len(tensors) != 1 or vectors > _OF_VECTORS * size:
             return False
-        producer = program.values[tensors[0]].producer
-        if producer is None or program.readers[tensors[0]] != (index,):
-            return True
-        return not self._graph.opcodes[producer] & _TAKES_EPILOGUE
+        return not self._ends_call(index, tensors[0])
+
+    def _ends_call(self, index: int, value: int) -> bool:
+        """Whether an equation alone reads a matmul's, convolution's or reduction's result."""
+        producer = self._graph.program.values[value].producer
+        if producer is None or self._graph.program.readers[value] != (index,):
+            return False
+        return bool(self._graph.opcodes[producer] & _TAKES_EPILOGUE)
 
     def expands(self, index: int) -> bool:
         """Whether the chain makes a tensor of others that are much smaller, which all readers do
@@ -349,6 +353,9 @@ class _Chains:
     def in_matmuls(self, index: int) -> bool:
         """Whether matmuls that read the chain compute it."""
         may_fuse = self._fused is FusedMaps.OF_MATMULS and not self.has_slice(index)
+        (output,) = self._graph.program.equations[index].outputs
+        if len(self._graph.program.readers[output]) > 1:
+            may_fuse &= not any(self._ends_call(index, value) for value in self._reads[index])
         return may_fuse and self._is_as_small(index, 2)
 
     def compares(self, index: int) -> bool:

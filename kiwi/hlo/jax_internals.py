@@ -50,9 +50,8 @@ def custom_partitioning_without_devices() -> Iterator[None]:
     With it what lowers to it: attention by cuDNN.
     """
     asking = dispatch.prim_requires_devices_during_lowering
-    freed = {
-        p for p in asking if p.name.startswith(("custom_partitioning", "dot_product_attention"))
-    }
+    names = "custom_partitioning", "dot_product_attention"
+    freed = {p for p in asking if p.name.startswith(names)}
     asking -= freed
     try:
         yield

@@ -223,7 +223,7 @@ class ClosedLoop(Generic[P]):
                 break
             plan = with_tied_steps(proposal.plan, tied_steps)
             tried = self._compiled(replace(proposal, plan=plan))
-            nearest = _nearer(nearest, tried)
+            nearest = min(nearest, tried, key=lambda each: each.plan.peak_bytes)
         return nearest
 
     def _postponed_fits(self) -> bool:
@@ -338,11 +338,6 @@ class ClosedLoop(Generic[P]):
             plan=nearest,
             least_peak_bytes=peak_bytes,
         )
-
-
-def _nearer(first: P, second: P) -> P:
-    """The one that needs less, the first one if both need the same."""
-    return second if second.plan.peak_bytes < first.plan.peak_bytes else first
 
 
 def _seconds(plan: Plan) -> float:

@@ -125,6 +125,21 @@ def test_costly_maps_are_absorbed_where_the_compiler_repeats_them(fused, kept):
     assert names == kept | {"reduce_sum", "dot_general"}
 
 
+@pytest.mark.parametrize(("readers", "kept"), [(1, 0), (2, 1)])
+def test_what_several_matmuls_read_is_the_epilogue_of_another(readers: int, kept: int):
+    """XLA:TPU computes it once, behind the matmul in front of it, as a gradient of relu."""
+
+    def function(x, w, mask):
+        y = jnp.where(mask > 0, x @ w, 0)
+        return [y @ w, y.T @ x][:readers]
+
+    graph = graph_of(function, array(16, 16), array(16, 16), array(16, 16))
+    found = materialised(graph, FusedMaps.OF_MATMULS)
+    names = [e.name for e in graph.program.equations if found[e.index]]
+    assert names.count("select_n") == kept
+    assert names.count("dot_general") == readers + 1 - kept
+
+
 def test_a_repeated_map_is_materialised_where_its_operands_are_larger():
     def function(x, z):
         y = jnp.exp(x * z)

@@ -67,10 +67,8 @@ def _is_transposed(matrix: Matrix, shards: Mapping[int, int]) -> bool:
 
 def _is_written_so(units: UnitGraph, unit: Unit, source: int) -> bool:
     """Whether the map that computes a value runs just before, behind no barrier."""
-    producer = units.producer.get(source)
-    if producer is None or producer != unit.index - 1:
-        return False
-    return is_map(units.graph, units.units[producer].root)
+    before = unit.index - 1
+    return units.producer.get(source) == before and is_map(units.graph, units.units[before].root)
 
 
 def _computed_apart(units: UnitGraph, unit: Unit) -> Iterator[float]:

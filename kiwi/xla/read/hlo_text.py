@@ -4,7 +4,7 @@ schedule."""
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 _HEADER = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) (?:\(.*)?\{$")
@@ -12,7 +12,7 @@ _INSTRUCTION = re.compile(
     r"^ *(?P<root>ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>.*?) ?\b(?P<opcode>[a-z][\w\-]*)"
     r"\((?P<operands>[^()]*(?:\([^()]*\)[^()]*)*)\)(?P<attributes>.*)$"
 )
-_NAMES = re.compile(r"%([\w.\-]+)")
+_NAMES = re.compile(r"%([\w.\-]+(?:#\d+)?)")
 _BARE_NAMES = re.compile(r"[\w.\-]+")
 _ARRAY = re.compile(r"(?P<dtype>[a-z]+\d*[a-z0-9]*)\[(?P<shape>[\d,]*)\](?:\{(?P<layout>[^}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")
@@ -149,10 +149,8 @@ def arrays_of(text: str) -> Iterator[Array]:
 
 def item_bits(dtype: str) -> int:
     """Of an element, by XLA's name of a type."""
-    if dtype in _ITEM_BITS:
-        return _ITEM_BITS[dtype]
     digits = re.search(r"\d+", dtype)
-    return int(digits.group()) if digits is not None else 0
+    return _ITEM_BITS.get(dtype, 0 if digits is None else int(digits.group()))
 
 
 def _blocks(text: str) -> Iterator[tuple[str, bool, list[str]]]:
@@ -174,22 +172,26 @@ def _blocks(text: str) -> Iterator[tuple[str, bool, list[str]]]:
 
 
 def _instructions(lines: list[str]) -> Iterator[Instruction]:
-    for line in lines:
-        match = _INSTRUCTION.match(line)
-        if match is not None:
-            opcode, operands = match["opcode"], match["operands"]
-            is_literal = opcode in ("parameter", "constant")
-            yield Instruction(
-                match["name"],
-                opcode,
-                (operands,) if is_literal else _names(operands),
-                match["attributes"],
-                match["type"],
-                match["root"] is not None,
-            )
+    types: dict[str, str] = {}
+    for match in filter(None, map(_INSTRUCTION.match, lines)):
+        name, opcode, operands = match.group("name", "opcode", "operands")
+        names = (operands,) if opcode in ("parameter", "constant") else _names(operands)
+        yield from _elements(names, types)
+        types[name] = match["type"]
+        rest = match["attributes"], match["type"], match["root"] is not None
+        yield Instruction(name, opcode, names, *rest)
+
+
+def _elements(names: Sequence[str], types: dict[str, str]) -> Iterator[Instruction]:
+    """The instructions that XLA leaves out where it writes an element of a tuple as `tuple#0`."""
+    for name in names:
+        source, _, place = name.partition("#")
+        if source in types and name not in types:
+            arrays = [array.group() for array in _ARRAY.finditer(types[source])]
+            types[name] = own = "".join(arrays[int(place) :][:1])
+            yield Instruction(name, "get-tuple-element", (source,), f"index={place}", own, False)
 
 
 def _names(operands: str) -> tuple[str, ...]:
     """Those of operands; XLA leaves the signs out where a program is not optimised."""
-    pattern = _NAMES if "%" in operands else _BARE_NAMES
-    return tuple(pattern.findall(operands))
+    return tuple((_NAMES if "%" in operands else _BARE_NAMES).findall(operands))

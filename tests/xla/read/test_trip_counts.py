@@ -53,6 +53,17 @@ def test_a_loop_that_counts_between_constants_runs_as_often():
     assert inside_runs(COUNTED) == 5
 
 
+def test_an_element_of_a_tuple_may_be_written_as_its_place():
+    """As XLA:TPU of jax 0.11 does."""
+    i = "  %i = s32[]{:T(128)} get-tuple-element(%p), index=1\n"
+    assert i in COUNTED
+    text = COUNTED.replace(i, "").replace("compare(%i,", "compare(%p#1,")
+    assert inside_runs(text) == 5
+    condition = parse_module(text).computations["cond"]
+    assert condition.by_name["p#1"].result_type == "s32[]{:T(128)}"
+    assert [reader.name for reader in condition.readers["p#1"]] == ["lt"]
+
+
 def test_a_loop_that_starts_from_an_argument_counts_once():
     assert inside_runs(COUNTED.replace("copy(%two)", "copy(%n)")) == 1
 
