@@ -21,7 +21,7 @@ from kiwi.errors import KiwiError
 from kiwi.solver.contest import read_contest
 from kiwi.solver.result import OnProgress, Progress, SolveResult, SolveStatus
 from kiwi.solver.solve import DEFAULT_GAP, SOLVERS, solve
-from kiwi.solver.supervise import Supervisor, interrupt_once
+from kiwi.solver.supervise import Supervisor, interrupt_once, signals_wait
 from kiwi.solver.warm_up import warm_up
 
 _MARGIN_SECONDS, _MARGIN_SECONDS_PER_NODE = 0.5, 5e-5
@@ -119,8 +119,9 @@ class _Writer:
         self._last = state.objective
         part = self._path.with_name(self._path.name + ".part")
         part.write_text(json.dumps(_document(state)) + "\n")
-        part.replace(self._path)
-        self._on_written()
+        with signals_wait():
+            part.replace(self._path)
+            self._on_written()
 
 
 def _document(state: Progress) -> dict:

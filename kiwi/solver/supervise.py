@@ -5,12 +5,13 @@ the work is done in a forked process, which writes its best solution whenever it
 process waits, and kills it where it is late.
 """
 
+import contextlib
 import mmap
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 _GRACE_SECONDS, _SIGNAL_GRACE_SECONDS = 0.5, 1.0
@@ -76,6 +77,19 @@ def _work_and_exit(work: Callable[[], int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+@contextlib.contextmanager
+def signals_wait() -> Iterator[None]:
+    """Inside, signals wait: what is written is noted, too."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
 
 
 def interrupt_once() -> None:
