@@ -13,6 +13,7 @@ import kiwi
 from benchmarks.fidelity.measure import Case, make_plan
 from benchmarks.fidelity.summary import Key
 from examples.baselines import UNLIMITED
+from kiwi.errors import BudgetNotMetError
 
 _ROW = flags.DEFINE_string("row", None, "Key of a planned row.", required=True)
 _RESULTS = flags.DEFINE_string(
@@ -22,7 +23,7 @@ _SECONDS = flags.DEFINE_float("time_limit_seconds", 20.0, "For the solver.")
 
 
 def main(_: list[str]) -> None:
-    """Prints `kiwi.memory_report` of the row's plan."""
+    """Prints `kiwi.memory_report` of the row's plan, or of the nearest one where none fits."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     results = json.loads(Path(_RESULTS.value).read_text())
@@ -30,7 +31,10 @@ def main(_: list[str]) -> None:
     profile = results["environment"]["profile"]
     shape = tuple(map(int, key.mesh.split("x")))
     case = Case(key.model, shape, key.target, profile, _SECONDS.value)
-    plan = make_plan(case, row.get("budget_bytes") or UNLIMITED)
+    try:
+        plan = make_plan(case, row.get("budget_bytes") or UNLIMITED)
+    except BudgetNotMetError as error:
+        plan = error.plan
     print(plan, kiwi.memory_report(plan), sep="\n\n")
 
 

@@ -12,6 +12,7 @@ from kiwi.problem.edges import resharding_table
 from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.compiler import Compiler
+from kiwi.xla.step import XLAS_OWN, Arrangement
 
 Copy = tuple[int, str, TensorSharding]
 """A value, the dtype in which it is moved, and the layout of a copy of it."""
@@ -32,6 +33,8 @@ class Execution:
       beside the barriers that every plan needs (`kiwi.emit.barriers`); None for all steps.
     - `fetched`: the units that do not run a second time where they stand in the schedule again:
       their results, copied to the host behind the first time, are fetched from there.
+    - `arrangement`: how the compiler is told to arrange the program; to keep the schedule's order
+      takes no barriers.
     - `is_for_another_compiler`: operands are moved in their own dtype: what `compiler` narrows, for
       it rounds them anyway (`Rules.moved_value`), another one may not.
     """
@@ -48,6 +51,7 @@ class Execution:
     tied_steps: frozenset[int] | None = None
     fetched: frozenset[int] = frozenset()
     is_for_another_compiler: bool = False
+    arrangement: Arrangement = XLAS_OWN
 
     def is_tied(self, position: int) -> bool:
         """Whether barriers keep a step of the schedule in the plan's order."""

@@ -22,7 +22,10 @@ Compilers differ in what they fuse (`FusedMaps`): cases 3 and 4 do not hold for 
 its readers compute, if its operands take no more bytes than its result, in front of matmuls no more
 than twice as many, and for an addition at most half as many (a product of vectors). A compiler that
 fuses maps with matmuls also computes a scatter of one element into each row as a map, adds one to a
-matmul's result in place, and computes what several matmuls read as the epilogue of another.
+matmul's result in place, computes what several matmuls read as the epilogue of another, and fuses
+neither a pad between elements nor the operand of a window: what two units read of these is computed
+once, and held (jax 0.10.2 and libtpu 0.0.42: a state-space model and a convnet of
+`benchmarks/fidelity`).
 
 Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
 convolution or reduction whose only reader is a materialised map over the same elements is
@@ -37,7 +40,7 @@ from collections.abc import Sequence
 from math import prod
 
 from kiwi.hlo.graph import HloGraph
-from kiwi.hlo.program import Program
+from kiwi.hlo.program import Equation, Program
 
 MAX_CHAIN = 48
 MAX_READS = 10
@@ -76,6 +79,8 @@ _NOT_ELEMENTWISE = LIBRARY_OPCODES | {
     "triangular_solve",
     "while",
 }
+
+_WINDOWED = frozenset({"reduce_window", "select_and_scatter"})
 
 _TAKES_EPILOGUE = LIBRARY_OPCODES | {"reduce"}
 
@@ -267,6 +272,8 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chai
     if info.is_constant:
         return False
     readers = graph.program.readers[equation.outputs[0]]
+    if chains.is_apart(index):
+        return True
     if any(_enters_loop(graph.program, equation.loop, r) for r in readers):
         return True
     reading = [graph.program.equations[r] for r in readers]
@@ -281,6 +288,13 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chai
     if "add" in found and not (chains.shifts(index) or chains.expands(index)):
         return True
     return bool(found & _WORTH_KEEPING) and not chains.in_readers(index)
+
+
+def interleaves(equation: Equation) -> bool:
+    """Whether an equation pads between elements."""
+    if equation.name != "pad":
+        return False
+    return any(interior for _, _, interior in equation.jaxpr_eqn.params["padding_config"])
 
 
 def _enters_loop(program: Program, loop: int | None, reader: int) -> bool:
@@ -361,6 +375,17 @@ class _Chains:
     def compares(self, index: int) -> bool:
         """Whether an equation is a scatter that is computed as a map of the positions."""
         return self._fused is FusedMaps.OF_MATMULS and _sets_one_per_row(self._graph, index)
+
+    def is_apart(self, index: int) -> bool:
+        """Whether a map is not fused with what reads it: a pad between elements, and the operand of
+        a window."""
+        if self._fused is not FusedMaps.OF_MATMULS:
+            return False
+        program, opcodes = self._graph.program, self._graph.opcodes
+        (output,) = program.equations[index].outputs
+        return interleaves(program.equations[index]) or any(
+            opcodes[reader] & _WINDOWED for reader in program.readers[output]
+        )
 
     def _is_as_small(self, index: int, times: float = 1) -> bool:
         """Whether the chain's operands take at most so many times the bytes of its result, vectors

@@ -7,20 +7,14 @@ tries two orders, and takes the better: by size, then length of life, and the ot
 equal ones the buffer that is defined first comes first. The length of a life counts how many
 buffers are allocated and freed meanwhile. A buffer that is written over another one shares its
 place.
-
-XLA:TPU places them *in time order* instead: each when it is defined, in the smallest gap then. So
-much depends on which of two neighbours is there first, and its scheduler exchanges neighbours, that
-one order tells little of the gaps. Their mean over `ORDERS` orders, in which buffers begin up to a
-point of time earlier or later, is added to what is alive at once.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kiwi.memory.timeline import Buffer, Timeline
+from kiwi.memory.timeline import Buffer
 from kiwi.solver.compiled import inner, kernel
 from kiwi.solver.loops.compile_ahead import wait_for
 from kiwi.solver.loops.stable_order import stable_order
@@ -30,9 +24,7 @@ if TYPE_CHECKING:
 
 NO_BOUND = np.int64(2**62)
 
-ORDERS = 15
 HEAP_LOOPS = f"{__name__}:warm_up"
-_PARTS = 8
 
 
 class Lives(NamedTuple):
@@ -52,39 +44,10 @@ class Lives(NamedTuple):
     events: np.ndarray
 
 
-def allocated_bytes(
-    buffers: Sequence[Buffer], horizon: int, units: "UnitGraph", *, in_time_order: bool
-) -> int:
+def allocated_bytes(buffers: Sequence[Buffer], horizon: int, units: "UnitGraph") -> int:
     """What XLA allocates: what the whole step holds, and a heap for the rest."""
     throughout, temporaries = split(buffers, horizon, units)
-    heap = expected_bytes(temporaries) if in_time_order else heap_bytes(temporaries)
-    return throughout + heap
-
-
-def expected_bytes(buffers: Sequence[Buffer]) -> int:
-    """The size of a heap in time order, where it is not known which of two neighbours is first."""
-    gaps = [heap_bytes(o, in_time_order=True) - _peak_bytes(o) for o in _orders(buffers)]
-    return _peak_bytes(buffers) + int(np.mean(gaps))
-
-
-def _peak_bytes(buffers: Sequence[Buffer]) -> int:
-    return Timeline(tuple(buffers), max((b.end for b in buffers), default=1)).peak_bytes
-
-
-def _orders(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """The buffers as they may begin, in eighths of a point of time. One that is written over
-    another begins where that ends."""
-    over = {(b.end, b.overwritten_by, b.bytes) for b in buffers if b.overwritten_by >= 0}
-    stays = [(b.start, b.index, b.bytes) in over or not b.start for b in buffers]
-    for seed in range(ORDERS):
-        eighths = (np.random.PCG64(seed).random_raw(len(buffers)) >> 60).astype(int) - _PARTS
-        moves = np.where(stays, 0, eighths)
-        yield [_moved(b, int(by)) for b, by in zip(buffers, moves, strict=True)]
-
-
-def _moved(buffer: Buffer, eighths: int) -> Buffer:
-    start, end = _PARTS * buffer.start, _PARTS * buffer.end
-    return replace(buffer, start=min(start + eighths, end - 1), end=end)
+    return throughout + heap_bytes(temporaries)
 
 
 def split(buffers: Sequence[Buffer], horizon: int, units: "UnitGraph") -> tuple[int, list[Buffer]]:
@@ -103,24 +66,20 @@ def split(buffers: Sequence[Buffer], horizon: int, units: "UnitGraph") -> tuple[
     return throughout, heap
 
 
-def heap_bytes(buffers: Sequence[Buffer], *, in_time_order: bool = False) -> int:
+def heap_bytes(buffers: Sequence[Buffer]) -> int:
     """The size of the heap for these buffers; at least the peak of their sum."""
     if not buffers:
         return 0
     wait_for(HEAP_LOOPS)
-    if in_time_order:
-        # A unit gathers its operands, fills its workspace, and yields its result then.
-        buffers = sorted(buffers, key=lambda b: (b.start, b.kind != "copy", b.end))
     begin, end, size = np.array([(b.start, b.end, b.bytes) for b in buffers], dtype=np.int64).T
     events = np.zeros(end.max(), dtype=np.int64)
     lives = Lives(begin.copy(), end - 1, size.copy(), ranks(size), _writers(buffers), events)
-    return int(_in_time_order(lives) if in_time_order else placed_bytes(lives, NO_BOUND)[0])
+    return int(placed_bytes(lives, NO_BOUND)[0])
 
 
 def warm_up() -> None:
     """Runs the loops of this module once, which compiles or loads them."""
-    for in_time_order in (False, True):
-        heap_bytes([Buffer(0, 1, 8)], in_time_order=in_time_order)
+    heap_bytes([Buffer(0, 1, 8)])
 
 
 def ranks(size: np.ndarray) -> np.ndarray:
@@ -154,12 +113,6 @@ def placed_bytes(lives, bound):
     if other_heap < heap:
         heap, top = other_heap, other_top
     return heap, begin[top], lives.last[top]
-
-
-@kernel(nogil=True)
-def _in_time_order(lives):
-    begin, size, _ = _joined(lives)
-    return _best_fit(stable_order(begin), begin, lives.last, size, NO_BOUND)[0]
 
 
 @inner(nogil=True)

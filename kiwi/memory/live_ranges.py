@@ -135,18 +135,19 @@ class LiveRanges:
     ) -> tuple[Buffer, ...]:
         """Cases 3 to 11. `workspace` are the bytes of each buffer that the unit needs while it
         runs, `workspace_shared` at a point of time that it shares; `held_until`: the unit that
-        runs, too, before the workspace is free."""
+        runs, too, before the result or the workspace is free."""
         own = ("result", unit.index)
         overwritten_by = {run.end: run.overwritten_by for run in runs}
+        free = 0 if held_until is None else self.first_run[held_until] + 1
         buffers = [
-            Buffer(start, end, count * result_bytes, *own, overwritten_by.get(end, -1))
+            Buffer(start, max(end, free), count * result_bytes, *own, overwritten_by.get(end, -1))
             for start, end, count in self._held(unit, runs)
             if end > start
         ]
         for run in (run for run in runs if not run.is_fetched):
             sizes = workspace_shared if run.shares_point else workspace
-            last = run.start if held_until is None else self.first_run[held_until]
-            buffers += [Buffer(run.start, last + 1, size, *own) for size in sizes]
+            last = max(run.start + 1, free)
+            buffers += [Buffer(run.start, last, size, *own) for size in sizes]
         return tuple(buffers)
 
     def _held(self, unit: Unit, runs: Sequence[Run]) -> list[tuple[int, int, int]]:

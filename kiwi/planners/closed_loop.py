@@ -27,7 +27,9 @@ from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundErr
 from kiwi.planners.barrier_levels import (
     HOPELESS,
     MOST_TRIALS,
+    in_order,
     more_tied_steps,
+    other_heaps,
     with_needed_barriers,
     with_tied_steps,
 )
@@ -123,6 +125,11 @@ class Proposer(Protocol[P]):
         """The next limit after `propose` raised, None to end."""
         ...
 
+    def may_reorder(self, plan: Plan) -> bool:
+        """Whether a compiled plan is over the budget by no more than its heap wastes, so that
+        another order may fit."""
+        ...
+
     def reordered(self, proposal: P, number: int) -> P | None:
         """The same computations in another order, None where none may help; `proposal` has its
         compiled program."""
@@ -212,19 +219,35 @@ class ClosedLoop(Generic[P]):
         return tried
 
     def _with_fewest_barriers(self, proposal: P) -> P:
-        """The proposal with the first barriers with which it fits, or with the nearest."""
+        """The proposal with the first barriers with which it fits, or with the nearest; in its own
+        order where that fits, or would but for the heap, which wastes less in another one."""
         plan = None if self._ties_all else with_needed_barriers(proposal.plan)
         if plan is None:
-            return self._compiled(proposal)
-        nearest = tried = self._compiled(replace(proposal, plan=plan))
+            return self._on_any_heap(proposal)
+        nearest = tried = self._on_any_heap(replace(proposal, plan=plan))
+        plan = None if tried.plan.fits else in_order(plan)
+        if plan is not None:
+            tried = self._on_any_heap(replace(proposal, plan=plan))
+            if tried.plan.fits or self._proposer.may_reorder(tried.plan):
+                return tried
+            nearest = tried = _smaller(nearest, tried)
         for _ in range(MOST_TRIALS):
             tied_steps = None if tried.plan.fits else more_tied_steps(tried.plan)
             if tied_steps is None or tried.plan.peak_bytes > HOPELESS * nearest.plan.peak_bytes:
                 break
-            plan = with_tied_steps(proposal.plan, tied_steps)
-            tried = self._compiled(replace(proposal, plan=plan))
-            nearest = min(nearest, tried, key=lambda each: each.plan.peak_bytes)
+            plan = with_tied_steps(tried.plan, tied_steps)
+            tried = self._on_any_heap(replace(proposal, plan=plan))
+            nearest = _smaller(nearest, tried)
         return nearest
+
+    def _on_any_heap(self, proposal: P) -> P:
+        """The proposal as compiled, placed on the heap in the first way that fits, or the best."""
+        tried = self._compiled(proposal)
+        for plan in other_heaps(tried.plan):
+            if tried.plan.fits:
+                break
+            tried = _smaller(tried, self._compiled(replace(proposal, plan=plan)))
+        return tried
 
     def _postponed_fits(self) -> bool:
         """Whether the postponed plan fits in another order."""
@@ -233,8 +256,11 @@ class ClosedLoop(Generic[P]):
 
     def _nearest_order(self, given: P) -> P:
         """The first order of the same computations that fits, or the nearest. An order holds only
-        where every step is tied: XLA puts a program with few barriers into its own."""
-        if not self._ties_all and given.plan.execution.compiler.schedules_for_memory:
+        where every step is tied or the compiler keeps it: else XLA puts a program with few barriers
+        into its own."""
+        execution = given.plan.execution
+        keeps_order = execution.arrangement.keeps_order
+        if not (self._ties_all or keeps_order) and execution.compiler.schedules_for_memory:
             return given
         orders = self._proposer.orders
         for number in orders.numbers:
@@ -244,7 +270,8 @@ class ClosedLoop(Generic[P]):
             if other is None:
                 break
             self._orders_left -= 1
-            given = min(given, self._compiled(other), key=lambda each: each.plan.peak_bytes)
+            kept = in_order(other.plan) if keeps_order else None
+            given = _smaller(given, self._compiled(replace(other, plan=kept or other.plan)))
             if given.plan.fits:
                 break
         return given
@@ -338,6 +365,11 @@ class ClosedLoop(Generic[P]):
             plan=nearest,
             least_peak_bytes=peak_bytes,
         )
+
+
+def _smaller(one: P, other: P) -> P:
+    """The one whose compiled program needs less."""
+    return min(one, other, key=lambda each: each.plan.peak_bytes)
 
 
 def _seconds(plan: Plan) -> float:

@@ -13,6 +13,7 @@ for devices of several processes, these compare a digest of it.
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any
 
 import jax
@@ -104,6 +105,7 @@ def plan_digest(plan: PlanRecord) -> bytes:
         [[s.dims for s in unit] for unit in execution.reads],
         sorted(execution.kept_copies),
         None if execution.tied_steps is None else sorted(execution.tied_steps),
+        astuple(execution.arrangement),
     )
     return hashlib.sha256(json.dumps(parts).encode()).digest()
 

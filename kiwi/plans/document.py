@@ -7,6 +7,7 @@ equal plans have equal documents.
 """
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import cattrs
@@ -24,6 +25,7 @@ from kiwi.plans.fingerprint import Fingerprint, fingerprint, identities, value_t
 from kiwi.plans.plan_codec import plan_converter
 from kiwi.plans.record import PlanRecord
 from kiwi.version import VERSION
+from kiwi.xla.step import XLAS_OWN
 
 Document = dict[str, Any]
 
@@ -36,6 +38,7 @@ def document(plan: PlanRecord) -> Document:
     mesh, tied = to_plain(plan.mesh, by), plan.execution.tied_steps
     # Nothing where barriers keep all steps in order, as in files of older versions.
     tied_steps = {} if tied is None else {"tied_steps": sorted(tied)}
+    arrangement = plan.execution.arrangement
     return {
         "jax": jax.__version__,
         "kiwi": VERSION,
@@ -53,6 +56,7 @@ def document(plan: PlanRecord) -> Document:
         },
         "schedule": list(plan.execution.schedule.steps),
         **tied_steps,
+        **({} if arrangement == XLAS_OWN else {"arrangement": asdict(arrangement)}),
         "estimate": to_plain(plan.estimate, by),
         "bounds": _bounds(plan),
         "checks": to_plain(plan.compiled, by),

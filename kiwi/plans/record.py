@@ -27,7 +27,7 @@ from kiwi.xla.compiler import Compiler
 from kiwi.xla.compilers import of_platform
 from kiwi.xla.read.collectives import AxisUse
 from kiwi.xla.read.compiled_program import CompiledProgram
-from kiwi.xla.step import Step
+from kiwi.xla.step import XLAS_OWN, Step
 
 
 class MadeBy(Protocol):
@@ -206,7 +206,14 @@ class PlanRecord:
         )
         call = self.traced.call
         given = self.function, call.shapes, self.mesh
-        return Step(*given, *specs, call.donated, *on_host, kernel_seconds=self._kernel_seconds)
+        return Step(
+            *given,
+            *specs,
+            call.donated,
+            *on_host,
+            kernel_seconds=self._kernel_seconds,
+            arrangement=self.execution.arrangement,
+        )
 
     @property
     def _kernel_seconds(self) -> Mapping[int, float]:
@@ -252,7 +259,7 @@ class PlanRecord:
             return self.step
         tied_steps = frozenset[int]() if compiler.schedules_for_memory else None
         execution = replace(self.execution, tied_steps=tied_steps, is_for_another_compiler=True)
-        return replace(self.step, function=emit(execution))
+        return replace(self.step, function=emit(execution), arrangement=XLAS_OWN)
 
     def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:
         """The planned step over flat leaves, jitted for concrete devices; raises
@@ -263,6 +270,8 @@ class PlanRecord:
     def run_options(self, compiler: Compiler) -> Mapping[str, Any]:
         """The compiler options that the plan runs with; collectives overlap with computation unless
         a check has not found room for that."""
+        if compiler.name == self.execution.compiler.name:
+            compiler = compiler.arranged(self.execution.arrangement)
         checked, ways = self.compiled, compiler.overlapping_options
         if not ways or not (checked is None or checked.is_overlapping):
             return compiler.run_options

@@ -33,6 +33,7 @@ from kiwi.solver import SolveResult, SolveStatus
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.compilers import named, of_platform
 from kiwi.xla.read.compiled_program import CompiledProgram
+from kiwi.xla.step import Arrangement
 
 
 def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: bool = True) -> Plan:
@@ -188,6 +189,7 @@ def _execution(
         frozenset(read for entry in breakdown.operators for read in entry.kept_copies),
         frozenset(saved["tied_steps"]) if "tied_steps" in saved else None,
         frozenset(entry.unit for entry in breakdown.operators if entry.fetch_at is not None),
+        arrangement=Arrangement(**saved.get("arrangement", {})),
     )
 
 

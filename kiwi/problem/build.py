@@ -177,8 +177,7 @@ class OfferedOptions:
 
     def allocated_bytes(self, buffers: Sequence[Buffer], horizon: int) -> int:
         """What the compiler allocates for buffers: more than is alive at once."""
-        in_time_order = self.rules.places_in_time_order
-        return allocated_bytes(buffers, horizon, self.units, in_time_order=in_time_order)
+        return allocated_bytes(buffers, horizon, self.units)
 
     def seconds_to_host(self, held: Sequence[Sequence[Interval]]) -> np.ndarray:
         """Seconds of copying what is held in the host's memory there, or back, by option."""

@@ -23,7 +23,7 @@ class UnitMemory:
     - `from_start`: buffers that the compiler holds from the start of the step on until the unit
       runs, or until it has run, in indices of units; `written_over_bytes`: of those that the
       result is written into.
-    - `held_until`: the unit that runs, too, before the workspace is free, if there is one.
+    - `held_until`: the unit that runs, too, before result and workspace are free, if there is one.
     """
 
     result_bytes: int
@@ -62,5 +62,5 @@ def unit_memory(
         strategy.own_buffers,
         from_start,
         sum(each.bytes for each in from_start if each.end == unit.index),
-        rules.sums_behind(units, unit) if strategy.workspace_bytes else None,
+        rules.sums_behind(units, unit) if strategy.collectives else None,
     )

@@ -4,7 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from kiwi.xla.compile.worker import process_ahead
 from kiwi.xla.read.buffer_assignment import HOST_ONLY
 from kiwi.xla.read.compiled_program import CompiledProgram, read_compiled, read_dump
 from kiwi.xla.rules.base import Rules
-from kiwi.xla.step import ExportedStep, Step
+from kiwi.xla.step import Arrangement, ExportedStep, Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,8 @@ class Compiler(ABC):
     - `overlapping_options`: what takes the place of `run_options` where collectives are to overlap
       with computation, which may take more memory: the ways to do so, the best one first; empty
       where they do so anyhow, or never do.
+    - `in_order_options`: what makes it run a program in the order in which it is written; empty
+      where nothing does. `heap_seed_option`: the option that an `Arrangement`'s seed is given to.
     - `rules`: what it does with a program, as far as memory and communication depend on it.
     - `has_host_memory`: whether it tells host memory from device memory. `offloads`: whether values
       that plans offload are known to leave the device in the programs that it makes;
@@ -53,6 +55,8 @@ class Compiler(ABC):
     schedules_for_memory: bool = True
     reads_heap_trace: bool = True
     overlapping_options: tuple[Mapping[str, Any], ...] = ()
+    in_order_options: Mapping[str, Any] = field(default_factory=dict)
+    heap_seed_option: str | None = None
     way: int | None = None
 
     def may_offload(self, *, in_scan: bool) -> bool:
@@ -75,9 +79,26 @@ class Compiler(ABC):
             for way, options in enumerate(self.overlapping_options)
         )
 
+    def arranged(self, how: Arrangement) -> "Compiler":
+        """The same, but that it arranges programs so, as far as it can be made to."""
+        more = dict(self.in_order_options if how.keeps_order else {})
+        if how.heap_seed and self.heap_seed_option is not None:
+            more[self.heap_seed_option] = how.heap_seed
+        return replace(
+            self,
+            run_options={**self.run_options, **more},
+            check_options={**self.check_options, **more},
+            overlapping_options=tuple({**each, **more} for each in self.overlapping_options),
+        )
+
+    def request(self, step: Step) -> dict[str, Any]:
+        """What its process needs to know of it."""
+        return {"way": self.way, "arrangement": asdict(step.arrangement)}
+
     def asked(self, options: Mapping[str, Any]) -> "Compiler":
-        """In its process: this compiler or an `overlapping` one, as a request's options say."""
-        return self if options["way"] is None else self.overlapping[options["way"]]
+        """In its process: this compiler or an `overlapping` one, as a `request` says."""
+        own = self.arranged(Arrangement(**options["arrangement"]))
+        return own if options["way"] is None else own.overlapping[options["way"]]
 
     def compiled_to_buffers(
         self, step: ExportedStep, devices: Sequence[Any], folder: str, dump: str
@@ -109,5 +130,5 @@ class Compiler(ABC):
         """Compiles for the first `step.mesh.size` attached devices, with the options of a run;
         raises `NotEnoughDevicesError` if there are fewer."""
         started = time.monotonic()
-        compiled = step.compile(jax.devices(), self.run_options)
+        compiled = step.compile(jax.devices(), self.arranged(step.arrangement).run_options)
         return read_compiled(compiled, step.mesh, "device", time.monotonic() - started)

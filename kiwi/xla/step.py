@@ -14,13 +14,29 @@ from kiwi.hlo.jax_internals import assumed_gpu, custom_partitioning_without_devi
 from kiwi.mesh import DeviceMesh
 
 
+@dataclass(frozen=True)
+class Arrangement:
+    """How a compiler arranges a program, where it can be told to (`Compiler.arranged`).
+
+    - `keeps_order`: in the order in which it is written, and not in the scheduler's.
+    - `heap_seed`: buffers of equal size, or life, in which order on the heap; 0: in XLA's own.
+    """
+
+    keeps_order: bool = False
+    heap_seed: int = 0
+
+
+XLAS_OWN = Arrangement()
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """A flat function ready to be compiled: what `jax.jit` needs to know.
 
     `in_specs` and `out_specs` are `PartitionSpec`s, None where XLA may choose; `donated` are
     argument positions; `host_arguments` and `host_results` are those in host memory;
-    `kernel_seconds`: by unit of a plan, what one run of its library kernels takes.
+    `kernel_seconds`: by unit of a plan, what one run of its library kernels takes; `arrangement`:
+    how the compiler arranges the function in time and memory.
     """
 
     function: Callable[..., Any]
@@ -32,6 +48,7 @@ class Step:
     host_arguments: frozenset[int] = frozenset()
     host_results: frozenset[int] = frozenset()
     kernel_seconds: Mapping[int, float] = field(default_factory=dict)
+    arrangement: Arrangement = XLAS_OWN
 
     def jit(self, mesh: Any, compiler_options: Mapping[str, Any] | None = None) -> Any:
         """The jitted function over a concrete or abstract jax mesh."""

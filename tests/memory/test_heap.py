@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiwi.memory.heap import expected_bytes, heap_bytes
+from kiwi.memory.heap import heap_bytes
 from kiwi.memory.timeline import Buffer, Timeline
 
 BUFFERS = st.lists(
@@ -43,29 +43,3 @@ def test_between_the_peak_and_the_sum(buffers):
 @given(BUFFERS)
 def test_the_order_in_which_buffers_are_listed_does_not_matter(buffers):
     assert heap_bytes(buffers) == heap_bytes(sorted(buffers, key=repr))
-
-
-def test_in_time_order_a_place_is_taken_before_a_longer_life_is_known():
-    # The second finds no gap beside the first; the third, defined when both are gone, starts below.
-    buffers = [Buffer(0, 1, 4), Buffer(1, 3, 8), Buffer(2, 9, 2), Buffer(3, 5, 8), Buffer(0, 9, 1)]
-    assert heap_bytes(buffers, in_time_order=True) == 13
-    gap_in_front = [Buffer(0, 2, 4), Buffer(1, 9, 2), Buffer(2, 9, 8)]
-    assert heap_bytes(gap_in_front) == 10
-    assert heap_bytes(gap_in_front, in_time_order=True) == 14
-
-
-@given(BUFFERS)
-def test_what_is_expected_lies_between_the_peak_and_the_sum(buffers):
-    peak = Timeline(tuple(buffers), 40).peak_bytes
-    assert peak <= expected_bytes(buffers) <= sum(b.bytes for b in buffers)
-
-
-def test_a_chain_has_no_gaps_whatever_the_order_of_neighbours():
-    assert expected_bytes([Buffer(0, 2, 8), Buffer(2, 4, 8), Buffer(4, 6, 8)]) == 8
-
-
-def test_a_gap_counts_as_often_as_neighbours_make_it():
-    """The last finds a gap of 4 unless it begins before that is free."""
-    buffers = [Buffer(0, 3, 4), Buffer(1, 9, 2), Buffer(3, 9, 4)]
-    assert heap_bytes(buffers, in_time_order=True) == 6
-    assert 6 <= expected_bytes(buffers) <= 10

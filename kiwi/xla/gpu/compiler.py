@@ -56,7 +56,7 @@ class GpuCompiler(Compiler):
         """What a function answers in a process of its own, see `answer_elsewhere`; raises as
         `compile`."""
         config = target_config(step.mesh.hardware)
-        options = {"target_config": config, "way": self.way}
+        options = {"target_config": config, **self.request(step)}
         check_plugin()
         return answer_elsewhere(answer, step, "cuda", options, explain_failure)
 

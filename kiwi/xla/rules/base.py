@@ -40,7 +40,6 @@ class Rules:
 
     - `moved_itemsizes`: by dtype the bytes per element that collectives move, where that is not
       the dtype's own size.
-    - `places_in_time_order`: how its heap places buffers, see `kiwi.memory.heap`.
     - `fused_maps`: the costly maps that it fuses.
     - `copies_gathered_results`: whether a collective may not write a result where the donated
       argument is that it takes over, see `kiwi.problem.copies.GatheredResult`.
@@ -49,7 +48,6 @@ class Rules:
     """
 
     moved_itemsizes: ClassVar[Mapping[str, int]] = MappingProxyType({})
-    places_in_time_order: ClassVar[bool] = False
     fused_maps: ClassVar[FusedMaps] = FusedMaps.OF_MAPS
     copies_gathered_results: ClassVar[bool] = False
     expands_max_pooling: ClassVar[bool] = True

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from itertools import permutations
 from math import prod
 
+from kiwi.hlo.fusion import interleaves
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import SLICE, STACK
 from kiwi.hlo.program import Equation, Value
@@ -150,6 +151,8 @@ class Buffers:
         if _REDUCE not in units.graph.opcodes[reads.root]:
             return False
         if units.border(yields) is not None or reads.loop != yields.loop:
+            return False
+        if interleaves(units.graph.program.equations[yields.root]):
             return False
         before = units.units[producer - 1] if producer else None
         return before is None or not (

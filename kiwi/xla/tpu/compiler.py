@@ -26,6 +26,7 @@ TPU_OVERLAPPING_OPTIONS = {
     "xla_tpu_run_space_to_batch": False,
     "xla_tpu_run_space_to_batch_on_new_platforms": False,
     "xla_jf_crs_combiner_threshold_in_bytes": 1 << 20,
+    "xla_tpu_buffer_assignment_enable_fast_merge_fallback": False,
 }
 """Options of XLA:TPU under which collectives overlap with computation, as by default.
 
@@ -34,6 +35,8 @@ TPU_OVERLAPPING_OPTIONS = {
 - Space to batch turns parts of images into a larger batch, and holds several copies of them.
 - All-reduces combined into one hold what all of them sum until the last is computed: on slices
   without reduce-scatter (`TpuRules.scatters_sums`) all gradients of a step. Small ones gain by it.
+- Fast merge places buffers on the heap in the order in which they are defined, as long as that fits
+  the chip, and wastes up to a quarter of it. Without it the heap is that of `kiwi.memory.heap`.
 """
 
 TPU_ASYNCHRONOUS_OPTIONS = {
@@ -57,6 +60,10 @@ plan that has room for that runs with `TPU_OVERLAPPING_OPTIONS` instead, or else
 TPU_CHECK_OPTIONS = {**TPU_COMPILER_OPTIONS, "xla_msa_enable": "DISABLED"}
 """Of a check: every buffer is in HBM. A run also places some in VMEM, of which the budget knows
 nothing."""
+
+TPU_IN_ORDER_OPTIONS = {"xla_memory_scheduler": "local_order"}
+"""Options under which it runs a program as it is written, where its own scheduler (`list`) puts
+what nothing waits for anywhere. It fuses as it does otherwise."""
 
 _INSTALL = 'pip install "kiwi-planner[aot-tpu]"'
 
@@ -87,7 +94,7 @@ class TpuCompiler(Compiler):
         """What a function answers in a process with the compiler; raises as `compile`."""
         _interconnect(step.mesh.hardware)
         check_libtpu()
-        return answer_elsewhere(answer, step, "tpu", {"way": self.way})
+        return answer_elsewhere(answer, step, "tpu", self.request(step))
 
     def check_available(self, hardware: Hardware) -> None:
         """Raises `CompilerUnavailableError` if libtpu is missing, or the hardware is no TPU."""
@@ -103,6 +110,8 @@ TPU = TpuCompiler(
     TpuRules(),
     other_memories={1: "VMEM", **HOST_ONLY},
     overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS),
+    in_order_options=TPU_IN_ORDER_OPTIONS,
+    heap_seed_option="xla_tpu_buffer_assignment_randomization_salt",
     offloads=True,
     offloads_in_scans=True,
 )

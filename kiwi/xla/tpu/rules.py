@@ -9,15 +9,13 @@ from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
-from kiwi.xla.rules.base import CopiedOperands, Rules
+from kiwi.xla.rules.base import Rules
 from kiwi.xla.tpu.buffers import buffers_of
-from kiwi.xla.tpu.unfused_operands import UnfusedOperands
 
 
 class TpuRules(Rules):
     """The rules of XLA:TPU."""
 
-    places_in_time_order = True
     fused_maps = FusedMaps.OF_MATMULS
     copies_gathered_results = True
     expands_max_pooling = False
@@ -46,10 +44,6 @@ class TpuRules(Rules):
     ) -> int:
         """See `kiwi.xla.tpu.buffers`."""
         return buffers_of(units).copied_bytes(moved, layout, mesh_shape)
-
-    def copied_operands(self, units: UnitGraph, unit: Unit) -> CopiedOperands:
-        """See `kiwi.xla.tpu.unfused_operands`."""
-        return UnfusedOperands.of(units, unit)
 
     def scatters_sums(self, mesh: DeviceMesh, scattered: Mapping[int, int]) -> bool:
         """Not over all chips of a square of 4 x 4 or more, or of a slice of three dimensions."""

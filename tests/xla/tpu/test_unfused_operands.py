@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from kiwi.xla.tpu.unfused_operands import UnfusedOperands
+from kiwi.hlo.fusion import FusedMaps, materialised
+from tests.helpers.planning import graph_of
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
 
 MIB = 2**20
+WINDOWED = frozenset({"reduce_window", "select_and_scatter"})
 
 
 def interleaved(x: jax.Array) -> jax.Array:
@@ -32,7 +34,7 @@ def pooled(x: jax.Array) -> jax.Array:
 
 CASES: list[tuple[Any, tuple[int, ...], list[int]]] = [
     (interleaved, (8192, 512), [32 * MIB, 32 * MIB]),
-    (pooled, (16, 64, 64, 128), [32 * MIB, 8 * MIB]),
+    (pooled, (16, 64, 64, 128), [32 * MIB, 8 * MIB, 32 * MIB]),
 ]
 
 
@@ -42,11 +44,18 @@ def test_pads_and_operands_of_windows_have_buffers(
     function: Any, shape: tuple[int, ...], sizes: list[int]
 ):
     found = planned(function, array(*shape))
-    units = found.execution.units
-    largest = max(
-        (UnfusedOperands.of(units, unit).buffers({}, (), 0) for unit in units.units), key=sum
-    )
-    assert sorted(largest, reverse=True) == sizes
+    units, opcodes = found.execution.units, found.execution.units.graph.opcodes
+    windows = (u for u in units.units if opcodes[u.root] & WINDOWED)
+    apart = {units.producer[v] for u in windows for v in u.reads if v in units.producer}
+    apart |= {u.index for u in units.units if "pad" in opcodes[u.root]}
+    buffers = [b for b in found.estimate.buffers if b.kind == "result"]
+    assert [b.bytes for b in buffers if b.index in apart and b.bytes >= MIB] == sizes
     assert found.compiled is not None and found.compiled.memory is not None
     held = sum(b.bytes for b in found.compiled.memory.at_peak)
     assert held >= found.compiled.argument_bytes + sum(sizes)
+
+
+def test_without_matmuls_that_compute_maps_they_are_fused():
+    graph = graph_of(pooled, array(16, 64, 64, 128))
+    sizes = [sum(materialised(graph, fused)) for fused in (FusedMaps.OF_MAPS, FusedMaps.OF_MATMULS)]
+    assert sizes[0] < sizes[1]
