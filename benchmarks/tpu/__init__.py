@@ -6,6 +6,7 @@
   and the next one, which it refuses;
 - `published`: steps whose memory others have published, rebuilt: Kiwi's prediction, and XLA:TPU's;
 - `options`: under which compiler options plans keep their memory, and their collectives overlap;
+- `arrangements`: what plans need by XLA:TPU's schedulers, and by how it places buffers;
 - `check_cost`: seconds of a check, in parts of the compilation that it waits for;
 - `big`: Llamas of 8 and 70 billion parameters on whole slices.
 

@@ -33,8 +33,7 @@ class Execution:
       beside the barriers that every plan needs (`kiwi.emit.barriers`); None for all steps.
     - `fetched`: the units that do not run a second time where they stand in the schedule again:
       their results, copied to the host behind the first time, are fetched from there.
-    - `arrangement`: how the compiler is told to arrange the program; to keep the schedule's order
-      takes no barriers.
+    - `arrangement`: how the compiler is told to arrange the program.
     - `is_for_another_compiler`: operands are moved in their own dtype: what `compiler` narrows, for
       it rounds them anyway (`Rules.moved_value`), another one may not.
     """

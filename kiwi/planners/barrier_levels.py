@@ -2,8 +2,9 @@
 
 1. A plan begins with the barriers that it needs (`kiwi.emit.needed_barriers`), where the compiler's
    own scheduler keeps memory low (`Compiler.schedules_for_memory`).
-2. Where it is over the budget and the compiler can be told to keep the program's order
-   (`Compiler.in_order_options`), it is.
+2. Where it is over the budget, the compiler's other schedulers order it, if it has any
+   (`Compiler.schedulers`): that forbids no fusion. Where the heap wastes as much as it is over the
+   budget, buffers are placed otherwise (`Compiler.heap_seed_option`).
 3. Of some units the compiled program holds more at its peak than the plan does at that time: it
    computed them early, reads them late, or computes beside them what backward readers need of
    their operands. These steps are tied, those of the largest difference first, until what is over
@@ -48,13 +49,10 @@ def with_needed_barriers(plan: Plan) -> Plan | None:
     return with_tied_steps(plan, frozenset())
 
 
-def in_order(plan: Plan) -> Plan | None:
-    """The plan with few barriers, run in its own order; None where its compiler does not do so."""
-    if not plan.execution.compiler.in_order_options:
-        return None
-    how = Arrangement(keeps_order=True)
-    execution = replace(plan.execution, tied_steps=frozenset[int](), arrangement=how)
-    return replace(plan, execution=execution)
+def other_schedulers(plan: Plan) -> Iterator[Plan]:
+    """The plan as each of the compiler's other schedulers orders it, not yet compiled."""
+    for scheduler in plan.execution.compiler.schedulers:
+        yield _arranged(plan, Arrangement(scheduler))
 
 
 def other_heaps(plan: Plan) -> Iterator[Plan]:
@@ -66,8 +64,11 @@ def other_heaps(plan: Plan) -> Iterator[Plan]:
         return
     if 0 < missing_bytes <= memory.fragmentation_bytes:
         for seed in range(1, HEAP_SEEDS + 1):
-            how = replace(execution.arrangement, heap_seed=seed)
-            yield replace(plan, execution=replace(execution, arrangement=how))
+            yield _arranged(plan, replace(execution.arrangement, heap_seed=seed))
+
+
+def _arranged(plan: Plan, how: Arrangement) -> Plan:
+    return replace(plan, execution=replace(plan.execution, arrangement=how))
 
 
 def with_tied_steps(plan: Plan, tied_steps: frozenset[int]) -> Plan:

@@ -27,9 +27,9 @@ from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundErr
 from kiwi.planners.barrier_levels import (
     HOPELESS,
     MOST_TRIALS,
-    in_order,
     more_tied_steps,
     other_heaps,
+    other_schedulers,
     with_needed_barriers,
     with_tied_steps,
 )
@@ -125,11 +125,6 @@ class Proposer(Protocol[P]):
         """The next limit after `propose` raised, None to end."""
         ...
 
-    def may_reorder(self, plan: Plan) -> bool:
-        """Whether a compiled plan is over the budget by no more than its heap wastes, so that
-        another order may fit."""
-        ...
-
     def reordered(self, proposal: P, number: int) -> P | None:
         """The same computations in another order, None where none may help; `proposal` has its
         compiled program."""
@@ -219,18 +214,16 @@ class ClosedLoop(Generic[P]):
         return tried
 
     def _with_fewest_barriers(self, proposal: P) -> P:
-        """The proposal with the first barriers with which it fits, or with the nearest; in its own
-        order where that fits, or would but for the heap, which wastes less in another one."""
+        """The proposal with the first barriers with which it fits, or with the nearest."""
         plan = None if self._ties_all else with_needed_barriers(proposal.plan)
         if plan is None:
             return self._on_any_heap(proposal)
         nearest = tried = self._on_any_heap(replace(proposal, plan=plan))
-        plan = None if tried.plan.fits else in_order(plan)
-        if plan is not None:
-            tried = self._on_any_heap(replace(proposal, plan=plan))
-            if tried.plan.fits or self._proposer.may_reorder(tried.plan):
-                return tried
-            nearest = tried = _smaller(nearest, tried)
+        for other in other_schedulers(plan):
+            if nearest.plan.fits:
+                break
+            nearest = _smaller(nearest, self._on_any_heap(replace(proposal, plan=other)))
+        tried = nearest
         for _ in range(MOST_TRIALS):
             tied_steps = None if tried.plan.fits else more_tied_steps(tried.plan)
             if tied_steps is None or tried.plan.peak_bytes > HOPELESS * nearest.plan.peak_bytes:
@@ -256,11 +249,8 @@ class ClosedLoop(Generic[P]):
 
     def _nearest_order(self, given: P) -> P:
         """The first order of the same computations that fits, or the nearest. An order holds only
-        where every step is tied or the compiler keeps it: else XLA puts a program with few barriers
-        into its own."""
-        execution = given.plan.execution
-        keeps_order = execution.arrangement.keeps_order
-        if not (self._ties_all or keeps_order) and execution.compiler.schedules_for_memory:
+        where every step is tied: XLA puts a program with few barriers into its own."""
+        if not self._ties_all and given.plan.execution.compiler.schedules_for_memory:
             return given
         orders = self._proposer.orders
         for number in orders.numbers:
@@ -270,8 +260,7 @@ class ClosedLoop(Generic[P]):
             if other is None:
                 break
             self._orders_left -= 1
-            kept = in_order(other.plan) if keeps_order else None
-            given = _smaller(given, self._compiled(replace(other, plan=kept or other.plan)))
+            given = _smaller(given, self._compiled(other))
             if given.plan.fits:
                 break
         return given

@@ -66,11 +66,6 @@ class LimitSearch:
         plan = self.find(limit_bytes)
         return self._proposal(plan, plan.solve_result.seconds)
 
-    def may_reorder(self, plan: Plan) -> bool:
-        """Wherever the planner has other orders: they hold less, too, and need not only waste
-        less."""
-        return self.other_order is not None
-
     def reordered(self, proposal: Proposal, number: int) -> Proposal | None:
         """The same schedule in another order, which is to need less by the excess."""
         if self.other_order is None:

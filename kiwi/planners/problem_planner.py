@@ -316,21 +316,18 @@ class ProblemSearch:
         is_worth = raised_bytes > LEAST_LOWERING * self._budget_bytes
         return self._limit_bytes + raised_bytes if is_worth else None
 
-    def may_reorder(self, plan: Plan) -> bool:
-        """What is fetched from the host keeps its place."""
-        is_wasted = plan.peak_bytes - self._budget_bytes <= _wasted_bytes(plan)
-        return is_wasted and not plan.execution.fetched
-
     def reordered(self, proposal: _InOrder, number: int) -> _InOrder | None:
         """The units in another order, where the heap wastes what the plan is over the budget.
 
         Its heap is predicted to need no more than the budget, or at least less than now.
         """
         plan = proposal.plan
-        if not self.may_reorder(plan):
+        if plan.peak_bytes - self._budget_bytes > _wasted_bytes(plan):
             return None
         limit_bytes = max(proposal.limit_bytes, *plan.estimate.memory_bytes)
         seed = self._tools.settings.seed + number
+        if plan.execution.fetched:
+            return None
         ordered = proposal.ordered.another(limit_bytes, self._budget_bytes, seed)
         if ordered is None:
             return None

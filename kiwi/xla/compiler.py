@@ -30,8 +30,8 @@ class Compiler(ABC):
     - `overlapping_options`: what takes the place of `run_options` where collectives are to overlap
       with computation, which may take more memory: the ways to do so, the best one first; empty
       where they do so anyhow, or never do.
-    - `in_order_options`: what makes it run a program in the order in which it is written; empty
-      where nothing does. `heap_seed_option`: the option that an `Arrangement`'s seed is given to.
+    - `schedulers`: those that it has beside its own, the best first, for `scheduler_option`;
+      `heap_seed_option`: the option that an `Arrangement`'s seed is given to.
     - `rules`: what it does with a program, as far as memory and communication depend on it.
     - `has_host_memory`: whether it tells host memory from device memory. `offloads`: whether values
       that plans offload are known to leave the device in the programs that it makes;
@@ -55,7 +55,8 @@ class Compiler(ABC):
     schedules_for_memory: bool = True
     reads_heap_trace: bool = True
     overlapping_options: tuple[Mapping[str, Any], ...] = ()
-    in_order_options: Mapping[str, Any] = field(default_factory=dict)
+    schedulers: tuple[str, ...] = ()
+    scheduler_option: str | None = None
     heap_seed_option: str | None = None
     way: int | None = None
 
@@ -81,9 +82,8 @@ class Compiler(ABC):
 
     def arranged(self, how: Arrangement) -> "Compiler":
         """The same, but that it arranges programs so, as far as it can be made to."""
-        more = dict(self.in_order_options if how.keeps_order else {})
-        if how.heap_seed and self.heap_seed_option is not None:
-            more[self.heap_seed_option] = how.heap_seed
+        more = {self.scheduler_option: how.scheduler, self.heap_seed_option: how.heap_seed}
+        more = {option: value for option, value in more.items() if option and value}
         return replace(
             self,
             run_options={**self.run_options, **more},

@@ -18,11 +18,11 @@ from kiwi.mesh import DeviceMesh
 class Arrangement:
     """How a compiler arranges a program, where it can be told to (`Compiler.arranged`).
 
-    - `keeps_order`: in the order in which it is written, and not in the scheduler's.
-    - `heap_seed`: buffers of equal size, or life, in which order on the heap; 0: in XLA's own.
+    - `scheduler`: the one of `Compiler.schedulers` that orders it; None: the compiler's own.
+    - `heap_seed`: in which order buffers that are alike are placed on the heap; 0: in XLA's own.
     """
 
-    keeps_order: bool = False
+    scheduler: str | None = None
     heap_seed: int = 0
 
 

@@ -61,10 +61,6 @@ TPU_CHECK_OPTIONS = {**TPU_COMPILER_OPTIONS, "xla_msa_enable": "DISABLED"}
 """Of a check: every buffer is in HBM. A run also places some in VMEM, of which the budget knows
 nothing."""
 
-TPU_IN_ORDER_OPTIONS = {"xla_memory_scheduler": "local_order"}
-"""Options under which it runs a program as it is written, where its own scheduler (`list`) puts
-what nothing waits for anywhere. It fuses as it does otherwise."""
-
 _INSTALL = 'pip install "kiwi-planner[aot-tpu]"'
 
 _WITHOUT_A_TPU = {
@@ -110,7 +106,9 @@ TPU = TpuCompiler(
     TpuRules(),
     other_memories={1: "VMEM", **HOST_ONLY},
     overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS),
-    in_order_options=TPU_IN_ORDER_OPTIONS,
+    # Its own is `list`. `bfs`, `dfs` and `post_order` need more, `ilp` minutes (docs/tpu.md).
+    schedulers=("local_order",),
+    scheduler_option="xla_memory_scheduler",
     heap_seed_option="xla_tpu_buffer_assignment_randomization_salt",
     offloads=True,
     offloads_in_scans=True,

@@ -1,0 +1,89 @@
+"""What a program needs by the scheduler that orders it, and by how its buffers are placed.
+
+Plans for one chip, free and at a share of the free peak, with the barriers that they need and no
+more, are compiled up to their buffer assignment: by XLA:TPU's schedulers, and, in the order of its
+own (`list`), with buffers placed by fast merge, which is its default, and with other seeds.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import kiwi
+from benchmarks.fidelity.models import MODELS
+from benchmarks.tpu.book import Book, Row
+from benchmarks.tpu.options import figures
+from benchmarks.tpu.programs import of_module
+from kiwi.errors import BudgetNotMetError
+from kiwi.xla.step import XLAS_OWN
+from kiwi.xla.tpu.compiler import TPU, TPU_CHECK_OPTIONS
+
+_SCHEDULER, _SEED = TPU.scheduler_option, TPU.heap_seed_option
+_FAST_MERGE = "xla_tpu_buffer_assignment_enable_fast_merge_fallback"
+
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "list, fast merge": {_FAST_MERGE: True},
+    **{
+        scheduler: {_SCHEDULER: scheduler}
+        for scheduler in ("list", "local_order", "bfs", "dfs", "post_order")
+    },
+    **{f"list, seed {seed}": {_SEED: seed} for seed in (1, 2, 3)},
+}
+
+SHARES = (None, 60)
+"""Budgets, in % of the free compiled peak; None is the free plan."""
+
+
+def measure(book: Book, names: Iterable[str], seconds: float) -> None:
+    """All that are missing."""
+    for name in names:
+        for share in SHARES:
+            free = book.rows.get(f"{name} free", {})
+            book.row(
+                f"{name} {share or 'free'}",
+                lambda name=name, share=share, free=free: _row(_plan(name, share, free, seconds)),
+            )
+
+
+def table(rows: Mapping[str, Row]) -> Iterator[str]:
+    """One line for each plan; in parts of what `list` needs without fast merge."""
+    yield "Peaks by XLA:TPU's schedulers, over that of its own (list)."
+    yield ""
+    yield f"| plan | predicted MiB | list MiB | {' | '.join(n for n in VARIANTS if n != 'list')} |"
+    yield "| --- |" + " ---: |" * (len(VARIANTS) + 1)
+    columns: dict[str, list[float]] = {name: [] for name in VARIANTS if name != "list"}
+    for key, row in rows.items():
+        own = row["peak_bytes"]["list"]
+        cells = [f"{size / 2**20:,.0f}" for size in (row["predicted_peak_bytes"], own)]
+        for name, column in columns.items():
+            column.append(row["peak_bytes"][name] / own)
+            cells.append(f"{column[-1]:.3f}")
+        yield f"| {key} | {' | '.join(cells)} |"
+    medians = (f"{median(column):.3f}" for column in columns.values())
+    yield f"| median | | | {' | '.join(medians)} |"
+
+
+def _plan(name: str, share: int | None, free: Row, seconds: float) -> kiwi.Plan:
+    model = MODELS[name]
+    budget = None if share is None else share * int(free["peak_bytes"]["list"]) // 100
+    options = {"mesh_shape": (1, 1), "profile": "v5e", "verify": "tpu"}
+    try:
+        return of_module(model.module, model.config).plan(
+            memory_budget=budget, time_limit_seconds=seconds, **options
+        )
+    except BudgetNotMetError as error:
+        return error.plan
+
+
+def _row(plan: kiwi.Plan) -> Row:
+    own = replace(plan.execution, tied_steps=frozenset[int](), arrangement=XLAS_OWN)
+    step = replace(plan, execution=own).step
+    return {
+        "predicted_peak_bytes": plan.estimate.peak_bytes,
+        "recomputed_units": len(plan.execution.recomputed),
+        "peak_bytes": {
+            name: figures(step, {**TPU_CHECK_OPTIONS, **more})["peak_bytes"]
+            for name, more in VARIANTS.items()
+        },
+    }
