@@ -52,7 +52,7 @@ def with_needed_barriers(plan: Plan) -> Plan | None:
 def other_schedulers(plan: Plan) -> Iterator[Plan]:
     """The plan as each of the compiler's other schedulers orders it, not yet compiled."""
     for scheduler in plan.execution.compiler.schedulers:
-        yield _arranged(plan, Arrangement(scheduler))
+        yield arranged(plan, Arrangement(scheduler))
 
 
 def other_heaps(plan: Plan) -> Iterator[Plan]:
@@ -64,10 +64,11 @@ def other_heaps(plan: Plan) -> Iterator[Plan]:
         return
     if 0 < missing_bytes <= memory.fragmentation_bytes:
         for seed in range(1, HEAP_SEEDS + 1):
-            yield _arranged(plan, replace(execution.arrangement, heap_seed=seed))
+            yield arranged(plan, replace(execution.arrangement, heap_seed=seed))
 
 
-def _arranged(plan: Plan, how: Arrangement) -> Plan:
+def arranged(plan: Plan, how: Arrangement) -> Plan:
+    """The plan arranged otherwise, not yet compiled."""
     return replace(plan, execution=replace(plan.execution, arrangement=how))
 
 

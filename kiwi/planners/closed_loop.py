@@ -27,6 +27,7 @@ from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundErr
 from kiwi.planners.barrier_levels import (
     HOPELESS,
     MOST_TRIALS,
+    arranged,
     more_tied_steps,
     other_heaps,
     other_schedulers,
@@ -229,7 +230,7 @@ class ClosedLoop(Generic[P]):
             if tied_steps is None or tried.plan.peak_bytes > HOPELESS * nearest.plan.peak_bytes:
                 break
             plan = with_tied_steps(tried.plan, tied_steps)
-            tried = self._on_any_heap(replace(proposal, plan=plan))
+            tried = self._compiled(replace(proposal, plan=plan))
             nearest = _smaller(nearest, tried)
         return nearest
 
@@ -293,6 +294,7 @@ class ClosedLoop(Generic[P]):
             if _seconds(proposal.plan) >= waiting.step_seconds:
                 break
             plan = with_needed_barriers(proposal.plan) or proposal.plan
+            plan = arranged(plan, best.execution.arrangement)
             proposal = self._compiled(replace(proposal, plan=plan))
         plan = self._with_rounds(replace(best, estimate=waiting))
         return replace(plan, notes=(*plan.notes, note))

@@ -55,3 +55,23 @@ def test_a_gradient_is_scattered_behind_the_next_product():
             assert set(unit.outputs).isdisjoint(other.reads)
     assert any(rules.sums_behind(units, unit) is not None for unit in products)
     assert all(rules.sums_behind(units, u) is None for u in units.units if u not in products)
+
+
+@needs_compiler
+def test_an_all_reduced_gradient_is_held_through_the_next_product():
+    """XLA:TPU does not reduce-scatter over a slice of three dimensions."""
+    config = mlp.MlpConfig(layers=4, width=512, batch=8192, optimizer="adam")
+    state, batch = mlp.abstract_state(config), mlp.abstract_batch(config)
+    options = {"mesh_shape": (2, 2, 2), "profile": "v5p", "donate_argnums": 0}
+    found = planned(mlp.make_train_step(config), state, batch, **options)
+    units, rules = found.execution.units, TpuRules()
+    reduced = {
+        unit.index: rules.sums_behind(units, unit)
+        for unit, entry in zip(units.units, found.breakdown.operators, strict=True)
+        if entry.seconds["communication"] > 0
+    }
+    held = {b.index: b.end for b in found.estimate.buffers if b.kind == "result"}
+    pairs = [(held[unit], behind) for unit, behind in reduced.items() if behind is not None]
+    assert pairs and all(end > behind for end, behind in pairs)
+    assert found.compiled is not None
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.05)
