@@ -9,8 +9,9 @@ from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
-from kiwi.xla.rules.base import Rules
+from kiwi.xla.rules.base import CopiedOperands, Rules
 from kiwi.xla.tpu.buffers import buffers_of
+from kiwi.xla.tpu.gathered_maps import GatheredMaps
 
 
 class TpuRules(Rules):
@@ -44,6 +45,10 @@ class TpuRules(Rules):
     ) -> int:
         """See `kiwi.xla.tpu.buffers`."""
         return buffers_of(units).copied_bytes(moved, layout, mesh_shape)
+
+    def copied_operands(self, units: UnitGraph, unit: Unit) -> CopiedOperands:
+        """See `kiwi.xla.tpu.gathered_maps`."""
+        return GatheredMaps.of(units, unit)
 
     def scatters_sums(self, mesh: DeviceMesh, scattered: Mapping[int, int]) -> bool:
         """Not over all chips of a square of 4 x 4 or more, or of a slice of three dimensions."""
