@@ -19,16 +19,16 @@ from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
 from kiwi.xla.step import XLAS_OWN
 from kiwi.xla.tpu.compiler import TPU, TPU_CHECK_OPTIONS
 
-_SCHEDULER, _SEED = TPU.scheduler_option, TPU.heap_seed_option
-_FAST_MERGE = "xla_tpu_buffer_assignment_enable_fast_merge_fallback"
+_SCHEDULER = TPU.scheduler_option
+_FAST_MERGE, *_SEEDS = TPU.heaps
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    "list, fast merge": {_FAST_MERGE: True},
+    "list, fast merge": _FAST_MERGE,
     **{
         scheduler: {_SCHEDULER: scheduler}
         for scheduler in ("list", "local_order", "bfs", "dfs", "post_order")
     },
-    **{f"list, seed {seed}": {_SEED: seed} for seed in (1, 2, 3)},
+    **{f"list, seed {number}": seed for number, seed in enumerate(_SEEDS, 1)},
 }
 
 SHARES = (None, 60)

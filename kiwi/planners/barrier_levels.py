@@ -4,7 +4,7 @@
    own scheduler keeps memory low (`Compiler.schedules_for_memory`).
 2. Where it is over the budget, the compiler's other schedulers order it, if it has any
    (`Compiler.schedulers`): that forbids no fusion. Where the heap wastes as much as it is over the
-   budget, buffers are placed otherwise (`Compiler.heap_seed_option`).
+   budget, buffers are placed otherwise (`Compiler.heaps`).
 3. Of some units the compiled program holds more at its peak than the plan does at that time: it
    computed them early, reads them late, or computes beside them what backward readers need of
    their operands. These steps are tied, those of the largest difference first, until what is over
@@ -29,10 +29,6 @@ from kiwi.xla.step import Arrangement
 
 MOST_TRIALS = 4
 """How often steps of one plan are tied by what its compiled program holds."""
-
-HEAP_SEEDS = 3
-"""In how many other ways buffers are placed on the heap. Of an MLP of 768 MiB the ways take 768,
-832 and 896, of an LSTM of 1,524 from 1,601 to 1,728 (libtpu 0.0.42.1)."""
 
 LEAST_PART = 1 / 16
 """The least part of what is over the budget that a unit must hold for its steps to be tied."""
@@ -60,11 +56,9 @@ def other_heaps(plan: Plan) -> Iterator[Plan]:
     much as it is over the budget."""
     execution, memory = plan.execution, None if plan.compiled is None else plan.compiled.memory
     missing_bytes = plan.peak_bytes - plan.memory_budget_bytes
-    if memory is None or execution.compiler.heap_seed_option is None:
-        return
-    if 0 < missing_bytes <= memory.fragmentation_bytes:
-        for seed in range(1, HEAP_SEEDS + 1):
-            yield arranged(plan, replace(execution.arrangement, heap_seed=seed))
+    if memory is not None and 0 < missing_bytes <= memory.fragmentation_bytes:
+        for heap in range(1, len(execution.compiler.heaps) + 1):
+            yield arranged(plan, replace(execution.arrangement, heap=heap))
 
 
 def arranged(plan: Plan, how: Arrangement) -> Plan:

@@ -31,7 +31,7 @@ class Compiler(ABC):
       with computation, which may take more memory: the ways to do so, the best one first; empty
       where they do so anyhow, or never do.
     - `schedulers`: those that it has beside its own, the best first, for `scheduler_option`;
-      `heap_seed_option`: the option that an `Arrangement`'s seed is given to.
+      `heaps`: options under which it places buffers otherwise.
     - `rules`: what it does with a program, as far as memory and communication depend on it.
     - `has_host_memory`: whether it tells host memory from device memory. `offloads`: whether values
       that plans offload are known to leave the device in the programs that it makes;
@@ -57,7 +57,7 @@ class Compiler(ABC):
     overlapping_options: tuple[Mapping[str, Any], ...] = ()
     schedulers: tuple[str, ...] = ()
     scheduler_option: str | None = None
-    heap_seed_option: str | None = None
+    heaps: tuple[Mapping[str, Any], ...] = ()
     way: int | None = None
 
     def may_offload(self, *, in_scan: bool) -> bool:
@@ -82,8 +82,9 @@ class Compiler(ABC):
 
     def arranged(self, how: Arrangement) -> "Compiler":
         """The same, but that it arranges programs so, as far as it can be made to."""
-        more = {self.scheduler_option: how.scheduler, self.heap_seed_option: how.heap_seed}
-        more = {option: value for option, value in more.items() if option and value}
+        more = dict(self.heaps[how.heap - 1] if how.heap <= len(self.heaps) and how.heap else {})
+        if how.scheduler in self.schedulers and self.scheduler_option is not None:
+            more[self.scheduler_option] = how.scheduler
         return replace(
             self,
             run_options={**self.run_options, **more},

@@ -19,11 +19,12 @@ class Arrangement:
     """How a compiler arranges a program, where it can be told to (`Compiler.arranged`).
 
     - `scheduler`: the one of `Compiler.schedulers` that orders it; None: the compiler's own.
-    - `heap_seed`: in which order buffers that are alike are placed on the heap; 0: in XLA's own.
+    - `heap`: the one of `Compiler.heaps`, from 1 on, that places its buffers; 0: the compiler's
+      own.
     """
 
     scheduler: str | None = None
-    heap_seed: int = 0
+    heap: int = 0
 
 
 XLAS_OWN = Arrangement()

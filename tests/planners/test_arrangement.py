@@ -65,8 +65,8 @@ def planned(fits: Callable[[Arrangement], bool], wasted_bytes: int) -> kiwi.Plan
     [
         (XLAS_OWN, 0, 1),
         (OTHER, 0, 2),
-        (Arrangement(heap_seed=2), 2**40, 3),
-        (replace(OTHER, heap_seed=1), 2**40, 6),
+        (Arrangement(heap=2), 2**40, 3),
+        (replace(OTHER, heap=1), 2**40, 7),
     ],
 )
 def test_the_first_arrangement_that_fits_is_taken(
@@ -79,8 +79,8 @@ def test_the_first_arrangement_that_fits_is_taken(
 
 
 def test_options_are_those_of_check_run_and_overlap():
-    told = TPU.arranged(replace(OTHER, heap_seed=3))
-    more = {TPU.scheduler_option: OTHER.scheduler, TPU.heap_seed_option: 3}
+    told = TPU.arranged(replace(OTHER, heap=3))
+    more = {TPU.scheduler_option: OTHER.scheduler, **TPU.heaps[2]}
     for options in (told.run_options, told.check_options, *told.overlapping_options):
         assert more.items() <= options.items()
     assert told.rules is TPU.rules
@@ -121,4 +121,4 @@ def test_xla_tpu_has_the_schedulers_and_ways_to_place_buffers():
 
     own = order(XLAS_OWN)
     assert all(order(each) != own for each in OTHERS)
-    assert order(Arrangement(heap_seed=1)) == own
+    assert order(Arrangement(heap=1)) == own
