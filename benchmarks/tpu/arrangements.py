@@ -2,7 +2,7 @@
 
 Plans for one chip, free and at a share of the free peak, with the barriers that they need and no
 more, are compiled up to their buffer assignment: by XLA:TPU's schedulers, and, in the order of its
-own (`list`), with buffers placed by fast merge, which is its default, and with other seeds.
+default, with buffers placed by fast merge, which is what it does by default, and with other seeds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,12 +23,13 @@ _SCHEDULER = TPU.scheduler_option
 _FAST_MERGE, *_SEEDS = TPU.heaps
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    "list, fast merge": _FAST_MERGE,
+    "default": {},
+    "fast merge": _FAST_MERGE,
     **{
         scheduler: {_SCHEDULER: scheduler}
         for scheduler in ("list", "local_order", "bfs", "dfs", "post_order")
     },
-    **{f"list, seed {number}": seed for number, seed in enumerate(_SEEDS, 1)},
+    **{f"seed {number}": seed for number, seed in enumerate(_SEEDS, 1)},
 }
 
 SHARES = (None, 60)
@@ -47,14 +48,14 @@ def measure(book: Book, names: Iterable[str], seconds: float) -> None:
 
 
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
-    """One line for each plan; in parts of what `list` needs without fast merge."""
-    yield "Peaks by XLA:TPU's schedulers, over that of its own (list)."
+    """One line for each plan; in parts of what the default scheduler needs without fast merge."""
+    yield "Peaks by XLA:TPU's schedulers, over that of its default."
     yield ""
-    yield f"| plan | predicted MiB | list MiB | {' | '.join(n for n in VARIANTS if n != 'list')} |"
+    yield f"| plan | predicted MiB | default MiB | {' | '.join(n for n in VARIANTS if n != 'default')} |"
     yield "| --- |" + " ---: |" * (len(VARIANTS) + 1)
-    columns: dict[str, list[float]] = {name: [] for name in VARIANTS if name != "list"}
+    columns: dict[str, list[float]] = {name: [] for name in VARIANTS if name != "default"}
     for key, row in rows.items():
-        own = row["peak_bytes"]["list"]
+        own = row["peak_bytes"]["default"]
         cells = [f"{size / 2**20:,.0f}" for size in (row["predicted_peak_bytes"], own)]
         for name, column in columns.items():
             column.append(row["peak_bytes"][name] / own)
@@ -65,7 +66,7 @@ def table(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def _plan(name: str, share: int | None, free: Row, seconds: float) -> kiwi.Plan:
-    budget = None if share is None else share * int(free["peak_bytes"]["list"]) // 100
+    budget = None if share is None else share * int(free["peak_bytes"]["default"]) // 100
     try:
         return _planned(name, budget, seconds)
     except InfeasibleBudgetError as error:

@@ -113,7 +113,8 @@ TPU = TpuCompiler(
     TpuRules(),
     other_memories={1: "VMEM", **HOST_ONLY},
     overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS),
-    # Its own is `list`. `bfs`, `dfs` and `post_order` need more, `ilp` minutes (docs/tpu.md).
+    # Its own takes the best of `list`, `dfs` and `post_order`. `bfs` is seldom better than
+    # `local_order`, `ilp` takes minutes (docs/tpu.md).
     schedulers=("local_order",),
     scheduler_option="xla_memory_scheduler",
     heaps=TPU_HEAPS,
