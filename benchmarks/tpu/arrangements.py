@@ -51,9 +51,9 @@ def table(rows: Mapping[str, Row]) -> Iterator[str]:
     """One line for each plan; in parts of what the default scheduler needs without fast merge."""
     yield "Peaks by XLA:TPU's schedulers, over that of its default."
     yield ""
-    yield f"| plan | predicted MiB | default MiB | {' | '.join(n for n in VARIANTS if n != 'default')} |"
-    yield "| --- |" + " ---: |" * (len(VARIANTS) + 1)
     columns: dict[str, list[float]] = {name: [] for name in VARIANTS if name != "default"}
+    yield f"| plan | predicted MiB | default MiB | {' | '.join(columns)} |"
+    yield "| --- |" + " ---: |" * (len(VARIANTS) + 1)
     for key, row in rows.items():
         own = row["peak_bytes"]["default"]
         cells = [f"{size / 2**20:,.0f}" for size in (row["predicted_peak_bytes"], own)]
