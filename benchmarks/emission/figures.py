@@ -48,7 +48,7 @@ def tpu_figures(step: ExportedStep, options: Mapping[str, Any], folder: str) -> 
 
 def cycles_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Figures:
     """What the process for XLA:TPU answers once it has generated code."""
-    compiled = step.compile(tpu.devices_of(step.mesh), tpu.TPU.run_options)
+    compiled = step.compile(tpu.devices_of(step.mesh), tpu.TPU.asked(options).run_options)
     found = totals(compiled.as_text())
     return {key: found[key] for key in CYCLES}
 

@@ -44,7 +44,7 @@ def verdict(step: Step) -> Verdict:
 
 def verdict_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """What the process with the compiler answers."""
-    told = {**TPU.check_options, **dump_options(folder)}
+    told = {**TPU.asked(options).check_options, **dump_options(folder)}
     devices, started = devices_of(step.mesh), time.monotonic()
     compilation = ThreadPoolExecutor(1).submit(lambda: step.compile(devices, told))
     said = _said(compilation, folder)
