@@ -7,13 +7,14 @@ import jax
 from absl import app, flags
 
 from benchmarks.fidelity.models import MODELS
-from benchmarks.tpu import arrangements, big, check_cost, edges, options, published
+from benchmarks.tpu import arrangements, big, check_cost, edges, options, others, published
 from benchmarks.tpu.book import Book, Row
 from benchmarks.tpu.programs import GROWING
 
 _PROGRAMS = flags.DEFINE_list("programs", list(GROWING), "Of `edges`.")
 _FIRST = flags.DEFINE_list("first", [], "Batches that bisections begin with: `mlp:64,gpt:128`.")
 _MODELS = flags.DEFINE_list("models", list(MODELS), "Of `check_cost` and `arrangements`.")
+_OTHERS = flags.DEFINE_list("others", list(others.NAMES), "Models of `others`.")
 _PLANNED = flags.DEFINE_list("planned", ["mlp", "gpt"], "Models of `options`.")
 _SECONDS = flags.DEFINE_float("time_limit_seconds", 10.0, "For the solver, per plan.")
 _REDO = flags.DEFINE_list("redo", [], "Beginnings of keys of rows that are measured again.")
@@ -55,6 +56,11 @@ _MEASURE: Mapping[str, Measurement] = {
         lambda book: check_cost.measure(book, _MODELS.value, _SECONDS.value),
         check_cost.table,
         "What a check costs",
+    ),
+    "others": (
+        lambda book: others.measure(book, _OTHERS.value, _SECONDS.value),
+        others.table,
+        "Models that no rule was made after",
     ),
     "big": (
         lambda book: big.measure(book, _SECONDS.value),

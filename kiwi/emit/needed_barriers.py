@@ -18,7 +18,7 @@ docs/memory.md has figures.
 from collections.abc import Iterator, Sequence
 
 from kiwi.emit.execution import Execution
-from kiwi.hlo.fusion import is_map
+from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.loops import SLICE, STACK
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, OperandRead, ScheduledUnit

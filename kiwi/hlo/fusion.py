@@ -22,10 +22,16 @@ Compilers differ in what they fuse (`FusedMaps`): cases 3 and 4 do not hold for 
 its readers compute, if its operands take no more bytes than its result, in front of matmuls no more
 than twice as many, and for an addition at most half as many (a product of vectors). A compiler that
 fuses maps with matmuls also computes a scatter of one element into each row as a map, adds one to a
-matmul's result in place, computes what several matmuls read as the epilogue of another, and fuses
-neither a pad between elements nor the operand of a window: what two units read of these is computed
-once, and held (jax 0.10.2 and libtpu 0.0.42: a state-space model and a convnet of
-`benchmarks/fidelity`).
+matmul's result in place, computes what several matmuls read as the epilogue of another, makes
+random bits wherever they are read, and fuses neither a pad between elements nor the operand of a window:
+what two units read of these is computed once, and held (jax 0.10.2 and libtpu 0.0.42: a state-space
+model and a convnet of `benchmarks/fidelity`).
+
+The attention of such a compiler, where it is no kernel (jax 0.10.2 and libtpu 0.0.42: 30 variants
+of dtypes, masks, biases and orders of dimensions): the exponential of a softmax that is wider than
+its scores is held, unless the scores are no more than converted; probabilities and their gradient
+are held for the matmuls that read them, unless maps or reductions read what these matmuls yield in
+the backward pass, such as a bias' gradient. Neither holds for queries in groups.
 
 Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
 convolution or reduction whose only reader is a materialised map over the same elements is
@@ -35,94 +41,20 @@ Known imperfections: XLA's own choice depends on the backend's cost model; convo
 epilogues and multi-output fusions are not told apart.
 """
 
-import enum
 from collections.abc import Sequence
 from math import prod
 
+from kiwi.hlo.chains import MAX_CHAIN, MAX_READS, Chains, FusedMaps
+from kiwi.hlo.equation_kinds import (
+    LIBRARY_OPCODES,
+    MATMULS,
+    TAKES_EPILOGUE,
+    WORTH_KEEPING,
+    is_layout_change,
+    is_map,
+)
 from kiwi.hlo.graph import HloGraph
-from kiwi.hlo.program import Equation, Program
-
-MAX_CHAIN = 48
-MAX_READS = 10
-
-_OF_VECTORS = 0.01
-"""Up to which part of a tensor's bytes what is added to it counts as vectors."""
-
-_OF_PRODUCTS = 0.5
-"""Up to which part of a tensor's bytes operands are much smaller."""
-
-_MATMULS = frozenset({"dot_general", "dot"})
-LIBRARY_OPCODES = _MATMULS | {"convolution"}
-
-_NOT_ELEMENTWISE = LIBRARY_OPCODES | {
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "case",
-    "cholesky",
-    "chlo.top_k",
-    "collective_permute",
-    "custom_call",
-    "dynamic_update_slice",
-    "fft",
-    "gather",
-    "if",
-    "infeed",
-    "reduce",
-    "reduce_scatter",
-    "reduce_window",
-    "rng",
-    "rng_bit_generator",
-    "scatter",
-    "select_and_scatter",
-    "sort",
-    "triangular_solve",
-    "while",
-}
-
-_WINDOWED = frozenset({"reduce_window", "select_and_scatter"})
-
-_TAKES_EPILOGUE = LIBRARY_OPCODES | {"reduce"}
-
-_WORTH_KEEPING = frozenset(
-    {
-        "atan2",
-        "cbrt",
-        "chlo.erf",
-        "chlo.erf_inv",
-        "cosine",
-        "exponential",
-        "exponential_minus_one",
-        "log",
-        "log_plus_one",
-        "logistic",
-        "power",
-        "rsqrt",
-        "sine",
-        "sqrt",
-        "tan",
-        "tanh",
-    }
-)
-
-BARRIER = "optimization_barrier"
-
-_LAYOUT = frozenset(
-    {"transpose", "reshape", "slice", "broadcast_in_dim", "bitcast_convert", "constant"}
-)
-
-
-class FusedMaps(enum.Enum):
-    """Which costly maps a compiler fuses.
-
-    - `OF_ONE_READER`: with a single reader.
-    - `OF_MAPS`: also with several maps and reductions, each of which computes them again.
-    - `OF_MATMULS`: also with matmuls that read them, and with library calls that they alone read.
-    """
-
-    OF_ONE_READER = enum.auto()
-    OF_MAPS = enum.auto()
-    OF_MATMULS = enum.auto()
+from kiwi.hlo.program import Program
 
 
 def materialised(graph: HloGraph, fused: FusedMaps = FusedMaps.OF_ONE_READER) -> tuple[bool, ...]:
@@ -130,7 +62,7 @@ def materialised(graph: HloGraph, fused: FusedMaps = FusedMaps.OF_ONE_READER) ->
     program = graph.program
     results = program.result_values | program.next_values.keys() | program.pinned_values
     found: list[bool] = []
-    chains = _Chains(graph, found, fused)
+    chains = Chains(graph, found, fused)
     for equation in graph.program.equations:
         chains.add(equation.index)
         decision = _decide(graph, equation.index, results, chains)
@@ -148,7 +80,7 @@ def _has_one_reader(
     graph: HloGraph, index: int, is_materialised: list[bool], results: frozenset[int]
 ) -> bool:
     """Whether a single kernel reads a costly elementwise result that several equations read."""
-    if not is_map(graph, index) or not graph.opcodes[index] & _WORTH_KEEPING:
+    if not is_map(graph, index) or not graph.opcodes[index] & WORTH_KEEPING:
         return False
     kernel, members = _only_kernel(graph, index, is_materialised)
     if graph.program.equations[index].outputs[0] in results or len(members) > MAX_CHAIN // 2:
@@ -187,14 +119,14 @@ def _has_epilogue(
     it."""
     equations, values = graph.program.equations, graph.program.values
     outputs = equations[index].outputs
-    if not graph.opcodes[index] & _TAKES_EPILOGUE or len(outputs) != 1 or outputs[0] in results:
+    if not graph.opcodes[index] & TAKES_EPILOGUE or len(outputs) != 1 or outputs[0] in results:
         return False
     kernel, members = _only_kernel(graph, index, is_materialised)
     if kernel is None:
         return False
     if len(graph.program.readers[outputs[0]]) != 1 or len(members) > 1:
         absorbed, _ = chain(graph, is_materialised, kernel)
-        ends_other = any(graph.opcodes[k] & _TAKES_EPILOGUE for k in absorbed)
+        ends_other = any(graph.opcodes[k] & TAKES_EPILOGUE for k in absorbed)
         is_call = graph.opcodes[index] & LIBRARY_OPCODES
         if fused is not FusedMaps.OF_MATMULS or not is_call or ends_other:
             return False
@@ -231,47 +163,15 @@ def chain(
     return sorted(members), sorted(reads)
 
 
-def is_map(graph: HloGraph, index: int) -> bool:
-    """Whether an equation is elementwise and has one result."""
-    equation = graph.program.equations[index]
-    if graph.equations[index].is_region or equation.has_effects or len(equation.outputs) != 1:
-        return False
-    if equation.is_border or equation.is_transfer:
-        return False
-    return not graph.opcodes[index] & _NOT_ELEMENTWISE
-
-
-def _sets_one_per_row(graph: HloGraph, index: int) -> bool:
-    """Whether an equation is a scatter of a single element into each row, as the gradient of
-    `take_along_axis`: each position is compared with the row's index."""
-    equation = graph.program.equations[index]
-    if equation.name != "scatter-add":
-        return False
-    numbers = equation.jaxpr_eqn.params["dimension_numbers"]
-    rank = len(equation.jaxpr_eqn.outvars[0].aval.shape)
-    return not numbers.update_window_dims and len(numbers.operand_batching_dims) == rank - 1
-
-
-def is_opaque(graph: HloGraph, equation: int) -> bool:
-    """Whether an equation calls something that HLO only knows by name, without a rule."""
-    is_kernel = graph.program.equations[equation].is_kernel
-    return "custom_call" in graph.opcodes[equation] and not is_kernel
-
-
-def is_layout_change(graph: HloGraph, equation: int) -> bool:
-    """Whether an equation only transposes, reshapes or broadcasts its operand."""
-    return graph.opcodes[equation] <= _LAYOUT
-
-
-def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chains") -> bool:
+def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "Chains") -> bool:
     equation, info = graph.program.equations[index], graph.equations[index]
     found = graph.opcodes[index]
-    is_fused = is_map(graph, index) or chains.compares(index)
+    is_fused = is_map(graph, index) or chains.compares(index) or chains.is_random(index)
     if not is_fused or any(o in results for o in equation.outputs):
         return True
     if info.is_constant:
         return False
-    readers = graph.program.readers[equation.outputs[0]]
+    readers = chains.readers(index)
     if chains.is_apart(index):
         return True
     if any(_enters_loop(graph.program, equation.loop, r) for r in readers):
@@ -280,122 +180,19 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "_Chai
     if any(r.name == "shard_map" or r.is_transfer or r.is_kernel for r in reading):
         return True
     calls = {name for r in readers for name in graph.opcodes[r] & LIBRARY_OPCODES}
-    if calls and not (calls <= _MATMULS and chains.in_matmuls(index)):
+    if calls and not (calls <= MATMULS and chains.in_matmuls(index)):
         is_read_through = is_layout_change(graph, index) or chains.only_passes(index)
         return not is_read_through or chains.has_slice(index)
     if len(readers) < 2:
         return False
+    if chains.is_softmax(index):
+        return True
     if "add" in found and not (chains.shifts(index) or chains.expands(index)):
         return True
-    return bool(found & _WORTH_KEEPING) and not chains.in_readers(index)
-
-
-def interleaves(equation: Equation) -> bool:
-    """Whether an equation pads between elements."""
-    if equation.name != "pad":
-        return False
-    return any(interior for _, _, interior in equation.jaxpr_eqn.params["padding_config"])
+    return bool(found & WORTH_KEEPING) and not chains.in_readers(index)
 
 
 def _enters_loop(program: Program, loop: int | None, reader: int) -> bool:
     """Whether a reader runs in a loop that the value is not part of."""
     inner = program.equations[reader].loop
     return len(program.loops_around(inner)) > len(program.loops_around(loop))
-
-
-class _Chains:
-    """The equations and inputs of the chain in front of each absorbed value."""
-
-    def __init__(self, graph: HloGraph, is_materialised: list[bool], fused: FusedMaps) -> None:
-        self._graph, self._fused = graph, fused
-        self._is_materialised = is_materialised
-        self._members: dict[int, frozenset[int]] = {}
-        self._reads: dict[int, frozenset[int]] = {}
-
-    def add(self, index: int) -> None:
-        """Notes the next equation, of whose producers it is known what is materialised."""
-        program = self._graph.program
-        members, reads = {index}, set()
-        for value in program.equations[index].reads:
-            producer = program.values[value].producer
-            if producer is None or self._is_materialised[producer]:
-                reads.add(value)
-            else:
-                members |= self._members[producer]
-                reads |= self._reads[producer]
-        self._members[index], self._reads[index] = frozenset(members), frozenset(reads)
-
-    def has_slice(self, index: int) -> bool:
-        """Whether the chain takes a part of what it reads."""
-        return any("slice" in self._graph.opcodes[member] for member in self._members[index])
-
-    def only_passes(self, index: int) -> bool:
-        """Whether the chain passes a tensor through barriers, and at most rearranges it."""
-        found = (self._graph.opcodes[member] for member in self._members[index])
-        return all(names <= _LAYOUT | {BARRIER} for names in found)
-
-    def shifts(self, index: int) -> bool:
-        """Whether the chain only scales and shifts, by vectors, one tensor of its result's size.
-
-        Not if the equation is the epilogue of what is there for nothing else.
-        """
-        program = self._graph.program
-        size = program.values[program.equations[index].outputs[0]].size_bytes
-        reads = self._reads[index]
-        tensors = [value for value in reads if program.values[value].size_bytes == size]
-        vectors = sum(program.values[value].size_bytes for value in reads) - size * len(tensors)
-        if len(tensors) != 1 or vectors > _OF_VECTORS * size:
-            return False
-        return not self._ends_call(index, tensors[0])
-
-    def _ends_call(self, index: int, value: int) -> bool:
-        """Whether an equation alone reads a matmul's, convolution's or reduction's result."""
-        producer = self._graph.program.values[value].producer
-        if producer is None or self._graph.program.readers[value] != (index,):
-            return False
-        return bool(self._graph.opcodes[producer] & _TAKES_EPILOGUE)
-
-    def expands(self, index: int) -> bool:
-        """Whether the chain makes a tensor of others that are much smaller, which all readers do
-        for themselves."""
-        return self._fused is FusedMaps.OF_MATMULS and self._is_as_small(index, _OF_PRODUCTS)
-
-    def in_readers(self, index: int) -> bool:
-        """Whether maps and reductions that read the chain compute it."""
-        return self._fused is not FusedMaps.OF_ONE_READER and self._is_as_small(index)
-
-    def in_matmuls(self, index: int) -> bool:
-        """Whether matmuls that read the chain compute it."""
-        may_fuse = self._fused is FusedMaps.OF_MATMULS and not self.has_slice(index)
-        (output,) = self._graph.program.equations[index].outputs
-        if len(self._graph.program.readers[output]) > 1:
-            may_fuse &= not any(self._ends_call(index, value) for value in self._reads[index])
-        return may_fuse and self._is_as_small(index, 2)
-
-    def compares(self, index: int) -> bool:
-        """Whether an equation is a scatter that is computed as a map of the positions."""
-        return self._fused is FusedMaps.OF_MATMULS and _sets_one_per_row(self._graph, index)
-
-    def is_apart(self, index: int) -> bool:
-        """Whether a map is not fused with what reads it: a pad between elements, and the operand of
-        a window."""
-        if self._fused is not FusedMaps.OF_MATMULS:
-            return False
-        program, opcodes = self._graph.program, self._graph.opcodes
-        (output,) = program.equations[index].outputs
-        return interleaves(program.equations[index]) or any(
-            opcodes[reader] & _WINDOWED for reader in program.readers[output]
-        )
-
-    def _is_as_small(self, index: int, times: float = 1) -> bool:
-        """Whether the chain's operands take at most so many times the bytes of its result, vectors
-        apart."""
-        values = self._graph.program.values
-        size = values[self._graph.program.equations[index].outputs[0]].size_bytes
-        return sum(values[v].size_bytes for v in self._reads[index]) <= (times + _OF_VECTORS) * size
-
-    def too_long(self, index: int) -> bool:
-        """Whether case 5 holds."""
-        if self._graph.equations[index].is_constant:
-            return False
-        return len(self._members[index]) > MAX_CHAIN or len(self._reads[index]) > MAX_READS

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from graphlib import TopologicalSorter
 
+from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.delayed_units import delay_to_first_reader
-from kiwi.hlo.fusion import FusedMaps, chain, is_opaque, materialised
+from kiwi.hlo.equation_kinds import is_opaque
+from kiwi.hlo.fusion import chain, materialised
 from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.host_memory import FETCH

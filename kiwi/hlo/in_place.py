@@ -7,7 +7,7 @@ buffer). Without a barrier XLA may fuse the operand instead, unless a library ca
 
 from collections.abc import Iterator, Sequence
 
-from kiwi.hlo.fusion import BARRIER, LIBRARY_OPCODES, is_map
+from kiwi.hlo.equation_kinds import BARRIER, LIBRARY_OPCODES, is_map
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.units import Unit
 

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kiwi.hlo.fusion import BARRIER, is_map
+from kiwi.hlo.equation_kinds import BARRIER, is_map
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.loops import CARRY, EXITS, JOIN, SLICE, LoopKind
 from kiwi.hlo.program import Value

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from kiwi.hlo.fusion import is_opaque
+from kiwi.hlo.equation_kinds import is_opaque
 from kiwi.hlo.hints import HINT_PRIMITIVE
 from kiwi.hlo.regions import inner_jaxprs
 from kiwi.planners.planner import Planner

@@ -8,7 +8,7 @@ import jax
 
 from kiwi.calls.host_memory import OnHost, host_results, moving
 from kiwi.calls.signature import Call
-from kiwi.hlo.fusion import FusedMaps
+from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from kiwi.hlo.fusion import is_map
+from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.heap import split
 from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
 from kiwi.hlo.equations import REGION_PRIMITIVES
-from kiwi.hlo.fusion import LIBRARY_OPCODES
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
 from kiwi.hlo.units import Unit, UnitGraph

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from kiwi.hlo.fusion import LIBRARY_OPCODES
+from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
 from kiwi.hlo.rule import Dims
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh.profile_entries import Shapes

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiwi.hlo.fusion import LIBRARY_OPCODES
+from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.host_memory import FETCH
 from kiwi.hlo.loops import CARRY, SLICE

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeGuard
 
-from kiwi.hlo.fusion import LIBRARY_OPCODES
+from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
 from kiwi.hlo.program import Value
 from kiwi.hlo.rule import ComposedRule, Dims
 from kiwi.hlo.units import Unit, UnitGraph

@@ -4,14 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from kiwi.hlo.fusion import (
-    MAX_CHAIN,
-    MAX_READS,
-    FusedMaps,
-    is_layout_change,
-    is_map,
-    materialised,
-)
+from kiwi.hlo.chains import MAX_CHAIN, MAX_READS, FusedMaps
+from kiwi.hlo.equation_kinds import is_layout_change, is_map
+from kiwi.hlo.fusion import materialised
 from tests.helpers.planning import array, graph_of
 
 X, W = array(8, 16), array(16, 16)

@@ -18,7 +18,7 @@ Observed with jax 0.10.2 in the compiled programs of `benchmarks/fidelity` (LSTM
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kiwi.hlo.fusion import is_map
+from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.xla.rules.base import CopiedOperands
 from kiwi.xla.rules.matrix_operands import CONVOLUTION, MATMUL, Matrix, matrices

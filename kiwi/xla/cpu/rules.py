@@ -10,7 +10,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
-from kiwi.hlo.fusion import FusedMaps
+from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import overwritable_by_operand
 from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation

@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -262,7 +262,7 @@ def _convolution_flops(instruction: Instruction, computation: Computation) -> fl
     positions = 1.0
     for number, window in zip(spatial, _windows(instruction, len(spatial)), strict=True):
         sizes = lhs[labels["lhs"].index(number)], out[labels["out"].index(number)]
-        positions *= _valid_positions(*sizes, **window)
+        positions *= valid_positions(*sizes, **window)
     features = lhs[labels["lhs"].index("f")] / groups.get("feature", 1)
     batch = lhs[labels["lhs"].index("b")] / groups.get("batch", 1)
     return 2.0 * features * rhs[labels["rhs"].index("o")] * batch * positions
@@ -293,10 +293,20 @@ def _windows(instruction: Instruction, rank: int) -> Iterator[dict[str, int]]:
 
 
 @functools.cache
-def _valid_positions(
+def valid_positions(
     lhs: int, out: int, window: int, stride: int, pad: int, lhs_dilate: int, rhs_dilate: int
 ) -> int:
-    """Pairs of an output and a place of the window that meet an element."""
-    places = np.arange(out)[:, None] * stride + np.arange(window)[None] * rhs_dilate - pad
-    inside = (places >= 0) & (places <= (lhs - 1) * lhs_dilate) & (places % lhs_dilate == 0)
-    return int(inside.sum())
+    """Pairs of an output and a place of the window that meet an element.
+
+    For each output, the places `w` of the window for which `o * stride - pad + w * rhs_dilate` is
+    an element's position: a multiple of `lhs_dilate` among those of the input, so that the places
+    are those of one residue.
+    """
+    first = np.arange(out) * stride - pad
+    low = np.maximum(-(first // rhs_dilate), 0)
+    high = np.minimum(((lhs - 1) * lhs_dilate - first) // rhs_dilate, window - 1)
+    common = gcd(rhs_dilate, lhs_dilate)
+    period = lhs_dilate // common
+    residue = -(first // common) * pow(rhs_dilate // common, -1, period) % period
+    met = (high - residue) // period - (low - 1 - residue) // period
+    return int(met[(high >= low) & (first % common == 0)].sum())

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from itertools import permutations
 from math import prod
 
-from kiwi.hlo.fusion import interleaves
+from kiwi.hlo.equation_kinds import interleaves
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import SLICE, STACK
 from kiwi.hlo.program import Equation, Value

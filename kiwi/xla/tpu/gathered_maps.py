@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kiwi.hlo.fusion import is_map
+from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.rule import Dims
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.xla.rules.base import CopiedOperands

@@ -9,7 +9,7 @@ Observed with jax 0.10.2 and libtpu 0.0.42 for v5e (a convnet and a U-Net of `be
 
 from collections.abc import Iterator, Mapping
 
-from kiwi.hlo.fusion import is_map
+from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.program import Equation
 from kiwi.xla.rules.matrix_operands import CONVOLUTION

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from math import prod
 
-from kiwi.hlo.fusion import FusedMaps
+from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.program import Value

@@ -1,12 +1,16 @@
 """What instructions compute and move, against XLA's own cost analysis and by hand."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jax import lax
 
 from kiwi.xla.read.hlo_text import parse_module
-from kiwi.xla.read.work import ModuleWork, numpy_name
+from kiwi.xla.read.work import ModuleWork, numpy_name, valid_positions
 
 IMAGE, KERNEL = jnp.zeros((2, 9, 9, 6)), jnp.zeros((3, 3, 3, 8))
 
@@ -94,3 +98,26 @@ def test_of_slices_and_updates_only_the_part_is_moved():
 def test_types_have_the_names_of_numpy():
     names = [numpy_name(n) for n in ("f32", "bf16", "s8", "u4", "pred", "f8e4m3fn")]
     assert names == ["float32", "bfloat16", "int8", "uint4", "bool", "float8_e4m3fn"]
+
+
+@given(
+    lhs=st.integers(1, 9),
+    out=st.integers(1, 9),
+    window=st.integers(1, 12),
+    stride=st.integers(1, 3),
+    pad=st.integers(-3, 6),
+    lhs_dilate=st.integers(1, 4),
+    rhs_dilate=st.integers(1, 6),
+)
+def test_products_of_a_convolution_are_counted(
+    lhs: int, out: int, window: int, stride: int, pad: int, lhs_dilate: int, rhs_dilate: int
+):
+    pairs = itertools.product(range(out), range(window))
+    places = [o * stride + w * rhs_dilate - pad for o, w in pairs]
+    met = [p for p in places if 0 <= p <= (lhs - 1) * lhs_dilate and p % lhs_dilate == 0]
+    assert valid_positions(lhs, out, window, stride, pad, lhs_dilate, rhs_dilate) == len(met)
+
+
+def test_windows_as_long_as_a_batch_of_products_take_no_memory():
+    """XLA:TPU makes one of a batch of matmuls; all pairs of these would take 32 GiB."""
+    assert valid_positions(65536, 65536, 65536, 65535, 65535, 65536, 1) == 65536

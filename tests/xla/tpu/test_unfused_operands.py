@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from kiwi.hlo.fusion import FusedMaps, materialised
+from kiwi.hlo.chains import FusedMaps
+from kiwi.hlo.fusion import materialised
 from tests.helpers.planning import graph_of
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
 

@@ -1,0 +1,127 @@
+"""Models that no rule of Kiwi's was made after: what is predicted, and what XLA:TPU makes of it.
+
+Llamas of this project's examples, in bfloat16, and models as their libraries write them, at sizes
+at which activations count; on one v5e and on eight, free and at 60 % of the free plan's peak as
+compiled. What `benchmarks.models_of_libraries.PACKAGES` names has to be installed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import jax
+
+import kiwi
+from benchmarks.models_of_libraries import TUNIX, example
+from benchmarks.tpu.book import Book, Row
+from benchmarks.tpu.programs import TrainingStep, of_module
+from examples import gpt, llama
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
+
+_GPT = {"layers": 4, "width": 512, "heads": 8, "batch": 32, "sequence": 512, "vocabulary": 8192}
+_LLAMA = llama.LlamaConfig(4, 1024, 2816, 16, 8, 8, 1024, 16384, scanned=False)
+
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "flax_nnx_gpt": _GPT,
+    "flax_linen_gpt": _GPT,
+    "equinox_vit": {
+        "layers": 4,
+        "width": 512,
+        "heads": 8,
+        "batch": 64,
+        "image": 128,
+        "patch": 8,
+    },
+    "mixed_precision": {"model": gpt.GptConfig(**_GPT, dtype="bfloat16")},
+    **{
+        name: {"layers": 4, "width": 512, "batch": 32, "sequence": 512, "vocabulary": 8192}
+        for name in TUNIX
+    },
+    "haiku_gpt": _GPT,
+    "numpyro_vae": {"pixels": 64 * 64 * 3, "hidden": 8192, "latent": 256, "batch": 16384},
+    "e3nn_molecules": {
+        "layers": 4,
+        "channels": 64,
+        "molecules": 64,
+        "nodes": 64,
+        "neighbours": 16,
+    },
+}
+"""What is changed of the size "tiny"."""
+
+NAMES = ("llama", "llama_scanned", *SIZES)
+MESH_SHAPES = ((1, 1), (2, 4))
+SHARES = (None, 60)
+"""Budgets, in % of the free compiled peak; None is the free plan."""
+
+
+def measure(book: Book, names: Iterable[str], seconds: float) -> None:
+    """All that are missing."""
+    for name in names:
+        for shape in MESH_SHAPES:
+            for share in SHARES:
+                key = f"{name} {'x'.join(map(str, shape))}"
+                free = book.rows.get(f"{key} free", {}).get("compiled_peak_bytes")
+                budget = None if share is None or free is None else share * int(free) // 100
+                book.row(
+                    f"{key} {share or 'free'}",
+                    lambda name=name, shape=shape, budget=budget: _row(
+                        name, shape, budget, seconds
+                    ),
+                )
+
+
+def table(rows: Mapping[str, Row]) -> Iterator[str]:
+    """One line for each plan, and both errors' medians."""
+    yield "| plan | budget MiB | predicted MiB | compiled MiB | error | |"
+    yield "| --- | ---: | ---: | ---: | ---: | --- |"
+    for key, row in rows.items():
+        sizes = ("budget_bytes", "predicted_peak_bytes", "compiled_peak_bytes")
+        cells = ["" if row[s] is None else f"{row[s] / 2**20:,.0f}" for s in sizes]
+        met = "" if row["is_met"] else "nearest plan"
+        yield f"| {key} | {' | '.join(cells)} | {_error(row):+.1%} | {met} |"
+    errors = sorted(abs(_error(row)) for row in rows.values())
+    yield f"| median, worst | | | | {median(errors):.1%}, {errors[-1]:.1%} | |"
+
+
+def _error(row: Row) -> float:
+    return float(row["predicted_peak_bytes"] / row["compiled_peak_bytes"] - 1)
+
+
+def _step(name: str) -> TrainingStep:
+    if name.startswith("llama"):
+        return of_module(llama, replace(_LLAMA, scanned=name.endswith("scanned")))
+    module = example(name)
+    config = replace(module.SIZES["tiny"], **SIZES[name])
+    state = jax.eval_shape(lambda: module.make_state(config))
+    batch = jax.eval_shape(lambda: module.make_batch(config))
+    return TrainingStep(module.make_train_step(config), state, batch)
+
+
+def _row(name: str, shape: tuple[int, ...], budget: int | None, seconds: float) -> Row:
+    plan, is_met = _planned(_step(name), shape, budget, seconds)
+    assert plan.compiled is not None
+    return {
+        "budget_bytes": budget,
+        "predicted_peak_bytes": plan.estimate.peak_bytes,
+        "compiled_peak_bytes": plan.compiled.peak_bytes,
+        "recomputed_units": len(plan.execution.recomputed),
+        "compilations": len(plan.rounds),
+        "is_met": is_met,
+    }
+
+
+def _planned(
+    step: TrainingStep, shape: tuple[int, ...], budget: int | None, seconds: float
+) -> tuple[kiwi.Plan, bool]:
+    """The plan under a budget, or the nearest one, and whether it is met."""
+    options = {"mesh_shape": shape, "profile": "v5e", "verify": "tpu"}
+    options["time_limit_seconds"] = seconds
+    limit = "1TiB" if budget is None else budget
+    try:
+        return step.plan(memory_budget=limit, **options), True
+    except BudgetNotMetError as error:
+        return error.plan, False
+    except InfeasibleBudgetError as error:
+        return _planned(step, shape, error.least_peak_bytes, seconds)[0], False

@@ -1,0 +1,117 @@
+"""Kinds of equations, by what fuses with them."""
+
+from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.program import Equation
+
+MATMULS = frozenset({"dot_general", "dot"})
+LIBRARY_OPCODES = MATMULS | {"convolution"}
+
+_NOT_ELEMENTWISE = LIBRARY_OPCODES | {
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "case",
+    "cholesky",
+    "chlo.top_k",
+    "collective_permute",
+    "custom_call",
+    "dynamic_update_slice",
+    "fft",
+    "gather",
+    "if",
+    "infeed",
+    "reduce",
+    "reduce_scatter",
+    "reduce_window",
+    "rng",
+    "rng_bit_generator",
+    "scatter",
+    "select_and_scatter",
+    "sort",
+    "triangular_solve",
+    "while",
+}
+
+WINDOWED = frozenset({"reduce_window", "select_and_scatter"})
+
+TAKES_EPILOGUE = LIBRARY_OPCODES | {"reduce"}
+
+WORTH_KEEPING = frozenset(
+    {
+        "atan2",
+        "cbrt",
+        "chlo.erf",
+        "chlo.erf_inv",
+        "cosine",
+        "exponential",
+        "exponential_minus_one",
+        "log",
+        "log_plus_one",
+        "logistic",
+        "power",
+        "rsqrt",
+        "sine",
+        "sqrt",
+        "tan",
+        "tanh",
+    }
+)
+
+BARRIER = "optimization_barrier"
+
+LAYOUT = frozenset(
+    {"transpose", "reshape", "slice", "broadcast_in_dim", "bitcast_convert", "constant"}
+)
+
+REARRANGES = frozenset({"transpose", "reshape"})
+
+
+def is_map(graph: HloGraph, index: int) -> bool:
+    """Whether an equation is elementwise and has one result."""
+    equation = graph.program.equations[index]
+    if graph.equations[index].is_region or equation.has_effects or len(equation.outputs) != 1:
+        return False
+    if equation.is_border or equation.is_transfer:
+        return False
+    return not graph.opcodes[index] & _NOT_ELEMENTWISE
+
+
+def is_opaque(graph: HloGraph, equation: int) -> bool:
+    """Whether an equation calls something that HLO only knows by name, without a rule."""
+    is_kernel = graph.program.equations[equation].is_kernel
+    return "custom_call" in graph.opcodes[equation] and not is_kernel
+
+
+def is_layout_change(graph: HloGraph, equation: int) -> bool:
+    """Whether an equation only transposes, reshapes or broadcasts its operand."""
+    return graph.opcodes[equation] <= LAYOUT
+
+
+def interleaves(equation: Equation) -> bool:
+    """Whether an equation pads between elements."""
+    if equation.name != "pad":
+        return False
+    return any(interior for _, _, interior in equation.jaxpr_eqn.params["padding_config"])
+
+
+def sets_one_per_row(graph: HloGraph, index: int) -> bool:
+    """Whether an equation is a scatter of a single element into each row, as the gradient of
+    `take_along_axis`: each position is compared with the row's index."""
+    equation = graph.program.equations[index]
+    if equation.name != "scatter-add":
+        return False
+    numbers = equation.jaxpr_eqn.params["dimension_numbers"]
+    rank = len(equation.jaxpr_eqn.outvars[0].aval.shape)
+    return not numbers.update_window_dims and len(numbers.operand_batching_dims) == rank - 1
+
+
+def is_of_matrices(graph: HloGraph, index: int | None) -> bool:
+    """Whether an equation is a matmul of a matrix with another, or of one of each for every
+    element of a batch; otherwise XLA:TPU chooses orders of dimensions in which the last one is
+    not the minor one (heads of queries in groups)."""
+    if index is None or graph.program.equations[index].name != "dot_general":
+        return False
+    equation = graph.program.equations[index].jaxpr_eqn
+    _, batch = equation.params["dimension_numbers"]
+    ranks = [len(v.aval.shape) for v in equation.invars]
+    return ranks == [len(dimensions) + 2 for dimensions in batch]
