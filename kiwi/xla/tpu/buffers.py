@@ -87,11 +87,12 @@ class Buffers:
         key = value, shape
         if key not in self._known:
             itemsize = 2 if self.is_narrow(value) else found.itemsize
-            elements = self._elements(value, shape)
-            if found.producer is None and self.images.get(value) is not None:
-                self._known[key] = tiled_elements(shape) * itemsize + elements * min(2, itemsize)
+            if found.producer is None:
+                copied = min(2, itemsize) if self._is_copied_image(value) else 0
+                elements = tiled_elements(shape) if shape else _LANES
+                self._known[key] = elements * itemsize + self._elements(value, shape) * copied
             else:
-                self._known[key] = elements * itemsize
+                self._known[key] = self._elements(value, shape) * itemsize
         return self._known[key]
 
     def copied_bytes(self, moved: Value, layout: TensorSharding, mesh_shape: Sequence[int]) -> int:
@@ -101,6 +102,14 @@ class Buffers:
 
     def _elements(self, value: int, shape: Sequence[int]) -> int:
         return tiled_elements(shape, self.images.get(value)) if shape else _LANES
+
+    def _is_copied_image(self, value: int) -> bool:
+        """Whether a convolution reads an argument as an image; one that only maps read stays as it
+        is."""
+        program = self._units.graph.program
+        if self.images.get(value) is None:
+            return False
+        return any(program.equations[r].name == CONVOLUTION for r in program.readers[value])
 
     def is_narrow(self, value: int) -> bool:
         """Whether a float32 value is stored as bfloat16."""

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from benchmarks.fidelity.models import MODELS
 from kiwi.xla.tpu.buffers import tiled_elements
 from kiwi.xla.tpu.images import minor_dimensions
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
@@ -33,3 +34,16 @@ def test_images_between_convolutions_fill_tiles_of_batch_and_features():
     images = [v for v in units.producer if units.graph.program.values[v].shape[:1] == (4,)]
     assert images and all(set(minor[value]) == {0, 3} for value in images)
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.08)
+
+
+@needs_compiler
+def test_targets_that_maps_read_are_not_copied():
+    """What convolutions read is, to tiles of batch and features: here to 20 times its bytes."""
+    module, config = MODELS["unet"].module, MODELS["unet"].config
+    arguments = module.abstract_state(config), module.abstract_batch(config)
+    options = {"mesh_shape": (2, 4), "donate_argnums": 0}
+    found = planned(module.make_train_step(config), *arguments, **options)
+    assert found.compiled is not None
+    images = [b.bytes for b in found.estimate.buffers if b.kind == "argument"][-2:]
+    assert images[0] > 20 * images[1]
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.12)
