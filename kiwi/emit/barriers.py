@@ -43,6 +43,7 @@ from kiwi.emit.needed_barriers import (
     CopiesMade,
     LiveResults,
     RecomputedGroup,
+    early_summands,
     makes_constants_early,
     recomputed_groups,
 )
@@ -170,8 +171,10 @@ class _BarrierBuilder:
             triggers = self._live.trigger(group, before) - values
             copies = tuple(sorted(self._kept_from_before(group)))
             return Barrier(tuple(sorted(values)), tuple(sorted(triggers)), copies, is_of_group=True)
+        early = early_summands(self._execution, self._flow, step, SLACK)
         if not again and not makes_constants_early(self._execution, self._units[step.unit]):
-            return Barrier()
+            return Barrier(tuple(sorted(early)))
+        again |= early
         triggers = self._live.latest(step.position, before, SLACK)
         triggers = (triggers or self._live.latest(step.position, before)) - again
         return Barrier(tuple(sorted(again)), tuple(sorted(triggers))) if triggers else Barrier()

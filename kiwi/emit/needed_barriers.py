@@ -11,6 +11,9 @@
 3. *Large constants.* XLA:GPU computes a constant at the start of the step, and holds it: the
    scalar that it is expanded from passes a barrier. Not where maps or reductions read it, into
    which it is fused, nor for XLA:TPU, which computes it where it is read.
+4. *Sums with what comes late.* Where a compiler ends matmuls with maps, a gradient that is added to
+   one of a much later step, as that of a tied embedding, would be computed by the addition, and
+   what it is computed of held until then: logits, through the whole backward pass.
 
 docs/memory.md has figures.
 """
@@ -18,7 +21,9 @@ docs/memory.md has figures.
 from collections.abc import Iterator, Sequence
 
 from kiwi.emit.execution import Execution
+from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.equation_kinds import is_map
+from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import SLICE, STACK
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, OperandRead, ScheduledUnit
@@ -42,6 +47,28 @@ def makes_constants_early(execution: Execution, unit: Unit) -> bool:
     if not execution.compiler.rules.makes_constants_early or not large_constants(graph, unit):
         return False
     return "reduce" not in graph.graph.opcodes[unit.root]
+
+
+def early_summands(
+    execution: Execution, flow: Dataflow, step: ScheduledUnit, slack: int
+) -> set[int]:
+    """The results of library calls that nothing but a step reads, which waits for a result that is
+    younger by more than `slack` steps."""
+    graph, position = execution.units, step.position
+    fused = execution.compiler.rules.fused_maps
+    if fused is not FusedMaps.OF_MATMULS or execution.mesh.size == 1:
+        return set()
+    if not is_map(graph.graph, graph.units[step.unit].root):
+        return set()
+    source = {v: k for v, k in flow.source[position].items() if k >= 0}
+    latest = max(source.values(), default=-1)
+    return {
+        value
+        for value, computed in source.items()
+        if latest - computed > slack
+        and graph.readers[value] == (step.unit,)
+        and is_of_library(graph.graph, graph.units[graph.producer[value]])
+    }
 
 
 class RecomputedGroup:

@@ -7,15 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import kiwi
+from examples import gpt
 from kiwi.emit.barriers import Barrier, barriers
 from kiwi.emit.emission import emit
 from kiwi.emit.execution import build_execution
 from kiwi.emit.needed_barriers import large_constants
 from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
+from kiwi.xla.compilers import compile_for
 from kiwi.xla.cpu.compiler import CPU_COMPILER_OPTIONS
 from kiwi.xla.tpu.compiler import TPU
 from tests.helpers.planning import array, flat, problem_of, random_arrays, units_of
+from tests.xla.tpu.test_buffers import needs_compiler
 
 
 def loss(w, x):
@@ -138,3 +142,26 @@ def test_a_constant_that_a_reduction_reads_needs_no_barrier():
     (unit,) = (u for u in execution.units.units if large_constants(execution.units, u))
     assert execution.units.graph.opcode_of(unit.root) == "reduce"
     assert not any(barriers(execution).steps)
+
+
+@needs_compiler
+@pytest.mark.parametrize("devices", [1, 4])
+def test_logits_are_not_held_for_a_late_summand_on_tpus(devices, monkeypatch):
+    """A tied embedding's gradients are added at the end of the step; on one chip the late one is
+    scattered into the early one."""
+    config = gpt.GptConfig(3, 512, 8, batch=32, sequence=512, vocabulary=4096)
+    arguments = gpt.abstract_state(config), gpt.abstract_batch(config)
+    options = {"mesh_shape": (devices, 1), "profile": "v5e", "donate_argnums": 0}
+    options |= {"verify": None, "memory_budget": "1240MiB" if devices == 1 else "318MiB"}
+    plan = kiwi.plan(gpt.make_train_step(config), *arguments, **options)
+    own = replace(plan.execution, tied_steps=frozenset())
+    units, steps = own.units, own.schedule.steps
+    alone = [b for b in barriers(own).steps if b.values and not b.triggers and not b.is_of_group]
+    assert len(alone) == (devices > 1)
+    for barrier in alone:
+        (value,) = barrier.values
+        assert units.graph.program.values[value].shape == (4096, 512)
+        assert steps.index(units.readers[value][0]) - steps.index(units.producer[value]) > 8
+        held = compile_for("tpu", replace(plan, execution=own).step).peak_bytes
+        monkeypatch.setattr("kiwi.emit.barriers.early_summands", lambda *_: set())
+        assert held < 0.9 * compile_for("tpu", replace(plan, execution=own).step).peak_bytes
