@@ -14,6 +14,7 @@ from kiwi.hlo.equation_kinds import (
     interleaves,
     is_map,
     is_of_matrices,
+    repeats,
     sets_one_per_row,
 )
 from kiwi.hlo.graph import HloGraph, Phase
@@ -168,15 +169,15 @@ class Chains:
         return self._fused is FusedMaps.OF_MATMULS and is_random and is_arithmetic
 
     def is_apart(self, index: int) -> bool:
-        """Whether a map is not fused with what reads it: a pad between elements, and the operand of
-        a window."""
+        """Whether a map is not fused with what reads it: a pad between elements, elements that are
+        repeated between others, and the operand of a window."""
         if self._fused is not FusedMaps.OF_MATMULS:
             return False
         program, opcodes = self._graph.program, self._graph.opcodes
         (output,) = program.equations[index].outputs
-        return interleaves(program.equations[index]) or any(
-            opcodes[reader] & WINDOWED for reader in program.readers[output]
-        )
+        if interleaves(program.equations[index]) or repeats(program, index):
+            return True
+        return any(opcodes[reader] & WINDOWED for reader in program.readers[output])
 
     def _is_as_small(self, index: int, times: float = 1) -> bool:
         """Whether the chain's operands take at most so many times the bytes of its result, vectors

@@ -1,7 +1,7 @@
 """Kinds of equations, by what fuses with them."""
 
 from kiwi.hlo.graph import HloGraph
-from kiwi.hlo.program import Equation
+from kiwi.hlo.program import Equation, Program
 
 MATMULS = frozenset({"dot_general", "dot"})
 LIBRARY_OPCODES = MATMULS | {"convolution"}
@@ -92,6 +92,22 @@ def interleaves(equation: Equation) -> bool:
     if equation.name != "pad":
         return False
     return any(interior for _, _, interior in equation.jaxpr_eqn.params["padding_config"])
+
+
+def repeats(program: Program, index: int) -> bool:
+    """Whether an equation repeats each element of an image along dimensions between others, which a
+    reshape then joins: the gradient of a mean or a sum over windows."""
+    equation = program.equations[index]
+    if equation.name != "broadcast_in_dim":
+        return False
+    params, (output,) = equation.jaxpr_eqn.params, equation.outputs
+    shape, mapped = params["shape"], params["broadcast_dimensions"]
+    sizes = dict(zip(mapped, equation.jaxpr_eqn.invars[0].aval.shape, strict=True))
+    grown = [d for d, size in enumerate(shape) if sizes.get(d, 1) < size]
+    if len(grown) < 2 or grown[0] == 0 or grown[-1] == len(shape) - 1:
+        return False
+    readers = [program.equations[r] for r in program.readers[output]]
+    return bool(readers) and all(r.name == "reshape" for r in readers)
 
 
 def sets_one_per_row(graph: HloGraph, index: int) -> bool:

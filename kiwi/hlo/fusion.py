@@ -23,9 +23,10 @@ its readers compute, if its operands take no more bytes than its result, in fron
 than twice as many, and for an addition at most half as many (a product of vectors). A compiler that
 fuses maps with matmuls also computes a scatter of one element into each row as a map, adds one to a
 matmul's result in place, computes what several matmuls read as the epilogue of another, makes
-random bits wherever they are read, and fuses neither a pad between elements nor the operand of a
-window: what two units read of these is computed once, and held (jax 0.10.2 and libtpu 0.0.42: a
-state-space model and a convnet of `benchmarks/fidelity`).
+random bits wherever they are read, and fuses neither a pad between elements, nor the gradient of a
+mean over windows, nor the operand of a window: what two units read of these is computed once, and
+held (jax 0.10.2 and libtpu 0.0.42: a state-space model, a convnet and a U-Net of
+`benchmarks/fidelity`).
 
 The attention of such a compiler, where it is no kernel (jax 0.10.2 and libtpu 0.0.42: 30 variants
 of dtypes, masks, biases and orders of dimensions): the exponential of a softmax that is wider than

@@ -8,6 +8,7 @@ import pytest
 from jax import lax
 
 from kiwi.hlo.chains import FusedMaps
+from kiwi.hlo.equation_kinds import repeats
 from kiwi.hlo.fusion import materialised
 from tests.helpers.planning import graph_of
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
@@ -33,15 +34,26 @@ def pooled(x: jax.Array) -> jax.Array:
     return jax.grad(lambda x: jnp.sum(windows(x) ** 2))(x)
 
 
+def averaged(x: jax.Array) -> jax.Array:
+    """The gradient of a mean over windows, added to another."""
+
+    def loss(x: jax.Array) -> jax.Array:
+        means = x.reshape(16, 32, 2, 32, 2, 128).mean((2, 4))
+        return jnp.sum(means**2) + jnp.sum(jnp.sin(x))
+
+    return jax.grad(loss)(x)
+
+
 CASES: list[tuple[Any, tuple[int, ...], list[int]]] = [
     (interleaved, (8192, 512), [32 * MIB, 32 * MIB]),
     (pooled, (16, 64, 64, 128), [32 * MIB, 8 * MIB, 32 * MIB]),
+    (averaged, (16, 64, 64, 128), [32 * MIB]),
 ]
 
 
 @needs_compiler
 @pytest.mark.parametrize(("function", "shape", "sizes"), CASES)
-def test_pads_and_operands_of_windows_have_buffers(
+def test_pads_repeated_elements_and_operands_of_windows_have_buffers(
     function: Any, shape: tuple[int, ...], sizes: list[int]
 ):
     found = planned(function, array(*shape))
@@ -49,6 +61,7 @@ def test_pads_and_operands_of_windows_have_buffers(
     windows = (u for u in units.units if opcodes[u.root] & WINDOWED)
     apart = {units.producer[v] for u in windows for v in u.reads if v in units.producer}
     apart |= {u.index for u in units.units if "pad" in opcodes[u.root]}
+    apart |= {u.index for u in units.units if repeats(units.graph.program, u.root)}
     buffers = [b for b in found.estimate.buffers if b.kind == "result"]
     assert [b.bytes for b in buffers if b.index in apart and b.bytes >= MIB] == sizes
     assert found.compiled is not None and found.compiled.memory is not None
