@@ -15,7 +15,6 @@ from benchmarks.fidelity.models import MODELS
 from benchmarks.tpu.book import Book, Row
 from benchmarks.tpu.options import figures
 from benchmarks.tpu.programs import of_module
-from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
 from kiwi.xla.step import XLAS_OWN
 from kiwi.xla.tpu.compiler import TPU, TPU_CHECK_OPTIONS
 
@@ -66,23 +65,12 @@ def table(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def _plan(name: str, share: int | None, free: Row, seconds: float) -> kiwi.Plan:
+    """The plan under a share of the free plan's peak, or the nearest one."""
     budget = None if share is None else share * int(free["peak_bytes"]["default"]) // 100
-    try:
-        return _planned(name, budget, seconds)
-    except InfeasibleBudgetError as error:
-        return _planned(name, error.least_peak_bytes, seconds)
-
-
-def _planned(name: str, budget: int | None, seconds: float) -> kiwi.Plan:
-    """The plan under a budget, or the nearest one."""
     model = MODELS[name]
     options = {"mesh_shape": (1, 1), "profile": "v5e", "verify": "tpu"}
-    try:
-        return of_module(model.module, model.config).plan(
-            memory_budget=budget, time_limit_seconds=seconds, **options
-        )
-    except BudgetNotMetError as error:
-        return error.plan
+    step = of_module(model.module, model.config)
+    return step.nearest(budget, time_limit_seconds=seconds, **options)[0]
 
 
 def _row(plan: kiwi.Plan) -> Row:

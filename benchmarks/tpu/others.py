@@ -5,6 +5,8 @@ at which activations count; on one v5e and on eight, free and at 60 % of the fre
 compiled. What `benchmarks.models_of_libraries.PACKAGES` names has to be installed.
 """
 
+import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from statistics import median
@@ -12,12 +14,12 @@ from typing import Any
 
 import jax
 
-import kiwi
+from benchmarks.fidelity.summary import peak_error
 from benchmarks.models_of_libraries import TUNIX, example
 from benchmarks.tpu.book import Book, Row
 from benchmarks.tpu.programs import TrainingStep, of_module
 from examples import gpt, llama
-from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
+from examples.baselines import UNLIMITED
 
 _GPT = {"layers": 4, "width": 512, "heads": 8, "batch": 32, "sequence": 512, "vocabulary": 8192}
 _LLAMA = llama.LlamaConfig(4, 1024, 2816, 16, 8, 8, 1024, 16384, scanned=False)
@@ -58,18 +60,12 @@ SHARES = (None, 60)
 
 def measure(book: Book, names: Iterable[str], seconds: float) -> None:
     """All that are missing."""
-    for name in names:
-        for shape in MESH_SHAPES:
-            for share in SHARES:
-                key = f"{name} {'x'.join(map(str, shape))}"
-                free = book.rows.get(f"{key} free", {}).get("compiled_peak_bytes")
-                budget = None if share is None or free is None else share * int(free) // 100
-                book.row(
-                    f"{key} {share or 'free'}",
-                    lambda name=name, shape=shape, budget=budget: _row(
-                        name, shape, budget, seconds
-                    ),
-                )
+    for name, shape, share in itertools.product(names, MESH_SHAPES, SHARES):
+        key = f"{name} {'x'.join(map(str, shape))}"
+        free = book.rows.get(f"{key} free", {}).get("compiled_peak_bytes")
+        budget = None if share is None or free is None else share * int(free) // 100
+        measured = functools.partial(_row, name, shape, budget, seconds)
+        book.row(f"{key} {share or 'free'}", measured)
 
 
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
@@ -80,13 +76,9 @@ def table(rows: Mapping[str, Row]) -> Iterator[str]:
         sizes = ("budget_bytes", "predicted_peak_bytes", "compiled_peak_bytes")
         cells = ["" if row[s] is None else f"{row[s] / 2**20:,.0f}" for s in sizes]
         met = "" if row["is_met"] else "nearest plan"
-        yield f"| {key} | {' | '.join(cells)} | {_error(row):+.1%} | {met} |"
-    errors = sorted(abs(_error(row)) for row in rows.values())
+        yield f"| {key} | {' | '.join(cells)} | {peak_error(row):+.1%} | {met} |"
+    errors = sorted(abs(error) for row in rows.values() if (error := peak_error(row)) is not None)
     yield f"| median, worst | | | | {median(errors):.1%}, {errors[-1]:.1%} | |"
-
-
-def _error(row: Row) -> float:
-    return float(row["predicted_peak_bytes"] / row["compiled_peak_bytes"] - 1)
 
 
 def _step(name: str) -> TrainingStep:
@@ -100,7 +92,9 @@ def _step(name: str) -> TrainingStep:
 
 
 def _row(name: str, shape: tuple[int, ...], budget: int | None, seconds: float) -> Row:
-    plan, is_met = _planned(_step(name), shape, budget, seconds)
+    options = {"mesh_shape": shape, "profile": "v5e", "verify": "tpu"}
+    limit = UNLIMITED if budget is None else budget
+    plan, is_met = _step(name).nearest(limit, time_limit_seconds=seconds, **options)
     assert plan.compiled is not None
     return {
         "budget_bytes": budget,
@@ -110,18 +104,3 @@ def _row(name: str, shape: tuple[int, ...], budget: int | None, seconds: float) 
         "compilations": len(plan.rounds),
         "is_met": is_met,
     }
-
-
-def _planned(
-    step: TrainingStep, shape: tuple[int, ...], budget: int | None, seconds: float
-) -> tuple[kiwi.Plan, bool]:
-    """The plan under a budget, or the nearest one, and whether it is met."""
-    options = {"mesh_shape": shape, "profile": "v5e", "verify": "tpu"}
-    options["time_limit_seconds"] = seconds
-    limit = "1TiB" if budget is None else budget
-    try:
-        return step.plan(memory_budget=limit, **options), True
-    except BudgetNotMetError as error:
-        return error.plan, False
-    except InfeasibleBudgetError as error:
-        return _planned(step, shape, error.least_peak_bytes, seconds)[0], False

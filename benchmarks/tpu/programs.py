@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 import kiwi
 from examples import gpt, llama, mlp, moe, vit
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,15 @@ class TrainingStep:
     def plan(self, **options: Any) -> kiwi.Plan:
         """As `kiwi.plan`."""
         return kiwi.plan(self.function, self.state, self.batch, donate_argnums=0, **options)
+
+    def nearest(self, budget: int | str | None, **options: Any) -> tuple[kiwi.Plan, bool]:
+        """The plan under a budget, or else the nearest one; and whether the budget is met."""
+        try:
+            return self.plan(memory_budget=budget, **options), True
+        except BudgetNotMetError as error:
+            return error.plan, False
+        except InfeasibleBudgetError as error:
+            return self.nearest(error.least_peak_bytes, **options)[0], False
 
 
 def of_mlp(batch: int) -> TrainingStep:

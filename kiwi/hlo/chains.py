@@ -51,6 +51,7 @@ class Chains:
 
     def __init__(self, graph: HloGraph, is_materialised: list[bool], fused: FusedMaps) -> None:
         self._graph, self._fused = graph, fused
+        self._is_of_matmuls = fused is FusedMaps.OF_MATMULS
         self._is_materialised = is_materialised
         self._members: dict[int, frozenset[int]] = {}
         self._reads: dict[int, frozenset[int]] = {}
@@ -73,7 +74,7 @@ class Chains:
         too, as that is no kernel of its own there."""
         program = self._graph.program
         found = program.readers[program.equations[index].outputs[0]]
-        if self._fused is not FusedMaps.OF_MATMULS:
+        if not self._is_of_matmuls:
             return found
         through = (self.readers(k) if self._graph.opcodes[k] <= REARRANGES else (k,) for k in found)
         return tuple(sorted({k for each in through for k in each}))
@@ -111,7 +112,7 @@ class Chains:
     def expands(self, index: int) -> bool:
         """Whether the chain makes a tensor of others that are much smaller, which all readers do
         for themselves."""
-        return self._fused is FusedMaps.OF_MATMULS and self._is_as_small(index, _OF_PRODUCTS)
+        return self._is_of_matmuls and self._is_as_small(index, _OF_PRODUCTS)
 
     def in_readers(self, index: int) -> bool:
         """Whether maps and reductions that read the chain compute it."""
@@ -119,7 +120,7 @@ class Chains:
 
     def in_matmuls(self, index: int) -> bool:
         """Whether matmuls that read the chain compute it."""
-        may_fuse = self._fused is FusedMaps.OF_MATMULS and not self.has_slice(index)
+        may_fuse = self._is_of_matmuls and not self.has_slice(index)
         readers = self.readers(index)
         if len(readers) > 1:
             may_fuse &= not any(self._ends_call(index, value) for value in self._reads[index])
@@ -139,7 +140,7 @@ class Chains:
         """Whether an equation is the exponential of a softmax in a wider type than its scores have,
         which are a matrix for each element of the batch, and more than converted to it."""
         graph, values = self._graph, self._graph.program.values
-        if "exponential" not in graph.opcodes[index] or self._fused is not FusedMaps.OF_MATMULS:
+        if "exponential" not in graph.opcodes[index] or not self._is_of_matmuls:
             return False
         value = values[graph.program.equations[index].outputs[0]]
         scores = [values[v] for v in self._reads[index] if values[v].shape == value.shape]
@@ -160,18 +161,18 @@ class Chains:
 
     def compares(self, index: int) -> bool:
         """Whether an equation is a scatter that is computed as a map of the positions."""
-        return self._fused is FusedMaps.OF_MATMULS and sets_one_per_row(self._graph, index)
+        return self._is_of_matmuls and sets_one_per_row(self._graph, index)
 
     def is_random(self, index: int) -> bool:
         """Whether an equation makes random bits of a key by arithmetic, as XLA:TPU does it."""
         is_random = self._graph.program.equations[index].name == "random_bits"
         is_arithmetic = "rng_bit_generator" not in self._graph.opcodes[index]
-        return self._fused is FusedMaps.OF_MATMULS and is_random and is_arithmetic
+        return self._is_of_matmuls and is_random and is_arithmetic
 
     def is_apart(self, index: int) -> bool:
         """Whether a map is not fused with what reads it: a pad between elements, elements that are
         repeated between others, and the operand of a window."""
-        if self._fused is not FusedMaps.OF_MATMULS:
+        if not self._is_of_matmuls:
             return False
         program, opcodes = self._graph.program, self._graph.opcodes
         (output,) = program.equations[index].outputs
@@ -190,7 +191,7 @@ class Chains:
     def _is_free(self, index: int) -> bool:
         """Whether all that read the chain compute it, however long it is: it reads next to nothing,
         as that of random bits, which are made of a key."""
-        return self._fused is FusedMaps.OF_MATMULS and self._is_as_small(index, 0)
+        return self._is_of_matmuls and self._is_as_small(index, 0)
 
     def too_long(self, index: int) -> bool:
         """Whether case 5 holds."""

@@ -164,7 +164,7 @@ def chain(
     return sorted(members), sorted(reads)
 
 
-def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: "Chains") -> bool:
+def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: Chains) -> bool:
     equation, info = graph.program.equations[index], graph.equations[index]
     found = graph.opcodes[index]
     is_fused = is_map(graph, index) or chains.compares(index) or chains.is_random(index)

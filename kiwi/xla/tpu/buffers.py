@@ -89,19 +89,16 @@ class Buffers:
             itemsize = 2 if self.is_narrow(value) else found.itemsize
             if found.producer is None:
                 copied = min(2, itemsize) if self._is_copied_image(value) else 0
-                elements = tiled_elements(shape) if shape else _LANES
-                self._known[key] = elements * itemsize + self._elements(value, shape) * copied
+                image = _elements(shape, self.images.get(value))
+                self._known[key] = _elements(shape) * itemsize + image * copied
             else:
-                self._known[key] = self._elements(value, shape) * itemsize
+                self._known[key] = _elements(shape, self.images.get(value)) * itemsize
         return self._known[key]
 
     def copied_bytes(self, moved: Value, layout: TensorSharding, mesh_shape: Sequence[int]) -> int:
         """Bytes of one device's part of a copy of what is moved."""
         shape = layout.local_shape(moved.shape, mesh_shape)
-        return self._elements(moved.index, shape) * moved.itemsize
-
-    def _elements(self, value: int, shape: Sequence[int]) -> int:
-        return tiled_elements(shape, self.images.get(value)) if shape else _LANES
+        return _elements(shape, self.images.get(moved.index)) * moved.itemsize
 
     def _is_copied_image(self, value: int) -> bool:
         """Whether a convolution reads an argument as an image; one that only maps read stays as it
@@ -167,6 +164,10 @@ class Buffers:
         return before is None or not (
             is_of_library(units.graph, before) and set(before.outputs) & set(yields.reads)
         )
+
+
+def _elements(shape: Sequence[int], minor: tuple[int, int] | None = None) -> int:
+    return tiled_elements(shape, minor) if shape else _LANES
 
 
 def _multiplies_bfloat16(equation: Equation) -> bool:
