@@ -195,6 +195,11 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
         "--mesh", type=mesh_of_text, required=True, help="attached devices, e.g. 2,4"
     )
     parser.add_argument(
+        "--compiler",
+        metavar="NAME",
+        help="no devices: what the compiler of this TPU or GPU states, e.g. v5e or h100-sxm",
+    )
+    parser.add_argument(
         "--out", metavar="TABLE.json", required=True, help="the table; resumed where it exists"
     )
     parser.add_argument("--repetitions", type=int, default=9, help="timings of each program (9)")

@@ -81,6 +81,7 @@ def profile(arguments: argparse.Namespace, output: Output) -> bool:
                 PlannedFunction(user.function, user.options),
                 *user.args,
                 mesh_shape=arguments.mesh,
+                compiler=arguments.compiler,
                 path=arguments.out,
                 repetitions=arguments.repetitions,
                 on_progress=_reporter(show),
@@ -117,12 +118,17 @@ def _report(path: str, table: ProfileTable, before: int, output: Output) -> None
         "collectives": len(table.collectives),
         "measured_before": before,
         "skipped": list(table.skipped),
+        "scales": dict(table.scales),
     }
+    assert table.environment is not None
+    device = table.hardware.description.removeprefix("measured ").partition(";")[0]
+    compiler = table.environment.compiler
+    how = f"stated by {compiler} for" if compiler else "measured on"
     lines = [
-        f"{len(table.operators)} operators and {len(table.collectives)} collectives measured on "
-        f"{table.hardware.description.removeprefix('measured ').partition(';')[0]}"
+        f"{len(table.operators)} operators and {len(table.collectives)} collectives {how} {device}"
         + (f" ({before} of them before)" if before else "")
         + f": {path}",
+        *(f"times of {of} scaled by {scale:.3f}" for of, scale in table.scales.items()),
         *(f"skipped: {note}" for note in table.skipped),
         f"Plan with it: kiwi plan FILE.py:FUNCTION --mesh ... --profile {path}",
     ]

@@ -76,6 +76,7 @@ class Hardware:
       meanwhile; None where the device waits for it.
     - `platform`: jax's name for such devices, "gpu", "cpu" or "tpu": which of XLA's compilers makes
       their programs (`kiwi.xla.compilers`).
+    - `clock_hertz`: of a TPU's cores, in which XLA:TPU counts; None where it is not known.
     - `target_config`: what XLA:GPU says of the device (`GpuTargetConfigProto` as text), where
       the machine was asked; None means that of the catalogue, see `kiwi.xla.gpu.target_config`.
 
@@ -104,6 +105,7 @@ class Hardware:
     interference: float | None = None
     kernel_efficiency: float = 0.5
     devices_per_host: int | None = None
+    clock_hertz: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_second", dict(self.flops_per_second))
@@ -121,7 +123,7 @@ class Hardware:
         _check_fraction("matmul_efficiency", self.matmul_efficiency)
         _check_fraction("bandwidth_efficiency", self.bandwidth_efficiency)
         _check_fraction("kernel_efficiency", self.kernel_efficiency)
-        for name in ("devices_per_node", "devices_per_host"):
+        for name in ("devices_per_node", "devices_per_host", "clock_hertz"):
             if getattr(self, name) is not None:
                 _check_positive(name, getattr(self, name))
 

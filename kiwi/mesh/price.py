@@ -12,6 +12,7 @@ class Provenance(enum.Enum):
     MEASURED = "measured"
     INTERPOLATED = "interpolated"
     EXTRAPOLATED = "extrapolated"
+    COMPILER = "compiler"
     ANALYTIC = "analytic"
 
 

@@ -93,12 +93,18 @@ class CollectiveEntry:
 
 @dataclass(frozen=True)
 class Environment:
-    """The machine and the software that recorded a table; `date` as YYYY-MM-DD."""
+    """The machine and the software that recorded a table.
+
+    - `date`: as YYYY-MM-DD.
+    - `compiler`: the one that stated the times of the table, and its version; empty where they
+      were measured on a `device` by its `driver`.
+    """
 
     device: str
     jax: str
     driver: str
     date: str
+    compiler: str = ""
 
 
 def _check_time(what: str, seconds: float, spread: float) -> None:

@@ -10,14 +10,16 @@ A look-up takes the first of these that applies, and says which:
 4. *analytic*: the roofline alone, where the table has no such operator. The same holds of
    collectives, by axis length and bytes, with the alpha-beta model for the roofline.
 
+Where a compiler stated the times and no device was measured, the first three are *compiler*.
+
 Beside matmuls, convolutions and reductions, operators are *streams* (memory traffic by bytes: what
 fits into caches is faster) and *elementwise* functions (what a kernel takes longer for applying one
 once more).
 
 A table's file is readable JSON with a version, checked whole when read:
 
-    {"format": "kiwi-profile", "version": 2,
-     "hardware": {...}, "environment": {...} or null, "mesh_shape": [...],
+    {"format": "kiwi-profile", "version": 3,
+     "hardware": {...}, "environment": {...} or null, "mesh_shape": [...], "scales": {...},
      "operators": [{...}, ...], "collectives": [{...}, ...], "skipped": ["...", ...]}
 
 The keys of each part are the fields of `Hardware`, `Environment`, `OperatorEntry` and
@@ -28,7 +30,7 @@ files of an earlier version do not know. Reading a file parses JSON and nothing 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -54,7 +56,7 @@ from kiwi.mesh.profile_entries import (
 
 FORMAT = FileFormat(
     "kiwi-profile",
-    2,
+    3,
     "profile",
     ProfileFileError,
     ending="}",
@@ -74,6 +76,7 @@ class ProfileTable:
     - `environment`: None for a table from data sheets.
     - `skipped`: what could not be measured, one sentence each.
     - `mesh_shape`: of the mesh that collectives ran on.
+    - `scales`: what a compiler's times were multiplied by, see `kiwi.profiling.by_compiler`.
     - `loaded_from`: its file, or its name if it comes with Kiwi; not part of the file.
 
     **Raises:** `InvalidArgumentError` if entries contradict each other, or were measured
@@ -86,6 +89,7 @@ class ProfileTable:
     environment: Environment | None = None
     skipped: tuple[str, ...] = field(default=())
     mesh_shape: tuple[int, ...] = ()
+    scales: Mapping[str, float] = field(default_factory=dict)
     loaded_from: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -138,7 +142,17 @@ class ProfileTable:
         `roofline_seconds` is what it takes by the device's rates, see `roofline`.
         """
         samples = self._samples.get(_operator_key(opcode, variant, dtype, shapes), ())
-        return price_from(samples, _sizes(shapes), roofline_seconds)
+        return self._price(samples, _sizes(shapes), roofline_seconds)
+
+    def _price(self, samples: Sequence[Sample], point: tuple[int, ...], roofline: float) -> Price:
+        found = price_from(samples, point, roofline)
+        if found.provenance is Provenance.ANALYTIC or not self._is_of_a_compiler:
+            return found
+        return replace(found, provenance=Provenance.COMPILER)
+
+    @property
+    def _is_of_a_compiler(self) -> bool:
+        return self.environment is not None and bool(self.environment.compiler)
 
     def has(self, opcode: str, variant: str, dtype: str) -> bool:
         """Whether an operator was measured in any shapes."""
@@ -175,7 +189,7 @@ class ProfileTable:
     ) -> Price:
         # Thousands of options of a problem ask for the same few sizes.
         if key not in self._memory:
-            self._memory[key] = price_from(samples, (size,), roofline)
+            self._memory[key] = self._price(samples, (size,), roofline)
         return self._memory[key]
 
     @cached_property
@@ -202,7 +216,7 @@ class ProfileTable:
         if not samples:
             return Price(alpha_beta_seconds, Provenance.ANALYTIC)
         size_bytes = max(1, size_bytes)
-        return price_from(samples, (size_bytes,), self._ring_seconds(kind, devices, size_bytes))
+        return self._price(samples, (size_bytes,), self._ring_seconds(kind, devices, size_bytes))
 
     def roofline(self, dtype: str, flops: float, moved_bytes: float) -> float:
         """Launch overhead and the larger of work over rate and bytes over bandwidth."""

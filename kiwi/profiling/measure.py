@@ -6,9 +6,10 @@ range over the median. What it costs to call a program is taken off: on GPUs by 
 before the device is done, elsewhere by timing a program that does next to nothing.
 """
 
+import enum
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median, quantiles
 from typing import Any
@@ -60,6 +61,24 @@ def measure(run: Callable[[], Any], repetitions: int, *, in_turn: bool = True) -
 
 
 @dataclass(frozen=True, eq=False)
+class TimedFunction:
+    """A function that runs on each device, as one kernel of a step.
+
+    `operands` are `jax.ShapeDtypeStruct`s of what one device reads; `body` takes such arrays and
+    returns one, a `result` where that takes the other devices to find out.
+    """
+
+    body: Callable[..., Any]
+    operands: Sequence[Any]
+    result: Any = None
+
+    @property
+    def found(self) -> Any:
+        """What `body` returns, as `jax.ShapeDtypeStruct`."""
+        return self.result or jax.eval_shape(self.body, *self.operands)
+
+
+@dataclass(frozen=True, eq=False)
 class Bench:
     """The devices that programs are timed on, and how.
 
@@ -76,16 +95,15 @@ class Bench:
         """As jax calls it, for example "cpu"."""
         return self.mesh.devices.flat[0].platform
 
-    def time(self, body: Callable[..., Any], operands: Sequence[Any], result: Any = None) -> Timing:
-        """The time of `body` on each device, as one kernel of a step.
+    def time(self, function: TimedFunction) -> Timing:
+        """The time on each device, all at once.
 
-        `operands` are `jax.ShapeDtypeStruct`s of what one device reads; `body` takes such arrays
-        and returns one, a `result` where that takes the other devices to find out. It goes over a
-        buffer that is there already: fresh memory is slow to touch, and a step allocates once.
+        The result goes over a buffer that is there already: fresh memory is slow to touch, and a
+        step allocates once.
 
         **Raises:** what jax raises if it does not compile or does not fit.
         """
-        raw = self._call(body, operands, result)
+        raw = self._call(function)
         net = max(raw.seconds - self._calling_seconds, _LEAST_PART * raw.seconds)
         seconds = net + self.launch_seconds
         return Timing(seconds, raw.spread * raw.seconds / seconds)
@@ -104,7 +122,7 @@ class Bench:
             return body
 
         one = [jax.ShapeDtypeStruct((_CHAIN_SIZE,), jnp.float32)]
-        short, long = (self._call(chain(n), one).seconds for n in (1, 1 + _CHAIN))
+        short, long = (self._call(TimedFunction(chain(n), one)).seconds for n in (1, 1 + _CHAIN))
         return max((long - short) / _CHAIN, _LEAST_PART * long / _CHAIN)
 
     @cached_property
@@ -112,19 +130,18 @@ class Bench:
         """Of a program with one trivial kernel; nothing where calls are queued."""
         if not self._in_turn:
             return 0.0
-        return self._call(lambda x: x + 1, [jax.ShapeDtypeStruct((1,), jnp.float32)]).seconds
+        one = [jax.ShapeDtypeStruct((1,), jnp.float32)]
+        return self._call(TimedFunction(lambda x: x + 1, one)).seconds
 
     @property
     def _in_turn(self) -> bool:
         # The next program of a CPU device may start while the last one runs, beside it.
         return self.platform == "cpu"
 
-    def _call(
-        self, body: Callable[..., Any], operands: Sequence[Any], result: Any = None
-    ) -> Timing:
-        result = result or jax.eval_shape(body, *operands)
-        run = self._jitted(body, [result, *operands], result)
-        over, *buffers = (self._buffer(s) for s in [result, *operands])
+    def _call(self, function: TimedFunction) -> Timing:
+        result = function.found
+        run = self._jitted(function)
+        over, *buffers = (self._buffer(s) for s in [result, *function.operands])
 
         def call() -> Any:
             nonlocal over
@@ -133,27 +150,48 @@ class Bench:
 
         return measure(call, self.repetitions, in_turn=self._in_turn)
 
-    def _jitted(self, body: Callable[..., Any], operands: Sequence[Any], result: Any) -> Any:
-        mapped = jax.shard_map(
-            lambda _, *local: body(*local),
-            mesh=self.mesh,
-            in_specs=tuple(self._spec(s) for s in operands),
-            out_specs=self._spec(result),
-            check_vma=False,
-        )
+    def _jitted(self, function: TimedFunction) -> Any:
+        mapped = on_each_device(self.mesh, function, is_first_unused=True)
         options = None if self.compiler_options is None else dict(self.compiler_options)
         return jax.jit(mapped, donate_argnums=0, keep_unused=True, compiler_options=options)
-
-    def _spec(self, local: Any) -> Any:
-        """Every device has its own part of the first dimension; scalars are alike on all."""
-        return PartitionSpec(tuple(self.mesh.axis_names)) if local.shape else PartitionSpec()
 
     def _buffer(self, local: Any) -> Any:
         shape = local.shape
         if shape:
             shape = (shape[0] * self.mesh.devices.size, *shape[1:])
-        sharding = NamedSharding(self.mesh, self._spec(local))
+        sharding = NamedSharding(self.mesh, spec_of(self.mesh, local))
         return jax.jit(lambda: jnp.ones(shape, local.dtype), out_shardings=sharding)()
+
+
+def on_each_device(
+    mesh: Any, function: TimedFunction, *, is_first_unused: bool = False
+) -> Callable[..., Any]:
+    """The function over whole arrays, of which each device of a jax mesh has a part of its own; if
+    `is_first_unused`, with one argument more in front, of the shape of the result."""
+    found, unused = function.found, int(is_first_unused)
+    read = [found] * unused + list(function.operands)
+    return jax.shard_map(
+        lambda *local: function.body(*local[unused:]),
+        mesh=mesh,
+        in_specs=tuple(spec_of(mesh, s) for s in read),
+        out_specs=spec_of(mesh, found),
+        check_vma=False,
+    )
+
+
+def spec_of(mesh: Any, local: Any) -> Any:
+    """Every device has its own part of the first dimension; scalars are alike on all."""
+    return PartitionSpec(tuple(mesh.axis_names)) if local.shape else PartitionSpec()
+
+
+class Kind(enum.Enum):
+    """What a `Point` times."""
+
+    MATMUL = "matmul"
+    OPERATOR = "operator"
+    ELEMENTWISE = "elementwise"
+    STREAM = "stream"
+    COLLECTIVE = "collective"
 
 
 UNMEASURED = (1.0, 0.0)
@@ -164,12 +202,18 @@ UNMEASURED = (1.0, 0.0)
 class Point:
     """One thing to measure.
 
-    - `entry`: what a table is to have of it, but for its time.
+    - `entry`: what a table is to have of it, but for its time; `kind`: what that is.
     - `name`: for people. `held_bytes`: what one device holds for it, about.
-    - `time`: measures it; raises as `Bench.time`.
+    - `functions`: what is timed for it. `combined`: its time, given theirs.
     """
 
     entry: OperatorEntry | CollectiveEntry
+    kind: Kind
     name: str
     held_bytes: int
-    time: Callable[[Bench], Timing]
+    functions: tuple[TimedFunction, ...]
+    combined: Callable[..., Timing] = field(default=lambda timing: timing)
+
+    def time(self, bench: Bench) -> Timing:
+        """Measures it; raises as `Bench.time`."""
+        return self.combined(*(bench.time(each) for each in self.functions))

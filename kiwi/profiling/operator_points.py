@@ -10,6 +10,7 @@
 All are `OperatorEntry`s of a table, see `kiwi.mesh.profile_table`.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from kiwi.mesh.profile_entries import (
 )
 from kiwi.problem.library_calls import FUNCTIONS, LibraryCall, library_calls
 from kiwi.problem.strategies import shards_of_strategies
-from kiwi.profiling.measure import UNMEASURED, Bench, Point, Timing
+from kiwi.profiling.measure import UNMEASURED, Bench, Kind, Point, TimedFunction, Timing
 
 STREAM_BYTES = tuple(2**k for k in range(14, 29, 2))
 """Bytes read plus written, from 16 KiB to 256 MiB."""
@@ -99,7 +100,8 @@ def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Po
         body = lambda x, y: run(x) * run(x) + y * y  # noqa: E731
     text = " ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
     name = f"{entry.opcode} {entry.dtype} {text}"
-    return Point(entry, name, entry.bytes, lambda bench: bench.time(body, operands))
+    kind = Kind.MATMUL if call.is_matmul else Kind.OPERATOR
+    return Point(entry, kind, name, entry.bytes, (TimedFunction(body, operands),))
 
 
 def _yields(
@@ -116,8 +118,11 @@ def _elementwise(opcode: str, dtype: str, size: int, run: Callable[[Any], Any] |
     entry = OperatorEntry(opcode, ELEMENTWISE, dtype, ((size,),), float(size), 0, *UNMEASURED)
     # A buffer read and one written, at most 16 bytes an element.
     held_bytes = 16 * size
+    less = _kernel(dtype, size, 1)
+    more = _kernel(dtype, size, 1 + _STEPS) if run is None else _kernel(dtype, size, 1, run)
+    combined = functools.partial(_added_time, 2 * _STEPS if run is None else 1)
     name = f"{opcode} of {size} {dtype}"
-    return Point(entry, name, held_bytes, lambda bench: _added_time(bench, dtype, size, run))
+    return Point(entry, Kind.ELEMENTWISE, name, held_bytes, (less, more), combined)
 
 
 def stream_point(size_bytes: int) -> Point:
@@ -125,29 +130,30 @@ def stream_point(size_bytes: int) -> Point:
     entry = OperatorEntry(STREAM, "", STREAM_DTYPE, ((size_bytes,),), 0.0, size_bytes, *UNMEASURED)
     operands = _operands(((size_bytes // 8,),), ("float32",))
     name = f"memory traffic of {size_bytes} bytes"
-    return Point(entry, name, size_bytes, lambda bench: bench.time(lambda x: x * 2, operands))
+    function = TimedFunction(lambda x: x * 2, operands)
+    return Point(entry, Kind.STREAM, name, size_bytes, (function,))
 
 
 def matmul_flops_per_second(bench: Bench, dtype: str, size: int) -> float:
     """The rate of a square matmul of `size` on each device."""
-    operands = _operands(((size, size), (size, size)), (dtype, dtype))
-    return 2.0 * size**3 / bench.time(lambda x, y: x @ y, operands).seconds
+    return 2.0 * size**3 / bench.time(matmul((size, size, size), dtype)).seconds
 
 
-def _added_time(bench: Bench, dtype: str, size: int, run: Callable[[Any], Any] | None) -> Timing:
-    """The time that a function adds to a kernel."""
-    less = _kernel(bench, dtype, size, 1)
-    if run is None:
-        more, per = _kernel(bench, dtype, size, 1 + _STEPS), 2 * _STEPS
-    else:
-        more, per = _kernel(bench, dtype, size, 1, run), 1
+def matmul(sizes: tuple[int, int, int], dtype: str) -> TimedFunction:
+    """A product of matrices of (m, k) and (k, n), for `sizes` of (m, n, k)."""
+    m, n, k = sizes
+    return TimedFunction(lambda x, y: x @ y, _operands(((m, k), (k, n)), (dtype, dtype)))
+
+
+def _added_time(per: int, less: Timing, more: Timing) -> Timing:
+    """The time that a function adds to a kernel, if the longer one has `per` more of them."""
     # A difference lost in noise still is no time that anything takes.
     return Timing(max((more.seconds - less.seconds) / per, _LEAST_PART * more.seconds), more.spread)
 
 
 def _kernel(
-    bench: Bench, dtype: str, size: int, steps: int, function: Callable[[Any], Any] = lambda x: x
-) -> Timing:
+    dtype: str, size: int, steps: int, function: Callable[[Any], Any] = lambda x: x
+) -> TimedFunction:
     """Reads and writes a buffer, with so many steps of arithmetic (a multiplication and an
     addition each) behind `function`.
 
@@ -160,7 +166,7 @@ def _kernel(
             x = x * x.dtype.type(0.125) + x.dtype.type(0.5)
         return x
 
-    return bench.time(body, _operands(((size,),), (dtype,)))
+    return TimedFunction(body, _operands(((size,),), (dtype,)))
 
 
 def _operands(shapes: Shapes, dtypes: Sequence[Any]) -> list[Any]:

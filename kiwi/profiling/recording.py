@@ -1,4 +1,5 @@
-"""`kiwi.record_profile`: measures on the attached devices what planning a function needs to know.
+"""`kiwi.record_profile`: measures on the attached devices what planning a function needs to know,
+or asks the compiler of others.
 
 Which operators, in which local shapes, follows from tracing the function and from the sharding
 strategies of its operators (`kiwi.profiling.operator_points`).
@@ -18,11 +19,12 @@ import jax
 from kiwi.api import PlannedFunction, jit
 from kiwi.errors import InvalidArgumentError, ProfileFileError
 from kiwi.mesh.device_mesh import DeviceMesh
-from kiwi.mesh.hardware import CATALOGUE, Hardware
+from kiwi.mesh.hardware import CATALOGUE, Hardware, hardware
 from kiwi.mesh.profile_entries import Environment
 from kiwi.mesh.profile_table import ProfileTable
+from kiwi.profiling.by_compiler import CompilerBench
 from kiwi.profiling.collective_points import COLLECTIVE_BYTES, collective_points
-from kiwi.profiling.measure import Bench, Point
+from kiwi.profiling.measure import Bench, Point, Timing
 from kiwi.profiling.operator_points import (
     STREAM_BYTES,
     elementwise_points,
@@ -51,6 +53,7 @@ def record_profile(
     fun: Callable[..., Any] | PlannedFunction,
     *args: Any,
     mesh_shape: Sequence[int],
+    compiler: str | None = None,
     path: str | Path | None = None,
     repetitions: int = 9,
     on_progress: Callable[[Progress], None] = lambda _: None,
@@ -65,27 +68,29 @@ def record_profile(
 
     - `args`, `kwargs`: arrays or `jax.ShapeDtypeStruct`s; `fun` is traced and not run.
     - `mesh_shape`: no more devices than are attached. (1,) measures no collectives.
+    - `compiler`: the name of a TPU or GPU of the catalogue. Nothing is measured then, and no device
+      is needed: the table has what the device's compiler states of its kernels, as far as that can
+      be relied on (`kiwi.profiling.by_compiler`).
     - `path`: saves the table while it grows. If the file exists, what it has is not measured
       again, so that an interrupted recording is resumed.
     - `repetitions`: timings of each program, of which the median is kept.
     - `on_progress`: called before each measurement.
 
     **Raises:** `NotEnoughDevicesError`, `InvalidMeshError`, `InvalidArgumentError`;
-    `ProfileFileError` if `path` cannot be written, or was recorded on other devices or by
-    another jax; the errors of tracing.
+    `UnknownProfileError`, `CompilerUnavailableError` for a `compiler` that is not known, not
+    installed or states no times; `ProfileFileError` if `path` cannot be written, or was recorded
+    on other devices or by another jax or compiler; the errors of tracing.
     """
     planned = fun
     if not isinstance(fun, PlannedFunction):
         planned = jit(fun, mesh_shape=mesh_shape, verify=None)
     units = planned.traced(*args, **kwargs).units
     mesh = DeviceMesh.create(mesh_shape, CATALOGUE["cpu"])
-    return record(
-        [*elementwise_points(units), *operator_points(units, mesh)],
-        mesh_shape,
-        path=path,
-        repetitions=repetitions,
-        on_progress=on_progress,
-    )
+    points = [*elementwise_points(units), *operator_points(units, mesh)]
+    if compiler is not None:
+        device = hardware(compiler)
+        return state(points, mesh_shape, device, path=path, on_progress=on_progress)
+    return record(points, mesh_shape, path=path, repetitions=repetitions, on_progress=on_progress)
 
 
 def record(
@@ -107,48 +112,124 @@ def record(
     jax_mesh = mesh.jax_mesh()
     compiler = of_platform(jax_mesh.devices.flat[0].platform)
     bench = Bench(jax_mesh, repetitions, compiler.run_options)
-    traffic = [stream_point(size) for size in STREAM_BYTES]
-    everything = [*traffic, *points, *collective_points(mesh.shape, collective_bytes)]
+    everything = _with_traffic_and_collectives(points, mesh, collective_bytes)
     on_progress(Progress(0, len(everything), float("nan"), "launches, matmuls and memory"))
-    draft = _Draft(_begin(path, bench, mesh.shape), path)
-    known = {entry.key for entry in (*draft.table.operators, *draft.table.collectives)}
-    missing = [point for point in everything if point.entry.key not in known]
-    started = time.monotonic()
-    try:
+    environment = _environment(bench.mesh.devices.flat[0])
+
+    def begun() -> ProfileTable:
+        return ProfileTable(_hardware(bench), environment=environment, mesh_shape=mesh.shape)
+
+    draft = _Draft(_begin(path, environment, mesh.shape, begun), path)
+    missing = draft.missing(everything)
+    clock = _Clock(len(missing), on_progress)
+    with draft:
         for done, point in enumerate(missing):
-            spent = time.monotonic() - started
-            left = spent / done * (len(missing) - done) if done else float("nan")
-            on_progress(Progress(done, len(missing), left, point.name))
-            draft.add(point, bench)
-    finally:
-        draft.save()
+            clock.tell(done, point.name)
+            draft.measure(point, bench)
     return draft.table
 
 
+def state(
+    points: Sequence[Point],
+    mesh_shape: Sequence[int],
+    device: Hardware,
+    *,
+    path: str | Path | None = None,
+    collective_bytes: Sequence[int] = COLLECTIVE_BYTES,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> ProfileTable:
+    """What the compiler of `device`, of the catalogue, states of `points`, memory traffic and
+    collectives; options and errors are those of `record_profile`."""
+    mesh = DeviceMesh.create(mesh_shape, device)
+    bench = CompilerBench(device, mesh)
+    everything = _with_traffic_and_collectives(points, mesh, collective_bytes)
+    stated = [point for point in everything if bench.states(point)]
+    on_progress(Progress(0, len(stated), float("nan"), "matmuls and memory of a known size"))
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    environment = Environment(device.name, jax.__version__, "", today, bench.version)
+
+    def begun() -> ProfileTable:
+        return ProfileTable(
+            bench.stated_hardware,
+            environment=environment,
+            mesh_shape=mesh.shape,
+            scales=bench.scales,
+        )
+
+    draft = _Draft(_begin(path, environment, mesh.shape, begun), path)
+    bench = replace(bench, known_scales=draft.table.scales)
+    missing = draft.missing(stated)
+    clock, done = _Clock(len(missing), on_progress), 0
+    with draft:
+        for batch in bench.batches(missing):
+            clock.tell(done, f"{batch[0].name} and {len(batch) - 1} more")
+            for point, found in zip(batch, bench.times(batch), strict=True):
+                draft.add(point, found)
+            done += len(batch)
+    return draft.table
+
+
+def _with_traffic_and_collectives(
+    points: Sequence[Point], mesh: DeviceMesh, collective_bytes: Sequence[int]
+) -> list[Point]:
+    traffic = [stream_point(size) for size in STREAM_BYTES]
+    return [*traffic, *points, *collective_points(mesh, collective_bytes)]
+
+
+class _Clock:
+    """Tells how far a recording is."""
+
+    def __init__(self, total: int, on_progress: Callable[[Progress], None]) -> None:
+        self._total, self._on_progress = total, on_progress
+        self._started = time.monotonic()
+
+    def tell(self, done: int, what: str) -> None:
+        """That so many points are done, and what comes next."""
+        spent = time.monotonic() - self._started
+        left = spent / done * (self._total - done) if done else float("nan")
+        self._on_progress(Progress(done, self._total, left, what))
+
+
 class _Draft:
-    """A table that grows, and its file."""
+    """A table that grows, and its file, which is saved when a `with` block ends."""
 
     def __init__(self, table: ProfileTable, path: str | Path | None) -> None:
         self.table = table
         self._path = path
         self._saved = time.monotonic()
 
-    def add(self, point: Point, bench: Bench) -> None:
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, *_: object) -> None:
+        self.save()
+
+    def missing(self, points: Sequence[Point]) -> list[Point]:
+        """Those that the table does not have."""
+        known = {entry.key for entry in (*self.table.operators, *self.table.collectives)}
+        return [point for point in points if point.entry.key not in known]
+
+    def measure(self, point: Point, bench: Bench) -> None:
         """Measures one point; what does not fit or does not compile is noted."""
         try:
             # What a device cannot hold is refused before trying it stalls the machine.
             needed, available = 2 * point.held_bytes, self.table.hardware.memory_bytes
             if needed > available:
                 raise MemoryError(f"{needed} bytes do not fit into {available}")
-            timing = point.time(bench)
+            self.add(point, point.time(bench))
         except (RuntimeError, MemoryError, TypeError, ValueError) as error:
-            first_line = (str(error).splitlines() or [type(error).__name__])[0]
+            self.add(point, error)
+
+    def add(self, point: Point, found: Timing | Exception) -> None:
+        """A point's time, or why there is none."""
+        if isinstance(found, Exception):
+            first_line = (str(found).splitlines() or [type(found).__name__])[0]
             note = f"{point.name}: {first_line[:160]}"
             if note not in self.table.skipped:
                 self.table = replace(self.table, skipped=(*self.table.skipped, note))
             return
-        measured = replace(point.entry, seconds=timing.seconds, spread=timing.spread)
-        self.table = self.table.with_entry(measured)
+        timed = replace(point.entry, seconds=found.seconds, spread=found.spread)
+        self.table = self.table.with_entry(timed)
         if time.monotonic() - self._saved > _SAVE_SECONDS:
             self.save()
 
@@ -159,12 +240,15 @@ class _Draft:
         self._saved = time.monotonic()
 
 
-def _begin(path: str | Path | None, bench: Bench, mesh_shape: tuple[int, ...]) -> ProfileTable:
+def _begin(
+    path: str | Path | None,
+    environment: Environment,
+    mesh_shape: tuple[int, ...],
+    begun: Callable[[], ProfileTable],
+) -> ProfileTable:
     """The file's table where there is one, or one without entries."""
-    device = bench.mesh.devices.flat[0]
-    environment = _environment(device)
     if path is None or not Path(path).exists():
-        table = ProfileTable(_hardware(bench), environment=environment, mesh_shape=mesh_shape)
+        table = begun()
         if path is not None:
             # What cannot be written is found out now, and not after all is measured.
             table.save(path)

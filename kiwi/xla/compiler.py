@@ -3,8 +3,9 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
 from typing import Any
 
 import jax
@@ -39,6 +40,8 @@ class Compiler(ABC):
     - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
     - `schedules_for_memory`: whether its own scheduler keeps memory low, so that plans begin with
       the barriers that they need. XLA:CPU's needs more memory in its own order.
+    - `stated_kinds`: of which functions it states the time well enough to plan with it (values of
+      `kiwi.profiling.measure.Kind`); `distributions`: those that bring it, whichever is installed.
     - `reads_heap_trace`: whether a check reads when XLA's heap frees each buffer, which only a dump
       tells.
     """
@@ -58,7 +61,22 @@ class Compiler(ABC):
     schedulers: tuple[str, ...] = ()
     scheduler_option: str | None = None
     heaps: tuple[Mapping[str, Any], ...] = ()
+    stated_kinds: frozenset[str] = frozenset()
+    distributions: tuple[str, ...] = ("jaxlib",)
     way: int | None = None
+
+    @property
+    def version(self) -> str:
+        """The distribution that brings it, and its version; the first one's name if none does."""
+        for name in self.distributions:
+            with suppress(metadata.PackageNotFoundError):
+                return f"{name} {metadata.version(name)}"
+        return self.distributions[0]
+
+    def stated_seconds(self, step: Step) -> Mapping[int, float]:
+        """By number of a `timed_scope` the seconds that it states of what is in it; without those
+        of which it states nothing, or only a part. Raises as `compile`."""
+        return {}
 
     def may_offload(self, *, in_scan: bool) -> bool:
         """Whether a value may be offloaded."""

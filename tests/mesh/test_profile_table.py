@@ -75,6 +75,18 @@ def test_outside_the_roofline_is_scaled_by_the_nearest():
     assert gather(2**20).provenance is Provenance.EXTRAPOLATED
 
 
+def test_prices_of_a_compilers_table_are_called_so():
+    stated = replace(TABLE, environment=replace(TABLE.environment, compiler="libtpu 0"))
+    for size in (64, 128, 8192):  # known, between two, and beyond
+        shapes = ((size, 64), (64, 64))
+        before, after = (t.operator(*DOT, shapes, 1e-5) for t in (TABLE, stated))
+        assert after == Price(before.seconds, Provenance.COMPILER)
+    for size_bytes in (2**14, 2**12, 2**20):
+        found = stated.collective("all-gather", (0,), (4,), size_bytes, 7.0)
+        assert found == Price(gather(size_bytes).seconds, Provenance.COMPILER)
+    assert stated.operator("sort", "", "float32", ((64,),), 0.5) == Price(0.5, Provenance.ANALYTIC)
+
+
 def test_what_the_table_lacks_is_analytic_and_never_zero():
     assert operator(64, 64, 64, 0.5, variant="ij,kj->ik") == Price(0.5, Provenance.ANALYTIC)
     assert gather(2**12, devices=8) == Price(7.0, Provenance.ANALYTIC)
@@ -123,7 +135,7 @@ def test_impossible_entries_are_refused(tmp_path, section, key, value, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 3}, "version 3 of the profile format; this Kiwi reads up to 2"),
+        ({"version": 4}, "version 4 of the profile format; this Kiwi reads up to 3"),
         ({"version": "1"}, "its version is '1'"),
         ({"format": "kiwi-plan"}, "not a profile of Kiwi"),
         ({"operators": {}}, "operators is {}, not a list"),

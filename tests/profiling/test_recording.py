@@ -21,7 +21,7 @@ from kiwi.mesh import CATALOGUE, DeviceMesh, ProfileTable, Provenance, collectiv
 from kiwi.plans.restore import estimate_of
 from kiwi.problem.library_calls import library_calls
 from kiwi.profiling.collective_points import collective_points
-from kiwi.profiling.measure import Bench, Timing
+from kiwi.profiling.measure import Bench, Point, Timing
 from kiwi.profiling.operator_points import elementwise_points, operator_points
 from kiwi.profiling.recording import record
 
@@ -186,10 +186,12 @@ def test_the_gradients_operands_keep_their_factors():
 
 
 def test_collectives_run_along_every_set_of_axes():
-    entries = [p.entry for p in collective_points((2, 1, 2), (1024,))]
+    mesh = DeviceMesh.create((2, 1, 2), "cpu")
+    entries = [p.entry for p in collective_points(mesh, (1024,))]
     assert {(e.devices, e.axes) for e in entries} == {(2, (0,)), (2, (2,)), (4, (0, 2))}
     assert len(entries) == 15
-    assert {p.entry.bytes for p in collective_points((2,), (10,))} == {8}
+    two = DeviceMesh.create((2,), "cpu")
+    assert {p.entry.bytes for p in collective_points(two, (10,))} == {8}
 
 
 def test_a_layer_is_recorded_saved_and_replayed(tmp_path, monkeypatch):
@@ -243,12 +245,12 @@ def test_an_interrupted_recording_is_resumed(tmp_path, monkeypatch):
 
 
 def test_what_does_not_fit_or_run_is_skipped_and_noted(monkeypatch):
-    def fails(entry, bench):
-        if entry.kind == "all-to-all":
+    def fails(point, bench):
+        if getattr(point.entry, "kind", None) == "all-to-all":
             raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nmore")
         return Timing(1e-3, 0.1)
 
-    monkeypatch.setattr("kiwi.profiling.collective_points.time_collective", fails)
+    monkeypatch.setattr(Point, "time", fails)
     once = lambda *_: Timing(1e-3, 0.1)  # noqa: E731
     table = recorded_layer(monkeypatch, once, collective_bytes=(1024, 2**50))
     assert (

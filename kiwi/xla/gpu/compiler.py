@@ -13,11 +13,13 @@ import jax
 from kiwi.codec import from_plain, to_plain
 from kiwi.errors import CompilerUnavailableError, KiwiError
 from kiwi.mesh import Hardware
+from kiwi.xla.compile.dump import dump_options, dumped
 from kiwi.xla.compile.worker import Answer, answer_elsewhere
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.gpu.rules import GpuRules
 from kiwi.xla.gpu.target_config import target_config
 from kiwi.xla.read.compiled_program import CompiledProgram
+from kiwi.xla.read.stated_times import gpu_seconds
 from kiwi.xla.step import ExportedStep, Step
 
 GPU_COMPILER_OPTIONS = {"xla_gpu_disable_async_collectives": "ALLCOLLECTIVES"}
@@ -34,6 +36,13 @@ GPU_OVERLAPPING_OPTIONS = {"xla_gpu_enable_latency_hiding_scheduler": True}
 GPU_CHECK_OPTIONS = {**GPU_COMPILER_OPTIONS, "xla_gpu_autotune_level": 0}
 """Of a check: nothing is timed on a device, so kernels are not tuned. Convolutions get no
 workspace, which the tuned program may ask for."""
+
+GPU_STATING_OPTIONS = {
+    "xla_gpu_collect_cost_model_stats": True,
+    "xla_gpu_experimental_force_split_k": 1,
+}
+"""Options under which it states what kernels take. Its table of matmuls knows none that are split
+along what they sum."""
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 """Distributions that bring the compiler; each with a "-pjrt" of the same version."""
@@ -60,6 +69,12 @@ class GpuCompiler(Compiler):
         check_plugin()
         return answer_elsewhere(answer, step, "cuda", options, explain_failure)
 
+    def stated_seconds(self, step: Step) -> Mapping[int, float]:
+        """By number of a `timed_scope` the seconds of its kernels; raises as `compile`, and
+        `CompilerUnavailableError` for GPUs that XLA:GPU has no tables of."""
+        found = self.answer(step, seconds_there)
+        return {int(number): seconds for number, seconds in found.items()}
+
     def check_available(self, hardware: Hardware) -> None:
         """Raises `CompilerUnavailableError` if the compiler is missing or of another version than
         jax, or if the hardware is no NVIDIA GPU."""
@@ -76,6 +91,8 @@ GPU = GpuCompiler(
     overlapping_options=(GPU_OVERLAPPING_OPTIONS,),
     # Not in scans: elements in the host's memory come back in the wrong order (openxla/xla#46231).
     offloads=True,
+    stated_kinds=frozenset({"matmul", "operator", "stream", "collective"}),
+    distributions=PLUGINS,
 )
 
 
@@ -83,6 +100,13 @@ def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) 
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
     devices = compile_only_devices(options["target_config"], step.mesh.size)
     return to_plain(GPU.asked(options).compiled_to_buffers(step, devices, folder, DUMP))
+
+
+def seconds_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
+    """What the process answers: `gpu_seconds`, before any code is generated."""
+    devices = compile_only_devices(options["target_config"], step.mesh.size)
+    told = {**GPU.check_options, **GPU_STATING_OPTIONS, **dump_options(folder)}
+    return gpu_seconds(dumped(lambda: step.compile(devices, told), folder, DUMP).text)
 
 
 def check_plugin() -> None:
@@ -114,6 +138,12 @@ def _version(distribution: str) -> str | None:
 
 def explain_failure(printed: str) -> KiwiError | None:
     """The typed error for what a failed compilation printed; None if it is not known."""
+    if "Cannot find key: sm_" in printed:
+        return CompilerUnavailableError(
+            "XLA:GPU states no times for these GPUs.",
+            cause="Its tables are of compute capability 9.0 and later (H100, H200).",
+            suggestion="Without compiler= the attached devices are measured.",
+        )
     if "target_config" in printed or "GpuTargetConfigProto" in printed:
         return CompilerUnavailableError(
             "XLA:GPU does not accept the description of the device.",

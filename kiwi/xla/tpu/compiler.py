@@ -18,6 +18,7 @@ from kiwi.xla.compile.worker import Answer, answer_elsewhere
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.read.buffer_assignment import HOST_ONLY
 from kiwi.xla.read.compiled_program import CompiledProgram
+from kiwi.xla.read.stated_times import tpu_cycles
 from kiwi.xla.step import ExportedStep, Step
 from kiwi.xla.tpu.rules import TpuRules
 
@@ -99,6 +100,19 @@ class TpuCompiler(Compiler):
         check_libtpu()
         return answer_elsewhere(answer, step, "tpu", self.request(step))
 
+    def stated_seconds(self, step: Step) -> Mapping[int, float]:
+        """By number of a `timed_scope` the cycles of its kernels over the clock; raises as
+        `compile`, and `CompilerUnavailableError` for TPUs without a clock."""
+        clock_hertz = step.mesh.hardware.clock_hertz
+        if clock_hertz is None:
+            raise CompilerUnavailableError(
+                f"The profile {step.mesh.hardware.name!r} does not say what a cycle takes.",
+                cause="XLA:TPU states cycles.",
+                suggestion="A TPU of the catalogue, or clock_hertz=.",
+            )
+        cycles = self.answer(step, cycles_there)
+        return {int(number): found / clock_hertz for number, found in cycles.items()}
+
     def check_available(self, hardware: Hardware) -> None:
         """Raises `CompilerUnavailableError` if libtpu is missing, or the hardware is no TPU."""
         _interconnect(hardware)
@@ -120,6 +134,10 @@ TPU = TpuCompiler(
     heaps=TPU_HEAPS,
     offloads=True,
     offloads_in_scans=True,
+    # Matmuls agree with what published steps reach (docs/profiles.md). Reductions count as if they
+    # wrote what they read, bfloat16 as if it were float32, gathers as next to nothing.
+    stated_kinds=frozenset({"matmul", "elementwise", "stream"}),
+    distributions=("libtpu",),
 )
 
 
@@ -127,6 +145,11 @@ def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) 
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
     devices = devices_of(step.mesh)
     return to_plain(TPU.asked(options).compiled_to_buffers(step, devices, folder, DUMP))
+
+
+def cycles_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
+    """What the process answers: `tpu_cycles`, once code is generated."""
+    return tpu_cycles(step.compile(devices_of(step.mesh), TPU.check_options).as_text())
 
 
 def devices_of(mesh: DeviceMesh) -> Sequence[Any]:

@@ -1,0 +1,219 @@
+"""Times that a compiler states of functions, without any device.
+
+Functions are compiled many at a time, as one program in which one follows another, and read from
+it by the scopes that they are in. All their operands and results are in device memory.
+
+What a compiler states is scaled to what is known of the device. `matmul_efficiency` of the
+catalogue is the part of the peak that the matmuls of published training steps reach: those of a
+layer of Llama 2 7B (Touvron et al., 2023; 4,096 wide, 11,008 in the middle) are to take that in the
+sum. In the same way `bandwidth_efficiency` says what memory traffic takes. No time falls below that
+of the peak rates.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from kiwi.errors import CompileCheckError, CompilerUnavailableError
+from kiwi.mesh.device_mesh import DeviceMesh
+from kiwi.mesh.hardware import Hardware
+from kiwi.profiling.measure import Kind, Point, TimedFunction, Timing, on_each_device, spec_of
+from kiwi.profiling.operator_points import STREAM_BYTES, matmul, stream_point
+from kiwi.xla.compiler import Compiler
+from kiwi.xla.compilers import of_platform
+from kiwi.xla.gpu.target_config import target_config
+from kiwi.xla.read.stated_times import timed_scope
+from kiwi.xla.step import Step
+
+MATMUL_SCALE, MEMORY_SCALE = "matmul", "memory"
+
+_MOST_FUNCTIONS = 64
+_PART_OF_MEMORY = 0.4
+"""What the functions of one program hold at most: the compiler may copy some of it."""
+
+_LEAST_COLLECTIVE_BYTES = 2**18
+"""In XLA:GPU's tables smaller buffers take longer: 1 KiB up to 130 us, 256 KiB 13 to 44."""
+
+_TOKENS = 8192
+_LAYER = tuple((_TOKENS, *sizes) for sizes in [(4096, 4096)] * 4 + [(11008, 4096)] * 2)
+_LAYER_MATMULS = (*_LAYER, (_TOKENS, 4096, 11008))
+"""(m, n, k) of a layer's matmuls in the forward pass."""
+
+_MATMUL_DTYPE = "bfloat16"
+_LARGE_STREAM = stream_point(STREAM_BYTES[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class CompilerBench:
+    """A compiler that states times for its hardware.
+
+    - `hardware`: of the catalogue. `mesh`: over which collectives run.
+    - `known_scales`: `scales`, where they are known.
+
+    **Raises:** `CompilerUnavailableError` if the hardware has no compiler that states times, or it
+    is not installed.
+    """
+
+    hardware: Hardware
+    mesh: DeviceMesh
+    known_scales: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        self._compiler.check_available(self.hardware)
+        if not self._compiler.stated_kinds:
+            raise CompilerUnavailableError(
+                f"The compiler for {self.hardware.name!r} states no times.",
+                cause="XLA:TPU and XLA:GPU have a cost model of kernels, XLA:CPU has none.",
+                suggestion="Without compiler= the attached devices are measured.",
+            )
+
+    @cached_property
+    def scales(self) -> Mapping[str, float]:
+        """What the compiler's times are multiplied by, of matmuls (`MATMUL_SCALE`) and of other
+        kernels (`MEMORY_SCALE`)."""
+        if self.known_scales is not None:
+            return self.known_scales
+        products = [matmul(sizes, _MATMUL_DTYPE) for sizes in _LAYER_MATMULS]
+        (traffic,) = _LARGE_STREAM.functions
+        *stated, moved_seconds = self._stated([*products, traffic], self._alone)
+        known = [seconds for seconds in stated if seconds is not None]
+        if len(known) < len(stated) or moved_seconds is None:
+            raise CompilerUnavailableError(
+                f"{self.version} states no times of matmuls on {self.hardware.name!r}.",
+                cause="Another version of the compiler may write them otherwise.",
+                suggestion="The versions of jax and its plugins that Kiwi is tested with.",
+            )
+        flops = sum(2.0 * m * n * k for m, n, k in _LAYER_MATMULS)
+        moving_seconds = STREAM_BYTES[-1] / self.hardware.sustained_memory_bytes_per_second
+        return {
+            MATMUL_SCALE: flops / self.hardware.matmul_flops_per_second(_MATMUL_DTYPE) / sum(known),
+            MEMORY_SCALE: moving_seconds / moved_seconds,
+        }
+
+    @property
+    def stated_hardware(self) -> Hardware:
+        """The device, for a table of what its compiler states."""
+        return replace(
+            self.hardware,
+            name=f"{self.hardware.name}-by-compiler",
+            description=f"{self.hardware.description}; kernels as {self.version} states them",
+            source=f"{self.version}; else as {self.hardware.name}: {self.hardware.source}",
+            analytic=False,
+            target_config=target_config(self.hardware) if self.hardware.platform == "gpu" else None,
+        )
+
+    @property
+    def version(self) -> str:
+        """The distribution that the compiler is of, and its version."""
+        return self._compiler.version
+
+    @cached_property
+    def _compiler(self) -> Compiler:
+        return of_platform(self.hardware.platform)
+
+    @cached_property
+    def _alone(self) -> DeviceMesh:
+        """As few devices as there can be."""
+        wiring = self.hardware.interconnect
+        return DeviceMesh.create((wiring.devices_per_chip if wiring else 1,), self.hardware)
+
+    def states(self, point: Point) -> bool:
+        """Whether the compiler says of such functions what can be relied on."""
+        if point.kind is Kind.COLLECTIVE and (
+            # Its tables are of the links inside a node.
+            self.mesh.size > (self.hardware.devices_per_node or 1)
+            or point.entry.bytes < _LEAST_COLLECTIVE_BYTES
+        ):
+            return False
+        return point.kind.value in self._compiler.stated_kinds
+
+    def batches(self, points: Sequence[Point]) -> Iterator[list[Point]]:
+        """Those that are compiled together: on the same mesh, and within the device's memory."""
+        for is_collective in (False, True):
+            batch: list[Point] = []
+            functions = held_bytes = 0
+            for point in points:
+                if (point.kind is Kind.COLLECTIVE) is not is_collective:
+                    continue
+                held_bytes += 2 * point.held_bytes
+                functions += len(point.functions)
+                limit = _PART_OF_MEMORY * self.hardware.memory_bytes
+                if batch and (functions > _MOST_FUNCTIONS or held_bytes > limit):
+                    yield batch
+                    batch = []
+                    functions, held_bytes = len(point.functions), 2 * point.held_bytes
+                batch.append(point)
+            if batch:
+                yield batch
+
+    def times(self, batch: Sequence[Point]) -> list[Timing | Exception]:
+        """Of each point its time, or why there is none."""
+        mesh = self.mesh if batch[0].kind is Kind.COLLECTIVE else self._alone
+        try:
+            stated = self._stated([f for point in batch for f in point.functions], mesh)
+        except CompileCheckError as error:
+            if len(batch) == 1:
+                return [error]
+            half = len(batch) // 2
+            return [*self.times(batch[:half]), *self.times(batch[half:])]
+        left = iter(stated)
+        return [self._time(point, [next(left) for _ in point.functions]) for point in batch]
+
+    def _time(self, point: Point, stated: Sequence[float | None]) -> Timing | Exception:
+        known = [Timing(self._scale(point) * s, 0.0) for s in stated if s is not None]
+        if len(known) < len(stated):
+            return ValueError("the compiler does not state what it takes")
+        found = point.combined(*known)
+        if point.kind in (Kind.ELEMENTWISE, Kind.COLLECTIVE):
+            return found
+        entry = point.entry
+        flops = getattr(entry, "flops", 0.0) if point.kind is Kind.MATMUL else 0.0
+        peak = self.hardware.peak_flops_per_second(entry.dtype)
+        least = max(flops / peak, entry.bytes / self.hardware.memory_bandwidth_bytes_per_second)
+        return Timing(self.hardware.kernel_launch_seconds + max(found.seconds, least), 0.0)
+
+    def _scale(self, point: Point) -> float:
+        if point.kind is Kind.COLLECTIVE:
+            return 1.0  # It was measured, where the compiler states it.
+        return self.scales[MATMUL_SCALE if point.kind is Kind.MATMUL else MEMORY_SCALE]
+
+    def _stated(self, functions: Sequence[TimedFunction], mesh: DeviceMesh) -> list[float | None]:
+        """Seconds as the compiler states them."""
+        found = self._compiler.stated_seconds(_program(functions, mesh))
+        return [found.get(number) for number in range(len(functions))]
+
+
+def _program(functions: Sequence[TimedFunction], mesh: DeviceMesh) -> Step:
+    """All functions one after the other, each on all devices at once."""
+    abstract = mesh.abstract_mesh()
+    locals_ = [operand for function in functions for operand in function.operands]
+    specs = [spec_of(abstract, local) for local in locals_]
+
+    def run(*buffers: Any) -> list[Any]:
+        left, results, last = iter(buffers), [], ()
+        for number, function in enumerate(functions):
+            own = [next(left) for _ in function.operands]
+            # Else the compiler might make one kernel of two functions.
+            own, _ = jax.lax.optimization_barrier((own, last))
+            with jax.named_scope(timed_scope(number)):
+                last = on_each_device(abstract, function)(*own)
+            results.append(last)
+        return results
+
+    return Step(
+        run,
+        [_whole(local, mesh.size) for local in locals_],
+        mesh,
+        specs,
+        [spec_of(abstract, function.found) for function in functions],
+        (),
+    )
+
+
+def _whole(local: Any, devices: int) -> Any:
+    """What all devices together hold of an array of which each has its own part."""
+    shape = (local.shape[0] * devices, *local.shape[1:]) if local.shape else ()
+    return jax.ShapeDtypeStruct(shape, local.dtype)

@@ -1,0 +1,81 @@
+"""What compilers state of the time of kernels, in the text of an optimised program.
+
+`timed_scope(7)` names the scope of function 7 of a program that consists of functions alone
+(`kiwi.profiling.by_compiler`). The time of a function is the sum of those of its instructions.
+
+XLA:TPU writes the cycles of each fusion once it has generated code. XLA:GPU writes the microseconds
+of fusions where it is asked to (`xla_gpu_collect_cost_model_stats`): by its model of kernels, and
+those of matmuls and collectives, named "sol", as interpolated from tables that were measured on
+GPUs of compute capability 9.0 and later.
+"""
+
+import re
+from collections.abc import Callable
+
+from kiwi.xla.read.hlo_text import Instruction, parse_module
+
+_SCOPE = re.compile(r"timed_(\d+)\b")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_GPU_TIMES = re.compile(r'"exec_time_us":(?P<time>[\d.e+-]+),[^}]*"name":"(?P<model>[^"]*)"')
+_OF_TABLES, _OF_KERNELS = "sol", ""
+_GPU_MATMUL_MODEL = "experimental-gemm-cost-model"
+"""The model, of untuned tiles, that stands beside the others at matmuls."""
+
+_NO_KERNELS = frozenset(
+    {
+        "parameter",
+        "constant",
+        "tuple",
+        "get-tuple-element",
+        "bitcast",
+        "opt-barrier",
+        "partition-id",
+        "replica-id",
+        "async-done",
+        "all-gather-done",
+        "all-reduce-done",
+        "collective-permute-done",
+    }
+)
+
+
+def timed_scope(number: int) -> str:
+    """The name of the scope of a function."""
+    return f"timed_{number}"
+
+
+def tpu_cycles(text: str) -> dict[int, float]:
+    """By function the cycles that XLA:TPU states; without those of which it states only a part."""
+
+    def cycles(instruction: Instruction) -> float | None:
+        found = _CYCLES.search(instruction.attributes)
+        return None if found is None else float(found[1])
+
+    return _sums(text, cycles)
+
+
+def gpu_seconds(text: str) -> dict[int, float]:
+    """By function the seconds that XLA:GPU states; without those of which it states only a part."""
+
+    def seconds(instruction: Instruction) -> float | None:
+        stated = {m["model"]: m["time"] for m in _GPU_TIMES.finditer(instruction.attributes)}
+        of_tables = _GPU_MATMUL_MODEL in stated or instruction.opcode != "fusion"
+        found = stated.get(_OF_TABLES if of_tables else _OF_KERNELS)
+        return None if found is None else 1e-6 * float(found)
+
+    return _sums(text, seconds)
+
+
+def _sums(text: str, stated: Callable[[Instruction], float | None]) -> dict[int, float]:
+    module = parse_module(text)
+    found: dict[int, float | None] = {}
+    for instruction in module.entry.instructions:
+        scope = _SCOPE.search(instruction.attributes)
+        if scope is None or instruction.opcode in _NO_KERNELS:
+            continue
+        if instruction.opcode == "async-start":
+            instruction = module.computations[instruction.computation("calls")].root
+        number, time = int(scope[1]), stated(instruction)
+        before = found.get(number, 0.0)
+        found[number] = None if time is None or before is None else before + time
+    return {number: time for number, time in found.items() if time}
