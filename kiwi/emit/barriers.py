@@ -40,9 +40,9 @@ from dataclasses import dataclass, replace
 from kiwi.emit.execution import Copy, Execution
 from kiwi.emit.host_stacks import paces_arguments
 from kiwi.emit.needed_barriers import (
-    CopiesMade,
     LiveResults,
     RecomputedGroup,
+    copies_made_again,
     early_summands,
     makes_constants_early,
     recomputed_groups,
@@ -131,7 +131,7 @@ class _BarrierBuilder:
 
     def _walk(self, body: LoopBody) -> None:
         before: list[int] = []
-        copies = CopiesMade(self._execution, self._flow)
+        copies = copies_made_again(self._execution, self._flow, body)
         groups = {group.members[0].position: group for group in recomputed_groups(body)}
         for item in body.items:
             if isinstance(item, LoopBody):
@@ -140,7 +140,7 @@ class _BarrierBuilder:
                 self._loops[item.loop] = tuple(self._live.latest(first, before, SLACK))
                 self._walk(item)
                 continue
-            again = set() if item.is_again else copies.again(item)
+            again = copies.get(item.position, set())
             group = groups.get(item.position)
             if item.is_fetched or self._is_argument_fetched(item):
                 barrier = Barrier(triggers=self._fetch_triggers(item.position, before))
@@ -175,9 +175,18 @@ class _BarrierBuilder:
         if not again and not makes_constants_early(self._execution, self._units[step.unit]):
             return Barrier(tuple(sorted(early)))
         again |= early
-        triggers = self._live.latest(step.position, before, SLACK)
-        triggers = (triggers or self._live.latest(step.position, before)) - again
+        triggers = self._triggers_of_copies(step, before) - again
         return Barrier(tuple(sorted(again)), tuple(sorted(triggers))) if triggers else Barrier()
+
+    def _triggers_of_copies(self, step: ScheduledUnit, before: list[int]) -> set[int]:
+        """What a step waits for that begins copies: where these come ahead of their readers, for
+        the latest result that it reads anyway."""
+        if self._execution.copies_ahead:
+            own = {k: v for v, k in self._flow.source[step.position].items() if k in before}
+            if own:
+                return {own[max(own)]}
+        early = self._live.latest(step.position, before, SLACK)
+        return early or self._live.latest(step.position, before)
 
     def _barrier(self, step: ScheduledUnit, before: list[int]) -> Barrier:
         unit, position = self._units[step.unit], step.position

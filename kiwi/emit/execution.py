@@ -31,6 +31,8 @@ class Execution:
       value in the same body keeps.
     - `tied_steps`: the positions in the schedule of steps that barriers keep in the plan's order,
       beside the barriers that every plan needs (`kiwi.emit.barriers`); None for all steps.
+    - `copies_ahead`: whether copies that are made again may begin beside the matmul in front of
+      their readers, to overlap with it.
     - `fetched`: the units that do not run a second time where they stand in the schedule again:
       their results, copied to the host behind the first time, are fetched from there.
     - `arrangement`: how the compiler is told to arrange the program.
@@ -51,6 +53,7 @@ class Execution:
     fetched: frozenset[int] = frozenset()
     is_for_another_compiler: bool = False
     arrangement: Arrangement = XLAS_OWN
+    copies_ahead: bool = False
 
     def is_tied(self, position: int) -> bool:
         """Whether barriers keep a step of the schedule in the plan's order."""

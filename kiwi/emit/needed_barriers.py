@@ -8,6 +8,8 @@
    lives are apart.
 2. *Copies made again.* Of two reads of a value in one layout XLA makes one copy. Where the plan
    does not keep the first (`Execution.kept_copies`), the second reads the value behind a barrier.
+   In front of its reader it would be waited for: where collectives overlap with computation and
+   there is memory for it, the barrier stands in front of the matmul before.
 3. *Large constants.* XLA:GPU computes a constant at the start of the step, and holds it: the
    scalar that it is expanded from passes a barrier. Not where maps or reductions read it, into
    which it is fused, nor for XLA:TPU, which computes it where it is read.
@@ -24,7 +26,7 @@ from kiwi.emit.execution import Execution
 from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.in_place import is_of_library
-from kiwi.hlo.loops import SLICE, STACK
+from kiwi.hlo.loops import ENTRIES, EXITS, SLICE, STACK
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, OperandRead, ScheduledUnit
 from kiwi.mesh import TensorSharding
@@ -151,6 +153,44 @@ class LiveResults:
         results = {o for m in group.members for o in self._graph.units[m.unit].outputs}
         reads = (k for k in range(first) if results & self._flow.source[k].keys())
         return max(reads, default=-1)
+
+
+def copies_made_again(execution: Execution, flow: Dataflow, body: LoopBody) -> dict[int, set[int]]:
+    """By position of a step, the values whose copies may be made again from there on.
+
+    That is the step that reads the copy; or the last matmul in front of it, if copies come ahead
+    (`Execution.copies_ahead`), no step between both reads the value, and no loop is between.
+    """
+    made, found = CopiesMade(execution, flow), dict[int, set[int]]()
+    behind: list[ScheduledUnit] = []
+    for item in body.items:
+        if isinstance(item, LoopBody):
+            behind = []
+            continue
+        for value in set() if item.is_again else made.again(item):
+            start = _start_of_copy(execution, flow, value, behind)
+            position = item.position if start is None else start.position
+            found.setdefault(position, set()).add(value)
+        behind.append(item)
+    return found
+
+
+def _start_of_copy(
+    execution: Execution, flow: Dataflow, value: int, behind: Sequence[ScheduledUnit]
+) -> ScheduledUnit | None:
+    """An earlier step, of those right in front of the reader; None for the reader itself."""
+    if not execution.copies_ahead:
+        return None
+    graph, is_beside_matmul = execution.units, False
+    for step in reversed(behind):
+        unit = graph.units[step.unit]
+        if value in flow.source[step.position]:
+            return None
+        is_beside_matmul |= is_of_library(graph.graph, unit)
+        may_start = not step.is_again and graph.border(unit) not in ENTRIES | EXITS
+        if is_beside_matmul and may_start:
+            return step
+    return None
 
 
 class CopiesMade:

@@ -11,6 +11,9 @@
    the budget is covered; `MOST_TRIALS` times, or until that made the program larger.
 
 Where no plan fits so, the loop ties every step (`kiwi.planners.closed_loop`).
+
+A program whose collectives overlap with computation may have its barriers earlier: copies that
+begin ahead of their readers are hidden, and held longer.
 """
 
 from collections import Counter
@@ -19,6 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from kiwi.emit.barriers import barriers
 from kiwi.emit.execution import Execution
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.timeline import curve_bytes
@@ -64,6 +68,19 @@ def other_heaps(plan: Plan) -> Iterator[Plan]:
 def arranged(plan: Plan, how: Arrangement) -> Plan:
     """The plan arranged otherwise, not yet compiled."""
     return replace(plan, execution=replace(plan.execution, arrangement=how))
+
+
+def with_copies_ahead(plan: Plan) -> Plan | None:
+    """The plan with copies that begin ahead of their readers, not yet compiled; None if no copy
+    does."""
+    if not plan.execution.compiler.copies_ahead:
+        return None
+    execution = replace(plan.execution, copies_ahead=True)
+    return (
+        None
+        if barriers(execution) == barriers(plan.execution)
+        else replace(plan, execution=execution)
+    )
 
 
 def with_tied_steps(plan: Plan, tied_steps: frozenset[int]) -> Plan:

@@ -31,6 +31,7 @@ from kiwi.planners.barrier_levels import (
     more_tied_steps,
     other_heaps,
     other_schedulers,
+    with_copies_ahead,
     with_needed_barriers,
     with_tied_steps,
 )
@@ -71,6 +72,9 @@ MOST_LESS, FURTHER = 0.1, 0.05
 """By which part of the budget at most the next plan has to need less, and by which part more each
 one after it. Programs whose collectives begin early follow plans loosely: a little less may change
 nothing, or far more than that."""
+
+LEAST_GAIN = 0.98
+"""To which part of a compiled schedule that fits another plan must be expected to bring it."""
 
 NO_ROOM = (
     "Collectives do not overlap with computation: no plan was found that has room for that and is "
@@ -274,15 +278,16 @@ class ClosedLoop(Generic[P]):
         is_same = waiting.hidden_seconds == best.estimate.hidden_seconds
         if not self._tools.compiles_overlapping or is_same:
             return self._with_rounds(best)
-        note = NO_ROOM
+        found: Plan | None = None
         for tried in range(MOST_OVERLAPPING):
-            overlapping, over_bytes = self._fastest_overlap(proposal.plan)
-            if overlapping is not None:
-                if _compiled_seconds(overlapping) <= _compiled_seconds(best):
-                    return self._with_rounds(overlapping)
-                note = NO_GAIN
-                break
-            if over_bytes > MOST_OVER * self._budget_bytes:
+            programs = self._overlapping_programs(proposal.plan)
+            fitting = [each for each in programs if self._over_bytes(each) <= 0]
+            found = min(
+                [*fitting, *([found] if found else ())], key=_compiled_seconds, default=None
+            )
+            fastest = min(programs, key=_compiled_seconds)
+            over_bytes = self._over_bytes(fastest)
+            if over_bytes <= 0 or min(map(self._over_bytes, programs)) > self._most_over_bytes:
                 break
             try:
                 part = min(over_bytes / self._budget_bytes, MOST_LESS) + tried * FURTHER
@@ -293,25 +298,39 @@ class ClosedLoop(Generic[P]):
                 break
             if _seconds(proposal.plan) >= waiting.step_seconds:
                 break
+            # What the next plan's fastest program takes, if it is as far from its prediction.
+            expected = _compiled_seconds(fastest) / _seconds(fastest) * _seconds(proposal.plan)
+            if found is not None and expected >= LEAST_GAIN * _compiled_seconds(found):
+                break
             plan = with_needed_barriers(proposal.plan) or proposal.plan
             plan = arranged(plan, best.execution.arrangement)
             proposal = self._compiled(replace(proposal, plan=plan))
+        if found is not None and _compiled_seconds(found) <= _compiled_seconds(best):
+            return self._with_rounds(found)
         plan = self._with_rounds(replace(best, estimate=waiting))
-        return replace(plan, notes=(*plan.notes, note))
+        return replace(plan, notes=(*plan.notes, NO_ROOM if found is None else NO_GAIN))
 
-    def _fastest_overlap(self, plan: Plan) -> tuple[Plan | None, int]:
-        """A compiled plan whose collectives overlap in the way whose schedule is fastest, of those
-        that fit, the first one if equal; and by how many bytes the smallest is over the budget."""
+    def _overlapping_programs(self, plan: Plan) -> list[Plan]:
+        """A compiled plan whose collectives overlap in each of the ways, the first one first."""
         assert plan.compiled is not None
-        found = []
+        found, ahead = [], with_copies_ahead(plan)
         for way, compile in enumerate(self._tools.compiles_overlapping):
-            program = compile(plan.step)
-            peak_bytes = max(program.peak_bytes, plan.peak_bytes)
-            changes = {"time": program.time, "overlap": way, "overlapping_peak_bytes": peak_bytes}
-            found.append((peak_bytes, replace(plan, compiled=replace(plan.compiled, **changes))))
-        fitting = [each for peak_bytes, each in found if peak_bytes <= self._budget_bytes]
-        over_bytes = min(peak_bytes for peak_bytes, _ in found) - self._budget_bytes
-        return min(fitting, key=_compiled_seconds, default=None), over_bytes
+            for each in (plan,) if ahead is None else (ahead, plan):
+                program = compile(each.step)
+                peak_bytes = max(program.peak_bytes, plan.peak_bytes)
+                changes = {"time": program.time, "overlap": way}
+                changes["overlapping_peak_bytes"] = peak_bytes
+                found.append(replace(each, compiled=replace(plan.compiled, **changes)))
+        return found
+
+    def _over_bytes(self, plan: Plan) -> int:
+        """By how much a program whose collectives overlap is over the budget."""
+        assert plan.compiled is not None and plan.compiled.overlapping_peak_bytes is not None
+        return plan.compiled.overlapping_peak_bytes - self._budget_bytes
+
+    @property
+    def _most_over_bytes(self) -> float:
+        return MOST_OVER * self._budget_bytes
 
     def _compiled(self, proposal: P) -> P:
         """The proposal with its compiled program, on record."""

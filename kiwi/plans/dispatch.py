@@ -106,6 +106,7 @@ def plan_digest(plan: PlanRecord) -> bytes:
         sorted(execution.kept_copies),
         None if execution.tied_steps is None else sorted(execution.tied_steps),
         astuple(execution.arrangement),
+        execution.copies_ahead,
     )
     return hashlib.sha256(json.dumps(parts).encode()).digest()
 

@@ -57,6 +57,7 @@ def document(plan: PlanRecord) -> Document:
         "schedule": list(plan.execution.schedule.steps),
         **tied_steps,
         **({} if arrangement == XLAS_OWN else {"arrangement": asdict(arrangement)}),
+        **({"copies_ahead": True} if plan.execution.copies_ahead else {}),
         "estimate": to_plain(plan.estimate, by),
         "bounds": _bounds(plan),
         "checks": to_plain(plan.compiled, by),

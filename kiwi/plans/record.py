@@ -258,7 +258,12 @@ class PlanRecord:
         if compiler.name == self.execution.compiler.name:
             return self.step
         tied_steps = frozenset[int]() if compiler.schedules_for_memory else None
-        execution = replace(self.execution, tied_steps=tied_steps, is_for_another_compiler=True)
+        execution = replace(
+            self.execution,
+            tied_steps=tied_steps,
+            is_for_another_compiler=True,
+            copies_ahead=False,
+        )
         return replace(self.step, function=emit(execution), arrangement=XLAS_OWN)
 
     def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:

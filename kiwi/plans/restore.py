@@ -190,6 +190,7 @@ def _execution(
         frozenset(saved["tied_steps"]) if "tied_steps" in saved else None,
         frozenset(entry.unit for entry in breakdown.operators if entry.fetch_at is not None),
         arrangement=Arrangement(**saved.get("arrangement", {})),
+        copies_ahead=saved.get("copies_ahead", False),
     )
 
 
