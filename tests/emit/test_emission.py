@@ -2,9 +2,8 @@
 
 import dataclasses
 import functools
-from typing import Any
-
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
