@@ -287,7 +287,8 @@ class ClosedLoop(Generic[P]):
             )
             fastest = min(programs, key=_compiled_seconds)
             over_bytes = self._over_bytes(fastest)
-            if over_bytes <= 0 or min(map(self._over_bytes, programs)) > self._most_over_bytes:
+            least_over_bytes = min(map(self._over_bytes, programs))
+            if over_bytes <= 0 or least_over_bytes > MOST_OVER * self._budget_bytes:
                 break
             try:
                 part = min(over_bytes / self._budget_bytes, MOST_LESS) + tried * FURTHER
@@ -327,10 +328,6 @@ class ClosedLoop(Generic[P]):
         """By how much a program whose collectives overlap is over the budget."""
         assert plan.compiled is not None and plan.compiled.overlapping_peak_bytes is not None
         return plan.compiled.overlapping_peak_bytes - self._budget_bytes
-
-    @property
-    def _most_over_bytes(self) -> float:
-        return MOST_OVER * self._budget_bytes
 
     def _compiled(self, proposal: P) -> P:
         """The proposal with its compiled program, on record."""

@@ -44,7 +44,7 @@ GPU_OVERLAPPING_OPTIONS = {
 By default XLA:GPU combines collectives as far as it thinks that memory allows: all gradients are
 held until the last is computed, and reduced behind all computation. Combined to 32 MiB (of what is
 reduced, too: XLA counts a reduce-scatter's result) they overlap, and latencies of some 20 us stay
-small (docs/memory.md).
+small (docs/cost_model.md).
 """
 
 GPU_CHECK_OPTIONS = {**GPU_COMPILER_OPTIONS, "xla_gpu_autotune_level": 0}
