@@ -64,6 +64,9 @@ from kiwi.xla.rules.scaled_operands import is_scaled
 SLACK = 1
 """The number of latest steps whose results a step reads without a barrier."""
 
+MOST_STARTS = 2
+"""In front of how many steps that begin copies ahead of their readers a gradient may be late."""
+
 POINTER_BYTES, ALIGNMENT_BYTES = 8, 64
 
 
@@ -124,6 +127,7 @@ class _BarrierBuilder:
         self._live = LiveResults(execution, self._flow)
         self._found = [Barrier() for _ in self._steps]
         self._loops: dict[int, tuple[int, ...]] = {}
+        self._begins_copies: set[int] = set()
 
     def build(self) -> Barriers:
         self._walk(loop_bodies(self._graph, self._steps, self._execution.fetched))
@@ -180,13 +184,22 @@ class _BarrierBuilder:
 
     def _triggers_of_copies(self, step: ScheduledUnit, before: list[int]) -> set[int]:
         """What a step waits for that begins copies: where these come ahead of their readers, for
-        the latest result that it reads anyway."""
+        the latest result that it reads anyway, and for late gradients."""
         if self._execution.copies_ahead:
             own = {k: v for v, k in self._flow.source[step.position].items() if k in before}
             if own:
-                return {own[max(own)]}
+                return {own[max(own)]} | self._late_gradient(step, before)
         early = self._live.latest(step.position, before, SLACK)
         return early or self._live.latest(step.position, before)
+
+    def _late_gradient(self, step: ScheduledUnit, before: list[int]) -> set[int]:
+        self._begins_copies.add(step.position)
+        starts = [k for k in before if k in self._begins_copies]
+        if len(starts) < MOST_STARTS:
+            return set()
+        until = starts[-MOST_STARTS]
+        own = self._flow.source[step.position].keys()
+        return self._live.late_matmul(step.position, before, until) - own
 
     def _barrier(self, step: ScheduledUnit, before: list[int]) -> Barrier:
         unit, position = self._units[step.unit], step.position

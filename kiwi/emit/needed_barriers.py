@@ -9,7 +9,9 @@
 2. *Copies made again.* Of two reads of a value in one layout XLA makes one copy. Where the plan
    does not keep the first (`Execution.kept_copies`), the second reads the value behind a barrier.
    In front of its reader it would be waited for: where collectives overlap with computation and
-   there is memory for it, the barrier stands in front of the matmul before.
+   there is memory for it, the barrier stands in front of the matmul before. XLA then would put off
+   gradients of parameters to the end, and hold what they are computed of: each such barrier also
+   waits for those of the steps in front of the second last one.
 3. *Large constants.* XLA:GPU computes a constant at the start of the step, and holds it: the
    scalar that it is expanded from passes a barrier. Not where maps or reductions read it, into
    which it is fused, nor for XLA:TPU, which computes it where it is read.
@@ -133,6 +135,34 @@ class LiveResults:
                 if alive:
                     return {alive[0]}
         return set()
+
+    def late_matmul(self, position: int, before: Sequence[int], until: int) -> set[int]:
+        """A live result that waits for the latest matmul in front of `until` which a step does not
+        wait for, if there is one."""
+        needed = self._needed_by(position)
+        for earlier in reversed(before):
+            unit = self._graph.units[self._steps[earlier]]
+            if earlier >= until or earlier in needed or not is_of_library(self._graph.graph, unit):
+                continue
+            for waiting in self._waiting_for(earlier, before):
+                if alive := self.of_step(waiting, position):
+                    return {alive[0]}
+        return set()
+
+    def _needed_by(self, position: int) -> set[int]:
+        found, left = set[int](), [position]
+        while left:
+            new = {k for k in self._flow.source[left.pop()].values() if k >= 0} - found
+            found |= new
+            left.extend(new)
+        return found
+
+    def _waiting_for(self, first: int, before: Sequence[int]) -> Iterator[int]:
+        found = {first}
+        for position in before:
+            if position in found or not found.isdisjoint(self._flow.source[position].values()):
+                found.add(position)
+                yield position
 
     def trigger(self, group: RecomputedGroup, before: Sequence[int]) -> set[int]:
         """The latest result that the group's reader reads beside it, if the group's earlier

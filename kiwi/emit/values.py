@@ -66,6 +66,7 @@ class Values:
         self.token: Any = None
         self.copies: dict[Copy, Any] = {}
         self.behind: dict[int, _Array] = {}
+        self.begun: dict[int, _Array] = {}
 
     def _scope_of(self, value: int) -> Any:
         """The name scope of the producer, to which the compiled program's memory is attributed."""
@@ -100,6 +101,8 @@ class Values:
         """The values that a unit computes from operands behind its barrier."""
         expanded = self._expanded(unit) if barrier else {}
         passed = self._behind_barrier(barrier, list(expanded.values()))
+        if not barrier.is_of_group:
+            self.begun.update((v, a) for v, a in passed.values.items() if v not in unit.reads)
         local = self._operands(unit, passed, is_again=is_again)
         scalar_of = dict(zip(expanded, passed.scalars, strict=True))
         for index in unit.equations:
@@ -160,7 +163,8 @@ class Values:
 
     def _operands(self, unit: Unit, passed: _PastBarrier, *, is_again: bool) -> dict[int, Any]:
         """A unit's operands in the layouts that its strategy expects."""
-        values = self.behind | passed.values
+        begun = {v: self.begun.pop(v) for v in unit.reads if v in self.begun}
+        values = self.behind | begun | passed.values
         arrays = {v: self._element_of(v, values.get(v) or self._lookup(v)) for v in unit.reads}
         local = {}
         for number in range(len(unit.rule.reads)):

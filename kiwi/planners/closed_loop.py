@@ -18,6 +18,7 @@ The fastest plan within the budget is the answer. Where no plan fits, the budget
 the nearest one for which a program is known to fit.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,11 +32,11 @@ from kiwi.planners.barrier_levels import (
     more_tied_steps,
     other_heaps,
     other_schedulers,
-    with_copies_ahead,
     with_needed_barriers,
     with_tied_steps,
 )
 from kiwi.planners.notes import notes
+from kiwi.planners.overlap_search import NO_GAIN, NO_ROOM, OverlapSearch, compiled_seconds
 from kiwi.planners.planner import Planner
 from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
@@ -60,28 +61,6 @@ class Orders:
     numbers: range
     of_all: float = math.inf
     at_once: bool = False
-
-
-MOST_OVERLAPPING = 4
-"""How many plans are compiled at most to find one whose collectives overlap."""
-
-MOST_OVER = 0.3
-"""By which part of the budget it may be over for a plan of less memory to be looked for."""
-
-MOST_LESS, FURTHER = 0.1, 0.05
-"""By which part of the budget at most the next plan has to need less, and by which part more each
-one after it. Programs whose collectives begin early follow plans loosely: a little less may change
-nothing, or far more than that."""
-
-LEAST_GAIN = 0.98
-"""To which part of a compiled schedule that fits another plan must be expected to bring it."""
-
-NO_ROOM = (
-    "Collectives do not overlap with computation: no plan was found that has room for that and is "
-    "faster so."
-)
-
-NO_GAIN = "Collectives do not overlap with computation: the compiled schedule is faster so."
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,56 +257,27 @@ class ClosedLoop(Generic[P]):
         is_same = waiting.hidden_seconds == best.estimate.hidden_seconds
         if not self._tools.compiles_overlapping or is_same:
             return self._with_rounds(best)
-        found: Plan | None = None
-        for tried in range(MOST_OVERLAPPING):
-            programs = self._overlapping_programs(proposal.plan)
-            fitting = [each for each in programs if self._over_bytes(each) <= 0]
-            found = min(
-                [*fitting, *([found] if found else ())], key=_compiled_seconds, default=None
-            )
-            fastest = min(programs, key=_compiled_seconds)
-            over_bytes = self._over_bytes(fastest)
-            least_over_bytes = min(map(self._over_bytes, programs))
-            if over_bytes <= 0 or least_over_bytes > MOST_OVER * self._budget_bytes:
-                break
-            try:
-                part = min(over_bytes / self._budget_bytes, MOST_LESS) + tried * FURTHER
-                less_bytes = math.ceil(part * self._budget_bytes)
-                limit_bytes = proposal.plan.estimate.peak_bytes - less_bytes
-                proposal = self._proposer.propose(limit_bytes)
-            except (InfeasibleBudgetError, NoPlanFoundError):
-                break
-            if _seconds(proposal.plan) >= waiting.step_seconds:
-                break
-            # What the next plan's fastest program takes, if it is as far from its prediction.
-            expected = _compiled_seconds(fastest) / _seconds(fastest) * _seconds(proposal.plan)
-            if found is not None and expected >= LEAST_GAIN * _compiled_seconds(found):
-                break
-            plan = with_needed_barriers(proposal.plan) or proposal.plan
-            plan = arranged(plan, best.execution.arrangement)
-            proposal = self._compiled(replace(proposal, plan=plan))
-        if found is not None and _compiled_seconds(found) <= _compiled_seconds(best):
+        search = OverlapSearch(self._budget_bytes, self._tools.compiles_overlapping)
+        found = search.run(best, functools.partial(self._of_less_memory, best))
+        if found is not None and compiled_seconds(found) <= compiled_seconds(best):
             return self._with_rounds(found)
         plan = self._with_rounds(replace(best, estimate=waiting))
         return replace(plan, notes=(*plan.notes, NO_ROOM if found is None else NO_GAIN))
 
-    def _overlapping_programs(self, plan: Plan) -> list[Plan]:
-        """A compiled plan whose collectives overlap in each of the ways, the first one first."""
-        assert plan.compiled is not None
-        found, ahead = [], with_copies_ahead(plan)
-        for way, compile in enumerate(self._tools.compiles_overlapping):
-            for each in (plan,) if ahead is None else (ahead, plan):
-                program = compile(each.step)
-                peak_bytes = max(program.peak_bytes, plan.peak_bytes)
-                changes = {"time": program.time, "overlap": way}
-                changes["overlapping_peak_bytes"] = peak_bytes
-                found.append(replace(each, compiled=replace(plan.compiled, **changes)))
-        return found
-
-    def _over_bytes(self, plan: Plan) -> int:
-        """By how much a program whose collectives overlap is over the budget."""
-        assert plan.compiled is not None and plan.compiled.overlapping_peak_bytes is not None
-        return plan.compiled.overlapping_peak_bytes - self._budget_bytes
+    def _of_less_memory(
+        self, best: Plan, limit_bytes: int, most_seconds: float
+    ) -> Plan | None:
+        """A compiled plan under a limit, arranged as the best one; None where there is none that
+        is expected to take less than `most_seconds`."""
+        try:
+            proposal = self._proposer.propose(limit_bytes)
+        except (InfeasibleBudgetError, NoPlanFoundError):
+            return None
+        if _seconds(proposal.plan) >= most_seconds:
+            return None
+        plan = with_needed_barriers(proposal.plan) or proposal.plan
+        plan = arranged(plan, best.execution.arrangement)
+        return self._compiled(replace(proposal, plan=plan)).plan
 
     def _compiled(self, proposal: P) -> P:
         """The proposal with its compiled program, on record."""
@@ -381,9 +331,3 @@ def _smaller(one: P, other: P) -> P:
 
 def _seconds(plan: Plan) -> float:
     return plan.estimate.step_seconds
-
-
-def _compiled_seconds(plan: Plan) -> float:
-    """Those of the compiled schedule; infinite where nobody priced it."""
-    known = None if plan.compiled is None else plan.compiled.step_seconds
-    return math.inf if known is None else known

@@ -1,0 +1,117 @@
+"""The program whose collectives overlap with computation: which plan has room for it.
+
+Overlapping programs need more memory than their plan: collectives begin early, and what they wait
+for and yield is held the longer. So plans of less memory are compiled, the first one of less by
+what the fastest program is over the budget. From there on the limit falls by what is still over it,
+or, where much is left, rises half of the way to a plan that was too large. Where the fastest
+program would need a plan that does not exist or is too slow, the smallest one is aimed at instead.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from kiwi.planners.barrier_levels import with_copies_ahead
+from kiwi.plans.plan import Plan
+from kiwi.xla.read.compiled_program import CompiledProgram
+from kiwi.xla.step import Step
+
+MOST_PLANS = 5
+"""How many plans of less memory are compiled at most."""
+
+MOST_OVER = 0.5
+"""By which part of the budget a program may be over it to be aimed at."""
+
+FURTHER = 0.25
+"""By which part more each plan needs less than the one before, if that was not enough: programs
+whose collectives begin early follow plans loosely."""
+
+LOOSE = 0.08
+"""Which part of the budget may be left."""
+
+LEAST_GAIN = 0.98
+"""To which part of the best compiled schedule another plan must be expected to bring it."""
+
+NO_ROOM = (
+    "Collectives do not overlap with computation: no plan was found that has room for that and is "
+    "faster so."
+)
+
+NO_GAIN = "Collectives do not overlap with computation: the compiled schedule is faster so."
+
+Compile = Callable[[Step], CompiledProgram]
+
+Propose = Callable[[int, float], Plan | None]
+"""A compiled plan under a limit in bytes that is expected to take less than so many seconds."""
+
+
+class OverlapSearch:
+    """`_high_bytes`: the least planned peak whose fastest program is over the budget."""
+
+    def __init__(self, budget_bytes: int, compiles: Sequence[Compile]) -> None:
+        self._budget_bytes, self._compiles = budget_bytes, compiles
+        self._high_bytes = math.inf
+
+    def run(self, best: Plan, propose: Propose) -> Plan | None:
+        """The fastest program within the budget that was found, of `best`, a compiled plan, or of
+        one of less memory."""
+        plan, found = best, None
+        for tried in range(MOST_PLANS + 1):
+            programs = self._programs(plan)
+            fitting = [each for each in programs if self._over_bytes(each) <= 0]
+            found = min([*fitting, *([found] if found else [])], key=compiled_seconds, default=None)
+            fastest = min(programs, key=compiled_seconds)
+            smallest = min(programs, key=self._over_bytes)
+            if tried == MOST_PLANS:
+                break
+            other = self._next(fastest, tried, found or best, propose)
+            if other is None and found is None:
+                other = self._next(smallest, tried, best, propose)
+            if other is None:
+                break
+            plan = other
+        return found
+
+    def _next(self, aim: Plan, tried: int, incumbent: Plan, propose: Propose) -> Plan | None:
+        """The plan whose program of this kind may fit, where it promises to beat the incumbent."""
+        limit_bytes = self._limit_bytes(aim, tried)
+        if limit_bytes is None:
+            return None
+        # If the next plan's program is as far from its prediction as this one.
+        off = compiled_seconds(aim) / aim.estimate.step_seconds
+        return propose(limit_bytes, LEAST_GAIN * compiled_seconds(incumbent) / off)
+
+    def _limit_bytes(self, aim: Plan, tried: int) -> int | None:
+        peak_bytes, over_bytes = aim.estimate.peak_bytes, self._over_bytes(aim)
+        if over_bytes > MOST_OVER * self._budget_bytes:
+            return None
+        if over_bytes > 0:
+            self._high_bytes = min(self._high_bytes, peak_bytes)
+            return peak_bytes - math.ceil((1 + tried * FURTHER) * over_bytes)
+        if math.isinf(self._high_bytes) or -over_bytes < LOOSE * self._budget_bytes:
+            return None
+        return int(peak_bytes + self._high_bytes) // 2
+
+    def _programs(self, plan: Plan) -> list[Plan]:
+        """A compiled plan whose collectives overlap in each of the ways, the first one first."""
+        assert plan.compiled is not None
+        found, ahead = [], with_copies_ahead(plan)
+        for way, compile in enumerate(self._compiles):
+            for each in (plan,) if ahead is None else (ahead, plan):
+                program = compile(each.step)
+                peak_bytes = max(program.peak_bytes, plan.peak_bytes)
+                changes = {"time": program.time, "overlap": way}
+                changes["overlapping_peak_bytes"] = peak_bytes
+                found.append(replace(each, compiled=replace(plan.compiled, **changes)))
+        return found
+
+    def _over_bytes(self, plan: Plan) -> int:
+        """By how much a program whose collectives overlap is over the budget."""
+        assert plan.compiled is not None and plan.compiled.overlapping_peak_bytes is not None
+        return plan.compiled.overlapping_peak_bytes - self._budget_bytes
+
+
+def compiled_seconds(plan: Plan) -> float:
+    """Those of the compiled schedule; infinite where nobody priced it."""
+    known = None if plan.compiled is None else plan.compiled.step_seconds
+    return math.inf if known is None else known
