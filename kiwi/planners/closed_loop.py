@@ -32,6 +32,7 @@ from kiwi.planners.barrier_levels import (
     more_tied_steps,
     other_heaps,
     other_schedulers,
+    with_copies_ahead,
     with_needed_barriers,
     with_tied_steps,
 )
@@ -260,13 +261,13 @@ class ClosedLoop(Generic[P]):
         search = OverlapSearch(self._budget_bytes, self._tools.compiles_overlapping)
         found = search.run(best, functools.partial(self._of_less_memory, best))
         if found is not None and compiled_seconds(found) <= compiled_seconds(best):
+            if with_copies_ahead(found) is not None:
+                found = replace(found, estimate=found.estimate.without_copies_ahead)
             return self._with_rounds(found)
         plan = self._with_rounds(replace(best, estimate=waiting))
         return replace(plan, notes=(*plan.notes, NO_ROOM if found is None else NO_GAIN))
 
-    def _of_less_memory(
-        self, best: Plan, limit_bytes: int, most_seconds: float
-    ) -> Plan | None:
+    def _of_less_memory(self, best: Plan, limit_bytes: int, most_seconds: float) -> Plan | None:
         """A compiled plan under a limit, arranged as the best one; None where there is none that
         is expected to take less than `most_seconds`."""
         try:

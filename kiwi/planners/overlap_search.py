@@ -26,7 +26,7 @@ FURTHER = 0.25
 """By which part more each plan needs less than the one before, if that was not enough: programs
 whose collectives begin early follow plans loosely."""
 
-LOOSE = 0.08
+LOOSE = 0.03
 """Which part of the budget may be left."""
 
 LEAST_GAIN = 0.98

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kiwi.memory.timeline import Buffer, Timeline
+from kiwi.plans.copies_made import copies_made, without_copies_again
 from kiwi.problem.overlap import NETWORK
 from kiwi.problem.predicted_collectives import predicted_uses, time_shares
 from kiwi.problem.scheduled import Scheduled, again_seconds, scheduled
@@ -28,7 +29,9 @@ class Estimate:
     the time was measured, and so on, see `kiwi.problem.predicted_collectives`; empty where it is
     not known. `host_peak_bytes`: the most that one device's values take of the host's memory, and
     `offload_seconds`, of `communication_seconds`, what copying them there and back takes;
-    `hidden_offload_seconds`: what would be hidden if all collectives were waited for.
+    `hidden_offload_seconds`: what would be hidden if all collectives were waited for, and
+    `hidden_copies_seconds`, of `hidden_seconds`, what would not be if copies of operands that are
+    made again were.
     """
 
     step_seconds: float
@@ -47,6 +50,7 @@ class Estimate:
     host_peak_bytes: int = 0
     offload_seconds: float = 0.0
     hidden_offload_seconds: float = 0.0
+    hidden_copies_seconds: float = 0.0
 
     @property
     def exposed_seconds(self) -> float:
@@ -59,7 +63,17 @@ class Estimate:
         run beside computing."""
         hidden = min(self.hidden_seconds, self.hidden_offload_seconds)
         seconds = self.step_seconds + self.hidden_seconds - hidden
-        return replace(self, step_seconds=seconds, hidden_seconds=hidden)
+        return replace(self, step_seconds=seconds, hidden_seconds=hidden, hidden_copies_seconds=0.0)
+
+    @property
+    def without_copies_ahead(self) -> "Estimate":
+        """The same of a program that waits for copies of operands that are made again."""
+        return replace(
+            self,
+            step_seconds=self.step_seconds + self.hidden_copies_seconds,
+            hidden_seconds=self.hidden_seconds - self.hidden_copies_seconds,
+            hidden_copies_seconds=0.0,
+        )
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:
@@ -108,7 +122,9 @@ def _estimate(
 ) -> Estimate:
     line, parts, problem = found.timeline, evaluation.parts, solved.problem
     memory_bytes = tuple(line.curve_bytes[t] for t in found.times or range(line.horizon))
-    others = {key: load for key, load in evaluation.loads.items() if key[1] != NETWORK}
+    loads = evaluation.loads
+    at_once = without_copies_again(solved, copies_made(solved), loads)
+    others = {key: load for key, load in loads.items() if key[1] != NETWORK}
     return Estimate(
         evaluation.cost + (recompute_seconds - parts.get("recompute", 0.0)),
         parts.get("compute", 0.0),
@@ -126,6 +142,7 @@ def _estimate(
         evaluation.host_peak_bytes,
         _offload_seconds(solved),
         hidden_amount(others),
+        evaluation.hidden - hidden_amount(at_once),
     )
 
 

@@ -6,28 +6,15 @@ last. What `jax.checkpoint` recomputes is told apart: it reads its inputs behind
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from kiwi.hlo.program import Value
 from kiwi.memory.timeline import Buffer, Timeline
-from kiwi.mesh import TensorSharding
+from kiwi.plans.copies_made import Copy, copies_again, copies_made, without_copies_again
 from kiwi.plans.estimate import Estimate
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.predicted_collectives import predicted_uses
 from kiwi.problem.solved import Solved
 from kiwi.solver.evaluate import evaluate, hidden_amount
-from kiwi.solver.problem import Load
-
-
-@dataclass(frozen=True)
-class _Copy:
-    """What is moved to another layout than the stored one, and the units of the step or of one
-    loop's body that read it so, in order."""
-
-    moved: Value
-    stored: TensorSharding
-    wanted: TensorSharding
-    readers: tuple[int, ...]
 
 
 def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
@@ -35,8 +22,8 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
 
     The problem fixes every value's sharding, see `kiwi.planners.xla`.
     """
-    planning, copies = solved.problem, tuple(_copies(solved))
-    saved = sum(seconds for seconds, _ in _saved(planning, copies))
+    planning, copies = solved.problem, tuple(copies_made(solved))
+    saved = sum(seconds for seconds, _ in copies_again(planning, copies))
     hidden = hidden_amount(_loads(solved, copies))
     own = (b for b in planned.buffers if b.kind != "copy")
     buffers = (*own, *_buffers(planning, copies), *_untied(solved))
@@ -54,46 +41,19 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
     )
 
 
-def _copies(solved: Solved) -> Iterator[_Copy]:
-    layouts = solved.layouts
-    planning = solved.problem
-    readers: dict[tuple[Value, TensorSharding, int | None], list[int]] = {}
-    for unit, (strategy, _) in zip(solved.problem.units.units, solved.choices, strict=True):
-        for (value, _), wanted in zip(unit.rule.reads, strategy.reads, strict=True):
-            if layouts[value] != wanted:
-                moved = planning.rules.moved_value(planning.units, unit, value)
-                readers.setdefault((moved, wanted, unit.loop), []).append(unit.index)
-    for (moved, wanted, _), found in readers.items():
-        yield _Copy(moved, layouts[moved.index], wanted, tuple(dict.fromkeys(found)))
-
-
-def _loads(solved: Solved, copies: Sequence[_Copy]) -> dict[tuple[int, int], float]:
+def _loads(solved: Solved, copies: Sequence[Copy]) -> dict[tuple[int, int], float]:
     """By window and channel, without the copies that are not made again."""
-    planning, restricted = solved.problem, solved.restricted.problem
-    found = dict(evaluate(restricted, [0] * len(restricted.nodes)).loads)
-    for _, loads in _saved(planning, copies):
-        for load in loads:
-            found[load.window, load.channel] -= float(load.amounts[0])
-    return found
+    restricted = solved.restricted.problem
+    loads = evaluate(restricted, [0] * len(restricted.nodes)).loads
+    return without_copies_again(solved, copies, loads)
 
 
-def _saved(
-    planning: PlanningProblem, copies: Sequence[_Copy]
-) -> Iterator[tuple[float, tuple[Load, ...]]]:
-    """What each reader behind a copy's first one pays for resharding, and the loads of that."""
-    for copy in copies:
-        for reader in copy.readers[1:]:
-            operand = planning.operand(planning.units.units[reader], copy.moved.index)
-            seconds = operand.trips * operand.seconds_once([copy.stored], [copy.wanted])[0]
-            yield float(seconds[0]), operand.overlap(seconds, 0 * seconds)
-
-
-def _buffers(planning: PlanningProblem, copies: Sequence[_Copy]) -> Iterator[Buffer]:
+def _buffers(planning: PlanningProblem, copies: Sequence[Copy]) -> Iterator[Buffer]:
     """Slices are left out: XLA takes them as it reads."""
     shape = planning.mesh.shape
     for copy in copies:
         if copy.wanted.shard_count(shape) <= copy.stored.shard_count(shape):
-            first, last = copy.readers[0], copy.readers[-1]
+            first, last = copy.readers[0].unit, copy.readers[-1].unit
             size = planning.copied_bytes(copy.moved, copy.wanted)
             yield Buffer(first, last + 1, size, "copy", first)
 
