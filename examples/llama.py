@@ -13,8 +13,31 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 import kiwi
+from examples._common import (
+    Remat,
+    Specs,
+    apply_remat,
+    data_parallel_specs,
+    fsdp_specs,
+    mixed_specs,
+    specs_by_name,
+)
+
+__all__ = [
+    "SIZES",
+    "LlamaConfig",
+    "abstract_batch",
+    "abstract_state",
+    "data_parallel_specs",
+    "fsdp_specs",
+    "make_step",
+    "make_train_step",
+    "megatron_specs",
+    "mixed_specs",
+]
 
 
 @dataclass(frozen=True)
@@ -104,27 +127,30 @@ def _layer(x: jax.Array, p: dict[str, jax.Array]) -> jax.Array:
     return x + (jax.nn.silu(y @ p["gate"]) * (y @ p["up"])) @ p["down"]
 
 
-def _loss(params: dict[str, Any], tokens: jax.Array, **pipeline: int) -> jax.Array:
+def _loss(
+    params: dict[str, Any], tokens: jax.Array, remat: Remat = None, **pipeline: int
+) -> jax.Array:
     x, layers = params["embedding"][tokens], params["layers"]
+    layer = apply_remat(_layer, remat)
     if isinstance(layers, list):
-        x = functools.reduce(_layer, layers, x)
+        x = functools.reduce(layer, layers, x)
     else:
-        x, _ = kiwi.layers(lambda x, p: (_layer(x, p), None), x, layers, **pipeline)
+        x, _ = kiwi.layers(lambda x, p: (layer(x, p), None), x, layers, **pipeline)
     logits = (x @ params["output"]).astype(jnp.float32)[:, :-1]
     chosen = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
     return jnp.mean(jax.nn.logsumexp(logits, -1) - chosen)
 
 
-def _gradients(params: Any, tokens: jax.Array, microbatches: int, stages: int) -> Any:
+def _gradients(params: Any, tokens: jax.Array, microbatches: int, stages: int, remat: Remat) -> Any:
     """The loss and its gradients, summed in float32 over microbatches where there is no pipeline
     that takes them."""
     if stages > 1 or microbatches == 1:
         pipeline = {"stages": stages, "microbatches": microbatches}
-        return jax.value_and_grad(lambda p: _loss(p, tokens, **pipeline))(params)
+        return jax.value_and_grad(lambda p: _loss(p, tokens, remat, **pipeline))(params)
     parts = tokens.reshape(-1, microbatches, tokens.shape[1]).swapaxes(0, 1)
 
     def add(sums: Any, part: jax.Array) -> tuple[Any, None]:
-        found = jax.value_and_grad(_loss)(params, part)
+        found = jax.value_and_grad(_loss)(params, part, remat)
         return jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, found), None
 
     zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, "float32"), (jnp.zeros(()), params))
@@ -132,11 +158,13 @@ def _gradients(params: Any, tokens: jax.Array, microbatches: int, stages: int) -
     return jax.tree.map(lambda s: s / microbatches, sums)
 
 
-def make_train_step(config: LlamaConfig, *, microbatches: int = 1, stages: int = 1) -> Any:
-    """A step from state and tokens to the new state and the loss."""
+def make_train_step(
+    config: LlamaConfig, *, microbatches: int = 1, stages: int = 1, remat: Remat = None
+) -> Any:
+    """A step from state and tokens to the new state and the loss; `remat` applies to each layer."""
 
     def step(state: dict[str, Any], tokens: jax.Array) -> Any:
-        value, gradients = _gradients(state["params"], tokens, microbatches, stages)
+        value, gradients = _gradients(state["params"], tokens, microbatches, stages, remat)
         m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g.astype(m.dtype), state["m"], gradients)
         v = jax.tree.map(
             lambda v, g: 0.95 * v + 0.05 * g.astype(v.dtype) ** 2, state["v"], gradients
@@ -147,6 +175,22 @@ def make_train_step(config: LlamaConfig, *, microbatches: int = 1, stages: int =
         return {"params": jax.tree.map(update, state["params"], m, v), "m": m, "v": v}, value
 
     return step
+
+
+def megatron_specs(state: dict[str, Any], data_axis: str | None, model_axis: str) -> Specs:
+    """Tensor parallelism as in Megatron-LM (Shoeybi et al. 2019): heads, hidden units and the
+    vocabulary are divided along `model_axis`; keys and values too, whose heads it has to divide."""
+    layers = state["params"]["layers"]
+    stack = () if isinstance(layers, list) else (None,)
+    column = PartitionSpec(*stack, None, model_axis)
+    row = PartitionSpec(*stack, model_axis)
+    by_name = {
+        **dict.fromkeys([("q",), ("k",), ("layers", "v"), ("gate",), ("up",)], column),
+        **dict.fromkeys([("o",), ("down",)], row),
+        ("embedding",): PartitionSpec(model_axis),
+        ("output",): PartitionSpec(None, model_axis),
+    }
+    return specs_by_name(state, by_name, data_axis)
 
 
 def make_step(

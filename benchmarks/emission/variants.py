@@ -56,13 +56,13 @@ def steps(plan: kiwi.Plan, case: Case) -> dict[str, Step]:
     execution = plan.execution
     found = {
         "planned": plan.step,
-        "plain": _plain(plan, case.train_step()),
+        "plain": plain_step(plan, case.train_step()),
         "every_step": replace(plan.step, function=emit(replace(execution, tied_steps=None))),
     }
     if not execution.recomputed:
         found["no_barrier"] = replace(plan.step, function=_without_barriers(execution))
     if case.is_checkpointed:
-        found["checkpoint"] = _plain(plan, case.train_step(remat="full"))
+        found["checkpoint"] = plain_step(plan, case.train_step(remat="full"))
     return found
 
 
@@ -76,7 +76,7 @@ def _without_barriers(execution: Execution) -> Callable[..., Any]:
     return function
 
 
-def _plain(plan: kiwi.Plan, function: Callable[..., Any]) -> Step:
+def plain_step(plan: kiwi.Plan, function: Callable[..., Any]) -> Step:
     """A function as it is, with the plan's shardings of arguments and results."""
     tree = plan.traced.call.tree
 

@@ -24,13 +24,13 @@ from absl import app, flags
 
 import kiwi
 from benchmarks.fidelity.measure import Case, Row, plain_row, planned_under
-from benchmarks.fidelity.models import MODELS
+from benchmarks.fidelity.models import ALL
 from benchmarks.fidelity.summary import Key
 from benchmarks.fidelity.variants import HandVariant, hand_variants
 
 SHRINK = 0.95
 
-_MODELS = flags.DEFINE_list("models", list(MODELS), "Models of benchmarks.fidelity.models.")
+_MODELS = flags.DEFINE_list("models", list(ALL), "Models of benchmarks.fidelity.models.")
 _MESHES = flags.DEFINE_list("meshes", ["2x4"], "Mesh shapes.")
 _TARGET = flags.DEFINE_string("target", "cpu", "Target of verify.")
 _PROFILE = flags.DEFINE_string("profile", "h100-sxm", "The hardware planned for.")

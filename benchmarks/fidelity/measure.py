@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import kiwi
-from benchmarks.fidelity.models import MODELS
+from benchmarks.fidelity.models import ALL
 from benchmarks.fidelity.variants import HandVariant, PlannedVariant, baseline
 from examples.baselines import (
     UNLIMITED,
@@ -45,7 +45,7 @@ class Case:
     @property
     def arguments(self) -> tuple[Any, Any]:
         """Abstract state and batch."""
-        model = MODELS[self.model]
+        model = ALL[self.model]
         state = model.module.abstract_state(model.config)
         return state, model.module.abstract_batch(model.config)
 
@@ -112,7 +112,7 @@ def hand_row(case: Case, variant: HandVariant) -> Row:
     """A step sharded by hand, twice: run by Kiwi as it is, and compiled without Kiwi ("plain")."""
     started = time.monotonic()
     assert case.target is not None
-    hand = baseline(MODELS[case.model], case.mesh_shape, variant)
+    hand = baseline(ALL[case.model], case.mesh_shape, variant)
     try:
         plan = planned_baseline(
             hand,
@@ -136,7 +136,7 @@ def hand_row(case: Case, variant: HandVariant) -> Row:
 def plain_row(case: Case, variant: HandVariant) -> Row:
     """A step sharded by hand, compiled without Kiwi alone."""
     started = time.monotonic()
-    hand = baseline(MODELS[case.model], case.mesh_shape, variant)
+    hand = baseline(ALL[case.model], case.mesh_shape, variant)
     try:
         as_written = estimate_baseline(
             hand,
@@ -172,7 +172,7 @@ def _compiled_as_jit(target: str, step: Step) -> CompiledProgram:
 @functools.cache
 def _planned(model: str) -> kiwi.PlannedFunction:
     """Kept, so that a step is traced once for all meshes and budgets."""
-    step = MODELS[model].module.make_train_step(MODELS[model].config)
+    step = ALL[model].module.make_train_step(ALL[model].config)
     return kiwi.jit(step, mesh_shape=(1,), donate_argnums=0)
 
 

@@ -10,6 +10,7 @@ from examples import (
     encoder,
     encoder_decoder,
     gpt,
+    llama,
     lstm,
     mlp,
     moe,
@@ -59,3 +60,10 @@ MODELS: Mapping[str, Model] = {
         state_space, state_space.StateSpaceConfig(layers=2, width=512, batch=32, sequence=1024)
     ),
 }
+
+LARGE: Mapping[str, Model] = {
+    "llama_8b": Model(llama, llama.LlamaConfig(32, 4096, 14336, 32, 8, 32, 2048)),
+}
+"""At the size at which it is trained."""
+
+ALL: Mapping[str, Model] = {**MODELS, **LARGE}

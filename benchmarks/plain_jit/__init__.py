@@ -1,0 +1,1 @@
+"""Planned steps against `jax.jit` as it is, measured on a CPU."""
