@@ -24,6 +24,7 @@ import numpy as np
 
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.planners.closed_loop import ClosedLoop, Orders, Proposal, Refusal
+from kiwi.planners.copies_kept import fastest_keeping
 from kiwi.planners.equal_layers import EqualLayers, settled_result
 from kiwi.planners.least_peak import least_peak
 from kiwi.planners.obvious_starts import better_start, obvious_starts
@@ -35,7 +36,6 @@ from kiwi.plans.breakdown import build_breakdown
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Origin, Round
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.kept_copies import KEPT_SHARE, kept_copies
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
@@ -288,10 +288,22 @@ class ProblemSearch:
         result = self._solved(corrected, allowed, start)
         assert result.solution is not None
         own = result.solution[: len(result.solution) - extra]
-        kept, took = kept_copies(self._problem, corrected, own, allowed.part(KEPT_SHARE))
-        self._spent = self._spent.and_also(took)
-        self._answer = replace(result, solution=own)
-        return self._proposal(Solved(self._problem, own, kept), self._answer, before)
+        starts = lambda: self._obvious_starts  # noqa: E731
+        solve = self._tools.solve
+        best = fastest_keeping(self._problem, corrected, own, starts, solve, allowed)
+        self._spent = self._spent.and_also(best.took)
+        self._answer = self._answered(result, own, best.solution)
+        return self._proposal(Solved(self._problem, best.solution, best.kept), self._answer, before)
+
+    def _answered(
+        self, result: SolveResult, own: Sequence[int], solution: tuple[int, ...]
+    ) -> SolveResult:
+        """The result of a search for another solution than its own."""
+        if solution == tuple(own):
+            return replace(result, solution=solution)
+        found = evaluate(self._problem.problem, solution)
+        changes = {"objective": found.cost, "peak_bytes": found.peak_bytes}
+        return replace(result, solution=solution, **changes)
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit falls by what the heap wastes; what is held beyond that is the problem's."""

@@ -9,8 +9,9 @@ import pytest
 
 import kiwi
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
-from kiwi.planners.closed_loop import NO_GAIN, NO_ROOM, ClosedLoop, Orders
+from kiwi.planners.closed_loop import ClosedLoop, Orders
 from kiwi.planners.limit_search import ORDERS, LimitSearch
+from kiwi.planners.overlap_search import MOST_PLANS, NO_GAIN, NO_ROOM
 from kiwi.planners.registry import PLANNERS
 from kiwi.planners.tools import Tools
 from kiwi.plans.record import Origin
@@ -251,22 +252,31 @@ def test_a_budget_that_no_schedule_meets_is_the_searchs_own_error(asked, tighten
 @pytest.fixture
 def with_overlap(base, asked):
     """The loop where a compiler of programs that overlap needs so much more, and its schedules take
-    so many times as long in each way to overlap; half of the step is hidden."""
+    so many times as long in each way to overlap; half of the step is hidden, and one per cent less
+    memory takes five per cent more time."""
     limits, plan_within, _ = asked
     seconds = base.estimate.step_seconds
     hiding = replace(base.estimate, hidden_seconds=seconds)
 
+    def slowdown(limit_bytes):
+        return (BUDGET / limit_bytes) ** 5
+
     def run(more_bytes, slower=(1.0,)):
         def find(limit_bytes):
             found = plan_within(limit_bytes)
-            return replace(found, estimate=replace(hiding, peak_bytes=limit_bytes))
+            slower = seconds * slowdown(limit_bytes)
+            return replace(
+                found, estimate=replace(hiding, peak_bytes=limit_bytes, step_seconds=slower)
+            )
 
         def waiting(step):
             return replace(base.compiled, peak_bytes=limits[-1])
 
         def overlapping(step, times):
-            time = replace(base.compiled.time, step_seconds=times * base.compiled.step_seconds)
-            return replace(base.compiled, peak_bytes=limits[-1] + more_bytes, time=time)
+            slower = times * slowdown(limits[-1]) * base.compiled.step_seconds
+            time = replace(base.compiled.time, step_seconds=slower)
+            more = more_bytes(limits[-1]) if callable(more_bytes) else more_bytes
+            return replace(base.compiled, peak_bytes=limits[-1] + more, time=time)
 
         ways = tuple(partial(overlapping, times=times) for times in slower)
         tools = Tools(base.origin.settings, waiting, ways)
@@ -284,9 +294,16 @@ def test_collectives_overlap_where_the_program_has_room_for_that(asked, with_ove
 
 
 def test_a_plan_of_less_memory_is_sought_that_has_room_for_overlap(asked, with_overlap):
-    plan = with_overlap(WASTE)
+    plan = with_overlap(WASTE, slower=(0.9,))
     assert plan.compiled.is_overlapping and plan.fits
     assert asked[0] == [BUDGET, BUDGET - WASTE]
+
+
+def test_a_limit_rises_again_where_the_program_needs_far_less(asked, with_overlap):
+    plan = with_overlap(lambda limit: WASTE if limit > BUDGET - WASTE else -10 * WASTE, (0.9,))
+    assert plan.compiled.is_overlapping and plan.fits
+    limits = [BUDGET, BUDGET - WASTE, BUDGET - WASTE // 2]
+    assert asked[0][:3] == limits and len(asked[0]) <= 2 + MOST_PLANS
 
 
 @pytest.mark.parametrize("share", [0.15, 0.5])

@@ -1,0 +1,114 @@
+"""Solutions with the copies of operands that they keep: which of several is fastest then.
+
+A search makes every copy anew for each reader, and finds parameters that are whole on every device
+faster than such as are gathered twice. Where memory is left, the second gather need not be. So what
+a search found is compared with solutions for arguments sharded as anyone would try first
+(`kiwi.planners.obvious_starts`), once each keeps its copies.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kiwi.plans.copies_made import copies_again, copies_made
+from kiwi.problem.build import KeptCopies, PlanningProblem
+from kiwi.problem.kept_copies import KEPT_SHARE, kept_copies
+from kiwi.problem.solved import Solved
+from kiwi.solver import Problem, SolveResult, evaluate
+from kiwi.solver.effort import Allowance
+
+MOST_OTHERS = 2
+"""How many other shardings of the arguments are tried at most."""
+
+Solve = Callable[[Problem, Allowance, Sequence[int]], SolveResult]
+"""Solves a problem from a start."""
+
+
+@dataclass(frozen=True, eq=False)
+class Keeping:
+    """A solution and the copies that it keeps; what finding these took."""
+
+    solution: tuple[int, ...]
+    kept: KeptCopies
+    seconds: float
+    took: Allowance
+
+
+def fastest_keeping(
+    planning: PlanningProblem,
+    corrected: PlanningProblem,
+    found: Sequence[int],
+    starts: Callable[[], Sequence[tuple[int, ...]]],
+    solve: Solve,
+    allowed: Allowance,
+) -> Keeping:
+    """The fastest of a solution and others within the limit, each with the copies it keeps.
+
+    - `planning`, `corrected`, `allowed`: as of `kiwi.problem.kept_copies`; each solution and its
+      copies may take the share `KEPT_SHARE` to be found.
+    - `starts`: of `planning`, for other shardings of the arguments.
+    """
+    share = allowed.part(KEPT_SHARE)
+    best = _keeping(planning, corrected, tuple(found), share)
+    for start in _others(planning, starts(), found):
+        limited = _with_axes_of(planning, corrected.problem, start)
+        extra = len(limited.nodes) - len(start)
+        result = solve(limited, share, (*start, *[0] * extra))
+        took = best.took.and_also(Allowance(result.work, result.seconds))
+        best = replace(best, took=took)
+        if result.solution is None:
+            continue
+        solution = tuple(result.solution[: len(start)])
+        if _least_seconds(planning, solution) < best.seconds:
+            other = _keeping(planning, corrected, solution, share)
+            took = took.and_also(other.took)
+            best = replace(min(best, other, key=lambda each: each.seconds), took=took)
+    return best
+
+
+def _others(
+    planning: PlanningProblem, starts: Sequence[tuple[int, ...]], found: Sequence[int]
+) -> Iterator[tuple[int, ...]]:
+    """The fastest starts that make copies again, for arguments sharded otherwise."""
+    count, tried = len(planning.sources), [tuple(found[: len(planning.sources)])]
+    for start in sorted(starts, key=lambda each: evaluate(planning.problem, each).cost):
+        made = copies_made(Solved(planning, start))
+        if start[:count] in tried or not any(
+            seconds for seconds, _ in copies_again(planning, made)
+        ):
+            continue
+        tried.append(start[:count])
+        yield start
+        if len(tried) > MOST_OTHERS:
+            return
+
+
+def _with_axes_of(planning: PlanningProblem, problem: Problem, solution: Sequence[int]) -> Problem:
+    """The problem in which the same mesh axes shard arguments and constants as in a solution, but
+    perhaps other dimensions."""
+    nodes = list(problem.nodes)
+    for number, source in enumerate(planning.sources):
+        axes = [set(sharding.axes_used) for sharding in source.shardings]
+        same = [each == axes[solution[number]] for each in axes]
+        costs = np.where(same, nodes[number].costs, np.inf)
+        nodes[number] = replace(nodes[number], costs=costs, parts={})
+    return replace(problem, nodes=tuple(nodes))
+
+
+def _least_seconds(planning: PlanningProblem, solution: tuple[int, ...]) -> float:
+    """What a solution would take if it made no copy again."""
+    made = copies_made(Solved(planning, solution))
+    saved = sum(seconds for seconds, _ in copies_again(planning, made))
+    return evaluate(planning.problem, solution).cost - saved
+
+
+def _keeping(
+    planning: PlanningProblem,
+    corrected: PlanningProblem,
+    solution: tuple[int, ...],
+    allowed: Allowance,
+) -> Keeping:
+    kept, took = kept_copies(planning, corrected, solution, allowed)
+    problem = planning.restricted(solution, kept).problem
+    return Keeping(solution, kept, evaluate(problem, [0] * len(problem.nodes)).cost, took)
