@@ -21,6 +21,9 @@ from kiwi.solver.effort import Allowance
 MOST_OTHERS = 2
 """How many other shardings of the arguments are tried at most."""
 
+LEAST_GAIN = 0.995
+"""To which part of its time another solution has to bring a step: it may take more memory."""
+
 Solve = Callable[[Problem, Allowance, Sequence[int]], SolveResult]
 """Solves a problem from a start."""
 
@@ -60,10 +63,10 @@ def fastest_keeping(
         if result.solution is None:
             continue
         solution = tuple(result.solution[: len(start)])
-        if _least_seconds(planning, solution) < best.seconds:
+        if _least_seconds(planning, solution) < LEAST_GAIN * best.seconds:
             other = _keeping(planning, corrected, solution, share)
-            took = took.and_also(other.took)
-            best = replace(min(best, other, key=lambda each: each.seconds), took=took)
+            is_faster = other.seconds < LEAST_GAIN * best.seconds
+            best = replace(other if is_faster else best, took=took.and_also(other.took))
     return best
 
 

@@ -57,6 +57,9 @@ ORDERS = Orders(range(1, 6), of_all=8)
 PREDICTED_ORDERS = Orders(range(1), at_once=True)
 """Other orders of plans that are not compiled."""
 
+MOST_MISSED = 2
+"""How many plans may be over the budget before only what the search finds is proposed."""
+
 LEAST_LOWERING = 0.001
 """The part of the budget by which the limit is lowered at least."""
 
@@ -260,6 +263,8 @@ class ProblemSearch:
         self._spent = Allowance(0.0, 0.0)
         self._is_repeatable = True
         self._answer: SolveResult | None = None
+        self._found: tuple[int, ...] | None = None
+        self._missed = 0
         self.is_checked = tools.compile is not None
         self.most_rounds = MOST_ROUNDS if self.is_checked else MOST_SOLVES
         self.orders = ORDERS if self.is_checked else PREDICTED_ORDERS
@@ -288,10 +293,10 @@ class ProblemSearch:
         result = self._solved(corrected, allowed, start)
         assert result.solution is not None
         own = result.solution[: len(result.solution) - extra]
-        starts = lambda: self._obvious_starts  # noqa: E731
-        solve = self._tools.solve
-        best = fastest_keeping(self._problem, corrected, own, starts, solve, allowed)
-        self._spent = self._spent.and_also(best.took)
+        starts = lambda: self._obvious_starts if self._missed < MOST_MISSED else ()  # noqa: E731
+        layers = EqualLayers(self._problem, self._tools)
+        best = fastest_keeping(self._problem, corrected, own, starts, layers.solve, allowed)
+        self._spent, self._found = self._spent.and_also(best.took), tuple(own)
         self._answer = self._answered(result, own, best.solution)
         return self._proposal(Solved(self._problem, best.solution, best.kept), self._answer, before)
 
@@ -307,11 +312,12 @@ class ProblemSearch:
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit falls by what the heap wastes; what is held beyond that is the problem's."""
+        self._missed += not plan.fits
         if plan.execution.tied_steps is not None or self._limit_alone_moves:
             return self._moved_limit(plan, rounds)
         if plan.fits:
             return None
-        self._latest = plan.solve_result.solution
+        self._latest = self._found
         if self.is_checked:
             self._model.learn(plan)
             return self._next_limit()
@@ -375,7 +381,7 @@ class ProblemSearch:
         the nearest ones on both sides. XLA orders a program with few barriers as it likes: when it
         holds more than planned tells nothing of the next one."""
         budget_bytes = self._budget_bytes
-        self._latest = plan.solve_result.solution
+        self._latest = self._found
         # What is predicted may lie below the limit: just below that, it would be found again.
         over = [
             min(each.limit_bytes, each.predicted_peak_bytes)
