@@ -179,14 +179,17 @@ class _BarrierBuilder:
         if not again and not makes_constants_early(self._execution, self._units[step.unit]):
             return Barrier(tuple(sorted(early)))
         again |= early
-        triggers = self._triggers_of_copies(step, before) - again
+        triggers = self._triggers_of_copies(step, again, before) - again
         return Barrier(tuple(sorted(again)), tuple(sorted(triggers))) if triggers else Barrier()
 
-    def _triggers_of_copies(self, step: ScheduledUnit, before: list[int]) -> set[int]:
+    def _triggers_of_copies(
+        self, step: ScheduledUnit, again: set[int], before: list[int]
+    ) -> set[int]:
         """What a step waits for that begins copies: where these come ahead of their readers, for
         the latest result that it reads anyway, and for late gradients."""
         if self._execution.copies_ahead:
-            own = {k: v for v, k in self._flow.source[step.position].items() if k in before}
+            read = self._flow.source[step.position].items()
+            own = {k: v for v, k in read if k in before and v not in again}
             if own:
                 return {own[max(own)]} | self._late_gradient(step, before)
         early = self._live.latest(step.position, before, SLACK)

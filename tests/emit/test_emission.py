@@ -13,10 +13,12 @@ from jax.sharding import PartitionSpec as P
 import kiwi
 from benchmarks.programs.random_plans import random_kept_copies, random_solution, with_random_ties
 from examples import convnet, gpt, mlp
+from kiwi.emit.barriers import barriers
 from kiwi.emit.emission import emit
 from kiwi.emit.execution import Execution, build_execution, recomputation_schedule
 from kiwi.hlo.program import Program
 from kiwi.mesh import TensorSharding
+from kiwi.planners.obvious_starts import obvious_starts
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved
 from kiwi.solver import evaluate
@@ -243,3 +245,20 @@ def test_a_part_of_an_operand_of_a_matmul_is_cut_before():
     (operator,) = plan.breakdown.operators
     assert operator.reads[0] == TensorSharding(((0,), ()))
     assert plan.estimate.resharding_seconds > 0
+
+
+def test_copies_that_begin_ahead_of_their_readers_are_made_again():
+    """Behind a barrier that nobody reads, XLA would read the first copy once more."""
+    planning = planning_of("mlp", (2, 4), True)
+    arguments = [array(*x.shape, dtype=x.dtype) for x in flat_arguments("mlp")[0]]
+    moved = 0
+    for start in obvious_starts(planning):
+        waiting = replace(build_execution(Solved(planning, start)), tied_steps=frozenset())
+        ahead = replace(waiting, copies_ahead=True)
+        moved += barriers(ahead) != barriers(waiting)
+        counts = [
+            jitted(planning, each).lower(*arguments).compile().as_text().count(" all-gather(")
+            for each in (waiting, ahead)
+        ]
+        assert counts[0] == counts[1]
+    assert moved
