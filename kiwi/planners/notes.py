@@ -80,10 +80,12 @@ def _kept_copies(plan: PlanRecord) -> Iterator[str]:
     count = len(plan.execution.kept_copies)
     if count:
         before, plural = plan.solve_result.objective, count > 1
-        saved = "" if before is None else format_seconds(before - plan.estimate.step_seconds)
+        # Less than nothing where the estimate is of a program that waits for its collectives.
+        saved = 0.0 if before is None else before - plan.estimate.step_seconds
+        saves = f", which saves {format_seconds(saved)}" if saved > 0 else ""
         yield (
-            f"{count} resharded operand{'s are' if plural else ' is'} kept for later readers, "
-            f"which saves {saved}; the gap is that of plans without {'these' if plural else 'it'}."
+            f"{count} resharded operand{'s are' if plural else ' is'} kept for later readers"
+            f"{saves}; the gap is that of plans without {'these' if plural else 'it'}."
         )
 
 

@@ -22,8 +22,8 @@ MOST_PLANS = 5
 MOST_OVER = 0.5
 """By which part of the budget a program may be over it to be aimed at."""
 
-FURTHER = 0.25
-"""By which part more each plan needs less than the one before, if that was not enough: programs
+FURTHER = 0.04
+"""By which part of the budget each plan needs less beside what the one before is over: programs
 whose collectives begin early follow plans loosely."""
 
 LOOSE = 0.03
@@ -87,7 +87,7 @@ class OverlapSearch:
             return None
         if over_bytes > 0:
             self._high_bytes = min(self._high_bytes, peak_bytes)
-            return peak_bytes - math.ceil((1 + tried * FURTHER) * over_bytes)
+            return peak_bytes - over_bytes - math.ceil(tried * FURTHER * self._budget_bytes)
         if math.isinf(self._high_bytes) or -over_bytes < LOOSE * self._budget_bytes:
             return None
         return int(peak_bytes + self._high_bytes) // 2
