@@ -153,7 +153,7 @@ def fsdp_specs(state: TrainState, data_axis: AxisNames, axis_size: int) -> Specs
 
 
 def specs_by_name(
-    state: TrainState,
+    state: Any,
     by_name: Mapping[tuple[str, ...], PartitionSpec],
     data_axis: AxisNames | None,
 ) -> Specs:

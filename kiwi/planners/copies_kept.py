@@ -6,6 +6,7 @@ a search found is compared with solutions for arguments sharded as anyone would 
 (`kiwi.planners.obvious_starts`), once each keeps its copies.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -54,7 +55,7 @@ def fastest_keeping(
     """
     share = allowed.part(KEPT_SHARE)
     best = _keeping(planning, corrected, tuple(found), share)
-    for start in _others(planning, starts(), found):
+    for start in itertools.islice(_others(planning, starts(), found), MOST_OTHERS):
         limited = _with_axes_of(planning, corrected.problem, start)
         extra = len(limited.nodes) - len(start)
         result = solve(limited, share, (*start, *[0] * extra))
@@ -73,18 +74,14 @@ def fastest_keeping(
 def _others(
     planning: PlanningProblem, starts: Sequence[tuple[int, ...]], found: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
-    """The fastest starts that make copies again, for arguments sharded otherwise."""
-    count, tried = len(planning.sources), [tuple(found[: len(planning.sources)])]
+    """The starts that make copies again, for arguments sharded otherwise; the fastest first."""
+    count = len(planning.sources)
+    tried = {tuple(found[:count])}
     for start in sorted(starts, key=lambda each: evaluate(planning.problem, each).cost):
-        made = copies_made(Solved(planning, start))
-        if start[:count] in tried or not any(
-            seconds for seconds, _ in copies_again(planning, made)
-        ):
-            continue
-        tried.append(start[:count])
-        yield start
-        if len(tried) > MOST_OTHERS:
-            return
+        again = copies_again(planning, copies_made(Solved(planning, start)))
+        if start[:count] not in tried and any(seconds for seconds, _ in again):
+            tried.add(start[:count])
+            yield start
 
 
 def _with_axes_of(planning: PlanningProblem, problem: Problem, solution: Sequence[int]) -> Problem:

@@ -3,8 +3,8 @@
 Overlapping programs need more memory than their plan: collectives begin early, and what they wait
 for and yield is held the longer. So plans of less memory are compiled, the first one of less by
 what the fastest program is over the budget. From there on the limit falls by what is still over it,
-or, where much is left, rises half of the way to a plan that was too large. Where the fastest
-program would need a plan that does not exist or is too slow, the smallest one is aimed at instead.
+or, where much is left, rises half of the way to a plan that was too large. Where that leads to no
+program that is faster than one that waits, plans with room for the smallest program are sought.
 """
 
 import math
@@ -16,8 +16,9 @@ from kiwi.plans.plan import Plan
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
 
-MOST_PLANS = 5
-"""How many plans of less memory are compiled at most."""
+MOST_PLANS = 3
+"""How many plans of less memory are compiled at most for the fastest program, and as many for the
+smallest one."""
 
 MOST_OVER = 0.5
 """By which part of the budget a program may be over it to be aimed at."""
@@ -41,12 +42,14 @@ NO_GAIN = "Collectives do not overlap with computation: the compiled schedule is
 
 Compile = Callable[[Step], CompiledProgram]
 
+Pick = Callable[[Sequence[Plan]], Plan]
+
 Propose = Callable[[int, float], Plan | None]
 """A compiled plan under a limit in bytes that is expected to take less than so many seconds."""
 
 
 class OverlapSearch:
-    """`_high_bytes`: the least planned peak whose fastest program is over the budget."""
+    """`_high_bytes`: the least planned peak whose program is over the budget."""
 
     def __init__(self, budget_bytes: int, compiles: Sequence[Compile]) -> None:
         self._budget_bytes, self._compiles = budget_bytes, compiles
@@ -55,22 +58,32 @@ class OverlapSearch:
     def run(self, best: Plan, propose: Propose) -> Plan | None:
         """The fastest program within the budget that was found, of `best`, a compiled plan, or of
         one of less memory."""
-        plan, found = best, None
-        for tried in range(MOST_PLANS + 1):
+        programs = self._programs(best)
+        found = self._aiming_at(_fastest, best, programs, propose)
+        if found is not None and compiled_seconds(found) <= compiled_seconds(best):
+            return found
+        other = self._aiming_at(self._smallest, best, programs, propose)
+        return min(filter(None, (found, other)), key=compiled_seconds, default=None)
+
+    def _aiming_at(
+        self, pick: Pick, best: Plan, programs: Sequence[Plan], propose: Propose
+    ) -> Plan | None:
+        found, self._high_bytes = self._fitting(programs, None), math.inf
+        for tried in range(MOST_PLANS):
+            plan = self._next(pick(programs), tried, found or best, propose)
+            if plan is None:
+                break
             programs = self._programs(plan)
-            fitting = [each for each in programs if self._over_bytes(each) <= 0]
-            found = min([*fitting, *([found] if found else [])], key=compiled_seconds, default=None)
-            fastest = min(programs, key=compiled_seconds)
-            smallest = min(programs, key=self._over_bytes)
-            if tried == MOST_PLANS:
-                break
-            other = self._next(fastest, tried, found or best, propose)
-            if other is None and found is None:
-                other = self._next(smallest, tried, best, propose)
-            if other is None:
-                break
-            plan = other
+            found = self._fitting(programs, found)
         return found
+
+    def _fitting(self, programs: Sequence[Plan], found: Plan | None) -> Plan | None:
+        """The fastest program within the budget, or the one found before."""
+        fitting = [each for each in programs if self._over_bytes(each) <= 0]
+        return min([*fitting, *([found] if found else [])], key=compiled_seconds, default=None)
+
+    def _smallest(self, programs: Sequence[Plan]) -> Plan:
+        return min(programs, key=self._over_bytes)
 
     def _next(self, aim: Plan, tried: int, incumbent: Plan, propose: Propose) -> Plan | None:
         """The plan whose program of this kind may fit, where it promises to beat the incumbent."""
@@ -109,6 +122,10 @@ class OverlapSearch:
         """By how much a program whose collectives overlap is over the budget."""
         assert plan.compiled is not None and plan.compiled.overlapping_peak_bytes is not None
         return plan.compiled.overlapping_peak_bytes - self._budget_bytes
+
+
+def _fastest(programs: Sequence[Plan]) -> Plan:
+    return min(programs, key=compiled_seconds)
 
 
 def compiled_seconds(plan: Plan) -> float:

@@ -1,0 +1,56 @@
+"""Plans are compared with the copies of operands that they keep."""
+
+import pytest
+
+import kiwi
+from examples import mlp
+from kiwi.planners import copies_kept
+from kiwi.solver import evaluate
+
+CONFIG = mlp.MlpConfig(layers=3, width=1024, batch=16384, optimizer="adam")
+
+
+def planned(**options):
+    return kiwi.plan(
+        mlp.make_train_step(CONFIG),
+        mlp.abstract_state(CONFIG),
+        mlp.abstract_batch(CONFIG),
+        mesh_shape=(2, 4),
+        profile="h100-sxm",
+        donate_argnums=0,
+        effort="quick",
+        verify=None,
+        **options,
+    )
+
+
+def shard_counts(plan):
+    """Of the parameters, in how many parts each is."""
+    program = plan.execution.units.graph.program
+    carried = set(plan.origin.planning.fixed.carried.values())
+    return {
+        sharding.shard_count(plan.mesh.shape)
+        for argument, sharding in enumerate(plan.execution.argument_shardings)
+        if argument in carried and program.values[program.arguments[argument]].shape
+    }
+
+
+@pytest.fixture(scope="module")
+def free():
+    return planned()
+
+
+def test_parameters_are_sharded_fully_where_they_are_gathered_once(free, monkeypatch):
+    assert shard_counts(free) == {8} and free.execution.kept_copies
+    monkeypatch.setattr(copies_kept, "MOST_OTHERS", 0)
+    alone = planned()
+    assert shard_counts(alone) != {8}
+    assert free.estimate.step_seconds < copies_kept.LEAST_GAIN * alone.estimate.step_seconds
+
+
+def test_what_is_stated_of_the_solution_is_the_evaluators(free):
+    found = free.solve_result
+    assert found.objective == pytest.approx(
+        evaluate(free.origin.planning.problem, found.solution).cost
+    )
+    assert found.bound <= found.objective
