@@ -31,7 +31,7 @@ LOOSE = 0.03
 """Which part of the budget may be left."""
 
 LEAST_GAIN = 0.98
-"""To which part of the best compiled schedule another plan must be expected to bring it."""
+"""To which part of a compiled schedule that overlaps another plan must be expected to bring it."""
 
 NO_ROOM = (
     "Collectives do not overlap with computation: no plan was found that has room for that and is "
@@ -60,7 +60,8 @@ class OverlapSearch:
         one of less memory."""
         programs = self._programs(best)
         found = self._aiming_at(_fastest, best, programs, propose)
-        if found is not None and compiled_seconds(found) <= compiled_seconds(best):
+        is_faster = found is not None and compiled_seconds(found) <= compiled_seconds(best)
+        if is_faster or self._smallest(programs) is _fastest(programs):
             return found
         other = self._aiming_at(self._smallest, best, programs, propose)
         return min(filter(None, (found, other)), key=compiled_seconds, default=None)
@@ -70,7 +71,8 @@ class OverlapSearch:
     ) -> Plan | None:
         found, self._high_bytes = self._fitting(programs, None), math.inf
         for tried in range(MOST_PLANS):
-            plan = self._next(pick(programs), tried, found or best, propose)
+            seconds = LEAST_GAIN * compiled_seconds(found) if found else compiled_seconds(best)
+            plan = self._next(pick(programs), tried, seconds, propose)
             if plan is None:
                 break
             programs = self._programs(plan)
@@ -85,14 +87,14 @@ class OverlapSearch:
     def _smallest(self, programs: Sequence[Plan]) -> Plan:
         return min(programs, key=self._over_bytes)
 
-    def _next(self, aim: Plan, tried: int, incumbent: Plan, propose: Propose) -> Plan | None:
-        """The plan whose program of this kind may fit, where it promises to beat the incumbent."""
+    def _next(self, aim: Plan, tried: int, seconds: float, propose: Propose) -> Plan | None:
+        """The plan whose program of this kind may fit, where it promises to take less."""
         limit_bytes = self._limit_bytes(aim, tried)
         if limit_bytes is None:
             return None
         # If the next plan's program is as far from its prediction as this one.
         off = compiled_seconds(aim) / aim.estimate.step_seconds
-        return propose(limit_bytes, LEAST_GAIN * compiled_seconds(incumbent) / off)
+        return propose(limit_bytes, seconds / off)
 
     def _limit_bytes(self, aim: Plan, tried: int) -> int | None:
         peak_bytes, over_bytes = aim.estimate.peak_bytes, self._over_bytes(aim)
