@@ -6,6 +6,7 @@ a search found is compared with solutions for arguments sharded as anyone would 
 (`kiwi.planners.obvious_starts`), once each keeps its copies.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from kiwi.problem.solved import Solved
 from kiwi.solver import Problem, SolveResult, evaluate
 from kiwi.solver.effort import Allowance
 
-MOST_OTHERS = 2
+MOST_OTHERS = 1
 """How many other shardings of the arguments are tried at most."""
 
 LEAST_GAIN = 0.995
@@ -74,10 +75,11 @@ def fastest_keeping(
 def _others(
     planning: PlanningProblem, starts: Sequence[tuple[int, ...]], found: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
-    """The starts that make copies again, for arguments sharded otherwise; the fastest first."""
+    """The starts that make copies again, for arguments sharded otherwise; first those that would be
+    fastest if they made none again."""
     count = len(planning.sources)
     tried = {tuple(found[:count])}
-    for start in sorted(starts, key=lambda each: evaluate(planning.problem, each).cost):
+    for start in sorted(starts, key=functools.partial(_least_seconds, planning)):
         again = copies_again(planning, copies_made(Solved(planning, start)))
         if start[:count] not in tried and any(seconds for seconds, _ in again):
             tried.add(start[:count])
