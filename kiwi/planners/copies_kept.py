@@ -6,7 +6,6 @@ a search found is compared with solutions for arguments sharded as anyone would 
 (`kiwi.planners.obvious_starts`), once each keeps its copies.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -65,7 +64,8 @@ def fastest_keeping(
         if result.solution is None:
             continue
         solution = tuple(result.solution[: len(start)])
-        if _least_seconds(planning, solution) < LEAST_GAIN * best.seconds:
+        cost = evaluate(planning.problem, solution).cost
+        if cost - _again_seconds(planning, solution) < LEAST_GAIN * best.seconds:
             other = _keeping(planning, corrected, solution, share)
             is_faster = other.seconds < LEAST_GAIN * best.seconds
             best = replace(other if is_faster else best, took=took.and_also(other.took))
@@ -79,9 +79,10 @@ def _others(
     fastest if they made none again."""
     count = len(planning.sources)
     tried = {tuple(found[:count])}
-    for start in sorted(starts, key=functools.partial(_least_seconds, planning)):
-        again = copies_again(planning, copies_made(Solved(planning, start)))
-        if start[:count] not in tried and any(seconds for seconds, _ in again):
+    priced = [(_again_seconds(planning, start), start) for start in starts]
+    priced.sort(key=lambda pair: evaluate(planning.problem, pair[1]).cost - pair[0])
+    for again, start in priced:
+        if start[:count] not in tried and again:
             tried.add(start[:count])
             yield start
 
@@ -98,11 +99,10 @@ def _with_axes_of(planning: PlanningProblem, problem: Problem, solution: Sequenc
     return replace(problem, nodes=tuple(nodes))
 
 
-def _least_seconds(planning: PlanningProblem, solution: tuple[int, ...]) -> float:
-    """What a solution would take if it made no copy again."""
+def _again_seconds(planning: PlanningProblem, solution: tuple[int, ...]) -> float:
+    """What a solution takes less if it makes no copy again."""
     made = copies_made(Solved(planning, solution))
-    saved = sum(seconds for seconds, _ in copies_again(planning, made))
-    return evaluate(planning.problem, solution).cost - saved
+    return sum(seconds for seconds, _ in copies_again(planning, made))
 
 
 def _keeping(

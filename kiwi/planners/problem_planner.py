@@ -42,7 +42,7 @@ from kiwi.sizes import format_bytes
 from kiwi.solver import SolveResult, SolveStatus, evaluate
 from kiwi.solver.effort import Allowance
 from kiwi.solver.evaluate import fitting
-from kiwi.solver.problem import Node
+from kiwi.solver.problem import Node, Problem
 from kiwi.xla.read.excess_memory import as_intervals, excess
 
 MOST_ROUNDS = 5
@@ -293,7 +293,7 @@ class ProblemSearch:
         result = self._solved(corrected, allowed, start)
         assert result.solution is not None
         own = result.solution[: len(result.solution) - extra]
-        starts = lambda: self._obvious_starts if self._missed < MOST_MISSED else ()  # noqa: E731
+        starts = self._other_starts
         layers = EqualLayers(self._problem, self._tools)
         best = fastest_keeping(self._problem, corrected, own, starts, layers.solve, allowed)
         self._spent, self._found = self._spent.and_also(best.took), tuple(own)
@@ -306,9 +306,10 @@ class ProblemSearch:
         """The result of a search for another solution than its own."""
         if solution == tuple(own):
             return replace(result, solution=solution)
-        found = evaluate(self._problem.problem, solution)
-        changes = {"objective": found.cost, "peak_bytes": found.peak_bytes}
-        return replace(result, solution=solution, **changes)
+        return _of_solution(result, self._problem.problem, solution)
+
+    def _other_starts(self) -> tuple[tuple[int, ...], ...]:
+        return self._obvious_starts if self._missed < MOST_MISSED else ()
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit falls by what the heap wastes; what is held beyond that is the problem's."""
@@ -364,13 +365,7 @@ class ProblemSearch:
         for seconds, solution in fitting(limited, known):
             if best is not None and seconds >= best.estimate.step_seconds:
                 return None
-            begun = evaluate(limited, solution)
-            result = replace(
-                self._answer,
-                solution=solution,
-                objective=begun.cost,
-                peak_bytes=begun.peak_bytes,
-            )
+            result = _of_solution(self._answer, limited, solution)
             found = self._proposal(Solved(self._problem, solution), result, self._spent)
             if found.plan.fits:
                 return found
@@ -470,6 +465,12 @@ class ProblemSearch:
     @functools.cached_property
     def _obvious_starts(self) -> tuple[tuple[int, ...], ...]:
         return obvious_starts(self._problem)
+
+
+def _of_solution(result: SolveResult, problem: Problem, solution: tuple[int, ...]) -> SolveResult:
+    """A search's result with another solution, as the evaluator prices it."""
+    found = evaluate(problem, solution)
+    return replace(result, solution=solution, objective=found.cost, peak_bytes=found.peak_bytes)
 
 
 def _wasted_bytes(plan: Plan) -> int:

@@ -123,7 +123,6 @@ def _estimate(
     line, parts, problem = found.timeline, evaluation.parts, solved.problem
     memory_bytes = tuple(line.curve_bytes[t] for t in found.times or range(line.horizon))
     loads = evaluation.loads
-    at_once = without_copies_again(solved, copies_made(solved), loads)
     others = {key: load for key, load in loads.items() if key[1] != NETWORK}
     return Estimate(
         evaluation.cost + (recompute_seconds - parts.get("recompute", 0.0)),
@@ -142,8 +141,15 @@ def _estimate(
         evaluation.host_peak_bytes,
         _offload_seconds(solved),
         hidden_amount(others),
-        evaluation.hidden - hidden_amount(at_once),
+        _hidden_copies_seconds(solved, evaluation),
     )
+
+
+def _hidden_copies_seconds(solved: Solved, evaluation: Evaluation) -> float:
+    if not evaluation.hidden:
+        return 0.0
+    at_once = without_copies_again(solved, copies_made(solved), evaluation.loads)
+    return evaluation.hidden - hidden_amount(at_once)
 
 
 def _offload_seconds(solved: Solved) -> float:

@@ -32,6 +32,7 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
         planned,
         step_seconds=planned.step_seconds + planned.hidden_seconds - saved - hidden,
         hidden_seconds=hidden,
+        hidden_copies_seconds=0.0,
         resharding_seconds=planned.resharding_seconds - saved,
         peak_bytes=max(line.peak_bytes, planning.allocated_bytes(buffers, line.horizon)),
         peak_unit=line.peak_time,
