@@ -13,8 +13,7 @@ import json
 import math
 import os
 import platform
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from statistics import median
@@ -28,6 +27,7 @@ import kiwi
 from benchmarks.emission.variants import plain_step
 from benchmarks.fidelity.models import Model
 from benchmarks.provenance import commit
+from benchmarks.timed_step import timed_step
 from examples import (
     convnet,
     encoder,
@@ -87,7 +87,8 @@ def _row(model: Model) -> dict[str, float]:
     options = {"profile": "cpu-2-cores", "verify": "cpu", "donate_argnums": 0}
     plan = kiwi.plan(function, state, batch, mesh_shape=MESH_SHAPE, **options)
     count = len(jax.tree.leaves(state))
-    programs = {name: _steps(program, count) for name, program in _programs(plan, model).items()}
+    found = _programs(plan, model).items()
+    programs = {name: timed_step(run, leaves, count) for name, (run, leaves) in found}
     taken: dict[str, list[float]] = {name: [] for name in programs}
     for turn in range(_TURNS.value + 1):
         for name, step in programs.items():
@@ -136,21 +137,6 @@ def _draw(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         return np.zeros(leaf.shape, leaf.dtype)
     drawn = np.random.default_rng(leaf.size).normal(0, 0.02, leaf.shape)
     return np.abs(drawn).astype(leaf.dtype)  # Second moments are not negative.
-
-
-def _steps(program: tuple[Any, list[Any]], count: int) -> Callable[[], float]:
-    """A function that runs a step and returns its seconds; the state goes from step to step."""
-    run, leaves = program
-
-    def step() -> float:
-        nonlocal leaves
-        started = time.perf_counter()
-        results = jax.block_until_ready(run(*leaves))
-        seconds = time.perf_counter() - started
-        leaves = [*results[:count], *leaves[count:]]
-        return seconds
-
-    return step
 
 
 def markdown(rows: Mapping[str, Mapping[str, float]]) -> str:

@@ -1,6 +1,5 @@
 """Plans of a model, measured in rounds with recordings between them."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -11,6 +10,7 @@ import jax
 import kiwi
 from benchmarks.replay.merging import median_table
 from benchmarks.replay.models import Model
+from benchmarks.timed_step import timed_step
 from kiwi.mesh import ProfileTable
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.record import place_leaves
@@ -118,21 +118,11 @@ def _least_bytes(planned: Any, state: Any, batch: Any) -> int:
 
 
 def _step(plan: kiwi.Plan, state: Any, batch: Any) -> Callable[[], float]:
-    """A function that runs one step and returns its seconds; the state goes from step to step."""
+    """A function that runs one step and returns its seconds, after the first one."""
     mesh = plan.mesh.jax_mesh()
-    run = plan.jit(mesh)
-    count = len(jax.tree.leaves(state))
     given = [jax.numpy.array(leaf) for leaf in jax.tree.leaves((state, batch))]
     leaves = place_leaves(given, plan.leaf_shardings(mesh))
-
-    def step() -> float:
-        nonlocal leaves
-        started = time.perf_counter()
-        results = jax.block_until_ready(run(*leaves))
-        seconds = time.perf_counter() - started
-        leaves = [*results[:count], *leaves[count:]]
-        return seconds
-
+    step = timed_step(plan.jit(mesh), leaves, len(jax.tree.leaves(state)))
     step()
     return step
 

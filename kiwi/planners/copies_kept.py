@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kiwi.planners.tools import spent
 from kiwi.plans.copies_made import copies_again, copies_made
 from kiwi.problem.build import KeptCopies, PlanningProblem
 from kiwi.problem.kept_copies import KEPT_SHARE, kept_copies
 from kiwi.problem.solved import Solved
 from kiwi.solver import Problem, SolveResult, evaluate
 from kiwi.solver.effort import Allowance
+from kiwi.solver.evaluate import fitting
 
 MOST_OTHERS = 1
 """How many other shardings of the arguments are tried at most."""
@@ -53,14 +55,13 @@ def fastest_keeping(
       copies may take the share `KEPT_SHARE` to be found.
     - `starts`: of `planning`, for other shardings of the arguments.
     """
-    share = allowed.part(KEPT_SHARE)
+    share, limit_bytes = allowed.part(KEPT_SHARE), corrected.problem.limit_bytes
     best = _keeping(planning, corrected, tuple(found), share)
-    for start in itertools.islice(_others(planning, starts(), found), MOST_OTHERS):
+    others = _others(planning, limit_bytes, starts(), found)
+    for start in itertools.islice(others, MOST_OTHERS):
         limited = _with_axes_of(planning, corrected.problem, start)
-        extra = len(limited.nodes) - len(start)
-        result = solve(limited, share, (*start, *[0] * extra))
-        took = best.took.and_also(Allowance(result.work, result.seconds))
-        best = replace(best, took=took)
+        result = solve(limited, share, (*start, *[0] * (len(limited.nodes) - len(start))))
+        best = replace(best, took=best.took.and_also(spent(result)))
         if result.solution is None:
             continue
         solution = tuple(result.solution[: len(start)])
@@ -68,20 +69,24 @@ def fastest_keeping(
         if cost - _again_seconds(planning, solution) < LEAST_GAIN * best.seconds:
             other = _keeping(planning, corrected, solution, share)
             is_faster = other.seconds < LEAST_GAIN * best.seconds
-            best = replace(other if is_faster else best, took=took.and_also(other.took))
+            took = best.took.and_also(other.took)
+            best = replace(other if is_faster else best, took=took)
     return best
 
 
 def _others(
-    planning: PlanningProblem, starts: Sequence[tuple[int, ...]], found: Sequence[int]
+    planning: PlanningProblem,
+    limit_bytes: int | None,
+    starts: Sequence[tuple[int, ...]],
+    found: Sequence[int],
 ) -> Iterator[tuple[int, ...]]:
-    """The starts that make copies again, for arguments sharded otherwise; first those that would be
-    fastest if they made none again."""
+    """The starts within the limit that make copies again, for arguments sharded otherwise; first
+    those that would be fastest if they made none again."""
     count = len(planning.sources)
     tried = {tuple(found[:count])}
-    priced = [(_again_seconds(planning, start), start) for start in starts]
-    priced.sort(key=lambda pair: evaluate(planning.problem, pair[1]).cost - pair[0])
-    for again, start in priced:
+    limited = replace(planning.problem, limit_bytes=limit_bytes)
+    fit = [(cost, _again_seconds(planning, s), s) for cost, s in fitting(limited, starts)]
+    for _, again, start in sorted(fit, key=lambda each: each[0] - each[1]):
         if start[:count] not in tried and again:
             tried.add(start[:count])
             yield start
@@ -101,8 +106,8 @@ def _with_axes_of(planning: PlanningProblem, problem: Problem, solution: Sequenc
 
 def _again_seconds(planning: PlanningProblem, solution: tuple[int, ...]) -> float:
     """What a solution takes less if it makes no copy again."""
-    made = copies_made(Solved(planning, solution))
-    return sum(seconds for seconds, _ in copies_again(planning, made))
+    again = copies_again(planning, copies_made(Solved(planning, solution)))
+    return sum(seconds for seconds, _ in again)
 
 
 def _keeping(

@@ -115,9 +115,8 @@ class OverlapSearch:
             for each in (plan,) if ahead is None else (ahead, plan):
                 program = compile(each.step)
                 peak_bytes = max(program.peak_bytes, plan.peak_bytes)
-                changes = {"time": program.time, "overlap": way}
-                changes["overlapping_peak_bytes"] = peak_bytes
-                found.append(replace(each, compiled=replace(plan.compiled, **changes)))
+                changes = {"overlapping_peak_bytes": peak_bytes, "time": program.time}
+                found.append(replace(each, compiled=replace(plan.compiled, overlap=way, **changes)))
         return found
 
     def _over_bytes(self, plan: Plan) -> int:

@@ -297,16 +297,10 @@ class ProblemSearch:
         layers = EqualLayers(self._problem, self._tools)
         best = fastest_keeping(self._problem, corrected, own, starts, layers.solve, allowed)
         self._spent, self._found = self._spent.and_also(best.took), tuple(own)
-        self._answer = self._answered(result, own, best.solution)
+        self._answer = replace(result, solution=own)
+        if best.solution != self._found:
+            self._answer = _of_solution(result, self._problem.problem, best.solution)
         return self._proposal(Solved(self._problem, best.solution, best.kept), self._answer, before)
-
-    def _answered(
-        self, result: SolveResult, own: Sequence[int], solution: tuple[int, ...]
-    ) -> SolveResult:
-        """The result of a search for another solution than its own."""
-        if solution == tuple(own):
-            return replace(result, solution=solution)
-        return _of_solution(result, self._problem.problem, solution)
 
     def _other_starts(self) -> tuple[tuple[int, ...], ...]:
         return self._obvious_starts if self._missed < MOST_MISSED else ()
