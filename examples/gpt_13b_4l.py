@@ -21,6 +21,14 @@ def make_args() -> tuple[Any, ...]:
 
 def make_step(batch_size: int) -> tuple[Any, tuple[Any, ...]]:
     """For `kiwi.search`: the step and its arguments, as shapes."""
-    config = replace(CONFIG, batch=batch_size)
-    step = gpt.make_train_step(config)
-    return step, (gpt.abstract_state(config), gpt.abstract_batch(config))
+    return _step(replace(CONFIG, batch=batch_size))
+
+
+def make_whole_step(batch_size: int) -> tuple[Any, tuple[Any, ...]]:
+    """The same with all 40 layers, written out one by one."""
+    return _step(replace(CONFIG, batch=batch_size, layers=40))
+
+
+def _step(config: gpt.GptConfig) -> tuple[Any, tuple[Any, ...]]:
+    state, batch = gpt.abstract_state(config), gpt.abstract_batch(config)
+    return gpt.make_train_step(config), (state, batch)

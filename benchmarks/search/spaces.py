@@ -1,0 +1,47 @@
+"""What is searched, by name: a model, how many devices, which ones."""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import kiwi
+from kiwi.configurations.result import SearchResult
+from kiwi.mesh import CATALOGUE
+
+V100 = replace(CATALOGUE["v100-sxm2"], name="v100-nodes-of-8", devices_per_node=8)
+"""The paper's network: 32 Gbit/s of Ethernet for each node of eight."""
+PROFILES = {"": "h100-sxm", "v100": V100, "v5e": "v5e"}
+MODELS = {
+    "gpt": "examples/gpt_13b_4l.py:make_step",
+    "gpt40": "examples/gpt_13b_4l.py:make_whole_step",
+    "llama": "examples/llama.py:make_step",
+}
+NAMES = tuple(
+    f"{model}-{devices}{profile and '-'}{profile}"
+    for model in MODELS
+    for devices in (8, 32, 256)
+    for profile in PROFILES
+)
+JOBS = int(os.environ.get("JOBS", "2"))
+
+
+def searched(name: str, **more: Any) -> SearchResult:
+    """One search, without compiling."""
+    model, _, rest = name.partition("-")
+    count, _, profile = rest.partition("-")
+    devices = int(count)
+    batches, numbers = (2 * devices, 8 * devices), {}
+    if model == "llama":
+        batches, numbers = (4 * devices,), {"microbatches": (1, 4, 16), "stages": (1, 4)}
+    return kiwi.search(
+        MODELS[model],
+        devices=devices,
+        profile=PROFILES[profile],
+        batch_sizes=batches,
+        most_axes=2,  # meshes of three take several times as long
+        donate_argnums=0,
+        verify=None,
+        jobs=JOBS,
+        **numbers,
+        **more,
+    )
