@@ -31,7 +31,7 @@ HOST_MEMORY = "1TiB"
 def priced(step: PublishedStep, effort: str) -> Row:
     """The row of a step; `effort` of planning it freely."""
     decoder, axes = Decoder.of(step), _axes(step)
-    run = _as_run(step, decoder, axes)
+    run = as_run(step)
     return {
         "published_seconds": step.seconds,
         "predicted_seconds": run.step_seconds,
@@ -41,7 +41,7 @@ def priced(step: PublishedStep, effort: str) -> Row:
         "peak_bytes": run.peak_bytes,
         "memory_bytes": hardware(step.chip).memory_bytes,
         "parameters": parameter_count(decoder),
-        **_free(step, decoder, axes, effort),
+        **_free(step, axes, effort),
         "simplified": [*_simplified(step)],
     }
 
@@ -59,38 +59,49 @@ def _axes(step: PublishedStep) -> Axes:
     return Axes((step.devices // within, within), names, fsdp, ())
 
 
-def _tokens(step: PublishedStep) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((step.batch_per_device * step.devices, step.sequence), "int32")
+def _tokens(step: PublishedStep, batch: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((batch, step.sequence), "int32")
 
 
-def _as_run(step: PublishedStep, decoder: Decoder, axes: Axes) -> Estimate:
+def as_run(step: PublishedStep) -> Estimate:
+    """The estimate of a step with the shardings and the rematerialisation that it was run with."""
+    decoder, axes = Decoder.of(step), _axes(step)
     specs = Specs(state_specs(decoder, axes), PartitionSpec(axes.batch))
     return estimate_baseline(
         Baseline(step.key, training_step(decoder, axes), specs),
         abstract_state(decoder),
-        _tokens(step),
+        _tokens(step, step.batch),
         mesh_shape=axes.shape,
         axis_names=axes.names,
         profile=step.chip,
     )
 
 
-def _free(step: PublishedStep, decoder: Decoder, axes: Axes, effort: str) -> dict[str, Any]:
+def unsharded(step: PublishedStep, batch_size: int) -> tuple[Any, tuple[Any, ...]]:
+    """The step without shardings and `jax.checkpoint`, and its arguments as shapes."""
+    decoder = replace(Decoder.of(step), kept=None)
+    return training_step(decoder, None), (abstract_state(decoder), _tokens(step, batch_size))
+
+
+def host_options(step: PublishedStep) -> dict[str, Any]:
+    """Those of plans that may use the host's memory as the step did."""
+    return {"host_memory_budget": HOST_MEMORY} if step.offloaded else {}
+
+
+def _free(step: PublishedStep, axes: Axes, effort: str) -> dict[str, Any]:
     """Kiwi's own plan; what it says where there is none."""
-    untied = replace(decoder, kept=None)
-    host = {"host_memory_budget": HOST_MEMORY} if step.offloaded else {}
+    function, args = unsharded(step, step.batch)
     try:
         plan = kiwi.plan(
-            training_step(untied, None),
-            abstract_state(untied),
-            _tokens(step),
+            function,
+            *args,
             donate_argnums=0,
             mesh_shape=axes.shape,
             axis_names=axes.names,
             profile=step.chip,
             verify=None,
             effort=effort,
-            **host,
+            **host_options(step),
         )
     except KiwiError as error:
         return {"free_seconds": None, "free_error": str(error).splitlines()[0]}

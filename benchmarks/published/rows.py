@@ -54,6 +54,11 @@ class PublishedStep:
         return f"{self.name} on {self.devices} {self.chip}"
 
     @property
+    def batch(self) -> int:
+        """Sequences of one step on all devices."""
+        return self.batch_per_device * self.devices
+
+    @property
     def on_tpus(self) -> bool:
         """Whether its devices are TPUs."""
         return hardware(self.chip).platform == "tpu"
