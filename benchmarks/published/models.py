@@ -339,6 +339,7 @@ def _loss(decoder: Decoder, placed: _Placing, params: Params, tokens: jax.Array)
 
 
 def _cross_entropy(output: jax.Array, x: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Of one-hot tokens, as MaxText computes it: a gather would hold logits in float32."""
     logits = (x @ output).astype(jnp.float32)
-    chosen = jnp.take_along_axis(logits, tokens[..., None], -1)[..., 0]
+    chosen = jnp.sum(logits * jax.nn.one_hot(tokens, logits.shape[-1]), -1)
     return jnp.sum(jax.nn.logsumexp(logits, -1) - chosen)
