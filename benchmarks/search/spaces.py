@@ -32,7 +32,9 @@ def searched(name: str, **more: Any) -> SearchResult:
     devices = int(count)
     batches, numbers = (2 * devices, 8 * devices), {}
     if model == "llama":
-        batches, numbers = (4 * devices,), {"microbatches": (1, 4, 16), "stages": (1, 4)}
+        # smaller batches wait longer for a slow network, which is where pipelines pay
+        batches = 2 * devices, 4 * devices
+        numbers = {"microbatches": (1, 16, 32), "stages": (1, 4)}
     return kiwi.search(
         MODELS[model],
         devices=devices,
