@@ -157,6 +157,12 @@ class Hardware:
         return self.platform == "tpu"
 
     @property
+    def fuses_row_reductions(self) -> bool:
+        """Whether what reads rows again reduces them in the same kernel
+        (`kiwi.hlo.row_reductions`): XLA:GPU's Triton kernels, on GPUs that multiply in tf32."""
+        return self.platform == "gpu" and "tf32" in self.flops_per_second
+
+    @property
     def overlapping_share(self) -> float:
         """The part of communication's time that costs nothing where the device computes."""
         return 0.0 if self.interference is None else 1.0 - self.interference

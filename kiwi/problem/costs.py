@@ -8,6 +8,10 @@ Where the mesh has a profile table, its figures go before these, see
 A copy between host and device memory takes its bytes over the bandwidth between them.
 
 A unit in the body of a loop takes its seconds once per iteration.
+
+Where a compiler reduces rows in the kernel of their readers (`kiwi.hlo.row_reductions`), a
+reduction of whole rows takes no more than a launch: were it nothing, plans would compute the few
+bytes of it again for the backward pass, and the barrier for that makes a kernel of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +22,7 @@ from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
 from kiwi.hlo.equations import REGION_PRIMITIVES
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
+from kiwi.hlo.row_reductions import reduced_for_readers
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork
@@ -41,6 +46,7 @@ class UnitWork:
       ends with lies in place; of what is stacked an iteration writes one element.
     - `stacked`: how many elements a stacked result has, 1 if it is none.
     - `is_transfer`: whether it copies between host and device memory.
+    - `reduced_for_readers`: the factors over which it reduces in its readers' kernel, if it does.
     """
 
     work: tuple[tuple[float, frozenset[int]], ...]
@@ -54,6 +60,7 @@ class UnitWork:
     border: str | None = None
     stacked: int = 1
     is_transfer: bool = False
+    reduced_for_readers: frozenset[int] | None = None
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
@@ -77,6 +84,7 @@ class UnitWork:
             border,
             values[unit.outputs[0]].shape[0] if border == STACK else 1,
             is_transfer,
+            reduced_for_readers(units, unit) if hardware.fuses_row_reductions else None,
         )
 
     def price(
@@ -90,6 +98,9 @@ class UnitWork:
         """
         if self.border in EXITS | {CARRY, CASE}:
             return Price(0.0, Provenance.ANALYTIC)
+        reduced = self.reduced_for_readers
+        if reduced is not None and all(shards.get(f, 1) == 1 for f in reduced):
+            return Price(self.trips * self.launch_seconds, Provenance.ANALYTIC)
         result_bytes //= self.stacked
         read = [b // n for b, n in zip(self.read_bytes, read_shards, strict=True)]
         if self.read_once or self.border == SLICE:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -12,14 +13,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 import kiwi
 from examples import convnet, gpt, mlp
 from kiwi.errors import CompilerUnavailableError, NotEnoughDevicesError
+from kiwi.hlo.row_reductions import LONGEST_ROW
 from kiwi.xla.gpu import compiler as cuda
 
 INSTALLED = cuda._version(cuda.PLUGINS[0]) is not None
 needs_compiler = pytest.mark.skipif(not INSTALLED, reason="the extra aot-cuda is not installed")
 
 
-def plan(module: Any, **options: Any) -> kiwi.Plan:
-    config = module.SIZES["tiny"]
+def plan(module: Any, sizes: dict[str, int] | None = None, **options: Any) -> kiwi.Plan:
+    config = replace(module.SIZES["tiny"], **(sizes or {}))
     state, batch = module.abstract_state(config), module.abstract_batch(config)
     step = module.make_train_step(config)
     defaults = {"mesh_shape": (2, 4), "verify": "cuda", "donate_argnums": 0}
@@ -44,7 +46,7 @@ def test_a_plan_is_checked_by_the_compiler_of_its_gpu(profile: str):
 @needs_compiler
 def test_convolutions_live_as_long_as_they_are_read():
     """They yield tuples, which the buffer assignment does not follow."""
-    found = plan(convnet, mesh_shape=(1,))
+    found = plan(convnet, {"batch": 64}, mesh_shape=(1,))
     assert found.compiled is not None and found.compiled.memory is not None
     memory = found.compiled.memory
     kept = {b.opcode for b in memory.at_peak if b.kind == "temporary"}
@@ -104,6 +106,29 @@ def test_matmuls_transpose_gathered_copies_whose_groups_lie_apart(gathered: int,
     assert found.compiled is not None and found.compiled.memory is not None
     at_peak = [b.bytes for b in found.compiled.memory.at_peak if b.kind == "temporary"]
     assert at_peak.count(x.size * 4) == 1 + transposed
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("length", "is_one_kernel"), [(LONGEST_ROW, True), (LONGEST_ROW + 1, False)]
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_softmax_of_short_rows_is_one_kernel(length: int, is_one_kernel: bool, dtype: str):
+    found = kiwi.plan(
+        lambda x: jax.nn.softmax(2 * x) + 1,
+        jax.ShapeDtypeStruct((1024, length), dtype),
+        mesh_shape=(1,),
+        planner="xla",
+        verify="cuda",
+        profile="h100-sxm",
+    )
+    assert found.compiled is not None and found.compiled.time is not None
+    hardware = found.mesh.hardware
+    read_and_written = 2 * 1024 * length * jax.numpy.dtype(dtype).itemsize
+    once_seconds = read_and_written / hardware.sustained_memory_bytes_per_second
+    seconds = found.compiled.time.step_seconds
+    assert (seconds == pytest.approx(once_seconds, rel=0.1)) == is_one_kernel
+    assert seconds == pytest.approx(found.estimate.step_seconds, rel=0.2)
 
 
 @needs_compiler

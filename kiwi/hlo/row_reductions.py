@@ -1,0 +1,72 @@
+"""Reductions over rows that are computed in the kernel of their readers.
+
+A softmax and a normalisation reduce rows and read the same rows again: the maximum, the sum of
+exponentials, the mean and the variance go to the kernel that writes the result. XLA:GPU makes one
+kernel of it (`SoftmaxRewriterTriton`, from compute capability 8.0 on): it reads the rows once, and
+what it reduces is never in memory. Their gradients reduce rows in the same way. Rows are those
+along the last dimension, of up to `LONGEST_ROW` elements (jax 0.10.2, H100: softmax, layer and RMS
+normalisation of 1,000 to 128,256 elements in float32 and bfloat16, the models of
+`benchmarks/fidelity` and their gradients; `tests/xla/gpu/test_compiler.py` holds it).
+
+Known imperfection: what computes a mean in bfloat16 and subtracts it, as `jnp.var` does beside
+`jnp.mean`, is five kernels instead of one.
+"""
+
+from math import prod
+
+from kiwi.hlo.equation_kinds import is_map
+from kiwi.hlo.program import Value
+from kiwi.hlo.units import Unit, UnitGraph
+
+LONGEST_ROW = 16_384
+"""Elements of the longest rows that are reduced so."""
+
+_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
+
+
+def reduced_for_readers(units: UnitGraph, unit: Unit) -> frozenset[int] | None:
+    """The factors over which a unit reduces rows for the maps that read them again; None where it
+    does something else. A reader in another phase computes it again in a kernel of its own."""
+    rows = _rows(units, unit)
+    if rows is None:
+        return None
+    readers = [units.units[r] for r in units.readers.get(unit.outputs[0], ())]
+    near = [r for r in readers if (r.phase, r.loop) == (unit.phase, unit.loop)]
+    ends = [_reads_again(units, r, unit, rows) for r in near]
+    if not ends or not all(ends):
+        return None
+    (dims,) = (d for value, d in unit.rule.operator_operands[-1] if value == _operand(units, unit))
+    return frozenset(dims[-1])
+
+
+def _rows(units: UnitGraph, unit: Unit) -> Value | None:
+    """What a unit of maps reduces along the last dimension only; None of others."""
+    graph, program = units.graph, units.graph.program
+    root = program.equations[unit.root]
+    if root.name not in _REDUCTIONS or len(unit.outputs) != 1:
+        return None
+    rows = program.values[_operand(units, unit)]
+    axes = root.jaxpr_eqn.params["axes"]
+    is_short = tuple(axes) == (len(rows.shape) - 1,) and rows.shape[-1] <= LONGEST_ROW
+    return rows if is_short and all(is_map(graph, k) for k in unit.equations[:-1]) else None
+
+
+def _operand(units: UnitGraph, unit: Unit) -> int:
+    (operand,) = units.graph.program.equations[unit.root].reads
+    return operand
+
+
+def _reads_again(units: UnitGraph, reader: Unit, unit: Unit, rows: Value) -> bool:
+    """Whether a reader goes over the rows that a unit reduces, and has them in its result."""
+    values = units.graph.program.values
+    shared = set(reader.reads) & set(unit.reads)
+    if not any(_size(values[value]) == _size(rows) for value in shared):
+        return False
+    if _rows(units, reader) is not None:
+        return reduced_for_readers(units, reader) is not None
+    is_of_maps = all(is_map(units.graph, k) for k in reader.equations)
+    return is_of_maps and any(_size(values[o]) == _size(rows) for o in reader.outputs)
+
+
+def _size(value: Value) -> int:
+    return prod(value.shape)

@@ -1,0 +1,69 @@
+"""Reductions that are computed in the kernel of what reads their rows again."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import kiwi
+from kiwi.hlo.row_reductions import LONGEST_ROW, reduced_for_readers
+
+ROWS = jax.ShapeDtypeStruct((64, 128), "float32")
+
+
+def normalised(x):
+    centred = x - jnp.mean(x, -1, keepdims=True)
+    return centred * jax.lax.rsqrt(jnp.mean(centred**2, -1, keepdims=True) + 1e-6)
+
+
+def reductions(function, *args):
+    """By unit that reduces, whether it does so for its readers."""
+    units = kiwi.jit(function, mesh_shape=(1,)).traced(*args).units
+    names = [units.graph.program.equations[unit.root].name for unit in units.units]
+    pairs = zip(names, units.units, strict=True)
+    found = [(n, reduced_for_readers(units, u)) for n, u in pairs if n.startswith("reduce_")]
+    return [name for name, factors in found if factors], len(found)
+
+
+@pytest.mark.parametrize(
+    ("function", "fused"),
+    [
+        (jax.nn.softmax, ["reduce_max", "reduce_sum"]),
+        (normalised, ["reduce_sum", "reduce_sum"]),
+        (lambda x: x / x.sum(-1, keepdims=True), ["reduce_sum"]),
+        # Columns are not in one piece.
+        (lambda x: jax.nn.softmax(x, axis=0), []),
+        # Nobody reads the rows again.
+        (lambda x: x.max(-1), []),
+        (lambda x: jax.nn.logsumexp(x, axis=-1), []),
+        # A matrix product reads what is reduced.
+        (lambda x: x.max(-1) @ x, []),
+    ],
+)
+def test_softmax_and_normalisation_reduce_for_their_readers(function, fused):
+    assert reductions(lambda x: function(2 * x), ROWS)[0] == fused
+
+
+def test_longer_rows_are_reduced_apart():
+    longest, longer = (jax.ShapeDtypeStruct((2, LONGEST_ROW + n), "float32") for n in (0, 1))
+    assert len(reductions(jax.nn.softmax, longest)[0]) == 2
+    assert reductions(jax.nn.softmax, longer) == ([], 2)
+
+
+def test_a_gradient_reduces_rows_in_the_same_way():
+    """The mean and the variance are read in the backward pass only, where two sums of products go
+    to the kernel that writes the gradient."""
+    gradient = jax.grad(lambda x: jnp.sum(normalised(jnp.sin(x)) ** 3))
+    assert reductions(gradient, ROWS) == (["reduce_sum", "reduce_sum"], 4)
+
+
+@pytest.mark.parametrize(("profile", "ratio"), [("h100-sxm", 0.5), ("v100-sxm2", 1.0)])
+def test_what_is_reduced_for_readers_takes_a_launch(profile, ratio):
+    """Rows are read twice, by the softmax's maximum and its sum, and once more and written, by what
+    divides: on an H100 that reads them once."""
+    array = jax.ShapeDtypeStruct((2**14, 2**10), "float32")
+    options = {"mesh_shape": (1,), "profile": profile, "verify": None}
+    plan = kiwi.plan(lambda x: jax.nn.softmax(x), array, **options)
+    hardware = plan.mesh.hardware
+    pass_seconds = 2**26 / hardware.sustained_memory_bytes_per_second
+    seconds = plan.estimate.step_seconds - 3 * hardware.kernel_launch_seconds
+    assert seconds == pytest.approx(ratio * 4 * pass_seconds, rel=0.01)
