@@ -3,8 +3,8 @@
     python -m benchmarks.search.largest                          # what is missing
     python -m benchmarks.search.largest --targets=cpu --models=mlp,gpt
 
-The smallest sizes of five examples, on two CPU devices, four v5es and four H100s by their compilers.
-The budget is 1.5 times the peak of a batch of eight.
+The smallest sizes of five examples, on two CPU devices, four v5es and four H100s, by their own
+compilers. The budget is 1.5 times the peak of a batch of eight.
 """
 
 import functools
