@@ -12,6 +12,8 @@ Known imperfection: what computes a mean in bfloat16 and subtracts it, as `jnp.v
 `jnp.mean`, is five kernels instead of one.
 """
 
+import functools
+from collections.abc import Mapping
 from math import prod
 
 from kiwi.hlo.equation_kinds import is_map
@@ -24,19 +26,24 @@ LONGEST_ROW = 16_384
 _REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 
 
-def reduced_for_readers(units: UnitGraph, unit: Unit) -> frozenset[int] | None:
-    """The factors over which a unit reduces rows for the maps that read them again; None where it
-    does something else. A reader in another phase computes it again in a kernel of its own."""
-    rows = _rows(units, unit)
-    if rows is None:
-        return None
-    readers = [units.units[r] for r in units.readers.get(unit.outputs[0], ())]
-    near = [r for r in readers if (r.phase, r.loop) == (unit.phase, unit.loop)]
-    ends = [_reads_again(units, r, unit, rows) for r in near]
-    if not ends or not all(ends):
-        return None
-    (dims,) = (d for value, d in unit.rule.operator_operands[-1] if value == _operand(units, unit))
-    return frozenset(dims[-1])
+@functools.lru_cache(maxsize=4)
+def reduced_for_readers(units: UnitGraph) -> Mapping[int, frozenset[int]]:
+    """By unit that reduces rows for the maps that read them again, the factors that it reduces.
+
+    A reader in another phase computes it again in a kernel of its own. Kept while a step is
+    planned.
+    """
+    found: dict[int, frozenset[int]] = {}
+    for unit in reversed(units.units):  # readers first
+        rows = _rows(units, unit)
+        if rows is None:
+            continue
+        readers = [units.units[r] for r in units.readers.get(unit.outputs[0], ())]
+        near = [r for r in readers if (r.phase, r.loop) == (unit.phase, unit.loop)]
+        if near and all(_reads_again(units, r, unit, rows, found) for r in near):
+            dims = dict(unit.rule.operator_operands[-1])[rows.index]
+            found[unit.index] = frozenset(dims[-1])
+    return found
 
 
 def _rows(units: UnitGraph, unit: Unit) -> Value | None:
@@ -45,25 +52,23 @@ def _rows(units: UnitGraph, unit: Unit) -> Value | None:
     root = program.equations[unit.root]
     if root.name not in _REDUCTIONS or len(unit.outputs) != 1:
         return None
-    rows = program.values[_operand(units, unit)]
+    (operand,) = root.reads
+    rows = program.values[operand]
     axes = root.jaxpr_eqn.params["axes"]
     is_short = tuple(axes) == (len(rows.shape) - 1,) and rows.shape[-1] <= LONGEST_ROW
     return rows if is_short and all(is_map(graph, k) for k in unit.equations[:-1]) else None
 
 
-def _operand(units: UnitGraph, unit: Unit) -> int:
-    (operand,) = units.graph.program.equations[unit.root].reads
-    return operand
-
-
-def _reads_again(units: UnitGraph, reader: Unit, unit: Unit, rows: Value) -> bool:
+def _reads_again(
+    units: UnitGraph, reader: Unit, unit: Unit, rows: Value, found: Mapping[int, frozenset[int]]
+) -> bool:
     """Whether a reader goes over the rows that a unit reduces, and has them in its result."""
     values = units.graph.program.values
     shared = set(reader.reads) & set(unit.reads)
     if not any(_size(values[value]) == _size(rows) for value in shared):
         return False
     if _rows(units, reader) is not None:
-        return reduced_for_readers(units, reader) is not None
+        return reader.index in found
     is_of_maps = all(is_map(units.graph, k) for k in reader.equations)
     return is_of_maps and any(_size(values[o]) == _size(rows) for o in reader.outputs)
 

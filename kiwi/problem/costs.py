@@ -84,7 +84,7 @@ class UnitWork:
             border,
             values[unit.outputs[0]].shape[0] if border == STACK else 1,
             is_transfer,
-            reduced_for_readers(units, unit) if hardware.fuses_row_reductions else None,
+            reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
         )
 
     def price(

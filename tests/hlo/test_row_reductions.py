@@ -20,7 +20,8 @@ def reductions(function, *args):
     units = kiwi.jit(function, mesh_shape=(1,)).traced(*args).units
     names = [units.graph.program.equations[unit.root].name for unit in units.units]
     pairs = zip(names, units.units, strict=True)
-    found = [(n, reduced_for_readers(units, u)) for n, u in pairs if n.startswith("reduce_")]
+    fused = reduced_for_readers(units)
+    found = [(n, fused.get(u.index)) for n, u in pairs if n.startswith("reduce_")]
     return [name for name, factors in found if factors], len(found)
 
 

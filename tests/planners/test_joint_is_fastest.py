@@ -11,24 +11,10 @@ from hypothesis import strategies as st
 
 import kiwi
 from kiwi.planners.registry import PLANNERS
+from tests.helpers.perceptron import step_of
 
 GAP = 0.01
 OTHERS = ("alpa", "alpa+dots", "kiwi-full", "kiwi-reduced")
-
-
-def step_of(layers: int, width: int, activation: str):
-    act = {"tanh": jnp.tanh, "gelu": jax.nn.gelu, "relu": jax.nn.relu}[activation]
-
-    def loss(weights, x):
-        for w in weights:
-            x = act(x @ w)
-        return jnp.mean(x**2)
-
-    def step(weights, x):
-        gradients = jax.grad(loss)(weights, x)
-        return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)]
-
-    return step, [jax.ShapeDtypeStruct((width, width), jnp.float32)] * layers
 
 
 @given(

@@ -8,6 +8,7 @@ import pytest
 import kiwi
 from kiwi.errors import InfeasibleBudgetError
 from kiwi.planners.paper_models import PAPER_MODELS
+from tests.helpers.perceptron import step_of
 from tests.helpers.planning import array
 
 FORMULATED_PLANNERS = [planner.name for planner in PAPER_MODELS]
@@ -70,24 +71,15 @@ def test_infeasible_budgets_name_what_cannot_be_met(planner):
         _planned(planner, "100KiB").plan(*_arguments())
 
 
-STACK = ([array(1024, 1024)] * 5, array(4096, 1024))
-
-
-def stacked_step(weights, x):
-    def loss(weights):
-        y = x
-        for weight in weights:
-            y = jnp.tanh(y @ weight)
-        return jnp.mean(y**2)
-
-    return [w - 0.1 * g for w, g in zip(weights, jax.grad(loss)(weights), strict=True)]
+STACKED_STEP, WEIGHTS = step_of(5, 1024, "tanh")
+STACK = WEIGHTS, array(4096, 1024)
 
 
 @pytest.fixture(scope="module")
 def stacked():
     """The step, and what its plan without a budget takes as compiled."""
     options = {"mesh_shape": (1, 4), "profile": "v100-sxm2", "donate_argnums": 0}
-    planned = kiwi.jit(stacked_step, verify="cpu", effort="quick", **options)
+    planned = kiwi.jit(STACKED_STEP, verify="cpu", effort="quick", **options)
     return planned, planned.plan(*STACK).compiled.peak_bytes
 
 

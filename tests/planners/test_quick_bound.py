@@ -2,28 +2,17 @@
 
 from dataclasses import replace
 
-import jax
-import jax.numpy as jnp
-
 import kiwi
 from kiwi.planners import quick_bound as module
 from kiwi.planners.quick_bound import quick_bound
 from kiwi.solver import SolveStatus
+from tests.helpers.perceptron import step_of
 from tests.helpers.planning import array
 
 
-def train_step(weights, x):
-    def loss(weights):
-        h = x
-        for w in weights:
-            h = jnp.tanh(h @ w)
-        return jnp.mean(h**2)
-
-    return [w - 0.1 * g for w, g in zip(weights, jax.grad(loss)(weights), strict=True)]
-
-
 def bound_and_plan(budget):
-    args = [array(64, 64)] * 4, array(2048, 64)
+    train_step, weights = step_of(4, 64, "tanh")
+    args = weights, array(2048, 64)
     options = {"mesh_shape": (2,), "verify": None, "effort": "quick", "memory_budget": budget}
     planned = kiwi.jit(train_step, **options)
     return quick_bound(planned.traced(*args), planned.settings), planned.plan(*args)
