@@ -14,6 +14,7 @@ Known imperfection: what computes a mean in bfloat16 and subtracts it, as `jnp.v
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 from kiwi.hlo.equation_kinds import is_map
@@ -26,14 +27,28 @@ LONGEST_ROW = 16_384
 _REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 
 
+@dataclass(frozen=True)
+class RowReduction:
+    """What a unit reduces in the kernel of its readers.
+
+    - `factors`: those that it reduces.
+    - `rows`: the value whose rows the readers go over again.
+    - `reader`: the unit of maps that ends the kernel.
+    """
+
+    factors: frozenset[int]
+    rows: int
+    reader: int
+
+
 @functools.lru_cache(maxsize=4)
-def reduced_for_readers(units: UnitGraph) -> Mapping[int, frozenset[int]]:
-    """By unit that reduces rows for the maps that read them again, the factors that it reduces.
+def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
+    """By unit, those that reduce rows for the maps that read them again.
 
     A reader in another phase computes it again in a kernel of its own. Kept while a step is
     planned.
     """
-    found: dict[int, frozenset[int]] = {}
+    found: dict[int, RowReduction] = {}
     for unit in reversed(units.units):  # readers first
         rows = _rows(units, unit)
         if rows is None:
@@ -42,7 +57,9 @@ def reduced_for_readers(units: UnitGraph) -> Mapping[int, frozenset[int]]:
         near = [r for r in readers if (r.phase, r.loop) == (unit.phase, unit.loop)]
         if near and all(_reads_again(units, r, unit, rows, found) for r in near):
             dims = dict(unit.rule.operator_operands[-1])[rows.index]
-            found[unit.index] = frozenset(dims[-1])
+            read = _rows_read_again(units, near[0], unit, rows)[0]
+            last = near[0].index if near[0].index not in found else found[near[0].index].reader
+            found[unit.index] = RowReduction(frozenset(dims[-1]), read, last)
     return found
 
 
@@ -60,17 +77,23 @@ def _rows(units: UnitGraph, unit: Unit) -> Value | None:
 
 
 def _reads_again(
-    units: UnitGraph, reader: Unit, unit: Unit, rows: Value, found: Mapping[int, frozenset[int]]
+    units: UnitGraph, reader: Unit, unit: Unit, rows: Value, found: Mapping[int, RowReduction]
 ) -> bool:
     """Whether a reader goes over the rows that a unit reduces, and has them in its result."""
     values = units.graph.program.values
-    shared = set(reader.reads) & set(unit.reads)
-    if not any(_size(values[value]) == _size(rows) for value in shared):
+    if not _rows_read_again(units, reader, unit, rows):
         return False
     if _rows(units, reader) is not None:
         return reader.index in found
     is_of_maps = all(is_map(units.graph, k) for k in reader.equations)
     return is_of_maps and any(_size(values[o]) == _size(rows) for o in reader.outputs)
+
+
+def _rows_read_again(units: UnitGraph, reader: Unit, unit: Unit, rows: Value) -> list[int]:
+    """The values as large as the rows that both a reader and the unit read."""
+    values = units.graph.program.values
+    shared = [value for value in unit.reads if value in reader.reads]
+    return [value for value in shared if _size(values[value]) == _size(rows)]
 
 
 def _size(value: Value) -> int:

@@ -15,6 +15,8 @@ Edges:
 (c) from an argument to the unit whose result replaces it in the next step (a donated buffer,
     or state in and state out), and from what an iteration of a loop starts from to what it hands
     on: resharding from the result's layout to the argument's.
+(d) between a reduction that goes to the kernel of its readers and what it reads, or who reads it:
+    what a kernel of its own takes more, see `kiwi.problem.reductions_apart`.
 """
 
 import functools
@@ -56,6 +58,7 @@ from kiwi.problem.copy_readers import readers_of_copies
 from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
 from kiwi.problem.overlap import Overlap
 from kiwi.problem.pins import Pins
+from kiwi.problem.reductions_apart import UnitOptions, reductions_apart
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
 from kiwi.problem.unit_memory import unit_memory
@@ -559,7 +562,12 @@ class _Builder:
         return Side.of(len(self._offered.sources) + node.unit, wanted, node.residency.options)
 
     def edges(self) -> tuple[Edge, ...]:
-        return (*self._read_edges(), *self._copy_edges(), *self._carried_edges())
+        return (
+            *self._read_edges(),
+            *self._copy_edges(),
+            *self._carried_edges(),
+            *self._edges_of_reductions(),
+        )
 
     def _read_edges(self) -> Iterator[Edge]:
         """Edges (a)."""
@@ -592,3 +600,16 @@ class _Builder:
             edge = self._matrices.carried_edge(kept, yielded, table, trips)
             if edge is not None:
                 yield edge
+
+    def _edges_of_reductions(self) -> Iterator[Edge]:
+        """Edges (d)."""
+        offered, with_parts = self._offered, self._matrices.with_parts
+        options = [
+            UnitOptions(
+                len(offered.sources) + node.unit,
+                np.array([s.apart_seconds for s in node.strategies]),
+                node.residency.options,
+            )
+            for node in offered.unit_nodes
+        ]
+        return reductions_apart(self._units, options, offered.overlap, with_parts=with_parts)

@@ -15,14 +15,14 @@ bytes of it again for the backward pass, and the barrier for that makes a kernel
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
 from kiwi.hlo.equations import REGION_PRIMITIVES
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
-from kiwi.hlo.row_reductions import reduced_for_readers
+from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork
@@ -46,7 +46,7 @@ class UnitWork:
       ends with lies in place; of what is stacked an iteration writes one element.
     - `stacked`: how many elements a stacked result has, 1 if it is none.
     - `is_transfer`: whether it copies between host and device memory.
-    - `reduced_for_readers`: the factors over which it reduces in its readers' kernel, if it does.
+    - `reduced_for_readers`: what it reduces in its readers' kernel, if it does.
     """
 
     work: tuple[tuple[float, frozenset[int]], ...]
@@ -60,7 +60,7 @@ class UnitWork:
     border: str | None = None
     stacked: int = 1
     is_transfer: bool = False
-    reduced_for_readers: frozenset[int] | None = None
+    reduced_for_readers: RowReduction | None = None
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
@@ -98,8 +98,7 @@ class UnitWork:
         """
         if self.border in EXITS | {CARRY, CASE}:
             return Price(0.0, Provenance.ANALYTIC)
-        reduced = self.reduced_for_readers
-        if reduced is not None and all(shards.get(f, 1) == 1 for f in reduced):
+        if self._is_in_kernel_of_readers(shards):
             return Price(self.trips * self.launch_seconds, Provenance.ANALYTIC)
         result_bytes //= self.stacked
         read = [b // n for b, n in zip(self.read_bytes, read_shards, strict=True)]
@@ -113,6 +112,21 @@ class UnitWork:
         moved = moved_bytes / self.bytes_per_second
         once_seconds = self.launch_seconds + max(work, moved)
         return Price(self.trips * once_seconds, Provenance.ANALYTIC)
+
+    def apart_seconds(
+        self, shards: Mapping[int, int], read_shards: Sequence[int], result_bytes: int
+    ) -> float:
+        """What it takes more in a kernel of its own than in that of its readers, of `price`'s
+        arguments; 0 where it has one anyway."""
+        if not self._is_in_kernel_of_readers(shards):
+            return 0.0
+        alone = replace(self, reduced_for_readers=None)
+        there, here = (each.price(shards, read_shards, result_bytes) for each in (self, alone))
+        return max(0.0, here.seconds - there.seconds)
+
+    def _is_in_kernel_of_readers(self, shards: Mapping[int, int]) -> bool:
+        reduced = self.reduced_for_readers
+        return reduced is not None and all(shards.get(f, 1) == 1 for f in reduced.factors)
 
 
 def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:

@@ -105,10 +105,10 @@ class _Matrices:
 
 
 class EdgeMatrices:
-    """Builds edges; equal matrices once."""
+    """Builds edges; equal matrices once. `with_parts`: whether costs are split into parts."""
 
     def __init__(self, *, with_parts: bool) -> None:
-        self._with_parts = with_parts
+        self.with_parts = with_parts
         self._known: dict[object, _Matrices | None] = {}
 
     def read_edge(self, stored: Side, wanted: Side, operand: Operand) -> Edge | None:
@@ -121,8 +121,8 @@ class EdgeMatrices:
         here = np.array([[operand.is_there(p, r) for r in readers] for p in stored.residencies])
         again = np.array([float(r.recomputes) for r in wanted.residencies])
         # Residencies that differ to third nodes only share a line.
-        tails, first_tails = _classes(here)
-        heads, first_heads = _classes(np.column_stack([here.T, again]))
+        tails, first_tails = classes(here)
+        heads, first_heads = classes(np.column_stack([here.T, again]))
         here, again = here[np.ix_(first_tails, first_heads)], again[first_heads]
         table, layouts = operand.table, (stored.layouts, wanted.layouts)
         tensor = (table.shape, table.itemsize, operand.trips, operand.is_map)
@@ -155,7 +155,7 @@ class EdgeMatrices:
         free = np.zeros_like(penalty)
         once, twice = matrix(np.ones_like(again), free), matrix(again, free)
         parts = {}
-        if self._with_parts:
+        if self.with_parts:
             parts = {"resharding": matrix(np.ones_like(again), penalty), "recompute": twice}
         return _Matrices(matrix(1 + again, penalty), parts, once, twice)
 
@@ -171,7 +171,7 @@ class EdgeMatrices:
             saved = np.where(copy.is_kept, seconds, 0.0)
             costs = np.where(allowed, -saved, np.inf)
             is_again = copy.reader is Reader.AGAIN
-            parts = {"recompute" if is_again else "resharding": costs} if self._with_parts else {}
+            parts = {"recompute" if is_again else "resharding": costs} if self.with_parts else {}
             given, none = np.where(allowed, -saved, 0.0), np.zeros_like(costs)
             loads = operand.overlap(*((none, given) if is_again else (given, none)))
         return Edge(stored.node, node, costs, parts, tail_class=stored.lines(), loads=loads)
@@ -190,11 +190,11 @@ class EdgeMatrices:
         seconds = trips * table.seconds_matrix(yielded.layouts, kept.layouts).T
         if not seconds.any():
             return None
-        parts = {"resharding": seconds} if self._with_parts else {}
+        parts = {"resharding": seconds} if self.with_parts else {}
         return Edge(kept.node, yielded.node, seconds, parts, kept.lines(), yielded.lines())
 
 
-def _classes(rows: np.ndarray) -> tuple[list[int], list[int]]:
+def classes(rows: np.ndarray) -> tuple[list[int], list[int]]:
     """For each row the number of its class of equal rows, and the first row of each class."""
     index: dict[bytes, int] = {}
     numbers = [index.setdefault(row.tobytes(), len(index)) for row in np.ascontiguousarray(rows)]

@@ -75,6 +75,13 @@ class Overlap:
         """The loads of computing, for strategies that take `seconds`, strategy-major."""
         return self._loads(COMPUTE, unit, seconds, residencies)
 
+    def apart(self, unit: Unit, seconds: np.ndarray) -> tuple[Load, ...]:
+        """Those of what a unit computes more with some pairs of options, see
+        `kiwi.problem.reductions_apart`."""
+        if not self.share:
+            return ()
+        return (Load(self._window(unit.loop, unit.index), COMPUTE, self._shared(seconds)),)
+
     def reduced(
         self,
         unit: Unit,

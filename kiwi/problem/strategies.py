@@ -43,6 +43,8 @@ class ShardingStrategy:
       is more, sums in another place (`Rules.sums_elsewhere`).
     - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and cuts.
     - `compute_provenance`: where `compute_seconds` come from.
+    - `apart_seconds`: what computing takes more in a kernel of its own, where it has none
+      (`kiwi.problem.reductions_apart`).
     """
 
     reads: tuple[TensorSharding, ...]
@@ -54,6 +56,7 @@ class ShardingStrategy:
     cuts_sums: bool = False
     compute_provenance: Provenance = Provenance.ANALYTIC
     compiler_buffers: tuple[int, ...] = ()
+    apart_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -171,6 +174,7 @@ class _Computation:
     copied: tuple[int, ...]
     region_bytes: int
     compute: Price
+    apart_seconds: float
 
 
 class _Enumeration:
@@ -250,6 +254,7 @@ class _Enumeration:
             self._copied.buffers(shards, read_bytes, partial_bytes),
             work.workspace_bytes // prod(shards.values()),
             work.price(shards, read_shards, partial_bytes),
+            work.apart_seconds(shards, read_shards, partial_bytes),
         )
 
     def _strategy(
@@ -279,6 +284,7 @@ class _Enumeration:
             bool(scatter) and not scatters,
             found.compute.provenance,
             max(found.copied, self._sums(found, dims.values() if scatters else ()), key=sum),
+            found.apart_seconds,
         )
 
     def _collectives(self, found: _Computation, dims: dict[int, int]) -> tuple[Collective, ...]:
