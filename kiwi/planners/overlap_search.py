@@ -102,7 +102,9 @@ class OverlapSearch:
             return None
         if over_bytes > 0:
             self._high_bytes = min(self._high_bytes, peak_bytes)
-            return peak_bytes - over_bytes - math.ceil(tried * FURTHER * self._budget_bytes)
+            further_bytes = math.ceil(tried * FURTHER * self._budget_bytes)
+            limit_bytes = peak_bytes - over_bytes - further_bytes
+            return limit_bytes if limit_bytes > 0 else None
         if math.isinf(self._high_bytes) or -over_bytes < LOOSE * self._budget_bytes:
             return None
         return int(peak_bytes + self._high_bytes) // 2

@@ -11,7 +11,7 @@ import kiwi
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
 from kiwi.planners.closed_loop import ClosedLoop, Orders
 from kiwi.planners.limit_search import ORDERS, LimitSearch
-from kiwi.planners.overlap_search import MOST_PLANS, NO_GAIN, NO_ROOM
+from kiwi.planners.overlap_search import MOST_PLANS, NO_GAIN, NO_ROOM, OverlapSearch
 from kiwi.planners.registry import PLANNERS
 from kiwi.planners.tools import Tools
 from kiwi.plans.record import Origin
@@ -311,6 +311,17 @@ def test_a_plan_waits_for_collectives_where_none_has_room_and_says_so(with_overl
     plan = with_overlap(int(share * BUDGET))
     assert plan.fits and not plan.compiled.is_overlapping
     assert NO_ROOM in plan.notes[-1]
+
+
+def test_no_plan_of_no_memory_is_sought(base):
+    """Where the program is over the budget by more than its plan needs."""
+    best = replace(base, estimate=replace(base.estimate, peak_bytes=BUDGET // 4))
+    program = replace(base.compiled, peak_bytes=int(1.4 * BUDGET))
+
+    def propose(limit_bytes, seconds):
+        pytest.fail(f"asked for {limit_bytes} bytes")
+
+    assert OverlapSearch(BUDGET, [lambda step: program]).run(best, propose) is None
 
 
 def test_collectives_overlap_in_the_way_whose_schedule_is_fastest(with_overlap):

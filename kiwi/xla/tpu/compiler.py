@@ -47,6 +47,16 @@ TPU_ASYNCHRONOUS_OPTIONS = {
 """The same without windowed einsums, which make chains of permutations of the collectives around a
 matmul, and hold other buffers. No einsum reaches this size."""
 
+TPU_REDUCING_OPTIONS = {
+    **TPU_ASYNCHRONOUS_OPTIONS,
+    "xla_enable_async_all_reduce": True,
+    "xla_enable_async_reduce_scatter_fusion": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_reduce_scatter": True,
+}
+"""The same with sums beside computation, too, which by default are waited for: those of gradients
+are most of what a step communicates. (MaxDiffusion's recipes run so.)"""
+
 TPU_COMPILER_OPTIONS = {
     **TPU_ASYNCHRONOUS_OPTIONS,
     "xla_tpu_enable_async_collective_fusion": False,
@@ -54,8 +64,8 @@ TPU_COMPILER_OPTIONS = {
 """Options under which it runs a plan as it was made, and collectives are those of the plan.
 
 Asynchronous collective fusion runs a collective beside a matmul, and holds the result longer. A
-plan that has room for that runs with `TPU_OVERLAPPING_OPTIONS` instead, or else with
-`TPU_ASYNCHRONOUS_OPTIONS`.
+plan that has room for that runs with `TPU_OVERLAPPING_OPTIONS`, `TPU_ASYNCHRONOUS_OPTIONS` or
+`TPU_REDUCING_OPTIONS` instead, whichever schedule is fastest.
 """
 
 TPU_CHECK_OPTIONS = {**TPU_COMPILER_OPTIONS, "xla_msa_enable": "DISABLED"}
@@ -126,7 +136,8 @@ TPU = TpuCompiler(
     TPU_CHECK_OPTIONS,
     TpuRules(),
     other_memories={1: "VMEM", **HOST_ONLY},
-    overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS),
+    # Plan files hold a place among them: others go to the end.
+    overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS, TPU_REDUCING_OPTIONS),
     # Its own takes the best of `list`, `dfs` and `post_order`. `bfs` is seldom better than
     # `local_order`, `ilp` takes minutes (docs/tpu.md).
     schedulers=("local_order",),
