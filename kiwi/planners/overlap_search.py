@@ -110,16 +110,21 @@ class OverlapSearch:
         return int(peak_bytes + self._high_bytes) // 2
 
     def _programs(self, plan: Plan) -> list[Plan]:
-        """A compiled plan whose collectives overlap in each of the ways, the first one first."""
-        assert plan.compiled is not None
-        found, ahead = [], with_copies_ahead(plan)
-        for way, compile in enumerate(self._compiles):
-            for each in (plan,) if ahead is None else (ahead, plan):
-                program = compile(each.step)
-                peak_bytes = max(program.peak_bytes, plan.peak_bytes)
-                changes = {"overlapping_peak_bytes": peak_bytes, "time": program.time}
-                found.append(replace(each, compiled=replace(plan.compiled, overlap=way, **changes)))
+        """A compiled plan whose collectives overlap in each of the ways, and in the fastest one
+        with copies that begin ahead of their readers."""
+        found = [self._program(plan, plan, way) for way in range(len(self._compiles))]
+        ahead, fastest = with_copies_ahead(plan), _fastest(found).compiled
+        if ahead is not None and fastest is not None:
+            found.append(self._program(ahead, plan, fastest.overlap))
         return found
+
+    def _program(self, emitted: Plan, plan: Plan, way: int) -> Plan:
+        """A plan with the program of what is emitted for it, in one of the ways."""
+        assert plan.compiled is not None
+        program = self._compiles[way](emitted.step)
+        peak_bytes = max(program.peak_bytes, plan.peak_bytes)
+        changes = {"overlapping_peak_bytes": peak_bytes, "time": program.time}
+        return replace(emitted, compiled=replace(plan.compiled, overlap=way, **changes))
 
     def _over_bytes(self, plan: Plan) -> int:
         """By how much a program whose collectives overlap is over the budget."""

@@ -40,8 +40,7 @@ class Compiler(ABC):
     - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
     - `schedules_for_memory`: whether its own scheduler keeps memory low, so that plans begin with
       the barriers that they need. XLA:CPU's needs more memory in its own order.
-    - `copies_ahead`: whether programs are tried in which copies begin ahead of their readers. Those
-      of XLA:TPU are no faster, and larger.
+    - `copies_ahead`: whether programs are tried in which copies begin ahead of their readers.
     - `stated_kinds`: of which functions it states the time well enough to plan with it (values of
       `kiwi.profiling.measure.Kind`); `distributions`: those that bring it, whichever is installed.
     - `reads_heap_trace`: whether a check reads when XLA's heap frees each buffer, which only a dump

@@ -142,6 +142,7 @@ TPU = TpuCompiler(
     # `local_order`, `ilp` takes minutes (docs/tpu.md).
     schedulers=("local_order",),
     scheduler_option="xla_memory_scheduler",
+    copies_ahead=True,
     heaps=TPU_HEAPS,
     offloads=True,
     offloads_in_scans=True,
