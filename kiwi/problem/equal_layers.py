@@ -12,12 +12,15 @@ import numpy as np
 
 from kiwi.hlo.repeated_layers import repeated_layers
 from kiwi.memory.residency import Residency
-from kiwi.problem.build import PlanningProblem, UnitNode
+from kiwi.problem.build import PlanningProblem
 from kiwi.solver.tied import EqualNodes
 
 Next = dict[int, tuple[int, np.ndarray]]
 """For each node its counterpart in the next layer, and for each of its options the counterpart's
 option that means the same."""
+
+_Found = tuple[int, int, np.ndarray | None]
+"""A node, that of the next layer, and what its options mean there, if both offer the same."""
 
 
 def equal_nodes(planning: PlanningProblem) -> tuple[EqualNodes, ...]:
@@ -63,31 +66,29 @@ class _Correspondence:
 
     def next_nodes(self) -> Next:
         """Of those that have an equal node in the next layer."""
-        pairs = (*self._source_pairs(), *self._unit_pairs(), *self._copy_pairs())
-        found = ((one, other, _meaning(mine, theirs)) for one, other, mine, theirs in pairs)
+        found = (*self._sources(), *self._units_of_layers(), *self._copies())
         return {one: (other, means) for one, other, means in found if means is not None}
 
-    def _source_pairs(self) -> Iterator[tuple[int, int, Sequence[Hashable], Sequence[Hashable]]]:
+    def _sources(self) -> Iterator[_Found]:
         sources = self._planning.sources
         number_of = {source.value: number for number, source in enumerate(sources)}
         for value, image in self._arguments.items():
             one, other = number_of[value], number_of[image]
-            yield one, other, sources[one].shardings, sources[other].shardings
+            yield one, other, _meaning(sources[one].shardings, sources[other].shardings)
 
-    def _unit_pairs(self) -> Iterator[tuple[int, int, Sequence[Hashable], Sequence[Hashable]]]:
+    def _units_of_layers(self) -> Iterator[_Found]:
         nodes, first = self._planning.unit_nodes, len(self._planning.sources)
         for one, other in self._units.items():
             mine, theirs = nodes[one], nodes[other]
             if mine.strategies == theirs.strategies:
                 moved = [self._moved(residency) for residency in mine.residency.options]
-                yield (
-                    first + one,
-                    first + other,
-                    _choices(mine, moved),
-                    _choices(theirs, theirs.residency.options),
-                )
+                means = _meaning(moved, [_times(r) for r in theirs.residency.options])
+                if means is not None:  # options are strategy-major
+                    strategies = np.arange(len(mine.strategies))
+                    means = np.add.outer(len(means) * strategies, means).ravel()
+                yield first + one, first + other, means
 
-    def _copy_pairs(self) -> Iterator[tuple[int, int, Sequence[Hashable], Sequence[Hashable]]]:
+    def _copies(self) -> Iterator[_Found]:
         copies = self._planning.copies
         first = len(self._planning.sources) + len(self._planning.unit_nodes)
         number_of = {(copy.unit, copy.read): number for number, copy in enumerate(copies)}
@@ -102,7 +103,7 @@ class _Correspondence:
                     (o.target, o.reading, o.again_at, o.is_transposed)
                     for o in copies[other].options
                 ]
-                yield first + one, first + other, mine, theirs
+                yield first + one, first + other, _meaning(mine, theirs)
 
     def _moved(self, residency: Residency) -> tuple[Hashable, ...]:
         """The times of a residency in the next layer."""
@@ -126,12 +127,6 @@ def _steps(before: Mapping[int, int], one: int) -> int:
 
 def _times(residency: Residency) -> tuple[int | None, ...]:
     return residency.recompute_at, residency.end, residency.fetch_at
-
-
-def _choices(node: UnitNode, residencies: Sequence[Hashable]) -> list[Hashable]:
-    """A key for each option of a unit, strategy-major."""
-    keys = [_times(r) if isinstance(r, Residency) else r for r in residencies]
-    return [(strategy, key) for strategy in range(len(node.strategies)) for key in keys]
 
 
 def _meaning(mine: Sequence[Hashable], theirs: Sequence[Hashable]) -> np.ndarray | None:
