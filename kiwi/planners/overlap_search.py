@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from kiwi.errors import CompileCheckError
 from kiwi.planners.barrier_levels import with_copies_ahead
 from kiwi.plans.plan import Plan
 from kiwi.xla.read.compiled_program import CompiledProgram
@@ -59,6 +60,8 @@ class OverlapSearch:
         """The fastest program within the budget that was found, of `best`, a compiled plan, or of
         one of less memory."""
         programs = self._programs(best)
+        if not programs:
+            return None
         found = self._aiming_at(_fastest, best, programs, propose)
         is_faster = found is not None and compiled_seconds(found) <= compiled_seconds(best)
         if is_faster or self._smallest(programs) is _fastest(programs):
@@ -76,6 +79,8 @@ class OverlapSearch:
             if plan is None:
                 break
             programs = self._programs(plan)
+            if not programs:
+                break
             found = self._fitting(programs, found)
         return found
 
@@ -111,17 +116,22 @@ class OverlapSearch:
 
     def _programs(self, plan: Plan) -> list[Plan]:
         """A compiled plan whose collectives overlap in each of the ways, and in the fastest one
-        with copies that begin ahead of their readers."""
-        found = [self._program(plan, plan, way) for way in range(len(self._compiles))]
-        ahead, fastest = with_copies_ahead(plan), _fastest(found).compiled
+        with copies that begin ahead of their readers; without those that XLA fails to compile."""
+        tried = [self._program(plan, plan, way) for way in range(len(self._compiles))]
+        found, ahead = [each for each in tried if each is not None], with_copies_ahead(plan)
+        fastest = _fastest(found).compiled if found else None
         if ahead is not None and fastest is not None:
-            found.append(self._program(ahead, plan, fastest.overlap))
+            other = self._program(ahead, plan, fastest.overlap)
+            found += [] if other is None else [other]
         return found
 
-    def _program(self, emitted: Plan, plan: Plan, way: int) -> Plan:
+    def _program(self, emitted: Plan, plan: Plan, way: int) -> Plan | None:
         """A plan with the program of what is emitted for it, in one of the ways."""
         assert plan.compiled is not None
-        program = self._compiles[way](emitted.step)
+        try:
+            program = self._compiles[way](emitted.step)
+        except CompileCheckError:  # of options that no plan needs
+            return None
         peak_bytes = max(program.peak_bytes, plan.peak_bytes)
         changes = {"overlapping_peak_bytes": peak_bytes, "time": program.time}
         return replace(emitted, compiled=replace(plan.compiled, overlap=way, **changes))

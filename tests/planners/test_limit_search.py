@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import kiwi
-from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
+from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
 from kiwi.planners.closed_loop import ClosedLoop, Orders
 from kiwi.planners.limit_search import ORDERS, LimitSearch
 from kiwi.planners.overlap_search import MOST_PLANS, NO_GAIN, NO_ROOM, OverlapSearch
@@ -311,6 +311,19 @@ def test_a_plan_waits_for_collectives_where_none_has_room_and_says_so(with_overl
     plan = with_overlap(int(share * BUDGET))
     assert plan.fits and not plan.compiled.is_overlapping
     assert NO_ROOM in plan.notes[-1]
+
+
+def test_a_way_to_overlap_that_xla_fails_to_compile_is_left_out(base):
+    """XLA:TPU refuses some reductions of uneven pieces in the background."""
+
+    def fails(step):
+        raise CompileCheckError("RET_CHECK failure")
+
+    faster = replace(base.compiled.time, step_seconds=base.compiled.step_seconds / 2)
+    program = replace(base.compiled, time=faster)
+    found = OverlapSearch(BUDGET, [fails, lambda step: program]).run(base, pytest.fail)
+    assert found.compiled.overlap == 1
+    assert OverlapSearch(BUDGET, [fails]).run(base, pytest.fail) is None
 
 
 def test_no_plan_of_no_memory_is_sought(base):
