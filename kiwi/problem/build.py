@@ -603,13 +603,13 @@ class _Builder:
 
     def _edges_of_reductions(self) -> Iterator[Edge]:
         """Edges (d)."""
-        offered, with_parts = self._offered, self._matrices.with_parts
-        options = [
-            UnitOptions(
-                len(offered.sources) + node.unit,
-                np.array([s.apart_seconds for s in node.strategies]),
-                node.residency.options,
-            )
-            for node in offered.unit_nodes
-        ]
+        offered = self._offered
+
+        def options(unit: int) -> UnitOptions:
+            node = offered.unit_nodes[unit]
+            apart_seconds = np.array([s.apart_seconds for s in node.strategies])
+            number = len(offered.sources) + unit
+            return UnitOptions(number, apart_seconds, node.residency.options)
+
+        with_parts = self._matrices.with_parts
         return reductions_apart(self._units, options, offered.overlap, with_parts=with_parts)

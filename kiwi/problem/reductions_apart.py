@@ -15,7 +15,7 @@ backward pass, that is 49 us where the two reductions, recomputed, take 2.
 Where both hold the price counts twice.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,18 +41,18 @@ class UnitOptions:
 
 
 def reductions_apart(
-    units: UnitGraph, options: Sequence[UnitOptions], overlap: Overlap, *, with_parts: bool
+    units: UnitGraph, options: Callable[[int], UnitOptions], overlap: Overlap, *, with_parts: bool
 ) -> Iterator[Edge]:
     """For each reduction in the kernel of its readers the edges from what yields the rows, and to
-    the reader that ends the kernel; `options`: by unit."""
-    for unit, own in zip(units.units, options, strict=True):
+    the reader that ends the kernel; `options`: of a unit by its index."""
+    for index, found in sorted(reduced_for_readers(units).items()):
+        unit, own = units.units[index], options(index)
         if not own.apart_seconds.any():
             continue
-        found = reduced_for_readers(units)[unit.index]
         build = _Builder(unit, own, overlap, with_parts)
         if found.rows in units.producer:
-            yield from build.edge(options[units.producer[found.rows]], _rows_come_again(unit))
-        yield from build.edge(options[found.reader], _is_read_again)
+            yield from build.edge(options(units.producer[found.rows]), _rows_come_again(unit))
+        yield from build.edge(options(found.reader), _is_read_again)
 
 
 def _rows_come_again(unit: Unit) -> Callable[[Residency, Residency], bool]:
