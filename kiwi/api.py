@@ -14,7 +14,7 @@ import jax
 from typing_extensions import Unpack
 
 from kiwi.calls.constraints import Constraints
-from kiwi.calls.host_memory import OnHost, host_arguments
+from kiwi.calls.host_memory import OnHost, given_memories, host_arguments
 from kiwi.calls.signature import Arguments, Call, JitOptions, bind
 from kiwi.errors import InvalidArgumentError
 from kiwi.memory.heap import HEAP_LOOPS
@@ -27,7 +27,9 @@ from kiwi.options import (
     shows_options,
     split,
 )
+from kiwi.planners.host_arguments import plan_with_host_arguments
 from kiwi.planners.planning import check_settings, make_plan, trace_call
+from kiwi.planners.registry import planner_named
 from kiwi.plans.dispatch import REFUSED, Dispatched, check_same_plan
 from kiwi.plans.plan import Plan
 from kiwi.plans.plan_cache import PlanCache
@@ -131,7 +133,8 @@ class PlannedFunction:
 
     def traced(self, *args: Any, **kwargs: Any) -> StepToPlan:
         """The function traced and lowered for these arguments; cached."""
-        return self._trace_of(bind(self.function, self._jit_options, args, kwargs))
+        call = bind(self.function, self._jit_options, args, kwargs)
+        return self._trace_of(call, self._on_host(call))
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan for these arguments; `jax.ShapeDtypeStruct`s will do. Cached."""
@@ -141,23 +144,34 @@ class PlannedFunction:
         if call.key not in self._plans:
             compile_loops((HEAP_LOOPS,), (ORDER_LOOPS,))
             with prepared(self.settings.verify, self.settings.mesh):
-                cache = PlanCache.of_user() if self.options.plan_cache else None
-                self._plans[call.key] = make_plan(self._trace_of(call), self.settings, cache)
+                self._plans[call.key] = self._made(call)
         return self._plans[call.key]
+
+    def _made(self, call: Call) -> Plan:
+        cache = PlanCache.of_user() if self.options.plan_cache else None
+        may_offload = planner_named(self.settings.planner).may_offload(self.settings)
+        if not (self.options.offload_arguments and may_offload):
+            return make_plan(self._trace_of(call, self._on_host(call)), self.settings, cache)
+        return plan_with_host_arguments(
+            functools.partial(self._trace_of, call),
+            given_memories(call, self.options.constraints or Constraints()),
+            self.settings,
+            functools.partial(make_plan, cache=cache),
+        )
 
     _transposed_products = False
     """As an earlier Kiwi planned them, see `kiwi.hlo.tracing.trace`."""
 
-    def _trace_of(self, call: Call) -> StepToPlan:
+    def _trace_of(self, call: Call, on_host: OnHost) -> StepToPlan:
         keep, opened = self.options.respect_user_checkpoint, self.options.open_loops
         trips = self.options.while_trips
         compiler = predicted_compiler(self.settings.verify, self.settings.mesh.hardware)
         fused = compiler.rules.fused_maps
-        key = (call.key, self._on_host(call), keep, opened, fused, str(trips))
+        key = (call.key, on_host, keep, opened, fused, str(trips))
         if key not in self._traced:
             kept = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
             kept["transposed_products"] = self._transposed_products
-            self._traced[key] = trace_call(call, key[1], fused, **kept)
+            self._traced[key] = trace_call(call, on_host, fused, **kept)
         return self._traced[key]
 
     def _on_host(self, call: Call) -> OnHost:

@@ -235,6 +235,9 @@ class Options(SearchOptions, TargetOptions):
       branches of a `cond` or `switch` operator by operator. False plans each of them as one
       operator that is not sharded. Planners of schedules ("two-pass", "two-stage", the paper's
       models, those of one device) need False where there is one.
+    - `offload_arguments`: within `host_memory_budget`, arguments that results replace in the next
+      step (moments, master weights, parameters) may lie in the host's memory, where that makes the
+      step faster or lets it fit. It plans the step several times.
     - `plan_cache`: an equal request (function, arguments, options, hardware, versions) that was
       planned before is answered from the user's cache folder, without a search. False neither
       reads nor writes there. The environment variable `KIWI_PLAN_CACHE` names another folder, or
@@ -247,6 +250,12 @@ class Options(SearchOptions, TargetOptions):
     """
 
     open_loops: bool = True
+    offload_arguments: bool = _option(
+        False,
+        "--offload-arguments",
+        "arguments may lie in the host's memory: yes or no (no)",
+        parse=_is_yes,
+    )
     plan_cache: bool = _option(
         True, "--plan-cache", "take equal requests' plans from disk: yes or no (yes)", parse=_is_yes
     )
@@ -262,7 +271,14 @@ class Options(SearchOptions, TargetOptions):
 
     def settings(self, table: ProfileTable) -> "Settings":
         """What a plan is made for, with the profile's table; raises `InvalidMeshError`,
-        `InvalidSizeError`; `InvalidArgumentError` if two meshes are given."""
+        `InvalidSizeError`; `InvalidArgumentError` if two meshes are given, or arguments may be
+        offloaded without a budget of the host."""
+        if self.offload_arguments and self.host_memory_budget is None:
+            raise InvalidArgumentError(
+                "offload_arguments=True, and no host_memory_budget.",
+                cause="Without a budget nothing is offloaded to the host.",
+                suggestion='host_memory_budget="64GiB": what the devices of a host may share.',
+            )
         return Settings(
             mesh=self.device_mesh(table),
             memory_budget_bytes=self.budget_bytes(table),
@@ -321,6 +337,7 @@ class OptionTypes(TypedDict, total=False):
     equal_layers: bool
     on_progress: OnProgress | None
     open_loops: bool
+    offload_arguments: bool
     plan_cache: bool
     static_argnums: int | Sequence[int] | None
     static_argnames: str | Sequence[str] | None

@@ -98,7 +98,7 @@ class AppliedPlan(PlannedFunction):
     def _plan_of(self, call: Call) -> Plan:
         if call.key not in self._plans:
             check_arguments(self.saved.document, call)
-            traced = self._trace_of(call)
+            traced = self._trace_of(call, self._on_host(call))
             planner = planner_named(self.options.planner)
             found = restore(self.saved.document, traced, planner, strict=self._strict)
             note_peak(traced, self.settings, found.peak_bytes)

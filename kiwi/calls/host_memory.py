@@ -34,8 +34,15 @@ class OnHost:
 
 
 def host_arguments(call: Call, constraints: Constraints) -> frozenset[int]:
-    """Positions among the leaves of a call; raises `InvalidArgumentError` if a pattern matches
-    nothing, or something without bytes of its own that could be copied (a key)."""
+    """Positions among the leaves of a call; raises as `given_memories`."""
+    kinds = given_memories(call, constraints)
+    return frozenset(k for k, kind in kinds.items() if kind == HOST_MEMORY)
+
+
+def given_memories(call: Call, constraints: Constraints) -> dict[int, str]:
+    """The memory kind of each leaf of a call of which the caller says it; raises
+    `InvalidArgumentError` if a pattern matches nothing, or one on the host has no bytes of its own
+    that could be copied (a key)."""
     paths = [slash_path(path) for path in call.paths]
     kinds: dict[int, str] = {}
     for pattern, kind in constraints.memory_kinds.items():
@@ -47,14 +54,18 @@ def host_arguments(call: Call, constraints: Constraints) -> frozenset[int]:
     for k, sharding in call.given_shardings.items():
         if _lies_in(HOST_MEMORY, sharding):
             kinds[k] = HOST_MEMORY
-    found = frozenset(k for k, kind in kinds.items() if kind == HOST_MEMORY)
-    for k in found:
-        if jnp.issubdtype(call.shapes[k].dtype, jax.dtypes.extended):
+    for k, kind in kinds.items():
+        if kind == HOST_MEMORY and not can_be_copied(call.shapes[k].dtype):
             raise InvalidArgumentError(
                 f"{paths[k]} of type {call.shapes[k].dtype} cannot lie in host memory.",
                 suggestion="Leave it out of memory_kinds.",
             )
-    return found
+    return kinds
+
+
+def can_be_copied(dtype: Any) -> bool:
+    """Whether arrays of a type have bytes of their own that could lie in host memory."""
+    return not jnp.issubdtype(dtype, jax.dtypes.extended)
 
 
 def host_results(

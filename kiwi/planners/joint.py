@@ -76,13 +76,16 @@ class Joint(ProblemPlanner):
         return plain
 
     def _without_offloading(self, step: StepToPlan, budget_bytes: int, tools: Tools) -> Plan | None:
-        """The plan with no host memory, None where no plan is found to fit."""
+        """The plan that offloads no value, None where none is found to fit, arguments on the host
+        within the host's budget."""
         own = tools.with_settings(host_budget_bytes=None)
         start = Start(self.formulate(step, budget_bytes, own.settings))
         try:
-            return super().plan(step, budget_bytes, own, start)
+            found = super().plan(step, budget_bytes, own, start)
         except (InfeasibleBudgetError, NoPlanFoundError):
             return None
+        found = replace(found, host_limit_bytes=tools.settings.host_limit_bytes)
+        return found if found.fits else None
 
     def _begun_with(
         self, plain: Plan, step: StepToPlan, budget_bytes: int, tools: Tools

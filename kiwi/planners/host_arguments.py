@@ -1,0 +1,181 @@
+"""Which arguments lie in the host's memory, where Kiwi decides that (`offload_arguments`).
+
+Candidates are the arguments that a result replaces in the next step: moments, master weights,
+parameters. On the host one takes the device's memory only while it is read, and its bytes go over
+the link to the host once in each direction, beside computation and collectives.
+
+1. The candidates stand in the order of what they cost: first those that only the optimizer's
+   update reads, which are copied once there and once back; within these the largest, since few
+   large copies take fewer launches. Behind them what the forward pass reads.
+2. Sets of them grow along that order (`host_sets`). The smallest with which the step fits is
+   sought by halves, and then larger ones until one is slower. For each of them the step is planned
+   as a whole, sharding, recomputation, and values on the host, without a compiler and with little
+   effort.
+3. The set of the fastest plan is planned with all effort and compiled; where none of its plans
+   fits, the next larger one. Where the step fits without, it is planned without, too, and the
+   faster plan is the answer.
+"""
+
+import bisect
+import functools
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kiwi.calls.constraints import slash_path
+from kiwi.calls.host_memory import OnHost, can_be_copied
+from kiwi.calls.replaced_arguments import replaced_arguments
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.host_memory import HOST_MEMORY
+from kiwi.hlo.phases import phases
+from kiwi.options import Settings
+from kiwi.plans.plan import Plan
+from kiwi.problem.step import StepToPlan
+from kiwi.sizes import format_bytes
+
+LATE_SHARES, EARLY_SHARES = (0.25, 0.5, 0.75, 1.0), (0.5, 1.0)
+"""Of the bytes of what the update reads only, and then of the others: as far as sets reach."""
+
+LEAST_SHARE = 1e-3
+"""Of the bytes of all candidates: what is smaller stays on the device."""
+
+_SHOWN = 3
+"""Of the arguments in a note."""
+
+_REFUSALS = (BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError)
+
+Trace = Callable[[OnHost], StepToPlan]
+"""The step with some arguments on the host."""
+Make = Callable[[StepToPlan, Settings], Plan]
+
+
+def host_sets(step: StepToPlan, given: Mapping[int, str]) -> list[frozenset[int]]:
+    """Sets of flat arguments, each with more than the one before; those with a memory kind `given`
+    lie there in each."""
+    late, early = _candidates(step, given.keys())
+    found = [_on_host(given)]
+    for group, shares in ((late, LATE_SHARES), (early, EARLY_SHARES)):
+        base = found[-1]
+        sets = (base | _first(step, group, share) for share in shares)
+        found.extend(each for each in dict.fromkeys(sets) if each != base)
+    return found
+
+
+def plan_with_host_arguments(
+    trace: Trace, given: Mapping[int, str], settings: Settings, make: Make
+) -> Plan:
+    """The fastest plan found over the sets of arguments on the host, `given` as of `host_sets`;
+    raises what `make` raises of the largest set where none has a plan."""
+    on_host = _on_host(given)
+    sets = host_sets(trace(OnHost(on_host)), given)
+    return _Search(trace, on_host, settings, make).run(sets)
+
+
+def _on_host(given: Mapping[int, str]) -> frozenset[int]:
+    return frozenset(k for k, kind in given.items() if kind == HOST_MEMORY)
+
+
+@dataclass(frozen=True)
+class _Search:
+    trace: Trace
+    given: frozenset[int]
+    settings: Settings
+    make: Make
+
+    @functools.cached_property
+    def _quick(self) -> Settings:
+        return replace(self.settings, verify=None, effort="quick", on_progress=None)
+
+    def run(self, sets: Sequence[frozenset[int]]) -> Plan:
+        predicted = self._predicted_seconds(sets)
+        best = min(predicted, key=predicted.__getitem__, default=len(sets) - 1)
+        # Behind the fastest, the larger ones: they need less, should it not fit as compiled.
+        plans = functools.partial(self._first_plan, sets[best:])
+        plain = self._plan_or_none(sets[0], self.settings) if best and 0 in predicted else None
+        if plain is None:
+            return plans()
+        try:
+            return min(plain, plans(), key=lambda plan: plan.estimate.step_seconds)
+        except _REFUSALS:
+            return plain
+
+    def _predicted_seconds(self, sets: Sequence[frozenset[int]]) -> dict[int, float]:
+        """Of a step by the number of the set, of those that were planned and have a plan."""
+        found: dict[int, float] = {}
+
+        def has_plan(number: int) -> bool:
+            if number not in found:
+                plan = self._plan_or_none(sets[number], self._quick)
+                found[number] = math.inf if plan is None else plan.estimate.step_seconds
+            return found[number] < math.inf
+
+        # Larger sets need less of the device's memory.
+        number = 0 if has_plan(0) else bisect.bisect_left(range(len(sets)), True, 1, key=has_plan)
+        for larger in range(number + 1, len(sets)):
+            if not has_plan(larger) or found[larger] >= found[larger - 1]:
+                break
+        return {number: seconds for number, seconds in found.items() if seconds < math.inf}
+
+    def _first_plan(self, sets: Sequence[frozenset[int]]) -> Plan:
+        """Of the first set that has one; raises the last refusal if none has."""
+        *others, last = sets
+        found = (self._plan_or_none(arguments, self.settings) for arguments in others)
+        plan = next((plan for plan in found if plan is not None), None)
+        return plan or self._plan(last, self.settings)
+
+    def _plan_or_none(self, arguments: frozenset[int], settings: Settings) -> Plan | None:
+        try:
+            return self._plan(arguments, settings)
+        except _REFUSALS:
+            return None
+
+    def _plan(self, arguments: frozenset[int], settings: Settings) -> Plan:
+        step = self.trace(OnHost(arguments))
+        plan = self.make(step, settings)
+        return replace(plan, notes=(*plan.notes, *_notes(step, arguments - self.given)))
+
+
+def _candidates(step: StepToPlan, given: Collection[int]) -> tuple[list[int], list[int]]:
+    """Flat arguments that results replace, the largest first: those that only the update reads,
+    and the others."""
+    program = step.program
+    replaced = set(replaced_arguments(step.call, step.out_tree, step.units).values())
+    sizes = {
+        k: program.values[value].size_bytes
+        for k, value in enumerate(program.arguments)
+        if value in replaced and k not in given and can_be_copied(step.call.shapes[k].dtype)
+    }
+    least_bytes = LEAST_SHARE * sum(sizes.values())
+    ordered = sorted((k for k in sizes if sizes[k] >= least_bytes), key=lambda k: -sizes[k])
+    early = _read_before_update(step)
+    late = [k for k in ordered if program.arguments[k] not in early]
+    return late, [k for k in ordered if program.arguments[k] in early]
+
+
+def _read_before_update(step: StepToPlan) -> set[int]:
+    equations = step.program.equations
+    pairs = zip(equations, phases(step.program), strict=True)
+    return {v for equation, phase in pairs if phase is not Phase.UPDATE for v in equation.reads}
+
+
+def _first(step: StepToPlan, ordered: Sequence[int], share: float) -> frozenset[int]:
+    """The first ones, of a share of the bytes of all."""
+    values, arguments = step.program.values, step.program.arguments
+    sizes = [values[arguments[k]].size_bytes for k in ordered]
+    count = bisect.bisect_left(list(itertools.accumulate(sizes)), share * sum(sizes)) + 1
+    return frozenset(ordered[:count])
+
+
+def _notes(step: StepToPlan, arguments: frozenset[int]) -> Iterator[str]:
+    if not arguments:
+        return
+    paths = [slash_path(step.call.paths[k]) for k in sorted(arguments)]
+    values = (step.program.values[step.program.arguments[k]] for k in arguments)
+    size = format_bytes(sum(value.size_bytes for value in values))
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    yield (
+        f"Of the arguments {size} lie in the host's memory by the plan's own decision: "
+        f"{', '.join(paths[:_SHOWN])}{more}."
+    )
