@@ -61,12 +61,17 @@ def _simulated(plan: PlanRecord) -> Iterator[str]:
         "its schedule, simulated)"
     )
     rows = [
-        f"{format_seconds(row.exposed_seconds)} of {format_seconds(row.seconds)} along "
-        + (" and ".join(row.axes) or "no axis" if row.axes is not None else "unknown axes")
+        f"{format_seconds(row.exposed_seconds)} of {format_seconds(row.seconds)} {_along(row.axes)}"
         for row in time.communication
     ]
     waits = f"; waits for {', '.join(rows)}" if rows else ""
     yield f"  computes {format_seconds(time.compute_seconds)}{waits}"
+
+
+def _along(axes: tuple[str, ...] | None) -> str:
+    if axes is None:
+        return "along unknown axes"
+    return f"along {' and '.join(axes)}" if axes else "to the host and back"
 
 
 def _memory(plan: PlanRecord) -> str:

@@ -5,7 +5,8 @@ The device runs the schedule in order. A kernel takes what a unit of a plan does
 begins where it is started, as soon as the links of its axes are free, and goes on while the device
 computes; where it is awaited, the device waits for the rest. What was hidden costs a share of its
 time, `Hardware.interference`; where devices cannot do both at once, starts wait. Copies to the host
-and back have a link of their own each.
+and back have a link of their own each, of which those under way get equal shares: a small one need
+not wait until large ones have ended.
 """
 
 from collections import defaultdict
@@ -79,6 +80,31 @@ class _Flying:
     seconds: float
 
 
+class _SharedLink:
+    """A link of which all copies under way get equal shares; seconds are of one that is alone."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, float] = {}
+        self._now = 0.0
+
+    def start(self, key: str, seconds: float, now: float) -> None:
+        self._advance(now)
+        self._left[key] = seconds
+
+    def end(self, key: str, now: float) -> float:
+        """When a copy ends if no other one starts meanwhile."""
+        self._advance(now)
+        mine = self._left.get(key, 0.0)
+        return now + sum(min(left, mine) for left in self._left.values())
+
+    def _advance(self, now: float) -> None:
+        passed, self._now = now - self._now, now
+        while self._left and passed > 0:
+            share = min(*self._left.values(), passed / len(self._left))
+            passed -= share * len(self._left)
+            self._left = {key: left - share for key, left in self._left.items() if left > share}
+
+
 @dataclass
 class _Clock:
     """The device's time while it runs a schedule, and until when each axis is taken, one way."""
@@ -97,6 +123,7 @@ class _Clock:
     def __post_init__(self) -> None:
         self._taken: dict[tuple[str, int], float] = defaultdict(float)
         self._flying: dict[str, list[_Flying]] = defaultdict(list)
+        self._host: dict[int, _SharedLink] = defaultdict(_SharedLink)
 
     def run(self, computation: int, times: float) -> None:
         """One run of a computation that stands for so many of the step."""
@@ -131,24 +158,34 @@ class _Clock:
 
     def _start(self, transfer: Transfer, times: float) -> None:
         seconds = self._seconds(transfer)
-        axes = self.mesh.axis_names if transfer.axes is None else transfer.axes or (HOST,)
-        ways = (transfer.direction,) if transfer.direction else (1, -1)
-        links = [(axis, way) for axis in axes for way in ways]
-        begin = max(self.now, *(self._taken[link] for link in links))
-        for link in links:
-            self._taken[link] = begin + seconds
-        self._flying[transfer.key].append(_Flying(transfer, begin + seconds, seconds))
+        if transfer.kind == HOST:
+            self._host[transfer.direction].start(transfer.key, seconds, self.now)
+            end = self.now + seconds
+        else:
+            end = self._end_along_axes(transfer, seconds)
+        self._flying[transfer.key].append(_Flying(transfer, end, seconds))
         self.communicated[transfer.axes] += times * _taken_share(transfer) * seconds
         if self.mesh.hardware.interference is None and transfer.kind != HOST:
             self._await(transfer.key, times)
 
+    def _end_along_axes(self, transfer: Transfer, seconds: float) -> float:
+        axes = self.mesh.axis_names if transfer.axes is None else transfer.axes
+        ways = (transfer.direction,) if transfer.direction else (1, -1)
+        links = [(axis, way) for axis in axes for way in ways]
+        end = max([self.now, *(self._taken[link] for link in links)]) + seconds
+        self._taken.update(dict.fromkeys(links, end))
+        return end
+
     def _await(self, key: str, times: float) -> None:
         for flying in self._flying.pop(key, ()):
-            waited = max(0.0, flying.end - self.now)
-            hidden = _taken_share(flying.transfer) * max(0.0, flying.seconds - waited)
-            waited += self._interference(flying.transfer) * hidden
+            end, transfer = flying.end, flying.transfer
+            if transfer.kind == HOST:
+                end = self._host[transfer.direction].end(key, self.now)
+            waited = max(0.0, end - self.now)
+            hidden = _taken_share(transfer) * max(0.0, flying.seconds - waited)
+            waited += self._interference(transfer) * hidden
             self.now += waited
-            self.exposed[flying.transfer.axes] += times * waited
+            self.exposed[transfer.axes] += times * waited
 
     def _interference(self, transfer: Transfer) -> float:
         is_copy = transfer.kind == HOST

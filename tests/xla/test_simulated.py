@@ -7,7 +7,7 @@ import pytest
 from kiwi.mesh import DeviceMesh, Link, hardware
 from kiwi.xla.read.hlo_text import parse_module
 from kiwi.xla.read.schedule import read_schedule
-from kiwi.xla.simulated import simulated
+from kiwi.xla.simulated import _SharedLink, simulated
 
 GATHER = "channel_id=7, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true"
 
@@ -111,6 +111,20 @@ ENTRY %main (buffer: f32[4,250,1000], x: f32[1,250,1000], i: s32[]) -> f32[1,250
   ROOT %z = f32[1,250,1000] add(%y, %d)
 }
 """
+
+
+def test_copies_of_one_direction_share_their_link():
+    """Alone they take 3 and 1 s: together the small one ends after 2 s and the large one after 4.
+    A third, of 2 s, starts after 1 s, when half a second of the small one is left."""
+    link = _SharedLink()
+    link.start("large", 3.0, 0.0)
+    link.start("small", 1.0, 0.0)
+    assert (link.end("small", 0.0), link.end("large", 0.0)) == pytest.approx((2.0, 4.0))
+    link.start("third", 2.0, 1.0)
+    assert link.end("small", 1.0) == pytest.approx(2.5)
+    assert link.end("third", 2.5) == pytest.approx(2.5 + 2 * 1.5)
+    assert link.end("large", 2.5) == pytest.approx(6.0)
+    assert link.end("large", 7.0) == link.end("small", 7.0) == 7.0
 
 
 def test_copies_to_the_host_and_back_go_at_once(mesh):
