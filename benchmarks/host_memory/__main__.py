@@ -63,7 +63,8 @@ class Measured:
 
 
 def budgets(name: str, target: str, shares: Measured) -> None:
-    """The model at each share of its free peak, with and without the host."""
+    """The model at each share of its free peak, with and without the host; with arguments there,
+    too, where that does not do."""
     beginning = f"{name} {target}"
     free = shares.row(f"{beginning} free", name, target)
     for share in SHARES:
@@ -71,7 +72,10 @@ def budgets(name: str, target: str, shares: Measured) -> None:
         for host in (None, HOST_BUDGET):
             asked = {"memory_budget": budget, "host_memory_budget": host}
             key = f"{beginning} {share}%{' with host' if host else ''}"
-            shares.row(key, name, target, **asked)
+            row = shares.row(key, name, target, **asked)
+            if host and "refused_bytes" in row:
+                key = f"{beginning} {share}% with arguments there, too"
+                shares.row(key, name, target, **asked, offload_arguments=True)
 
 
 def pair(number: int, shares: Measured, pairs: Measured) -> None:

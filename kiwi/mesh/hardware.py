@@ -15,10 +15,6 @@ from kiwi.codec import from_plain
 from kiwi.errors import InvalidArgumentError, UnknownProfileError
 from kiwi.mesh.topology import Interconnect
 
-HOST_INTERFERENCE = 0.05
-"""The part of its time that a copy between device and host costs although the device computes: of
-the device's bandwidth it takes some per cent (16 of 819 GB/s on a v5e, 64 of 3350 on an H100)."""
-
 
 @dataclass(frozen=True)
 class Link:
@@ -73,7 +69,9 @@ class Hardware:
     - `interconnect`: of TPUs, how their chips are connected; None for others.
     - `kernel_efficiency`: the part of the peak matmul rate that fused attention reaches.
     - `interference`: the part of its time that communication costs although the device computes
-      meanwhile; None where the device waits for it.
+      meanwhile; None where the device waits for it. `host_interference`: that of copies between
+      device and host, which take some per cent of the device's bandwidth (16 of 819 GB/s on a v5e,
+      64 of 3350 on an H100).
     - `platform`: jax's name for such devices, "gpu", "cpu" or "tpu": which of XLA's compilers makes
       their programs (`kiwi.xla.compilers`).
     - `clock_hertz`: of a TPU's cores, in which XLA:TPU counts; None where it is not known.
@@ -106,6 +104,7 @@ class Hardware:
     kernel_efficiency: float = 0.5
     devices_per_host: int | None = None
     clock_hertz: float | None = None
+    host_interference: float = 0.05
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_second", dict(self.flops_per_second))

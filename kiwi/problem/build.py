@@ -168,7 +168,9 @@ class OfferedOptions:
     @functools.cached_property
     def overlap(self) -> Overlap:
         """What communicates while the devices compute."""
-        return Overlap.on(self.units, self.mesh.hardware)
+        on_host = self.units.graph.program.host_values
+        copies = bool(on_host) or self.fixed.host_limit_bytes is not None
+        return Overlap.on(self.units, self.mesh.hardware, copies=copies)
 
     def local_bytes(self, value: int, layout: TensorSharding) -> int:
         """Bytes of one device's part of a value in a layout."""

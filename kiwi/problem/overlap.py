@@ -22,8 +22,10 @@ What overlaps still costs a share of its time, `Hardware.interference`: it takes
 memory and, on GPUs, multiprocessors.
 
 *Host memory.* Copies to the host and back from there are two more channels, in the windows of the
-forward and of the backward pass; of arguments and results that the caller has there, in those of
-their fetches and stores. Engines of their own move them.
+forward and of the backward pass; of arguments and results on the host, in those of their fetches
+and stores. Engines of their own move them: they hide behind all of what is computed whatever the
+links do, so each such window is there a second time, for computing and copies
+(`Overlap.copied_share`).
 """
 
 import functools
@@ -41,7 +43,6 @@ from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import Residency, last_use
 from kiwi.mesh import Collective, Hardware
 from kiwi.mesh.collective_kinds import REDUCE_SCATTER
-from kiwi.mesh.hardware import HOST_INTERFERENCE
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.solver.problem import Load
 
@@ -58,22 +59,28 @@ class Overlap:
 
     - `share`: the part of the overlapping time that costs nothing; 0 where nothing overlaps.
     - `pipelines`: whether a matmul runs while its operands are gathered and its result scattered.
+    - `copied_share`: as `share`, of copies to the host and back; None where there may be none.
     """
 
     units: UnitGraph
     share: float
     pipelines: bool
+    copied_share: float | None = None
 
     @classmethod
-    def on(cls, units: UnitGraph, hardware: Hardware) -> "Overlap":
+    def on(cls, units: UnitGraph, hardware: Hardware, *, copies: bool) -> "Overlap":
         """What overlaps on such devices."""
-        return cls(units, hardware.overlapping_share, hardware.pipelines_matmuls)
+        copied_share = 1 - hardware.host_interference if copies else None
+        return cls(units, hardware.overlapping_share, hardware.pipelines_matmuls, copied_share)
 
     def computed(
         self, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
     ) -> tuple[Load, ...]:
         """The loads of computing, for strategies that take `seconds`, strategy-major."""
-        return self._loads(COMPUTE, unit, seconds, residencies)
+        loads = self._loads(COMPUTE, unit, seconds, residencies)
+        if self.copied_share is None:
+            return loads
+        return loads + self._beside(COMPUTE, unit, seconds, residencies)
 
     def apart(self, unit: Unit, seconds: np.ndarray) -> tuple[Load, ...]:
         """Those of what a unit computes more with some pairs of options, see
@@ -109,10 +116,10 @@ class Overlap:
 
     def offloaded(self, unit: Unit, seconds: np.ndarray) -> tuple[Load, ...]:
         """Those of copying a result to the host and, as long, back, by option."""
-        if not self.share or not seconds.any():
+        if not seconds.any():
             return ()
-        shared = _beside_computing(seconds)
-        window, again = self._window(unit.loop, unit.index), self._window_again(unit)
+        shared = self._beside_computing(seconds)
+        window, again = self._windows_of_copies(unit)
         return Load(window, TO_HOST, shared), Load(again, FROM_HOST, shared)
 
     def copied(
@@ -121,23 +128,29 @@ class Overlap:
         """Those of a unit that fetches an argument from the host, or stores a result there."""
         name = self.units.graph.program.equations[unit.root].name
         channel = FROM_HOST if name == FETCH else TO_HOST
-        return self._loads(channel, unit, seconds, residencies, _beside_computing)
+        return self._beside(channel, unit, seconds, residencies)
 
     def _loads(
-        self,
-        channel: int,
-        unit: Unit,
-        seconds: np.ndarray,
-        residencies: Sequence[Residency],
-        shared: _Shared | None = None,
+        self, channel: int, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
     ) -> tuple[Load, ...]:
         if not self.share or not seconds.any():
             return ()
-        again = np.array([float(r.recomputes) for r in residencies])
-        once = np.ones_like(again)
         windows = self._window(unit.loop, unit.index), self._window_again(unit)
-        first, second = (np.outer(seconds, times).ravel() for times in (once, again))
-        return self._in_windows(channel, windows, first, second, shared or self._shared)
+        return self._in_windows(channel, windows, *_runs(seconds, residencies), self._shared)
+
+    def _beside(
+        self, channel: int, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
+    ) -> tuple[Load, ...]:
+        """In the windows of computing and copies."""
+        windows, runs = self._windows_of_copies(unit), _runs(seconds, residencies)
+        return self._in_windows(channel, windows, *runs, self._beside_computing)
+
+    def _beside_computing(self, seconds: np.ndarray) -> np.ndarray:
+        return (self.copied_share or 0.0) * seconds
+
+    def _windows_of_copies(self, unit: Unit) -> tuple[int, int]:
+        behind = self._window_between(len(self.units.units) - 1, _PHASES[-1]) + 1
+        return behind + self._window(unit.loop, unit.index), behind + self._window_again(unit)
 
     def _in_windows(
         self,
@@ -232,9 +245,10 @@ class Overlap:
         return found
 
 
-def _beside_computing(seconds: np.ndarray) -> np.ndarray:
-    """The part of copies to the host, or back, that may cost nothing."""
-    return (1 - HOST_INTERFERENCE) * seconds
+def _runs(seconds: np.ndarray, residencies: Sequence[Residency]) -> tuple[np.ndarray, np.ndarray]:
+    """Of strategies x residencies, strategy-major, what is done once, and what is done again."""
+    again = np.array([float(r.recomputes) for r in residencies])
+    return np.outer(seconds, np.ones_like(again)).ravel(), np.outer(seconds, again).ravel()
 
 
 def _scatters(collective: Collective) -> bool:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kiwi.mesh import DeviceMesh, Hardware, collective
-from kiwi.mesh.hardware import HOST_INTERFERENCE
 from kiwi.xla.read.schedule import HOST, Schedule, ScheduledWork, Transfer
 from kiwi.xla.read.work import Work
 
@@ -188,8 +187,9 @@ class _Clock:
             self.exposed[transfer.axes] += times * waited
 
     def _interference(self, transfer: Transfer) -> float:
+        hardware = self.mesh.hardware
         is_copy = transfer.kind == HOST
-        return HOST_INTERFERENCE if is_copy else self.mesh.hardware.interference or 0.0
+        return hardware.host_interference if is_copy else hardware.interference or 0.0
 
     def _seconds(self, transfer: Transfer) -> float:
         if transfer.kind == HOST:
