@@ -5,7 +5,9 @@
 **Activations alone.** Each generated graph (`benchmarks.remat.graphs`) and each step from JAX has a
 link over which all that its forward part writes goes to the host in `LINK_SHARE` of the time of the
 step. blocks-12 has twelve of the blocks below with their link; its weights and their updates stay
-on the device.
+on the device. Of steps from JAX there are also the plans of `kiwi.plan` for one device with that
+link: shares of its own estimates of memory and time, of copies that cost nothing where they hide,
+as the planners of graphs have it.
 
 **Llama2-7B.** Blocks with the sizes and speeds of Zhao's thesis, section 4.8: 32 bit, batch 4 of
 512 tokens each, an RTX 3060 with 10 of its 12 GB for the step, 10.4 GB/s to the host each way, Adam
@@ -25,10 +27,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+import kiwi
 from benchmarks.remat.graphs import Layer, Optimizer, fine_tuning, graph_named
-from benchmarks.remat.jax_models import trace_model
+from benchmarks.remat.jax_models import MODELS, trace_model
 from benchmarks.remat.row import WIDTH, Results, Row, command_of, solved, table
 from kiwi.errors import KiwiError
+from kiwi.mesh import hardware
 from kiwi.solver.remat import PLANNERS, RematGraph, Search, order_peak_bytes
 from kiwi.solver.remat.offload import Host, OffloadSimulation, simulate, solve_offload
 from kiwi.solver.remat.offload.offmate import offmate
@@ -46,7 +50,9 @@ PLANNERS_OF = {
         ("rotor", "pofo+host", "offmate+host", "fastsa", "fastsa+host"),
     ),
 }
+JOINT = "joint+host"
 MORE_BUDGETS = (70, 50, 35)
+HOST_BUDGET = "64GiB"
 TRACED = ("gpt-4",)
 """Steps from JAX (`benchmarks.remat.jax_models`)."""
 LATEST = 4
@@ -108,7 +114,7 @@ def main() -> None:
         Row(name, 0, budget, planner, options.time_limit)
         for name in PLANNERS_OF
         for budget in BUDGETS.get(name, MORE_BUDGETS)
-        for planner in PLANNERS_OF[name]
+        for planner in (*PLANNERS_OF[name], *((JOINT,) if name in TRACED else ()))
     ]
     wanted += [
         Row(f"llama-{count}", 0, 0, planner, options.llama_time_limit)
@@ -125,6 +131,8 @@ def run_row(row: Row) -> Row:
     """Plans one row."""
     if row.graph.startswith("llama"):
         return _llama_row(row)
+    if row.planner == JOINT:
+        return _joint_row(row)
     graph, link = graph_and_link(row.graph)
     row = replace(row, operators=len(graph.operators))
     beyond_bytes = order_peak_bytes(graph) - graph.resident_bytes
@@ -151,6 +159,38 @@ def graph_and_link(name: str) -> tuple[RematGraph, Host]:
     written = {v for k, _ in graph.backward_of for v in graph.operators[k].outputs}
     rate = graph.bytes_of(written) / (LINK_SHARE * graph.once_seconds)
     return graph, Host(rate, rate)
+
+
+def _joint_row(row: Row) -> Row:
+    """The plan of `kiwi.plan` for a step on one device."""
+    graph, link = graph_and_link(row.graph)
+    step, state, batch = MODELS[row.graph]()
+    rate = link.outward_bytes_per_second
+    options = {
+        "mesh_shape": (1,),
+        "profile": replace(
+            hardware("h100-sxm"), host_bandwidth_bytes_per_second=rate, host_interference=0.0
+        ),
+        "verify": None,
+        "donate_argnums": 0,
+        "effort": "thorough",
+        "gap": 0.0,
+        "equal_layers": False,
+    }
+    free = kiwi.plan(step, state, batch, **options).estimate
+    beyond = free.peak_bytes - graph.resident_bytes
+    budget_bytes = graph.resident_bytes + math.ceil(beyond * row.budget_percent / 100)
+    asked = {"memory_budget": budget_bytes, "host_memory_budget": HOST_BUDGET}
+    plan = kiwi.plan(step, state, batch, **asked, **options)
+    gap = plan.solve_result.gap
+    return replace(
+        row,
+        operators=len(graph.operators),
+        increase_percent=100 * (plan.estimate.step_seconds / free.step_seconds - 1),
+        peak_percent=100 * (plan.estimate.peak_bytes - graph.resident_bytes) / beyond,
+        seconds=plan.planning_seconds,
+        note="" if gap is None else f"gap {gap:.2%}",
+    )
 
 
 def _with_figures(row: Row, graph: RematGraph, found: OffloadSimulation) -> Row:
