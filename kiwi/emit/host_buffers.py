@@ -2,8 +2,8 @@
 
 Each device writes and reads its own part of a value, and has its own token
 (`kiwi.emit.host_stacks`). A part is a matrix, and a buffer the matrices of its elements below one
-another: XLA:TPU copies slices of one dimension only. A buffer has two elements at least: XLA takes
-the index of the only one to be 0, and the copy to be the whole.
+another: XLA:TPU copies slices of one dimension only. A buffer has two elements at least
+(`LEAST_ELEMENTS`).
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,9 @@ from jax.sharding import PartitionSpec as P
 
 from kiwi.emit.context import Context
 from kiwi.emit.host_stacks import paces_arguments
-from kiwi.hlo.host_memory import HOST_MEMORY
+from kiwi.hlo.host_memory import HOST_MEMORY, LEAST_ELEMENTS
 from kiwi.mesh import TensorSharding
 
-_LEAST_ELEMENTS = 2
 _TILE_ROWS, _TILE_COLUMNS = 8, 1024
 """Of what is read back: a tile of XLA:TPU, and a part of a vector that has no columns."""
 
@@ -31,7 +30,7 @@ def empty_buffer(context: Context, layout: TensorSharding, elements: int, like: 
     """For so many elements of the shape and type of an array in a layout:
     [devices * elements * rows, columns]."""
     rows, columns = _matrix(_local_shape(context, layout, like.shape))
-    all_rows = context.execution.mesh.size * max(elements, _LEAST_ELEMENTS) * rows
+    all_rows = context.execution.mesh.size * max(elements, LEAST_ELEMENTS) * rows
     empty = jnp.zeros((all_rows, columns), like.dtype)
     on_host = NamedSharding(context.jax_mesh, _by_device(context), memory_kind=HOST_MEMORY)
     return jax.device_put(empty, on_host)

@@ -21,6 +21,10 @@ TRANSFERS = frozenset({FETCH, STORE})
 HOST_MEMORY = "pinned_host"
 """JAX's memory kind for host memory that devices can read."""
 
+LEAST_ELEMENTS = 2
+"""Of a buffer in the host's memory whose elements a program writes and reads: XLA takes the index
+of the only one to be 0, and the copy to be the whole."""
+
 
 def _identity(name: str) -> Callable[[Any], Any]:
     primitive = jex.Primitive(name)

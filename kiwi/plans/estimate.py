@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from kiwi.hlo.host_memory import LEAST_ELEMENTS
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.plans.copies_made import copies_made, without_copies_again
 from kiwi.problem.overlap import NETWORK
@@ -138,7 +140,7 @@ def _estimate(
         found.times,
         time_shares(solved),
         evaluation.hidden,
-        evaluation.host_peak_bytes,
+        evaluation.host_peak_bytes + _spare_host_bytes(solved),
         _offload_seconds(solved),
         hidden_amount(others),
         _hidden_copies_seconds(solved, evaluation),
@@ -156,3 +158,16 @@ def _offload_seconds(solved: Solved) -> float:
     """Of copying offloaded values to the host and back."""
     held = [node.host_usage[0] for node in solved.restricted.problem.nodes if node.host_usage]
     return 2 * float(solved.problem.seconds_to_host(held).sum())
+
+
+def _spare_host_bytes(solved: Solved) -> int:
+    """Of the elements that no value needs, in buffers of offloaded values that few others equal."""
+    units, shape = solved.problem.units, solved.problem.mesh.shape
+    sizes: dict[Any, list[int]] = {}
+    for unit, (_, residency) in zip(units.units, solved.choices, strict=True):
+        if residency.fetch_at is not None and unit.loop is None:
+            (number,) = unit.outputs
+            value, layout = units.graph.program.values[number], solved.layouts[number]
+            key = value.shape, str(value.dtype), layout
+            sizes.setdefault(key, []).append(value.size_bytes // layout.shard_count(shape))
+    return sum(max(0, LEAST_ELEMENTS - len(each)) * each[0] for each in sizes.values())

@@ -57,6 +57,18 @@ def test_what_hides_is_the_smaller_of_computing_and_copying():
     assert estimate.step_seconds >= 2 * one_way * 0.95
 
 
+def test_a_value_that_no_other_equals_takes_two_elements_of_the_host():
+    """XLA would know the index of an only element."""
+
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        return w - jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(w)
+
+    plan = all_as(step, (array(WIDTH, WIDTH), array(ROWS, WIDTH)), "offload")
+    found = [d.shape for d in plan.decisions if d.residency == "offload"]
+    assert found == [(ROWS, WIDTH)]
+    assert plan.estimate.host_peak_bytes == 2 * VALUE_BYTES
+
+
 def test_copies_hide_behind_computing_whatever_links_cost():
     """On a GPU whose collectives would hide behind 0.7 of what is computed, and on one that has
     them waited for, 95 % of copies hide behind all of it, where they take less."""
