@@ -105,6 +105,8 @@ class UnitWork:
         if self.read_once or self.border == SLICE:
             read = [min(b, result_bytes) for b in read]
         moved_bytes = result_bytes if self.is_transfer else sum(read) + result_bytes
+        if self.border == STACK:  # XLA fills it with zeros before the loop begins.
+            moved_bytes += result_bytes
         if self.recorded is not None:
             once = self.recorded.price(shards, moved_bytes)
             return Price(self.trips * once.seconds, once.provenance)

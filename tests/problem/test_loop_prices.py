@@ -113,3 +113,18 @@ def test_each_layer_of_a_scanned_stack_costs_the_same_however_many_there_are(mes
         pairs = pairwise(zip(lengths, seconds, strict=True))
         each = [(more - less) / (longer - shorter) for (shorter, less), (longer, more) in pairs]
         assert each == pytest.approx([each[0]] * len(each), rel=rel)
+
+
+def test_what_is_stacked_is_read_once_and_written_twice():
+    """XLA fills the stack with zeros before the loop begins."""
+    length, rows = 8, 1 << 20
+
+    def step(x: jax.Array) -> Any:
+        return jax.lax.scan(lambda x, _: (jnp.cos(x), jnp.sin(x)), x, length=length)[1]
+
+    x = jax.ShapeDtypeStruct((rows,), "float32")
+    plan = kiwi.plan(step, x, mesh_shape=(1,), verify=None)
+    (stack,) = [d for d in plan.decisions if d.shape == (length, rows)]
+    device = kiwi.mesh.hardware("h100-sxm")
+    moved_seconds = 3 * 4 * rows / device.sustained_memory_bytes_per_second
+    assert stack.seconds == pytest.approx(length * (device.kernel_launch_seconds + moved_seconds))
