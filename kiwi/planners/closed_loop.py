@@ -40,6 +40,7 @@ from kiwi.planners.notes import notes
 from kiwi.planners.overlap_search import NO_GAIN, NO_ROOM, OverlapSearch, compiled_seconds
 from kiwi.planners.planner import Planner
 from kiwi.planners.tools import Tools
+from kiwi.plans.estimate import Estimate
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 from kiwi.sizes import format_bytes
@@ -261,9 +262,7 @@ class ClosedLoop(Generic[P]):
         search = OverlapSearch(self._budget_bytes, self._tools.compiles_overlapping)
         found = search.run(best, functools.partial(self._of_less_memory, best))
         if found is not None and compiled_seconds(found) <= compiled_seconds(best):
-            if with_copies_ahead(found) is not None:
-                found = replace(found, estimate=found.estimate.without_copies_ahead)
-            return self._with_rounds(found)
+            return self._with_rounds(replace(found, estimate=estimate_of_overlapping(found)))
         plan = self._with_rounds(replace(best, estimate=waiting))
         return replace(plan, notes=(*plan.notes, NO_ROOM if found is None else NO_GAIN))
 
@@ -328,6 +327,16 @@ class ClosedLoop(Generic[P]):
 def _smaller(one: P, other: P) -> P:
     """The one whose compiled program needs less."""
     return min(one, other, key=lambda each: each.plan.peak_bytes)
+
+
+def estimate_of_overlapping(plan: Plan) -> Estimate:
+    """Of a program whose collectives overlap, less what its way does not hide."""
+    estimate, compiled = plan.estimate, plan.compiled
+    if with_copies_ahead(plan) is not None:
+        estimate = estimate.without_copies_ahead
+    if compiled is not None and compiled.overlap in plan.execution.compiler.ways_without_sums:
+        estimate = estimate.without_sums_behind
+    return estimate
 
 
 def _seconds(plan: Plan) -> float:

@@ -33,7 +33,7 @@ class Estimate:
     `offload_seconds`, of `communication_seconds`, what copying them there and back takes;
     `hidden_offload_seconds`: what would be hidden if all collectives were waited for, and
     `hidden_copies_seconds`, of `hidden_seconds`, what would not be if copies of operands that are
-    made again were.
+    made again were, and `hidden_sums_seconds`, if reductions were.
     """
 
     step_seconds: float
@@ -53,6 +53,7 @@ class Estimate:
     offload_seconds: float = 0.0
     hidden_offload_seconds: float = 0.0
     hidden_copies_seconds: float = 0.0
+    hidden_sums_seconds: float = 0.0
 
     @property
     def exposed_seconds(self) -> float:
@@ -64,18 +65,23 @@ class Estimate:
         """The same of a program that waits for all collectives; copies to the host and back still
         run beside computing."""
         hidden = min(self.hidden_seconds, self.hidden_offload_seconds)
-        seconds = self.step_seconds + self.hidden_seconds - hidden
-        return replace(self, step_seconds=seconds, hidden_seconds=hidden, hidden_copies_seconds=0.0)
+        return self._hiding(hidden, hidden_copies_seconds=0.0, hidden_sums_seconds=0.0)
 
     @property
     def without_copies_ahead(self) -> "Estimate":
         """The same of a program that waits for copies of operands that are made again."""
-        return replace(
-            self,
-            step_seconds=self.step_seconds + self.hidden_copies_seconds,
-            hidden_seconds=self.hidden_seconds - self.hidden_copies_seconds,
-            hidden_copies_seconds=0.0,
-        )
+        hidden = max(0.0, self.hidden_seconds - self.hidden_copies_seconds)
+        return self._hiding(hidden, hidden_copies_seconds=0.0)
+
+    @property
+    def without_sums_behind(self) -> "Estimate":
+        """The same of a program that waits for reductions."""
+        hidden = max(0.0, self.hidden_seconds - self.hidden_sums_seconds)
+        return self._hiding(hidden, hidden_sums_seconds=0.0)
+
+    def _hiding(self, hidden_seconds: float, **changes: float) -> "Estimate":
+        seconds = self.step_seconds + self.hidden_seconds - hidden_seconds
+        return replace(self, step_seconds=seconds, hidden_seconds=hidden_seconds, **changes)
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:
@@ -144,6 +150,7 @@ def _estimate(
         _offload_seconds(solved),
         hidden_amount(others),
         _hidden_copies_seconds(solved, evaluation),
+        _hidden_sums_seconds(solved, evaluation),
     )
 
 
@@ -152,6 +159,19 @@ def _hidden_copies_seconds(solved: Solved, evaluation: Evaluation) -> float:
         return 0.0
     at_once = without_copies_again(solved, copies_made(solved), evaluation.loads)
     return evaluation.hidden - hidden_amount(at_once)
+
+
+def _hidden_sums_seconds(solved: Solved, evaluation: Evaluation) -> float:
+    if not evaluation.hidden:
+        return 0.0
+    without, chosen = dict(evaluation.loads), solved.restricted
+    nodes = chosen.problem.nodes[len(chosen.sources) :]
+    for unit, node in zip(chosen.unit_nodes, nodes, strict=False):  # behind them are copies'
+        late = chosen.overlap.reduces_late(chosen.units.units[unit.unit])
+        for load in node.loads if late else ():
+            if load.channel == NETWORK:
+                without[load.window, load.channel] -= float(load.amounts[0])
+    return evaluation.hidden - hidden_amount(without)
 
 
 def _offload_seconds(solved: Solved) -> float:

@@ -96,13 +96,17 @@ class Overlap:
         residencies: Sequence[Residency],
     ) -> tuple[Load, ...]:
         """Those of a unit's own collectives."""
-        all_kinds = all(self._late[value] for value in unit.outputs)
+        all_kinds = self.reduces_late(unit)
         pipelined = self.pipelines and self._is_large[unit.index]
         seconds = [
             sum(c.seconds for c in s.collectives if all_kinds or (pipelined and _scatters(c)))
             for s in strategies
         ]
         return self._loads(NETWORK, unit, np.array(seconds), residencies)
+
+    def reduces_late(self, unit: Unit) -> bool:
+        """Whether nothing large follows from what a unit reduces."""
+        return all(self._late[value] for value in unit.outputs)
 
     def gathered(
         self, unit: Unit, value: int, once: np.ndarray, again: np.ndarray

@@ -30,7 +30,8 @@ class Compiler(ABC):
       compiles with.
     - `overlapping_options`: what takes the place of `run_options` where collectives are to overlap
       with computation, which may take more memory: the ways to do so, the best one first; empty
-      where they do so anyhow, or never do.
+      where they do so anyhow, or never do. `ways_without_sums`: the numbers of those in which
+      reductions are waited for.
     - `schedulers`: those that it has beside its own, the best first, for `scheduler_option`;
       `heaps`: options under which it places buffers otherwise.
     - `rules`: what it does with a program, as far as memory and communication depend on it.
@@ -59,6 +60,7 @@ class Compiler(ABC):
     schedules_for_memory: bool = True
     reads_heap_trace: bool = True
     overlapping_options: tuple[Mapping[str, Any], ...] = ()
+    ways_without_sums: frozenset[int] = frozenset()
     schedulers: tuple[str, ...] = ()
     scheduler_option: str | None = None
     heaps: tuple[Mapping[str, Any], ...] = ()

@@ -9,7 +9,7 @@ import pytest
 
 import kiwi
 from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
-from kiwi.planners.closed_loop import ClosedLoop, Orders
+from kiwi.planners.closed_loop import ClosedLoop, Orders, estimate_of_overlapping
 from kiwi.planners.limit_search import ORDERS, LimitSearch
 from kiwi.planners.overlap_search import MOST_PLANS, NO_GAIN, NO_ROOM, OverlapSearch
 from kiwi.planners.registry import PLANNERS
@@ -343,3 +343,14 @@ def test_collectives_overlap_in_the_way_whose_schedule_is_fastest(with_overlap):
     assert plan.compiled.overlap == 1
     assert plan.compiled.step_seconds == pytest.approx(0.8 * waiting.compiled.step_seconds)
     assert not waiting.compiled.is_overlapping and NO_GAIN in waiting.notes[-1]
+
+
+def test_a_program_that_waits_for_reductions_is_estimated_so(base):
+    """In the first way to overlap it does, in the second it does not."""
+    estimate = replace(base.estimate, hidden_seconds=3.0, hidden_sums_seconds=1.0)
+    compiler = replace(base.execution.compiler, ways_without_sums=frozenset({0}))
+    execution = replace(base.execution, compiler=compiler)
+    for way, hidden_seconds in ((0, 2.0), (1, 3.0)):
+        compiled = replace(base.compiled, overlap=way)
+        plan = replace(base, estimate=estimate, execution=execution, compiled=compiled)
+        assert estimate_of_overlapping(plan).hidden_seconds == hidden_seconds

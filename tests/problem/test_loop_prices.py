@@ -115,6 +115,29 @@ def test_each_layer_of_a_scanned_stack_costs_the_same_however_many_there_are(mes
         assert each == pytest.approx([each[0]] * len(each), rel=rel)
 
 
+def test_reductions_behind_computation_are_told_from_gathers():
+    """Fully sharded parameters are gathered early and their gradients summed late."""
+    shapes = [jax.ShapeDtypeStruct((4096, 4096), "float32")] * 4
+
+    def step(params: Any, x: jax.Array) -> Any:
+        def loss(params: Any) -> jax.Array:
+            found = x
+            for w in params:
+                found = jnp.tanh(found @ w)
+            return jnp.mean(found**2)
+
+        return jax.tree.map(lambda p, g: p - g, params, jax.grad(loss)(params))
+
+    x = jax.ShapeDtypeStruct((32768, 4096), "float32")
+    options = {"mesh_shape": (8,), "profile": "v5e", "verify": None, "donate_argnums": 0}
+    found = kiwi.plan(step, shapes, x, **options).estimate
+    waits = found.without_sums_behind
+    assert 0 < found.hidden_sums_seconds <= found.hidden_seconds
+    assert waits.step_seconds == pytest.approx(found.step_seconds + found.hidden_sums_seconds)
+    assert waits.hidden_sums_seconds == 0 and waits.hidden_seconds >= 0
+    assert waits.step_seconds <= found.without_overlap.step_seconds
+
+
 def test_what_is_stacked_is_read_once_and_written_twice():
     """XLA fills the stack with zeros before the loop begins."""
     length, rows = 8, 1 << 20

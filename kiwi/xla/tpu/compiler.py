@@ -138,6 +138,7 @@ TPU = TpuCompiler(
     other_memories={1: "VMEM", **HOST_ONLY},
     # Plan files hold a place among them: others go to the end.
     overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS, TPU_REDUCING_OPTIONS),
+    ways_without_sums=frozenset({0, 1}),
     # Its own takes the best of `list`, `dfs` and `post_order`. `bfs` is seldom better than
     # `local_order`, `ilp` takes minutes (docs/tpu.md).
     schedulers=("local_order",),
