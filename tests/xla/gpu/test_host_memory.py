@@ -1,5 +1,7 @@
 """What is offloaded leaves the device's memory in the programs that XLA:GPU compiles."""
 
+from dataclasses import replace
+
 import pytest
 
 from kiwi.xla.gpu.compiler import GPU
@@ -9,10 +11,12 @@ from tests.xla.gpu.test_compiler import needs_compiler
 
 @needs_compiler
 def test_offloaded_values_leave_the_device():
+    """Where every step is tied: with fewer barriers XLA:GPU holds more than with all values kept."""
     step, given = perceptron(8, is_scanned=False), arrays(8, 512, 16384)
     options = {"profile": "h100-sxm", "verify": "cuda", "donate_argnums": 0}
     kept, plan = (all_as(step, given, name, **options) for name in ("keep", "offload"))
-    found, before = GPU.compile(plan.step), GPU.compile(kept.step)
+    tied = replace(plan, execution=replace(plan.execution, tied_steps=None))
+    found, before = GPU.compile(tied.step), GPU.compile(kept.step)
     assert found.host_peak_bytes == pytest.approx(plan.estimate.host_peak_bytes, rel=0.05)
     assert found.temporary_bytes < 0.5 * before.temporary_bytes
 
