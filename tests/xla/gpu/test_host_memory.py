@@ -11,7 +11,7 @@ from tests.xla.gpu.test_compiler import needs_compiler
 
 @needs_compiler
 def test_offloaded_values_leave_the_device():
-    """Where every step is tied: with fewer barriers XLA:GPU holds more than with all values kept."""
+    """Where every step is tied: with fewer barriers XLA:GPU holds more than with all kept."""
     step, given = perceptron(8, is_scanned=False), arrays(8, 512, 16384)
     options = {"profile": "h100-sxm", "verify": "cuda", "donate_argnums": 0}
     kept, plan = (all_as(step, given, name, **options) for name in ("keep", "offload"))
