@@ -6,7 +6,7 @@ there if `out_shardings` says so, or if it replaces such an argument in the next
 (`kiwi.calls.replaced_arguments`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,11 @@ class OnHost:
 
 def host_arguments(call: Call, constraints: Constraints) -> frozenset[int]:
     """Positions among the leaves of a call; raises as `given_memories`."""
-    kinds = given_memories(call, constraints)
+    return on_host(given_memories(call, constraints))
+
+
+def on_host(kinds: Mapping[int, str]) -> frozenset[int]:
+    """The positions whose memory kind is the host's."""
     return frozenset(k for k, kind in kinds.items() if kind == HOST_MEMORY)
 
 
@@ -54,8 +58,8 @@ def given_memories(call: Call, constraints: Constraints) -> dict[int, str]:
     for k, sharding in call.given_shardings.items():
         if _lies_in(HOST_MEMORY, sharding):
             kinds[k] = HOST_MEMORY
-    for k, kind in kinds.items():
-        if kind == HOST_MEMORY and not can_be_copied(call.shapes[k].dtype):
+    for k in on_host(kinds):
+        if not can_be_copied(call.shapes[k].dtype):
             raise InvalidArgumentError(
                 f"{paths[k]} of type {call.shapes[k].dtype} cannot lie in host memory.",
                 suggestion="Leave it out of memory_kinds.",

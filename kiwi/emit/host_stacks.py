@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kiwi.emit.execution import Execution
+from kiwi.hlo.host_memory import buffer_key
 from kiwi.mesh import DeviceMesh
 
 
@@ -49,7 +50,7 @@ def host_places(execution: Execution) -> Mapping[int, HostPlace]:
         if unit in execution.fetched and units.units[unit].loop is None:
             (value,) = units.units[unit].outputs
             info = units.graph.program.values[value]
-            key = info.shape, str(info.dtype), execution.layouts[value]
+            key = buffer_key(info.shape, info.dtype, execution.layouts[value])
             members.setdefault(key, []).append(value)
     return {
         value: HostPlace(number, index, len(values))

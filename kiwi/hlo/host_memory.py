@@ -8,7 +8,7 @@ an argument twice instead of keeping the copy. The emitted program moves the arr
 The argument of a fetch and the result of a store take no device memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from jax import lax
@@ -24,6 +24,11 @@ HOST_MEMORY = "pinned_host"
 LEAST_ELEMENTS = 2
 """Of a buffer in the host's memory whose elements a program writes and reads: XLA takes the index
 of the only one to be 0, and the copy to be the whole."""
+
+
+def buffer_key(shape: Sequence[int], dtype: Any, layout: Hashable) -> Hashable:
+    """Offloaded values outside of loops for which it is equal are elements of one buffer."""
+    return tuple(shape), str(dtype), layout
 
 
 def _identity(name: str) -> Callable[[Any], Any]:

@@ -24,11 +24,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.calls.constraints import slash_path
-from kiwi.calls.host_memory import OnHost, can_be_copied
+from kiwi.calls.host_memory import OnHost, can_be_copied, on_host
 from kiwi.calls.replaced_arguments import replaced_arguments
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.host_memory import HOST_MEMORY
 from kiwi.hlo.phases import phases
 from kiwi.options import Settings
 from kiwi.plans.plan import Plan
@@ -55,7 +54,7 @@ def host_sets(step: StepToPlan, given: Mapping[int, str]) -> list[frozenset[int]
     """Sets of flat arguments, each with more than the one before; those with a memory kind `given`
     lie there in each."""
     late, early = _candidates(step, given.keys())
-    found = [_on_host(given)]
+    found = [on_host(given)]
     for group, shares in ((late, LATE_SHARES), (early, EARLY_SHARES)):
         base = found[-1]
         sets = (base | _first(step, group, share) for share in shares)
@@ -68,13 +67,9 @@ def plan_with_host_arguments(
 ) -> Plan:
     """The fastest plan found over the sets of arguments on the host, `given` as of `host_sets`;
     raises what `make` raises of the largest set where none has a plan."""
-    on_host = _on_host(given)
-    sets = host_sets(trace(OnHost(on_host)), given)
-    return _Search(trace, on_host, settings, make).run(sets)
-
-
-def _on_host(given: Mapping[int, str]) -> frozenset[int]:
-    return frozenset(k for k, kind in given.items() if kind == HOST_MEMORY)
+    there = on_host(given)
+    sets = host_sets(trace(OnHost(there)), given)
+    return _Search(trace, there, settings, make).run(sets)
 
 
 @dataclass(frozen=True)
@@ -83,10 +78,6 @@ class _Search:
     given: frozenset[int]
     settings: Settings
     make: Make
-
-    @functools.cached_property
-    def _quick(self) -> Settings:
-        return replace(self.settings, verify=None, effort="quick", on_progress=None)
 
     def run(self, sets: Sequence[frozenset[int]]) -> Plan:
         predicted = self._predicted_seconds(sets)
@@ -103,11 +94,12 @@ class _Search:
 
     def _predicted_seconds(self, sets: Sequence[frozenset[int]]) -> dict[int, float]:
         """Of a step by the number of the set, of those that were planned and have a plan."""
+        quick = replace(self.settings, verify=None, effort="quick", on_progress=None)
         found: dict[int, float] = {}
 
         def has_plan(number: int) -> bool:
             if number not in found:
-                plan = self._plan_or_none(sets[number], self._quick)
+                plan = self._plan_or_none(sets[number], quick)
                 found[number] = math.inf if plan is None else plan.estimate.step_seconds
             return found[number] < math.inf
 

@@ -1,10 +1,9 @@
 """The predicted figures of a plan, its time from the independent evaluator."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from kiwi.hlo.host_memory import LEAST_ELEMENTS
+from kiwi.hlo.host_memory import LEAST_ELEMENTS, buffer_key
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.plans.copies_made import copies_made, without_copies_again
 from kiwi.problem.overlap import NETWORK
@@ -183,11 +182,11 @@ def _offload_seconds(solved: Solved) -> float:
 def _spare_host_bytes(solved: Solved) -> int:
     """Of the elements that no value needs, in buffers of offloaded values that few others equal."""
     units, shape = solved.problem.units, solved.problem.mesh.shape
-    sizes: dict[Any, list[int]] = {}
+    sizes: dict[Hashable, list[int]] = {}
     for unit, (_, residency) in zip(units.units, solved.choices, strict=True):
         if residency.fetch_at is not None and unit.loop is None:
             (number,) = unit.outputs
             value, layout = units.graph.program.values[number], solved.layouts[number]
-            key = value.shape, str(value.dtype), layout
+            key = buffer_key(value.shape, value.dtype, layout)
             sizes.setdefault(key, []).append(value.size_bytes // layout.shard_count(shape))
     return sum(max(0, LEAST_ELEMENTS - len(each)) * each[0] for each in sizes.values())

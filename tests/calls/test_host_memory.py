@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -15,10 +14,10 @@ from kiwi import Constraints
 from kiwi.errors import InvalidArgumentError, NoPlanFoundError
 from kiwi.mesh import hardware
 from kiwi.xla.gpu import compiler as cuda
+from tests.helpers.adam import OPTIMIZER, adam_step
 from tests.helpers.planning import array
 
 WIDTH, BATCH = 64, 32
-OPTIMIZER = optax.adam(1e-3)
 MOMENTS = Constraints(memory_kinds={"state/1/**": "pinned_host"})
 ALL = Constraints(memory_kinds={"state/**": "pinned_host"})
 WEIGHT_BYTES = WIDTH * WIDTH * 4
@@ -32,11 +31,7 @@ def loss(params: list[jax.Array], x: jax.Array) -> jax.Array:
     return jnp.mean(x**2)
 
 
-def step(state: Any, x: jax.Array) -> Any:
-    params, moments = state
-    value, gradients = jax.value_and_grad(loss)(params, x)
-    updates, moments = OPTIMIZER.update(gradients, moments, params)
-    return (optax.apply_updates(params, updates), moments), value
+step = adam_step(loss)
 
 
 def make_state() -> Any:

@@ -7,15 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import kiwi
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError
 from kiwi.planners.host_arguments import host_sets
+from tests.helpers.adam import OPTIMIZER, adam_step
 
 WIDTHS, BATCH = (64, 128, 64), 32
-OPTIMIZER = optax.adam(1e-3)
 WEIGHT_BYTES = WIDTHS[0] * WIDTHS[1] * 4
 OPTIONS: dict[str, Any] = {
     "mesh_shape": (1,),
@@ -32,11 +31,7 @@ def loss(params: list[jax.Array], x: jax.Array) -> jax.Array:
     return jnp.mean(x**2)
 
 
-def step(state: Any, x: jax.Array) -> Any:
-    params, moments = state
-    value, gradients = jax.value_and_grad(loss)(params, x)
-    updates, moments = OPTIMIZER.update(gradients, moments, params)
-    return (optax.apply_updates(params, updates), moments), value
+step = adam_step(loss)
 
 
 def make_state() -> Any:

@@ -145,8 +145,8 @@ WITHOUT_SHRINKING = set(hypothesis.Phase) - {hypothesis.Phase.shrink, hypothesis
 @hypothesis.example(2, (8,))
 @hypothesis.example(32, (2, 4))
 def test_a_scanned_stack_is_planned_and_compiled_as_an_unrolled_one(length, mesh_shape):
-    """In seconds, but for what stacking takes, in layouts, and in the collectives of the compiled
-    program."""
+    """In seconds, but for the zeros that stacks are filled with, in layouts, and in the collectives
+    of the compiled program."""
     rows = P("xy"[len(mesh_shape) - 1])
     options = {"mesh_shape": mesh_shape, "profile": WAITING, "donate_argnums": 0}
     options |= {"in_shardings": ({"input": rows, "layers": None},), "memory_budget": "10TB"}
@@ -155,7 +155,9 @@ def test_a_scanned_stack_is_planned_and_compiled_as_an_unrolled_one(length, mesh
         for loss, params in (_stack(length, unrolled=u) for u in (False, True))
     )
     seconds = unrolled.estimate.step_seconds
-    assert scanned.estimate.step_seconds == pytest.approx(seconds, rel=0.03)
+    stacked_seconds = sum(d.seconds for d in scanned.decisions if d.opcode == "loop_stack")
+    filled_seconds = stacked_seconds / 3  # read once, written twice: with zeros first
+    assert scanned.estimate.step_seconds - filled_seconds == pytest.approx(seconds, rel=0.02)
     (stack,), (layers,) = scanned.in_shardings, unrolled.in_shardings
     for w in layers["layers"]:
         assert stack["layers"] == {name: P(None, *spec) for name, spec in w.items()}
