@@ -1,7 +1,11 @@
-"""Planned and `jax.checkpoint` variants of a GPT that fills one attached NVIDIA GPU, measured.
+"""Planned steps beside `jax.jit` and `jax.checkpoint`, measured on one attached NVIDIA GPU.
 
-    python -m benchmarks.device --out benchmarks/device/results/device.json
+Plans are made first, anywhere, with XLA:GPU's compiler alone; then they are run where the GPU is:
 
-Step time is the median of many runs, peak memory is what the allocator reports. Without a GPU it
-says so and exits with 0.
+    python -m benchmarks.device.plans --out=plans          # on any machine
+    python -m benchmarks.device --plans=plans              # on the machine with the GPU
+
+Both machines need the same version of jax. Seconds are medians of many steps, memory is what the
+allocator reports. What is written beside: Kiwi's prediction, the time of the compiled schedule as
+simulated, and with `--traces` what each kernel took. Without a GPU it says so and exits with 0.
 """

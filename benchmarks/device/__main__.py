@@ -1,14 +1,18 @@
-"""Measures all variants on the attached GPU, each in a process of its own.
+"""Measures all variants on the attached GPU, those of each model in a process of its own.
 
-A process of its own, because the allocator's peak is that of all its life, and because a variant
-that does not fit must not take down the others.
+The smallest first, because the allocator's peak is that of all the process's life; and a process
+of its own, because a model that does not fit must not take down the others.
 """
 
 import datetime
+import gzip
 import json
 import subprocess
 import sys
-from dataclasses import asdict, replace
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,91 +20,151 @@ import jax
 from absl import app, flags
 
 import kiwi
-from benchmarks.device.timing import measure
-from benchmarks.device.variants import BASE, REMATS, filling_batch, variants
-from examples import gpt
-from kiwi.mesh import hardware
+from benchmarks.device.models import BY_HAND, FREE, MODELS, arguments, plan_file
+from benchmarks.device.timing import Training, measure, traced
+from benchmarks.emission.variants import plain_step
+from benchmarks.provenance import commit
+from kiwi.plans.record import place_leaves
+from kiwi.xla.gpu.compiler import GPU
+from kiwi.xla.read.compiled_program import read_compiled
+from kiwi.xla.simulated import simulated
+from kiwi.xla.step import Step
 
-_PROFILES = {"V100": "v100-sxm2", "A100": "a100-sxm", "H100": "h100-sxm", "H200": "h200-sxm"}
-
+_PLANS = flags.DEFINE_string("plans", "plans", "The folder of `benchmarks.device.plans`.")
 _OUT = flags.DEFINE_string("out", "benchmarks/device/results/device.json", "Where results go.")
-_SHARES = flags.DEFINE_list("shares", ["90", "70", "50", "40"], "Budgets, in % of the peak.")
+_TRACES = flags.DEFINE_string("traces", None, "A folder for programs and times of their kernels.")
+_NAMES = flags.DEFINE_list("models", list(MODELS), "Which ones.")
 _RUNS = flags.DEFINE_integer("runs", 30, "Steps that are timed.")
 _WARM_UP = flags.DEFINE_integer("warm_up", 3, "Steps before those.")
-_SECONDS = flags.DEFINE_float("time_limit_seconds", 30.0, "For the solver, per plan.")
-_BATCH = flags.DEFINE_integer("batch", 0, "Sequences per step; 0 fills the card.")
-_ONLY = flags.DEFINE_integer("only", -1, "Measure the variant of this number, in this process.")
+_ONLY = flags.DEFINE_string("only", None, "Measure this model, in this process.")
+
+Row = dict[str, Any]
+Compiled = tuple[str, Row, Step, Any]
+"""A variant's name, what is known of it, its step, and the step compiled."""
 
 
 def main(_: list[str]) -> None:
     """Without a GPU: says so."""
-    gpu = _attached_gpu()
-    if gpu is None:
+    if (name := _ONLY.value) is not None:
+        for row in _measured(name):
+            print(json.dumps(row), flush=True)
+        return
+    device = _attached_gpu()
+    if device is None:
         print("No NVIDIA GPU is attached: nothing is measured.")
         return
-    profile = _profile_of(gpu)
-    if profile is None:
-        print(f"{gpu.device_kind} is not in the hardware catalogue: nothing is measured.")
-        return
-    if _ONLY.value >= 0:
-        print(json.dumps(_measure(_ONLY.value, profile)))
-        return
-    batch = _BATCH.value or filling_batch(_free_bytes(gpu, profile), profile)
-    rows = [_in_a_process(k, batch) for k in range(len(REMATS) + len(_SHARES.value))]
     out = Path(_OUT.value)
     out.parent.mkdir(parents=True, exist_ok=True)
-    results = {"environment": _environment(gpu, profile, batch), "rows": rows}
-    out.write_text(json.dumps(results, indent=1) + "\n")
+    found = json.loads(out.read_text()) if out.exists() else {}
+    for name in _NAMES.value:
+        found[name] = {"environment": _environment(device), "rows": list(_elsewhere(name))}
+        out.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def _attached_gpu() -> Any:
-    try:
-        return jax.devices("gpu")[0]
-    except RuntimeError:
-        return None
+def _attached_gpu() -> str | None:
+    """Asked in a process of its own, which gives the card's memory back."""
+    ask = "import jax; print(jax.devices('gpu')[0].device_kind)"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    return done.stdout.strip().splitlines()[-1] if done.returncode == 0 else None
 
 
-def _profile_of(gpu: Any) -> str | None:
-    kinds = (profile for kind, profile in _PROFILES.items() if kind in gpu.device_kind)
-    return next(kinds, None)
-
-
-def _free_bytes(gpu: Any, profile: str) -> int:
-    stats = gpu.memory_stats() or {}
-    return stats.get("bytes_limit", hardware(profile).memory_bytes)
-
-
-def _in_a_process(number: int, batch: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.device", f"--only={number}", f"--batch={batch}"]
-    command += [f"--{name}={flags.FLAGS[name].value}" for name in ("runs", "warm_up")]
-    command += [f"--shares={','.join(_SHARES.value)}", f"--time_limit_seconds={_SECONDS.value}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        return {"number": number, "error": done.stderr.strip().splitlines()[-1:]}
-    print(done.stdout.strip(), flush=True)
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def _measure(number: int, profile: str) -> dict[str, Any]:
-    config = replace(BASE, batch=_BATCH.value)
-    shares = [float(share) / 100 for share in _SHARES.value]
-    runnable = variants(config, profile, shares, _SECONDS.value)[number]()
-    leaves = jax.tree.leaves((gpt.make_state(config), gpt.make_batch(config)))
-    measured = measure(runnable, leaves, runs=_RUNS.value, warm_up=_WARM_UP.value)
-    figures = {k: v for k, v in asdict(runnable).items() if k not in ("run", "result_count")}
-    return {**figures, **{f"measured_{k}": v for k, v in asdict(measured).items()}}
-
-
-def _environment(gpu: Any, profile: str, batch: int) -> dict[str, Any]:
+def _environment(device: str) -> Row:
     return {
+        "command": "python -m benchmarks.device",
         "date": datetime.date.today().isoformat(),
-        "device": gpu.device_kind,
-        "driver": gpu.client.platform_version.splitlines()[0],
-        "profile": profile,
+        "commit": commit(),
+        "device": device,
         "jax": jax.__version__,
         "kiwi": kiwi.__version__,
-        "model": asdict(replace(BASE, batch=batch)),
     }
+
+
+def _elsewhere(name: str) -> Iterator[Row]:
+    command = [sys.executable, "-m", "benchmarks.device", f"--only={name}"]
+    command += [f"--{flag}={flags.FLAGS[flag].value}" for flag in ("plans", "runs", "warm_up")]
+    command += [f"--traces={_TRACES.value}"] if _TRACES.value else []
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("{"):
+            print(name, line.strip(), flush=True)
+            yield json.loads(line)
+    if process.wait():
+        yield {"error": f"exit status {process.returncode}"}
+
+
+def _measured(name: str) -> Iterator[Row]:
+    """The rows of a model, by size."""
+    compiled = _compiled(name)
+    for variant, row, step, program in sorted(compiled, key=lambda each: _peak_bytes(each[-1])):
+        yield {"variant": variant, **row, **_run(f"{name} {variant}", name, step, program)}
+
+
+def _compiled(name: str) -> list[Compiled]:
+    """Compiled all at once: that takes longer than running."""
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(lambda each: (*each[:-1], each[-1]()), list(_variants(name))))
+
+
+def _variants(name: str) -> Iterator[Any]:
+    case, folder = MODELS[name], Path(_PLANS.value)
+    rows: dict[str, Row] = json.loads((folder / f"{name}.json").read_text())
+    plans = {
+        key: kiwi.load_plan(folder / plan_file(name, key))
+        .apply(case.train_step())
+        .plan(*case.arguments)
+        for key, row in rows.items()
+        if key not in BY_HAND and "refused" not in row
+    }
+    for key, row in rows.items():
+        if key in plans:
+            step, options = plans[key].step_for(GPU), plans[key].run_options(GPU)
+        elif key in BY_HAND:
+            remat = BY_HAND[key]
+            function = case.train_step(**({"remat": remat} if remat else {}))
+            step, options = plain_step(plans[FREE], function), {}
+        else:
+            continue
+        yield key, row, step, lambda step=step, options=options: _timed_compile(step, options)
+
+
+def _timed_compile(step: Step, options: Any) -> tuple[Any, float]:
+    started = time.monotonic()
+    return step.compile(jax.devices(), options), time.monotonic() - started
+
+
+def _peak_bytes(compiled: tuple[Any, float]) -> int:
+    stats = compiled[0].memory_analysis()
+    kept = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+    return kept + stats.temp_size_in_bytes
+
+
+def _run(key: str, name: str, step: Step, program: tuple[Any, float]) -> Row:
+    compiled, compile_seconds = program
+    found = read_compiled(compiled, step.mesh, "device", compile_seconds)
+    assert found.schedule is not None
+    time_found = simulated(found.schedule, step.mesh, step.kernel_seconds)
+    row: Row = {"compiled_peak_bytes": found.peak_bytes, "compile_seconds": compile_seconds}
+    row["simulated_step_seconds"] = time_found.step_seconds
+    state, batch = arguments(MODELS[name])
+    count = len(jax.tree.leaves(state))
+    leaves = jax.tree.leaves((state, batch))
+    leaves = place_leaves(leaves, step.argument_shardings(step.mesh.jax_mesh(jax.devices())))
+    try:
+        training = Training(compiled, leaves, count)
+        del state, batch, leaves
+        measured = measure(training, runs=_RUNS.value, warm_up=_WARM_UP.value)
+    except jax.errors.JaxRuntimeError as error:
+        return {**row, "error": str(error).splitlines()[0]}
+    if _TRACES.value:
+        _write_trace(Path(_TRACES.value), key, compiled.as_text(), traced(training))
+    return {**row, **{f"measured_{k}": v for k, v in asdict(measured).items()}}
+
+
+def _write_trace(folder: Path, key: str, text: str, kernels: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{plan_file(*key.split(' ', 1))}.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"text": text, "kernels": kernels}).encode()))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,26 @@
-"""Median step time and allocator peak of a compiled step on the attached device."""
+"""Step times and allocator peak of a compiled step on the attached device, and its kernels."""
 
 import statistics
+import tempfile
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 
-from benchmarks.device.variants import Runnable
+TRACED = 3
+"""So many steps are traced."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of `runs` steps behind `warm_up` others.
+    """Of `runs` steps behind `warm_up` others, one after the other.
 
     `peak_bytes` is the allocator's `peak_bytes_in_use` of the process so far, None where the
-    device does not report it; a process that measures one variant gives that variant's peak.
+    device does not report it; what is measured in turn of its size has its own.
     """
 
     median_seconds: float
@@ -25,15 +30,29 @@ class Measured:
     peak_bytes: int | None
 
 
-def measure(runnable: Runnable, leaves: list[Any], *, runs: int, warm_up: int) -> Measured:
-    """Runs the step again and again on its own results; `leaves` are donated."""
+class Training:
+    """Steps one after the other: each one's first results replace the first arguments.
+
+    `run(*leaves)` returns flat results, `count` of which replace the first leaves.
+    """
+
+    def __init__(self, run: Callable[..., Any], leaves: Sequence[Any], count: int) -> None:
+        self._run, self._leaves, self._count = run, list(leaves), count
+
+    def step(self) -> None:
+        """One step, to its end."""
+        results = jax.block_until_ready(self._run(*self._leaves))
+        self._leaves = [*results[: self._count], *self._leaves[self._count :]]
+
+
+def measure(training: Training, *, runs: int, warm_up: int) -> Measured:
+    """Times each step."""
     seconds = []
     for run in range(warm_up + runs):
         started = time.perf_counter()
-        results = jax.block_until_ready(runnable.run(*leaves))
+        training.step()
         if run >= warm_up:
             seconds.append(time.perf_counter() - started)
-        leaves = [*results[: runnable.result_count], *leaves[runnable.result_count :]]
     stats = jax.devices()[0].memory_stats() or {}
     return Measured(
         statistics.median(seconds),
@@ -42,3 +61,35 @@ def measure(runnable: Runnable, leaves: list[Any], *, runs: int, warm_up: int) -
         runs,
         stats.get("peak_bytes_in_use"),
     )
+
+
+def traced(training: Training) -> dict[str, dict[str, float]]:
+    """By instruction of the compiled program, seconds of a step on the device and how often it ran:
+    means of some steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            for _ in range(TRACED):
+                training.step()
+        (path,) = Path(folder).rglob("*.xplane.pb")
+        return kernels(jax.profiler.ProfileData.from_file(str(path)))
+
+
+def kernels(profile: Any) -> dict[str, dict[str, float]]:
+    """As `traced`, of a `jax.profiler.ProfileData`."""
+    found: dict[str, dict[str, float]] = defaultdict(lambda: {"seconds": 0.0, "count": 0.0})
+    for name, nanoseconds in _events(profile):
+        found[name]["seconds"] += nanoseconds * 1e-9 / TRACED
+        found[name]["count"] += 1 / TRACED
+    return dict(found)
+
+
+def _events(profile: Any) -> Iterator[tuple[str, float]]:
+    """What ran on the device's streams: the HLO instruction, else the kernel's own name."""
+    for plane in profile.planes:
+        if not plane.name.startswith("/device:GPU"):
+            continue
+        for line in plane.lines:
+            if line.name.startswith("Stream"):
+                for event in line.events:
+                    stats = dict(event.stats)
+                    yield str(stats.get("hlo_op", event.name)), event.duration_ns

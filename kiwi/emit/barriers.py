@@ -38,7 +38,6 @@ are older than all of them. For the body around it, a loop is one step.
 from dataclasses import dataclass, replace
 
 from kiwi.emit.execution import Copy, Execution
-from kiwi.emit.host_stacks import paces_arguments
 from kiwi.emit.needed_barriers import (
     LiveResults,
     RecomputedGroup,
@@ -128,6 +127,7 @@ class _BarrierBuilder:
         self._found = [Barrier() for _ in self._steps]
         self._loops: dict[int, tuple[int, ...]] = {}
         self._begins_copies: set[int] = set()
+        self._fetches: set[int] = set()
 
     def build(self) -> Barriers:
         self._walk(loop_bodies(self._graph, self._steps, self._execution.fetched))
@@ -157,12 +157,18 @@ class _BarrierBuilder:
             before.append(item.position)
 
     def _is_argument_fetched(self, item: ScheduledUnit) -> bool:
-        name = self._graph.graph.program.equations[self._units[item.unit].root].name
-        return name == FETCH and paces_arguments(self._execution.mesh)
+        return self._graph.graph.program.equations[self._units[item.unit].root].name == FETCH
 
     def _fetch_triggers(self, position: int, before: list[int]) -> tuple[int, ...]:
-        early = self._live.latest(position, before, SLACK)
-        return tuple(early or self._live.latest(position, before))
+        """The latest result that is older than `SLACK` steps, and a gradient that was computed in
+        front of the last fetch: XLA would leave those for the end, and hold what they read."""
+        found = self._live.latest(position, before, SLACK) or self._live.latest(position, before)
+        fetches = [k for k in before if k in self._fetches]
+        self._fetches.add(position)
+        for value in tuple(found if fetches else ()):
+            awaited = self._live.computed_at(value, before)
+            found |= self._live.late_matmul(position, before, fetches[-1], awaited)
+        return tuple(sorted(found))
 
     def _needed(
         self, step: ScheduledUnit, group: RecomputedGroup | None, again: set[int], before: list[int]

@@ -10,7 +10,7 @@ import jax
 
 from kiwi.emit.barriers import Barriers, barriers
 from kiwi.emit.execution import Execution
-from kiwi.emit.host_stacks import HostPlace, host_places
+from kiwi.emit.host_stacks import HostPlace, host_places, steps_of_copies
 from kiwi.hlo.loops import EXITS, SLICE, STACK
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, dataflow, loop_bodies
 from kiwi.mesh import DeviceMesh, TensorSharding
@@ -60,6 +60,11 @@ class Context:
     def host_places(self) -> Mapping[int, HostPlace]:
         """Of offloaded values that are in no loop."""
         return host_places(self.execution)
+
+    @functools.cached_property
+    def steps_of_copies(self) -> int:
+        """How many steps a copy to the host has."""
+        return steps_of_copies(self.execution)
 
     @functools.cached_property
     def stored_layouts(self) -> dict[int, TensorSharding | None]:

@@ -18,7 +18,6 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from kiwi.emit.context import Context
-from kiwi.emit.host_stacks import paces_arguments
 from kiwi.hlo.host_memory import HOST_MEMORY, LEAST_ELEMENTS
 from kiwi.mesh import TensorSharding
 
@@ -76,7 +75,7 @@ def element(
 def is_paced(context: Context, layout: TensorSharding, shape: Sequence[int]) -> bool:
     """Whether an argument or result in host memory is copied half by half, as `fetched` does."""
     is_whole = _halved_dimension(_local_shape(context, layout, shape)) is None
-    return paces_arguments(context.execution.mesh) and not is_whole
+    return context.execution.compiler.hoists_copies and not is_whole
 
 
 def fetched(context: Context, layout: TensorSharding, array: Any, zero: Any) -> Any:

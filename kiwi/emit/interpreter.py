@@ -16,6 +16,7 @@ from kiwi.emit.barriers import Barrier
 from kiwi.emit.host_buffers import element, empty_buffer, fetched, is_paced, stored, written
 from kiwi.emit.values import Final, Values
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
+from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import CARRY, ENTRIES, EXITS, JOIN, STACK, Carry, Loop, LoopKind
 from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit
@@ -32,8 +33,9 @@ class Interpreter(Values):
     - `env`: see above. `finals[loop, value]`: a loop's carry after the last iteration, by what an
       iteration reads and by what it hands on.
     - `elements`: for each stacked result of a scan the element that this iteration adds.
-    - `on_host`: what the plan has copied to the host: what a scan stacked, by value, and buffers by
-      number (`kiwi.emit.host_stacks`). `token`: that of the latest copy to a buffer.
+    - `on_host`: what the plan has copied to the host: what a scan stacked and what is there whole,
+      by value, and buffers by number (`kiwi.emit.host_stacks`). `token`: that of the latest copy to
+      a buffer; `leaving`: by value the step at which the copy of the whole ends.
     - `copies`: of each resharded copy the latest that a unit read.
     - `behind`: what the units of a recomputed group read behind the group's barrier.
     """
@@ -83,8 +85,10 @@ class Interpreter(Values):
         for output in unit.outputs:
             self.env[output] = self._constrain(output, local[output], self._layouts[output])
             self.behind.pop(output, None)
+        self._end_copies(unit, step.position)
+        for output in unit.outputs:
             if output in self._context.host_places and not step.is_again:
-                self._offload(output)
+                self._offload(output, step.position)
 
     # Host memory.
 
@@ -93,14 +97,14 @@ class Interpreter(Values):
         (argument,), (output,) = unit.reads, unit.outputs
         source, target = self._layouts[argument], self._layouts[output]
         shape = self._program.values[output].shape
-        waits = bool(barrier) and is_paced(self._context, source, shape)
-        passed = self._behind_barrier(barrier, [jnp.int32(0)] if waits else [])
-        known = passed.values.get(argument) or self._lookup(argument)
-        array = self._element_of(argument, known)
-        if waits:
+        array = self._element_of(argument, self._lookup(argument))
+        if barrier and is_paced(self._context, source, shape):
+            zero = self._behind(barrier, jnp.int32(0))
             on_host = self._moved(array, source, HOST_MEMORY)
-            array = fetched(self._context, source, on_host, *passed.scalars)
+            array = fetched(self._context, source, on_host, zero)
         else:
+            if not self._execution.compiler.hoists_copies:
+                array = self._behind(barrier, array)
             array = self._moved(array, source, "device")
         array = self._constrain(output, array, source)
         self.env[output] = self._reshard(output, array, source, target)
@@ -133,9 +137,33 @@ class Interpreter(Values):
         array, token = lax.optimization_barrier((array, self.token))
         return self._constrain(value, array, layout), token
 
-    def _offload(self, value: int) -> None:
-        """Writes a value to its place on the host, see `kiwi.emit.host_stacks`."""
+    def _behind(self, barrier: Barrier, array: Any) -> Any:
+        """An array behind the barrier of its step."""
+        return self._behind_barrier(barrier, [array]).scalars[0]
+
+    def _end_copies(self, unit: Unit, position: int) -> None:
+        """Whoever reads what a library call or an offloaded unit has computed waits for the copies
+        to the host that are to end by now."""
+        due = [value for value, end in self.leaving.items() if end <= position]
+        is_offloaded = unit.index in self._execution.fetched
+        if not due or not (is_offloaded or is_of_library(self._graph.graph, unit)):
+            return
+        (output, *_) = unit.outputs
+        copies = (self.on_host[value] for value in due)
+        array, *ended = lax.optimization_barrier((self.env[output], *copies))
+        self.env[output] = self._constrain(output, array, self._layouts[output])
+        for value, copy in zip(due, ended, strict=True):
+            self.on_host[value] = copy
+            del self.leaving[value]
+
+    def _offload(self, value: int, position: int) -> None:
+        """Copies a value to the host, or writes it to its place there, see
+        `kiwi.emit.host_stacks`."""
         place, layout = self._context.host_places[value], self._layouts[value]
+        if not self._execution.compiler.hoists_copies:
+            self.on_host[value] = self._moved(self.env[value], layout, HOST_MEMORY)
+            self.leaving[value] = position + self._context.steps_of_copies
+            return
         self.env[value], token = self._behind_token(self.env[value], value, layout)
         array = self.env[value]
         buffer = self.on_host.get(place.buffer)
@@ -148,14 +176,19 @@ class Interpreter(Values):
         """Copies a result that was copied to the host back, of a loop that of its iteration."""
         (value,) = unit.outputs
         place = self._context.host_places.get(value)
-        name = ("stacked", value) if place is None else place.buffer
+        is_whole = place is not None and not self._execution.compiler.hoists_copies
+        name = ("stacked", value) if place is None else value if is_whole else place.buffer
         interpreter: Values | None = self
         while interpreter is not None and name not in interpreter.on_host:
             interpreter = interpreter._parent
         assert interpreter is not None
         buffer = interpreter.on_host[name]
-        (zero,) = self._behind_barrier(barrier, [jnp.int32(0)]).scalars
         layout = self._layouts[value]
+        if is_whole:
+            array = self._moved(self._behind(barrier, buffer), layout, "device")
+            self.env[value] = self._constrain(value, array, layout)
+            return
+        zero = self._behind(barrier, jnp.int32(0))
         if place is None:
             index = self._indices[len(interpreter._indices)] + zero
             array = lax.dynamic_index_in_dim(buffer, index, 0, keepdims=False)

@@ -136,10 +136,17 @@ class LiveResults:
                     return {alive[0]}
         return set()
 
-    def late_matmul(self, position: int, before: Sequence[int], until: int) -> set[int]:
-        """A live result that waits for the latest matmul in front of `until` which a step does not
-        wait for, if there is one."""
-        needed = self._needed_by(position)
+    def computed_at(self, value: int, before: Sequence[int]) -> int:
+        """The latest of the earlier steps that compute a value."""
+        found = (k for k in before if value in self._graph.units[self._steps[k]].outputs)
+        return max(found)
+
+    def late_matmul(
+        self, position: int, before: Sequence[int], until: int, awaited: int | None = None
+    ) -> set[int]:
+        """A live result that waits for the latest matmul in front of `until` which a step, or the
+        `awaited` one in its place, does not wait for, if there is one."""
+        needed = self._needed_by(position if awaited is None else awaited)
         for earlier in reversed(before):
             unit = self._graph.units[self._steps[earlier]]
             if earlier >= until or earlier in needed or not is_of_library(self._graph.graph, unit):

@@ -64,6 +64,7 @@ class Values:
         self.elements: dict[int, Any] = {}
         self.on_host: dict[object, Any] = {}
         self.token: Any = None
+        self.leaving: dict[int, int] = {}
         self.copies: dict[Copy, Any] = {}
         self.behind: dict[int, _Array] = {}
         self.begun: dict[int, _Array] = {}

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from kiwi.hlo.graph import Phase
+from kiwi.hlo.host_memory import FETCH
 from kiwi.hlo.loops import CARRY, LoopKind
 from kiwi.hlo.units import Unit, UnitGraph
 
@@ -139,6 +140,8 @@ def may_be_offloaded(units: UnitGraph, unit: Unit, least_bytes: float) -> bool:
         return False
     if value in program.host_values or program.is_large_constant(unit.root):
         return False
+    if program.equations[unit.root].name == FETCH:
+        return False  # It is there.
     length = 1 if loop is None else program.loops[loop].length
     early = (use.time for use in units.uses[unit.index] if not use.is_late)
     behind = len(units.units) if loop is None else units.spans[loop][1]

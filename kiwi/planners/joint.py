@@ -26,6 +26,7 @@ from kiwi.errors import (
 )
 from kiwi.options import Settings
 from kiwi.planners.closed_loop import Refusal
+from kiwi.planners.overlap_search import compiled_seconds
 from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.planners.tools import Tools
 from kiwi.plans.estimate import estimate_solution
@@ -71,9 +72,7 @@ class Joint(ProblemPlanner):
             if plain is None:
                 raise
             return plain
-        if plain is None or found.estimate.step_seconds < plain.estimate.step_seconds:
-            return found
-        return plain
+        return found if plain is None or _gains(found, plain) else plain
 
     def _without_offloading(self, step: StepToPlan, budget_bytes: int, tools: Tools) -> Plan | None:
         """The plan that offloads no value, None where none is found to fit, arguments on the host
@@ -135,6 +134,13 @@ class Joint(ProblemPlanner):
             assert plan.solve_result.solution is not None
             choices = Choices.of(problem, plan.solve_result.solution)
             yield plan.estimate.step_seconds, choices
+
+
+def _gains(found: Plan, plain: Plan) -> bool:
+    """Whether a plan that offloads is faster than one that does not, and as compiled no slower: no
+    plan says which copies stand in each other's way."""
+    is_faster = found.estimate.step_seconds < plain.estimate.step_seconds
+    return is_faster and compiled_seconds(found) <= compiled_seconds(plain)
 
 
 def may_help(error: Refusal, budget_bytes: int) -> bool:

@@ -181,6 +181,8 @@ def _offload_seconds(solved: Solved) -> float:
 
 def _spare_host_bytes(solved: Solved) -> int:
     """Of the elements that no value needs, in buffers of offloaded values that few others equal."""
+    if not solved.problem.fixed.compiler.hoists_copies:
+        return 0
     units, shape = solved.problem.units, solved.problem.mesh.shape
     sizes: dict[Hashable, list[int]] = {}
     for unit, (_, residency) in zip(units.units, solved.choices, strict=True):

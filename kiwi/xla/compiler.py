@@ -38,6 +38,8 @@ class Compiler(ABC):
     - `has_host_memory`: whether it tells host memory from device memory. `offloads`: whether values
       that plans offload are known to leave the device in the programs that it makes;
       `offloads_in_scans`: also those that scans stack, and come back as they were.
+    - `hoists_copies`: whether it moves copies from and to the host in front of barriers, so that
+      plans copy elements of buffers there, at indices that it does not know.
     - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
     - `schedules_for_memory`: whether its own scheduler keeps memory low, so that plans begin with
       the barriers that they need. XLA:CPU's needs more memory in its own order.
@@ -56,6 +58,7 @@ class Compiler(ABC):
     has_host_memory: bool = True
     offloads: bool = False
     offloads_in_scans: bool = False
+    hoists_copies: bool = False
     other_memories: Mapping[int, str] = field(default_factory=lambda: HOST_ONLY)
     schedules_for_memory: bool = True
     reads_heap_trace: bool = True

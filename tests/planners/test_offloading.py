@@ -81,11 +81,14 @@ def test_copies_hide_behind_computing_whatever_links_cost():
         assert estimate.hidden_seconds == pytest.approx(0.95 * estimate.offload_seconds)
 
 
-@pytest.mark.parametrize("is_scanned", [True, False])
-def test_an_offloaded_step_computes_the_same(is_scanned: bool):
+@pytest.mark.parametrize(
+    "profile, is_scanned", [("v5e", True), ("v5e", False), ("h100-sxm", False)]
+)
+def test_an_offloaded_step_computes_the_same(profile: str, is_scanned: bool):
     layers, width, rows = 3, 8, 16
     step = perceptron(layers, is_scanned=is_scanned)
-    plan = all_as(step, arrays(layers, width, rows), "offload", 2**17, mesh_shape=(2,))
+    options = {"mesh_shape": (2,), "profile": profile}
+    plan = all_as(step, arrays(layers, width, rows), "offload", 2**17, **options)
     assert plan.execution.fetched and not plan.execution.recomputed
     keys = jax.random.split(jax.random.key(0))
     given = (

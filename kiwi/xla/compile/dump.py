@@ -71,8 +71,8 @@ def dumped(compiling: Callable[[], object], folder: str, program: str) -> Dump:
 
 
 def _read(folder: str, program: str) -> Dump | None:
-    """The dump, if it is written to its end: XLA writes the text before the messages, and of
-    these the buffer assignment last."""
+    """The dump, if it is written to its end: XLA opens the text before it writes the messages, and
+    of these the buffer assignment last."""
     messages, texts = (list(Path(folder).glob(f"*{program}.{e}")) for e in ("hlo.pb", "txt"))
     if len(messages) != 1 or len(texts) != 1:
         return None
@@ -80,6 +80,7 @@ def _read(folder: str, program: str) -> Dump | None:
         hlo = parse("Hlo", messages[0].read_bytes())
     except DecodeError:
         return None
-    if not hlo.buffer_assignment:
+    text = texts[0].read_text()
+    if not hlo.buffer_assignment or not text.rstrip().endswith("}"):
         return None
-    return Dump(texts[0].read_text(), hlo.hlo_module, hlo.buffer_assignment)
+    return Dump(text, hlo.hlo_module, hlo.buffer_assignment)

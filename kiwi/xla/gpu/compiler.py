@@ -22,7 +22,17 @@ from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.read.stated_times import gpu_seconds
 from kiwi.xla.step import ExportedStep, Step
 
-GPU_COMPILER_OPTIONS = {"xla_gpu_disable_async_collectives": "ALLCOLLECTIVES"}
+_LIBRARY_MATMULS = {"xla_gpu_enable_triton_gemm": False}
+"""Matmuls are cuBLAS's. XLA:GPU else decides with timings on the device which of them it generates
+code for, fused with operators before and behind, whose results then take no memory; and without a
+device it takes all of them to be. A check would be of another program than runs: on an H100, where
+nine in ten were cuBLAS's all the same, steps took up to 18 % more memory than their check had
+said (docs/verification.md)."""
+
+GPU_COMPILER_OPTIONS = {
+    "xla_gpu_disable_async_collectives": "ALLCOLLECTIVES",
+    **_LIBRARY_MATMULS,
+}
 """Options of XLA:GPU under which it runs things when the plan means them to run.
 
 Asynchronous collectives start as early as they can, and what they wait for and yield is held
@@ -34,6 +44,7 @@ _COMBINED_BYTES = 32 * 2**20
 _DEVICES_OF_A_NODE = 8
 
 GPU_OVERLAPPING_OPTIONS = {
+    **_LIBRARY_MATMULS,
     "xla_gpu_enable_latency_hiding_scheduler": True,
     "xla_gpu_all_gather_combine_threshold_bytes": _COMBINED_BYTES,
     "xla_gpu_all_reduce_combine_threshold_bytes": _COMBINED_BYTES,

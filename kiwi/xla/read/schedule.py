@@ -124,9 +124,9 @@ class _Reader:
             return ScheduledWork(starts=tuple(_host_copy(instruction)))
         if opcode.endswith("-update"):
             return _NOTHING
-        if opcode == "async-start":
-            called = self._module.computations.get(instruction.computation("calls"))
-            inside = [] if called is None else [*self._transfers(called), *_host_slices(called)]
+        called = self._module.computations.get(instruction.computation("calls"))
+        if called is not None:  # `async-start`, or the start of whatever is called.
+            inside = [*self._transfers(called), *_host_slices(called)]
             return ScheduledWork(starts=tuple(replace(t, key=name) for t in inside))
         use = self._read(instruction, computation.name)
         if use is None:

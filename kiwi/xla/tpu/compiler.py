@@ -147,6 +147,7 @@ TPU = TpuCompiler(
     heaps=TPU_HEAPS,
     offloads=True,
     offloads_in_scans=True,
+    hoists_copies=True,
     # Matmuls agree with what published steps reach (docs/profiles.md). Reductions count as if they
     # wrote what they read, bfloat16 as if it were float32, gathers as next to nothing.
     stated_kinds=frozenset({"matmul", "elementwise", "stream"}),

@@ -1,0 +1,88 @@
+"""The models that are measured, in sizes for one card of 80 GB, and how each of them is run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.emission.variants import Case
+from examples import (
+    convnet,
+    encoder,
+    encoder_decoder,
+    gpt,
+    llama,
+    lstm,
+    mlp,
+    moe,
+    state_space,
+    unet,
+    vit,
+)
+from examples._common import Remat
+
+ONE = (1,)
+BFLOAT16 = {"dtype": "bfloat16"}
+
+MODELS: Mapping[str, Case] = {
+    "gpt": Case(gpt, gpt.GptConfig(6, 2048, 16, 16, 1024, 32768, **BFLOAT16), ONE),
+    "llama": Case(llama, llama.LlamaConfig(8, 2048, 8192, 16, 8, 8, 2048, 32768), ONE),
+    "encoder": Case(encoder, encoder.EncoderConfig(4, 2048, 16, batch=16, sequence=512), ONE),
+    "encoder_decoder": Case(
+        encoder_decoder,
+        encoder_decoder.EncoderDecoderConfig(2, 1024, 16, 32, 512, 16384, **BFLOAT16),
+        ONE,
+    ),
+    "vit": Case(vit, vit.VitConfig(4, 1024, 16, batch=64, image=256, patch=16), ONE),
+    "moe": Case(moe, moe.MoeConfig(2, 1024, 16, batch=16, sequence=1024, **BFLOAT16), ONE),
+    "mlp": Case(mlp, mlp.MlpConfig(8, 4096, batch=16384, optimizer="adam"), ONE),
+    "convnet": Case(convnet, convnet.ConvnetConfig((64, 128, 256), image=64, batch=512), ONE),
+    "unet": Case(unet, unet.UnetConfig((64, 128, 256), image=64, batch=64), ONE),
+    "lstm": Case(lstm, lstm.LstmConfig(2, 1024, batch=256, sequence=128), ONE),
+    "state_space": Case(
+        state_space, state_space.StateSpaceConfig(4, 1024, batch=16, sequence=512), ONE
+    ),
+}
+
+BY_HAND: Mapping[str, Remat] = {
+    "as written": None,
+    "jax.checkpoint full": "full",
+    "jax.checkpoint dots": "dots",
+}
+"""What is run beside plans."""
+
+FREE = "planned free"
+SHARES: Mapping[str, int | None] = {
+    FREE: None,
+    "planned 70%": 70,
+    "planned 50%": 50,
+    "planned 35%": 35,
+}
+"""Plans, and their budgets in % of what the first one takes as compiled."""
+
+WITH_HOST = " with host"
+HOST_BUDGET = "64GiB"
+OFFLOADING = ("gpt", "encoder", "mlp")
+"""Models that are also planned with a budget for the host's memory."""
+
+
+def plan_file(name: str, key: str) -> str:
+    """The file of a plan in its folder."""
+    return f"{name} {key}.plan".replace(" ", "_").replace("%", "")
+
+
+def arguments(case: Case) -> tuple[Any, Any]:
+    """A state and a batch of a model; arbitrary ones where the example makes none."""
+    if hasattr(case.module, "make_state"):
+        return case.module.make_state(case.config), case.module.make_batch(case.config)
+    leaves, tree = jax.tree.flatten(case.arguments)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    return jax.tree.unflatten(tree, map(_arbitrary, keys, leaves))
+
+
+def _arbitrary(key: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
+    """Positive, because second moments of gradients are."""
+    if jnp.issubdtype(like.dtype, jnp.integer):
+        return jax.random.randint(key, like.shape, 0, 1000, like.dtype)
+    return 0.02 * jnp.abs(jax.random.normal(key, like.shape, like.dtype))
