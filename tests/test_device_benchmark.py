@@ -4,16 +4,22 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import pytest
+from absl import flags
 
-from benchmarks.device import variants
-from benchmarks.device.timing import measure
-from examples import gpt
+import kiwi
+from benchmarks.device import plans
+from benchmarks.device.models import BY_HAND, arguments
+from benchmarks.device.timing import TRACED, Training, kernels, measure
+from benchmarks.emission.variants import Case, plain_step
+from examples import gpt, llama
 
 ROOT = Path(__file__).parents[1]
-TINY = replace(gpt.SIZES["tiny"], layers=1)
+TINY = Case(gpt, replace(gpt.SIZES["tiny"], layers=1), (1,))
 
 
 def test_without_a_gpu_it_says_so_and_exits_with_0(tmp_path: Path):
@@ -25,27 +31,52 @@ def test_without_a_gpu_it_says_so_and_exits_with_0(tmp_path: Path):
     assert not out.exists()
 
 
-def test_the_batch_grows_until_the_card_is_full(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(variants, "BASE", TINY)
-    peaks = [variants._predicted_peak(batch, "h100-sxm") for batch in (4, 8)]
-    assert peaks[0] < peaks[1]
-    assert variants.filling_batch(peaks[1] - 1, "h100-sxm") == 4
-    assert variants.filling_batch(peaks[1], "h100-sxm") == 8
-    assert variants.filling_batch(10**15, "h100-sxm", most=16) == 16
+def test_plans_are_made_here_and_run_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Made in a folder, read from there, and measured beside the step as written."""
+    flags.FLAGS.mark_as_parsed()
+    monkeypatch.setattr(flags.FLAGS["verify"], "value", "auto")
+    path = tmp_path / "free.plan"
+    row = plans._planned(TINY, path, None, None)
+    assert row["predicted_step_seconds"] > 0 and row["check_peak_bytes"] > 0
+    refused = plans._planned(TINY, path, row["check_peak_bytes"] // 4, None)
+    assert refused.keys() == {"refused"}
+    plan = kiwi.load_plan(path).apply(TINY.train_step()).plan(*TINY.arguments)
+    state, batch = arguments(TINY)
+    leaves = jax.tree.leaves((state, batch))
+    for step in (
+        plan.step,
+        plain_step(plan, TINY.train_step(remat=BY_HAND["jax.checkpoint full"])),
+    ):
+        compiled = step.compile(jax.devices(), {})
+        training = Training(compiled, [leaf.copy() for leaf in leaves], len(jax.tree.leaves(state)))
+        found = measure(training, runs=3)
+        assert 0 < found.fastest_seconds <= found.median_seconds <= found.slowest_seconds
 
 
-def test_every_variant_runs_and_is_measured():
-    found = [make() for make in variants.variants(TINY, "h100-sxm", [1.0], 2.0)]
-    assert [v.name for v in found] == [
-        "as written",
-        "jax.checkpoint full",
-        "jax.checkpoint dots",
-        "jax.checkpoint dots_no_batch",
-        "planned 100%",
+def test_a_state_goes_from_step_to_step():
+    def step(x: jax.Array, y: jax.Array) -> list[jax.Array]:
+        return [x + y, x * 0]
+
+    training = Training(step, [jnp.zeros(()), jnp.ones(())], 1)
+    training.run(5)
+    assert training._leaves == [5.0, 1.0]
+
+
+def test_models_without_a_state_get_an_arbitrary_one():
+    state, tokens = arguments(Case(llama, llama.SIZES["tiny"], (1,)))
+    assert all((leaf >= 0).all() for leaf in jax.tree.leaves(state))
+    assert tokens.dtype == "int32"
+
+
+def test_kernels_are_told_by_instruction():
+    """Of the streams of a GPU alone; what is of no instruction has its own name."""
+    events = [
+        SimpleNamespace(name="sm90_gemm", duration_ns=2e6, stats=[("hlo_op", "cublas.1")]),
+        SimpleNamespace(name="epilogue", duration_ns=1e6, stats=[("hlo_op", "cublas.1")]),
+        SimpleNamespace(name="MemcpyD2H", duration_ns=3e6, stats=[]),
     ]
-    for variant in (found[0], found[-1]):
-        leaves = jax.tree.leaves((gpt.make_state(TINY), gpt.make_batch(TINY)))
-        measured = measure(variant, leaves, runs=3, warm_up=1)
-        assert 0 < measured.fastest_seconds <= measured.median_seconds <= measured.slowest_seconds
-        assert measured.runs == 3
-        assert variant.predicted_peak_bytes and variant.compiled_peak_bytes
+    lines = [SimpleNamespace(name=n, events=events) for n in ("Stream #1(Compute)", "XLA Ops")]
+    planes = [SimpleNamespace(name=n, lines=lines) for n in ("/device:GPU:0", "/host:CPU")]
+    found = kernels(SimpleNamespace(planes=planes))
+    assert found["cublas.1"]["seconds"] * TRACED == pytest.approx(3e-3)
+    assert found["MemcpyD2H"]["count"] * TRACED == pytest.approx(1)

@@ -34,9 +34,12 @@ _PLANS = flags.DEFINE_string("plans", "plans", "The folder of `benchmarks.device
 _OUT = flags.DEFINE_string("out", "benchmarks/device/results/device.json", "Where results go.")
 _TRACES = flags.DEFINE_string("traces", None, "A folder for programs and times of their kernels.")
 _NAMES = flags.DEFINE_list("models", list(MODELS), "Which ones.")
-_RUNS = flags.DEFINE_integer("runs", 30, "Steps that are timed.")
-_WARM_UP = flags.DEFINE_integer("warm_up", 3, "Steps before those.")
+_RUNS = flags.DEFINE_integer("runs", 9, "Timings of each variant.")
 _ONLY = flags.DEFINE_string("only", None, "Measure this model, in this process.")
+
+TRACED = "planned free, traced"
+_NO_GRAPHS = {"xla_gpu_enable_command_buffer": ""}
+"""Kernels of a CUDA graph do not tell which instruction they are of."""
 
 Row = dict[str, Any]
 Compiled = tuple[str, Row, Step, Any]
@@ -81,7 +84,7 @@ def _environment(device: str) -> Row:
 
 def _elsewhere(name: str) -> Iterator[Row]:
     command = [sys.executable, "-m", "benchmarks.device", f"--only={name}"]
-    command += [f"--{flag}={flags.FLAGS[flag].value}" for flag in ("plans", "runs", "warm_up")]
+    command += [f"--{flag}={flags.FLAGS[flag].value}" for flag in ("plans", "runs")]
     command += [f"--traces={_TRACES.value}"] if _TRACES.value else []
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -126,6 +129,9 @@ def _variants(name: str) -> Iterator[Any]:
         else:
             continue
         yield key, row, step, lambda step=step, options=options: _timed_compile(step, options)
+        if key == FREE and _TRACES.value:
+            told = {**options, **_NO_GRAPHS}
+            yield TRACED, row, step, lambda step=step, told=told: _timed_compile(step, told)
 
 
 def _timed_compile(step: Step, options: Any) -> tuple[Any, float]:
@@ -153,10 +159,10 @@ def _run(key: str, name: str, step: Step, program: tuple[Any, float]) -> Row:
     try:
         training = Training(compiled, leaves, count)
         del state, batch, leaves
-        measured = measure(training, runs=_RUNS.value, warm_up=_WARM_UP.value)
+        measured = measure(training, runs=_RUNS.value)
     except jax.errors.JaxRuntimeError as error:
         return {**row, "error": str(error).splitlines()[0]}
-    if _TRACES.value:
+    if key.endswith(TRACED):
         _write_trace(Path(_TRACES.value), key, compiled.as_text(), traced(training))
     return {**row, **{f"measured_{k}": v for k, v in asdict(measured).items()}}
 

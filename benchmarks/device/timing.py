@@ -15,9 +15,14 @@ TRACED = 3
 """So many steps are traced."""
 
 
+TOGETHER = 4
+"""So many steps are called before the last one is waited for, as training does: calls are queued
+while the device computes."""
+
+
 @dataclass(frozen=True)
 class Measured:
-    """Of `runs` steps behind `warm_up` others, one after the other.
+    """Seconds of one step: of `runs` timings, of `TOGETHER` steps each, behind a warm-up.
 
     `peak_bytes` is the allocator's `peak_bytes_in_use` of the process so far, None where the
     device does not report it; what is measured in turn of its size has its own.
@@ -39,20 +44,22 @@ class Training:
     def __init__(self, run: Callable[..., Any], leaves: Sequence[Any], count: int) -> None:
         self._run, self._leaves, self._count = run, list(leaves), count
 
-    def step(self) -> None:
-        """One step, to its end."""
-        results = jax.block_until_ready(self._run(*self._leaves))
-        self._leaves = [*results[: self._count], *self._leaves[self._count :]]
+    def run(self, steps: int) -> None:
+        """So many steps, to the end of the last one."""
+        for _ in range(steps):
+            results = self._run(*self._leaves)
+            self._leaves = [*results[: self._count], *self._leaves[self._count :]]
+        jax.block_until_ready(self._leaves)
 
 
-def measure(training: Training, *, runs: int, warm_up: int) -> Measured:
-    """Times each step."""
+def measure(training: Training, *, runs: int) -> Measured:
+    """Times steps."""
+    training.run(TOGETHER)
     seconds = []
-    for run in range(warm_up + runs):
+    for _ in range(runs):
         started = time.perf_counter()
-        training.step()
-        if run >= warm_up:
-            seconds.append(time.perf_counter() - started)
+        training.run(TOGETHER)
+        seconds.append((time.perf_counter() - started) / TOGETHER)
     stats = jax.devices()[0].memory_stats() or {}
     return Measured(
         statistics.median(seconds),
@@ -68,8 +75,7 @@ def traced(training: Training) -> dict[str, dict[str, float]]:
     means of some steps."""
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
-            for _ in range(TRACED):
-                training.step()
+            training.run(TRACED)
         (path,) = Path(folder).rglob("*.xplane.pb")
         return kernels(jax.profiler.ProfileData.from_file(str(path)))
 

@@ -17,6 +17,9 @@ from kiwi.hlo.row_reductions import LONGEST_ROW
 from kiwi.xla.gpu import compiler as cuda
 
 INSTALLED = cuda._version(cuda.PLUGINS[0]) is not None
+CUBLAS_WORKSPACE_BYTES = 32 * 2**20
+"""Of each call from Hopper on, which predictions leave out."""
+
 needs_compiler = pytest.mark.skipif(not INSTALLED, reason="the extra aot-cuda is not installed")
 
 
@@ -84,12 +87,12 @@ def test_summands_of_a_convolution_are_transposed_to_be_scattered(scattered: int
 @pytest.mark.parametrize(("gathered", "transposed"), [(0, False), (1, True), (2, False)])
 def test_matmuls_transpose_gathered_copies_whose_groups_lie_apart(gathered: int, transposed: bool):
     """The rule of `kiwi.xla.gpu.gathered_operands`, as its unit tests have it."""
-    x = jax.ShapeDtypeStruct((64, 128, 1024), "float32")
-    w = jax.ShapeDtypeStruct((64, 128, 256), "float32")
+    x = jax.ShapeDtypeStruct((64, 256, 1024), "float32")
+    w = jax.ShapeDtypeStruct((64, 256, 256), "float32")
     whole = NamedSharding(jax.make_mesh((8,), ("x",)), PartitionSpec())
 
     def product(x: jax.Array, w: jax.Array) -> jax.Array:
-        x = jax.lax.with_sharding_constraint(jax.numpy.tanh(x), whole)
+        x = jax.lax.with_sharding_constraint(x, whole)
         return jax.numpy.einsum("bsd,bse->de", x, w)
 
     cut = PartitionSpec(*("x" if d == gathered else None for d in range(3)))
@@ -148,7 +151,8 @@ def test_scaled_operands_of_two_matmuls_are_there_once():
     assert found.compiled is not None and found.compiled.memory is not None
     sizes = [b.bytes for b in found.compiled.memory.at_peak if b.kind == "temporary"]
     assert sizes.count(scores.size * 4) == 1
-    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.01)
+    beside = found.compiled.peak_bytes - CUBLAS_WORKSPACE_BYTES
+    assert found.estimate.peak_bytes == pytest.approx(beside, rel=0.01)
 
 
 @needs_compiler
