@@ -10,6 +10,7 @@ import pytest
 
 import kiwi
 from kiwi.errors import InvalidArgumentError
+from kiwi.hlo.host_memory import FETCH
 from tests.helpers.offloading import all_as, arrays, perceptron
 from tests.helpers.planning import array
 
@@ -176,3 +177,16 @@ def test_hints_ask_for_offloading_and_forbid_it():
     assert offloaded(False, **tight) == 0
     with pytest.raises(InvalidArgumentError, match="to keep a value and to offload it"):
         kiwi.hint(jnp.ones(3), keep=True, offload=True)
+
+
+def test_what_lies_on_the_host_is_not_offloaded_there():
+    """It is fetched again: a batch that the forward and the backward pass read."""
+    on_host = kiwi.Constraints(memory_kinds={"x": "pinned_host"})
+    step, (ws, x) = perceptron(LAYERS, is_scanned=False), arrays(LAYERS, WIDTH, ROWS)
+    plan = all_as(step, (ws, x), "offload", constraints=on_host)
+    units = plan.execution.units
+    names = {
+        units.graph.program.equations[units.units[u].root].name for u in plan.execution.fetched
+    }
+    assert names and FETCH not in names
+    assert plan.lower(jax.devices())
