@@ -20,7 +20,7 @@ import jax
 from absl import app, flags
 
 import kiwi
-from benchmarks.device.models import BY_HAND, FREE, MODELS, arguments, plan_file
+from benchmarks.device.models import BY_HAND, FREE, MODELS, TRACED, arguments, plan_file
 from benchmarks.device.timing import Training, measure, traced
 from benchmarks.emission.variants import plain_step
 from benchmarks.provenance import commit
@@ -37,7 +37,6 @@ _NAMES = flags.DEFINE_list("models", list(MODELS), "Which ones.")
 _RUNS = flags.DEFINE_integer("runs", 9, "Timings of each variant.")
 _ONLY = flags.DEFINE_string("only", None, "Measure this model, in this process.")
 
-TRACED = "planned free, traced"
 _NO_GRAPHS = {"xla_gpu_enable_command_buffer": ""}
 """Kernels of a CUDA graph do not tell which instruction they are of."""
 

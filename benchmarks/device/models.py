@@ -53,6 +53,8 @@ BY_HAND: Mapping[str, Remat] = {
 """What is run beside plans."""
 
 FREE = "planned free"
+TRACED = f"{FREE}, traced"
+"""The same without CUDA graphs."""
 SHARES: Mapping[str, int | None] = {
     FREE: None,
     "planned 70%": 70,
