@@ -58,8 +58,8 @@ def summary(models: Mapping[str, Any]) -> Iterator[str]:
         "device had said, to the byte."
     )
     yield (
-        f"The allocator's peak is within 0.5 % of the program's in {len(near)} of {len(rows)} rows; "
-        "in the others the process had taken more for tuning kernels while it compiled."
+        f"The allocator's peak is within 0.5 % of the program's in {len(near)} of {len(rows)} "
+        "rows; in the others the process had taken more for tuning kernels while it compiled."
     )
     yield f"Compiled over measured seconds: {_spread(rows, 'simulated_step_seconds')}."
     yield f"Predicted over measured seconds of plans: {_spread(planned, 'predicted_step_seconds')}."

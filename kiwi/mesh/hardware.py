@@ -68,6 +68,7 @@ class Hardware:
     - `analytic`: True if from documents, False if measured on such a machine.
     - `interconnect`: of TPUs, how their chips are connected; None for others.
     - `kernel_efficiency`: the part of the peak matmul rate that fused attention reaches.
+      `convolution_efficiency`: that of convolutions, None where it is `matmul_efficiency`.
     - `interference`: the part of its time that communication costs although the device computes
       meanwhile; None where the device waits for it. `host_interference`: that of copies between
       device and host, which take some per cent of the device's bandwidth (16 of 819 GB/s on a v5e,
@@ -105,6 +106,7 @@ class Hardware:
     devices_per_host: int | None = None
     clock_hertz: float | None = None
     host_interference: float = 0.05
+    convolution_efficiency: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_second", dict(self.flops_per_second))
@@ -122,6 +124,7 @@ class Hardware:
         _check_fraction("matmul_efficiency", self.matmul_efficiency)
         _check_fraction("bandwidth_efficiency", self.bandwidth_efficiency)
         _check_fraction("kernel_efficiency", self.kernel_efficiency)
+        _check_fraction("convolution_efficiency", self.convolution_efficiency or 1.0)
         for name in ("devices_per_node", "devices_per_host", "clock_hertz"):
             if getattr(self, name) is not None:
                 _check_positive(name, getattr(self, name))
@@ -143,6 +146,11 @@ class Hardware:
     def matmul_flops_per_second(self, dtype: str) -> float:
         """The rate that a large matmul of `dtype` reaches: peak times efficiency."""
         return self.peak_flops_per_second(dtype) * self.matmul_efficiency
+
+    def convolution_flops_per_second(self, dtype: str) -> float:
+        """The rate that a large convolution of `dtype` reaches."""
+        efficiency = self.convolution_efficiency or self.matmul_efficiency
+        return self.peak_flops_per_second(dtype) * efficiency
 
     def kernel_flops_per_second(self, dtype: str) -> float:
         """The rate that a fused attention kernel of `dtype` reaches."""

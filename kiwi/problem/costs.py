@@ -9,9 +9,6 @@ A copy between host and device memory takes its bytes over the bandwidth between
 
 A unit in the body of a loop takes its seconds once per iteration.
 
-On GPUs a library computes matmuls and convolutions, and of the maps behind them the addition alone.
-Others are a kernel of their own, which reads the result and writes it again.
-
 Where a compiler reduces rows in the kernel of their readers (`kiwi.hlo.row_reductions`), a
 reduction of whole rows takes no more than a launch: were it nothing, plans would compute the few
 bytes of it again for the backward pass, and the barrier for that makes a kernel of it.
@@ -21,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
+from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
 from kiwi.hlo.equations import REGION_PRIMITIVES
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
@@ -29,15 +26,10 @@ from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork
+from kiwi.xla.rules.matrix_operands import CONVOLUTION
 
 _PARTIAL_READERS = frozenset({"gather", "dynamic_slice", "slice"})
 """Operators that read no more of their first operand than they yield."""
-
-
-_OF_LIBRARY = frozenset({"add", "convert_element_type", "copy", "reshape", "transpose"})
-"""Maps that cuBLAS computes with a matmul, and changes of shape."""
-
-GPU_PLATFORM = "gpu"
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,6 @@ class UnitWork:
     - `stacked`: how many elements a stacked result has, 1 if it is none.
     - `is_transfer`: whether it copies between host and device memory.
     - `reduced_for_readers`: what it reduces in its readers' kernel, if it does.
-    - `maps_apart`: whether maps behind its matmul are a kernel of their own.
     """
 
     work: tuple[tuple[float, frozenset[int]], ...]
@@ -71,7 +62,6 @@ class UnitWork:
     stacked: int = 1
     is_transfer: bool = False
     reduced_for_readers: RowReduction | None = None
-    maps_apart: bool = False
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
@@ -96,7 +86,6 @@ class UnitWork:
             values[unit.outputs[0]].shape[0] if border == STACK else 1,
             is_transfer,
             reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
-            hardware.platform == GPU_PLATFORM and _has_maps_apart(units, unit),
         )
 
     def price(
@@ -125,8 +114,6 @@ class UnitWork:
         work = sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in self.work)
         moved = moved_bytes / self.bytes_per_second
         once_seconds = self.launch_seconds + max(work, moved)
-        if self.maps_apart:
-            once_seconds += self.launch_seconds + 2 * result_bytes / self.bytes_per_second
         return Price(self.trips * once_seconds, Provenance.ANALYTIC)
 
     def apart_seconds(
@@ -145,17 +132,6 @@ class UnitWork:
         return reduced is not None and all(shards.get(f, 1) == 1 for f in reduced.factors)
 
 
-def _has_maps_apart(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a library call of the unit stands in front of maps that are not its own: it adds, and
-    writes its result in another type."""
-    graph, equations = units.graph, units.graph.program.equations
-    calls = [bool(graph.opcodes[e] & LIBRARY_OPCODES) for e in unit.equations]
-    if not any(calls):
-        return False
-    behind = unit.equations[len(calls) - calls[::-1].index(True) :]
-    return any(is_map(graph, e) and equations[e].name not in _OF_LIBRARY for e in behind)
-
-
 def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
     graph, program = units.graph, units.graph.program
     flops, found = graph.equations[equation].flops, program.equations[equation]
@@ -166,6 +142,8 @@ def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
     dtype = str(program.values[tensors[0]].dtype) if tensors else "float32"
     if found.is_kernel:
         return flops / hardware.kernel_flops_per_second(dtype)
+    if found.name == CONVOLUTION:
+        return flops / hardware.convolution_flops_per_second(dtype)
     if is_matmul:
         return flops / hardware.matmul_flops_per_second(dtype)
     return flops / hardware.peak_flops_per_second(dtype, matmul=False)

@@ -207,6 +207,7 @@ def _taken_share(transfer: Transfer) -> float:
 def work_seconds(work: Work, hardware: Hardware) -> float:
     """One run of a kernel on a device: its launch, and a roofline of its work."""
     computing = _rated(work.matmul_flops, hardware.matmul_flops_per_second)
+    computing += _rated(work.convolution_flops, hardware.convolution_flops_per_second)
     computing += _rated(
         work.operations, lambda dtype: hardware.peak_flops_per_second(dtype, matmul=False)
     )

@@ -114,3 +114,13 @@ def test_impossible_hardware_is_refused(change, what):
 def test_impossible_links_are_refused(figures, what):
     with pytest.raises(InvalidArgumentError, match=what):
         Link(*figures)
+
+
+def test_convolutions_have_an_efficiency_of_their_own_where_it_is_known():
+    v5e, h100 = hardware("v5e"), hardware("h100-sxm")
+    assert v5e.convolution_flops_per_second("float32") == v5e.matmul_flops_per_second("float32")
+    expected = h100.convolution_efficiency * h100.flops_per_second["tf32"]
+    assert h100.convolution_flops_per_second("float32") == expected
+    assert expected < h100.matmul_flops_per_second("float32")
+    with pytest.raises(InvalidArgumentError, match="convolution_efficiency"):
+        replace(h100, convolution_efficiency=1.5)

@@ -53,13 +53,15 @@ _IDLE_CALLS = frozenset({"AllocateBuffer", "AsyncCollectiveStart", "AsyncCollect
 class Work:
     """What an instruction computes once.
 
-    - `matmul_flops`: of matmuls and convolutions, by numpy's name of their operands' type.
+    - `matmul_flops`, `convolution_flops`: by numpy's name of their operands' type. XLA:TPU writes
+      matmuls as convolutions, too.
     - `operations`: elements of elementwise functions and reductions, by that of their results.
     - `moved_bytes`: read and written.
     - `kernels`: library kernels, whose work XLA does not know.
     """
 
     matmul_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
+    convolution_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
     operations: Mapping[str, float] = field(default_factory=dict, hash=False)
     moved_bytes: int = 0
     kernels: int = 0
@@ -89,6 +91,7 @@ class ModuleWork:
         found = self._computed(instruction, computation)
         return Work(
             found.flops,
+            found.convolved,
             found.operations,
             self._moved_bytes(instruction, computation),
             found.kernels,
@@ -102,7 +105,8 @@ class ModuleWork:
         if flops:
             operand = computation.by_name.get(instruction.operands[0])
             arrays = instruction.arrays if operand is None else operand.arrays
-            return _Inside({numpy_name(arrays[0].dtype): flops})
+            counted = {numpy_name(arrays[0].dtype): flops}
+            return _Inside(convolved=counted) if _is_convolution(instruction) else _Inside(counted)
         if _target(instruction).startswith(_KERNEL_CALLS):
             return _Inside(kernels=1)
         if instruction.opcode in _FREE or instruction.opcode == "custom-call":
@@ -181,12 +185,18 @@ class _Inside:
     """What a fusion computes."""
 
     flops: dict[str, float] = field(default_factory=dict)
+    convolved: dict[str, float] = field(default_factory=dict)
     operations: dict[str, float] = field(default_factory=dict)
     kernels: int = 0
 
     def add(self, other: "_Inside") -> None:
         """Sums both up here."""
-        for own, more in ((self.flops, other.flops), (self.operations, other.operations)):
+        pairs = (
+            (self.flops, other.flops),
+            (self.convolved, other.convolved),
+            (self.operations, other.operations),
+        )
+        for own, more in pairs:
             for dtype, amount in more.items():
                 own[dtype] = own.get(dtype, 0.0) + amount
         self.kernels += other.kernels
@@ -202,9 +212,14 @@ def matmul_flops(instruction: Instruction, computation: Computation) -> float:
     target = _target(instruction)
     if instruction.opcode == "dot" or target.startswith(_MATMUL_CALLS):
         return _dot_flops(instruction, computation)
-    if instruction.opcode == "convolution" or target.startswith(_CONVOLUTION_CALLS):
+    if _is_convolution(instruction):
         return _convolution_flops(instruction, computation)
     return 0.0
+
+
+def _is_convolution(instruction: Instruction) -> bool:
+    is_call = _target(instruction).startswith(_CONVOLUTION_CALLS)
+    return instruction.opcode == "convolution" or is_call
 
 
 def numpy_name(dtype: str) -> str:

@@ -49,7 +49,7 @@ def test_products_are_those_that_xla_counts(function, arguments):
     module = parse_module(lowered.as_text(dialect="hlo"))
     work = ModuleWork(module)
     flops = sum(
-        sum(work.of(i, c).matmul_flops.values())
+        sum((*work.of(i, c).matmul_flops.values(), *work.of(i, c).convolution_flops.values()))
         for c in module.computations.values()
         for i in c.instructions
     )
