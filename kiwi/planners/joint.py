@@ -63,8 +63,9 @@ class Joint(ProblemPlanner):
         asks = any(p.hint.offload for placed in step.program.hints.values() for p in placed)
         if start is not None or asks or not self.may_offload(tools.settings):
             return super().plan(step, budget_bytes, tools, start)
+        # With all work, as without a host, than which no plan is slower then.
+        plain = self._without_offloading(step, budget_bytes, tools)
         half = tools.part(1 / 2)
-        plain = self._without_offloading(step, budget_bytes, half)
         begun = None if plain is None else self._begun_with(plain, step, budget_bytes, half)
         try:
             found = super().plan(step, budget_bytes, half, begun)
