@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
-from absl import flags
 
 import kiwi
-from benchmarks.device import plans
 from benchmarks.device.models import BY_HAND, arguments
+from benchmarks.device.planning import planned
 from benchmarks.device.timing import TRACED, Training, kernels, measure
 from benchmarks.emission.variants import Case, plain_step
 from examples import gpt, llama
@@ -31,14 +30,12 @@ def test_without_a_gpu_it_says_so_and_exits_with_0(tmp_path: Path):
     assert not out.exists()
 
 
-def test_plans_are_made_here_and_run_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_plans_are_made_here_and_run_there(tmp_path: Path):
     """Made in a folder, read from there, and measured beside the step as written."""
-    flags.FLAGS.mark_as_parsed()
-    monkeypatch.setattr(flags.FLAGS["verify"], "value", "auto")
     path = tmp_path / "free.plan"
-    row = plans._planned(TINY, path, None, None)
+    row = planned(TINY, path, None, None, verify="auto")
     assert row["predicted_step_seconds"] > 0 and row["check_peak_bytes"] > 0
-    refused = plans._planned(TINY, path, row["check_peak_bytes"] // 4, None)
+    refused = planned(TINY, path, row["check_peak_bytes"] // 4, None, verify="auto")
     assert refused.keys() == {"refused"}
     plan = kiwi.load_plan(path).apply(TINY.train_step()).plan(*TINY.arguments)
     state, batch = arguments(TINY)
