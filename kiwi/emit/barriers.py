@@ -160,11 +160,13 @@ class _BarrierBuilder:
         return self._graph.graph.program.equations[self._units[item.unit].root].name == FETCH
 
     def _fetch_triggers(self, position: int, before: list[int]) -> tuple[int, ...]:
-        """The latest result that is older than `SLACK` steps, and a gradient that was computed in
-        front of the last fetch: XLA would leave those for the end, and hold what they read."""
+        """The latest result that is older than `SLACK` steps; where barriers hold copies, also a
+        gradient that was computed in front of the last fetch: XLA would leave those for the end,
+        and hold what they read."""
         found = self._live.latest(position, before, SLACK) or self._live.latest(position, before)
         fetches = [k for k in before if k in self._fetches]
-        self._fetches.add(position)
+        if not self._execution.compiler.hoists_copies:
+            self._fetches.add(position)
         for value in tuple(found if fetches else ()):
             awaited = self._live.computed_at(value, before)
             found |= self._live.late_matmul(position, before, fetches[-1], awaited)
