@@ -13,8 +13,9 @@ import pytest
 import kiwi
 from benchmarks.device.models import BY_HAND, arguments
 from benchmarks.device.planning import planned
-from benchmarks.device.timing import TRACED, Training, kernels, measure
+from benchmarks.device.timing import TRACED, kernels, measure
 from benchmarks.emission.variants import Case, plain_step
+from benchmarks.timed_step import Training
 from examples import gpt, llama
 
 ROOT = Path(__file__).parents[1]

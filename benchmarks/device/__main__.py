@@ -10,9 +10,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,14 @@ import jax
 from absl import app, flags
 
 import kiwi
-from benchmarks.device.models import BY_HAND, FREE, MODELS, TRACED, arguments, plan_file
-from benchmarks.device.timing import Training, measure, traced
+from benchmarks.device.models import BY_HAND, FREE, MODELS, TRACED, arguments, by_hand, plan_file
+from benchmarks.device.timing import measure, traced
 from benchmarks.emission.variants import plain_step
 from benchmarks.provenance import commit
+from benchmarks.timed_step import Training
 from kiwi.plans.record import place_leaves
 from kiwi.xla.gpu.compiler import GPU
-from kiwi.xla.read.compiled_program import read_compiled
+from kiwi.xla.read.compiled_program import CompiledProgram, read_compiled
 from kiwi.xla.simulated import simulated
 from kiwi.xla.step import Step
 
@@ -41,8 +42,17 @@ _NO_GRAPHS = {"xla_gpu_enable_command_buffer": ""}
 """Kernels of a CUDA graph do not tell which instruction they are of."""
 
 Row = dict[str, Any]
-Compiled = tuple[str, Row, Step, Any]
-"""A variant's name, what is known of it, its step, and the step compiled."""
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A way to run a model: what is known of it, and its step as compiled."""
+
+    name: str
+    row: Row
+    step: Step
+    compiled: Any
+    program: CompiledProgram
 
 
 def main(_: list[str]) -> None:
@@ -72,7 +82,7 @@ def _attached_gpu() -> str | None:
 
 def _environment(device: str) -> Row:
     return {
-        "command": "python -m benchmarks.device",
+        "command": " ".join(["python -m benchmarks.device", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
         "device": device,
@@ -97,18 +107,18 @@ def _elsewhere(name: str) -> Iterator[Row]:
 
 def _measured(name: str) -> Iterator[Row]:
     """The rows of a model, by size."""
-    compiled = _compiled(name)
-    for variant, row, step, program in sorted(compiled, key=lambda each: _peak_bytes(each[-1])):
-        yield {"variant": variant, **row, **_run(f"{name} {variant}", name, step, program)}
+    for variant in sorted(_compiled(name), key=lambda each: each.program.peak_bytes):
+        yield {"variant": variant.name, **_run(name, variant)}
 
 
-def _compiled(name: str) -> list[Compiled]:
+def _compiled(name: str) -> list[Variant]:
     """Compiled all at once: that takes longer than running."""
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(lambda each: (*each[:-1], each[-1]()), list(_variants(name))))
+        return list(pool.map(lambda each: _compile(*each), list(_steps(name))))
 
 
-def _variants(name: str) -> Iterator[Any]:
+def _steps(name: str) -> Iterator[tuple[str, Row, Step, Mapping[str, Any]]]:
+    """Each variant's name, what is known of it, its step, and the options that it runs with."""
     case, folder = MODELS[name], Path(_PLANS.value)
     rows: dict[str, Row] = json.loads((folder / f"{name}.json").read_text())
     plans = {
@@ -122,53 +132,51 @@ def _variants(name: str) -> Iterator[Any]:
         if key in plans:
             step, options = plans[key].step_for(GPU), plans[key].run_options(GPU)
         elif key in BY_HAND:
-            remat = BY_HAND[key]
-            function = case.train_step(**({"remat": remat} if remat else {}))
-            step, options = plain_step(plans[FREE], function), {}
+            step, options = plain_step(plans[FREE], by_hand(case, BY_HAND[key])), {}
         else:
             continue
-        yield key, row, step, lambda step=step, options=options: _timed_compile(step, options)
+        yield key, row, step, options
         if key == FREE and _TRACES.value:
-            told = {**options, **_NO_GRAPHS}
-            yield TRACED, row, step, lambda step=step, told=told: _timed_compile(step, told)
+            yield TRACED, row, step, {**options, **_NO_GRAPHS}
 
 
-def _timed_compile(step: Step, options: Any) -> tuple[Any, float]:
+def _compile(variant: str, row: Row, step: Step, options: Mapping[str, Any]) -> Variant:
     started = time.monotonic()
-    return step.compile(jax.devices(), options), time.monotonic() - started
+    compiled = step.compile(jax.devices(), options)
+    seconds = time.monotonic() - started
+    return Variant(
+        variant, row, step, compiled, read_compiled(compiled, step.mesh, "device", seconds)
+    )
 
 
-def _peak_bytes(compiled: tuple[Any, float]) -> int:
-    stats = compiled[0].memory_analysis()
-    kept = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
-    return kept + stats.temp_size_in_bytes
-
-
-def _run(key: str, name: str, step: Step, program: tuple[Any, float]) -> Row:
-    compiled, compile_seconds = program
-    found = read_compiled(compiled, step.mesh, "device", compile_seconds)
-    assert found.schedule is not None
-    time_found = simulated(found.schedule, step.mesh, step.kernel_seconds)
-    row: Row = {"compiled_peak_bytes": found.peak_bytes, "compile_seconds": compile_seconds}
-    row["simulated_step_seconds"] = time_found.step_seconds
+def _run(name: str, variant: Variant) -> Row:
+    step, program = variant.step, variant.program
+    assert program.schedule is not None
+    time_found = simulated(program.schedule, step.mesh, step.kernel_seconds)
+    row = {
+        **variant.row,
+        "compiled_peak_bytes": program.peak_bytes,
+        "compile_seconds": program.compile_seconds,
+        "simulated_step_seconds": time_found.step_seconds,
+    }
     state, batch = arguments(MODELS[name])
     count = len(jax.tree.leaves(state))
     leaves = jax.tree.leaves((state, batch))
     leaves = place_leaves(leaves, step.argument_shardings(step.mesh.jax_mesh(jax.devices())))
     try:
-        training = Training(compiled, leaves, count)
+        training = Training(variant.compiled, leaves, count)
         del state, batch, leaves
         measured = measure(training, runs=_RUNS.value)
     except jax.errors.JaxRuntimeError as error:
         return {**row, "error": str(error).splitlines()[0]}
-    if key.endswith(TRACED):
-        _write_trace(Path(_TRACES.value), key, compiled.as_text(), traced(training))
+    if variant.name == TRACED:
+        path = Path(_TRACES.value) / f"{plan_file(name, TRACED)}.json.gz"
+        _write_trace(path, variant.compiled.as_text(), traced(training))
     return {**row, **{f"measured_{k}": v for k, v in asdict(measured).items()}}
 
 
-def _write_trace(folder: Path, key: str, text: str, kernels: Any) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{plan_file(*key.split(' ', 1))}.json.gz"
+def _write_trace(path: Path, text: str, kernels: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(json.dumps({"text": text, "kernels": kernels}).encode()))
 
 

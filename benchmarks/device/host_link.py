@@ -45,22 +45,26 @@ def main(_: list[str]) -> None:
 
     given = {way: {size: _value(size * MIB, links, way) for size in SIZES} for way in links}
     for way, link in links.items():
-        copied = _program(lambda x, link=link: jax.device_put(x, link), link)
+        copied = jax.jit(lambda x, link=link: jax.device_put(x, link), out_shardings=link)
         for size, x in given[way].items():
             seconds = _seconds(copied, x)
             note(way=way, bytes=size * MIB, seconds=seconds, rate=size * MIB / seconds)
     pair = [_value(BESIDE_BYTES, links, way) for way in links]
-    both = _program(
+    both = jax.jit(
         lambda *xs: [jax.device_put(x, link) for x, link in zip(xs, links.values(), strict=True)],
-        list(links.values()),
+        out_shardings=list(links.values()),
     )
     note(way="both", bytes=BESIDE_BYTES, seconds=_seconds(both, *pair))
+    copies_alone = {
+        way: _seconds(jax.jit(lambda x, k=link: jax.device_put(x, k), out_shardings=link), x)
+        for (way, link), x in zip(links.items(), pair, strict=True)
+    }
     for work, (compute, operand) in _computing().items():
-        alone = _seconds(_program(compute, None), operand)
+        alone = _seconds(jax.jit(compute), operand)
         for (way, link), x in zip(links.items(), pair, strict=True):
-            copy_alone = _seconds(_program(lambda x, k=link: jax.device_put(x, k), link), x)
-            beside = _program(
-                lambda x, a, k=link, c=compute: (jax.device_put(x, k), c(a)), (link, None)
+            beside = jax.jit(
+                lambda x, a, k=link, c=compute: (jax.device_put(x, k), c(a)),
+                out_shardings=(link, None),
             )
             seconds = _seconds(beside, x, operand)
             note(
@@ -68,8 +72,8 @@ def main(_: list[str]) -> None:
                 beside=work,
                 seconds=seconds,
                 computing_seconds=alone,
-                copy_seconds=copy_alone,
-                hidden=1 - (seconds - alone) / copy_alone,
+                copy_seconds=copies_alone[way],
+                hidden=1 - (seconds - alone) / copies_alone[way],
             )
 
 
@@ -77,10 +81,6 @@ def _value(size_bytes: int, links: Any, way: str) -> jax.Array:
     source = links["from_host" if way == "to_host" else "to_host"]
     x = jax.random.normal(jax.random.key(1), (size_bytes // 4,), jnp.float32)
     return jax.block_until_ready(jax.device_put(x, source))
-
-
-def _program(function: Callable[..., Any], shardings: Any) -> Callable[..., Any]:
-    return jax.jit(function, out_shardings=shardings)
 
 
 def _computing() -> dict[str, tuple[Callable[[Any], Any], Any]]:

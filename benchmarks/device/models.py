@@ -1,6 +1,6 @@
 """The models that are measured, in sizes for one card of 80 GB, and how each of them is run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -23,19 +23,18 @@ from examples import (
 from examples._common import Remat
 
 ONE = (1,)
-BFLOAT16 = {"dtype": "bfloat16"}
 
 MODELS: Mapping[str, Case] = {
-    "gpt": Case(gpt, gpt.GptConfig(6, 2048, 16, 16, 1024, 32768, **BFLOAT16), ONE),
+    "gpt": Case(gpt, gpt.GptConfig(6, 2048, 16, 16, 1024, 32768, dtype="bfloat16"), ONE),
     "llama": Case(llama, llama.LlamaConfig(8, 2048, 8192, 16, 8, 8, 2048, 32768), ONE),
     "encoder": Case(encoder, encoder.EncoderConfig(4, 2048, 16, batch=16, sequence=512), ONE),
     "encoder_decoder": Case(
         encoder_decoder,
-        encoder_decoder.EncoderDecoderConfig(2, 1024, 16, 32, 512, 16384, **BFLOAT16),
+        encoder_decoder.EncoderDecoderConfig(2, 1024, 16, 32, 512, 16384, dtype="bfloat16"),
         ONE,
     ),
     "vit": Case(vit, vit.VitConfig(4, 1024, 16, batch=64, image=256, patch=16), ONE),
-    "moe": Case(moe, moe.MoeConfig(2, 1024, 16, batch=16, sequence=1024, **BFLOAT16), ONE),
+    "moe": Case(moe, moe.MoeConfig(2, 1024, 16, batch=16, sequence=1024, dtype="bfloat16"), ONE),
     "mlp": Case(mlp, mlp.MlpConfig(8, 4096, batch=16384, optimizer="adam"), ONE),
     "convnet": Case(convnet, convnet.ConvnetConfig((64, 128, 256), image=64, batch=512), ONE),
     "unet": Case(unet, unet.UnetConfig((64, 128, 256), image=64, batch=64), ONE),
@@ -67,6 +66,11 @@ WITH_HOST = " with host"
 HOST_BUDGET = "64GiB"
 OFFLOADING = ("gpt", "encoder", "mlp")
 """Models that are also planned with a budget for the host's memory."""
+
+
+def by_hand(case: Case, remat: Remat) -> Callable[..., Any]:
+    """The step with one of the policies of `BY_HAND`; not every example takes one."""
+    return case.train_step(**({} if remat is None else {"remat": remat}))
 
 
 def plan_file(name: str, key: str) -> str:

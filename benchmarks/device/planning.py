@@ -16,6 +16,7 @@ from benchmarks.device.models import (
     ONE,
     SHARES,
     WITH_HOST,
+    by_hand,
     plan_file,
 )
 from benchmarks.emission.variants import Case
@@ -35,18 +36,13 @@ def predicted(
     for key, remat in BY_HAND.items():
         if key not in known and (remat is None or case.is_checkpointed):
             estimate = _by_hand(case, remat, profile)
-            yield (
-                key,
-                {
-                    "predicted_peak_bytes": estimate.peak_bytes,
-                    "predicted_step_seconds": estimate.step_seconds,
-                },
-            )
-    for key, share in SHARES.items():
-        free_bytes = known[FREE]["check_peak_bytes"] if share else 0
-        budget = share * free_bytes // 100 if share else None
+            peak_bytes, seconds = estimate.peak_bytes, estimate.step_seconds
+            yield key, {"predicted_peak_bytes": peak_bytes, "predicted_step_seconds": seconds}
+    for share_key, share in SHARES.items():
+        budget = share and share * known[FREE]["check_peak_bytes"] // 100
         for host in (None, HOST_BUDGET) if share and name in OFFLOADING else (None,):
-            if (key := f"{key}{WITH_HOST if host else ''}") not in known:
+            key = share_key + (WITH_HOST if host else "")
+            if key not in known:
                 path, budgets = folder / plan_file(name, key), (budget, host)
                 yield key, planned(case, path, *budgets, profile=profile, verify=verify)
 
@@ -54,8 +50,9 @@ def predicted(
 def _by_hand(case: Case, remat: Any, profile: str) -> Any:
     everywhere = jax.sharding.PartitionSpec()
     state, batch = case.arguments
-    step = case.train_step(**({"remat": remat} if remat else {}))
-    baseline = Baseline("", step, Specs(jax.tree.map(lambda _: everywhere, state), everywhere))
+    baseline = Baseline(
+        "", by_hand(case, remat), Specs(jax.tree.map(lambda _: everywhere, state), everywhere)
+    )
     return estimate_baseline(baseline, state, batch, mesh_shape=ONE, profile=profile)
 
 

@@ -2,18 +2,18 @@
 
 import statistics
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from benchmarks.timed_step import Training
+
 TRACED = 3
 """So many steps are traced."""
-
 
 TOGETHER = 4
 """So many steps are called before the last one is waited for, as training does: calls are queued
@@ -35,31 +35,10 @@ class Measured:
     peak_bytes: int | None
 
 
-class Training:
-    """Steps one after the other: each one's first results replace the first arguments.
-
-    `run(*leaves)` returns flat results, `count` of which replace the first leaves.
-    """
-
-    def __init__(self, run: Callable[..., Any], leaves: Sequence[Any], count: int) -> None:
-        self._run, self._leaves, self._count = run, list(leaves), count
-
-    def run(self, steps: int) -> None:
-        """So many steps, to the end of the last one."""
-        for _ in range(steps):
-            results = self._run(*self._leaves)
-            self._leaves = [*results[: self._count], *self._leaves[self._count :]]
-        jax.block_until_ready(self._leaves)
-
-
 def measure(training: Training, *, runs: int) -> Measured:
     """Times steps."""
     training.run(TOGETHER)
-    seconds = []
-    for _ in range(runs):
-        started = time.perf_counter()
-        training.run(TOGETHER)
-        seconds.append((time.perf_counter() - started) / TOGETHER)
+    seconds = [training.run(TOGETHER) / TOGETHER for _ in range(runs)]
     stats = jax.devices()[0].memory_stats() or {}
     return Measured(
         statistics.median(seconds),

@@ -167,7 +167,8 @@ class _BarrierBuilder:
         fetches = [k for k in before if k in self._fetches]
         if not self._execution.compiler.hoists_copies:
             self._fetches.add(position)
-        for value in tuple(found if fetches else ()):
+        if found and fetches:
+            (value,) = found
             awaited = self._live.computed_at(value, before)
             found |= self._live.late_matmul(position, before, fetches[-1], awaited)
         return tuple(sorted(found))

@@ -47,7 +47,8 @@ def steps_of_copies(execution: Execution) -> int:
 
 @dataclass(frozen=True)
 class HostPlace:
-    """The element of a buffer in the host's memory that a value is: `count` values share one."""
+    """The element of a buffer in the host's memory that a value is: `count` values share one, on
+    GPUs one value is the buffer."""
 
     buffer: int
     index: int
@@ -62,7 +63,9 @@ def host_places(execution: Execution) -> Mapping[int, HostPlace]:
         if unit in execution.fetched and units.units[unit].loop is None:
             (value,) = units.units[unit].outputs
             info = units.graph.program.values[value]
-            key = buffer_key(info.shape, info.dtype, execution.layouts[value])
+            key: object = value
+            if execution.compiler.hoists_copies:
+                key = buffer_key(info.shape, info.dtype, execution.layouts[value])
             members.setdefault(key, []).append(value)
     return {
         value: HostPlace(number, index, len(values))

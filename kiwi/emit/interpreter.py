@@ -33,9 +33,9 @@ class Interpreter(Values):
     - `env`: see above. `finals[loop, value]`: a loop's carry after the last iteration, by what an
       iteration reads and by what it hands on.
     - `elements`: for each stacked result of a scan the element that this iteration adds.
-    - `on_host`: what the plan has copied to the host: what a scan stacked and what is there whole,
-      by value, and buffers by number (`kiwi.emit.host_stacks`). `token`: that of the latest copy to
-      a buffer; `leaving`: by value the step at which the copy of the whole ends.
+    - `on_host`: what the plan has copied to the host: what a scan stacked, by value, and buffers by
+      number (`kiwi.emit.host_stacks`). `token`: that of the latest copy to an element of a buffer;
+      `leaving`: by buffer the step at which the copy of the whole ends.
     - `copies`: of each resharded copy the latest that a unit read.
     - `behind`: what the units of a recomputed group read behind the group's barrier.
     """
@@ -144,25 +144,25 @@ class Interpreter(Values):
     def _end_copies(self, unit: Unit, position: int) -> None:
         """Whoever reads what a library call or an offloaded unit has computed waits for the copies
         to the host that are to end by now."""
-        due = [value for value, end in self.leaving.items() if end <= position]
+        due = [buffer for buffer, end in self.leaving.items() if end <= position]
         is_offloaded = unit.index in self._execution.fetched
         if not due or not (is_offloaded or is_of_library(self._graph.graph, unit)):
             return
         (output, *_) = unit.outputs
-        copies = (self.on_host[value] for value in due)
+        copies = (self.on_host[buffer] for buffer in due)
         array, *ended = lax.optimization_barrier((self.env[output], *copies))
         self.env[output] = self._constrain(output, array, self._layouts[output])
-        for value, copy in zip(due, ended, strict=True):
-            self.on_host[value] = copy
-            del self.leaving[value]
+        for buffer, copy in zip(due, ended, strict=True):
+            self.on_host[buffer] = copy
+            del self.leaving[buffer]
 
     def _offload(self, value: int, position: int) -> None:
         """Copies a value to the host, or writes it to its place there, see
         `kiwi.emit.host_stacks`."""
         place, layout = self._context.host_places[value], self._layouts[value]
         if not self._execution.compiler.hoists_copies:
-            self.on_host[value] = self._moved(self.env[value], layout, HOST_MEMORY)
-            self.leaving[value] = position + self._context.steps_of_copies
+            self.on_host[place.buffer] = self._moved(self.env[value], layout, HOST_MEMORY)
+            self.leaving[place.buffer] = position + self._context.steps_of_copies
             return
         self.env[value], token = self._behind_token(self.env[value], value, layout)
         array = self.env[value]
@@ -176,26 +176,23 @@ class Interpreter(Values):
         """Copies a result that was copied to the host back, of a loop that of its iteration."""
         (value,) = unit.outputs
         place = self._context.host_places.get(value)
-        is_whole = place is not None and not self._execution.compiler.hoists_copies
-        name = ("stacked", value) if place is None else value if is_whole else place.buffer
+        name = ("stacked", value) if place is None else place.buffer
         interpreter: Values | None = self
         while interpreter is not None and name not in interpreter.on_host:
             interpreter = interpreter._parent
         assert interpreter is not None
         buffer = interpreter.on_host[name]
         layout = self._layouts[value]
-        if is_whole:
-            array = self._moved(self._behind(barrier, buffer), layout, "device")
-            self.env[value] = self._constrain(value, array, layout)
-            return
-        zero = self._behind(barrier, jnp.int32(0))
         if place is None:
-            index = self._indices[len(interpreter._indices)] + zero
+            index = self._indices[len(interpreter._indices)] + self._behind(barrier, jnp.int32(0))
             array = lax.dynamic_index_in_dim(buffer, index, 0, keepdims=False)
             array = self._moved(array, layout, "device")
-        else:
+        elif self._execution.compiler.hoists_copies:
+            index = place.index + self._behind(barrier, jnp.int32(0))
             shape = self._program.values[value].shape
-            array = element(self._context, layout, shape, buffer, place.index + zero)
+            array = element(self._context, layout, shape, buffer, index)
+        else:
+            array = self._moved(self._behind(barrier, buffer), layout, "device")
         self.env[value] = self._constrain(value, array, layout)
 
     def _moved(

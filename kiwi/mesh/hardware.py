@@ -72,7 +72,7 @@ class Hardware:
     - `interference`: the part of its time that communication costs although the device computes
       meanwhile; None where the device waits for it. `host_interference`: that of copies between
       device and host, which take some per cent of the device's bandwidth (16 of 819 GB/s on a v5e,
-      64 of 3350 on an H100).
+      54 of 3350 on an H100).
     - `platform`: jax's name for such devices, "gpu", "cpu" or "tpu": which of XLA's compilers makes
       their programs (`kiwi.xla.compilers`).
     - `clock_hertz`: of a TPU's cores, in which XLA:TPU counts; None where it is not known.
@@ -124,7 +124,8 @@ class Hardware:
         _check_fraction("matmul_efficiency", self.matmul_efficiency)
         _check_fraction("bandwidth_efficiency", self.bandwidth_efficiency)
         _check_fraction("kernel_efficiency", self.kernel_efficiency)
-        _check_fraction("convolution_efficiency", self.convolution_efficiency or 1.0)
+        if self.convolution_efficiency is not None:
+            _check_fraction("convolution_efficiency", self.convolution_efficiency)
         for name in ("devices_per_node", "devices_per_host", "clock_hertz"):
             if getattr(self, name) is not None:
                 _check_positive(name, getattr(self, name))
@@ -149,8 +150,9 @@ class Hardware:
 
     def convolution_flops_per_second(self, dtype: str) -> float:
         """The rate that a large convolution of `dtype` reaches."""
-        efficiency = self.convolution_efficiency or self.matmul_efficiency
-        return self.peak_flops_per_second(dtype) * efficiency
+        if self.convolution_efficiency is None:
+            return self.matmul_flops_per_second(dtype)
+        return self.peak_flops_per_second(dtype) * self.convolution_efficiency
 
     def kernel_flops_per_second(self, dtype: str) -> float:
         """The rate that a fused attention kernel of `dtype` reaches."""
