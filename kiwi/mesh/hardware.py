@@ -172,6 +172,12 @@ class Hardware:
         return self.platform == "gpu" and "tf32" in self.flops_per_second
 
     @property
+    def computes_maps_with_matmuls(self) -> bool:
+        """Whether one kernel computes a matmul or convolution and what maps its result. On GPUs a
+        library computes matmuls, and of what is behind them the addition alone."""
+        return self.platform != "gpu"
+
+    @property
     def overlapping_share(self) -> float:
         """The part of communication's time that costs nothing where the device computes."""
         return 0.0 if self.interference is None else 1.0 - self.interference

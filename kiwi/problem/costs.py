@@ -9,6 +9,9 @@ A copy between host and device memory takes its bytes over the bandwidth between
 
 A unit in the body of a loop takes its seconds once per iteration.
 
+Where no kernel computes a matmul together with what maps its result, those maps are a kernel of
+their own, which reads the result and writes it again.
+
 Where a compiler reduces rows in the kernel of their readers (`kiwi.hlo.row_reductions`), a
 reduction of whole rows takes no more than a launch: were it nothing, plans would compute the few
 bytes of it again for the backward pass, and the barrier for that makes a kernel of it.
@@ -18,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
+from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
 from kiwi.hlo.equations import REGION_PRIMITIVES
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
@@ -30,6 +33,9 @@ from kiwi.xla.rules.matrix_operands import CONVOLUTION
 
 _PARTIAL_READERS = frozenset({"gather", "dynamic_slice", "slice"})
 """Operators that read no more of their first operand than they yield."""
+
+_OF_LIBRARIES = frozenset({"add", "convert_element_type", "copy", "reshape", "transpose"})
+"""What cuBLAS and cuDNN compute with a matmul or convolution, and changes of shape."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class UnitWork:
     - `stacked`: how many elements a stacked result has, 1 if it is none.
     - `is_transfer`: whether it copies between host and device memory.
     - `reduced_for_readers`: what it reduces in its readers' kernel, if it does.
+    - `maps_apart`: whether maps behind its matmul are a kernel of their own.
     """
 
     work: tuple[tuple[float, frozenset[int]], ...]
@@ -62,6 +69,7 @@ class UnitWork:
     stacked: int = 1
     is_transfer: bool = False
     reduced_for_readers: RowReduction | None = None
+    maps_apart: bool = False
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
@@ -86,6 +94,7 @@ class UnitWork:
             values[unit.outputs[0]].shape[0] if border == STACK else 1,
             is_transfer,
             reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
+            not hardware.computes_maps_with_matmuls and _maps_behind_library(units, unit),
         )
 
     def price(
@@ -108,13 +117,16 @@ class UnitWork:
         moved_bytes = result_bytes if self.is_transfer else sum(read) + result_bytes
         if self.border == STACK:  # XLA fills it with zeros before the loop begins.
             moved_bytes += result_bytes
+        apart_bytes = 2 * result_bytes if self.maps_apart else 0
         if self.recorded is not None:
-            once = self.recorded.price(shards, moved_bytes)
-            return Price(self.trips * once.seconds, once.provenance)
-        work = sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in self.work)
-        moved = moved_bytes / self.bytes_per_second
-        once_seconds = self.launch_seconds + max(work, moved)
-        return Price(self.trips * once_seconds, Provenance.ANALYTIC)
+            once = self.recorded.price(shards, moved_bytes + apart_bytes)
+        else:
+            work = sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in self.work)
+            seconds = max(work, moved_bytes / self.bytes_per_second)
+            seconds += self.launch_seconds + apart_bytes / self.bytes_per_second
+            once = Price(seconds, Provenance.ANALYTIC)
+        launches = self.launch_seconds if self.maps_apart else 0.0
+        return Price(self.trips * (once.seconds + launches), once.provenance)
 
     def apart_seconds(
         self, shards: Mapping[int, int], read_shards: Sequence[int], result_bytes: int
@@ -130,6 +142,20 @@ class UnitWork:
     def _is_in_kernel_of_readers(self, shards: Mapping[int, int]) -> bool:
         reduced = self.reduced_for_readers
         return reduced is not None and all(shards.get(f, 1) == 1 for f in reduced.factors)
+
+
+def _maps_behind_library(units: UnitGraph, unit: Unit) -> bool:
+    """Whether maps of the unit stand behind a matmul or convolution that are none of the library's
+    own: it adds, and writes its result in another type."""
+    graph, behind = units.graph, set[int]()
+    for index in unit.equations:
+        equation = graph.program.equations[index]
+        reads_result = not behind.isdisjoint(equation.reads)
+        if reads_result and is_map(graph, index) and equation.name not in _OF_LIBRARIES:
+            return True
+        if reads_result or graph.opcodes[index] & LIBRARY_OPCODES:
+            behind.update(equation.outputs)
+    return False
 
 
 def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:

@@ -39,7 +39,7 @@ class ShardingStrategy:
       sums that are larger than the scattered result, what is alive inside of a region, and what is
       found for the gradient of max pooling (`kiwi.xla.rules.max_pooling`).
     - `compiler_buffers`: bytes of more workspace that the compiler takes
-      (`buffers_while_running`): operands that it copies (`Rules.copied_operands`), or, where that
+      (`buffers_while_running`): operands that it copies (`Rules.workspace`), or, where that
       is more, sums in another place (`Rules.sums_elsewhere`).
     - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and cuts.
     - `compute_provenance`: where `compute_seconds` come from.
@@ -163,7 +163,7 @@ class _Computation:
 
     - `reads`, `results`: the layouts of operands and of results, partial sums included.
     - `partial`: the mesh axes that leave partial sums.
-    - `partial_bytes`: local bytes of all results; `copied`: of each operand that is copied;
+    - `partial_bytes`: local bytes of all results; `beside`: of what the compiler holds meanwhile;
       `region_bytes`: of what a region holds beside them.
     """
 
@@ -171,7 +171,7 @@ class _Computation:
     results: tuple[TensorSharding, ...]
     partial: tuple[int, ...]
     partial_bytes: int
-    copied: tuple[int, ...]
+    beside: tuple[int, ...]
     region_bytes: int
     compute: Price
     apart_seconds: float
@@ -184,7 +184,7 @@ class _Enumeration:
         self._units, self._unit, self._mesh, self._rules = units, unit, mesh, rules
         self._rule = unit.rule
         self._work = UnitWork.of(units, unit, mesh)
-        self._copied = rules.copied_operands(units, unit)
+        self._workspace = rules.workspace(units, unit, mesh.hardware)
         self._values = [units.graph.program.values[output] for output in unit.outputs]
         self._result_factors = {f for dims in unit.rule.results for own in dims for f in own}
 
@@ -251,7 +251,7 @@ class _Enumeration:
             tuple(results),
             tuple(partial),
             partial_bytes,
-            self._copied.buffers(shards, read_bytes, partial_bytes),
+            self._workspace.buffers(shards, read_bytes, partial_bytes),
             work.workspace_bytes // prod(shards.values()),
             work.price(shards, read_shards, partial_bytes),
             work.apart_seconds(shards, read_shards, partial_bytes),
@@ -283,7 +283,7 @@ class _Enumeration:
             workspace_bytes + self._found_bytes(result_bytes),
             bool(scatter) and not scatters,
             found.compute.provenance,
-            max(found.copied, self._sums(found, dims.values() if scatters else ()), key=sum),
+            max(found.beside, self._sums(found, dims.values() if scatters else ()), key=sum),
             found.apart_seconds,
         )
 

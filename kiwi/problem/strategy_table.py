@@ -112,9 +112,18 @@ class StrategyTable:
         rule = unit.rule
         factors = (rule.factor_sizes, rule.results, rule.reduction, rule.blocked)
         given = given_layouts(self._units, unit, self.mesh)
-        copied = self._rules.copied_operands(self._units, unit)
+        workspace = self._rules.workspace(self._units, unit, self.mesh.hardware)
         work = UnitWork.of(self._units, unit, self.mesh)
-        return reads, outputs, summed, factors, given, copied, work, self._units.operand_trips(unit)
+        return (
+            reads,
+            outputs,
+            summed,
+            factors,
+            given,
+            workspace,
+            work,
+            self._units.operand_trips(unit),
+        )
 
     def _stored(self, value: int) -> Hashable:
         """What the buffers of a value depend on beside its shape and layout."""

@@ -15,6 +15,7 @@ from kiwi.errors import InvalidArgumentError, NoPlanFoundError
 from kiwi.mesh import hardware
 from kiwi.xla.gpu import compiler as cuda
 from tests.helpers.adam import OPTIMIZER, adam_step
+from tests.helpers.hardware import GPU_WITHOUT_CUBLAS
 from tests.helpers.planning import array
 
 WIDTH, BATCH = 64, 32
@@ -110,10 +111,11 @@ def test_what_lies_on_the_host_is_fetched_for_its_first_reader():
 
 
 def test_parameters_are_fetched_again_where_memory_is_short():
-    usual = plan(ALL)
+    usual = plan(ALL, profile=GPU_WITHOUT_CUBLAS)
     for share in (0.95, 0.9, 0.85, 0.8, 0.75):
         try:
-            tight = plan(ALL, memory_budget=int(share * usual.estimate.peak_bytes))
+            budget = int(share * usual.estimate.peak_bytes)
+            tight = plan(ALL, memory_budget=budget, profile=GPU_WITHOUT_CUBLAS)
         except (kiwi.errors.InfeasibleBudgetError, NoPlanFoundError):
             continue
         again = [d for d in tight.decisions if d.residency == "recompute"]

@@ -59,9 +59,9 @@ def plan_of(size: str, **options):
 
 @pytest.fixture(scope="module")
 def tiny():
-    free = plan_of("tiny", verify=None, gap=0.1, time_limit_seconds=5)
+    free = plan_of("tiny", verify="cpu", gap=0.1, time_limit_seconds=5)
     budget = int(0.8 * free.estimate.peak_bytes)
-    return plan_of("tiny", memory_budget=budget, gap=0.1, time_limit_seconds=5)
+    return plan_of("tiny", memory_budget=budget, verify="cpu", gap=0.1, time_limit_seconds=5)
 
 
 @pytest.fixture(scope="module", params=["tiny", "gpt-13b-4l"])

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.xla.rules.base import CopiedOperands
+from kiwi.xla.rules.base import Workspace
 from kiwi.xla.rules.matrix_operands import CONVOLUTION, MATMUL, Matrix, matrices
 
 _COMPUTE_APART = frozenset({"concatenate", "reduce_window", "select_and_scatter"})
@@ -28,7 +28,7 @@ _COMPUTE_APART = frozenset({"concatenate", "reduce_window", "select_and_scatter"
 
 
 @dataclass(frozen=True)
-class CopiedMatrices(CopiedOperands):
+class CopiedMatrices(Workspace):
     """What a unit's operators may copy.
 
     - `matrices`: what matmuls and convolutions read.
@@ -49,7 +49,7 @@ class CopiedMatrices(CopiedOperands):
     def buffers(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, ...]:
-        """As `CopiedOperands.buffers`."""
+        """As `Workspace.buffers`."""
         transposed = (read_bytes[m.read] for m in self.matrices if _is_transposed(m, shards))
         apart = (int(part * result_bytes) for part in self.apart)
         return tuple(size for size in (*transposed, *apart) if size)

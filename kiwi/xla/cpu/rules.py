@@ -16,9 +16,9 @@ from kiwi.hlo.in_place import overwritable_by_operand
 from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
-from kiwi.mesh import DeviceMesh
+from kiwi.mesh import DeviceMesh, Hardware
 from kiwi.xla.cpu.copied_operands import CopiedMatrices
-from kiwi.xla.rules.base import CopiedOperands, Intervals, Rules
+from kiwi.xla.rules.base import Intervals, Rules, Workspace
 from kiwi.xla.rules.max_pooling import index_bytes
 
 
@@ -47,7 +47,7 @@ class CpuRules(Rules):
             return (Interval(0, unit.index, result_bytes),)
         return super().held_from_start(units, unit, result_bytes, devices)
 
-    def copied_operands(self, units: UnitGraph, unit: Unit) -> CopiedOperands:
+    def workspace(self, units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
         """See `kiwi.xla.cpu.copied_operands`."""
         return CopiedMatrices.of(units, unit)
 

@@ -10,8 +10,10 @@ import numpy as np
 from kiwi.hlo.program import Equation, Literal, Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
+from kiwi.mesh import Hardware
 from kiwi.xla.gpu.gathered_operands import transposed_reads
-from kiwi.xla.rules.base import Intervals, Rules, Transposes
+from kiwi.xla.gpu.library_workspace import library_workspace
+from kiwi.xla.rules.base import Intervals, Rules, Transposes, Workspace
 from kiwi.xla.rules.matrix_operands import CONVOLUTION
 
 _FEATURES_LAST_BYTES = 2
@@ -30,6 +32,10 @@ class GpuRules(Rules):
         if not readers:
             return once
         return *once, Interval(0, max((*readers, unit.index)) + 1, result_bytes)
+
+    def workspace(self, units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
+        """See `kiwi.xla.gpu.library_workspace`."""
+        return library_workspace(units, unit, hardware)
 
     def transposed_reads(
         self, units: UnitGraph, unit: Unit, mesh_shape: tuple[int, ...]

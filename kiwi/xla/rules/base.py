@@ -16,7 +16,7 @@ from kiwi.hlo.in_place import overwritable
 from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation, Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
-from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.mesh import DeviceMesh, Hardware, TensorSharding
 
 Intervals = tuple[Interval, ...]
 
@@ -25,13 +25,13 @@ Transposes = Callable[[TensorSharding, TensorSharding], bool]
 
 
 @dataclass(frozen=True)
-class CopiedOperands:
-    """Operands that a compiler copies before an operator reads them: none."""
+class Workspace:
+    """What a compiler holds beside operands and result while an operator runs: nothing."""
 
     def buffers(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, ...]:
-        """Local bytes of each copy; `shards` per factor, `read_bytes` local ones per read."""
+        """Local bytes of each buffer; `shards` per factor, `read_bytes` local ones per read."""
         return ()
 
 
@@ -89,9 +89,10 @@ class Rules:
             return ()
         return (Interval(0, unit.index + 1, result_bytes),)
 
-    def copied_operands(self, units: UnitGraph, unit: Unit) -> CopiedOperands:
-        """Operands that are copied to another buffer before the unit reads them."""
-        return CopiedOperands()
+    def workspace(self, units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
+        """Operands that are copied to another buffer before the unit reads them, and what a
+        library that computes it is lent."""
+        return Workspace()
 
     def transposed_reads(
         self, units: UnitGraph, unit: Unit, mesh_shape: tuple[int, ...]

@@ -13,14 +13,14 @@ from math import prod
 from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.rule import Dims
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.xla.rules.base import CopiedOperands
+from kiwi.xla.rules.base import Workspace
 from kiwi.xla.tpu.buffers import buffers_of, tiled_elements
 
 _SAME = frozenset({"reshape"})
 
 
 @dataclass(frozen=True)
-class GatheredMaps(CopiedOperands):
+class GatheredMaps(Workspace):
     """The maps that a unit gathers from."""
 
     found: tuple["_Apart", ...]

@@ -8,8 +8,8 @@ from kiwi.hlo.graph import Phase
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.mesh import DeviceMesh, TensorSharding
-from kiwi.xla.rules.base import CopiedOperands, Rules
+from kiwi.mesh import DeviceMesh, Hardware, TensorSharding
+from kiwi.xla.rules.base import Rules, Workspace
 from kiwi.xla.tpu.buffers import buffers_of
 from kiwi.xla.tpu.gathered_maps import GatheredMaps
 
@@ -46,7 +46,7 @@ class TpuRules(Rules):
         """See `kiwi.xla.tpu.buffers`."""
         return buffers_of(units).copied_bytes(moved, layout, mesh_shape)
 
-    def copied_operands(self, units: UnitGraph, unit: Unit) -> CopiedOperands:
+    def workspace(self, units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
         """See `kiwi.xla.tpu.gathered_maps`."""
         return GatheredMaps.of(units, unit)
 
