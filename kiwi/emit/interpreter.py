@@ -14,6 +14,7 @@ from jax import numpy as jnp
 
 from kiwi.emit.barriers import Barrier
 from kiwi.emit.host_buffers import element, empty_buffer, fetched, is_paced, stored, written
+from kiwi.emit.products import as_written
 from kiwi.emit.values import Final, Values
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.in_place import is_of_library
@@ -83,7 +84,8 @@ class Interpreter(Values):
             self.elements[unit.outputs[0]] = self._border_operand(unit, local)
             return
         for output in unit.outputs:
-            self.env[output] = self._constrain(output, local[output], self._layouts[output])
+            array = self._constrain(output, local[output], self._layouts[output])
+            self.env[output] = as_written(self._context, unit, output, array)
             self.behind.pop(output, None)
         self._end_copies(unit, step.position)
         for output in unit.outputs:

@@ -34,6 +34,8 @@ from kiwi.xla.rules.matrix_operands import CONVOLUTION
 _PARTIAL_READERS = frozenset({"gather", "dynamic_slice", "slice"})
 """Operators that read no more of their first operand than they yield."""
 
+_SLICES = frozenset({"dynamic_slice", "slice"})
+
 _OF_LIBRARIES = frozenset({"add", "convert_element_type", "copy", "reshape", "transpose"})
 """What cuBLAS and cuDNN compute with a matmul or convolution, and changes of shape."""
 
@@ -44,7 +46,7 @@ class UnitWork:
 
     - `work[k]`: of the k-th equation the seconds at the device's rate, and the factors whose
       sharding divides them.
-    - `read_bytes[k]`: bytes of the k-th read.
+    - `read_bytes[k]`: bytes of the k-th read; of what is only sliced, those of the slices.
     - `read_once`: only as many bytes of a read as the result has are touched.
     - `recorded`: its work as the mesh's profile table knows it, None without one.
     - `workspace_bytes`: what it holds while it runs unsharded, beyond operands and results.
@@ -81,7 +83,7 @@ class UnitWork:
         seconds = (_seconds(units, index, hardware) for index in unit.equations)
         return cls(
             tuple(zip(seconds, unit.rule.operator_factors, strict=True)),
-            tuple(values[key].size_bytes for key, _ in unit.rule.reads),
+            tuple(_read_bytes(units, unit, key) for key, _ in unit.rule.reads),
             bool(graph.opcodes[unit.root] & _PARTIAL_READERS),
             hardware.kernel_launch_seconds,
             hardware.sustained_memory_bytes_per_second
@@ -142,6 +144,17 @@ class UnitWork:
     def _is_in_kernel_of_readers(self, shards: Mapping[int, int]) -> bool:
         reduced = self.reduced_for_readers
         return reduced is not None and all(shards.get(f, 1) == 1 for f in reduced.factors)
+
+
+def _read_bytes(units: UnitGraph, unit: Unit, value: int) -> int:
+    """What each of a unit's reads of a value reads."""
+    program = units.graph.program
+    readers = [e for e in map(program.equations.__getitem__, unit.equations) if value in e.reads]
+    size_bytes = program.values[value].size_bytes
+    if not all(units.graph.opcodes[e.index] & _SLICES and e.inputs[0] == value for e in readers):
+        return size_bytes
+    read_bytes = sum(program.values[o].size_bytes for e in readers for o in e.outputs)
+    return min(size_bytes, read_bytes // [key for key, _ in unit.rule.reads].count(value))
 
 
 def _maps_behind_library(units: UnitGraph, unit: Unit) -> bool:

@@ -40,6 +40,8 @@ class Compiler(ABC):
       `offloads_in_scans`: also those that scans stack, and come back as they were.
     - `hoists_copies`: whether it moves copies from and to the host in front of barriers, so that
       plans copy elements of buffers there, at indices that it does not know.
+    - `transposes_products`: whether it may lay out what matmuls yield in an order that they do not
+      write, unless it is told not to.
     - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
     - `schedules_for_memory`: whether its own scheduler keeps memory low, so that plans begin with
       the barriers that they need. XLA:CPU's needs more memory in its own order.
@@ -59,6 +61,7 @@ class Compiler(ABC):
     offloads: bool = False
     offloads_in_scans: bool = False
     hoists_copies: bool = False
+    transposes_products: bool = False
     other_memories: Mapping[int, str] = field(default_factory=lambda: HOST_ONLY)
     schedules_for_memory: bool = True
     reads_heap_trace: bool = True

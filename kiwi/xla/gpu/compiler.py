@@ -117,6 +117,7 @@ GPU = GpuCompiler(
     # Not in scans: elements in the host's memory come back in the wrong order (openxla/xla#46231).
     offloads=True,
     copies_ahead=True,
+    transposes_products=True,
     stated_kinds=frozenset({"matmul", "operator", "stream", "collective"}),
     distributions=PLUGINS,
 )

@@ -3,7 +3,7 @@
 Operations are counted as XLA's `HloCostAnalysis` counts them: of matmuls and convolutions two for
 each product that is not of padding, of elementwise functions one for each element. Traffic is what
 a kernel reads and writes: its operands and results, and of an operand that it slices, or a result
-that it updates in place, the slice alone.
+that it updates in place (also by a scatter), the slice alone, whatever it maps before that.
 """
 
 import functools
@@ -35,9 +35,31 @@ _ALIASES = frozenset(
 """Instructions that run nothing."""
 
 _SCALARS_BYTES = 64
+_SECTOR_BYTES = 32
+"""The least that a device's memory moves, of GPUs and, as a burst, of TPUs."""
 _FREE = _ALIASES | {opcode.replace("_", "-") for opcode in FREE_OPCODES}
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
-_UPDATE = "dynamic-update-slice"
+_UPDATE, _SCATTER = "dynamic-update-slice", "scatter"
+_UPDATED_BY = {_UPDATE: 1, _SCATTER: 2}
+"""By opcode which operand an update in place writes."""
+
+_READ_ELSEWHERE = frozenset(
+    {
+        *_UPDATED_BY,
+        "call",
+        "conditional",
+        "convolution",
+        "custom-call",
+        "dot",
+        "fft",
+        "fusion",
+        "reduce-window",
+        "sort",
+        "while",
+    }
+)
+"""Opcodes whose element of the result depends on other elements of an operand of the same size."""
+
 _NUMPY = {"f": "float", "s": "int", "u": "uint", "c": "complex"}
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)(?P<dims>[\d,"]*)')
 _WINDOW = re.compile(r"window=\{(?P<window>[^}]*)\}")
@@ -82,6 +104,7 @@ class ModuleWork:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._known: dict[str, _Inside] = {}
+        self._shares: dict[str, float] = {}
 
     def of(self, instruction: Instruction, computation: Computation) -> Work:
         """That of an instruction which is a kernel of its own: none of loops, of collectives, and
@@ -135,8 +158,8 @@ class ModuleWork:
                 for parameter, size in zip(inner.parameters, sizes, strict=False)
             )
             return self._written_bytes(inner, inner.root) + sum(read)
-        if instruction.opcode == _UPDATE:
-            return 2 * sizes[1]
+        if instruction.opcode in _UPDATED_BY:
+            return 2 * _update_bytes(computation, instruction)
         if instruction.opcode in _SLICES:
             return 2 * instruction.bytes
         return instruction.bytes - _workspace_bytes(instruction) + sum(sizes)
@@ -150,11 +173,16 @@ class ModuleWork:
             if reader.opcode == "bitcast":
                 total += self._read_bytes(inner, reader, size)
             elif reader.opcode in _SLICES and is_first:
-                total += reader.bytes
+                total += int(self._read_share(inner, reader) * reader.bytes)
             elif called in self._module.computations:
                 nested = self._module.computations[called]
                 position = reader.operands.index(value.name)
                 total += self._read_bytes(nested, nested.parameters[position], size)
+            elif reader.opcode == _SCATTER and is_first:
+                total += _update_bytes(inner, reader)
+            elif _is_mapped(reader, value):
+                elements = self._read_share(inner, reader) * reader.arrays[0].elements
+                total += int(size * min(1.0, elements / max(1, value.arrays[0].elements)))
             elif not (
                 is_collective(reader)
                 or reader.opcode == "tuple"
@@ -163,6 +191,16 @@ class ModuleWork:
             ):
                 return size
         return total
+
+    def _read_share(self, inner: Computation, value: Instruction) -> float:
+        """The part of what a fusion maps that it computes: what it goes on to slice."""
+        if value.name not in self._shares:
+            self._shares[value.name] = 1.0
+            readers = inner.readers.get(value.name, ())
+            if readers and not any(reader.opcode == "tuple" for reader in readers):
+                read = self._read_bytes(inner, value, value.bytes)
+                self._shares[value.name] = min(1.0, read / max(1, value.bytes))
+        return self._shares[value.name]
 
     def _written_bytes(self, inner: Computation, root: Instruction) -> int:
         """Of a fusion that ends with an update in place, the update alone."""
@@ -174,10 +212,8 @@ class ModuleWork:
         if is_passed or is_collective(root) or _is_idle(root):
             return 0
         if root.opcode in ("bitcast", "convert", "copy") and first is not None:
-            return self._written_bytes(inner, first) if first.opcode == _UPDATE else root.bytes
-        if root.opcode == _UPDATE and root.operands[1] in inner.by_name:
-            return inner.by_name[root.operands[1]].bytes
-        return root.bytes
+            return self._written_bytes(inner, first) if first.opcode in _UPDATED_BY else root.bytes
+        return _update_bytes(inner, root)
 
 
 @dataclass
@@ -200,6 +236,29 @@ class _Inside:
             for dtype, amount in more.items():
                 own[dtype] = own.get(dtype, 0.0) + amount
         self.kernels += other.kernels
+
+
+def _is_mapped(reader: Instruction, value: Instruction) -> bool:
+    """Whether each element of a result depends on at most one of a value: the same, or where a
+    permutation or what is joined has it."""
+    if reader.opcode in _READ_ELSEWHERE or len(reader.arrays) != 1 or len(value.arrays) != 1:
+        return False
+    is_as_large = reader.arrays[0].elements == value.arrays[0].elements
+    return is_as_large or reader.opcode in ("concatenate", "pad")
+
+
+def _update_bytes(inner: Computation, instruction: Instruction) -> int:
+    """What an instruction writes: of one that updates its operand in place the update alone, each
+    window of a scatter in whole sectors."""
+    operands, position = instruction.operands, _UPDATED_BY.get(instruction.opcode)
+    if position is None or position >= len(operands) or operands[position] not in inner.by_name:
+        return instruction.bytes
+    update_bytes = inner.by_name[operands[position]].bytes
+    if instruction.opcode == _SCATTER and operands[1] in inner.by_name:
+        (indices,) = inner.by_name[operands[1]].arrays
+        windows = prod(indices.shape[:-1])
+        update_bytes = max(update_bytes, windows * _SECTOR_BYTES)
+    return min(instruction.bytes, update_bytes)
 
 
 def is_collective(instruction: Instruction) -> bool:

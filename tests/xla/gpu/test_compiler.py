@@ -11,9 +11,10 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import kiwi
-from examples import convnet, gpt, mlp
+from examples import convnet, gpt, mlp, vit
 from kiwi.errors import CompilerUnavailableError, NotEnoughDevicesError
 from kiwi.hlo.row_reductions import LONGEST_ROW
+from kiwi.xla.compilers import compile_for
 from kiwi.xla.gpu import compiler as cuda
 
 INSTALLED = cuda._version(cuda.PLUGINS[0]) is not None
@@ -151,6 +152,33 @@ def test_scaled_operands_of_two_matmuls_are_there_once():
     sizes = [b.bytes for b in found.compiled.memory.at_peak if b.kind == "temporary"]
     assert sizes.count(scores.size * 4) == 1
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.01)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("profile", "lent"), [("h100-sxm", 32 * 2**20), ("a100-sxm", 4 * 2**20)])
+def test_what_cublas_is_lent_is_foreseen(profile: str, lent: int):
+    arguments = [jax.ShapeDtypeStruct((512, 512), "float32")] * 2
+    found = kiwi.plan(
+        lambda x, w: x @ w, *arguments, mesh_shape=(1,), verify="cuda", profile=profile
+    )
+    assert found.compiled is not None and found.compiled.memory is not None
+    assert lent in [b.bytes for b in found.compiled.memory.at_peak if b.kind == "temporary"]
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, abs=1024)
+
+
+@needs_compiler
+@pytest.mark.parametrize("mesh_shape", [(1,), (2, 4)], ids=str)
+def test_what_matmuls_yield_is_not_transposed(mesh_shape: tuple[int, ...]):
+    """The norms of a vision transformer reduce rows."""
+    sizes = {"layers": 1, "width": 256, "batch": 64, "image": 256, "patch": 16}
+    found = plan(vit, sizes, mesh_shape=mesh_shape, profile="h100-sxm", effort="quick")
+    written = replace(found.execution.compiler, transposes_products=False)
+    without = replace(found.execution, compiler=written)
+    assert found.compiled is not None and found.compiled.time is not None
+    other = compile_for("cuda", replace(found, execution=without).step)
+    assert other.time is not None and found.unforeseen_collectives == ()
+    assert found.compiled.time.step_seconds < other.time.step_seconds
+    assert found.compiled.collectives == other.collectives
 
 
 @needs_compiler

@@ -95,6 +95,49 @@ def test_of_slices_and_updates_only_the_part_is_moved():
     assert work["both"].is_scalar and not work["y"].is_scalar
 
 
+IN_PLACE = """HloModule m
+%picked (logits: f32[4,256], labels: s32[4,2]) -> f32[4] {
+  %logits = f32[4,256] parameter(0)
+  %labels = s32[4,2] parameter(1)
+  %exp = f32[4,256] exponential(%logits)
+  ROOT %own = f32[4] gather(%exp, %labels), offset_dims={}, slice_sizes={1,1}
+}
+%corrected (sum: f32[4,256], labels: s32[4,2]) -> f32[4,256] {
+  %sum = f32[4,256] parameter(0)
+  %labels = s32[4,2] parameter(1)
+  %one = f32[] constant(-1)
+  %ones = f32[4] broadcast(%one), dimensions={}
+  ROOT %new = f32[4,256] scatter(%sum, %labels, %ones), update_window_dims={}, to_apply=%add
+}
+ENTRY %main (logits: f32[4,256], labels: s32[4,2]) -> f32[4,256] {
+  %logits = f32[4,256]{1,0} parameter(0)
+  %labels = s32[4,2]{1,0} parameter(1)
+  %x = f32[64,64]{1,0} parameter(2)
+  %own = f32[4]{0} fusion(%logits, %labels), kind=kLoop, calls=%picked
+  %product = (f32[64,64]{1,0}, s8[33554432]{0}) custom-call(%x, %x), \
+custom_call_target="__cublas$lt$matmul"
+  ROOT %new = f32[4,256]{1,0} fusion(%logits, %labels), kind=kInput, calls=%corrected
+}
+"""
+
+
+def test_of_what_is_mapped_and_gathered_or_scattered_to_only_the_windows_are_moved():
+    module = parse_module(IN_PLACE)
+    moved = {
+        i.name: ModuleWork(module).of(i, module.entry).moved_bytes
+        for i in module.entry.instructions
+    }
+    labels = 4 * 2 * 4
+    assert moved["own"] == 4 * 4 + 4 * 4 + labels, "four elements, as many results, the labels"
+    assert moved["new"] == 2 * 4 * 32 + labels, "four sectors, read and written"
+
+
+def test_the_workspace_of_a_library_is_not_moved():
+    module = parse_module(IN_PLACE)
+    product = module.entry.by_name["product"]
+    assert ModuleWork(module).of(product, module.entry).moved_bytes == 3 * 64 * 64 * 4
+
+
 def test_types_have_the_names_of_numpy():
     names = [numpy_name(n) for n in ("f32", "bf16", "s8", "u4", "pred", "f8e4m3fn")]
     assert names == ["float32", "bfloat16", "int8", "uint4", "bool", "float8_e4m3fn"]

@@ -1,0 +1,87 @@
+"""What units take by themselves, worked out by hand."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import pytest
+
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.mesh import DeviceMesh, hardware
+from kiwi.problem.costs import UnitWork
+from kiwi.xla.gpu.library_workspace import library_workspace
+from tests.helpers.planning import array, unit_with, units_of
+
+MIB = 2**20
+GPU = hardware("h100-sxm")
+ROWS, WIDTH = 4096, 1024
+SQUARE_BYTES, OPERAND_BYTES = 4 * ROWS * WIDTH, 4 * WIDTH * WIDTH
+ONE_PASS_SECONDS = SQUARE_BYTES / GPU.sustained_memory_bytes_per_second
+MATMUL_SECONDS = 2 * ROWS * WIDTH**2 / GPU.matmul_flops_per_second("float32")
+
+
+def seconds(units: UnitGraph, unit: Unit, profile: str = "h100-sxm") -> float:
+    work = UnitWork.of(units, unit, DeviceMesh.create((1,), profile))
+    result_bytes = sum(units.graph.program.values[o].size_bytes for o in unit.outputs)
+    return work.price({}, [1] * len(unit.rule.reads), result_bytes).seconds
+
+
+@pytest.mark.parametrize(
+    ("behind", "kernels"),
+    [
+        (lambda y, b: y, 1),
+        (lambda y, b: y + b, 1),
+        (lambda y, b: jnp.maximum(y, 0.0), 2),
+        (lambda y, b: jnp.maximum(y + b, 0.0), 2),
+    ],
+    ids=["matmul", "bias", "relu", "bias and relu"],
+)
+def test_on_gpus_maps_behind_a_matmul_but_additions_are_a_kernel_of_their_own(behind, kernels):
+    arguments = array(ROWS, WIDTH), array(WIDTH, WIDTH), array(WIDTH)
+    units = units_of(lambda x, w, b: behind(x @ w, b), *arguments)
+    (unit,) = units.units
+    moved = (2 * SQUARE_BYTES + OPERAND_BYTES) / GPU.sustained_memory_bytes_per_second
+    expected = kernels * GPU.kernel_launch_seconds + max(MATMUL_SECONDS, moved)
+    expected += 2 * ONE_PASS_SECONDS * (kernels - 1)
+    assert seconds(units, unit) == pytest.approx(expected, rel=2e-2)
+    tpu = hardware("v5e")
+    assert tpu.computes_maps_with_matmuls
+    plain = units_of(lambda x, w: x @ w, *arguments[:2])
+    assert seconds(units, unit, "v5e") == pytest.approx(
+        seconds(plain, plain.units[0], "v5e"), rel=0.15
+    )
+
+
+def test_of_what_is_sliced_the_slices_are_read():
+    units = units_of(lambda x: jnp.sin(x[:8]) + x[8:16], array(ROWS, WIDTH))
+    (unit,) = units.units
+    slices_bytes = 3 * 4 * 8 * WIDTH  # two that are read, one result
+    moved = slices_bytes / GPU.sustained_memory_bytes_per_second
+    assert seconds(units, unit) == pytest.approx(GPU.kernel_launch_seconds + moved, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("profile", "lent_bytes"),
+    [("h100-sxm", 32 * MIB), ("h200-sxm", 32 * MIB), ("a100-sxm", 4 * MIB)],
+)
+def test_cublas_is_lent_a_workspace(profile: str, lent_bytes: int):
+    units = units_of(lambda x, w: x @ w, array(64, 64), array(64, 64))
+    lent = library_workspace(units, units.units[0], hardware(profile))
+    assert lent.buffers({}, [0, 0], 0) == (lent_bytes,)
+
+
+@pytest.mark.parametrize(
+    ("x", "w"),
+    [
+        (array(64, 64), array(64)),
+        (array(64, 64, dtype="int8"), array(64, 64, dtype="int8")),
+        (array(4, 4), array(4, 4)),
+    ],
+    ids=["vector", "integers", "small"],
+)
+def test_what_xla_generates_itself_is_lent_nothing(x, w):
+    units = units_of(lambda x, w: x @ w, x, w)
+    unit = unit_with(units, "dot_general")
+    assert library_workspace(units, unit, GPU).buffers({}, [0, 0], 0) == ()
+    matmul = units_of(lambda x, w: x @ w, array(64, 64), array(64, 64))
+    nobody = replace(GPU, name="described by nobody")
+    assert library_workspace(matmul, matmul.units[0], nobody).buffers({}, [0, 0], 0) == ()
