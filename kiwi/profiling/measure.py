@@ -2,14 +2,15 @@
 
 Devices that share cores, memory or links slow each other down. Every device has buffers of its
 own. A figure is the median of repetitions after a warm-up; its spread is half the interquartile
-range over the median. What it costs to call a program is taken off: on GPUs by calling again
-before the device is done, elsewhere by timing a program that does next to nothing.
+range over the median. What it costs to call a program is taken off: on CPUs the time of a program
+that does next to nothing; elsewhere, where a call takes longer than many a kernel (35 us on an
+H100) but the next one need not wait for its end, that of one which computes the same half as often.
 """
 
 import enum
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median, quantiles
 from typing import Any
@@ -24,6 +25,9 @@ _WARM_UP = 2
 _CHAIN, _CHAIN_SIZE = 256, 1024
 _LEAST_PART = 0.05
 """What is left at least of a call's time when the cost of calling is taken off."""
+_CALLS = 4
+"""As many calls as a program has to be longer than, for it to be timed and not how it is called."""
+_MOST_COPIES = 64
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class TimedFunction:
     """A function that runs on each device, as one kernel of a step.
 
     `operands` are `jax.ShapeDtypeStruct`s of what one device reads; `body` takes such arrays and
-    returns one, a `result` where that takes the other devices to find out.
+    returns one or a list, a `result` where that takes the other devices to find out.
     """
 
     body: Callable[..., Any]
@@ -76,6 +80,19 @@ class TimedFunction:
     def found(self) -> Any:
         """What `body` returns, as `jax.ShapeDtypeStruct`."""
         return self.result or jax.eval_shape(self.body, *self.operands)
+
+    def times(self, count: int) -> "TimedFunction":
+        """The same, computed so many times, one behind the other; returns all results."""
+
+        def body(*operands: Any) -> list[Any]:
+            found = [self.body(*operands)]
+            for _ in range(count - 1):
+                # All alike, they would be one kernel, and so they would if one result were read.
+                found[-1], operands = jax.lax.optimization_barrier((found[-1], operands))
+                found.append(self.body(*operands))
+            return found
+
+        return replace(self, body=body, result=[self.found] * count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +120,23 @@ class Bench:
 
         **Raises:** what jax raises if it does not compile or does not fit.
         """
+        if not self._in_turn:
+            return self._without_calling(function)
         raw = self._call(function)
         net = max(raw.seconds - self._calling_seconds, _LEAST_PART * raw.seconds)
         seconds = net + self.launch_seconds
         return Timing(seconds, raw.spread * raw.seconds / seconds)
+
+    def _without_calling(self, function: TimedFunction) -> Timing:
+        """By how much a program is longer in which the function is computed twice as often."""
+        copies, once = 1, self._call(function)
+        while once.seconds < _CALLS * self._calling_seconds and copies < _MOST_COPIES:
+            copies *= 4
+            once = self._call(function.times(copies))
+        twice = self._call(function.times(2 * copies))
+        longer = max(twice.seconds - once.seconds, _LEAST_PART * twice.seconds)
+        spread = (once.spread * once.seconds + twice.spread * twice.seconds) / longer
+        return Timing(longer / copies, spread)
 
     @cached_property
     def launch_seconds(self) -> float:
@@ -122,14 +152,13 @@ class Bench:
             return body
 
         one = [jax.ShapeDtypeStruct((_CHAIN_SIZE,), jnp.float32)]
-        short, long = (self._call(TimedFunction(chain(n), one)).seconds for n in (1, 1 + _CHAIN))
+        lengths = _CHAIN, 2 * _CHAIN
+        short, long = (self._call(TimedFunction(chain(n), one)).seconds for n in lengths)
         return max((long - short) / _CHAIN, _LEAST_PART * long / _CHAIN)
 
     @cached_property
     def _calling_seconds(self) -> float:
-        """Of a program with one trivial kernel; nothing where calls are queued."""
-        if not self._in_turn:
-            return 0.0
+        """Of a program with one trivial kernel."""
         one = [jax.ShapeDtypeStruct((1,), jnp.float32)]
         return self._call(TimedFunction(lambda x: x + 1, one)).seconds
 
@@ -141,7 +170,8 @@ class Bench:
     def _call(self, function: TimedFunction) -> Timing:
         result = function.found
         run = self._jitted(function)
-        over, *buffers = (self._buffer(s) for s in [result, *function.operands])
+        over = jax.tree.map(self._buffer, result)
+        buffers = [self._buffer(s) for s in function.operands]
 
         def call() -> Any:
             nonlocal over
@@ -173,8 +203,8 @@ def on_each_device(
     return jax.shard_map(
         lambda *local: function.body(*local[unused:]),
         mesh=mesh,
-        in_specs=tuple(spec_of(mesh, s) for s in read),
-        out_specs=spec_of(mesh, found),
+        in_specs=tuple(jax.tree.map(lambda s: spec_of(mesh, s), each) for each in read),
+        out_specs=jax.tree.map(lambda s: spec_of(mesh, s), found),
         check_vma=False,
     )
 

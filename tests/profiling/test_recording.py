@@ -21,7 +21,7 @@ from kiwi.mesh import CATALOGUE, DeviceMesh, ProfileTable, Provenance, collectiv
 from kiwi.plans.restore import estimate_of
 from kiwi.problem.library_calls import library_calls
 from kiwi.profiling.collective_points import collective_points
-from kiwi.profiling.measure import Bench, Point, Timing
+from kiwi.profiling.measure import Bench, Point, TimedFunction, Timing
 from kiwi.profiling.operator_points import elementwise_points, operator_points
 from kiwi.profiling.recording import record
 
@@ -242,6 +242,31 @@ def test_an_interrupted_recording_is_resumed(tmp_path, monkeypatch):
     assert {e.seconds for e in kept} == {1e-3}
     assert {e.seconds for e in table.operators[len(kept) :]} == {2e-3}
     assert len(table.operators) == 8 + 4 + 3 and len(table.collectives) == 5
+
+
+@pytest.mark.parametrize("kernel_seconds", [2e-6, 2e-5, 2e-3])
+def test_what_it_takes_to_call_is_not_what_a_kernel_takes(kernel_seconds: float, monkeypatch):
+    """Calls of 35 us that need not wait, as on an H100."""
+    array = jax.ShapeDtypeStruct((8,), jnp.float32)
+    lengths = []
+
+    def call(_bench, function: TimedFunction) -> Timing:
+        found = str(jax.make_jaxpr(function.body)(*function.operands))
+        lengths.append(found.count(" sin "))
+        return Timing(max(35e-6, lengths[-1] * kernel_seconds), 0.01)
+
+    monkeypatch.setattr(Bench, "_call", call)
+    monkeypatch.setattr(Bench, "_in_turn", False)
+    found = Bench(None, 3).time(TimedFunction(jnp.sin, [array]))
+    assert found.seconds == pytest.approx(kernel_seconds)
+    assert max(lengths) * kernel_seconds > 2 * 35e-6
+
+
+def test_programs_that_compute_it_often_run_on_each_device(make_mesh, monkeypatch):
+    monkeypatch.setattr(Bench, "_in_turn", False)
+    square = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    timing = Bench(make_mesh(4), 3).time(TimedFunction(jnp.matmul, [square, square]))
+    assert 0 < timing.seconds < 1
 
 
 def test_what_does_not_fit_or_run_is_skipped_and_noted(monkeypatch):

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.program import Equation, Literal, Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
@@ -16,6 +17,7 @@ from kiwi.xla.gpu.library_workspace import library_workspace
 from kiwi.xla.rules.base import Intervals, Rules, Transposes, Workspace
 from kiwi.xla.rules.matrix_operands import CONVOLUTION
 
+_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 _FEATURES_LAST_BYTES = 2
 """Up to this size of an element the convolution library writes the features last."""
 
@@ -43,6 +45,13 @@ class GpuRules(Rules):
         """See `kiwi.xla.gpu.gathered_operands`."""
         return transposed_reads(units, unit, mesh_shape)
 
+    def overwritable(self, graph: HloGraph, unit: Unit) -> tuple[int, ...]:
+        """None where something sums up columns of the result: one kernel computes both, and writes
+        neither over what it reads (jax 0.10.2, the gradient of a GELU, whose sum is that of a bias;
+        `tests/xla/gpu/test_compiler.py` holds it)."""
+        found = super().overwritable(graph, unit)
+        return () if found and _has_summed_columns(graph, unit.outputs[0]) else found
+
     def sums_elsewhere(
         self, root: Equation, cuts: Sequence[int], scattered: Collection[int]
     ) -> bool:
@@ -61,6 +70,14 @@ class GpuRules(Rules):
             order = (batch, *space, features)
         longer = [d for d in order if result.shape[d] > cuts[d]]
         return bool(longer) and any(d != longer[0] for d in scattered)
+
+
+def _has_summed_columns(graph: HloGraph, value: int) -> bool:
+    """Whether something reads a value and reduces it, and not along its last dimension."""
+    last = len(graph.program.values[value].shape) - 1
+    readers = (graph.program.equations[k] for k in graph.program.readers[value])
+    reduced = (e.jaxpr_eqn.params["axes"] for e in readers if e.name in _REDUCTIONS)
+    return any(last not in axes for axes in reduced)
 
 
 def _readers_of_zeros(units: UnitGraph, like: Value) -> Iterator[int]:

@@ -14,6 +14,8 @@ import kiwi
 from examples import convnet, gpt, mlp, vit
 from kiwi.errors import CompilerUnavailableError, NotEnoughDevicesError
 from kiwi.hlo.row_reductions import LONGEST_ROW
+from kiwi.mesh import hardware
+from kiwi.profiling.measure import TimedFunction
 from kiwi.xla.compilers import compile_for
 from kiwi.xla.gpu import compiler as cuda
 
@@ -167,6 +169,14 @@ def test_what_cublas_is_lent_is_foreseen(profile: str, lent: int):
 
 
 @needs_compiler
+def test_gradients_whose_columns_are_summed_are_not_written_over_their_operand():
+    """Behind each GELU: the sum is that of a bias."""
+    found = plan(mlp, {"layers": 2, "width": 512, "batch": 8192}, mesh_shape=(1,))
+    assert found.compiled is not None and found.estimate.recompute_seconds == 0
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.02)
+
+
+@needs_compiler
 @pytest.mark.parametrize("mesh_shape", [(1,), (2, 4)], ids=str)
 def test_what_matmuls_yield_is_not_transposed(mesh_shape: tuple[int, ...]):
     """The norms of a vision transformer reduce rows."""
@@ -179,6 +189,19 @@ def test_what_matmuls_yield_is_not_transposed(mesh_shape: tuple[int, ...]):
     assert other.time is not None and found.unforeseen_collectives == ()
     assert found.compiled.time.step_seconds < other.time.step_seconds
     assert found.compiled.collectives == other.collectives
+
+
+@needs_compiler
+@pytest.mark.parametrize("function", [jax.numpy.matmul, jax.numpy.add])
+def test_what_is_timed_often_is_as_many_kernels(function: Any):
+    arguments = [jax.ShapeDtypeStruct((512, 512), "float32")] * 2
+    often = TimedFunction(function, arguments).times(8)
+    found = kiwi.plan(
+        often.body, *arguments, mesh_shape=(1,), planner="xla", verify="cuda", profile="h100-sxm"
+    )
+    once = hardware("h100-sxm").kernel_launch_seconds
+    assert found.compiled is not None and found.compiled.time is not None
+    assert found.compiled.time.step_seconds > 8 * once
 
 
 @needs_compiler
