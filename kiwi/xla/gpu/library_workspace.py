@@ -16,6 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from kiwi.errors import CompilerUnavailableError
+from kiwi.hlo.graph import Phase
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import Hardware
 from kiwi.xla.gpu.target_config import target_config
@@ -44,9 +45,11 @@ class LibraryWorkspace(Workspace):
 
 
 def library_workspace(units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
-    """What a unit is lent."""
+    """What a unit is lent; in the backward pass any unit: matmuls that are recomputed in front of it
+    run at its point of time."""
     equations = (units.graph.program.equations[index] for index in unit.equations)
-    if any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations):
+    is_lent = any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations)
+    if is_lent or unit.phase is Phase.BACKWARD:
         lent_bytes = _lent_bytes(hardware)
         return LibraryWorkspace(lent_bytes) if lent_bytes else Workspace()
     return Workspace()
