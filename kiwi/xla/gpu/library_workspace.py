@@ -45,8 +45,8 @@ class LibraryWorkspace(Workspace):
 
 
 def library_workspace(units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
-    """What a unit is lent; in the backward pass any unit: matmuls that are recomputed in front of it
-    run at its point of time."""
+    """What a unit is lent; in the backward pass any unit: a matmul that is recomputed in front of
+    it runs at its point of time."""
     equations = (units.graph.program.equations[index] for index in unit.equations)
     is_lent = any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations)
     if is_lent or unit.phase is Phase.BACKWARD:
