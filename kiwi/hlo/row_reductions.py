@@ -19,12 +19,11 @@ from math import prod
 
 from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.program import Value
+from kiwi.hlo.reduced_by_producer import REDUCTIONS
 from kiwi.hlo.units import Unit, UnitGraph
 
 LONGEST_ROW = 16_384
 """Elements of the longest rows that are reduced so."""
-
-_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def _rows(units: UnitGraph, unit: Unit) -> Value | None:
     """What a unit of maps reduces along the last dimension only; None of others."""
     graph, program = units.graph, units.graph.program
     root = program.equations[unit.root]
-    if root.name not in _REDUCTIONS or len(unit.outputs) != 1:
+    if root.name not in REDUCTIONS or len(unit.outputs) != 1:
         return None
     (operand,) = root.reads
     rows = program.values[operand]

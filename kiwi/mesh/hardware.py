@@ -166,6 +166,12 @@ class Hardware:
         return self.platform == "tpu"
 
     @property
+    def reduces_in_producers(self) -> bool:
+        """Whether the kernel of a matmul or a map reduces what it yields, too
+        (`kiwi.hlo.reduced_by_producer`): XLA:TPU's."""
+        return self.platform == "tpu"
+
+    @property
     def fuses_row_reductions(self) -> bool:
         """Whether what reads rows again reduces them in the same kernel
         (`kiwi.hlo.row_reductions`): XLA:GPU's Triton kernels, on GPUs that multiply in tf32."""

@@ -12,9 +12,10 @@ A unit in the body of a loop takes its seconds once per iteration.
 Where no kernel computes a matmul together with what maps its result, those maps are a kernel of
 their own, which reads the result and writes it again.
 
-Where a compiler reduces rows in the kernel of their readers (`kiwi.hlo.row_reductions`), a
-reduction of whole rows takes no more than a launch: were it nothing, plans would compute the few
-bytes of it again for the backward pass, and the barrier for that makes a kernel of it.
+Where a compiler reduces rows in the kernel of their readers (`kiwi.hlo.row_reductions`), or what a
+kernel yields in that kernel (`kiwi.hlo.reduced_by_producer`), a reduction takes no more than a
+launch: were it nothing, plans would compute the few bytes of it again for the backward pass, and
+the barrier for that makes a kernel of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from math import prod
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
 from kiwi.hlo.equations import REGION_PRIMITIVES
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
+from kiwi.hlo.reduced_by_producer import is_reduced_by_producer
 from kiwi.hlo.regions import region_workspace_bytes
 from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers
 from kiwi.hlo.units import Unit, UnitGraph
@@ -56,6 +58,7 @@ class UnitWork:
     - `stacked`: how many elements a stacked result has, 1 if it is none.
     - `is_transfer`: whether it copies between host and device memory.
     - `reduced_for_readers`: what it reduces in its readers' kernel, if it does.
+    - `in_kernel_of_producer`: whether what yields its operand reduces it in the same kernel.
     - `maps_apart`: whether maps behind its matmul are a kernel of their own.
     """
 
@@ -72,6 +75,7 @@ class UnitWork:
     is_transfer: bool = False
     reduced_for_readers: RowReduction | None = None
     maps_apart: bool = False
+    in_kernel_of_producer: bool = False
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
@@ -97,6 +101,7 @@ class UnitWork:
             is_transfer,
             reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
             not hardware.computes_maps_with_matmuls and _maps_behind_library(units, unit),
+            hardware.reduces_in_producers and is_reduced_by_producer(units, unit),
         )
 
     def price(
@@ -110,7 +115,7 @@ class UnitWork:
         """
         if self.border in EXITS | {CARRY, CASE}:
             return Price(0.0, Provenance.ANALYTIC)
-        if self._is_in_kernel_of_readers(shards):
+        if self.in_kernel_of_producer or self._is_in_kernel_of_readers(shards):
             return Price(self.trips * self.launch_seconds, Provenance.ANALYTIC)
         result_bytes //= self.stacked
         read = [b // n for b, n in zip(self.read_bytes, read_shards, strict=True)]

@@ -9,6 +9,7 @@ import numpy as np
 
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.program import Equation, Literal, Value
+from kiwi.hlo.reduced_by_producer import REDUCTIONS
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
 from kiwi.mesh import Hardware
@@ -17,7 +18,6 @@ from kiwi.xla.gpu.library_workspace import library_workspace
 from kiwi.xla.rules.base import Intervals, Rules, Transposes, Workspace
 from kiwi.xla.rules.matrix_operands import CONVOLUTION
 
-_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 _FEATURES_LAST_BYTES = 2
 """Up to this size of an element the convolution library writes the features last."""
 
@@ -76,7 +76,7 @@ def _has_summed_columns(graph: HloGraph, value: int) -> bool:
     """Whether something reads a value and reduces it, and not along its last dimension."""
     last = len(graph.program.values[value].shape) - 1
     readers = (graph.program.equations[k] for k in graph.program.readers[value])
-    reduced = (e.jaxpr_eqn.params["axes"] for e in readers if e.name in _REDUCTIONS)
+    reduced = (e.jaxpr_eqn.params["axes"] for e in readers if e.name in REDUCTIONS)
     return any(last not in axes for axes in reduced)
 
 
