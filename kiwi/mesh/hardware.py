@@ -172,6 +172,13 @@ class Hardware:
         return self.platform == "tpu"
 
     @property
+    def has_units_apart(self) -> bool:
+        """Whether a kernel multiplies matrices and computes functions at the same time, in units of
+        their own: TPUs. XLA:TPU states 71 us of a matmul of (4096, 1024) by (1024, 1024) in bfloat16
+        on a v5e, whether four GELUs are behind it or none, and 58 us of these alone."""
+        return self.platform == "tpu"
+
+    @property
     def fuses_row_reductions(self) -> bool:
         """Whether what reads rows again reduces them in the same kernel
         (`kiwi.hlo.row_reductions`): XLA:GPU's Triton kernels, on GPUs that multiply in tf32."""

@@ -24,6 +24,7 @@ from math import prod
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
 from kiwi.hlo.equations import REGION_PRIMITIVES
+from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.reduced_by_producer import is_reduced_by_producer
 from kiwi.hlo.regions import region_workspace_bytes
@@ -59,6 +60,7 @@ class UnitWork:
     - `is_transfer`: whether it copies between host and device memory.
     - `reduced_for_readers`: what it reduces in its readers' kernel, if it does.
     - `in_kernel_of_producer`: whether what yields its operand reduces it in the same kernel.
+    - `functions`: of `work` what units of their own compute meanwhile, on devices that have such.
     - `maps_apart`: whether maps behind its matmul are a kernel of their own.
     """
 
@@ -76,6 +78,7 @@ class UnitWork:
     reduced_for_readers: RowReduction | None = None
     maps_apart: bool = False
     in_kernel_of_producer: bool = False
+    functions: tuple[tuple[float, frozenset[int]], ...] = ()
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
@@ -84,9 +87,13 @@ class UnitWork:
         graph, values = units.graph, units.graph.program.values
         equation = graph.program.equations[unit.root]
         border, is_transfer = units.border(unit), equation.is_transfer
-        seconds = (_seconds(units, index, hardware) for index in unit.equations)
+        seconds = [_seconds(units, index, hardware) for index in unit.equations]
+        work = [*zip(unit.equations, zip(seconds, unit.rule.operator_factors, strict=True))]
+        apart = {
+            k for k in unit.equations if hardware.has_units_apart and not _multiplies(graph, k)
+        }
         return cls(
-            tuple(zip(seconds, unit.rule.operator_factors, strict=True)),
+            tuple(each for k, each in work if k not in apart),
             tuple(_read_bytes(units, unit, key) for key, _ in unit.rule.reads),
             bool(graph.opcodes[unit.root] & _PARTIAL_READERS),
             hardware.kernel_launch_seconds,
@@ -102,6 +109,7 @@ class UnitWork:
             reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
             not hardware.computes_maps_with_matmuls and _maps_behind_library(units, unit),
             hardware.reduces_in_producers and is_reduced_by_producer(units, unit),
+            tuple(each for k, each in work if k in apart),
         )
 
     def price(
@@ -128,8 +136,8 @@ class UnitWork:
         if self.recorded is not None:
             once = self.recorded.price(shards, moved_bytes + apart_bytes)
         else:
-            work = sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in self.work)
-            seconds = max(work, moved_bytes / self.bytes_per_second)
+            work = (_local_seconds(each, shards) for each in (self.work, self.functions))
+            seconds = max(*work, moved_bytes / self.bytes_per_second)
             seconds += self.launch_seconds + apart_bytes / self.bytes_per_second
             once = Price(seconds, Provenance.ANALYTIC)
         launches = self.launch_seconds if self.maps_apart else 0.0
@@ -149,6 +157,18 @@ class UnitWork:
     def _is_in_kernel_of_readers(self, shards: Mapping[int, int]) -> bool:
         reduced = self.reduced_for_readers
         return reduced is not None and all(shards.get(f, 1) == 1 for f in reduced.factors)
+
+
+def _local_seconds(
+    work: Sequence[tuple[float, frozenset[int]]], shards: Mapping[int, int]
+) -> float:
+    return sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in work)
+
+
+def _multiplies(graph: HloGraph, equation: int) -> bool:
+    """Whether matrix units compute an equation."""
+    is_kernel = graph.program.equations[equation].is_kernel
+    return is_kernel or bool(graph.opcodes[equation] & LIBRARY_OPCODES)
 
 
 def _read_bytes(units: UnitGraph, unit: Unit, value: int) -> int:
@@ -181,7 +201,7 @@ def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
     flops, found = graph.equations[equation].flops, program.equations[equation]
     if not flops:
         return 0.0
-    is_matmul = bool(graph.opcodes[equation] & LIBRARY_OPCODES) or found.is_kernel
+    is_matmul = _multiplies(graph, equation)
     tensors = (*found.reads, *found.outputs) if is_matmul else found.outputs
     dtype = str(program.values[tensors[0]].dtype) if tensors else "float32"
     if found.is_kernel:

@@ -84,3 +84,15 @@ def test_what_xla_generates_itself_is_lent_nothing(x, w):
     matmul = units_of(lambda x, w: x @ w, array(64, 64), array(64, 64))
     nobody = replace(GPU, name="described by nobody")
     assert library_workspace(matmul, matmul.units[0], nobody).buffers({}, [0, 0], 0) == ()
+
+
+def test_on_tpus_functions_are_computed_beside_a_matmul():
+    """In whichever takes longer; on GPUs in kernels of their own."""
+    arguments = array(ROWS, WIDTH), array(WIDTH, WIDTH)
+    plain, mapped = (
+        units_of(lambda x, w, f=f: f(x) @ w, *arguments) for f in (lambda x: x, lambda x: x * x * x)
+    )
+    found = [seconds(units, unit_with(units, "dot_general"), "v5e") for units in (plain, mapped)]
+    assert found[0] == found[1]
+    work = UnitWork.of(mapped, unit_with(mapped, "dot_general"), DeviceMesh.create((1,), "v5e"))
+    assert work.functions and len(work.work) == 1

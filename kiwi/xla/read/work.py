@@ -170,6 +170,9 @@ class ModuleWork:
         for reader in inner.readers.get(value.name, ()):
             is_first = reader.operands[0] == value.name
             called = reader.computation("calls")
+            is_passed = is_collective(reader) or reader.opcode == "tuple" or _is_idle(reader)
+            if is_passed or (reader.opcode == _UPDATE and is_first):
+                continue
             if reader.opcode == "bitcast":
                 total += self._read_bytes(inner, reader, size)
             elif reader.opcode in _SLICES and is_first:
@@ -183,12 +186,7 @@ class ModuleWork:
             elif _is_mapped(reader, value):
                 elements = self._read_share(inner, reader) * reader.arrays[0].elements
                 total += int(size * min(1.0, elements / max(1, value.arrays[0].elements)))
-            elif not (
-                is_collective(reader)
-                or reader.opcode == "tuple"
-                or _is_idle(reader)
-                or (reader.opcode == _UPDATE and is_first)
-            ):
+            else:
                 return size
         return total
 
