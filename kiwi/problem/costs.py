@@ -20,7 +20,9 @@ the barrier for that makes a kernel of it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from math import prod
+from operator import not_
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
 from kiwi.hlo.equations import REGION_PRIMITIVES
@@ -87,13 +89,13 @@ class UnitWork:
         graph, values = units.graph, units.graph.program.values
         equation = graph.program.equations[unit.root]
         border, is_transfer = units.border(unit), equation.is_transfer
-        seconds = [_seconds(units, index, hardware) for index in unit.equations]
-        work = [*zip(unit.equations, zip(seconds, unit.rule.operator_factors, strict=True))]
-        apart = {
-            k for k in unit.equations if hardware.has_units_apart and not _multiplies(graph, k)
-        }
+        seconds = (_seconds(units, index, hardware) for index in unit.equations)
+        work = [*zip(seconds, unit.rule.operator_factors, strict=True)]
+        is_apart = [
+            hardware.has_units_apart and not _multiplies(graph, index) for index in unit.equations
+        ]
         return cls(
-            tuple(each for k, each in work if k not in apart),
+            tuple(compress(work, map(not_, is_apart))),
             tuple(_read_bytes(units, unit, key) for key, _ in unit.rule.reads),
             bool(graph.opcodes[unit.root] & _PARTIAL_READERS),
             hardware.kernel_launch_seconds,
@@ -109,7 +111,7 @@ class UnitWork:
             reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
             not hardware.computes_maps_with_matmuls and _maps_behind_library(units, unit),
             hardware.reduces_in_producers and is_reduced_by_producer(units, unit),
-            tuple(each for k, each in work if k in apart),
+            tuple(compress(work, is_apart)),
         )
 
     def price(
