@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -11,7 +11,9 @@ import jax
 import numpy as np
 import pytest
 
+from kiwi.mesh import Hardware
 from kiwi.planners import known_peaks
+from kiwi.xla.gpu import library_workspace
 
 DEVICE_COUNT = 8
 
@@ -51,6 +53,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the recorded outputs (goldens/) anew instead of comparing with them",
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cublas_is_lent_nothing() -> Iterator[Callable[[Hardware], int]]:
+    """The steps of tests take KiB; 32 MiB on top would be all of it. Yields what is lent indeed."""
+    lent_bytes = library_workspace.lent_bytes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library_workspace, "lent_bytes", lambda _: 0)
+        yield lent_bytes
+
+
+@pytest.fixture
+def cublas_is_lent_its_workspace(
+    cublas_is_lent_nothing: Callable[[Hardware], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For tests of what is compiled for GPUs."""
+    monkeypatch.setattr(library_workspace, "lent_bytes", cublas_is_lent_nothing)
 
 
 @pytest.fixture(scope="session")

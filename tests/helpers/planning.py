@@ -13,12 +13,11 @@ from kiwi.hlo.lowering import lower
 from kiwi.hlo.program import Program
 from kiwi.hlo.tracing import trace
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.mesh import DeviceMesh, Hardware, TensorSharding
+from kiwi.mesh import CATALOGUE, DeviceMesh, Hardware, TensorSharding
 from kiwi.problem.build import Fixed, PlanningProblem, build_problem
 from kiwi.xla.compilers import of_platform
-from tests.helpers.hardware import GPU_WITHOUT_CUBLAS
 
-WAITING = replace(GPU_WITHOUT_CUBLAS, interference=None)
+WAITING = replace(CATALOGUE["h100-sxm"], interference=None)
 """GPUs that wait for all that they communicate."""
 
 

@@ -21,7 +21,6 @@ from kiwi.planners.tools import Tools
 from kiwi.xla.compilers import compile_for
 from kiwi.xla.cpu.compiler import CPU
 from kiwi.xla.gpu.compiler import GPU
-from tests.helpers.hardware import GPU_WITHOUT_CUBLAS
 
 CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
 EVERY = 50
@@ -35,7 +34,7 @@ def planned_function() -> kiwi.PlannedFunction:
     return kiwi.jit(
         mlp.make_train_step(CONFIG),
         mesh_shape=(2, 4),
-        profile=GPU_WITHOUT_CUBLAS,
+        profile="h100-sxm",
         verify=None,
         donate_argnums=0,
         time_limit_seconds=5,

@@ -61,6 +61,7 @@ def test_of_what_is_sliced_the_slices_are_read():
     ("profile", "lent_bytes"),
     [("h100-sxm", 32 * MIB), ("h200-sxm", 32 * MIB), ("a100-sxm", 4 * MIB)],
 )
+@pytest.mark.usefixtures("cublas_is_lent_its_workspace")
 def test_cublas_is_lent_a_workspace(profile: str, lent_bytes: int):
     units = units_of(lambda x, w: x @ w, array(64, 64), array(64, 64))
     lent = library_workspace(units, units.units[0], hardware(profile))
@@ -76,6 +77,7 @@ def test_cublas_is_lent_a_workspace(profile: str, lent_bytes: int):
     ],
     ids=["vector", "integers", "small"],
 )
+@pytest.mark.usefixtures("cublas_is_lent_its_workspace")
 def test_what_xla_generates_itself_is_lent_nothing(x, w):
     units = units_of(lambda x, w: x @ w, x, w)
     unit = unit_with(units, "dot_general")

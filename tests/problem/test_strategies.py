@@ -9,10 +9,9 @@ from kiwi.problem.strategies import enumerate_strategies, tensor_sharding
 from kiwi.xla.cpu.compiler import CPU
 from kiwi.xla.gpu.compiler import GPU
 from tests.helpers.collectives import all_reduce, reduce_scatter
-from tests.helpers.hardware import GPU_WITHOUT_CUBLAS
 from tests.helpers.planning import array, units_of
 
-MESH = DeviceMesh.create((2, 4), GPU_WITHOUT_CUBLAS)
+MESH = DeviceMesh.create((2, 4), "h100-sxm")
 X, Y = 0, 1
 
 

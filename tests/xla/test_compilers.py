@@ -11,7 +11,6 @@ from kiwi.mesh import DeviceMesh, hardware
 from kiwi.xla.compilers import COMPILERS, compile_for, of_platform, predicted_compiler, resolved
 from kiwi.xla.gpu import compiler as gpu_compiler
 from kiwi.xla.tpu import compiler as tpu_compiler
-from tests.helpers.hardware import GPU_WITHOUT_CUBLAS
 from tests.helpers.planning import array
 
 H100, PROCESSOR, V5E = hardware("h100-sxm"), hardware("cpu"), hardware("v5e")
@@ -76,7 +75,7 @@ def test_buffers_and_collectives_follow_the_same_compiler(dtype):
             array(512, 64, dtype=dtype),
             array(64, 512, dtype=dtype),
             mesh_shape=(8,),
-            profile=GPU_WITHOUT_CUBLAS,
+            profile="h100-sxm",
             planner="xla",
             in_shardings=given,
             out_shardings=PartitionSpec("x"),

@@ -50,8 +50,8 @@ def library_workspace(units: UnitGraph, unit: Unit, hardware: Hardware) -> Works
     equations = (units.graph.program.equations[index] for index in unit.equations)
     is_lent = any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations)
     if is_lent or unit.phase is Phase.BACKWARD:
-        lent_bytes = _lent_bytes(hardware)
-        return LibraryWorkspace(lent_bytes) if lent_bytes else Workspace()
+        size_bytes = lent_bytes(hardware)
+        return LibraryWorkspace(size_bytes) if size_bytes else Workspace()
     return Workspace()
 
 
@@ -69,8 +69,9 @@ def _is_of_library(eqn: Any) -> bool:
 
 
 @functools.cache
-def _lent_bytes(hardware: Hardware) -> int:
-    """Nothing of GPUs that are not described to XLA: they have no cuBLAS, for all that is known."""
+def lent_bytes(hardware: Hardware) -> int:
+    """What cuBLAS is lent for a matmul; nothing of GPUs that are not described to XLA: they have no
+    cuBLAS, for all that is known."""
     try:
         found = _CAPABILITY.search(target_config(hardware))
     except CompilerUnavailableError:

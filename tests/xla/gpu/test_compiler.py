@@ -19,6 +19,8 @@ from kiwi.profiling.measure import TimedFunction
 from kiwi.xla.compilers import compile_for
 from kiwi.xla.gpu import compiler as cuda
 
+pytestmark = pytest.mark.usefixtures("cublas_is_lent_its_workspace")
+
 INSTALLED = cuda._version(cuda.PLUGINS[0]) is not None
 
 needs_compiler = pytest.mark.skipif(not INSTALLED, reason="the extra aot-cuda is not installed")
