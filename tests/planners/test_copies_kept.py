@@ -3,6 +3,7 @@
 import pytest
 
 import kiwi
+from benchmarks.solver.generated.sources import as_recorded
 from examples import mlp
 from kiwi.planners import copies_kept
 from kiwi.solver import evaluate
@@ -16,7 +17,7 @@ def planned(**options):
         mlp.abstract_state(CONFIG),
         mlp.abstract_batch(CONFIG),
         mesh_shape=(2, 4),
-        profile="h100-sxm",
+        profile=as_recorded("h100-sxm"),
         donate_argnums=0,
         effort="quick",
         verify=None,

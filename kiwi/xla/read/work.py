@@ -194,8 +194,7 @@ class ModuleWork:
         """The part of what a fusion maps that it computes: what it goes on to slice."""
         if value.name not in self._shares:
             self._shares[value.name] = 1.0
-            readers = inner.readers.get(value.name, ())
-            if readers and not any(reader.opcode == "tuple" for reader in readers):
+            if not _is_result(inner, value):
                 read = self._read_bytes(inner, value, value.bytes)
                 self._shares[value.name] = min(1.0, read / max(1, value.bytes))
         return self._shares[value.name]
@@ -234,6 +233,13 @@ class _Inside:
             for dtype, amount in more.items():
                 own[dtype] = own.get(dtype, 0.0) + amount
         self.kernels += other.kernels
+
+
+def _is_result(inner: Computation, value: Instruction) -> bool:
+    """Whether a fusion yields a value, or a bitcast of it."""
+    readers = inner.readers.get(value.name, ())
+    through = (reader for reader in readers if reader.opcode in ("bitcast", "tuple"))
+    return value is inner.root or any(_is_result(inner, reader) for reader in through)
 
 
 def _is_mapped(reader: Instruction, value: Instruction) -> bool:
