@@ -19,11 +19,12 @@ from math import prod
 
 from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.program import Value
-from kiwi.hlo.reduced_by_producer import REDUCTIONS
 from kiwi.hlo.units import Unit, UnitGraph
 
 LONGEST_ROW = 16_384
 """Elements of the longest rows that are reduced so."""
+
+REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 
 
 @dataclass(frozen=True)

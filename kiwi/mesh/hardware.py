@@ -166,19 +166,6 @@ class Hardware:
         return self.platform == "tpu"
 
     @property
-    def reduces_in_producers(self) -> bool:
-        """Whether the kernel of a matmul or a map reduces what it yields, too
-        (`kiwi.hlo.reduced_by_producer`): XLA:TPU's."""
-        return self.platform == "tpu"
-
-    @property
-    def has_units_apart(self) -> bool:
-        """Whether a kernel multiplies matrices and computes functions at the same time, in units of
-        their own: TPUs. Of a bfloat16 matmul of (4096, 1024) by (1024, 1024) XLA:TPU states 71 us
-        on a v5e, whether four GELUs are behind it or none, and of these alone 58."""
-        return self.platform == "tpu"
-
-    @property
     def fuses_row_reductions(self) -> bool:
         """Whether what reads rows again reduces them in the same kernel
         (`kiwi.hlo.row_reductions`): XLA:GPU's Triton kernels, on GPUs that multiply in tf32."""

@@ -12,23 +12,18 @@ A unit in the body of a loop takes its seconds once per iteration.
 Where no kernel computes a matmul together with what maps its result, those maps are a kernel of
 their own, which reads the result and writes it again.
 
-Where a compiler reduces rows in the kernel of their readers (`kiwi.hlo.row_reductions`), or what a
-kernel yields in that kernel (`kiwi.hlo.reduced_by_producer`), a reduction takes no more than a
-launch: were it nothing, plans would compute the few bytes of it again for the backward pass, and
-the barrier for that makes a kernel of it.
+Where a compiler reduces rows in the kernel of their readers (`kiwi.hlo.row_reductions`), a
+reduction of whole rows takes no more than a launch: were it nothing, plans would compute the few
+bytes of it again for the backward pass, and the barrier for that makes a kernel of it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from math import prod
-from operator import not_
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
 from kiwi.hlo.equations import REGION_PRIMITIVES
-from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
-from kiwi.hlo.reduced_by_producer import is_reduced_by_producer
 from kiwi.hlo.regions import region_workspace_bytes
 from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers
 from kiwi.hlo.units import Unit, UnitGraph
@@ -61,8 +56,6 @@ class UnitWork:
     - `stacked`: how many elements a stacked result has, 1 if it is none.
     - `is_transfer`: whether it copies between host and device memory.
     - `reduced_for_readers`: what it reduces in its readers' kernel, if it does.
-    - `in_kernel_of_producer`: whether what yields its operand reduces it in the same kernel.
-    - `functions`: of `work` what units of their own compute meanwhile, on devices that have such.
     - `maps_apart`: whether maps behind its matmul are a kernel of their own.
     """
 
@@ -79,8 +72,6 @@ class UnitWork:
     is_transfer: bool = False
     reduced_for_readers: RowReduction | None = None
     maps_apart: bool = False
-    in_kernel_of_producer: bool = False
-    functions: tuple[tuple[float, frozenset[int]], ...] = ()
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
@@ -90,12 +81,8 @@ class UnitWork:
         equation = graph.program.equations[unit.root]
         border, is_transfer = units.border(unit), equation.is_transfer
         seconds = (_seconds(units, index, hardware) for index in unit.equations)
-        work = [*zip(seconds, unit.rule.operator_factors, strict=True)]
-        is_apart = [
-            hardware.has_units_apart and not _multiplies(graph, index) for index in unit.equations
-        ]
         return cls(
-            tuple(compress(work, map(not_, is_apart))),
+            tuple(zip(seconds, unit.rule.operator_factors, strict=True)),
             tuple(_read_bytes(units, unit, key) for key, _ in unit.rule.reads),
             bool(graph.opcodes[unit.root] & _PARTIAL_READERS),
             hardware.kernel_launch_seconds,
@@ -110,8 +97,6 @@ class UnitWork:
             is_transfer,
             reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
             not hardware.computes_maps_with_matmuls and _maps_behind_library(units, unit),
-            hardware.reduces_in_producers and is_reduced_by_producer(units, unit),
-            tuple(compress(work, is_apart)),
         )
 
     def price(
@@ -125,7 +110,7 @@ class UnitWork:
         """
         if self.border in EXITS | {CARRY, CASE}:
             return Price(0.0, Provenance.ANALYTIC)
-        if self.in_kernel_of_producer or self._is_in_kernel_of_readers(shards):
+        if self._is_in_kernel_of_readers(shards):
             return Price(self.trips * self.launch_seconds, Provenance.ANALYTIC)
         result_bytes //= self.stacked
         read = [b // n for b, n in zip(self.read_bytes, read_shards, strict=True)]
@@ -138,8 +123,8 @@ class UnitWork:
         if self.recorded is not None:
             once = self.recorded.price(shards, moved_bytes + apart_bytes)
         else:
-            work = (_local_seconds(each, shards) for each in (self.work, self.functions))
-            seconds = max(*work, moved_bytes / self.bytes_per_second)
+            work = sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in self.work)
+            seconds = max(work, moved_bytes / self.bytes_per_second)
             seconds += self.launch_seconds + apart_bytes / self.bytes_per_second
             once = Price(seconds, Provenance.ANALYTIC)
         launches = self.launch_seconds if self.maps_apart else 0.0
@@ -159,18 +144,6 @@ class UnitWork:
     def _is_in_kernel_of_readers(self, shards: Mapping[int, int]) -> bool:
         reduced = self.reduced_for_readers
         return reduced is not None and all(shards.get(f, 1) == 1 for f in reduced.factors)
-
-
-def _local_seconds(
-    work: Sequence[tuple[float, frozenset[int]]], shards: Mapping[int, int]
-) -> float:
-    return sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in work)
-
-
-def _multiplies(graph: HloGraph, equation: int) -> bool:
-    """Whether matrix units compute an equation."""
-    is_kernel = graph.program.equations[equation].is_kernel
-    return is_kernel or bool(graph.opcodes[equation] & LIBRARY_OPCODES)
 
 
 def _read_bytes(units: UnitGraph, unit: Unit, value: int) -> int:
@@ -203,7 +176,7 @@ def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
     flops, found = graph.equations[equation].flops, program.equations[equation]
     if not flops:
         return 0.0
-    is_matmul = _multiplies(graph, equation)
+    is_matmul = bool(graph.opcodes[equation] & LIBRARY_OPCODES) or found.is_kernel
     tensors = (*found.reads, *found.outputs) if is_matmul else found.outputs
     dtype = str(program.values[tensors[0]].dtype) if tensors else "float32"
     if found.is_kernel:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.program import Equation, Literal, Value
-from kiwi.hlo.reduced_by_producer import REDUCTIONS
+from kiwi.hlo.row_reductions import REDUCTIONS
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
 from kiwi.mesh import Hardware
