@@ -173,7 +173,7 @@ def test_what_cublas_is_lent_is_foreseen(profile: str, lent: int):
 @needs_compiler
 def test_gradients_whose_columns_are_summed_are_not_written_over_their_operand():
     """Behind each GELU: the sum is that of a bias."""
-    found = plan(mlp, {"layers": 2, "width": 512, "batch": 8192}, mesh_shape=(1,))
+    found = plan(mlp, {"layers": 2, "width": 512, "batch": 65536}, mesh_shape=(1,))
     assert found.compiled is not None and found.estimate.recompute_seconds == 0
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.02)
 
