@@ -14,7 +14,7 @@ from jax import numpy as jnp
 
 from kiwi.emit.barriers import Barrier
 from kiwi.emit.host_buffers import element, empty_buffer, fetched, is_paced, stored, written
-from kiwi.emit.products import as_written
+from kiwi.emit.products import in_written_order
 from kiwi.emit.values import Final, Values
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.in_place import is_of_library
@@ -85,7 +85,7 @@ class Interpreter(Values):
             return
         for output in unit.outputs:
             array = self._constrain(output, local[output], self._layouts[output])
-            self.env[output] = as_written(self._context, unit, output, array)
+            self.env[output] = in_written_order(self._context, unit, output, array)
             self.behind.pop(output, None)
         self._end_copies(unit, step.position)
         for output in unit.outputs:

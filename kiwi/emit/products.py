@@ -18,7 +18,7 @@ from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.xla.rules.matrix_operands import MATMUL
 
 
-def as_written(context: Context, unit: Unit, output: int, array: Any) -> Any:
+def in_written_order(context: Context, unit: Unit, output: int, array: Any) -> Any:
     """A result of a unit; the layout of what a matmul yields is constrained to its own order where
     the compiler may choose another one."""
     execution = context.execution

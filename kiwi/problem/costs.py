@@ -31,10 +31,9 @@ from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork
 from kiwi.xla.rules.matrix_operands import CONVOLUTION
 
-_PARTIAL_READERS = frozenset({"gather", "dynamic_slice", "slice"})
-"""Operators that read no more of their first operand than they yield."""
-
 _SLICES = frozenset({"dynamic_slice", "slice"})
+_PARTIAL_READERS = _SLICES | {"gather"}
+"""Operators that read no more of their first operand than they yield."""
 
 _OF_LIBRARIES = frozenset({"add", "convert_element_type", "copy", "reshape", "transpose"})
 """What cuBLAS and cuDNN compute with a matmul or convolution, and changes of shape."""
