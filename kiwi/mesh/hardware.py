@@ -166,6 +166,19 @@ class Hardware:
         return self.platform == "tpu"
 
     @property
+    def shares_kernels(self) -> bool:
+        """Whether one kernel computes all that is wanted of a tensor it goes over
+        (`kiwi.hlo.shared_kernels`): XLA:TPU's."""
+        return self.platform == "tpu"
+
+    @property
+    def has_units_apart(self) -> bool:
+        """Whether a kernel multiplies matrices and computes functions at the same time, in units of
+        their own: TPUs. Of a bfloat16 matmul of (4096, 1024) by (1024, 1024) XLA:TPU states 71 us
+        on a v5e, whether four GELUs are behind it or none, and of these alone 58."""
+        return self.platform == "tpu"
+
+    @property
     def fuses_row_reductions(self) -> bool:
         """Whether what reads rows again reduces them in the same kernel
         (`kiwi.hlo.row_reductions`): XLA:GPU's Triton kernels, on GPUs that multiply in tf32."""

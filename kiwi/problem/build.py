@@ -55,6 +55,7 @@ from kiwi.problem.copies import (
     never,
 )
 from kiwi.problem.copy_readers import readers_of_copies
+from kiwi.problem.costs import UnitWork
 from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
 from kiwi.problem.overlap import Overlap
 from kiwi.problem.pins import Pins
@@ -170,7 +171,15 @@ class OfferedOptions:
         """What communicates while the devices compute."""
         on_host = self.units.graph.program.host_values
         copies = bool(on_host) or self.fixed.host_limit_bytes is not None
-        return Overlap.on(self.units, self.mesh.hardware, copies=copies)
+        found = Overlap.on(self.units, self.mesh.hardware, copies=copies)
+        if not self.rules.sums_beside_one_kernel:
+            return found
+        devices = self.mesh.size
+        least = {k: self._work(k).least_seconds(devices) for k in found.large_units}
+        return replace(found, kernel_seconds=least)
+
+    def _work(self, unit: int) -> UnitWork:
+        return UnitWork.of(self.units, self.units.units[unit], self.mesh, self.rules)
 
     def local_bytes(self, value: int, layout: TensorSharding) -> int:
         """Bytes of one device's part of a value in a layout."""

@@ -12,23 +12,29 @@ A unit in the body of a loop takes its seconds once per iteration.
 Where no kernel computes a matmul together with what maps its result, those maps are a kernel of
 their own, which reads the result and writes it again.
 
-Where a compiler reduces rows in the kernel of their readers (`kiwi.hlo.row_reductions`), a
-reduction of whole rows takes no more than a launch: were it nothing, plans would compute the few
-bytes of it again for the backward pass, and the barrier for that makes a kernel of it.
+Where a compiler reduces rows in the kernel of their readers (`kiwi.hlo.row_reductions`), it takes
+no more than a launch: were it nothing, plans would compute the few bytes of it again for the
+backward pass, and the barrier for that makes a kernel of it. What is computed in the kernel of an
+earlier unit (`kiwi.hlo.shared_kernels`) takes that and its own traffic.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from math import prod
+from operator import not_
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
 from kiwi.hlo.equations import REGION_PRIMITIVES
+from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
 from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers
+from kiwi.hlo.shared_kernels import values_at_hand
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork
+from kiwi.xla.rules.base import Rules
 from kiwi.xla.rules.matrix_operands import CONVOLUTION
 
 _SLICES = frozenset({"dynamic_slice", "slice"})
@@ -45,7 +51,8 @@ class UnitWork:
 
     - `work[k]`: of the k-th equation the seconds at the device's rate, and the factors whose
       sharding divides them.
-    - `read_bytes[k]`: bytes of the k-th read; of what is only sliced, those of the slices.
+    - `read_bytes[k]`: bytes of the k-th read, as it is stored; of what is only sliced, those of the
+      slices, and none of what its kernel has anyway.
     - `read_once`: only as many bytes of a read as the result has are touched.
     - `recorded`: its work as the mesh's profile table knows it, None without one.
     - `workspace_bytes`: what it holds while it runs unsharded, beyond operands and results.
@@ -55,6 +62,8 @@ class UnitWork:
     - `stacked`: how many elements a stacked result has, 1 if it is none.
     - `is_transfer`: whether it copies between host and device memory.
     - `reduced_for_readers`: what it reduces in its readers' kernel, if it does.
+    - `shares_kernel`: whether the kernel of an earlier unit computes it.
+    - `functions`: of `work` what units of their own compute meanwhile, on devices that have such.
     - `maps_apart`: whether maps behind its matmul are a kernel of their own.
     """
 
@@ -71,18 +80,29 @@ class UnitWork:
     is_transfer: bool = False
     reduced_for_readers: RowReduction | None = None
     maps_apart: bool = False
+    shares_kernel: bool = False
+    functions: tuple[tuple[float, frozenset[int]], ...] = ()
 
     @classmethod
-    def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
+    def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh, rules: Rules) -> "UnitWork":
         """The work of `unit` on a device of `mesh`."""
         hardware, table = mesh.hardware, mesh.table
         graph, values = units.graph, units.graph.program.values
         equation = graph.program.equations[unit.root]
         border, is_transfer = units.border(unit), equation.is_transfer
+        shared = values_at_hand(units) if hardware.shares_kernels else {}
+        shares_kernel, at_hand = unit.index in shared, shared.get(unit.index, frozenset())
         seconds = (_seconds(units, index, hardware) for index in unit.equations)
+        work = [*zip(seconds, unit.rule.operator_factors, strict=True)]
+        is_apart = [
+            hardware.has_units_apart and not _multiplies(graph, index) for index in unit.equations
+        ]
         return cls(
-            tuple(zip(seconds, unit.rule.operator_factors, strict=True)),
-            tuple(_read_bytes(units, unit, key) for key, _ in unit.rule.reads),
+            tuple(compress(work, map(not_, is_apart))),
+            tuple(
+                0 if key in at_hand else _read_bytes(units, unit, key, rules)
+                for key, _ in unit.rule.reads
+            ),
             bool(graph.opcodes[unit.root] & _PARTIAL_READERS),
             hardware.kernel_launch_seconds,
             hardware.sustained_memory_bytes_per_second
@@ -96,6 +116,8 @@ class UnitWork:
             is_transfer,
             reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
             not hardware.computes_maps_with_matmuls and _maps_behind_library(units, unit),
+            shares_kernel,
+            tuple(compress(work, is_apart)),
         )
 
     def price(
@@ -119,15 +141,22 @@ class UnitWork:
         if self.border == STACK:  # XLA fills it with zeros before the loop begins.
             moved_bytes += result_bytes
         apart_bytes = 2 * result_bytes if self.maps_apart else 0
-        if self.recorded is not None:
+        if self.shares_kernel:
+            seconds = self.launch_seconds + moved_bytes / self.bytes_per_second
+            once = Price(seconds, Provenance.ANALYTIC)
+        elif self.recorded is not None:
             once = self.recorded.price(shards, moved_bytes + apart_bytes)
         else:
-            work = sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in self.work)
-            seconds = max(work, moved_bytes / self.bytes_per_second)
+            work = (_local_seconds(each, shards) for each in (self.work, self.functions))
+            seconds = max(*work, moved_bytes / self.bytes_per_second)
             seconds += self.launch_seconds + apart_bytes / self.bytes_per_second
             once = Price(seconds, Provenance.ANALYTIC)
         launches = self.launch_seconds if self.maps_apart else 0.0
         return Price(self.trips * (once.seconds + launches), once.provenance)
+
+    def least_seconds(self, devices: int) -> float:
+        """What it computes takes at least on one of so many devices, where all share it."""
+        return self.trips * sum(seconds for seconds, _ in self.work) / devices
 
     def apart_seconds(
         self, shards: Mapping[int, int], read_shards: Sequence[int], result_bytes: int
@@ -145,8 +174,25 @@ class UnitWork:
         return reduced is not None and all(shards.get(f, 1) == 1 for f in reduced.factors)
 
 
-def _read_bytes(units: UnitGraph, unit: Unit, value: int) -> int:
+def _local_seconds(
+    work: Sequence[tuple[float, frozenset[int]]], shards: Mapping[int, int]
+) -> float:
+    return sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in work)
+
+
+def _multiplies(graph: HloGraph, equation: int) -> bool:
+    """Whether matrix units compute an equation."""
+    is_kernel = graph.program.equations[equation].is_kernel
+    return is_kernel or bool(graph.opcodes[equation] & LIBRARY_OPCODES)
+
+
+def _read_bytes(units: UnitGraph, unit: Unit, value: int, rules: Rules) -> int:
     """What each of a unit's reads of a value reads."""
+    found = _sliced_bytes(units, unit, value)
+    return found * rules.stored_itemsize(units, value) // units.graph.program.values[value].itemsize
+
+
+def _sliced_bytes(units: UnitGraph, unit: Unit, value: int) -> int:
     program = units.graph.program
     readers = [e for e in map(program.equations.__getitem__, unit.equations) if value in e.reads]
     size_bytes = program.values[value].size_bytes
@@ -175,7 +221,7 @@ def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
     flops, found = graph.equations[equation].flops, program.equations[equation]
     if not flops:
         return 0.0
-    is_matmul = bool(graph.opcodes[equation] & LIBRARY_OPCODES) or found.is_kernel
+    is_matmul = _multiplies(graph, equation)
     tensors = (*found.reads, *found.outputs) if is_matmul else found.outputs
     dtype = str(program.values[tensors[0]].dtype) if tensors else "float32"
     if found.is_kernel:

@@ -11,7 +11,10 @@ waits where nothing large is computed from it:
 - what is gathered *early*: arguments, slices of them, and what no matmul is behind. XLA starts it
   while the device computes for other readers. Fully sharded parameters are gathered so.
 - what is reduced *late*: no matmul reads what follows from it. Gradients are reduced so, while the
-  backward pass goes on.
+  backward pass goes on; by XLA:TPU each beside one kernel (`kernel_seconds`).
+
+Something large must be computed meanwhile: what is gathered before the first matmul of a step, or
+after a loop, is waited for, and so is what is reduced behind the last one.
 
 Both compilers run these collectives asynchronously, and move them by their latency-hiding
 schedulers (`xla_tpu_enable_async_collective_fusion`, `xla_gpu_enable_latency_hiding_scheduler`).
@@ -30,7 +33,8 @@ links do, so each such window is there a second time, for computing and copies
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,12 +64,15 @@ class Overlap:
     - `share`: the part of the overlapping time that costs nothing; 0 where nothing overlaps.
     - `pipelines`: whether a matmul runs while its operands are gathered and its result scattered.
     - `copied_share`: as `share`, of copies to the host and back; None where there may be none.
+    - `kernel_seconds`: by large unit, what it takes at least, where a reduction runs beside the one
+      behind it alone; None where it runs beside whatever there is.
     """
 
     units: UnitGraph
     share: float
     pipelines: bool
     copied_share: float | None = None
+    kernel_seconds: Mapping[int, float] | None = None
 
     @classmethod
     def on(cls, units: UnitGraph, hardware: Hardware, *, copies: bool) -> "Overlap":
@@ -96,13 +103,20 @@ class Overlap:
         residencies: Sequence[Residency],
     ) -> tuple[Load, ...]:
         """Those of a unit's own collectives."""
-        all_kinds = self.reduces_late(unit)
-        pipelined = self.pipelines and self._is_large[unit.index]
-        seconds = [
-            sum(c.seconds for c in s.collectives if all_kinds or (pipelined and _scatters(c)))
-            for s in strategies
-        ]
+        if all(self._late[value] for value in unit.outputs):
+            seconds = self._seconds_late(unit, strategies)
+        elif self.pipelines and self._is_large[unit.index]:
+            seconds = [sum(c.seconds for c in s.collectives if _scatters(c)) for s in strategies]
+        else:
+            return ()
         return self._loads(NETWORK, unit, np.array(seconds), residencies)
+
+    def _seconds_late(self, unit: Unit, strategies: Sequence[ShardingStrategy]) -> list[float]:
+        """Of a unit that nothing large follows from, by strategy."""
+        longest = 0.0 if unit.index in self._last else math.inf
+        if self.kernel_seconds is not None:
+            longest = min(longest, self.kernel_seconds.get(self._kernel_behind(unit), 0.0))
+        return [min(longest, sum(c.seconds for c in s.collectives)) for s in strategies]
 
     def reduces_late(self, unit: Unit) -> bool:
         """Whether nothing large follows from what a unit reduces."""
@@ -112,10 +126,12 @@ class Overlap:
         self, unit: Unit, value: int, once: np.ndarray, again: np.ndarray
     ) -> tuple[Load, ...]:
         """Those of resharding an operand, and of doing so again for a recomputed reader."""
+        is_early = self._early[value]
         pipelined = self.pipelines and self._is_large[unit.index]
-        if not self.share or not (self._early[value] or pipelined):
+        if not self.share or not (is_early or pipelined):
             return ()
         before, behind = self._operand_window(unit), self._window_again(unit)
+        once = np.zeros_like(once) if is_early and unit.index in self._first else once
         return self._in_windows(NETWORK, (before, behind), once, again, self._shared)
 
     def offloaded(self, unit: Unit, seconds: np.ndarray) -> tuple[Load, ...]:
@@ -224,6 +240,44 @@ class Overlap:
             )
             for unit in self.units.units
         )
+
+    @functools.cached_property
+    def _first(self) -> frozenset[int]:
+        """Units outside of loops before which nothing large is computed, since the step began or
+        the loop before them ended; the first large one is among them."""
+        return frozenset(self._until_large(self.units.units))
+
+    @functools.cached_property
+    def _last(self) -> frozenset[int]:
+        """Units outside of loops behind which nothing large is computed, until the step ends or the
+        next loop begins; the last large one is among them."""
+        return frozenset(self._until_large(reversed(self.units.units)))
+
+    @functools.cached_property
+    def large_units(self) -> tuple[int, ...]:
+        """Those that compute matmuls, convolutions or kernels."""
+        return tuple(index for index, is_large in enumerate(self._is_large) if is_large)
+
+    def _kernel_behind(self, unit: Unit) -> int:
+        """The large unit that follows upon a unit in the same loop, small ones of the update aside,
+        and reads nothing of it; -1 if there is none."""
+        following = self.units.units[unit.index + 1 :]
+        is_large = self._is_large
+        other = next((u for u in following if is_large[u.index] or u.phase != Phase.UPDATE), None)
+        if other is None or other.loop != unit.loop or not is_large[other.index]:
+            return -1
+        return other.index if set(unit.outputs).isdisjoint(other.reads) else -1
+
+    def _until_large(self, units: Iterable[Unit]) -> Iterator[int]:
+        """Those that no large one is before, in the order given; loops begin anew."""
+        is_behind_large = False
+        for unit in units:
+            if unit.loop is not None:
+                is_behind_large = False
+                continue
+            if not is_behind_large:
+                yield unit.index
+            is_behind_large = is_behind_large or self._is_large[unit.index]
 
     @functools.cached_property
     def _early(self) -> dict[int, bool]:

@@ -183,7 +183,7 @@ class _Enumeration:
     def __init__(self, units: UnitGraph, unit: Unit, mesh: DeviceMesh, rules: Rules) -> None:
         self._units, self._unit, self._mesh, self._rules = units, unit, mesh, rules
         self._rule = unit.rule
-        self._work = UnitWork.of(units, unit, mesh)
+        self._work = UnitWork.of(units, unit, mesh, rules)
         self._workspace = rules.workspace(units, unit, mesh.hardware)
         self._values = [units.graph.program.values[output] for output in unit.outputs]
         self._result_factors = {f for dims in unit.rule.results for own in dims for f in own}

@@ -113,7 +113,7 @@ class StrategyTable:
         factors = (rule.factor_sizes, rule.results, rule.reduction, rule.blocked)
         given = given_layouts(self._units, unit, self.mesh)
         workspace = self._rules.workspace(self._units, unit, self.mesh.hardware)
-        work = UnitWork.of(self._units, unit, self.mesh)
+        work = UnitWork.of(self._units, unit, self.mesh, self._rules)
         return (
             reads,
             outputs,

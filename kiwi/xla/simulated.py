@@ -208,9 +208,10 @@ def work_seconds(work: Work, hardware: Hardware) -> float:
     """One run of a kernel on a device: its launch, and a roofline of its work."""
     computing = _rated(work.matmul_flops, hardware.matmul_flops_per_second)
     computing += _rated(work.convolution_flops, hardware.convolution_flops_per_second)
-    computing += _rated(
+    mapping = _rated(
         work.operations, lambda dtype: hardware.peak_flops_per_second(dtype, matmul=False)
     )
+    computing = max(computing, mapping) if hardware.has_units_apart else computing + mapping
     moving = work.moved_bytes / hardware.sustained_memory_bytes_per_second
     return hardware.kernel_launch_seconds + max(computing, moving)
 

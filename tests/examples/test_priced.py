@@ -10,6 +10,7 @@ from kiwi.hlo.loops import CARRY, RESULT
 from kiwi.mesh import DeviceMesh, hardware
 from kiwi.planners.planning import trace_call
 from kiwi.problem.costs import UnitWork
+from kiwi.xla.rules.base import Rules
 
 MET_FREE = {
     "bitcast_convert",
@@ -48,5 +49,6 @@ def test_operators_of_the_examples_are_priced(name):
     for unit in units.units:
         if units.border(unit) in (CARRY, RESULT):
             continue  # already in place
-        seconds = UnitWork.of(units, unit, mesh).price({}, [1] * len(unit.rule.reads), 4).seconds
+        work = UnitWork.of(units, unit, mesh, Rules())
+        seconds = work.price({}, [1] * len(unit.rule.reads), 4).seconds
         assert seconds > 0, graph.opcode_of(unit.root)

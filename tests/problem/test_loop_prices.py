@@ -1,14 +1,19 @@
 """A scanned stack of layers costs what its layers cost one by one, however many there are."""
 
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import kiwi
+from kiwi.memory.residency import Residency
+from kiwi.problem.overlap import Overlap
 from tests.helpers.planning import WAITING
 
 WIDTH, HIDDEN, LENGTH, HEADS = 4096, 11008, 2048, 32
@@ -130,12 +135,30 @@ def test_reductions_behind_computation_are_told_from_gathers():
 
     x = jax.ShapeDtypeStruct((32768, 4096), "float32")
     options = {"mesh_shape": (8,), "profile": "v5e", "verify": None, "donate_argnums": 0}
-    found = kiwi.plan(step, shapes, x, **options).estimate
+    plan = kiwi.plan(step, shapes, x, **options)
+    found = plan.estimate
     waits = found.without_sums_behind
     assert 0 < found.hidden_sums_seconds <= found.hidden_seconds
     assert waits.step_seconds == pytest.approx(found.step_seconds + found.hidden_sums_seconds)
     assert waits.hidden_sums_seconds == 0 and waits.hidden_seconds >= 0
     assert waits.step_seconds <= found.without_overlap.step_seconds
+    overlap = Overlap.on(plan.execution.units, plan.mesh.hardware, copies=False)
+    once, again = np.ones(1), np.zeros(1)
+    matmuls = [u for u in plan.execution.units.units if u.index in overlap.large_units]
+    hidden = [bool(overlap.gathered(u, u.reads[-1], once, again)) for u in matmuls[:4]]
+    assert hidden == [False, True, True, True]  # Nothing is computed beside the first gather.
+    gradients = [unit for unit in matmuls if overlap.reduces_late(unit)]
+    assert [round(_hidden(overlap, unit), 3) for unit in gradients] == [0.7, 0.7, 0.7, 0.0]
+    # Nor beside the last sum, and beside the others one kernel each on a TPU.
+    beside_one = replace(overlap, kernel_seconds=dict.fromkeys(overlap.large_units, 0.25))
+    assert [_hidden(beside_one, unit) for unit in gradients] == pytest.approx([0.175] * 3 + [0.0])
+
+
+def _hidden(overlap: Overlap, unit: Any) -> float:
+    """Of one second that a unit reduces."""
+    strategy: Any = SimpleNamespace(collectives=[SimpleNamespace(seconds=1.0)])
+    loads = overlap.reduced(unit, [strategy], [Residency(None, 0)])
+    return sum(float(load.amounts.sum()) for load in loads)
 
 
 def test_what_is_stacked_is_read_once_and_written_twice():

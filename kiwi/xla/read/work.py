@@ -179,8 +179,10 @@ class ModuleWork:
                 total += int(self._read_share(inner, reader) * reader.bytes)
             elif called in self._module.computations:
                 nested = self._module.computations[called]
-                position = reader.operands.index(value.name)
-                total += self._read_bytes(nested, nested.parameters[position], size)
+                parameter = nested.parameters[reader.operands.index(value.name)]
+                total += self._read_bytes(nested, parameter, size)
+                if _is_result(nested, parameter):  # It bitcasts it, and is read for it.
+                    total += self._read_bytes(inner, reader, size)
             elif reader.opcode == _SCATTER and is_first:
                 total += _update_bytes(inner, reader)
             elif _is_mapped(reader, value):

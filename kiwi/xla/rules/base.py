@@ -45,6 +45,8 @@ class Rules:
       argument is that it takes over, see `kiwi.problem.copies.GatheredResult`.
     - `expands_max_pooling`: whether its gradient takes what `kiwi.xla.rules.max_pooling` says.
     - `makes_constants_early`: whether large constants are computed at the start of the step.
+    - `sums_beside_one_kernel`: whether partial sums are moved beside that kernel alone behind which
+      they are reduce-scattered, and waited for where there is none.
     """
 
     moved_itemsizes: ClassVar[Mapping[str, int]] = MappingProxyType({})
@@ -52,6 +54,7 @@ class Rules:
     copies_gathered_results: ClassVar[bool] = False
     expands_max_pooling: ClassVar[bool] = True
     makes_constants_early: ClassVar[bool] = True
+    sums_beside_one_kernel: ClassVar[bool] = False
 
     def local_bytes(
         self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]
@@ -62,6 +65,10 @@ class Rules:
     def stored_as(self, units: UnitGraph, value: int) -> Hashable:
         """What `local_bytes` of two values of one shape and dtype may differ by."""
         return None
+
+    def stored_itemsize(self, units: UnitGraph, value: int) -> int:
+        """Bytes of an element of a value, as it is stored."""
+        return units.graph.program.values[value].itemsize
 
     def held_from_start(
         self, units: UnitGraph, unit: Unit, result_bytes: int, devices: int

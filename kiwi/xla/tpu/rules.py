@@ -21,6 +21,7 @@ class TpuRules(Rules):
     copies_gathered_results = True
     expands_max_pooling = False
     makes_constants_early = False
+    sums_beside_one_kernel = True
 
     def local_bytes(
         self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]
@@ -32,6 +33,10 @@ class TpuRules(Rules):
         """Whether in bfloat16, and with tiles of which dimensions."""
         buffers = buffers_of(units)
         return buffers.is_narrow(value), buffers.images.get(value)
+
+    def stored_itemsize(self, units: UnitGraph, value: int) -> int:
+        """See `kiwi.xla.tpu.buffers`."""
+        return 2 if buffers_of(units).is_narrow(value) else super().stored_itemsize(units, value)
 
     def moved_value(self, units: UnitGraph, unit: Unit, value: int) -> Value:
         """Also what the unit multiplies in bfloat16, see `kiwi.xla.tpu.buffers`."""
