@@ -35,11 +35,22 @@ class _Kernel:
     yielded: set[int] = field(default_factory=set)
 
 
+@dataclass(frozen=True)
+class SharedKernel:
+    """What a unit shares with earlier ones.
+
+    - `first`: the unit whose kernel it is.
+    - `values`: what the unit reads and this kernel has anyway.
+    """
+
+    first: int
+    values: frozenset[int]
+
+
 @functools.lru_cache(maxsize=4)
-def values_at_hand(units: UnitGraph) -> Mapping[int, frozenset[int]]:
-    """By unit in the kernel of an earlier one, the values that this kernel has anyway; kept while a
-    step is planned."""
-    found: dict[int, frozenset[int]] = {}
+def shared_kernels(units: UnitGraph) -> Mapping[int, SharedKernel]:
+    """By unit, those in the kernel of an earlier one; kept while a step is planned."""
+    found: dict[int, SharedKernel] = {}
     kernel_with: dict[int, _Kernel] = {}
     for unit in units.units:
         multiplies = any(units.graph.opcodes[k] & LIBRARY_OPCODES for k in unit.equations)
@@ -50,7 +61,8 @@ def values_at_hand(units: UnitGraph) -> Mapping[int, frozenset[int]]:
         if kernel is None:
             kernel = _Kernel(unit, elements, multiplies)
         else:
-            found[unit.index] = frozenset(unit.reads) & (kernel.read | kernel.yielded)
+            values = frozenset(unit.reads) & (kernel.read | kernel.yielded)
+            found[unit.index] = SharedKernel(kernel.first.index, values)
         if not multiplies:
             kernel.read.update(unit.reads)
         if not _reduces(units, unit):

@@ -179,6 +179,12 @@ class Hardware:
         return self.platform == "tpu"
 
     @property
+    def gathers_first_dimension(self) -> bool:
+        """Whether collectives gather and scatter the first dimension of a buffer alone, so that
+        another one is transposed: NCCL's, on GPUs."""
+        return self.platform == "gpu"
+
+    @property
     def fuses_row_reductions(self) -> bool:
         """Whether what reads rows again reduces them in the same kernel
         (`kiwi.hlo.row_reductions`): XLA:GPU's Triton kernels, on GPUs that multiply in tf32."""

@@ -21,7 +21,7 @@ traffic, so that prices may be as dear to look up as they like.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, combinations, permutations, product
@@ -93,12 +93,14 @@ class Traffic:
     - `axes`: the mesh axes that it runs over, increasing; for a slice, those appended.
     - `shards`: the time follows from a buffer of the tensor's bytes over `shards`.
     - `cuts_first`: each device cuts what it sends out of a larger buffer.
+    - `dim`: 0 for an all-gather of the first dimension, 1 for one of another.
     """
 
     kind: str
     axes: tuple[int, ...]
     shards: int
     cuts_first: bool = False
+    dim: int = 0
 
     def seconds(self, mesh: DeviceMesh, tensor_bytes: int) -> float:
         """The time on `mesh` for a tensor of `tensor_bytes` in all."""
@@ -106,6 +108,7 @@ class Traffic:
         if self.kind == SLICE:
             return slice_price(mesh, moved).seconds
         seconds = collective(self.kind, mesh, self.axes, moved).seconds
+        seconds += transposed_seconds(mesh, self.axes, self.dim, moved)
         return seconds + slice_price(mesh, moved).seconds if self.cuts_first else seconds
 
 
@@ -150,6 +153,16 @@ def slice_price(mesh: DeviceMesh, local_bytes: int) -> Price:
     return Price(hardware.kernel_launch_seconds + moved, Provenance.ANALYTIC)
 
 
+def transposed_seconds(
+    mesh: DeviceMesh, axes: Iterable[int], dim: int, gathered_bytes: int
+) -> float:
+    """Of the transpose that stands before an all-gather of a dimension over mesh axes, or behind a
+    reduce-scatter, on devices on which these move the first one alone; 0 on others."""
+    if dim == 0 or not mesh.hardware.gathers_first_dimension:
+        return 0.0
+    return slice_price(mesh, gathered_bytes // prod(mesh.shape[axis] for axis in axes)).seconds
+
+
 @lru_cache(maxsize=1024)
 def move_graph(mesh_shape: _Shape, pattern: DivisiblePattern) -> MoveGraph:
     """The graph for tensors of a divisibility pattern; cached, do not change it."""
@@ -188,7 +201,8 @@ def _gathers(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
         for dim, kept, dropped in _suffixes(source):
             target = _replace(source, {dim: kept})
             shards = target.shard_count(mesh_shape)
-            yield source, target, Traffic(ALL_GATHER, tuple(sorted(dropped)), shards)
+            axes = tuple(sorted(dropped))
+            yield source, target, Traffic(ALL_GATHER, axes, shards, dim=min(dim, 1))
 
 
 def _all_to_alls(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:

@@ -59,7 +59,7 @@ from kiwi.problem.costs import UnitWork
 from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
 from kiwi.problem.overlap import Overlap
 from kiwi.problem.pins import Pins
-from kiwi.problem.reductions_apart import UnitOptions, reductions_apart
+from kiwi.problem.reductions_apart import UnitOptions, recomputed_apart, reductions_apart
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
 from kiwi.problem.unit_memory import unit_memory
@@ -176,7 +176,8 @@ class OfferedOptions:
             return found
         devices = self.mesh.size
         least = {k: self._work(k).least_seconds(devices) for k in found.large_units}
-        return replace(found, kernel_seconds=least)
+        combined_bytes = self.rules.combined_sums_bytes
+        return replace(found, kernel_seconds=least, combined_bytes=combined_bytes)
 
     def _work(self, unit: int) -> UnitWork:
         return UnitWork.of(self.units, self.units.units[unit], self.mesh, self.rules)
@@ -622,5 +623,7 @@ class _Builder:
             number = len(offered.sources) + unit
             return UnitOptions(number, apart_seconds, node.residency.options)
 
-        with_parts = self._matrices.with_parts
-        return reductions_apart(self._units, options, offered.overlap, with_parts=with_parts)
+        with_parts, overlap = self._matrices.with_parts, offered.overlap
+        hardware = offered.mesh.hardware
+        find = recomputed_apart if hardware.shares_kernels else reductions_apart
+        return find(self._units, options, overlap, with_parts=with_parts)

@@ -30,7 +30,7 @@ from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
 from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers
-from kiwi.hlo.shared_kernels import values_at_hand
+from kiwi.hlo.shared_kernels import shared_kernels
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork
@@ -52,7 +52,7 @@ class UnitWork:
     - `work[k]`: of the k-th equation the seconds at the device's rate, and the factors whose
       sharding divides them.
     - `read_bytes[k]`: bytes of the k-th read, as it is stored; of what is only sliced, those of the
-      slices, and none of what its kernel has anyway.
+      slices.
     - `read_once`: only as many bytes of a read as the result has are touched.
     - `recorded`: its work as the mesh's profile table knows it, None without one.
     - `workspace_bytes`: what it holds while it runs unsharded, beyond operands and results.
@@ -62,7 +62,8 @@ class UnitWork:
     - `stacked`: how many elements a stacked result has, 1 if it is none.
     - `is_transfer`: whether it copies between host and device memory.
     - `reduced_for_readers`: what it reduces in its readers' kernel, if it does.
-    - `shares_kernel`: whether the kernel of an earlier unit computes it.
+    - `at_hand[k]`: where the kernel of an earlier unit computes it, whether this one has the k-th
+      read anyway; else None.
     - `functions`: of `work` what units of their own compute meanwhile, on devices that have such.
     - `maps_apart`: whether maps behind its matmul are a kernel of their own.
     """
@@ -80,7 +81,7 @@ class UnitWork:
     is_transfer: bool = False
     reduced_for_readers: RowReduction | None = None
     maps_apart: bool = False
-    shares_kernel: bool = False
+    at_hand: tuple[bool, ...] | None = None
     functions: tuple[tuple[float, frozenset[int]], ...] = ()
 
     @classmethod
@@ -90,8 +91,7 @@ class UnitWork:
         graph, values = units.graph, units.graph.program.values
         equation = graph.program.equations[unit.root]
         border, is_transfer = units.border(unit), equation.is_transfer
-        shared = values_at_hand(units) if hardware.shares_kernels else {}
-        shares_kernel, at_hand = unit.index in shared, shared.get(unit.index, frozenset())
+        shared = shared_kernels(units).get(unit.index) if hardware.shares_kernels else None
         seconds = (_seconds(units, index, hardware) for index in unit.equations)
         work = [*zip(seconds, unit.rule.operator_factors, strict=True)]
         is_apart = [
@@ -99,10 +99,7 @@ class UnitWork:
         ]
         return cls(
             tuple(compress(work, map(not_, is_apart))),
-            tuple(
-                0 if key in at_hand else _read_bytes(units, unit, key, rules)
-                for key, _ in unit.rule.reads
-            ),
+            tuple(_read_bytes(units, unit, key, rules) for key, _ in unit.rule.reads),
             bool(graph.opcodes[unit.root] & _PARTIAL_READERS),
             hardware.kernel_launch_seconds,
             hardware.sustained_memory_bytes_per_second
@@ -116,7 +113,7 @@ class UnitWork:
             is_transfer,
             reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
             not hardware.computes_maps_with_matmuls and _maps_behind_library(units, unit),
-            shares_kernel,
+            None if shared is None else tuple(key in shared.values for key, _ in unit.rule.reads),
             tuple(compress(work, is_apart)),
         )
 
@@ -141,7 +138,8 @@ class UnitWork:
         if self.border == STACK:  # XLA fills it with zeros before the loop begins.
             moved_bytes += result_bytes
         apart_bytes = 2 * result_bytes if self.maps_apart else 0
-        if self.shares_kernel:
+        if self.at_hand is not None:
+            moved_bytes -= sum(compress(read, self.at_hand))
             seconds = self.launch_seconds + moved_bytes / self.bytes_per_second
             once = Price(seconds, Provenance.ANALYTIC)
         elif self.recorded is not None:
@@ -161,11 +159,11 @@ class UnitWork:
     def apart_seconds(
         self, shards: Mapping[int, int], read_shards: Sequence[int], result_bytes: int
     ) -> float:
-        """What it takes more in a kernel of its own than in that of its readers, of `price`'s
-        arguments; 0 where it has one anyway."""
-        if not self._is_in_kernel_of_readers(shards):
+        """What it takes more in a kernel of its own than in that of its readers, or of an earlier
+        unit, of `price`'s arguments; 0 where it has one anyway."""
+        if self.at_hand is None and not self._is_in_kernel_of_readers(shards):
             return 0.0
-        alone = replace(self, reduced_for_readers=None)
+        alone = replace(self, reduced_for_readers=None, at_hand=None)
         there, here = (each.price(shards, read_shards, result_bytes) for each in (self, alone))
         return max(0.0, here.seconds - there.seconds)
 

@@ -66,6 +66,7 @@ class Overlap:
     - `copied_share`: as `share`, of copies to the host and back; None where there may be none.
     - `kernel_seconds`: by large unit, what it takes at least, where a reduction runs beside the one
       behind it alone; None where it runs beside whatever there is.
+    - `combined_bytes`: up to how many bytes reductions are combined with others, and waited for.
     """
 
     units: UnitGraph
@@ -73,6 +74,7 @@ class Overlap:
     pipelines: bool
     copied_share: float | None = None
     kernel_seconds: Mapping[int, float] | None = None
+    combined_bytes: int = 0
 
     @classmethod
     def on(cls, units: UnitGraph, hardware: Hardware, *, copies: bool) -> "Overlap":
@@ -116,7 +118,11 @@ class Overlap:
         longest = 0.0 if unit.index in self._last else math.inf
         if self.kernel_seconds is not None:
             longest = min(longest, self.kernel_seconds.get(self._kernel_behind(unit), 0.0))
-        return [min(longest, sum(c.seconds for c in s.collectives)) for s in strategies]
+        return [min(longest, self._single_seconds(s.collectives)) for s in strategies]
+
+    def _single_seconds(self, collectives: Iterable[Collective]) -> float:
+        """Of those that are combined with no other one."""
+        return sum(c.seconds for c in collectives if 2 * c.bytes > self.combined_bytes)
 
     def reduces_late(self, unit: Unit) -> bool:
         """Whether nothing large follows from what a unit reduces."""

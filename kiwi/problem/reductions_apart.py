@@ -13,6 +13,9 @@ rows once more. On eight H100s, for the logits of an attention layer that are re
 backward pass, that is 49 us where the two reductions, recomputed, take 2.
 
 Where both hold the price counts twice.
+
+What a compiler computes in the kernel of an earlier unit (`kiwi.hlo.shared_kernels`) is a kernel of
+its own if it is recomputed and the earlier unit is not.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kiwi.hlo.row_reductions import reduced_for_readers
+from kiwi.hlo.shared_kernels import shared_kernels
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import Residency
 from kiwi.problem.edges import classes
@@ -55,6 +59,17 @@ def reductions_apart(
         yield from build.edge(options(found.reader), _is_read_again)
 
 
+def recomputed_apart(
+    units: UnitGraph, options: Callable[[int], UnitOptions], overlap: Overlap, *, with_parts: bool
+) -> Iterator[Edge]:
+    """For each unit in the kernel of an earlier one the edge from that; as `reductions_apart`."""
+    for index, found in sorted(shared_kernels(units).items()):
+        own = options(index)
+        if own.apart_seconds.any():
+            build = _Builder(units.units[index], own, overlap, with_parts)
+            yield from build.edge(options(found.first), _is_recomputed_alone)
+
+
 def _rows_come_again(unit: Unit) -> Callable[[Residency, Residency], bool]:
     def holds(rows: Residency, own: Residency) -> bool:
         again_at = rows.again_at
@@ -67,6 +82,10 @@ def _rows_come_again(unit: Unit) -> Callable[[Residency, Residency], bool]:
 
 def _is_read_again(reader: Residency, own: Residency) -> bool:
     return reader.recomputes and not own.recomputes
+
+
+def _is_recomputed_alone(first: Residency, own: Residency) -> bool:
+    return own.recomputes and not first.recomputes
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import kiwi
-from kiwi.hlo.shared_kernels import values_at_hand
+from kiwi.hlo.shared_kernels import shared_kernels
 from tests.helpers.planning import array, units_of
 
 ROWS, WIDTH = 4096, 1024
@@ -56,18 +56,19 @@ def test_what_depends_on_a_reduction_goes_over_the_tensor_again(
     function: Callable[..., Any], arguments: tuple[Any, ...], shared: int
 ):
     units = units_of(function, *arguments)
-    found = values_at_hand(units)
+    found = shared_kernels(units)
     assert len(found) == shared
-    for index, values in found.items():
-        assert values and values <= set(units.units[index].reads)
+    for index, kernel in found.items():
+        assert kernel.first < index
+        assert kernel.values and kernel.values <= set(units.units[index].reads)
 
 
 def test_a_matmul_reads_no_more_for_the_map_behind_it():
     """The matmul's result is at hand, the weights of the sum are not."""
     units = units_of(weighted_total, *MATMUL, array(ROWS, WIDTH))
-    ((index, values),) = values_at_hand(units).items()
-    assert values == frozenset(units.units[0].outputs)
-    assert set(units.units[index].reads) - values
+    ((index, kernel),) = shared_kernels(units).items()
+    assert kernel.first == 0 and kernel.values == frozenset(units.units[0].outputs)
+    assert set(units.units[index].reads) - kernel.values
 
 
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="the extra aot-tpu is not installed")

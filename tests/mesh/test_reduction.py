@@ -15,6 +15,7 @@ from kiwi.mesh import (
     collective,
     enumerate_shardings,
 )
+from kiwi.mesh.moves import slice_price, transposed_seconds
 from kiwi.xla.compilers import of_platform
 from kiwi.xla.rules.partitioner import reduction_collectives
 from tests.helpers.collectives import all_reduce, reduce_scatter
@@ -105,8 +106,27 @@ def uses(profile, mesh_shape, source, partial, scattered):
     has_it = of_platform(mesh.hardware.platform).rules.scatters_sums(mesh, {})
     found = reduction_collectives(mesh, source, partial, scattered, 8000, has_it)
     for c in found:
-        assert c.seconds == collective(c.kind, mesh, c.axes, c.bytes).seconds
+        dim = scattered[c.axes[0]] if c.kind == "reduce-scatter" else 0
+        seconds = collective(c.kind, mesh, c.axes, c.bytes).seconds
+        assert c.seconds == seconds + transposed_seconds(mesh, c.axes, dim, c.bytes)
     return [(c.kind, c.axes, c.bytes) for c in found]
+
+
+@pytest.mark.parametrize("profile", ["h100-sxm", "v5e"])
+def test_gpus_transpose_what_they_gather_or_scatter_along_another_dimension(profile):
+    """The shard of each device, which is read and written."""
+    mesh = DeviceMesh.create((8,), profile)
+    size = 1024 * 512 * 4
+    table = ReshardingTable(mesh, (1024, 512), 4)
+    cut = sharding((X,), ()), sharding((), (X,))
+    found = [table.seconds(layout, sharding((), ())) for layout in cut]
+    more = slice_price(mesh, size // 8).seconds if mesh.hardware.platform == "gpu" else 0.0
+    assert found[1] - found[0] == pytest.approx(more, rel=1e-6, abs=1e-12)
+    sums = [
+        reduction_collectives(mesh, sharding((), ()), (X,), {X: dim}, size, True)[0].seconds
+        for dim in range(2)
+    ]
+    assert sums[1] - sums[0] == pytest.approx(more, rel=1e-6, abs=1e-12)
 
 
 def test_gpus_reduce_scatter_onto_one_dimension_only():

@@ -152,11 +152,13 @@ def test_reductions_behind_computation_are_told_from_gathers():
     # Nor beside the last sum, and beside the others one kernel each on a TPU.
     beside_one = replace(overlap, kernel_seconds=dict.fromkeys(overlap.large_units, 0.25))
     assert [_hidden(beside_one, unit) for unit in gradients] == pytest.approx([0.175] * 3 + [0.0])
+    combined = replace(overlap, combined_bytes=2**23)
+    assert not any(_hidden(combined, unit) for unit in gradients)
 
 
 def _hidden(overlap: Overlap, unit: Any) -> float:
     """Of one second that a unit reduces."""
-    strategy: Any = SimpleNamespace(collectives=[SimpleNamespace(seconds=1.0)])
+    strategy: Any = SimpleNamespace(collectives=[SimpleNamespace(seconds=1.0, bytes=2**22)])
     loads = overlap.reduced(unit, [strategy], [Residency(None, 0)])
     return sum(float(load.amounts.sum()) for load in loads)
 

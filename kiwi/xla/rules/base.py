@@ -47,6 +47,7 @@ class Rules:
     - `makes_constants_early`: whether large constants are computed at the start of the step.
     - `sums_beside_one_kernel`: whether partial sums are moved beside that kernel alone behind which
       they are reduce-scattered, and waited for where there is none.
+    - `combined_sums_bytes`: up to how many bytes sums are combined with others, and waited for.
     """
 
     moved_itemsizes: ClassVar[Mapping[str, int]] = MappingProxyType({})
@@ -55,6 +56,7 @@ class Rules:
     expands_max_pooling: ClassVar[bool] = True
     makes_constants_early: ClassVar[bool] = True
     sums_beside_one_kernel: ClassVar[bool] = False
+    combined_sums_bytes: ClassVar[int] = 0
 
     def local_bytes(
         self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]

@@ -19,11 +19,13 @@ work along it too, and bring the result in place by a collective-permute.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import prod
 
 from kiwi.mesh.collective_kinds import ALL_REDUCE, REDUCE_SCATTER
 from kiwi.mesh.collectives import Collective, collective
 from kiwi.mesh.device_mesh import DeviceMesh
+from kiwi.mesh.moves import transposed_seconds
 from kiwi.mesh.sharding import TensorSharding
 
 
@@ -68,7 +70,12 @@ def reduction_collectives(
         ]
     elif scattered:
         kind = REDUCE_SCATTER if can_scatter(source, partial, scattered) else ALL_REDUCE
-        found.append(collective(kind, mesh, scattered, partial_bytes))
+        moved = collective(kind, mesh, scattered, partial_bytes)
+        if kind == REDUCE_SCATTER:
+            (dim,) = axes_of_dim
+            more = transposed_seconds(mesh, scattered, dim, partial_bytes)
+            moved = replace(moved, seconds=moved.seconds + more)
+        found.append(moved)
     # What is left to all-reduce is cut before, and smaller then.
     if rest:
         left_bytes = partial_bytes // prod(mesh.shape[axis] for axis in scattered)

@@ -23,7 +23,7 @@ from kiwi.hlo.equation_kinds import interleaves
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import SLICE, STACK
 from kiwi.hlo.program import Equation, Value
-from kiwi.hlo.shared_kernels import values_at_hand
+from kiwi.hlo.shared_kernels import shared_kernels
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import TensorSharding
 from kiwi.xla.rules.matrix_operands import CONVOLUTION, MATMUL
@@ -155,7 +155,8 @@ class Buffers:
         """
         units, producer = self._units, self._units.producer[value]
         reads, yields = units.units[reader], units.units[producer]
-        if value not in values_at_hand(units).get(reader, ()):
+        shared = shared_kernels(units).get(reader)
+        if shared is None or value not in shared.values:
             return False
         if _REDUCE not in units.graph.opcodes[reads.root]:
             return False

@@ -22,6 +22,7 @@ class TpuRules(Rules):
     expands_max_pooling = False
     makes_constants_early = False
     sums_beside_one_kernel = True
+    combined_sums_bytes = 8 * 2**20  # Of attention's projections, 4 MiB each; none of 8 MiB.
 
     def local_bytes(
         self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]
