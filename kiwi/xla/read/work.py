@@ -126,9 +126,7 @@ class ModuleWork:
             return self._inside(called)
         flops = matmul_flops(instruction, computation)
         if flops:
-            operand = computation.by_name.get(instruction.operands[0])
-            arrays = instruction.arrays if operand is None else operand.arrays
-            counted = {numpy_name(arrays[0].dtype): flops}
+            counted = {_multiplied_dtype(instruction, computation): flops}
             return _Inside(convolved=counted) if _is_convolution(instruction) else _Inside(counted)
         if _target(instruction).startswith(_KERNEL_CALLS):
             return _Inside(kernels=1)
@@ -280,6 +278,15 @@ def matmul_flops(instruction: Instruction, computation: Computation) -> float:
     if _is_convolution(instruction):
         return _convolution_flops(instruction, computation)
     return 0.0
+
+
+def _multiplied_dtype(instruction: Instruction, computation: Computation) -> str:
+    """Numpy's name of the type that is multiplied: that of the first operand, but for masks, which
+    XLA:TPU multiplies in the type of the other one."""
+    operands = [computation.by_name.get(name) for name in instruction.operands[:2]]
+    arrays = [operand.arrays[0] for operand in operands if operand is not None and operand.arrays]
+    names = [numpy_name(array.dtype) for array in arrays or instruction.arrays]
+    return next((name for name in names if name != "bool"), names[0])
 
 
 def _is_convolution(instruction: Instruction) -> bool:

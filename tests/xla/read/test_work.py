@@ -138,6 +138,37 @@ def test_the_workspace_of_a_library_is_not_moved():
     assert ModuleWork(module).of(product, module.entry).moved_bytes == 3 * 64 * 64 * 4
 
 
+NESTED = """HloModule m
+%viewed (x: bf16[64,8,8]) -> bf16[64,64] {
+  %x = bf16[64,8,8] parameter(0)
+  ROOT %view = bf16[64,64] bitcast(%x)
+}
+%multiplied (mask: pred[64,64], x: bf16[64,8,8]) -> f32[64,64] {
+  %mask = pred[64,64] parameter(0)
+  %x = bf16[64,8,8] parameter(1)
+  %rows = bf16[64,64] fusion(%x), kind=kLoop, calls=%viewed
+  ROOT %product = f32[64,64] dot(%mask, %rows), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+ENTRY %main (mask: pred[64,64], x: bf16[64,8,8]) -> f32[64,64] {
+  %mask = pred[64,64]{1,0} parameter(0)
+  %x = bf16[64,8,8]{2,1,0} parameter(1)
+  ROOT %y = f32[64,64]{1,0} fusion(%mask, %x), kind=kOutput, calls=%multiplied
+}
+"""
+
+
+def test_masks_are_multiplied_in_the_type_of_the_other_operand():
+    module = parse_module(NESTED)
+    work = ModuleWork(module).of(module.entry.root, module.entry)
+    assert work.matmul_flops == {"bfloat16": 2 * 64**3}
+
+
+def test_what_a_nested_fusion_only_views_is_read_by_its_reader():
+    module = parse_module(NESTED)
+    work = ModuleWork(module).of(module.entry.root, module.entry)
+    assert work.moved_bytes == 64 * 64 * (1 + 2 + 4)
+
+
 def test_types_have_the_names_of_numpy():
     names = [numpy_name(n) for n in ("f32", "bf16", "s8", "u4", "pred", "f8e4m3fn")]
     assert names == ["float32", "bfloat16", "int8", "uint4", "bool", "float8_e4m3fn"]
