@@ -3,8 +3,9 @@
 Overlapping programs need more memory than their plan: collectives begin early, and what they wait
 for and yield is held the longer. So plans of less memory are compiled, the first one of less by
 what the fastest program is over the budget. From there on the limit falls by what is still over it,
-or, where much is left, rises half of the way to a plan that was too large. Where that leads to no
-program that is faster than one that waits, plans with room for the smallest program are sought.
+or, where much is left, rises half of the way to a plan that was too large. Where steps had to be
+tied to fit, plans of less memory that need no ties are tried. Where that leads to no program that
+is faster than one that waits, plans with room for the smallest program are sought.
 """
 
 import math
@@ -97,8 +98,8 @@ class OverlapSearch:
         limit_bytes = self._limit_bytes(aim, tried)
         if limit_bytes is None:
             return None
-        # If the next plan's program is as far from its prediction as this one.
-        off = compiled_seconds(aim) / aim.estimate.step_seconds
+        # If the next plan's program is as far from its prediction as this one, ties aside.
+        off = 1.0 if _is_tied(aim) else compiled_seconds(aim) / aim.estimate.step_seconds
         return propose(limit_bytes, seconds / off)
 
     def _limit_bytes(self, aim: Plan, tried: int) -> int | None:
@@ -110,6 +111,8 @@ class OverlapSearch:
             further_bytes = math.ceil(tried * FURTHER * self._budget_bytes)
             limit_bytes = peak_bytes - over_bytes - further_bytes
             return limit_bytes if limit_bytes > 0 else None
+        if _is_tied(aim):  # A plan of less memory may do without.
+            return int(peak_bytes - FURTHER * self._budget_bytes)
         if math.isinf(self._high_bytes) or -over_bytes < LOOSE * self._budget_bytes:
             return None
         return int(peak_bytes + self._high_bytes) // 2
@@ -140,6 +143,12 @@ class OverlapSearch:
         """By how much a program whose collectives overlap is over the budget."""
         assert plan.compiled is not None and plan.compiled.overlapping_peak_bytes is not None
         return plan.compiled.overlapping_peak_bytes - self._budget_bytes
+
+
+def _is_tied(plan: Plan) -> bool:
+    """Whether barriers keep some of its steps in order, beside those that every plan needs: little
+    overlaps across them."""
+    return bool(plan.execution.tied_steps)
 
 
 def _fastest(programs: Sequence[Plan]) -> Plan:

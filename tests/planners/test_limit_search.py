@@ -11,7 +11,13 @@ import kiwi
 from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
 from kiwi.planners.closed_loop import ClosedLoop, Orders, estimate_of_overlapping
 from kiwi.planners.limit_search import ORDERS, LimitSearch
-from kiwi.planners.overlap_search import MOST_PLANS, NO_GAIN, NO_ROOM, OverlapSearch
+from kiwi.planners.overlap_search import (
+    LEAST_GAIN,
+    MOST_PLANS,
+    NO_GAIN,
+    NO_ROOM,
+    OverlapSearch,
+)
 from kiwi.planners.registry import PLANNERS
 from kiwi.planners.tools import Tools
 from kiwi.plans.record import Origin
@@ -324,6 +330,30 @@ def test_a_way_to_overlap_that_xla_fails_to_compile_is_left_out(base):
     found = OverlapSearch(BUDGET, [fails, lambda step: program]).run(base, pytest.fail)
     assert found.compiled.overlap == 1
     assert OverlapSearch(BUDGET, [fails]).run(base, pytest.fail) is None
+
+
+def test_a_plan_of_less_memory_goes_without_ties(base):
+    """Little overlaps across them; how far such a program is off says nothing of others."""
+    shares, asked = iter((0.9, 0.5)), []
+    compiled = replace(base.compiled, peak_bytes=BUDGET)
+
+    def with_ties(steps):
+        execution = replace(base.execution, tied_steps=frozenset(steps))
+        estimate = replace(base.estimate, peak_bytes=BUDGET)
+        return replace(base, execution=execution, estimate=estimate, compiled=compiled)
+
+    def program(step):
+        seconds = next(shares) * base.estimate.step_seconds
+        return replace(compiled, time=replace(base.compiled.time, step_seconds=seconds))
+
+    def propose(limit_bytes, most_seconds):
+        asked.append((limit_bytes, most_seconds / base.estimate.step_seconds))
+        return with_ties(())
+
+    found = OverlapSearch(BUDGET, [program]).run(with_ties((0,)), propose)
+    assert found is not None and not found.execution.tied_steps
+    ((limit_bytes, most),) = asked
+    assert limit_bytes < BUDGET and most == pytest.approx(0.9 * LEAST_GAIN)
 
 
 def test_no_plan_of_no_memory_is_sought(base):
