@@ -31,9 +31,6 @@ A collective-permute takes one hop over the slowest link. Axes of size 1 cost no
 **Measured.** Where the mesh has a profile table that knows the kind along these axes, or over as
 many devices, its time goes before the formula's.
 
-**Combined.** What waits for nothing, as gathers of parameters do, XLA:GPU combines with others to
-one of `Hardware.combined_bytes`; each then takes its share of the latency.
-
 Not modelled: contention between collectives that run at the same time, trees and in-network
 reduction, the choice of protocol by size, overlap with computation.
 """
@@ -70,12 +67,10 @@ class Collective:
     provenance: Provenance = Provenance.ANALYTIC
 
 
-def collective(
-    kind: str, mesh: DeviceMesh, axes: Iterable[int], size_bytes: int, *, combined: bool = False
-) -> Collective:
+def collective(kind: str, mesh: DeviceMesh, axes: Iterable[int], size_bytes: int) -> Collective:
     """The collective `kind` over `axes`; see the module's text for `size_bytes`.
 
-    The order of `axes` does not matter. `combined`: with others, where a compiler does that.
+    The order of `axes` does not matter.
 
     **Raises:** `InvalidArgumentError` for an unknown kind, for axes that the mesh lacks or
     that occur twice, and for negative bytes.
@@ -83,21 +78,11 @@ def collective(
     if size_bytes < 0:
         raise InvalidArgumentError(f"A collective cannot move {size_bytes} bytes.")
     moving = _moving_axes(mesh, tuple(axes))
-    share = combined_share(mesh, size_bytes) if combined else 1.0
-    seconds = min(
-        share * cost.latency_seconds + cost.seconds_per_byte * size_bytes
-        for cost in linear_costs(kind, mesh, moving)
-    )
+    seconds = min(cost.seconds(size_bytes) for cost in linear_costs(kind, mesh, moving))
     price = Price(seconds, Provenance.ANALYTIC)
     if mesh.table is not None and moving:
         price = mesh.table.collective(kind, moving, mesh.shape, size_bytes, seconds)
     return Collective(kind, moving, size_bytes, price.seconds, price.provenance)
-
-
-def combined_share(mesh: DeviceMesh, size_bytes: int) -> float:
-    """The share of a latency that falls to one of several collectives which are combined."""
-    most_bytes = mesh.hardware.combined_bytes
-    return min(1.0, size_bytes / most_bytes) if most_bytes else 1.0
 
 
 @lru_cache(maxsize=4096)

@@ -102,13 +102,12 @@ class Traffic:
     cuts_first: bool = False
     dim: int = 0
 
-    def seconds(self, mesh: DeviceMesh, tensor_bytes: int, *, combined: bool = False) -> float:
-        """The time on `mesh` for a tensor of `tensor_bytes` in all; `combined`: with others."""
+    def seconds(self, mesh: DeviceMesh, tensor_bytes: int) -> float:
+        """The time on `mesh` for a tensor of `tensor_bytes` in all."""
         moved = tensor_bytes // self.shards
         if self.kind == SLICE:
             return slice_price(mesh, moved).seconds
-        combined = combined and self.kind == ALL_GATHER
-        seconds = collective(self.kind, mesh, self.axes, moved, combined=combined).seconds
+        seconds = collective(self.kind, mesh, self.axes, moved).seconds
         seconds += transposed_seconds(mesh, self.axes, self.dim, moved)
         return seconds + slice_price(mesh, moved).seconds if self.cuts_first else seconds
 
@@ -128,9 +127,9 @@ class MoveGraph:
     traffic: tuple[Traffic, ...]
     ways: np.ndarray
 
-    def weights(self, mesh: DeviceMesh, tensor_bytes: int, *, combined: bool = False) -> np.ndarray:
+    def weights(self, mesh: DeviceMesh, tensor_bytes: int) -> np.ndarray:
         """Seconds of the cheapest single move, [states, states], 0 on the diagonal."""
-        seconds = [t.seconds(mesh, tensor_bytes, combined=combined) for t in self.traffic]
+        seconds = [traffic.seconds(mesh, tensor_bytes) for traffic in self.traffic]
         # The two last are what the negative indices mean.
         return np.min(np.array([*seconds, 0.0, inf])[self.ways], axis=0)
 

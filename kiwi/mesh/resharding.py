@@ -82,7 +82,6 @@ class ReshardingTable:
     - `mesh`: the devices.
     - `shape`: the shape of the whole tensor, not that of one shard.
     - `itemsize`: bytes per element.
-    - `combined`: whether what is gathered is, together with other tensors.
 
     Building one is cheap: the shortest paths are shared between tables of equal mesh, bytes
     and divisibility. Axes of size 1 are dropped from every sharding that is looked up.
@@ -94,7 +93,6 @@ class ReshardingTable:
     mesh: DeviceMesh
     shape: tuple[int, ...]
     itemsize: int
-    combined: bool = False
 
     def __post_init__(self) -> None:
         if any(size < 0 for size in self.shape) or self.itemsize <= 0:
@@ -149,7 +147,7 @@ class ReshardingTable:
     @cached_property
     def _paths(self) -> "_Paths":
         pattern = divisible_pattern(self.shape, self.mesh)
-        return _shortest_paths(self.mesh, pattern, self.tensor_bytes, self.combined)
+        return _shortest_paths(self.mesh, pattern, self.tensor_bytes)
 
     def _state(self, sharding: TensorSharding) -> int:
         """The index of a sharding among the states."""
@@ -171,11 +169,9 @@ class _Paths:
 
 
 @lru_cache(maxsize=256)
-def _shortest_paths(
-    mesh: DeviceMesh, pattern: DivisiblePattern, tensor_bytes: int, combined: bool
-) -> _Paths:
+def _shortest_paths(mesh: DeviceMesh, pattern: DivisiblePattern, tensor_bytes: int) -> _Paths:
     graph = move_graph(mesh.shape, pattern)
-    seconds = graph.weights(mesh, tensor_bytes, combined=combined)
+    seconds = graph.weights(mesh, tensor_bytes)
     count = len(graph.states)
     first_hop = np.broadcast_to(np.arange(count, dtype=np.int32), (count, count)).copy()
     for middle in range(count):

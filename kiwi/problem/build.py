@@ -29,7 +29,6 @@ from functools import partial
 import numpy as np
 
 from kiwi.hlo.garbage_collection import without_collection
-from kiwi.hlo.large_operators import early_values
 from kiwi.hlo.loops import JOIN, SLICE
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
@@ -205,8 +204,7 @@ class OfferedOptions:
         moved = self.units.graph.program.values[value]
         if reader is not None:
             moved = self.rules.moved_value(self.units, reader, value)
-        combined = reader is not None and early_values(self.units)[value]
-        return resharding_table(self.mesh, self.rules, moved, combined=combined)
+        return resharding_table(self.mesh, self.rules, moved)
 
     @functools.cached_property
     def stored(self) -> dict[int, tuple[int, tuple[TensorSharding, ...]]]:

@@ -54,14 +54,12 @@ class Side:
         return (self.layout_of_strategy[:, None] * width + classes[None, :]).ravel()
 
 
-def resharding_table(
-    mesh: DeviceMesh, rules: Rules, value: Value, *, combined: bool = False
-) -> ReshardingTable:
+def resharding_table(mesh: DeviceMesh, rules: Rules, value: Value) -> ReshardingTable:
     """Between the layouts of a value, in the bytes that the compiled program moves.
 
-    What a unit reads is moved as `Rules.moved_value` says; `combined`: together with other values.
+    What a unit reads is moved as `Rules.moved_value` says.
     """
-    return ReshardingTable(mesh, value.shape, rules.moved_itemsize(value), combined)
+    return ReshardingTable(mesh, value.shape, rules.moved_itemsize(value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +125,7 @@ class EdgeMatrices:
         heads, first_heads = classes(np.column_stack([here.T, again]))
         here, again = here[np.ix_(first_tails, first_heads)], again[first_heads]
         table, layouts = operand.table, (stored.layouts, wanted.layouts)
-        tensor = (table.shape, table.itemsize, table.combined, operand.trips, operand.is_map)
+        tensor = (table.shape, table.itemsize, operand.trips, operand.is_map)
         key = (*tensor, *layouts, here.tobytes(), again.tobytes())
         if key not in self._known:
             seconds = operand.trips * operand.seconds_once(*layouts)

@@ -13,7 +13,6 @@ from math import prod
 from typing import TypeGuard
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
-from kiwi.hlo.large_operators import reduces_late
 from kiwi.hlo.program import Value
 from kiwi.hlo.rule import ComposedRule, Dims
 from kiwi.hlo.units import Unit, UnitGraph
@@ -298,8 +297,7 @@ class _Enumeration:
         moved_bytes = partial_bytes * itemsize // result.itemsize
         sums = found.results[0], found.partial, dims, moved_bytes
         scatters = self._rules.scatters_sums(self._mesh, dims)
-        combined = reduces_late(self._units, self._unit)
-        reduced = reduction_collectives(self._mesh, *sums, scatters, combined=combined)
+        reduced = reduction_collectives(self._mesh, *sums, scatters)
         trips = self._units.trips(self._unit)
         return tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
 

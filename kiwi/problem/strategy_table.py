@@ -23,7 +23,6 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from kiwi.hlo.large_operators import reduces_late
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
@@ -124,7 +123,6 @@ class StrategyTable:
             workspace,
             work,
             self._units.operand_trips(unit),
-            reduces_late(self._units, unit),
         )
 
     def _stored(self, value: int) -> Hashable:

@@ -7,12 +7,12 @@ def all_gather(mesh, axes, full_bytes):
     return collective("all-gather", mesh, axes, full_bytes)
 
 
-def all_reduce(mesh, axes, local_bytes, *, combined=False):
-    return collective("all-reduce", mesh, axes, local_bytes, combined=combined)
+def all_reduce(mesh, axes, local_bytes):
+    return collective("all-reduce", mesh, axes, local_bytes)
 
 
-def reduce_scatter(mesh, axes, full_bytes, *, combined=False):
-    return collective("reduce-scatter", mesh, axes, full_bytes, combined=combined)
+def reduce_scatter(mesh, axes, full_bytes):
+    return collective("reduce-scatter", mesh, axes, full_bytes)
 
 
 def all_to_all(mesh, axes, local_bytes):

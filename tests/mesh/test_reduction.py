@@ -129,20 +129,6 @@ def test_gpus_transpose_what_they_gather_or_scatter_along_another_dimension(prof
     assert sums[1] - sums[0] == pytest.approx(more, rel=1e-6, abs=1e-12)
 
 
-@pytest.mark.parametrize("profile", ["h100-sxm", "v5e"])
-def test_what_waits_for_nothing_is_combined_on_gpus(profile):
-    """Each has a share of the latency, and bytes of its own; a large one is alone."""
-    mesh = DeviceMesh.create((8,), profile)
-    combined_bytes = mesh.hardware.combined_bytes
-    assert bool(combined_bytes) == (mesh.hardware.platform == "gpu")
-    latency = collective("all-gather", mesh, (X,), 0).seconds
-    for size, share in ((4 * 2**20, 4 * 2**20 / (combined_bytes or 1)), (32 * 2**20, 1.0)):
-        table, alone = (ReshardingTable(mesh, (size // 4,), 4, combined=c) for c in (True, False))
-        found, single = (each.seconds(sharding((X,)), sharding(())) for each in (table, alone))
-        saved = (1 - share) * latency if combined_bytes else 0.0
-        assert single - found == pytest.approx(saved, rel=1e-6, abs=1e-12)
-
-
 def test_gpus_reduce_scatter_onto_one_dimension_only():
     none = sharding((), ())
     one = uses("h100-sxm", (2, 4), none, (X, Y), {X: 0, Y: 0})

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import kiwi
-from kiwi.hlo.large_operators import reduces_late
 from kiwi.memory.residency import Residency
 from kiwi.problem.overlap import Overlap
 from tests.helpers.planning import WAITING
@@ -148,7 +147,7 @@ def test_reductions_behind_computation_are_told_from_gathers():
     matmuls = [u for u in plan.execution.units.units if u.index in overlap.large_units]
     hidden = [bool(overlap.gathered(u, u.reads[-1], once, again)) for u in matmuls[:4]]
     assert hidden == [False, True, True, True]  # Nothing is computed beside the first gather.
-    gradients = [unit for unit in matmuls if reduces_late(overlap.units, unit)]
+    gradients = [unit for unit in matmuls if overlap.reduces_late(unit)]
     assert [round(_hidden(overlap, unit), 3) for unit in gradients] == [0.7, 0.7, 0.7, 0.0]
     # Nor beside the last sum, and beside the others one kernel each on a TPU.
     beside_one = replace(overlap, kernel_seconds=dict.fromkeys(overlap.large_units, 0.25))

@@ -65,12 +65,8 @@ def test_partial_sums_are_all_reduced():
     for compiler, buffers in ((GPU, ()), (CPU, (8 * 32 * 4,))):
         found = strategies_of(matmul(), compiler=compiler)
         strategy = find(found, [layout([], [Y]), layout([Y], [])], layout([], []))
-        assert strategy.collectives == (all_reduce(MESH, [Y], 8 * 32 * 4, combined=True),)
-        assert (
-            strategy.communication_seconds
-            == all_reduce(MESH, [Y], 8 * 32 * 4, combined=True).seconds
-            > 0
-        )
+        assert strategy.collectives == (all_reduce(MESH, [Y], 8 * 32 * 4),)
+        assert strategy.communication_seconds == all_reduce(MESH, [Y], 8 * 32 * 4).seconds > 0
         assert strategy.workspace_bytes == 0 and strategy.buffers_while_running == buffers
 
 
@@ -79,7 +75,7 @@ def test_partial_sums_are_scattered_where_shards_are_wanted():
     for compiler, reduced, sums in ((GPU, reduce_scatter, 0), (CPU, all_reduce, size)):
         found = strategies_of(matmul(), compiler=compiler)
         strategy = find(found, [layout([], [Y]), layout([Y], [])], layout([Y], []))
-        assert strategy.collectives == (reduced(MESH, [Y], size, combined=True),)
+        assert strategy.collectives == (reduced(MESH, [Y], size),)
         assert strategy.result_bytes == size // 4
         assert strategy.workspace_bytes == size - strategy.result_bytes
         assert sum(strategy.buffers_while_running) == size - strategy.result_bytes + sums
@@ -91,9 +87,9 @@ def test_partial_sums_along_two_axes_are_scattered_first_and_reduced_then():
     size = 8 * 32 * 4
     scattered, reduced = strategy.collectives
     more = transposed_seconds(MESH, [Y], 1, size)
-    expected = reduce_scatter(MESH, [Y], size, combined=True)
+    expected = reduce_scatter(MESH, [Y], size)
     assert scattered == replace(expected, seconds=expected.seconds + more)
-    assert reduced == all_reduce(MESH, [X], size // 4, combined=True)
+    assert reduced == all_reduce(MESH, [X], size // 4)
 
 
 @pytest.mark.parametrize(

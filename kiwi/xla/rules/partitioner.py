@@ -17,7 +17,6 @@ Not priced: where a mesh axis neither cuts an operand nor holds partial sums, XL
 work along it too, and bring the result in place by a collective-permute.
 """
 
-import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -49,8 +48,6 @@ def reduction_collectives(
     scattered: Mapping[int, int],
     partial_bytes: int,
     scatters_sums: bool,
-    *,
-    combined: bool = False,
 ) -> tuple[Collective, ...]:
     """The collectives that reduce an operator's partial sums, by rules (a) to (c).
 
@@ -59,21 +56,21 @@ def reduction_collectives(
     - `scattered`: for some of them, the dimension of the result that they cut.
     - `partial_bytes`: one device's partial sums.
     - `scatters_sums`: whether the compiler does over these axes.
-    - `combined`: whether they are, with those of other operators.
     """
-    move = functools.partial(collective, combined=combined)
     rest = sorted(set(partial) - set(scattered))
     axes_of_dim: dict[int, list[int]] = defaultdict(list)
     for axis, dim in sorted(scattered.items()):
         axes_of_dim[dim].append(axis)
     if (len(axes_of_dim) > 1 or rest) and any(source.dims[dim] for dim in axes_of_dim):
-        return (move(ALL_REDUCE, mesh, {*partial, *scattered}, partial_bytes),)
+        return (collective(ALL_REDUCE, mesh, {*partial, *scattered}, partial_bytes),)
     found = []
     if not scatters_sums:
-        found += [move(ALL_REDUCE, mesh, axes, partial_bytes) for axes in axes_of_dim.values()]
+        found += [
+            collective(ALL_REDUCE, mesh, axes, partial_bytes) for axes in axes_of_dim.values()
+        ]
     elif scattered:
         kind = REDUCE_SCATTER if can_scatter(source, partial, scattered) else ALL_REDUCE
-        moved = move(kind, mesh, scattered, partial_bytes)
+        moved = collective(kind, mesh, scattered, partial_bytes)
         if kind == REDUCE_SCATTER:
             (dim,) = axes_of_dim
             more = transposed_seconds(mesh, scattered, dim, partial_bytes)
@@ -82,5 +79,5 @@ def reduction_collectives(
     # What is left to all-reduce is cut before, and smaller then.
     if rest:
         left_bytes = partial_bytes // prod(mesh.shape[axis] for axis in scattered)
-        found.append(move(ALL_REDUCE, mesh, rest, left_bytes))
+        found.append(collective(ALL_REDUCE, mesh, rest, left_bytes))
     return tuple(found)
