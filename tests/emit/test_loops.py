@@ -91,7 +91,7 @@ def test_more_layers_make_the_program_no_longer():
     assert units(4) == units(96)
 
 
-@pytest.mark.parametrize(("name", "share"), [("layers", 0.3), ("recurrent", 0.28)])
+@pytest.mark.parametrize(("name", "share"), [("layers", 0.28), ("recurrent", 0.28)])
 def test_collectives_of_a_loop_are_counted_for_every_iteration(name, share):
     """Those of stacked operands, which "recurrent" reshards in front of its loops, once.
 

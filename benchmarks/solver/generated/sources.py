@@ -30,6 +30,10 @@ class _AsRecorded(Hardware):
     def computes_maps_with_matmuls(self) -> bool:
         return True
 
+    @property
+    def gathers_first_dimension(self) -> bool:
+        return False
+
 
 def as_recorded(name: str, **given: float | None) -> Hardware:
     """A GPU of the catalogue with what kernels took by then, and with what is given."""
