@@ -31,6 +31,9 @@ A collective-permute takes one hop over the slowest link. Axes of size 1 cost no
 **Measured.** Where the mesh has a profile table that knows the kind along these axes, or over as
 many devices, its time goes before the formula's.
 
+**Combined.** What waits for nothing, as gathers of parameters do, XLA:GPU combines with others to
+one of `Hardware.combined_bytes` at most; each then takes its share of the latency.
+
 Not modelled: contention between collectives that run at the same time, trees and in-network
 reduction, the choice of protocol by size, overlap with computation.
 """
@@ -67,10 +70,13 @@ class Collective:
     provenance: Provenance = Provenance.ANALYTIC
 
 
-def collective(kind: str, mesh: DeviceMesh, axes: Iterable[int], size_bytes: int) -> Collective:
+def collective(
+    kind: str, mesh: DeviceMesh, axes: Iterable[int], size_bytes: int, *, least_share: float = 1.0
+) -> Collective:
     """The collective `kind` over `axes`; see the module's text for `size_bytes`.
 
-    The order of `axes` does not matter.
+    The order of `axes` does not matter. `least_share`: the part that it has of the bytes of all
+    that it may be combined with; 1 if it is alone.
 
     **Raises:** `InvalidArgumentError` for an unknown kind, for axes that the mesh lacks or
     that occur twice, and for negative bytes.
@@ -78,7 +84,12 @@ def collective(kind: str, mesh: DeviceMesh, axes: Iterable[int], size_bytes: int
     if size_bytes < 0:
         raise InvalidArgumentError(f"A collective cannot move {size_bytes} bytes.")
     moving = _moving_axes(mesh, tuple(axes))
-    seconds = min(cost.seconds(size_bytes) for cost in linear_costs(kind, mesh, moving))
+    most_bytes = mesh.hardware.combined_bytes
+    share = min(1.0, max(least_share, size_bytes / most_bytes)) if most_bytes else 1.0
+    seconds = min(
+        share * cost.latency_seconds + cost.seconds_per_byte * size_bytes
+        for cost in linear_costs(kind, mesh, moving)
+    )
     price = Price(seconds, Provenance.ANALYTIC)
     if mesh.table is not None and moving:
         price = mesh.table.collective(kind, moving, mesh.shape, size_bytes, seconds)

@@ -102,12 +102,14 @@ class Traffic:
     cuts_first: bool = False
     dim: int = 0
 
-    def seconds(self, mesh: DeviceMesh, tensor_bytes: int) -> float:
-        """The time on `mesh` for a tensor of `tensor_bytes` in all."""
+    def seconds(self, mesh: DeviceMesh, tensor_bytes: int, *, least_share: float = 1.0) -> float:
+        """The time on `mesh` for a tensor of `tensor_bytes` in all; `least_share`: as
+        `collective`'s, of a gather."""
         moved = tensor_bytes // self.shards
         if self.kind == SLICE:
             return slice_price(mesh, moved).seconds
-        seconds = collective(self.kind, mesh, self.axes, moved).seconds
+        share = least_share if self.kind == ALL_GATHER else 1.0
+        seconds = collective(self.kind, mesh, self.axes, moved, least_share=share).seconds
         seconds += transposed_seconds(mesh, self.axes, self.dim, moved)
         return seconds + slice_price(mesh, moved).seconds if self.cuts_first else seconds
 
@@ -127,9 +129,11 @@ class MoveGraph:
     traffic: tuple[Traffic, ...]
     ways: np.ndarray
 
-    def weights(self, mesh: DeviceMesh, tensor_bytes: int) -> np.ndarray:
+    def weights(
+        self, mesh: DeviceMesh, tensor_bytes: int, *, least_share: float = 1.0
+    ) -> np.ndarray:
         """Seconds of the cheapest single move, [states, states], 0 on the diagonal."""
-        seconds = [traffic.seconds(mesh, tensor_bytes) for traffic in self.traffic]
+        seconds = [t.seconds(mesh, tensor_bytes, least_share=least_share) for t in self.traffic]
         # The two last are what the negative indices mean.
         return np.min(np.array([*seconds, 0.0, inf])[self.ways], axis=0)
 

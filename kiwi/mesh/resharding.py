@@ -82,6 +82,7 @@ class ReshardingTable:
     - `mesh`: the devices.
     - `shape`: the shape of the whole tensor, not that of one shard.
     - `itemsize`: bytes per element.
+    - `least_share`: as `kiwi.mesh.collectives.collective`'s, of what is gathered.
 
     Building one is cheap: the shortest paths are shared between tables of equal mesh, bytes
     and divisibility. Axes of size 1 are dropped from every sharding that is looked up.
@@ -93,6 +94,7 @@ class ReshardingTable:
     mesh: DeviceMesh
     shape: tuple[int, ...]
     itemsize: int
+    least_share: float = 1.0
 
     def __post_init__(self) -> None:
         if any(size < 0 for size in self.shape) or self.itemsize <= 0:
@@ -147,7 +149,7 @@ class ReshardingTable:
     @cached_property
     def _paths(self) -> "_Paths":
         pattern = divisible_pattern(self.shape, self.mesh)
-        return _shortest_paths(self.mesh, pattern, self.tensor_bytes)
+        return _shortest_paths(self.mesh, pattern, self.tensor_bytes, self.least_share)
 
     def _state(self, sharding: TensorSharding) -> int:
         """The index of a sharding among the states."""
@@ -169,9 +171,11 @@ class _Paths:
 
 
 @lru_cache(maxsize=256)
-def _shortest_paths(mesh: DeviceMesh, pattern: DivisiblePattern, tensor_bytes: int) -> _Paths:
+def _shortest_paths(
+    mesh: DeviceMesh, pattern: DivisiblePattern, tensor_bytes: int, least_share: float
+) -> _Paths:
     graph = move_graph(mesh.shape, pattern)
-    seconds = graph.weights(mesh, tensor_bytes)
+    seconds = graph.weights(mesh, tensor_bytes, least_share=least_share)
     count = len(graph.states)
     first_hop = np.broadcast_to(np.arange(count, dtype=np.int32), (count, count)).copy()
     for middle in range(count):

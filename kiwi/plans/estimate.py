@@ -4,6 +4,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kiwi.hlo.host_memory import LEAST_ELEMENTS, buffer_key
+from kiwi.hlo.large_operators import reduces_late
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.plans.copies_made import copies_made, without_copies_again
 from kiwi.problem.overlap import NETWORK
@@ -166,7 +167,7 @@ def _hidden_sums_seconds(solved: Solved, evaluation: Evaluation) -> float:
     without, chosen = dict(evaluation.loads), solved.restricted
     nodes = chosen.problem.nodes[len(chosen.sources) :]
     for unit, node in zip(chosen.unit_nodes, nodes, strict=False):  # behind them are copies'
-        late = chosen.overlap.reduces_late(chosen.units.units[unit.unit])
+        late = reduces_late(chosen.units, chosen.units.units[unit.unit])
         for load in node.loads if late else ():
             if load.channel == NETWORK:
                 without[load.window, load.channel] -= float(load.amounts[0])

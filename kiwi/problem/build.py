@@ -29,6 +29,7 @@ from functools import partial
 import numpy as np
 
 from kiwi.hlo.garbage_collection import without_collection
+from kiwi.hlo.large_operators import share_of_gathers
 from kiwi.hlo.loops import JOIN, SLICE
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
@@ -201,10 +202,11 @@ class OfferedOptions:
 
     def resharding_table(self, value: int, reader: Unit | None = None) -> ReshardingTable:
         """Between the layouts of a value, as a unit reads it."""
-        moved = self.units.graph.program.values[value]
+        moved, share = self.units.graph.program.values[value], 1.0
         if reader is not None:
             moved = self.rules.moved_value(self.units, reader, value)
-        return resharding_table(self.mesh, self.rules, moved)
+            share = share_of_gathers(self.units, reader, value)
+        return resharding_table(self.mesh, self.rules, moved, least_share=share)
 
     @functools.cached_property
     def stored(self) -> dict[int, tuple[int, tuple[TensorSharding, ...]]]:

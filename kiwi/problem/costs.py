@@ -26,7 +26,7 @@ from operator import not_
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
 from kiwi.hlo.equations import REGION_PRIMITIVES
-from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.large_operators import multiplies
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
 from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers
@@ -95,7 +95,7 @@ class UnitWork:
         seconds = (_seconds(units, index, hardware) for index in unit.equations)
         work = [*zip(seconds, unit.rule.operator_factors, strict=True)]
         is_apart = [
-            hardware.has_units_apart and not _multiplies(graph, index) for index in unit.equations
+            hardware.has_units_apart and not multiplies(graph, index) for index in unit.equations
         ]
         return cls(
             tuple(compress(work, map(not_, is_apart))),
@@ -178,12 +178,6 @@ def _local_seconds(
     return sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in work)
 
 
-def _multiplies(graph: HloGraph, equation: int) -> bool:
-    """Whether matrix units compute an equation."""
-    is_kernel = graph.program.equations[equation].is_kernel
-    return is_kernel or bool(graph.opcodes[equation] & LIBRARY_OPCODES)
-
-
 def _read_bytes(units: UnitGraph, unit: Unit, value: int, rules: Rules) -> int:
     """What each of a unit's reads of a value reads."""
     found = _sliced_bytes(units, unit, value)
@@ -219,7 +213,7 @@ def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
     flops, found = graph.equations[equation].flops, program.equations[equation]
     if not flops:
         return 0.0
-    is_matmul = _multiplies(graph, equation)
+    is_matmul = multiplies(graph, equation)
     tensors = (*found.reads, *found.outputs) if is_matmul else found.outputs
     dtype = str(program.values[tensors[0]].dtype) if tensors else "float32"
     if found.is_kernel:

@@ -54,12 +54,14 @@ class Side:
         return (self.layout_of_strategy[:, None] * width + classes[None, :]).ravel()
 
 
-def resharding_table(mesh: DeviceMesh, rules: Rules, value: Value) -> ReshardingTable:
+def resharding_table(
+    mesh: DeviceMesh, rules: Rules, value: Value, *, least_share: float = 1.0
+) -> ReshardingTable:
     """Between the layouts of a value, in the bytes that the compiled program moves.
 
-    What a unit reads is moved as `Rules.moved_value` says.
+    What a unit reads is moved as `Rules.moved_value` says; `least_share`: as `ReshardingTable`'s.
     """
-    return ReshardingTable(mesh, value.shape, rules.moved_itemsize(value))
+    return ReshardingTable(mesh, value.shape, rules.moved_itemsize(value), least_share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +127,7 @@ class EdgeMatrices:
         heads, first_heads = classes(np.column_stack([here.T, again]))
         here, again = here[np.ix_(first_tails, first_heads)], again[first_heads]
         table, layouts = operand.table, (stored.layouts, wanted.layouts)
-        tensor = (table.shape, table.itemsize, operand.trips, operand.is_map)
+        tensor = (table.shape, table.itemsize, table.least_share, operand.trips, operand.is_map)
         key = (*tensor, *layouts, here.tobytes(), again.tobytes())
         if key not in self._known:
             seconds = operand.trips * operand.seconds_once(*layouts)

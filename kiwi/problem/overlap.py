@@ -39,9 +39,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.host_memory import FETCH
+from kiwi.hlo.large_operators import early_values, large_units, reduces_late
 from kiwi.hlo.loops import CARRY, SLICE
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import Residency, last_use
@@ -105,9 +105,9 @@ class Overlap:
         residencies: Sequence[Residency],
     ) -> tuple[Load, ...]:
         """Those of a unit's own collectives."""
-        if all(self._late[value] for value in unit.outputs):
+        if reduces_late(self.units, unit):
             seconds = self._seconds_late(unit, strategies)
-        elif self.pipelines and self._is_large[unit.index]:
+        elif self.pipelines and large_units(self.units)[unit.index]:
             seconds = [sum(c.seconds for c in s.collectives if _scatters(c)) for s in strategies]
         else:
             return ()
@@ -124,16 +124,12 @@ class Overlap:
         """Of those that are combined with no other one."""
         return sum(c.seconds for c in collectives if 2 * c.bytes > self.combined_bytes)
 
-    def reduces_late(self, unit: Unit) -> bool:
-        """Whether nothing large follows from what a unit reduces."""
-        return all(self._late[value] for value in unit.outputs)
-
     def gathered(
         self, unit: Unit, value: int, once: np.ndarray, again: np.ndarray
     ) -> tuple[Load, ...]:
         """Those of resharding an operand, and of doing so again for a recomputed reader."""
-        is_early = self._early[value]
-        pipelined = self.pipelines and self._is_large[unit.index]
+        is_early = early_values(self.units)[value]
+        pipelined = self.pipelines and large_units(self.units)[unit.index]
         if not self.share or not (is_early or pipelined):
             return ()
         before, behind = self._operand_window(unit), self._window_again(unit)
@@ -236,18 +232,6 @@ class Overlap:
         return tuple(itertools.accumulate(unit.index in ends for unit in self.units.units))
 
     @functools.cached_property
-    def _is_large(self) -> tuple[bool, ...]:
-        """Which units compute matmuls, convolutions or kernels."""
-        graph = self.units.graph
-        return tuple(
-            any(
-                graph.opcodes[e] & LIBRARY_OPCODES or graph.program.equations[e].is_kernel
-                for e in unit.equations
-            )
-            for unit in self.units.units
-        )
-
-    @functools.cached_property
     def _first(self) -> frozenset[int]:
         """Units outside of loops before which nothing large is computed, since the step began or
         the loop before them ended; the first large one is among them."""
@@ -262,13 +246,13 @@ class Overlap:
     @functools.cached_property
     def large_units(self) -> tuple[int, ...]:
         """Those that compute matmuls, convolutions or kernels."""
-        return tuple(index for index, is_large in enumerate(self._is_large) if is_large)
+        return tuple(index for index, is_large in enumerate(large_units(self.units)) if is_large)
 
     def _kernel_behind(self, unit: Unit) -> int:
         """The large unit that follows upon a unit in the same loop, small ones of the update aside,
         and reads nothing of it; -1 if there is none."""
         following = self.units.units[unit.index + 1 :]
-        is_large = self._is_large
+        is_large = large_units(self.units)
         other = next((u for u in following if is_large[u.index] or u.phase != Phase.UPDATE), None)
         if other is None or other.loop != unit.loop or not is_large[other.index]:
             return -1
@@ -283,30 +267,7 @@ class Overlap:
                 continue
             if not is_behind_large:
                 yield unit.index
-            is_behind_large = is_behind_large or self._is_large[unit.index]
-
-    @functools.cached_property
-    def _early(self) -> dict[int, bool]:
-        """By value, whether nothing large is behind it."""
-        program = self.units.graph.program
-        found = dict.fromkeys((*program.arguments, *program.constants), True)
-        for unit in self.units.units:
-            is_early = self.units.border(unit) != CARRY and not self._is_large[unit.index]
-            is_early = is_early and all(found[value] for value in unit.reads)
-            found.update(dict.fromkeys(unit.outputs, is_early))
-        return found
-
-    @functools.cached_property
-    def _late(self) -> dict[int, bool]:
-        """By value, whether nothing large follows from it."""
-        program, found = self.units.graph.program, {}
-        for unit in reversed(self.units.units):
-            for value in unit.outputs:
-                readers = [self.units.units[r] for r in self.units.readers.get(value, ())]
-                is_late = value not in program.next_values
-                is_late = is_late and not any(self._is_large[r.index] for r in readers)
-                found[value] = is_late and all(found[o] for r in readers for o in r.outputs)
-        return found
+            is_behind_large = is_behind_large or large_units(self.units)[unit.index]
 
 
 def _runs(seconds: np.ndarray, residencies: Sequence[Residency]) -> tuple[np.ndarray, np.ndarray]:

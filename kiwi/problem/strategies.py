@@ -13,6 +13,7 @@ from math import prod
 from typing import TypeGuard
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
+from kiwi.hlo.large_operators import share_of_sums
 from kiwi.hlo.program import Value
 from kiwi.hlo.rule import ComposedRule, Dims
 from kiwi.hlo.units import Unit, UnitGraph
@@ -297,7 +298,8 @@ class _Enumeration:
         moved_bytes = partial_bytes * itemsize // result.itemsize
         sums = found.results[0], found.partial, dims, moved_bytes
         scatters = self._rules.scatters_sums(self._mesh, dims)
-        reduced = reduction_collectives(self._mesh, *sums, scatters)
+        share = share_of_sums(self._units, self._unit)
+        reduced = reduction_collectives(self._mesh, *sums, scatters, least_share=share)
         trips = self._units.trips(self._unit)
         return tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
 

@@ -23,6 +23,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from kiwi.hlo.large_operators import share_of_sums
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
@@ -123,6 +124,7 @@ class StrategyTable:
             workspace,
             work,
             self._units.operand_trips(unit),
+            share_of_sums(self._units, unit),
         )
 
     def _stored(self, value: int) -> Hashable:

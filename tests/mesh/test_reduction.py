@@ -129,6 +129,16 @@ def test_gpus_transpose_what_they_gather_or_scatter_along_another_dimension(prof
     assert sums[1] - sums[0] == pytest.approx(more, rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.parametrize(("size_bytes", "share"), [(2**20, 0.25), (2**23, 0.375), (2**25, 1.0)])
+def test_gathers_that_are_combined_have_a_share_of_the_latency_each(size_bytes, share):
+    """And bytes of their own; a large one is alone."""
+    mesh = DeviceMesh.create((8,), "h100-sxm")
+    latency = collective("all-gather", mesh, (X,), 0).seconds
+    alone, combined = (ReshardingTable(mesh, (size_bytes,), 1, c) for c in (1.0, 0.25))
+    found, single = (each.seconds(sharding((X,)), sharding(())) for each in (combined, alone))
+    assert single - found == pytest.approx((1 - share) * latency, rel=1e-6, abs=1e-12)
+
+
 def test_gpus_reduce_scatter_onto_one_dimension_only():
     none = sharding((), ())
     one = uses("h100-sxm", (2, 4), none, (X, Y), {X: 0, Y: 0})

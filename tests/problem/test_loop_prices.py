@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import kiwi
+from kiwi.hlo.large_operators import reduces_late
 from kiwi.memory.residency import Residency
 from kiwi.problem.overlap import Overlap
 from tests.helpers.planning import WAITING
@@ -85,8 +86,9 @@ def _assert_alike(length: int, mesh: tuple[int, ...]) -> None:
     unrolled = _estimate(length, unrolled=True, mesh=mesh)
     assert scanned.step_seconds == pytest.approx(unrolled.step_seconds, rel=0.02)
     moved = [e.communication_seconds + e.resharding_seconds for e in (scanned, unrolled)]
-    # What updates a stack gathers it at once; layer by layer each gathering starts anew.
-    assert moved[0] <= moved[1] < 1.2 * moved[0]
+    # What updates a stack gathers it at once; layer by layer each gathering starts anew, but for
+    # those of a forward or backward pass that are combined.
+    assert 0.98 * moved[0] <= moved[1] < 1.2 * moved[0]
 
 
 @pytest.mark.parametrize(("length", "mesh"), [(2, (2, 4)), (3, (8,)), (8, (2, 4))])
@@ -147,7 +149,7 @@ def test_reductions_behind_computation_are_told_from_gathers():
     matmuls = [u for u in plan.execution.units.units if u.index in overlap.large_units]
     hidden = [bool(overlap.gathered(u, u.reads[-1], once, again)) for u in matmuls[:4]]
     assert hidden == [False, True, True, True]  # Nothing is computed beside the first gather.
-    gradients = [unit for unit in matmuls if overlap.reduces_late(unit)]
+    gradients = [unit for unit in matmuls if reduces_late(overlap.units, unit)]
     assert [round(_hidden(overlap, unit), 3) for unit in gradients] == [0.7, 0.7, 0.7, 0.0]
     # Nor beside the last sum, and beside the others one kernel each on a TPU.
     beside_one = replace(overlap, kernel_seconds=dict.fromkeys(overlap.large_units, 0.25))

@@ -17,6 +17,7 @@ Not priced: where a mesh axis neither cuts an operand nor holds partial sums, XL
 work along it too, and bring the result in place by a collective-permute.
 """
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -48,6 +49,8 @@ def reduction_collectives(
     scattered: Mapping[int, int],
     partial_bytes: int,
     scatters_sums: bool,
+    *,
+    least_share: float = 1.0,
 ) -> tuple[Collective, ...]:
     """The collectives that reduce an operator's partial sums, by rules (a) to (c).
 
@@ -56,21 +59,21 @@ def reduction_collectives(
     - `scattered`: for some of them, the dimension of the result that they cut.
     - `partial_bytes`: one device's partial sums.
     - `scatters_sums`: whether the compiler does over these axes.
+    - `least_share`: as `kiwi.mesh.collectives.collective`'s.
     """
+    move = functools.partial(collective, least_share=least_share)
     rest = sorted(set(partial) - set(scattered))
     axes_of_dim: dict[int, list[int]] = defaultdict(list)
     for axis, dim in sorted(scattered.items()):
         axes_of_dim[dim].append(axis)
     if (len(axes_of_dim) > 1 or rest) and any(source.dims[dim] for dim in axes_of_dim):
-        return (collective(ALL_REDUCE, mesh, {*partial, *scattered}, partial_bytes),)
+        return (move(ALL_REDUCE, mesh, {*partial, *scattered}, partial_bytes),)
     found = []
     if not scatters_sums:
-        found += [
-            collective(ALL_REDUCE, mesh, axes, partial_bytes) for axes in axes_of_dim.values()
-        ]
+        found += [move(ALL_REDUCE, mesh, axes, partial_bytes) for axes in axes_of_dim.values()]
     elif scattered:
         kind = REDUCE_SCATTER if can_scatter(source, partial, scattered) else ALL_REDUCE
-        moved = collective(kind, mesh, scattered, partial_bytes)
+        moved = move(kind, mesh, scattered, partial_bytes)
         if kind == REDUCE_SCATTER:
             (dim,) = axes_of_dim
             more = transposed_seconds(mesh, scattered, dim, partial_bytes)
@@ -79,5 +82,5 @@ def reduction_collectives(
     # What is left to all-reduce is cut before, and smaller then.
     if rest:
         left_bytes = partial_bytes // prod(mesh.shape[axis] for axis in scattered)
-        found.append(collective(ALL_REDUCE, mesh, rest, left_bytes))
+        found.append(move(ALL_REDUCE, mesh, rest, left_bytes))
     return tuple(found)

@@ -1,0 +1,106 @@
+"""What communicates ahead of, or behind, all that takes long to compute.
+
+Large are the units that compute matmuls, convolutions or kernels. A value is *early* if no large
+unit is behind it, as parameters are, and *late* if none follows from it, as gradients are: what is
+gathered of the former and summed up of the latter waits for nothing, and nothing waits for it.
+"""
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
+from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.loops import CARRY
+from kiwi.hlo.units import Unit, UnitGraph
+
+
+def multiplies(graph: HloGraph, equation: int) -> bool:
+    """Whether matrix units compute an equation."""
+    is_kernel = graph.program.equations[equation].is_kernel
+    return is_kernel or bool(graph.opcodes[equation] & LIBRARY_OPCODES)
+
+
+@functools.lru_cache(maxsize=4)
+def large_units(units: UnitGraph) -> tuple[bool, ...]:
+    """By unit, whether it is large; kept while a step is planned, as the others."""
+    return tuple(any(multiplies(units.graph, k) for k in unit.equations) for unit in units.units)
+
+
+@functools.lru_cache(maxsize=4)
+def early_values(units: UnitGraph) -> Mapping[int, bool]:
+    """By value, whether it is early."""
+    program, is_large = units.graph.program, large_units(units)
+    found = dict.fromkeys((*program.arguments, *program.constants), True)
+    for unit in units.units:
+        is_early = units.border(unit) != CARRY and not is_large[unit.index]
+        is_early = is_early and all(found[value] for value in unit.reads)
+        found.update(dict.fromkeys(unit.outputs, is_early))
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def late_values(units: UnitGraph) -> Mapping[int, bool]:
+    """By value, whether it is late."""
+    program, is_large, found = units.graph.program, large_units(units), dict[int, bool]()
+    for unit in reversed(units.units):
+        for value in unit.outputs:
+            readers = [units.units[r] for r in units.readers.get(value, ())]
+            is_late = value not in program.next_values
+            is_late = is_late and not any(is_large[r.index] for r in readers)
+            found[value] = is_late and all(found[o] for r in readers for o in r.outputs)
+    return found
+
+
+def reduces_late(units: UnitGraph, unit: Unit) -> bool:
+    """Whether all that a unit yields is late."""
+    found = late_values(units)
+    return all(found[value] for value in unit.outputs)
+
+
+def share_of_gathers(units: UnitGraph, reader: Unit, value: int) -> float:
+    """The part that a value has of all that is early and read by large units in the loop of a
+    reader, or outside of loops where it is; 1 if the value is not early."""
+    if not early_values(units)[value]:
+        return 1.0
+    return _share(units, [value], _read_early_bytes(units)[reader.loop])
+
+
+def share_of_sums(units: UnitGraph, unit: Unit) -> float:
+    """The part that a unit's results have of all that is late and yielded by large units in its
+    loop, or outside of loops where it is; 1 if what the unit yields is not late."""
+    if not reduces_late(units, unit):
+        return 1.0
+    return _share(units, unit.outputs, _yielded_late_bytes(units)[unit.loop])
+
+
+def _share(units: UnitGraph, values: Iterable[int], in_all_bytes: int) -> float:
+    size_bytes = sum(units.graph.program.values[value].size_bytes for value in values)
+    return min(1.0, size_bytes / in_all_bytes) if in_all_bytes else 1.0
+
+
+@functools.lru_cache(maxsize=4)
+def _read_early_bytes(units: UnitGraph) -> Counter[int | None]:
+    is_early = early_values(units)
+    read = {(u.loop, v) for u in _only_large(units) for v in u.reads if is_early[v]}
+    return _bytes_by_loop(units, read)
+
+
+@functools.lru_cache(maxsize=4)
+def _yielded_late_bytes(units: UnitGraph) -> Counter[int | None]:
+    late = (u for u in _only_large(units) if reduces_late(units, u))
+    return _bytes_by_loop(units, ((u.loop, v) for u in late for v in u.outputs))
+
+
+def _only_large(units: UnitGraph) -> Iterable[Unit]:
+    return itertools.compress(units.units, large_units(units))
+
+
+def _bytes_by_loop(
+    units: UnitGraph, values: Iterable[tuple[int | None, int]]
+) -> Counter[int | None]:
+    found: Counter[int | None] = Counter()
+    for loop, value in values:
+        found[loop] += units.graph.program.values[value].size_bytes
+    return found
