@@ -5,8 +5,8 @@
 For each model of `benchmarks.fidelity` and a scanned Llama of 8B parameters, budget and compiler,
 as compiled without devices:
 
-- `planned`: the plan as it is emitted; `no_barrier`: the same without any, where nothing is
-  recomputed; `every_step`: with a barrier at every step;
+- `planned`: the plan as it is emitted; `every_step`: the same with a barrier at every step;
+  `no_barrier`: without any, so that XLA merges what is recomputed with the first computation;
 - `plain`: `jax.jit` with the plan's shardings of arguments and results;
 - `checkpoint`: the same with `jax.checkpoint` around each layer.
 

@@ -46,14 +46,15 @@ def _free(rows: dict[str, Row]) -> Iterator[str]:
 def _budgets(rows: dict[str, Row], free: dict[str, Row], compiler: str) -> Iterator[str]:
     """What a budget costs, in parts of what the recomputed operators take."""
     yield "Under budgets (% of the free compiled peak): traffic over the free plan's; what is more"
-    yield "than there, over what recomputed operators take; peaks with the plan's barriers and with"
-    yield "one at every step."
+    yield "than there, and than of the same shardings without any barrier (nothing is recomputed"
+    yield "then), over what recomputed operators take; peaks with the plan's barriers and with one at"
+    yield "every step."
     yield ""
     yield (
-        "| model | % | recomputed | tied steps | traffic | more / recomputed | cycles | kernels "
-        "| peak MiB | every step | fits |"
+        "| model | % | recomputed | tied steps | traffic | more / recomputed "
+        "| more than without barriers | cycles | kernels | peak MiB | every step | fits |"
     )
-    yield "| --- |" + " ---: |" * 10
+    yield "| --- |" + " ---: |" * 11
     for stem, row in rows.items():
         model, share = _model(stem, compiler), stem.rsplit("_", 1)[1]
         if f"_{compiler}_" not in stem or share == "free" or model not in free:
@@ -66,12 +67,13 @@ def _budgets(rows: dict[str, Row], free: dict[str, Row], compiler: str) -> Itera
 
 def _budget(row: Row, free: Row) -> Iterator[str]:
     new, old = row["planned"], free["planned"]
-    more = new["traffic_bytes"] - old["traffic_bytes"]
     again = new["recomputed_traffic_bytes"]
     yield str(row["recomputed_units"])
     yield "all" if row["tied_steps"] is None else str(row["tied_steps"])
     yield _shown(new["traffic_bytes"] / old["traffic_bytes"])
-    yield _shown(more / again) if again else "–"
+    for other in (old, row.get("no_barrier", {})):
+        is_known = again and "traffic_bytes" in other
+        yield _shown((new["traffic_bytes"] - other["traffic_bytes"]) / again) if is_known else "–"
     yield _shown(new["cycles"] / old["cycles"]) if new.get("cycles") and old.get("cycles") else "–"
     yield _shown(new["kernels"] / old["kernels"])
     yield f"{new['peak_bytes'] / 2**20:.0f}"

@@ -52,15 +52,14 @@ VARIANTS = ("planned", "plain", "every_step", "no_barrier", "checkpoint")
 
 
 def steps(plan: kiwi.Plan, case: Case) -> dict[str, Step]:
-    """By name; without any barrier only where nothing is recomputed."""
+    """By name; without any barrier XLA merges what is recomputed with the first computation."""
     execution = plan.execution
     found = {
         "planned": plan.step,
         "plain": plain_step(plan, case.train_step()),
         "every_step": replace(plan.step, function=emit(replace(execution, tied_steps=None))),
+        "no_barrier": replace(plan.step, function=_without_barriers(execution)),
     }
-    if not execution.recomputed:
-        found["no_barrier"] = replace(plan.step, function=_without_barriers(execution))
     if case.is_checkpointed:
         found["checkpoint"] = plain_step(plan, case.train_step(remat="full"))
     return found
