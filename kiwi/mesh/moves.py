@@ -102,7 +102,7 @@ class Traffic:
     cuts_first: bool = False
     dim: int = 0
 
-    def seconds(self, mesh: DeviceMesh, tensor_bytes: int, *, least_share: float = 1.0) -> float:
+    def seconds(self, mesh: DeviceMesh, tensor_bytes: int, least_share: float = 1.0) -> float:
         """The time on `mesh` for a tensor of `tensor_bytes` in all; `least_share`: as
         `collective`'s, of a gather."""
         moved = tensor_bytes // self.shards
@@ -129,11 +129,9 @@ class MoveGraph:
     traffic: tuple[Traffic, ...]
     ways: np.ndarray
 
-    def weights(
-        self, mesh: DeviceMesh, tensor_bytes: int, *, least_share: float = 1.0
-    ) -> np.ndarray:
+    def weights(self, mesh: DeviceMesh, tensor_bytes: int, least_share: float = 1.0) -> np.ndarray:
         """Seconds of the cheapest single move, [states, states], 0 on the diagonal."""
-        seconds = [t.seconds(mesh, tensor_bytes, least_share=least_share) for t in self.traffic]
+        seconds = [t.seconds(mesh, tensor_bytes, least_share) for t in self.traffic]
         # The two last are what the negative indices mean.
         return np.min(np.array([*seconds, 0.0, inf])[self.ways], axis=0)
 
@@ -142,10 +140,16 @@ class MoveGraph:
         return tuple(self.traffic[k] for k in self.ways[:, source, target] if k >= 0)
 
     def cheapest_move(
-        self, source: int, target: int, mesh: DeviceMesh, tensor_bytes: int
+        self,
+        source: int,
+        target: int,
+        mesh: DeviceMesh,
+        tensor_bytes: int,
+        least_share: float = 1.0,
     ) -> Traffic:
-        """The move whose seconds are `weights(mesh, tensor_bytes)[source, target]`."""
-        return min(self.moves(source, target), key=lambda t: t.seconds(mesh, tensor_bytes))
+        """The move whose seconds are `weights(mesh, tensor_bytes, least_share)[source, target]`."""
+        moves = self.moves(source, target)
+        return min(moves, key=lambda t: t.seconds(mesh, tensor_bytes, least_share))
 
 
 def slice_price(mesh: DeviceMesh, local_bytes: int) -> Price:

@@ -62,6 +62,7 @@ class ReshardingStep:
         tensor_bytes: int,
         before: TensorSharding,
         after: TensorSharding,
+        least_share: float = 1.0,
     ) -> "ReshardingStep":
         """The move with a given traffic from one sharding to another."""
         pairs = enumerate(zip(before.dims, after.dims, strict=True))
@@ -70,7 +71,7 @@ class ReshardingStep:
             axes=traffic.axes,
             dims=tuple(dim for dim, (a, b) in pairs if a != b),
             bytes=tensor_bytes // traffic.shards,
-            seconds=traffic.seconds(mesh, tensor_bytes),
+            seconds=traffic.seconds(mesh, tensor_bytes, least_share),
             result=after,
         )
 
@@ -134,9 +135,9 @@ class ReshardingTable:
         state, goal = self._state(source), self._state(target)
         while state != goal:
             before, state = state, int(self._paths.first_hop[state, goal])
-            traffic = graph.cheapest_move(before, state, *priced)
+            traffic = graph.cheapest_move(before, state, *priced, self.least_share)
             ends = graph.states[before], graph.states[state]
-            steps.append(ReshardingStep.of(traffic, *priced, *ends))
+            steps.append(ReshardingStep.of(traffic, *priced, *ends, self.least_share))
         return tuple(steps)
 
     def waypoints(
@@ -162,7 +163,7 @@ class ReshardingTable:
 
 @dataclass(frozen=True, eq=False)
 class _Paths:
-    """Shortest paths between all states of `graph`. `seconds[i, j]` is the length of the path,
+    """Shortest paths between all states of `graph`. `seconds[i, j]` is what the path takes,
     `first_hop[i, j]` the state after i on it."""
 
     graph: MoveGraph
@@ -175,7 +176,9 @@ def _shortest_paths(
     mesh: DeviceMesh, pattern: DivisiblePattern, tensor_bytes: int, least_share: float
 ) -> _Paths:
     graph = move_graph(mesh.shape, pattern)
-    seconds = graph.weights(mesh, tensor_bytes, least_share=least_share)
+    seconds = graph.weights(mesh, tensor_bytes)
+    # XLA combines what it has partitioned: chains are chosen as if each tensor were alone.
+    combined = graph.weights(mesh, tensor_bytes, least_share)
     count = len(graph.states)
     first_hop = np.broadcast_to(np.arange(count, dtype=np.int32), (count, count)).copy()
     for middle in range(count):
@@ -183,6 +186,8 @@ def _shortest_paths(
         # On a tie, up to rounding, the path known before stays: it has fewer steps.
         shorter = detour < seconds * (1 - _TIE)
         np.copyto(seconds, detour, where=shorter)
+        detour = combined[:, middle, None] + combined[None, middle, :]
+        np.copyto(combined, detour, where=shorter)
         np.copyto(first_hop, first_hop[:, middle, None], where=shorter)
-    seconds.setflags(write=False)
-    return _Paths(graph, seconds, first_hop)
+    combined.setflags(write=False)
+    return _Paths(graph, combined, first_hop)
