@@ -46,8 +46,10 @@ from kiwi.emit.needed_barriers import (
     makes_constants_early,
     recomputed_groups,
 )
+from kiwi.hlo.graph import Phase
 from kiwi.hlo.host_memory import FETCH
 from kiwi.hlo.in_place import is_of_library, overwritable, overwritable_by_operand
+from kiwi.hlo.large_operators import large_units, reduces_late
 from kiwi.hlo.loops import ENTRIES, EXITS
 from kiwi.hlo.units import Unit
 from kiwi.memory.live_ranges import temporaries
@@ -63,8 +65,11 @@ from kiwi.xla.rules.scaled_operands import is_scaled
 SLACK = 1
 """The number of latest steps whose results a step reads without a barrier."""
 
-MOST_STARTS = 2
-"""In front of how many steps that begin copies ahead of their readers a gradient may be late."""
+MOST_LATE = 3
+"""How many matmuls of the backward pass may stand between a gradient and the one that waits for it
+(`Execution.gradients_in_time`): meanwhile it is summed up. Of a GPT and an encoder on eight H100s
+overlapping programs are 7 to 16 % smaller so, and take up to 5 % longer; with 4 they are hardly
+smaller, with 2 slower."""
 
 POINTER_BYTES, ALIGNMENT_BYTES = 8, 64
 
@@ -126,7 +131,7 @@ class _BarrierBuilder:
         self._live = LiveResults(execution, self._flow)
         self._found = [Barrier() for _ in self._steps]
         self._loops: dict[int, tuple[int, ...]] = {}
-        self._begins_copies: set[int] = set()
+        self._backward: list[int] = []
         self._fetches: set[int] = set()
 
     def build(self) -> Barriers:
@@ -153,6 +158,8 @@ class _BarrierBuilder:
                 barrier = replace(self._barrier(item, before), copies=copies_read)
             else:
                 barrier = self._needed(item, group, again, before)
+                if group is None and self._execution.gradients_in_time:
+                    barrier = self._in_time(item, barrier, before)
             self._found[item.position] = barrier
             before.append(item.position)
 
@@ -195,23 +202,34 @@ class _BarrierBuilder:
         self, step: ScheduledUnit, again: set[int], before: list[int]
     ) -> set[int]:
         """What a step waits for that begins copies: where these come ahead of their readers, for
-        the latest result that it reads anyway, and for late gradients."""
+        the latest result that it reads anyway."""
         if self._execution.copies_ahead:
             read = self._flow.source[step.position].items()
             own = {k: v for v, k in read if k in before and v not in again}
             if own:
-                return {own[max(own)]} | self._late_gradient(step, before)
+                return {own[max(own)]}
         early = self._live.latest(step.position, before, SLACK)
         return early or self._live.latest(step.position, before)
 
-    def _late_gradient(self, step: ScheduledUnit, before: list[int]) -> set[int]:
-        self._begins_copies.add(step.position)
-        starts = [k for k in before if k in self._begins_copies]
-        if len(starts) < MOST_STARTS:
-            return set()
-        until = starts[-MOST_STARTS]
-        own = self._flow.source[step.position].keys()
-        return self._live.late_matmul(step.position, before, until) - own
+    def _in_time(self, step: ScheduledUnit, barrier: Barrier, before: list[int]) -> Barrier:
+        """The barrier in front of a step of the backward pass, which waits for a late gradient as
+        well if matmuls follow from it."""
+        unit = self._units[step.unit]
+        is_large = large_units(self._graph)[unit.index] and not reduces_late(self._graph, unit)
+        if unit.phase != Phase.BACKWARD or not is_large:
+            return barrier
+        earlier = [k for k in self._backward if k in before]
+        self._backward.append(step.position)
+        if len(earlier) < MOST_LATE:
+            return barrier
+        late = self._live.late_matmul(step.position, before, earlier[-MOST_LATE])
+        read = self._flow.source[step.position].items()
+        own = {k: v for v, k in read if k in before and v not in late}
+        if not late or not (barrier or own):
+            return barrier
+        values = barrier.values or ((own[max(own)],) if own else ())
+        triggers = {*barrier.triggers, *late} - {*values}
+        return replace(barrier, values=values, triggers=tuple(sorted(triggers)))
 
     def _barrier(self, step: ScheduledUnit, before: list[int]) -> Barrier:
         unit, position = self._units[step.unit], step.position

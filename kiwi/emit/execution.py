@@ -33,6 +33,8 @@ class Execution:
       beside the barriers that every plan needs (`kiwi.emit.barriers`); None for all steps.
     - `copies_ahead`: whether copies that are made again may begin beside the matmul in front of
       their readers, to overlap with it.
+    - `gradients_in_time`: whether a matmul of the backward pass waits for the gradients of a few
+      matmuls before; XLA leaves them for the end otherwise, and holds what they read.
     - `fetched`: the units that do not run a second time where they stand in the schedule again:
       their results, copied to the host behind the first time, are fetched from there.
     - `arrangement`: how the compiler is told to arrange the program.
@@ -54,6 +56,7 @@ class Execution:
     is_for_another_compiler: bool = False
     arrangement: Arrangement = XLAS_OWN
     copies_ahead: bool = False
+    gradients_in_time: bool = False
 
     def is_tied(self, position: int) -> bool:
         """Whether barriers keep a step of the schedule in the plan's order."""

@@ -75,12 +75,17 @@ def with_copies_ahead(plan: Plan) -> Plan | None:
     does."""
     if not plan.execution.compiler.copies_ahead:
         return None
-    execution = replace(plan.execution, copies_ahead=True)
-    return (
-        None
-        if barriers(execution) == barriers(plan.execution)
-        else replace(plan, execution=execution)
-    )
+    return _with_other_barriers(plan, replace(plan.execution, copies_ahead=True))
+
+
+def with_gradients_in_time(plan: Plan) -> Plan | None:
+    """The plan with gradients that matmuls wait for, not yet compiled; None if none does."""
+    return _with_other_barriers(plan, replace(plan.execution, gradients_in_time=True))
+
+
+def _with_other_barriers(plan: Plan, execution: Execution) -> Plan | None:
+    is_same = barriers(execution) == barriers(plan.execution)
+    return None if is_same else replace(plan, execution=execution)
 
 
 def with_tied_steps(plan: Plan, tied_steps: frozenset[int]) -> Plan:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kiwi.errors import CompileCheckError
-from kiwi.planners.barrier_levels import with_copies_ahead
+from kiwi.planners.barrier_levels import with_copies_ahead, with_gradients_in_time
 from kiwi.plans.plan import Plan
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
@@ -29,7 +29,7 @@ FURTHER = 0.04
 """By which part of the budget each plan needs less beside what the one before is over: programs
 whose collectives begin early follow plans loosely."""
 
-LOOSE = 0.03
+LOOSE = 0.015
 """Which part of the budget may be left."""
 
 LEAST_GAIN = 0.98
@@ -51,11 +51,11 @@ Propose = Callable[[int, float], Plan | None]
 
 
 class OverlapSearch:
-    """`_high_bytes`: the least planned peak whose program is over the budget."""
+    """`_high`: the plan of the least planned peak whose program is over the budget."""
 
     def __init__(self, budget_bytes: int, compiles: Sequence[Compile]) -> None:
         self._budget_bytes, self._compiles = budget_bytes, compiles
-        self._high_bytes = math.inf
+        self._high: Plan | None = None
 
     def run(self, best: Plan, propose: Propose) -> Plan | None:
         """The fastest program within the budget that was found, of `best`, a compiled plan, or of
@@ -73,7 +73,7 @@ class OverlapSearch:
     def _aiming_at(
         self, pick: Pick, best: Plan, programs: Sequence[Plan], propose: Propose
     ) -> Plan | None:
-        found, self._high_bytes = self._fitting(programs, None), math.inf
+        found, self._high = self._fitting(programs, None), None
         for tried in range(MOST_PLANS):
             seconds = LEAST_GAIN * compiled_seconds(found) if found else compiled_seconds(best)
             plan = self._next(pick(programs), tried, seconds, propose)
@@ -98,34 +98,37 @@ class OverlapSearch:
         limit_bytes = self._limit_bytes(aim, tried)
         if limit_bytes is None:
             return None
-        # If the next plan's program is as far from its prediction as this one, ties aside.
-        off = 1.0 if _is_tied(aim) else compiled_seconds(aim) / aim.estimate.step_seconds
-        return propose(limit_bytes, seconds / off)
+        # If the next plan's program is as far from its prediction as one of those beside it.
+        return propose(limit_bytes, seconds / min(_off(p) for p in (aim, self._high or aim)))
 
     def _limit_bytes(self, aim: Plan, tried: int) -> int | None:
         peak_bytes, over_bytes = aim.estimate.peak_bytes, self._over_bytes(aim)
         if over_bytes > MOST_OVER * self._budget_bytes:
             return None
         if over_bytes > 0:
-            self._high_bytes = min(self._high_bytes, peak_bytes)
+            if self._high is None or peak_bytes < self._high.estimate.peak_bytes:
+                self._high = aim
             further_bytes = math.ceil(tried * FURTHER * self._budget_bytes)
             limit_bytes = peak_bytes - over_bytes - further_bytes
             return limit_bytes if limit_bytes > 0 else None
         if _is_tied(aim):  # A plan of less memory may do without.
             return int(peak_bytes - FURTHER * self._budget_bytes)
-        if math.isinf(self._high_bytes) or -over_bytes < LOOSE * self._budget_bytes:
+        if self._high is None or -over_bytes < LOOSE * self._budget_bytes:
             return None
-        return int(peak_bytes + self._high_bytes) // 2
+        return (peak_bytes + self._high.estimate.peak_bytes) // 2
 
     def _programs(self, plan: Plan) -> list[Plan]:
         """A compiled plan whose collectives overlap in each of the ways, and in the fastest one
-        with copies that begin ahead of their readers; without those that XLA fails to compile."""
+        with copies that begin ahead of their readers, then also with gradients that are waited for;
+        without those that XLA fails to compile."""
         tried = [self._program(plan, plan, way) for way in range(len(self._compiles))]
-        found, ahead = [each for each in tried if each is not None], with_copies_ahead(plan)
+        found = [each for each in tried if each is not None]
         fastest = _fastest(found).compiled if found else None
-        if ahead is not None and fastest is not None:
-            other = self._program(ahead, plan, fastest.overlap)
-            found += [] if other is None else [other]
+        if fastest is not None:
+            ahead = with_copies_ahead(plan)
+            others = ahead, with_gradients_in_time(ahead or plan)
+            more = (self._program(p, plan, fastest.overlap) for p in others if p is not None)
+            found += [each for each in more if each is not None]
         return found
 
     def _program(self, emitted: Plan, plan: Plan, way: int) -> Plan | None:
@@ -149,6 +152,11 @@ def _is_tied(plan: Plan) -> bool:
     """Whether barriers keep some of its steps in order, beside those that every plan needs: little
     overlaps across them."""
     return bool(plan.execution.tied_steps)
+
+
+def _off(plan: Plan) -> float:
+    """The compiled schedule over the predicted one, ties aside."""
+    return 1.0 if _is_tied(plan) else compiled_seconds(plan) / plan.estimate.step_seconds
 
 
 def _fastest(programs: Sequence[Plan]) -> Plan:

@@ -107,6 +107,7 @@ def plan_digest(plan: PlanRecord) -> bytes:
         None if execution.tied_steps is None else sorted(execution.tied_steps),
         astuple(execution.arrangement),
         execution.copies_ahead,
+        execution.gradients_in_time,
     )
     return hashlib.sha256(json.dumps(parts).encode()).digest()
 

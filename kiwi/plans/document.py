@@ -58,6 +58,7 @@ def document(plan: PlanRecord) -> Document:
         **tied_steps,
         **({} if arrangement == XLAS_OWN else {"arrangement": asdict(arrangement)}),
         **({"copies_ahead": True} if plan.execution.copies_ahead else {}),
+        **({"gradients_in_time": True} if plan.execution.gradients_in_time else {}),
         "estimate": to_plain(plan.estimate, by),
         "bounds": _bounds(plan),
         "checks": to_plain(plan.compiled, by),

@@ -263,6 +263,7 @@ class PlanRecord:
             tied_steps=tied_steps,
             is_for_another_compiler=True,
             copies_ahead=False,
+            gradients_in_time=False,
         )
         return replace(self.step, function=emit(execution), arrangement=XLAS_OWN)
 

@@ -191,6 +191,7 @@ def _execution(
         frozenset(entry.unit for entry in breakdown.operators if entry.fetch_at is not None),
         arrangement=Arrangement(**saved.get("arrangement", {})),
         copies_ahead=saved.get("copies_ahead", False),
+        gradients_in_time=saved.get("gradients_in_time", False),
     )
 
 
