@@ -9,10 +9,12 @@ import pytest
 
 import kiwi
 from examples import gpt
-from kiwi.emit.barriers import Barrier, barriers
+from kiwi.emit.barriers import MOST_LATE, Barrier, barriers
 from kiwi.emit.emission import emit
 from kiwi.emit.execution import build_execution
 from kiwi.emit.needed_barriers import large_constants
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.large_operators import large_units, reduces_late
 from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.compilers import compile_for
@@ -165,3 +167,23 @@ def test_logits_are_not_held_for_a_late_summand_on_tpus(devices, monkeypatch):
         held = compile_for("tpu", replace(plan, execution=own).step).peak_bytes
         monkeypatch.setattr("kiwi.emit.barriers.early_summands", lambda *_: set())
         assert held < 0.9 * compile_for("tpu", replace(plan, execution=own).step).peak_bytes
+
+
+def test_a_matmul_of_the_backward_pass_waits_for_the_gradient_in_front_of_the_third_before():
+    def deep(ws, x):
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return x.sum()
+
+    kept = execution_of(jax.value_and_grad(deep), ([array(16, 16)] * 8, array(8, 16)))
+    assert not any(barriers(kept).steps)
+    units = kept.units
+    found = barriers(replace(kept, gradients_in_time=True)).steps
+    large = [u for u in units.units if large_units(units)[u.index] and u.phase == Phase.BACKWARD]
+    steps = [kept.schedule.steps.index(u.index) for u in large if not reduces_late(units, u)]
+    assert [k for k, barrier in enumerate(found) if barrier] == steps[MOST_LATE:]
+    for now, before in zip(steps[MOST_LATE:], steps, strict=False):
+        (trigger,) = found[now].triggers
+        gradient = units.units[units.producer[trigger]]
+        assert gradient.index == kept.schedule.steps[before - 1]
+        assert reduces_late(units, gradient)
