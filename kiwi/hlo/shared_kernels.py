@@ -17,6 +17,7 @@ from math import prod
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
 from kiwi.hlo.row_reductions import REDUCTIONS
+from kiwi.hlo.strides import is_strided_unit
 from kiwi.hlo.units import Unit, UnitGraph
 
 
@@ -93,7 +94,8 @@ def _goes_over(units: UnitGraph, unit: Unit) -> bool:
     """Whether a unit consists of maps, and of a reduction at most that ends it."""
     *before, root = unit.equations
     is_end = is_map(units.graph, root) or _reduces(units, unit)
-    return is_end and all(is_map(units.graph, k) for k in before)
+    is_of_maps = is_end and all(is_map(units.graph, k) for k in before)
+    return is_of_maps and not is_strided_unit(units, unit)
 
 
 def _reduces(units: UnitGraph, unit: Unit) -> bool:

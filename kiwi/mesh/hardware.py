@@ -179,6 +179,12 @@ class Hardware:
         return self.platform == "tpu"
 
     @property
+    def fuses_strides(self) -> bool:
+        """Whether a kernel reads every n-th element, or writes them so far apart, on the way
+        (`kiwi.hlo.strides`): all but those of XLA:TPU."""
+        return self.platform != "tpu"
+
+    @property
     def combined_bytes(self) -> int:
         """The bytes that gathers ahead of computation and sums behind it are combined to at most, 0
         where they are not: on GPUs two thirds of the 32 MiB that plans allow (a GPT and a ViT on

@@ -31,6 +31,7 @@ from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
 from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers
 from kiwi.hlo.shared_kernels import shared_kernels
+from kiwi.hlo.strides import moved_beside_strides
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork
@@ -65,6 +66,7 @@ class UnitWork:
     - `at_hand[k]`: where the kernel of an earlier unit computes it, whether this one has the k-th
       read anyway; else None.
     - `functions`: of `work` what units of their own compute meanwhile, on devices that have such.
+    - `strided`: the seconds of what kernels of strided equations move beside its own.
     - `maps_apart`: whether maps behind its matmul are a kernel of their own.
     """
 
@@ -83,6 +85,7 @@ class UnitWork:
     maps_apart: bool = False
     at_hand: tuple[bool, ...] | None = None
     functions: tuple[tuple[float, frozenset[int]], ...] = ()
+    strided: tuple[tuple[float, frozenset[int]], ...] = ()
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh, rules: Rules) -> "UnitWork":
@@ -115,6 +118,7 @@ class UnitWork:
             not hardware.computes_maps_with_matmuls and _maps_behind_library(units, unit),
             None if shared is None else tuple(key in shared.values for key, _ in unit.rule.reads),
             tuple(compress(work, is_apart)),
+            _strided(units, unit, hardware) if not hardware.fuses_strides else (),
         )
 
     def price(
@@ -148,6 +152,9 @@ class UnitWork:
             work = (_local_seconds(each, shards) for each in (self.work, self.functions))
             seconds = max(*work, moved_bytes / self.bytes_per_second)
             seconds += self.launch_seconds + apart_bytes / self.bytes_per_second
+            seconds += (
+                _local_seconds(self.strided, shards) + len(self.strided) * self.launch_seconds
+            )
             once = Price(seconds, Provenance.ANALYTIC)
         launches = self.launch_seconds if self.maps_apart else 0.0
         return Price(self.trips * (once.seconds + launches), once.provenance)
@@ -170,6 +177,15 @@ class UnitWork:
     def _is_in_kernel_of_readers(self, shards: Mapping[int, int]) -> bool:
         reduced = self.reduced_for_readers
         return reduced is not None and all(shards.get(f, 1) == 1 for f in reduced.factors)
+
+
+def _strided(
+    units: UnitGraph, unit: Unit, hardware: Hardware
+) -> tuple[tuple[float, frozenset[int]], ...]:
+    per_byte = 1 / hardware.sustained_memory_bytes_per_second
+    factors = unit.rule.operator_factors
+    moved = moved_beside_strides(units, unit)
+    return tuple((size_bytes * per_byte, factors[place]) for place, size_bytes in moved)
 
 
 def _local_seconds(
