@@ -187,9 +187,9 @@ class Hardware:
     @property
     def combined_bytes(self) -> int:
         """The bytes that gathers ahead of computation and sums behind it are combined to at most, 0
-        where they are not: on GPUs two thirds of the 32 MiB that plans allow (a GPT and a ViT on
-        eight H100s: 24 collectives of 491 MB in all)."""
-        return 2 * 2**25 // 3 if self.platform == "gpu" else 0
+        where they are not: on GPUs where they overlap two thirds of the 32 MiB that plans allow (a
+        GPT and a ViT on eight H100s: 24 collectives of 491 MB in all)."""
+        return 2 * 2**25 // 3 if self.platform == "gpu" and self.overlapping_share else 0
 
     @property
     def gathers_first_dimension(self) -> bool:
