@@ -68,7 +68,7 @@ SLACK = 1
 MOST_LATE = 3
 """How many matmuls of the backward pass may stand between a gradient and the one that waits for it
 (`Execution.gradients_in_time`): meanwhile it is summed up. Of a GPT and an encoder on eight H100s
-overlapping programs are 7 to 16 % smaller so, and take up to 5 % longer; with 4 they are hardly
+overlapping programs are 6 to 14 % smaller so, and take up to 6 % longer; with 4 they are hardly
 smaller, with 2 slower."""
 
 POINTER_BYTES, ALIGNMENT_BYTES = 8, 64
