@@ -218,13 +218,14 @@ class _BarrierBuilder:
         is_large = large_units(self._graph)[unit.index] and not reduces_late(self._graph, unit)
         if unit.phase != Phase.BACKWARD or not is_large:
             return barrier
-        earlier = [k for k in self._backward if k in before]
+        same_body = set(before)
+        earlier = [k for k in self._backward if k in same_body]
         self._backward.append(step.position)
         if len(earlier) < MOST_LATE:
             return barrier
         late = self._live.late_matmul(step.position, before, earlier[-MOST_LATE])
         read = self._flow.source[step.position].items()
-        own = {k: v for v, k in read if k in before and v not in late}
+        own = {k: v for v, k in read if k in same_body and v not in late}
         if not late or not (barrier or own):
             return barrier
         values = barrier.values or ((own[max(own)],) if own else ())
