@@ -4,6 +4,7 @@ How far that goes differs between compilers (`FusedMaps`); see `kiwi.hlo.fusion`
 """
 
 import enum
+from collections.abc import Collection
 
 from kiwi.hlo.equation_kinds import (
     BARRIER,
@@ -31,6 +32,10 @@ _OF_PRODUCTS = 0.5
 
 _OF_SOFTMAX = frozenset({"convert_element_type", "sub", "exp", "broadcast_in_dim", "stop_gradient"})
 """What `jax.nn.softmax` does with scores of a narrower type up to its exponential."""
+
+
+_NOT_REPEATED = frozenset({"concatenate", "cosine", "reverse", "sine", "slice", "tan"})
+"""What XLA:TPU does not fuse with convolutions that read it."""
 
 
 class FusedMaps(enum.Enum):
@@ -100,12 +105,12 @@ class Chains:
         vectors = sum(program.values[value].size_bytes for value in reads) - size * len(tensors)
         if len(tensors) != 1 or vectors > _OF_VECTORS * size:
             return False
-        return not self._ends_call(index, tensors[0])
+        return not self._ends_call([index], tensors[0])
 
-    def _ends_call(self, index: int, value: int) -> bool:
-        """Whether an equation alone reads a matmul's, convolution's or reduction's result."""
+    def _ends_call(self, equations: Collection[int], value: int) -> bool:
+        """Whether these equations alone read a matmul's, convolution's or reduction's result."""
         producer = self._graph.program.values[value].producer
-        if producer is None or self.readers(producer) != (index,):
+        if producer is None or not set(self.readers(producer)) <= set(equations):
             return False
         return bool(self._graph.opcodes[producer] & TAKES_EPILOGUE)
 
@@ -123,9 +128,20 @@ class Chains:
         may_fuse = self._is_of_matmuls and not self.has_slice(index)
         readers = self.readers(index)
         if len(readers) > 1:
-            may_fuse &= not any(self._ends_call(index, value) for value in self._reads[index])
+            may_fuse &= not any(self._ends_call([index], value) for value in self._reads[index])
             may_fuse &= all(self._is_ended(reader) for reader in readers)
         return may_fuse and self._is_as_small(index, 2)
+
+    def in_convolutions(self, index: int) -> bool:
+        """Whether convolutions alone read the chain, each of which computes it; unless it is the
+        epilogue of what it alone reads."""
+        members, opcodes = self._members[index], self._graph.opcodes
+        if not self._is_of_matmuls or any(opcodes[member] & _NOT_REPEATED for member in members):
+            return False
+        is_read = all("convolution" in opcodes[reader] for reader in self.readers(index))
+        if not is_read or not self._is_as_small(index, 2):
+            return False
+        return not any(self._ends_call(members, value) for value in self._tensors(index))
 
     def _is_ended(self, reader: int) -> bool:
         """Whether an equation is a matmul of the backward pass only if a map or a reduction reads
@@ -185,8 +201,14 @@ class Chains:
         apart."""
         values = self._graph.program.values
         size = values[self._graph.program.equations[index].outputs[0]].size_bytes
-        read = [values[v].size_bytes for v in self._reads[index]]
-        return sum(bytes_ for bytes_ in read if bytes_ > _OF_VECTORS * size) <= times * size
+        read = self._tensors(index)
+        return sum(values[v].size_bytes for v in read) <= times * size
+
+    def _tensors(self, index: int) -> list[int]:
+        """The operands of the chain without vectors."""
+        values = self._graph.program.values
+        size = values[self._graph.program.equations[index].outputs[0]].size_bytes
+        return [v for v in self._reads[index] if values[v].size_bytes > _OF_VECTORS * size]
 
     def _is_free(self, index: int) -> bool:
         """Whether all that read the chain compute it, however long it is: it reads next to nothing,

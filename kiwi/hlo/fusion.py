@@ -181,6 +181,8 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: Chains
     if any(r.name == "shard_map" or r.is_transfer or r.is_kernel for r in reading):
         return True
     calls = {name for r in readers for name in graph.opcodes[r] & LIBRARY_OPCODES}
+    if chains.in_convolutions(index):
+        return False
     if calls and not (calls <= MATMULS and chains.in_matmuls(index)):
         is_read_through = is_layout_change(graph, index) or chains.only_passes(index)
         return not is_read_through or chains.has_slice(index)

@@ -10,7 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
+from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, MATMULS
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.loops import CARRY
 from kiwi.hlo.units import Unit, UnitGraph
@@ -26,6 +26,21 @@ def multiplies(graph: HloGraph, equation: int) -> bool:
 def large_units(units: UnitGraph) -> tuple[bool, ...]:
     """By unit, whether it is large; kept while a step is planned, as the others."""
     return tuple(any(multiplies(units.graph, k) for k in unit.equations) for unit in units.units)
+
+
+def has_matmul(units: UnitGraph, unit: Unit) -> bool:
+    """Whether a unit computes a matmul, which is neither a convolution nor a kernel."""
+    return any(units.graph.opcodes[k] & MATMULS for k in unit.equations)
+
+
+def batch_factors(units: UnitGraph, unit: Unit) -> frozenset[int]:
+    """The factors that all operands and the result of a matmul of the unit have."""
+    found: set[int] = set()
+    for place, index in enumerate(unit.equations):
+        if units.graph.opcodes[index] & MATMULS:
+            tensors = (*unit.rule.operator_operands[place], *unit.rule.operator_results[place])
+            found |= set.intersection(*({f for own in dims for f in own} for _, dims in tensors))
+    return frozenset(found)
 
 
 @functools.lru_cache(maxsize=4)

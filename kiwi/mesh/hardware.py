@@ -185,6 +185,12 @@ class Hardware:
         return self.platform != "tpu"
 
     @property
+    def copies_around_all_to_alls(self) -> bool:
+        """Whether what an all-to-all moves is copied to the order in which it is split, or from
+        that in which it is joined: by XLA:TPU, between matmuls mostly once, between maps twice."""
+        return self.platform == "tpu"
+
+    @property
     def combined_bytes(self) -> int:
         """The bytes that gathers ahead of computation and sums behind it are combined to at most, 0
         where they are not: on GPUs where they overlap two thirds of the 32 MiB that plans allow (a

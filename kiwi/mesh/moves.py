@@ -34,6 +34,7 @@ from kiwi.mesh.collectives import collective
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.price import Price, Provenance
 from kiwi.mesh.sharding import TensorSharding
+from kiwi.mesh.tiles import buffer_elements
 
 SLICE = "slice"
 """The kind of the move without communication."""
@@ -94,6 +95,7 @@ class Traffic:
     - `shards`: the time follows from a buffer of the tensor's bytes over `shards`.
     - `cuts_first`: each device cuts what it sends out of a larger buffer.
     - `dim`: 0 for an all-gather of the first dimension, 1 for one of another.
+    - `pieces`: of an all-to-all, into how many each dimension is cut when it sends them.
     """
 
     kind: str
@@ -101,17 +103,34 @@ class Traffic:
     shards: int
     cuts_first: bool = False
     dim: int = 0
+    pieces: _Shape = ()
 
-    def seconds(self, mesh: DeviceMesh, tensor_bytes: int, least_share: float = 1.0) -> float:
+    def seconds(
+        self,
+        mesh: DeviceMesh,
+        tensor_bytes: int,
+        least_share: float = 1.0,
+        shape: _Shape | None = None,
+    ) -> float:
         """The time on `mesh` for a tensor of `tensor_bytes` in all; `least_share`: as
-        `collective`'s, of a gather."""
+        `collective`'s, of a gather; `shape`: the tensor's, where tiles are to be told of."""
         moved = tensor_bytes // self.shards
         if self.kind == SLICE:
             return slice_price(mesh, moved).seconds
         share = least_share if self.kind == ALL_GATHER else 1.0
         seconds = collective(self.kind, mesh, self.axes, moved, least_share=share).seconds
         seconds += transposed_seconds(mesh, self.axes, self.dim, moved)
+        if self.kind == ALL_TO_ALL and mesh.hardware.copies_around_all_to_alls:
+            seconds += self._copied_seconds(mesh, moved, shape)
         return seconds + slice_price(mesh, moved).seconds if self.cuts_first else seconds
+
+    def _copied_seconds(self, mesh: DeviceMesh, moved_bytes: int, shape: _Shape | None) -> float:
+        """Of the copies around an all-to-all: of one before or behind it; of five with tiles of the
+        pieces filled up, where they are, since these are sent without what fills them."""
+        cut = tuple(size // n for size, n in zip(shape or (), self.pieces, strict=False))
+        padding = buffer_elements(cut) / prod(cut) if prod(cut) else 1.0
+        copies = 5 * padding if padding > 1 else 1
+        return copies * slice_price(mesh, moved_bytes).seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,11 +148,23 @@ class MoveGraph:
     traffic: tuple[Traffic, ...]
     ways: np.ndarray
 
-    def weights(self, mesh: DeviceMesh, tensor_bytes: int, least_share: float = 1.0) -> np.ndarray:
-        """Seconds of the cheapest single move, [states, states], 0 on the diagonal."""
-        seconds = [t.seconds(mesh, tensor_bytes, least_share) for t in self.traffic]
+    def weights(
+        self,
+        mesh: DeviceMesh,
+        tensor_bytes: int,
+        least_share: float = 1.0,
+        shape: _Shape | None = None,
+    ) -> np.ndarray:
+        """Seconds of the cheapest single move, [states, states], 0 on the diagonal; arguments as of
+        `Traffic.seconds`."""
+        seconds = [t.seconds(mesh, tensor_bytes, least_share, shape) for t in self.traffic]
         # The two last are what the negative indices mean.
         return np.min(np.array([*seconds, 0.0, inf])[self.ways], axis=0)
+
+    def has_all_to_all(self) -> np.ndarray:
+        """[states, states], whether one move is an all-to-all."""
+        kinds = [traffic.kind == ALL_TO_ALL for traffic in self.traffic]
+        return np.any(np.array([*kinds, False, False])[self.ways], axis=0)
 
     def moves(self, source: int, target: int) -> tuple[Traffic, ...]:
         """The moves from one state to another."""
@@ -146,10 +177,11 @@ class MoveGraph:
         mesh: DeviceMesh,
         tensor_bytes: int,
         least_share: float = 1.0,
+        shape: _Shape | None = None,
     ) -> Traffic:
-        """The move whose seconds are `weights(mesh, tensor_bytes, least_share)[source, target]`."""
+        """The move whose seconds `weights` of the same arguments has at [source, target]."""
         moves = self.moves(source, target)
-        return min(moves, key=lambda t: t.seconds(mesh, tensor_bytes, least_share))
+        return min(moves, key=lambda t: t.seconds(mesh, tensor_bytes, least_share, shape))
 
 
 def slice_price(mesh: DeviceMesh, local_bytes: int) -> Price:
@@ -220,7 +252,9 @@ def _all_to_alls(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges
             for other in range(source.rank):
                 if other != dim:
                     target = _replace(source, {dim: kept, other: source.dims[other] + moved})
-                    yield source, target, Traffic(ALL_TO_ALL, tuple(sorted(moved)), shards)
+                    pairs = zip(*(s.dim_shards(mesh_shape) for s in (source, target)), strict=True)
+                    axes, pieces = tuple(sorted(moved)), tuple(map(max, pairs))
+                    yield source, target, Traffic(ALL_TO_ALL, axes, shards, pieces=pieces)
 
 
 def _slices(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:

@@ -63,15 +63,16 @@ class ReshardingStep:
         before: TensorSharding,
         after: TensorSharding,
         least_share: float = 1.0,
+        shape: tuple[int, ...] | None = None,
     ) -> "ReshardingStep":
-        """The move with a given traffic from one sharding to another."""
+        """The move with a given traffic from one sharding to another; see `Traffic.seconds`."""
         pairs = enumerate(zip(before.dims, after.dims, strict=True))
         return cls(
             kind=traffic.kind,
             axes=traffic.axes,
             dims=tuple(dim for dim, (a, b) in pairs if a != b),
             bytes=tensor_bytes // traffic.shards,
-            seconds=traffic.seconds(mesh, tensor_bytes, least_share),
+            seconds=traffic.seconds(mesh, tensor_bytes, least_share, shape),
             result=after,
         )
 
@@ -132,12 +133,13 @@ class ReshardingTable:
         written without axes of size 1."""
         steps: list[ReshardingStep] = []
         graph, priced = self._paths.graph, (self.mesh, self.tensor_bytes)
+        more = self.least_share, self._tiled_shape
         state, goal = self._state(source), self._state(target)
         while state != goal:
             before, state = state, int(self._paths.first_hop[state, goal])
-            traffic = graph.cheapest_move(before, state, *priced, self.least_share)
+            traffic = graph.cheapest_move(before, state, *priced, *more)
             ends = graph.states[before], graph.states[state]
-            steps.append(ReshardingStep.of(traffic, *priced, *ends, self.least_share))
+            steps.append(ReshardingStep.of(traffic, *priced, *ends, *more))
         return tuple(steps)
 
     def waypoints(
@@ -150,7 +152,13 @@ class ReshardingTable:
     @cached_property
     def _paths(self) -> "_Paths":
         pattern = divisible_pattern(self.shape, self.mesh)
-        return _shortest_paths(self.mesh, pattern, self.tensor_bytes, self.least_share)
+        more = self.least_share, self._tiled_shape
+        return _shortest_paths(self.mesh, pattern, self.tensor_bytes, *more)
+
+    @property
+    def _tiled_shape(self) -> tuple[int, ...] | None:
+        """What prices depend on beside bytes, where it is copied around all-to-alls."""
+        return self.shape if self.mesh.hardware.copies_around_all_to_alls else None
 
     def _state(self, sharding: TensorSharding) -> int:
         """The index of a sharding among the states."""
@@ -173,18 +181,24 @@ class _Paths:
 
 @lru_cache(maxsize=256)
 def _shortest_paths(
-    mesh: DeviceMesh, pattern: DivisiblePattern, tensor_bytes: int, least_share: float
+    mesh: DeviceMesh,
+    pattern: DivisiblePattern,
+    tensor_bytes: int,
+    least_share: float,
+    shape: tuple[int, ...] | None,
 ) -> _Paths:
     graph = move_graph(mesh.shape, pattern)
-    seconds = graph.weights(mesh, tensor_bytes)
+    seconds = graph.weights(mesh, tensor_bytes, shape=shape)
     # XLA combines what it has partitioned: chains are chosen as if each tensor were alone.
-    combined = graph.weights(mesh, tensor_bytes, least_share)
+    combined = graph.weights(mesh, tensor_bytes, least_share, shape)
+    # A tensor that is gathered to be cut again is held whole, on TPUs in tiles that are filled up.
+    may_detour = True if shape is None else ~graph.has_all_to_all()
     count = len(graph.states)
     first_hop = np.broadcast_to(np.arange(count, dtype=np.int32), (count, count)).copy()
     for middle in range(count):
         detour = seconds[:, middle, None] + seconds[None, middle, :]
         # On a tie, up to rounding, the path known before stays: it has fewer steps.
-        shorter = detour < seconds * (1 - _TIE)
+        shorter = (detour < seconds * (1 - _TIE)) & may_detour
         np.copyto(seconds, detour, where=shorter)
         detour = combined[:, middle, None] + combined[None, middle, :]
         np.copyto(combined, detour, where=shorter)

@@ -244,7 +244,8 @@ class OfferedOptions:
         units, table = self.units, self.resharding_table(value, unit)
         is_map, is_slice = units.only_maps(unit, value), units.border(unit) == SLICE
         overlap = partial(self.overlap.gathered, unit, value)
-        return Operand(table, units.operand_trips(unit), is_map, is_slice, overlap)
+        read = table, units.operand_trips(unit), is_map, is_slice
+        return Operand(*read, overlap, self.overlap.overlapping_moves(unit, value))
 
 
 @dataclass(frozen=True, eq=False)

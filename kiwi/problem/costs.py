@@ -122,12 +122,12 @@ class UnitWork:
         )
 
     def price(
-        self, shards: Mapping[int, int], read_shards: Sequence[int], result_bytes: int
+        self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> Price:
         """Seconds on one device, and the weakest provenance of what they are made of.
 
         - `shards`: into how many pieces each sharded factor is cut.
-        - `read_shards`: into how many pieces each read is cut.
+        - `read_bytes`: local bytes of each read.
         - `result_bytes`: local bytes of the results.
         """
         if self.border in EXITS | {CARRY, CASE}:
@@ -135,7 +135,7 @@ class UnitWork:
         if self._is_in_kernel_of_readers(shards):
             return Price(self.trips * self.launch_seconds, Provenance.ANALYTIC)
         result_bytes //= self.stacked
-        read = [b // n for b, n in zip(self.read_bytes, read_shards, strict=True)]
+        read = list(read_bytes)
         if self.read_once or self.border == SLICE:
             read = [min(b, result_bytes) for b in read]
         moved_bytes = result_bytes if self.is_transfer else sum(read) + result_bytes
@@ -164,14 +164,14 @@ class UnitWork:
         return self.trips * sum(seconds for seconds, _ in self.work) / devices
 
     def apart_seconds(
-        self, shards: Mapping[int, int], read_shards: Sequence[int], result_bytes: int
+        self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> float:
         """What it takes more in a kernel of its own than in that of its readers, or of an earlier
         unit, of `price`'s arguments; 0 where it has one anyway."""
         if self.at_hand is None and not self._is_in_kernel_of_readers(shards):
             return 0.0
         alone = replace(self, reduced_for_readers=None, at_hand=None)
-        there, here = (each.price(shards, read_shards, result_bytes) for each in (self, alone))
+        there, here = (each.price(shards, read_bytes, result_bytes) for each in (self, alone))
         return max(0.0, here.seconds - there.seconds)
 
     def _is_in_kernel_of_readers(self, shards: Mapping[int, int]) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from kiwi.hlo.program import Value
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
+from kiwi.mesh.moves import refines
 from kiwi.problem.copies import CopyNode, Reader
 from kiwi.solver.problem import Edge, Load
 from kiwi.xla.rules.base import Rules
@@ -64,6 +65,22 @@ def resharding_table(
     return ReshardingTable(mesh, value.shape, rules.moved_itemsize(value), least_share)
 
 
+@dataclass(frozen=True)
+class OverlappingMoves:
+    """The moves of an operand that the device computes meanwhile: gathers of `dims` and, if
+    `others`, all moves but gathers."""
+
+    dims: frozenset[int]
+    others: bool
+
+    def has(self, stored: TensorSharding, wanted: TensorSharding) -> bool:
+        """Whether the move between two layouts is one."""
+        if not refines(stored, wanted):
+            return self.others
+        pairs = enumerate(zip(stored.dims, wanted.dims, strict=True))
+        return all(dim in self.dims for dim, (before, after) in pairs if before != after)
+
+
 @dataclass(frozen=True, eq=False)
 class Operand:
     """A value as a unit reads it.
@@ -74,6 +91,7 @@ class Operand:
     - `is_slice`: the reader is a slice, which needs the stacked operand for as long as the slice
       has readers.
     - `overlap`: the loads of resharding it, from the seconds of doing so once and again.
+    - `moves`: those that may overlap; None where all may.
     """
 
     table: ReshardingTable
@@ -81,6 +99,7 @@ class Operand:
     is_map: bool
     is_slice: bool
     overlap: Callable[[np.ndarray, np.ndarray], tuple[Load, ...]]
+    moves: OverlappingMoves | None
 
     def seconds_once(
         self, stored: Sequence[TensorSharding], wanted: Sequence[TensorSharding]
@@ -88,6 +107,14 @@ class Operand:
         """[stored, wanted] of resharding it once."""
         seconds = self.table.seconds_matrix(stored, wanted)
         return np.where(self.table.is_cut(stored, wanted), 0.0, seconds) if self.is_map else seconds
+
+    def overlapping(
+        self, stored: Sequence[TensorSharding], wanted: Sequence[TensorSharding]
+    ) -> np.ndarray:
+        """[stored, wanted], whether resharding it may overlap."""
+        if self.moves is None:
+            return np.ones((len(stored), len(wanted)))
+        return np.array([[self.moves.has(s, w) for w in wanted] for s in stored], float)
 
     def is_there(self, producer: Residency, reader: Residency) -> bool:
         """Whether the value is live when the reader runs again, or while a slice is."""
@@ -98,7 +125,8 @@ class Operand:
 
 @dataclass(frozen=True, eq=False)
 class _Matrices:
-    """What edges of equal operands share; `once` and `again`: seconds of resharding."""
+    """What edges of equal operands share; `once` and `again`: seconds of resharding that may
+    overlap."""
 
     costs: np.ndarray
     parts: dict[str, np.ndarray]
@@ -128,10 +156,11 @@ class EdgeMatrices:
         here, again = here[np.ix_(first_tails, first_heads)], again[first_heads]
         table, layouts = operand.table, (stored.layouts, wanted.layouts)
         tensor = (table.shape, table.itemsize, table.least_share, operand.trips, operand.is_map)
-        key = (*tensor, *layouts, here.tobytes(), again.tobytes())
+        key = (*tensor, operand.moves, *layouts, here.tobytes(), again.tobytes())
         if key not in self._known:
             seconds = operand.trips * operand.seconds_once(*layouts)
-            self._known[key] = self._read_matrices(here, again, seconds)
+            hideable = seconds * operand.overlapping(*layouts)
+            self._known[key] = self._read_matrices(here, again, seconds, hideable)
         matrices = self._known[key]
         if matrices is None:
             return None
@@ -141,25 +170,27 @@ class EdgeMatrices:
         return Edge(stored.node, wanted.node, costs, parts, *lines, loads)
 
     def _read_matrices(
-        self, here: np.ndarray, again: np.ndarray, seconds: np.ndarray
+        self, here: np.ndarray, again: np.ndarray, seconds: np.ndarray, hideable: np.ndarray
     ) -> "_Matrices | None":
-        """Resharding and that of a recomputed reader together, and the parts if asked for."""
+        """Resharding and that of a recomputed reader together, and the parts if asked for;
+        `hideable`: of `seconds` what may overlap."""
         if not seconds.any() and here.all():
             return None
         penalty = np.where(here, 0.0, np.inf)
         # Axes: stored layout, class of the producer's residency, wanted layout, reader's.
         lines = tuple(np.multiply(seconds.shape, here.shape))
 
-        def matrix(times: np.ndarray, penalty: np.ndarray) -> np.ndarray:
+        def matrix(seconds: np.ndarray, times: np.ndarray, penalty: np.ndarray) -> np.ndarray:
             both = seconds[:, None, :, None] * times + penalty[None, :, None, :]
             return both.reshape(lines)
 
-        free = np.zeros_like(penalty)
-        once, twice = matrix(np.ones_like(again), free), matrix(again, free)
-        parts = {}
+        free, one, parts = np.zeros_like(penalty), np.ones_like(again), {}
         if self.with_parts:
-            parts = {"resharding": matrix(np.ones_like(again), penalty), "recompute": twice}
-        return _Matrices(matrix(1 + again, penalty), parts, once, twice)
+            parts["resharding"] = matrix(seconds, one, penalty)
+            parts["recompute"] = matrix(seconds, again, free)
+        costs = matrix(seconds, 1 + again, penalty)
+        overlapping = (matrix(hideable, times, free) for times in (one, again))
+        return _Matrices(costs, parts, *overlapping)
 
     def edge_into_copy(self, stored: Side, node: int, copy: CopyNode, operand: Operand) -> Edge:
         """From a producer to the copy: which options agree with the stored layout. A copy that is
@@ -174,7 +205,8 @@ class EdgeMatrices:
             costs = np.where(allowed, -saved, np.inf)
             is_again = copy.reader is Reader.AGAIN
             parts = {"recompute" if is_again else "resharding": costs} if self.with_parts else {}
-            given, none = np.where(allowed, -saved, 0.0), np.zeros_like(costs)
+            hideable = saved * operand.overlapping(stored.layouts, target)
+            given, none = np.where(allowed, -hideable, 0.0), np.zeros_like(costs)
             loads = operand.overlap(*((none, given) if is_again else (given, none)))
         return Edge(stored.node, node, costs, parts, tail_class=stored.lines(), loads=loads)
 

@@ -19,7 +19,9 @@ after a loop, is waited for, and so is what is reduced behind the last one.
 Both compilers run these collectives asynchronously, and move them by their latency-hiding
 schedulers (`xla_tpu_enable_async_collective_fusion`, `xla_gpu_enable_latency_hiding_scheduler`).
 XLA:TPU also gathers the operand of a matmul, and scatters its result, piece by piece while it
-multiplies (`Hardware.pipelines_matmuls`). Other activations are waited for.
+multiplies (`Hardware.pipelines_matmuls`), but no dimension of the matmul's batch; for all-to-alls
+it waits (a mixture of experts of `benchmarks/fidelity`), and at convolutions (a convnet). Other
+activations are waited for.
 
 What overlaps still costs a share of its time, `Hardware.interference`: it takes bandwidth of the
 memory and, on GPUs, multiprocessors.
@@ -41,12 +43,19 @@ import numpy as np
 
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.host_memory import FETCH
-from kiwi.hlo.large_operators import early_values, large_units, reduces_late
+from kiwi.hlo.large_operators import (
+    batch_factors,
+    early_values,
+    has_matmul,
+    large_units,
+    reduces_late,
+)
 from kiwi.hlo.loops import CARRY, SLICE
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import Residency, last_use
 from kiwi.mesh import Collective, Hardware
 from kiwi.mesh.collective_kinds import REDUCE_SCATTER
+from kiwi.problem.edges import OverlappingMoves
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.solver.problem import Load
 
@@ -107,7 +116,7 @@ class Overlap:
         """Those of a unit's own collectives."""
         if reduces_late(self.units, unit):
             seconds = self._seconds_late(unit, strategies)
-        elif self.pipelines and large_units(self.units)[unit.index]:
+        elif self.pipelines and has_matmul(self.units, unit):
             seconds = [sum(c.seconds for c in s.collectives if _scatters(c)) for s in strategies]
         else:
             return ()
@@ -129,12 +138,27 @@ class Overlap:
     ) -> tuple[Load, ...]:
         """Those of resharding an operand, and of doing so again for a recomputed reader."""
         is_early = early_values(self.units)[value]
-        pipelined = self.pipelines and large_units(self.units)[unit.index]
+        pipelined = self.pipelines and has_matmul(self.units, unit)
         if not self.share or not (is_early or pipelined):
             return ()
         before, behind = self._operand_window(unit), self._window_again(unit)
         once = np.zeros_like(once) if is_early and unit.index in self._first else once
         return self._in_windows(NETWORK, (before, behind), once, again, self._shared)
+
+    def overlapping_moves(self, unit: Unit, value: int) -> OverlappingMoves | None:
+        """Those of an operand; None if all may overlap.
+
+        A later reader may keep what the first one has moved (`kiwi.problem.kept_copies`), and is
+        taken to wait for nothing: that it pays once more would count against the layout.
+        """
+        if not self.pipelines:
+            return None
+        batch = frozenset() if early_values(self.units)[value] else batch_factors(self.units, unit)
+        reads = (dims for key, dims in unit.rule.reads if key == value)
+        kept = ({d for d, own in enumerate(dims) if batch.isdisjoint(own)} for dims in reads)
+        rank = len(self.units.graph.program.values[value].shape)
+        first, *_ = self.units.readers.get(value, (unit.index,))
+        return OverlappingMoves(frozenset(range(rank)).intersection(*kept), first != unit.index)
 
     def offloaded(self, unit: Unit, seconds: np.ndarray) -> tuple[Load, ...]:
         """Those of copying a result to the host and, as long, back, by option."""

@@ -211,8 +211,7 @@ class _Enumeration:
     def _given(self, given: GivenLayouts) -> ShardingStrategy:
         """The only way to execute what says how everything lies; its work is one device's."""
         result_bytes = self._local_bytes(given.results)
-        read_shards = [read.shard_count(self._mesh.shape) for read in given.reads]
-        compute = self._work.price({}, read_shards, result_bytes)
+        compute = self._work.price({}, self._read_bytes(given.reads), result_bytes)
         return ShardingStrategy(
             given.reads,
             given.results,
@@ -245,8 +244,7 @@ class _Enumeration:
         partial = sorted(a for f, axes in assignment.items() if f not in kept for a in axes)
         partial_bytes = self._local_bytes(results)
         shards = _shards(assignment, self._mesh)
-        read_shards = [r.shard_count(self._mesh.shape) for r in reads]
-        read_bytes = [b // n for b, n in zip(work.read_bytes, read_shards, strict=True)]
+        read_bytes = self._read_bytes(reads)
         return _Computation(
             tuple(reads),
             tuple(results),
@@ -254,9 +252,18 @@ class _Enumeration:
             partial_bytes,
             self._workspace.buffers(shards, read_bytes, partial_bytes),
             work.workspace_bytes // prod(shards.values()),
-            work.price(shards, read_shards, partial_bytes),
-            work.apart_seconds(shards, read_shards, partial_bytes),
+            work.price(shards, read_bytes, partial_bytes),
+            work.apart_seconds(shards, read_bytes, partial_bytes),
         )
+
+    def _read_bytes(self, layouts: Sequence[TensorSharding]) -> list[int]:
+        """Local bytes of each read, as they lie in memory."""
+        shape, units, rules = self._mesh.shape, self._units, self._rules
+        own = zip(self._work.read_bytes, self._rule.reads, layouts, strict=True)
+        return [
+            int(b // layout.shard_count(shape) * rules.padding(units, value, layout, shape))
+            for b, (value, _), layout in own
+        ]
 
     def _strategy(
         self, found: _Computation, scatter: dict[int, int], after: Assignment

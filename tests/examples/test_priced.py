@@ -50,5 +50,5 @@ def test_operators_of_the_examples_are_priced(name):
         if units.border(unit) in (CARRY, RESULT):
             continue  # already in place
         work = UnitWork.of(units, unit, mesh, Rules())
-        seconds = work.price({}, [1] * len(unit.rule.reads), 4).seconds
+        seconds = work.price({}, work.read_bytes, 4).seconds
         assert seconds > 0, graph.opcode_of(unit.root)

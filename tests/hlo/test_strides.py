@@ -39,7 +39,7 @@ def test_strided_kernels_move_what_others_only_go_over(function, moved, apart, k
     for profile, compiler in (("v5e", TPU), ("h100-sxm", GPU)):
         mesh = DeviceMesh.create((1,), profile)
         work, hardware = UnitWork.of(units, unit, mesh, compiler.rules), mesh.hardware
-        found = work.price({}, [1] * len(unit.rule.reads), result).seconds
+        found = work.price({}, work.read_bytes, result).seconds
         is_apart = profile == "v5e"
         seconds = (moved + is_apart * sum(apart)) * MIB / hardware.sustained_memory_bytes_per_second
         seconds += (kernels if is_apart else 1) * hardware.kernel_launch_seconds

@@ -47,6 +47,23 @@ def kinds(steps):
 
 
 @pytest.mark.parametrize(
+    ("shape", "copies"),
+    # Pieces of (16, 8, 64) elements, if the first dimension is the minor one, fill tiles of 128 by
+    # half; those of (128, 8, 64) fill them.
+    [((128, 8, 256), 5 * 2), ((1024, 8, 256), 1)],
+)
+def test_tpus_copy_what_an_all_to_all_splits(shape, copies):
+    source, target = sharding((X, Y), (), ()), sharding((X,), (), (Y,))
+    tpu = replace(MESH, hardware=replace(MACHINE, platform="tpu"))
+    sizes = [table(shape, mesh) for mesh in (MESH, tpu)]
+    here, there = (each.seconds(source, target) for each in sizes)
+    local_bytes = sizes[0].tensor_bytes // 8
+    assert there - here == pytest.approx(copies * (1 + 2 * local_bytes / 1000))
+    (step,) = sizes[1].path(source, target)
+    assert (step.kind, step.seconds) == ("all-to-all", pytest.approx(there))
+
+
+@pytest.mark.parametrize(
     ("source", "target", "kind", "seconds"),
     # 80 * 80 * 4 = 25,600 B in all.
     [

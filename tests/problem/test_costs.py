@@ -23,7 +23,7 @@ MATMUL_SECONDS = 2 * ROWS * WIDTH**2 / GPU.matmul_flops_per_second("float32")
 def seconds(units: UnitGraph, unit: Unit, profile: str = "h100-sxm") -> float:
     work = UnitWork.of(units, unit, DeviceMesh.create((1,), profile), Rules())
     result_bytes = sum(units.graph.program.values[o].size_bytes for o in unit.outputs)
-    return work.price({}, [1] * len(unit.rule.reads), result_bytes).seconds
+    return work.price({}, work.read_bytes, result_bytes).seconds
 
 
 @pytest.mark.parametrize(

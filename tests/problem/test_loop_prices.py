@@ -14,8 +14,9 @@ import pytest
 import kiwi
 from kiwi.hlo.large_operators import reduces_late
 from kiwi.memory.residency import Residency
+from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.overlap import Overlap
-from tests.helpers.planning import WAITING
+from tests.helpers.planning import WAITING, units_of
 
 WIDTH, HIDDEN, LENGTH, HEADS = 4096, 11008, 2048, 32
 BATCH = 8
@@ -163,6 +164,22 @@ def _hidden(overlap: Overlap, unit: Any) -> float:
     strategy: Any = SimpleNamespace(collectives=[SimpleNamespace(seconds=1.0, bytes=2**22)])
     loads = overlap.reduced(unit, [strategy], [Residency(None, 0)])
     return sum(float(load.amounts.sum()) for load in loads)
+
+
+def test_tpus_wait_for_gathers_of_a_batch_and_for_all_to_alls():
+    def product(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.einsum("bij,bjk->bik", jnp.tanh(x @ x), y)
+
+    arrays = [jax.ShapeDtypeStruct((8, 64, 64), "float32")] * 2
+    units = units_of(product, *arrays)
+    *_, unit = units.units
+    for profile, overlapping in (("v5e", [False, True, False]), ("h100-sxm", [True] * 3)):
+        overlap = Overlap.on(units, DeviceMesh.create((2,), profile).hardware, copies=False)
+        moves = overlap.overlapping_moves(unit, unit.reads[-1])
+        dims = ((0,), (), ()), ((), (0,), ()), ((), (), ())
+        of_batch, of_rows, whole = map(TensorSharding, dims)
+        pairs = (of_batch, whole), (of_rows, whole), (of_batch, of_rows)
+        assert [moves is None or moves.has(*pair) for pair in pairs] == overlapping
 
 
 def test_what_is_stacked_is_read_once_and_written_twice():

@@ -16,6 +16,7 @@ _NAMES = re.compile(r"%([\w.\-]+(?:#\d+)?)")
 _BARE_NAMES = re.compile(r"[\w.\-]+")
 _ARRAY = re.compile(r"(?P<dtype>[a-z]+\d*[a-z0-9]*)\[(?P<shape>[\d,]*)\](?:\{(?P<layout>[^}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")
+_TILED = re.compile(r"(?P<minor_to_major>[\d,]+):T\((?P<tile>[\d,]+)\)")
 HOST_SPACE = 5
 """The number (color) of the host's memory: `Layout::kHostMemorySpace` of `xla/layout.h`."""
 
@@ -31,11 +32,16 @@ _BRANCHES = re.compile(r"\bbranch_computations=\{(?P<names>[^}]*)\}")
 
 @dataclass(frozen=True)
 class Array:
-    """An array of a type. `space`: the number (color) of the memory that it lies in."""
+    """An array of a type.
+
+    - `space`: the number (color) of the memory that it lies in.
+    - `layout`: as XLA writes it.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     space: int = 0
+    layout: str = ""
 
     @property
     def elements(self) -> int:
@@ -46,6 +52,18 @@ class Array:
     def bytes(self) -> int:
         """Without the padding of tiles."""
         return self.elements * item_bits(self.dtype) // 8
+
+    @property
+    def stored_bytes(self) -> int:
+        """With the padding of tiles: of the minor dimensions, to multiples of the first tile."""
+        found = _TILED.match(self.layout)
+        if found is None:
+            return self.bytes
+        order, tile = ([*map(int, found[name].split(","))] for name in found.groupdict())
+        shape = list(self.shape)
+        for dimension, size in zip(order, reversed(tile), strict=False):
+            shape[dimension] = -(-shape[dimension] // size) * size
+        return math.prod(shape) * item_bits(self.dtype) // 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +86,11 @@ class Instruction:
     def bytes(self) -> int:
         """Those of its result."""
         return sum(array.bytes for array in self.arrays)
+
+    @property
+    def stored_bytes(self) -> int:
+        """The same with the padding of tiles."""
+        return sum(array.stored_bytes for array in self.arrays)
 
     def computation(self, role: str) -> str:
         """The name of the computation that it runs as `body`, `calls` and so on; "" if none."""
@@ -143,8 +166,9 @@ def arrays_of(text: str) -> Iterator[Array]:
     """The arrays of a type, in order."""
     for match in _ARRAY.finditer(text):
         shape = tuple(int(size) for size in match["shape"].split(",") if size)
-        space = _SPACE.search(match["layout"] or "")
-        yield Array(match["dtype"], shape, 0 if space is None else int(space[1]))
+        layout = match["layout"] or ""
+        space = _SPACE.search(layout)
+        yield Array(match["dtype"], shape, 0 if space is None else int(space[1]), layout)
 
 
 def item_bits(dtype: str) -> int:

@@ -147,7 +147,7 @@ class ModuleWork:
 
     def _moved_bytes(self, instruction: Instruction, computation: Computation) -> int:
         operands = [computation.by_name.get(name) for name in instruction.operands]
-        sizes = [0 if operand is None else operand.bytes for operand in operands]
+        sizes = [0 if operand is None else operand.stored_bytes for operand in operands]
         called = instruction.computation("calls") if instruction.opcode == "fusion" else ""
         if called in self._module.computations:
             inner = self._module.computations[called]
@@ -159,8 +159,8 @@ class ModuleWork:
         if instruction.opcode in _UPDATED_BY:
             return 2 * _update_bytes(computation, instruction)
         if instruction.opcode in _SLICES:
-            return 2 * instruction.bytes
-        return instruction.bytes - _workspace_bytes(instruction) + sum(sizes)
+            return 2 * instruction.stored_bytes
+        return instruction.stored_bytes - _workspace_bytes(instruction) + sum(sizes)
 
     def _read_bytes(self, inner: Computation, value: Instruction, size: int) -> int:
         """What a fusion reads of one of its operands, or of a bitcast of it."""
@@ -174,7 +174,7 @@ class ModuleWork:
             if reader.opcode == "bitcast":
                 total += self._read_bytes(inner, reader, size)
             elif reader.opcode in _SLICES and is_first:
-                total += int(self._read_share(inner, reader) * reader.bytes)
+                total += int(self._read_share(inner, reader) * reader.stored_bytes)
             elif called in self._module.computations:
                 nested = self._module.computations[called]
                 parameter = nested.parameters[reader.operands.index(value.name)]
@@ -195,8 +195,8 @@ class ModuleWork:
         if value.name not in self._shares:
             self._shares[value.name] = 1.0
             if not _is_result(inner, value):
-                read = self._read_bytes(inner, value, value.bytes)
-                self._shares[value.name] = min(1.0, read / max(1, value.bytes))
+                read = self._read_bytes(inner, value, value.stored_bytes)
+                self._shares[value.name] = min(1.0, read / max(1, value.stored_bytes))
         return self._shares[value.name]
 
     def _written_bytes(self, inner: Computation, root: Instruction) -> int:
@@ -209,7 +209,11 @@ class ModuleWork:
         if is_passed or is_collective(root) or _is_idle(root):
             return 0
         if root.opcode in ("bitcast", "convert", "copy") and first is not None:
-            return self._written_bytes(inner, first) if first.opcode in _UPDATED_BY else root.bytes
+            return (
+                self._written_bytes(inner, first)
+                if first.opcode in _UPDATED_BY
+                else root.stored_bytes
+            )
         return _update_bytes(inner, root)
 
 
@@ -256,13 +260,13 @@ def _update_bytes(inner: Computation, instruction: Instruction) -> int:
     window of a scatter in whole sectors."""
     operands, position = instruction.operands, _UPDATED_BY.get(instruction.opcode)
     if position is None or position >= len(operands) or operands[position] not in inner.by_name:
-        return instruction.bytes
-    update_bytes = inner.by_name[operands[position]].bytes
+        return instruction.stored_bytes
+    update_bytes = inner.by_name[operands[position]].stored_bytes
     if instruction.opcode == _SCATTER and operands[1] in inner.by_name:
         (indices,) = inner.by_name[operands[1]].arrays
         windows = prod(indices.shape[:-1])
         update_bytes = max(update_bytes, windows * _SECTOR_BYTES)
-    return min(instruction.bytes, update_bytes)
+    return min(instruction.stored_bytes, update_bytes)
 
 
 def is_collective(instruction: Instruction) -> bool:
@@ -313,7 +317,7 @@ def _workspace_bytes(instruction: Instruction) -> int:
     """What a library's matmul or convolution is lent, the last of its results: it reads and writes
     little of it (32 MiB of each call of cuBLAS on an H100)."""
     is_library = _target(instruction).startswith(_MATMUL_CALLS + _CONVOLUTION_CALLS)
-    return instruction.arrays[-1].bytes if is_library and len(instruction.arrays) > 1 else 0
+    return instruction.arrays[-1].stored_bytes if is_library and len(instruction.arrays) > 1 else 0
 
 
 def _target(instruction: Instruction) -> str:

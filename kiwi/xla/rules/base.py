@@ -72,6 +72,12 @@ class Rules:
         """Bytes of an element of a value, as it is stored."""
         return units.graph.program.values[value].itemsize
 
+    def padding(
+        self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]
+    ) -> float:
+        """By how much a buffer of one device's part of a value is larger than its elements."""
+        return 1.0
+
     def held_from_start(
         self, units: UnitGraph, unit: Unit, result_bytes: int, devices: int
     ) -> Intervals:

@@ -16,7 +16,6 @@ first two, `tests/xla/tpu/test_images.py` the third.
 
 import functools
 from collections.abc import Sequence
-from itertools import permutations
 from math import prod
 
 from kiwi.hlo.equation_kinds import interleaves
@@ -26,50 +25,13 @@ from kiwi.hlo.program import Equation, Value
 from kiwi.hlo.shared_kernels import shared_kernels
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import TensorSharding
+from kiwi.mesh.tiles import buffer_elements
 from kiwi.xla.rules.matrix_operands import CONVOLUTION, MATMUL
 from kiwi.xla.tpu.images import minor_dimensions
 
-_LANES, _SUBLANES, _LONGEST_TILE = 128, 8, 1024
 _PASSES = frozenset({"transpose", "reshape", "bitcast"})
 _REDUCE = "reduce"
 _PRECISE = frozenset({"HIGH", "HIGHEST"})
-
-
-def tiled_elements(shape: Sequence[int], minor: tuple[int, int] | None = None) -> int:
-    """Elements of a buffer with its tiles filled up; `minor` are the two dimensions cut into
-    tiles, which are chosen where there are none."""
-    if minor is not None:
-        major = prod(size for d, size in enumerate(shape) if d not in minor)
-        sizes = [max(2, shape[d]) for d in minor]
-        return major * min(map(elements_in_order, (sizes, sizes[::-1])))
-    return min(map(elements_in_order, set(permutations(size for size in shape if size > 1))))
-
-
-def elements_in_order(sizes: Sequence[int]) -> int:
-    """The same where the last two dimensions of more than one element are the minor ones."""
-    longer = [size for size in sizes if size > 1]
-    if len(longer) < 2:
-        return _in_vector(prod(longer))
-    sublanes, lanes = longer[-2:]
-    return _in_tiles(lanes, sublanes) * (prod(longer) // (lanes * sublanes))
-
-
-def _in_tiles(lanes: int, sublanes: int) -> int:
-    rows = min(_SUBLANES, _power_of_two(sublanes))
-    return _filled(lanes, _LANES) * _filled(sublanes, rows)
-
-
-def _in_vector(size: int) -> int:
-    return _filled(size, min(_LONGEST_TILE, max(_LANES, _power_of_two(size))))
-
-
-def _filled(size: int, tile: int) -> int:
-    return -(-size // tile) * tile
-
-
-def _power_of_two(size: int) -> int:
-    """The least one that is not smaller."""
-    return 1 << max(0, size - 1).bit_length()
 
 
 class Buffers:
@@ -90,16 +52,21 @@ class Buffers:
             itemsize = 2 if self.is_narrow(value) else found.itemsize
             if found.producer is None:
                 copied = min(2, itemsize) if self._is_copied_image(value) else 0
-                image = _elements(shape, self.images.get(value))
-                self._known[key] = _elements(shape) * itemsize + image * copied
+                image = buffer_elements(shape, self.images.get(value))
+                self._known[key] = buffer_elements(shape) * itemsize + image * copied
             else:
-                self._known[key] = _elements(shape, self.images.get(value)) * itemsize
+                self._known[key] = buffer_elements(shape, self.images.get(value)) * itemsize
         return self._known[key]
+
+    def padding(self, value: int, layout: TensorSharding, mesh_shape: Sequence[int]) -> float:
+        """By how much tiles make one device's part of a value larger."""
+        shape = layout.local_shape(self._values[value].shape, mesh_shape)
+        return buffer_elements(shape, self.images.get(value)) / prod(shape) if shape else 1.0
 
     def copied_bytes(self, moved: Value, layout: TensorSharding, mesh_shape: Sequence[int]) -> int:
         """Bytes of one device's part of a copy of what is moved."""
         shape = layout.local_shape(moved.shape, mesh_shape)
-        return _elements(shape, self.images.get(moved.index)) * moved.itemsize
+        return buffer_elements(shape, self.images.get(moved.index)) * moved.itemsize
 
     def _is_copied_image(self, value: int) -> bool:
         """Whether a convolution reads an argument as an image; one that only maps read stays as it
@@ -168,10 +135,6 @@ class Buffers:
         return before is None or not (
             is_of_library(units.graph, before) and set(before.outputs) & set(yields.reads)
         )
-
-
-def _elements(shape: Sequence[int], minor: tuple[int, int] | None = None) -> int:
-    return tiled_elements(shape, minor) if shape else _LANES
 
 
 def _multiplies_bfloat16(equation: Equation) -> bool:

@@ -13,8 +13,9 @@ from math import prod
 from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.rule import Dims
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.mesh.tiles import tiled_elements
 from kiwi.xla.rules.base import Workspace
-from kiwi.xla.tpu.buffers import buffers_of, tiled_elements
+from kiwi.xla.tpu.buffers import buffers_of
 
 _SAME = frozenset({"reshape"})
 

@@ -39,6 +39,12 @@ class TpuRules(Rules):
         """See `kiwi.xla.tpu.buffers`."""
         return 2 if buffers_of(units).is_narrow(value) else super().stored_itemsize(units, value)
 
+    def padding(
+        self, units: UnitGraph, value: int, layout: TensorSharding, mesh_shape: Sequence[int]
+    ) -> float:
+        """That of tiles, see `kiwi.xla.tpu.buffers`."""
+        return buffers_of(units).padding(value, layout, mesh_shape)
+
     def moved_value(self, units: UnitGraph, unit: Unit, value: int) -> Value:
         """Also what the unit multiplies in bfloat16, see `kiwi.xla.tpu.buffers`."""
         moved = super().moved_value(units, unit, value)

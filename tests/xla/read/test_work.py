@@ -1,6 +1,7 @@
 """What instructions compute and move, against XLA's own cost analysis and by hand."""
 
 import itertools
+from math import prod
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
-from kiwi.xla.read.hlo_text import parse_module
+from kiwi.xla.read.hlo_text import arrays_of, parse_module
 from kiwi.xla.read.work import ModuleWork, numpy_name, valid_positions
 
 IMAGE, KERNEL = jnp.zeros((2, 9, 9, 6)), jnp.zeros((3, 3, 3, 8))
@@ -56,6 +57,24 @@ def test_products_are_those_that_xla_counts(function, arguments):
     assert flops == lowered.cost_analysis()["flops"]
 
 
+@pytest.mark.parametrize(
+    ("array", "stored_bytes"),
+    [
+        ("f32[32,60,64]{2,1,0:T(8,128)}", 32 * 64 * 128 * 4),
+        ("f32[32,60,64]{0,2,1:T(8,128)}", 128 * 60 * 64 * 4),
+        ("bf16[4,60]{1,0:T(4,128)(2,1)}", 4 * 128 * 2),
+        ("f32[250]{0:T(256)}", 256 * 4),
+        ("f32[32,60,64]{2,1,0}", 32 * 60 * 64 * 4),
+        ("f32[]{:T(128)}", 4),
+    ],
+)
+def test_tiles_are_moved_with_what_fills_them(array, stored_bytes):
+    (found,) = arrays_of(array)
+    assert found.stored_bytes == stored_bytes
+    shape = found.shape or (1,)
+    assert found.bytes == prod(shape) * (2 if array.startswith("bf16") else 4)
+
+
 FUSIONS = """HloModule m
 %sliced (stack: f32[8,64], i: s32[], x: f32[64]) -> f32[64] {
   %stack = f32[8,64] parameter(0)
@@ -88,10 +107,10 @@ ENTRY %main (stack: f32[8,64], i: s32[], x: f32[64]) -> f32[8,64] {
 def test_of_slices_and_updates_only_the_part_is_moved():
     module = parse_module(FUSIONS)
     work = {i.name: ModuleWork(module).of(i, module.entry) for i in module.entry.instructions}
-    row = 64 * 4
-    assert work["y"].moved_bytes == 3 * row + 4, "a row of the stack, the index, x and the result"
+    row, padded = 64 * 4, 128 * 4
+    assert work["y"].moved_bytes == padded + 2 * row + 4, "a row of the stack, index, x and result"
     assert work["y"].operations == {"float32": 64}
-    assert work["z"].moved_bytes == 2 * row + 4
+    assert work["z"].moved_bytes == padded + row + 4
     assert work["both"].is_scalar and not work["y"].is_scalar
 
 

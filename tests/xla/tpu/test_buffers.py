@@ -11,8 +11,9 @@ from jax.sharding import PartitionSpec as P
 
 import kiwi
 from examples import mlp
+from kiwi.mesh.tiles import tiled_elements
 from kiwi.xla.compilers import of_platform
-from kiwi.xla.tpu.buffers import buffers_of, tiled_elements
+from kiwi.xla.tpu.buffers import buffers_of
 
 needs_compiler = pytest.mark.skipif(
     find_spec("libtpu") is None, reason="the extra aot-tpu is not installed"

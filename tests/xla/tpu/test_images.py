@@ -6,15 +6,28 @@ import pytest
 from jax import lax
 
 from benchmarks.fidelity.models import MODELS
-from kiwi.xla.tpu.buffers import tiled_elements
+from kiwi.hlo.chains import FusedMaps
+from kiwi.hlo.fusion import materialised
+from kiwi.mesh.tiles import tiled_elements
 from kiwi.xla.tpu.images import minor_dimensions
+from tests.helpers.planning import graph_of
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
+
+
+def convolve(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers)
 
 
 def convolved(kernels: list[jax.Array], x: jax.Array) -> jax.Array:
     for kernel in kernels:
-        numbers = ("NHWC", "HWIO", "NHWC")
-        x = jnp.sin(lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers))
+        x = jnp.sin(convolve(x, kernel))
+    return jnp.mean(x)
+
+
+def saturated(kernels: list[jax.Array], x: jax.Array) -> jax.Array:
+    for kernel in kernels:
+        x = jnp.tanh(convolve(x, kernel))
     return jnp.mean(x)
 
 
@@ -47,3 +60,28 @@ def test_targets_that_maps_read_are_not_copied():
     images = [b.bytes for b in found.estimate.buffers if b.kind == "argument"][-2:]
     assert images[0] > 20 * images[1]
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.12)
+
+
+@pytest.mark.parametrize(("function", "apart"), [(jax.nn.silu, 0), (jnp.sin, 1)])
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_convolutions_compute_cheap_maps_that_they_alone_read(function, apart, is_joined):
+    """Also sums of two images, which matmuls read from a buffer; but no joined ones."""
+
+    def summed(x: jax.Array, y: jax.Array, kernels: list[jax.Array]) -> list[jax.Array]:
+        y = jnp.concatenate([y, y], axis=3) if is_joined else y
+        return [convolve(function(x) + y, kernel) for kernel in kernels]
+
+    kernels = [array(3, 3, 64, 64) for _ in range(2)]
+    images = array(4, 128, 128, 64), array(4, 128, 128, 32 if is_joined else 64)
+    graph = graph_of(summed, *images, kernels)
+    found = materialised(graph, FusedMaps.OF_MATMULS)
+    assert sum(found) == len(kernels) + max(apart, is_joined)
+
+
+@needs_compiler
+def test_images_take_the_seconds_of_tiles_that_are_filled_up():
+    """Of 64 features half of a tile is empty."""
+    found = planned(jax.grad(saturated), [array(3, 3, 64, 64)] * 3, array(4, 128, 128, 64))
+    assert found.compiled is not None and found.compiled.time is not None
+    compiled = found.compiled.time.compute_seconds
+    assert found.estimate.compute_seconds == pytest.approx(compiled, rel=0.1)

@@ -1,0 +1,55 @@
+"""The tiles that buffers in a TPU's memory are cut into, and filled up to.
+
+The two minor dimensions are cut into tiles of 8 x 128 elements, those of a vector into 128 to
+1,024. Layout assignment makes those dimensions minor which waste least.
+"""
+
+import functools
+from collections.abc import Sequence
+from itertools import permutations
+from math import prod
+
+_LANES, _SUBLANES, _LONGEST_TILE = 128, 8, 1024
+
+
+@functools.lru_cache(maxsize=4096)
+def buffer_elements(shape: tuple[int, ...], minor: tuple[int, int] | None = None) -> int:
+    """As `tiled_elements`; a scalar has a tile, too."""
+    return tiled_elements(shape, minor) if shape else _LANES
+
+
+def tiled_elements(shape: Sequence[int], minor: tuple[int, int] | None = None) -> int:
+    """Elements of a buffer with its tiles filled up; `minor` are the two dimensions cut into
+    tiles, which are chosen where there are none."""
+    if minor is not None:
+        major = prod(size for d, size in enumerate(shape) if d not in minor)
+        sizes = [max(2, shape[d]) for d in minor]
+        return major * min(map(elements_in_order, (sizes, sizes[::-1])))
+    return min(map(elements_in_order, set(permutations(size for size in shape if size > 1))))
+
+
+def elements_in_order(sizes: Sequence[int]) -> int:
+    """The same where the last two dimensions of more than one element are the minor ones."""
+    longer = [size for size in sizes if size > 1]
+    if len(longer) < 2:
+        return _in_vector(prod(longer))
+    sublanes, lanes = longer[-2:]
+    return _in_tiles(lanes, sublanes) * (prod(longer) // (lanes * sublanes))
+
+
+def _in_tiles(lanes: int, sublanes: int) -> int:
+    rows = min(_SUBLANES, _power_of_two(sublanes))
+    return _filled(lanes, _LANES) * _filled(sublanes, rows)
+
+
+def _in_vector(size: int) -> int:
+    return _filled(size, min(_LONGEST_TILE, max(_LANES, _power_of_two(size))))
+
+
+def _filled(size: int, tile: int) -> int:
+    return -(-size // tile) * tile
+
+
+def _power_of_two(size: int) -> int:
+    """The least one that is not smaller."""
+    return 1 << max(0, size - 1).bit_length()
