@@ -98,17 +98,18 @@ def _share(units: UnitGraph, values: Iterable[int], in_all_bytes: int) -> float:
 @functools.lru_cache(maxsize=4)
 def _read_early_bytes(units: UnitGraph) -> Counter[int | None]:
     is_early = early_values(units)
-    read = {(u.loop, v) for u in _only_large(units) for v in u.reads if is_early[v]}
+    read = {(u.loop, v) for u in large_ones(units) for v in u.reads if is_early[v]}
     return _bytes_by_loop(units, read)
 
 
 @functools.lru_cache(maxsize=4)
 def _yielded_late_bytes(units: UnitGraph) -> Counter[int | None]:
-    late = (u for u in _only_large(units) if reduces_late(units, u))
+    late = (u for u in large_ones(units) if reduces_late(units, u))
     return _bytes_by_loop(units, ((u.loop, v) for u in late for v in u.outputs))
 
 
-def _only_large(units: UnitGraph) -> Iterable[Unit]:
+def large_ones(units: UnitGraph) -> Iterable[Unit]:
+    """The units that are large, in order."""
     return itertools.compress(units.units, large_units(units))
 
 

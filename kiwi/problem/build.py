@@ -29,7 +29,7 @@ from functools import partial
 import numpy as np
 
 from kiwi.hlo.garbage_collection import without_collection
-from kiwi.hlo.large_operators import share_of_gathers
+from kiwi.hlo.large_operators import large_ones, share_of_gathers
 from kiwi.hlo.loops import JOIN, SLICE
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
@@ -175,8 +175,8 @@ class OfferedOptions:
         found = Overlap.on(self.units, self.mesh.hardware, copies=copies)
         if not self.rules.sums_beside_one_kernel:
             return found
-        devices = self.mesh.size
-        least = {k: self._work(k).least_seconds(devices) for k in found.large_units}
+        large = (unit.index for unit in large_ones(self.units))
+        least = {k: self._work(k).least_seconds(self.mesh.size) for k in large}
         combined_bytes = self.rules.combined_sums_bytes
         return replace(found, kernel_seconds=least, combined_bytes=combined_bytes)
 

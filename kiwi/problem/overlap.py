@@ -267,11 +267,6 @@ class Overlap:
         next loop begins; the last large one is among them."""
         return frozenset(self._until_large(reversed(self.units.units)))
 
-    @functools.cached_property
-    def large_units(self) -> tuple[int, ...]:
-        """Those that compute matmuls, convolutions or kernels."""
-        return tuple(index for index, is_large in enumerate(large_units(self.units)) if is_large)
-
     def _kernel_behind(self, unit: Unit) -> int:
         """The large unit that follows upon a unit in the same loop, small ones of the update aside,
         and reads nothing of it; -1 if there is none."""

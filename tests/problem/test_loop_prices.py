@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import kiwi
-from kiwi.hlo.large_operators import reduces_late
+from kiwi.hlo.large_operators import large_ones, reduces_late
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.overlap import Overlap
@@ -147,13 +147,13 @@ def test_reductions_behind_computation_are_told_from_gathers():
     assert waits.step_seconds <= found.without_overlap.step_seconds
     overlap = Overlap.on(plan.execution.units, plan.mesh.hardware, copies=False)
     once, again = np.ones(1), np.zeros(1)
-    matmuls = [u for u in plan.execution.units.units if u.index in overlap.large_units]
+    matmuls = list(large_ones(plan.execution.units))
     hidden = [bool(overlap.gathered(u, u.reads[-1], once, again)) for u in matmuls[:4]]
     assert hidden == [False, True, True, True]  # Nothing is computed beside the first gather.
     gradients = [unit for unit in matmuls if reduces_late(overlap.units, unit)]
     assert [round(_hidden(overlap, unit), 3) for unit in gradients] == [0.7, 0.7, 0.7, 0.0]
     # Nor beside the last sum, and beside the others one kernel each on a TPU.
-    beside_one = replace(overlap, kernel_seconds=dict.fromkeys(overlap.large_units, 0.25))
+    beside_one = replace(overlap, kernel_seconds=dict.fromkeys((u.index for u in matmuls), 0.25))
     assert [_hidden(beside_one, unit) for unit in gradients] == pytest.approx([0.175] * 3 + [0.0])
     combined = replace(overlap, combined_bytes=2**23)
     assert not any(_hidden(combined, unit) for unit in gradients)
