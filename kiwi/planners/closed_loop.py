@@ -330,11 +330,15 @@ def _smaller(one: P, other: P) -> P:
 
 
 def estimate_of_overlapping(plan: Plan) -> Estimate:
-    """Of a program whose collectives overlap, less what its way does not hide."""
-    estimate, compiled = plan.estimate, plan.compiled
+    """Of a program whose collectives overlap, less what its way, and barriers that keep steps in
+    order, do not hide."""
+    estimate, compiled, execution = plan.estimate, plan.compiled, plan.execution
+    if execution.tied_steps:
+        steps = execution.schedule.steps
+        estimate = estimate.with_sums_of({steps[position] for position in execution.tied_steps})
     if with_copies_ahead(plan) is not None:
         estimate = estimate.without_copies_ahead
-    if compiled is not None and compiled.overlap in plan.execution.compiler.ways_without_sums:
+    if compiled is not None and compiled.overlap in execution.compiler.ways_without_sums:
         estimate = estimate.without_sums_behind
     return estimate
 

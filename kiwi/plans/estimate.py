@@ -1,6 +1,6 @@
 """The predicted figures of a plan, its time from the independent evaluator."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from kiwi.hlo.host_memory import LEAST_ELEMENTS, buffer_key
@@ -13,6 +13,7 @@ from kiwi.problem.scheduled import Scheduled, again_seconds, scheduled
 from kiwi.problem.solved import Solved
 from kiwi.solver import Evaluation, evaluate
 from kiwi.solver.evaluate import hidden_amount
+from kiwi.solver.problem import Load
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.read.collectives import AxisUse, CollectiveUse, by_kind
 
@@ -33,7 +34,8 @@ class Estimate:
     `offload_seconds`, of `communication_seconds`, what copying them there and back takes;
     `hidden_offload_seconds`: what would be hidden if all collectives were waited for, and
     `hidden_copies_seconds`, of `hidden_seconds`, what would not be if copies of operands that are
-    made again were, and `hidden_sums_seconds`, if reductions were.
+    made again were, and `hidden_sums_seconds`, if reductions were; `sums_behind[u]`: how long
+    those of unit u run behind computation.
     """
 
     step_seconds: float
@@ -54,6 +56,7 @@ class Estimate:
     hidden_offload_seconds: float = 0.0
     hidden_copies_seconds: float = 0.0
     hidden_sums_seconds: float = 0.0
+    sums_behind: tuple[float, ...] = ()
 
     @property
     def exposed_seconds(self) -> float:
@@ -78,6 +81,13 @@ class Estimate:
         """The same of a program that waits for reductions."""
         hidden = max(0.0, self.hidden_seconds - self.hidden_sums_seconds)
         return self._hiding(hidden, hidden_sums_seconds=0.0)
+
+    def with_sums_of(self, units: Collection[int]) -> "Estimate":
+        """The same of a program that waits for the reductions of some units."""
+        waits = sum(self.sums_behind[unit] for unit in units) if self.sums_behind else 0.0
+        waits = min(waits, self.hidden_sums_seconds)
+        sums = self.hidden_sums_seconds - waits
+        return self._hiding(self.hidden_seconds - waits, hidden_sums_seconds=sums)
 
     def _hiding(self, hidden_seconds: float, **changes: float) -> "Estimate":
         seconds = self.step_seconds + self.hidden_seconds - hidden_seconds
@@ -151,6 +161,7 @@ def _estimate(
         hidden_amount(others),
         _hidden_copies_seconds(solved, evaluation),
         _hidden_sums_seconds(solved, evaluation),
+        _sums_behind(solved),
     )
 
 
@@ -164,14 +175,24 @@ def _hidden_copies_seconds(solved: Solved, evaluation: Evaluation) -> float:
 def _hidden_sums_seconds(solved: Solved, evaluation: Evaluation) -> float:
     if not evaluation.hidden:
         return 0.0
-    without, chosen = dict(evaluation.loads), solved.restricted
+    without = dict(evaluation.loads)
+    for _, load in _loads_of_sums(solved):
+        without[load.window, load.channel] -= float(load.amounts[0])
+    return evaluation.hidden - hidden_amount(without)
+
+
+def _sums_behind(solved: Solved) -> tuple[float, ...]:
+    found = {unit: float(load.amounts[0]) for unit, load in _loads_of_sums(solved)}
+    return tuple(found.get(unit, 0.0) for unit in range(len(solved.runs))) if found else ()
+
+
+def _loads_of_sums(solved: Solved) -> Iterator[tuple[int, Load]]:
+    """Those of each unit that nothing large follows from."""
+    chosen = solved.restricted
     nodes = chosen.problem.nodes[len(chosen.sources) :]
     for unit, node in zip(chosen.unit_nodes, nodes, strict=False):  # behind them are copies'
-        late = reduces_late(chosen.units, chosen.units.units[unit.unit])
-        for load in node.loads if late else ():
-            if load.channel == NETWORK:
-                without[load.window, load.channel] -= float(load.amounts[0])
-    return evaluation.hidden - hidden_amount(without)
+        if reduces_late(chosen.units, chosen.units.units[unit.unit]):
+            yield from ((unit.unit, load) for load in node.loads if load.channel == NETWORK)
 
 
 def _offload_seconds(solved: Solved) -> float:

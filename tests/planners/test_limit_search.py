@@ -384,3 +384,18 @@ def test_a_program_that_waits_for_reductions_is_estimated_so(base):
         compiled = replace(base.compiled, overlap=way)
         plan = replace(base, estimate=estimate, execution=execution, compiled=compiled)
         assert estimate_of_overlapping(plan).hidden_seconds == hidden_seconds
+
+
+def test_a_program_waits_for_the_reductions_of_steps_in_order(base):
+    """Those of two units, one of which is in order, and as much as is hidden at most."""
+    first, *_ = base.execution.schedule.steps
+    others = [1.0] * len(base.execution.units.units)
+    hidden = {"hidden_seconds": 3.0, "hidden_sums_seconds": 2.0}
+    for seconds, waits in ((0.5, 0.5), (4.0, 2.0)):
+        sums = tuple(seconds if unit == first else other for unit, other in enumerate(others))
+        estimate = replace(base.estimate, sums_behind=sums, **hidden)
+        execution = replace(base.execution, tied_steps=frozenset({0}))
+        found = estimate_of_overlapping(replace(base, estimate=estimate, execution=execution))
+        assert found.hidden_seconds == 3.0 - waits
+        assert found.hidden_sums_seconds == 2.0 - waits
+        assert found.step_seconds == pytest.approx(base.estimate.step_seconds + waits)
