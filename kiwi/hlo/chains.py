@@ -133,10 +133,12 @@ class Chains:
         return may_fuse and self._is_as_small(index, 2)
 
     def in_convolutions(self, index: int) -> bool:
-        """Whether convolutions alone read the chain, each of which computes it; unless it is the
-        epilogue of what it alone reads."""
+        """Whether convolutions of the backward pass alone read the chain, each of which computes
+        it; unless it is the epilogue of what it alone reads."""
         members, opcodes = self._members[index], self._graph.opcodes
         if not self._is_of_matmuls or any(opcodes[member] & _NOT_REPEATED for member in members):
+            return False
+        if self._graph.phase_of(index) is Phase.FORWARD:
             return False
         is_read = all("convolution" in opcodes[reader] for reader in self.readers(index))
         if not is_read or not self._is_as_small(index, 2):

@@ -62,20 +62,16 @@ def test_targets_that_maps_read_are_not_copied():
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.12)
 
 
-@pytest.mark.parametrize(("function", "apart"), [(jax.nn.silu, 0), (jnp.sin, 1)])
-@pytest.mark.parametrize("is_joined", [False, True])
-def test_convolutions_compute_cheap_maps_that_they_alone_read(function, apart, is_joined):
-    """Also sums of two images, which matmuls read from a buffer; but no joined ones."""
-
-    def summed(x: jax.Array, y: jax.Array, kernels: list[jax.Array]) -> list[jax.Array]:
-        y = jnp.concatenate([y, y], axis=3) if is_joined else y
-        return [convolve(function(x) + y, kernel) for kernel in kernels]
-
-    kernels = [array(3, 3, 64, 64) for _ in range(2)]
-    images = array(4, 128, 128, 64), array(4, 128, 128, 32 if is_joined else 64)
-    graph = graph_of(summed, *images, kernels)
-    found = materialised(graph, FusedMaps.OF_MATMULS)
-    assert sum(found) == len(kernels) + max(apart, is_joined)
+@pytest.mark.parametrize(("fused", "kept"), [(FusedMaps.OF_MAPS, 3), (FusedMaps.OF_MATMULS, 0)])
+def test_convolutions_compute_gradients_that_they_alone_read(fused, kept):
+    """Those of three normalisations, sums of two images: for the gradients of kernel and image."""
+    module, config = MODELS["convnet"].module, MODELS["convnet"].config
+    arguments = module.abstract_state(config), module.abstract_batch(config)
+    graph = graph_of(module.make_train_step(config), *arguments)
+    program, found = graph.program, materialised(graph, fused)
+    sums = [e for e in program.equations if e.name == "add_any" and found[e.index]]
+    images = [e for e in sums if len(program.values[e.outputs[0]].shape) == 4]
+    assert len(images) == kept
 
 
 @needs_compiler
