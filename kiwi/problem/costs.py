@@ -135,7 +135,7 @@ class UnitWork:
         if self._is_in_kernel_of_readers(shards):
             return Price(self.trips * self.launch_seconds, Provenance.ANALYTIC)
         result_bytes //= self.stacked
-        read = list(read_bytes)
+        read = read_bytes
         if self.read_once or self.border == SLICE:
             read = [min(b, result_bytes) for b in read]
         moved_bytes = result_bytes if self.is_transfer else sum(read) + result_bytes
