@@ -63,6 +63,8 @@ LAYOUT = frozenset(
     {"transpose", "reshape", "slice", "broadcast_in_dim", "bitcast_convert", "constant"}
 )
 
+ADDS = frozenset({"add", "convert"})
+
 REARRANGES = frozenset({"transpose", "reshape"})
 
 

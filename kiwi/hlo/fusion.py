@@ -36,7 +36,7 @@ the backward pass, such as a bias' gradient. Neither holds for queries in groups
 
 Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
 convolution or reduction whose only reader is a materialised map over the same elements is
-absorbed into it: its epilogue.
+absorbed into it: its epilogue. On GPUs cuBLAS adds a bias and one tensor behind it as well.
 
 Known imperfections: XLA's own choice depends on the backend's cost model; convolutions'
 epilogues and multi-output fusions are not told apart.
@@ -47,6 +47,8 @@ from math import prod
 
 from kiwi.hlo.chains import MAX_CHAIN, MAX_READS, Chains, FusedMaps
 from kiwi.hlo.equation_kinds import (
+    ADDS,
+    LAYOUT,
     LIBRARY_OPCODES,
     MATMULS,
     TAKES_EPILOGUE,
@@ -126,15 +128,25 @@ def _has_epilogue(
     if kernel is None:
         return False
     if len(graph.program.readers[outputs[0]]) != 1 or len(members) > 1:
-        absorbed, _ = chain(graph, is_materialised, kernel)
+        absorbed, reads = chain(graph, is_materialised, kernel)
         ends_other = any(graph.opcodes[k] & TAKES_EPILOGUE for k in absorbed)
         is_call = graph.opcodes[index] & LIBRARY_OPCODES
-        if fused is not FusedMaps.OF_MATMULS or not is_call or ends_other:
+        may_end = fused is FusedMaps.OF_MATMULS or _adds_one_tensor(graph, absorbed, reads, fused)
+        if not may_end or not is_call or ends_other:
             return False
     if _adds_to_scatter(graph, kernel, index, is_materialised, fused):
         return False
     sizes = {prod(values[equations[k].outputs[0]].shape) for k in (*members, kernel)}
     return len(sizes) == 1
+
+
+def _adds_one_tensor(
+    graph: HloGraph, absorbed: Sequence[int], reads: Sequence[int], fused: FusedMaps
+) -> bool:
+    """Whether a chain adds a bias and one tensor to a matmul's result, as cuBLAS does itself."""
+    sizes = [prod(graph.program.values[value].shape) for value in reads]
+    is_sum = all(graph.opcodes[k] <= ADDS | LAYOUT for k in absorbed)
+    return fused is FusedMaps.OF_MAPS and is_sum and sizes.count(max(sizes)) <= 2
 
 
 def _adds_to_scatter(

@@ -8,16 +8,21 @@ along the last dimension, of up to `LONGEST_ROW` elements (jax 0.10.2, H100: sof
 normalisation of 1,000 to 128,256 elements in float32 and bfloat16, the models of
 `benchmarks/fidelity` and their gradients; `tests/xla/gpu/test_compiler.py` holds it).
 
+Costly functions of the rows are not computed twice: the sum of a softmax's exponentials that the
+backward pass reads as well is a kernel of its own, with the maximum. What sums columns of
+normalised rows, as the gradient of a normalisation's scale, reads them from memory: the kernel that
+reduces rows writes them there first.
+
 Known imperfection: what computes a mean in bfloat16 and subtracts it, as `jnp.var` does beside
 `jnp.mean`, is five kernels instead of one.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from kiwi.hlo.equation_kinds import is_map
+from kiwi.hlo.equation_kinds import WORTH_KEEPING, is_map
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
 
@@ -49,18 +54,41 @@ def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
     planned.
     """
     found: dict[int, RowReduction] = {}
+    costly: set[int] = set()
     for unit in reversed(units.units):  # readers first
         rows = _rows(units, unit)
         if rows is None:
             continue
         readers = [units.units[r] for r in units.readers.get(unit.outputs[0], ())]
         near = [r for r in readers if (r.phase, r.loop) == (unit.phase, unit.loop)]
-        if near and all(_reads_again(units, r, unit, rows, found) for r in near):
+        if not (near and all(_reads_again(units, r, unit, rows, {*found, *costly}) for r in near)):
+            continue
+        if len(near) < len(readers) and _is_costly(units, unit):
+            costly.add(unit.index)
+        else:
             dims = dict(unit.rule.operator_operands[-1])[rows.index]
             read = _rows_read_again(units, near[0], unit, rows)[0]
             last = near[0].index if near[0].index not in found else found[near[0].index].reader
             found[unit.index] = RowReduction(frozenset(dims[-1]), read, last)
     return found
+
+
+def written_rows(units: UnitGraph, unit: Unit) -> tuple[tuple[int, int], ...]:
+    """By place of a reduction of columns that ends a unit, the bytes of what it sums that go
+    through memory, where the unit reduces rows first."""
+    program, place = units.graph.program, len(unit.equations) - 1
+    root = program.equations[unit.root]
+    if root.name not in REDUCTIONS or _rows(units, unit) is not None:
+        return ()
+    found = reduced_for_readers(units)
+    summed = program.values[root.reads[0]]
+    rows = (found[p].rows for p in map(units.producer.get, unit.reads) if p in found)
+    is_of_rows = any(value in unit.reads for value in rows)
+    return ((place, 2 * summed.size_bytes),) if is_of_rows else ()
+
+
+def _is_costly(units: UnitGraph, unit: Unit) -> bool:
+    return any(units.graph.opcodes[k] & WORTH_KEEPING for k in unit.equations)
 
 
 def _rows(units: UnitGraph, unit: Unit) -> Value | None:
@@ -77,7 +105,7 @@ def _rows(units: UnitGraph, unit: Unit) -> Value | None:
 
 
 def _reads_again(
-    units: UnitGraph, reader: Unit, unit: Unit, rows: Value, found: Mapping[int, RowReduction]
+    units: UnitGraph, reader: Unit, unit: Unit, rows: Value, found: Collection[int]
 ) -> bool:
     """Whether a reader goes over the rows that a unit reduces, and has them in its result."""
     values = units.graph.program.values

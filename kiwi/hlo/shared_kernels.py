@@ -1,13 +1,13 @@
-"""Units that XLA:TPU computes in the kernel of an earlier one, by multi-output fusion.
+"""Units that XLA computes in the kernel of an earlier one, by multi-output fusion.
 
-A kernel that goes over a tensor anyway also computes what else is wanted of it: a matmul or a map
-reduces what it yields, for the gradient of a bias or the maximum of a softmax; reductions and maps
-of one tensor go over it once, as both moments of Adam do, and the parameter with them. A unit then
-reads from memory what its kernel has not, and no more. What depends on a reduction, as a variance
-does on a mean, goes over the tensor again.
+A kernel that goes over a tensor anyway also computes what else is wanted of it: both moments of
+Adam, and the parameter with them. XLA:GPU does so in updates alone, XLA:TPU everywhere: there a
+matmul or a map also reduces what it yields, for the gradient of a bias or the maximum of a softmax.
+A unit then reads from memory what its kernel has not, and no more. What depends on a reduction, as
+a variance does on a mean, goes over the tensor again.
 
-Observed with libtpu 0.0.42.1 in the models of `benchmarks/fidelity`;
-`tests/hlo/test_shared_kernels.py` holds it.
+Observed with libtpu 0.0.42.1, and with jax 0.10.2 for H100s, in the models of
+`benchmarks/fidelity`; `tests/hlo/test_shared_kernels.py` holds it.
 """
 
 import functools
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
+from kiwi.hlo.graph import Phase
 from kiwi.hlo.row_reductions import REDUCTIONS
 from kiwi.hlo.strides import is_strided_unit
 from kiwi.hlo.units import Unit, UnitGraph
@@ -49,13 +50,18 @@ class SharedKernel:
 
 
 @functools.lru_cache(maxsize=4)
-def shared_kernels(units: UnitGraph) -> Mapping[int, SharedKernel]:
-    """By unit, those in the kernel of an earlier one; kept while a step is planned."""
+def shared_kernels(units: UnitGraph, *, updates_alone: bool) -> Mapping[int, SharedKernel]:
+    """By unit, those in the kernel of an earlier one; kept while a step is planned.
+
+    - `updates_alone`: whether the compiler does so in updates only.
+    """
     found: dict[int, SharedKernel] = {}
     kernel_with: dict[int, _Kernel] = {}
     for unit in units.units:
         multiplies = any(units.graph.opcodes[k] & LIBRARY_OPCODES for k in unit.equations)
         if not (multiplies or _goes_over(units, unit)):
+            continue
+        if updates_alone and not _updates(units, unit, multiplies=multiplies):
             continue
         elements = _elements(units, unit.outputs if multiplies else (*unit.reads, *unit.outputs))
         kernel = None if multiplies else _joined(units, unit, elements, kernel_with)
@@ -66,7 +72,7 @@ def shared_kernels(units: UnitGraph) -> Mapping[int, SharedKernel]:
             found[unit.index] = SharedKernel(kernel.first.index, values)
         if not multiplies:
             kernel.read.update(unit.reads)
-        if not _reduces(units, unit):
+        if not reduces(units, unit):
             kernel.yielded.update(unit.outputs)
         large = (v for v in kernel.read | kernel.yielded if _elements(units, [v]) == elements)
         kernel_with.update(dict.fromkeys(large, kernel))
@@ -82,7 +88,7 @@ def _joined(
         first = kernel.first
         is_near = (first.phase, first.loop) == (unit.phase, unit.loop)
         is_as_large = kernel.elements == elements
-        may_join = _reduces(units, unit) or not kernel.multiplies
+        may_join = reduces(units, unit) or not kernel.multiplies
         others = set(unit.reads) - kernel.yielded
         is_known = all(units.producer.get(value, -1) < first.index for value in others)
         if is_near and is_as_large and may_join and is_known:
@@ -90,15 +96,21 @@ def _joined(
     return None
 
 
+def _updates(units: UnitGraph, unit: Unit, *, multiplies: bool) -> bool:
+    """Whether a unit only maps elements, in an update."""
+    return unit.phase is Phase.UPDATE and not multiplies and not reduces(units, unit)
+
+
 def _goes_over(units: UnitGraph, unit: Unit) -> bool:
     """Whether a unit consists of maps, and of a reduction at most that ends it."""
     *before, root = unit.equations
-    is_end = is_map(units.graph, root) or _reduces(units, unit)
+    is_end = is_map(units.graph, root) or reduces(units, unit)
     is_of_maps = is_end and all(is_map(units.graph, k) for k in before)
     return is_of_maps and not is_strided_unit(units, unit)
 
 
-def _reduces(units: UnitGraph, unit: Unit) -> bool:
+def reduces(units: UnitGraph, unit: Unit) -> bool:
+    """Whether a unit ends in a reduction."""
     return units.graph.program.equations[unit.root].name in REDUCTIONS
 
 

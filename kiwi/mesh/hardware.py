@@ -172,6 +172,11 @@ class Hardware:
         return self.platform == "tpu"
 
     @property
+    def fuses_updates(self) -> bool:
+        """Whether one kernel updates a parameter and its moments: all but XLA:CPU's."""
+        return self.platform != "cpu"
+
+    @property
     def has_units_apart(self) -> bool:
         """Whether a kernel multiplies matrices and computes functions at the same time, in units of
         their own: TPUs. Of a bfloat16 matmul of (4096, 1024) by (1024, 1024) XLA:TPU states 71 us

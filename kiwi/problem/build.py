@@ -56,7 +56,7 @@ from kiwi.problem.copies import (
     never,
 )
 from kiwi.problem.copy_readers import readers_of_copies
-from kiwi.problem.costs import UnitWork
+from kiwi.problem.costs import UnitWork, shared_by
 from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
 from kiwi.problem.overlap import Overlap
 from kiwi.problem.pins import Pins
@@ -628,5 +628,7 @@ class _Builder:
 
         with_parts, overlap = self._matrices.with_parts, offered.overlap
         hardware = offered.mesh.hardware
-        find = recomputed_apart if hardware.shares_kernels else reductions_apart
-        return find(self._units, options, overlap, with_parts=with_parts)
+        if hardware.fuses_row_reductions:
+            yield from reductions_apart(self._units, options, overlap, with_parts=with_parts)
+        shared = shared_by(self._units, hardware)
+        yield from recomputed_apart(self._units, shared, options, overlap, with_parts=with_parts)

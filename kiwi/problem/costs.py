@@ -10,27 +10,29 @@ A copy between host and device memory takes its bytes over the bandwidth between
 A unit in the body of a loop takes its seconds once per iteration.
 
 Where no kernel computes a matmul together with what maps its result, those maps are a kernel of
-their own, which reads the result and writes it again.
+their own, which reads the result and writes it again, and so is what a library adds, where partial
+sums have to be summed up first. Operands that it does not read as they lie are transposed in
+another kernel each (`Rules.transposed_operands`).
 
 Where a compiler reduces rows in the kernel of their readers (`kiwi.hlo.row_reductions`), it takes
 no more than a launch: were it nothing, plans would compute the few bytes of it again for the
-backward pass, and the barrier for that makes a kernel of it. What is computed in the kernel of an
-earlier unit (`kiwi.hlo.shared_kernels`) takes that and its own traffic.
+backward pass, and the barrier for that makes a kernel of it. What is reduced in the kernel of an
+earlier unit (`kiwi.hlo.shared_kernels`) takes that and its own traffic, a map its traffic alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from math import prod
 from operator import not_
 
-from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
 from kiwi.hlo.equations import REGION_PRIMITIVES
 from kiwi.hlo.large_operators import multiplies
+from kiwi.hlo.library_calls import adds_behind, maps_behind
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.regions import region_workspace_bytes
-from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers
-from kiwi.hlo.shared_kernels import shared_kernels
+from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers, written_rows
+from kiwi.hlo.shared_kernels import SharedKernel, reduces, shared_kernels
 from kiwi.hlo.strides import moved_beside_strides
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
@@ -41,9 +43,6 @@ from kiwi.xla.rules.matrix_operands import CONVOLUTION
 _SLICES = frozenset({"dynamic_slice", "slice"})
 _PARTIAL_READERS = _SLICES | {"gather"}
 """Operators that read no more of their first operand than they yield."""
-
-_OF_LIBRARIES = frozenset({"add", "convert_element_type", "copy", "reshape", "transpose"})
-"""What cuBLAS and cuDNN compute with a matmul or convolution, and changes of shape."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +63,12 @@ class UnitWork:
     - `is_transfer`: whether it copies between host and device memory.
     - `reduced_for_readers`: what it reduces in its readers' kernel, if it does.
     - `at_hand[k]`: where the kernel of an earlier unit computes it, whether this one has the k-th
-      read anyway; else None.
+      read anyway; else None. `reduces`: whether it ends in a reduction.
     - `functions`: of `work` what units of their own compute meanwhile, on devices that have such.
-    - `strided`: the seconds of what kernels of strided equations move beside its own.
-    - `maps_apart`: whether maps behind its matmul are a kernel of their own.
+    - `beside`: the seconds of what other kernels of it move beside its own.
+    - `maps_apart`: whether maps behind its matmul are a kernel of their own; `adds_apart`: the
+      factors whose sharding makes one of what is added to it, which waits for partial sums.
+    - `transposed`: by number of the read, when a kernel of its own transposes it first.
     """
 
     work: tuple[tuple[float, frozenset[int]], ...]
@@ -83,9 +84,12 @@ class UnitWork:
     is_transfer: bool = False
     reduced_for_readers: RowReduction | None = None
     maps_apart: bool = False
+    adds_apart: frozenset[int] = frozenset()
+    transposed: tuple[tuple[int, Callable[[Mapping[int, int]], bool]], ...] = ()
     at_hand: tuple[bool, ...] | None = None
+    reduces: bool = False
     functions: tuple[tuple[float, frozenset[int]], ...] = ()
-    strided: tuple[tuple[float, frozenset[int]], ...] = ()
+    beside: tuple[tuple[float, frozenset[int]], ...] = ()
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh, rules: Rules) -> "UnitWork":
@@ -94,12 +98,13 @@ class UnitWork:
         graph, values = units.graph, units.graph.program.values
         equation = graph.program.equations[unit.root]
         border, is_transfer = units.border(unit), equation.is_transfer
-        shared = shared_kernels(units).get(unit.index) if hardware.shares_kernels else None
+        shared = shared_by(units, hardware).get(unit.index)
         seconds = (_seconds(units, index, hardware) for index in unit.equations)
         work = [*zip(seconds, unit.rule.operator_factors, strict=True)]
         is_apart = [
             hardware.has_units_apart and not multiplies(graph, index) for index in unit.equations
         ]
+        is_of_library = not hardware.computes_maps_with_matmuls
         return cls(
             tuple(compress(work, map(not_, is_apart))),
             tuple(_read_bytes(units, unit, key, rules) for key, _ in unit.rule.reads),
@@ -115,10 +120,13 @@ class UnitWork:
             values[unit.outputs[0]].shape[0] if border == STACK else 1,
             is_transfer,
             reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
-            not hardware.computes_maps_with_matmuls and _maps_behind_library(units, unit),
+            is_of_library and maps_behind(units, unit),
+            unit.rule.reduction if is_of_library and adds_behind(units, unit) else frozenset(),
+            tuple(rules.transposed_operands(units, unit).items()),
             None if shared is None else tuple(key in shared.values for key, _ in unit.rule.reads),
+            reduces(units, unit),
             tuple(compress(work, is_apart)),
-            _strided(units, unit, hardware) if not hardware.fuses_strides else (),
+            tuple(_moved_beside(units, unit, hardware)),
         )
 
     def price(
@@ -141,10 +149,11 @@ class UnitWork:
         moved_bytes = result_bytes if self.is_transfer else sum(read) + result_bytes
         if self.border == STACK:  # XLA fills it with zeros before the loop begins.
             moved_bytes += result_bytes
-        apart_bytes = 2 * result_bytes if self.maps_apart else 0
+        apart_bytes, kernels = self._apart(shards, read_bytes, result_bytes)
         if self.at_hand is not None:
             moved_bytes -= sum(compress(read, self.at_hand))
-            seconds = self.launch_seconds + moved_bytes / self.bytes_per_second
+            seconds = moved_bytes / self.bytes_per_second
+            seconds += self.launch_seconds if self.reduces else 0.0
             once = Price(seconds, Provenance.ANALYTIC)
         elif self.recorded is not None:
             once = self.recorded.price(shards, moved_bytes + apart_bytes)
@@ -152,12 +161,10 @@ class UnitWork:
             work = (_local_seconds(each, shards) for each in (self.work, self.functions))
             seconds = max(*work, moved_bytes / self.bytes_per_second)
             seconds += self.launch_seconds + apart_bytes / self.bytes_per_second
-            seconds += (
-                _local_seconds(self.strided, shards) + len(self.strided) * self.launch_seconds
-            )
+            seconds += _local_seconds(self.beside, shards) + len(self.beside) * self.launch_seconds
             once = Price(seconds, Provenance.ANALYTIC)
-        launches = self.launch_seconds if self.maps_apart else 0.0
-        return Price(self.trips * (once.seconds + launches), once.provenance)
+        seconds = once.seconds + kernels * self.launch_seconds
+        return Price(self.trips * seconds, once.provenance)
 
     def least_seconds(self, devices: int) -> float:
         """What it computes takes at least on one of so many devices, where all share it."""
@@ -174,18 +181,35 @@ class UnitWork:
         there, here = (each.price(shards, read_bytes, result_bytes) for each in (self, alone))
         return max(0.0, here.seconds - there.seconds)
 
+    def _apart(
+        self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
+    ) -> tuple[int, int]:
+        """What kernels beside its library's move, and their number."""
+        moved = [read_bytes[k] for k, is_transposed in self.transposed if is_transposed(shards)]
+        if self.maps_apart or any(shards.get(f, 1) > 1 for f in self.adds_apart):
+            moved.append(result_bytes)
+        return 2 * sum(moved), len(moved)
+
     def _is_in_kernel_of_readers(self, shards: Mapping[int, int]) -> bool:
         reduced = self.reduced_for_readers
         return reduced is not None and all(shards.get(f, 1) == 1 for f in reduced.factors)
 
 
-def _strided(
+def shared_by(units: UnitGraph, hardware: Hardware) -> Mapping[int, SharedKernel]:
+    """By unit, what it shares with earlier ones on such devices (`kiwi.hlo.shared_kernels`)."""
+    if not hardware.fuses_updates:
+        return {}
+    return shared_kernels(units, updates_alone=not hardware.shares_kernels)
+
+
+def _moved_beside(
     units: UnitGraph, unit: Unit, hardware: Hardware
-) -> tuple[tuple[float, frozenset[int]], ...]:
-    per_byte = 1 / hardware.sustained_memory_bytes_per_second
-    factors = unit.rule.operator_factors
-    moved = moved_beside_strides(units, unit)
-    return tuple((size_bytes * per_byte, factors[place]) for place, size_bytes in moved)
+) -> Iterator[tuple[float, frozenset[int]]]:
+    moved = [] if hardware.fuses_strides else [*moved_beside_strides(units, unit)]
+    moved += written_rows(units, unit) if hardware.fuses_row_reductions else ()
+    for place, size_bytes in moved:
+        seconds = size_bytes / hardware.sustained_memory_bytes_per_second
+        yield seconds, unit.rule.operator_factors[place]
 
 
 def _local_seconds(
@@ -208,20 +232,6 @@ def _sliced_bytes(units: UnitGraph, unit: Unit, value: int) -> int:
         return size_bytes
     read_bytes = sum(program.values[o].size_bytes for e in readers for o in e.outputs)
     return min(size_bytes, read_bytes // [key for key, _ in unit.rule.reads].count(value))
-
-
-def _maps_behind_library(units: UnitGraph, unit: Unit) -> bool:
-    """Whether maps of the unit stand behind a matmul or convolution that are none of the library's
-    own: it adds, and writes its result in another type."""
-    graph, behind = units.graph, set[int]()
-    for index in unit.equations:
-        equation = graph.program.equations[index]
-        reads_result = not behind.isdisjoint(equation.reads)
-        if reads_result and is_map(graph, index) and equation.name not in _OF_LIBRARIES:
-            return True
-        if reads_result or graph.opcodes[index] & LIBRARY_OPCODES:
-            behind.update(equation.outputs)
-    return False
 
 
 def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:

@@ -18,13 +18,13 @@ What a compiler computes in the kernel of an earlier unit (`kiwi.hlo.shared_kern
 its own if it is recomputed and the earlier unit is not.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from kiwi.hlo.row_reductions import reduced_for_readers
-from kiwi.hlo.shared_kernels import shared_kernels
+from kiwi.hlo.shared_kernels import SharedKernel
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import Residency
 from kiwi.problem.edges import classes
@@ -60,10 +60,15 @@ def reductions_apart(
 
 
 def recomputed_apart(
-    units: UnitGraph, options: Callable[[int], UnitOptions], overlap: Overlap, *, with_parts: bool
+    units: UnitGraph,
+    shared: Mapping[int, SharedKernel],
+    options: Callable[[int], UnitOptions],
+    overlap: Overlap,
+    *,
+    with_parts: bool,
 ) -> Iterator[Edge]:
     """For each unit in the kernel of an earlier one the edge from that; as `reductions_apart`."""
-    for index, found in sorted(shared_kernels(units).items()):
+    for index, found in sorted(shared.items()):
         own = options(index)
         if own.apart_seconds.any():
             build = _Builder(units.units[index], own, overlap, with_parts)

@@ -120,6 +120,24 @@ def test_costly_maps_are_absorbed_where_the_compiler_repeats_them(fused, kept):
     assert names == kept | {"reduce_sum", "dot_general"}
 
 
+@pytest.mark.parametrize(
+    ("fused", "tensors", "kept"),
+    [
+        (FusedMaps.OF_MAPS, 1, []),
+        (FusedMaps.OF_MAPS, 2, ["dot_general"]),
+        (FusedMaps.OF_ONE_READER, 1, ["dot_general"]),
+    ],
+)
+def test_on_gpus_a_matmul_adds_a_bias_and_one_tensor(fused, tensors, kept):
+    def function(x, w, b, *residuals):
+        return sum(residuals) + (x @ w + b)
+
+    graph = graph_of(function, X, W, array(W.shape[1]), *[array(X.shape[0], W.shape[1])] * tensors)
+    found = materialised(graph, fused)
+    names = [e.name for e in graph.program.equations if found[e.index]]
+    assert names == [*kept, "add"]
+
+
 @pytest.mark.parametrize(("readers", "kept"), [(1, 0), (2, 1)])
 def test_what_several_matmuls_read_is_the_epilogue_of_another(readers: int, kept: int):
     """XLA:TPU computes it once, behind the matmul in front of it, as a gradient of relu."""

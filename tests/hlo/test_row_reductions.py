@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import kiwi
-from kiwi.hlo.row_reductions import LONGEST_ROW, reduced_for_readers
+from kiwi.hlo.row_reductions import LONGEST_ROW, reduced_for_readers, written_rows
 
 ROWS = jax.ShapeDtypeStruct((64, 128), "float32")
 
@@ -55,6 +55,27 @@ def test_a_gradient_reduces_rows_in_the_same_way():
     to the kernel that writes the gradient."""
     gradient = jax.grad(lambda x: jnp.sum(normalised(jnp.sin(x)) ** 3))
     assert reductions(gradient, ROWS) == (["reduce_sum", "reduce_sum"], 4)
+
+
+def test_exponentials_that_the_backward_pass_needs_are_summed_apart():
+    """With the maximum, which is no kernel of its own."""
+    gradient = jax.value_and_grad(lambda x: jnp.sum(jax.nn.softmax(2 * x) ** 3))
+    fused, count = reductions(gradient, ROWS)
+    assert fused.count("reduce_max") == 1 and count == 4
+    assert fused.count("reduce_sum") == 1
+
+
+@pytest.mark.parametrize(("function", "times"), [(normalised, [2]), (jnp.sin, [])])
+def test_the_gradient_of_a_scale_reads_normalised_rows_from_memory(function, times: list[int]):
+    def scaled(w: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        y = function(x) * w
+        return jnp.sum(y**3), y
+
+    weights = jax.ShapeDtypeStruct((128,), "float32")
+    gradient = jax.value_and_grad(scaled, has_aux=True)
+    units = kiwi.jit(gradient, mesh_shape=(1,)).traced(weights, ROWS).units
+    found = [size for unit in units.units for _, size in written_rows(units, unit)]
+    assert found == [n * 4 * 64 * 128 for n in times]
 
 
 @pytest.mark.parametrize(("profile", "ratio"), [("h100-sxm", 0.5), ("v100-sxm2", 1.0)])

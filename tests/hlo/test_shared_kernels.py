@@ -1,4 +1,4 @@
-"""What XLA:TPU computes in the kernel of an earlier unit."""
+"""What XLA computes in the kernel of an earlier unit."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 import kiwi
+from examples import mlp
+from kiwi.hlo.graph import Phase
 from kiwi.hlo.shared_kernels import shared_kernels
 from tests.helpers.planning import array, units_of
 
@@ -56,7 +58,7 @@ def test_what_depends_on_a_reduction_goes_over_the_tensor_again(
     function: Callable[..., Any], arguments: tuple[Any, ...], shared: int
 ):
     units = units_of(function, *arguments)
-    found = shared_kernels(units)
+    found = shared_kernels(units, updates_alone=False)
     assert len(found) == shared
     for index, kernel in found.items():
         assert kernel.first < index
@@ -66,9 +68,20 @@ def test_what_depends_on_a_reduction_goes_over_the_tensor_again(
 def test_a_matmul_reads_no_more_for_the_map_behind_it():
     """The matmul's result is at hand, the weights of the sum are not."""
     units = units_of(weighted_total, *MATMUL, array(ROWS, WIDTH))
-    ((index, kernel),) = shared_kernels(units).items()
+    ((index, kernel),) = shared_kernels(units, updates_alone=False).items()
     assert kernel.first == 0 and kernel.values == frozenset(units.units[0].outputs)
     assert set(units.units[index].reads) - kernel.values
+
+
+def test_updates_alone_are_shared_on_gpus():
+    """Of each of eight parameters the second moment and the parameter itself, but for the first,
+    behind whose moments the steps are counted."""
+    config = mlp.SIZES["tiny"]
+    state, batch = mlp.abstract_state(config), mlp.abstract_batch(config)
+    units = kiwi.jit(mlp.make_train_step(config)).traced(state, batch).units
+    found = shared_kernels(units, updates_alone=True)
+    assert len(found) == 2 * 8 - 1
+    assert {units.units[index].phase for index in found} == {Phase.UPDATE}
 
 
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="the extra aot-tpu is not installed")

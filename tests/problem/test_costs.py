@@ -15,6 +15,7 @@ from tests.helpers.planning import array, unit_with, units_of
 MIB = 2**20
 GPU = hardware("h100-sxm")
 ROWS, WIDTH = 4096, 1024
+MATMUL = array(ROWS, WIDTH), array(WIDTH, WIDTH)
 SQUARE_BYTES, OPERAND_BYTES = 4 * ROWS * WIDTH, 4 * WIDTH * WIDTH
 ONE_PASS_SECONDS = SQUARE_BYTES / GPU.sustained_memory_bytes_per_second
 MATMUL_SECONDS = 2 * ROWS * WIDTH**2 / GPU.matmul_flops_per_second("float32")
@@ -36,7 +37,7 @@ def seconds(units: UnitGraph, unit: Unit, profile: str = "h100-sxm") -> float:
     ids=["matmul", "bias", "relu"],
 )
 def test_on_gpus_maps_behind_a_matmul_but_additions_are_a_kernel_of_their_own(behind, kernels):
-    arguments = array(ROWS, WIDTH), array(WIDTH, WIDTH), array(WIDTH)
+    arguments = *MATMUL, array(WIDTH)
     units = units_of(lambda x, w, b: behind(x @ w, b), *arguments)
     (unit,) = units.units
     moved = (2 * SQUARE_BYTES + OPERAND_BYTES) / GPU.sustained_memory_bytes_per_second
@@ -48,6 +49,19 @@ def test_on_gpus_maps_behind_a_matmul_but_additions_are_a_kernel_of_their_own(be
     plain = units_of(lambda x, w: x @ w, *arguments[:2])
     alone = seconds(plain, plain.units[0], "v5e")
     assert seconds(units, unit, "v5e") == pytest.approx(alone, rel=0.01)
+
+
+def test_a_bias_waits_for_partial_sums():
+    """Then no matmul adds it: a kernel reads the sums and writes them again."""
+    units = units_of(lambda x, w, b: x @ w + b, *MATMUL, array(WIDTH))
+    (unit,) = units.units
+    work = UnitWork.of(units, unit, DeviceMesh.create((8,), "h100-sxm"), Rules())
+    (summed,) = unit.rule.reduction
+    read = work.read_bytes
+    whole, partial = (work.price({summed: n}, read, SQUARE_BYTES).seconds for n in (1, 8))
+    moved = (sum(read) + 3 * SQUARE_BYTES) / GPU.sustained_memory_bytes_per_second
+    assert partial == pytest.approx(2 * GPU.kernel_launch_seconds + moved, rel=1e-3)
+    assert whole == pytest.approx(GPU.kernel_launch_seconds + MATMUL_SECONDS, rel=2e-2)
 
 
 def test_of_what_is_sliced_the_slices_are_read():

@@ -39,10 +39,7 @@ def _is_transposed(
     # Of several dimensions the first is gathered last.
     first = gathered[0]
     dims = [matrix.dims[first], *matrix.dims[:first], *matrix.dims[first + 1 :]]
-    shards = _shards(matrix, mesh_shape, wanted)
-    batch, rows, columns = matrix.canonical(shards)
-    readable = ((*batch, *rows, *columns), (*batch, *columns, *rows))
-    return all(matrix.lies(dims, shards) != matrix.lies(order, shards) for order in readable)
+    return not matrix.is_readable(dims, _shards(matrix, mesh_shape, wanted))
 
 
 def _shards(matrix: Matrix, mesh_shape: tuple[int, ...], layout: TensorSharding) -> dict[int, int]:

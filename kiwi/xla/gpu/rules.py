@@ -3,7 +3,7 @@
 It all-reduces in place (jax 0.10.2, a product whose operands are cut along what is summed over).
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from kiwi.interval import Interval
 from kiwi.mesh import Hardware
 from kiwi.xla.gpu.gathered_operands import transposed_reads
 from kiwi.xla.gpu.library_workspace import library_workspace
+from kiwi.xla.gpu.transposed_operands import transposed_operands
 from kiwi.xla.rules.base import Intervals, Rules, Transposes, Workspace
 from kiwi.xla.rules.matrix_operands import CONVOLUTION
 
@@ -44,6 +45,12 @@ class GpuRules(Rules):
     ) -> Mapping[int, Transposes]:
         """See `kiwi.xla.gpu.gathered_operands`."""
         return transposed_reads(units, unit, mesh_shape)
+
+    def transposed_operands(
+        self, units: UnitGraph, unit: Unit
+    ) -> Mapping[int, Callable[[Mapping[int, int]], bool]]:
+        """See `kiwi.xla.gpu.transposed_operands`."""
+        return transposed_operands(units, unit)
 
     def overwritable(self, graph: HloGraph, unit: Unit) -> tuple[int, ...]:
         """None where something sums up columns of the result: one kernel computes both, and writes

@@ -115,6 +115,13 @@ class Rules:
         """By number of the read, when its gathered copy is transposed to another buffer."""
         return {}
 
+    def transposed_operands(
+        self, units: UnitGraph, unit: Unit
+    ) -> Mapping[int, Callable[[Mapping[int, int]], bool]]:
+        """By number of the read, when a kernel of its own transposes it first, of the pieces that
+        each factor is cut into."""
+        return {}
+
     def scatters_sums(self, mesh: DeviceMesh, scattered: Mapping[int, int]) -> bool:
         """Whether partial sums are reduce-scattered where `kiwi.xla.rules.partitioner` says so, and
         not all-reduced and cut; `scattered`: by mesh axis, the dimension of the result."""

@@ -41,6 +41,13 @@ class Matrix:
         batch, rows, columns = (self._longer(group, shards) for group in self.groups)
         return batch, rows, columns
 
+    def is_readable(self, dims: Iterable[Sequence[int]], shards: Mapping[int, int]) -> bool:
+        """Whether it is the batch, then rows and columns or these the other way round, where its
+        dimensions lie in this order."""
+        batch, rows, columns = self.canonical(shards)
+        readable = ((*batch, *rows, *columns), (*batch, *columns, *rows))
+        return any(self.lies(dims, shards) == self.lies(order, shards) for order in readable)
+
     def _longer(self, dims: Iterable[Sequence[int]], shards: Mapping[int, int]) -> Dims:
         """Dimensions of more than one element, as their factors of more than one."""
         longer = (tuple(f for f in dim if self.sizes[f] > shards.get(f, 1)) for dim in dims)

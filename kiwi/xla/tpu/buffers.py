@@ -122,7 +122,7 @@ class Buffers:
         """
         units, producer = self._units, self._units.producer[value]
         reads, yields = units.units[reader], units.units[producer]
-        shared = shared_kernels(units).get(reader)
+        shared = shared_kernels(units, updates_alone=False).get(reader)
         if shared is None or value not in shared.values:
             return False
         if _REDUCE not in units.graph.opcodes[reads.root]:

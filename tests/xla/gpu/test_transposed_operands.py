@@ -1,0 +1,77 @@
+"""Which operands XLA:GPU transposes before its matmuls read them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import kiwi
+from kiwi.xla.gpu import compiler
+from kiwi.xla.gpu.transposed_operands import transposed_operands
+from tests.helpers.planning import array, units_of
+
+LENGTH, HEADS, WIDTH = 512, 8, 64
+SEQUENCES = array(4, LENGTH, HEADS * WIDTH)
+WEIGHTS = array(HEADS * WIDTH, HEADS, WIDTH)
+
+INSTALLED = compiler._version(compiler.PLUGINS[0]) is not None
+
+
+def scores(x: jax.Array, wq: jax.Array, wk: jax.Array) -> jax.Array:
+    q, k = jnp.einsum("bsd,dhk->bshk", x, wq), jnp.einsum("btd,dhk->bthk", x, wk)
+    return jnp.einsum("bshk,bthk->bhst", q, k)
+
+
+def scaled_scores(x: jax.Array, wq: jax.Array, wk: jax.Array) -> jax.Array:
+    """A map behind each matmul writes queries and keys in the order wanted."""
+    q, k = jnp.einsum("bsd,dhk->bshk", x, wq), jnp.einsum("btd,dhk->bthk", x, wk)
+    return jnp.einsum("bshk,bthk->bhst", jnp.sin(q), jnp.sin(k))
+
+
+def whole_scores(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Arguments lie as they are, the batch first."""
+    return jnp.einsum("bsd,btd->bst", x, y)
+
+
+def transposed(function: Callable[..., Any], *arguments: Any, shards: int = 1) -> int:
+    """How many reads are transposed; `shards`: into how many pieces each factor is cut."""
+    units = units_of(function, *arguments)
+    found = 0
+    for unit in units.units:
+        pieces = dict.fromkeys(range(len(unit.rule.factor_sizes)), shards)
+        found += sum(asked(pieces) for asked in transposed_operands(units, unit).values())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "expected"),
+    [
+        (scores, (SEQUENCES, WEIGHTS, WEIGHTS), 2),
+        (scaled_scores, (SEQUENCES, WEIGHTS, WEIGHTS), 0),
+        (whole_scores, (SEQUENCES, SEQUENCES), 0),
+        (lambda x, w: x @ w, (array(64, 64), array(64, 64)), 0),
+    ],
+)
+def test_heads_between_rows_and_columns_are_transposed(function, arguments, expected):
+    assert transposed(function, *arguments) == expected
+
+
+def test_one_sequence_and_one_head_of_each_device_lie_in_any_order():
+    assert (
+        transposed(scores, array(8, LENGTH, 512), array(512, 8, WIDTH), array(512, 8, WIDTH)) == 2
+    )
+    assert not transposed(
+        scores, array(8, LENGTH, 512), array(512, 8, WIDTH), array(512, 8, WIDTH), shards=8
+    )
+
+
+@pytest.mark.skipif(not INSTALLED, reason="the extra aot-cuda is not installed")
+@pytest.mark.parametrize("function", [scores, scaled_scores])
+def test_xla_transposes_them_in_kernels_of_their_own(function):
+    """Two transposes take 36 us, of 124."""
+    arguments = array(16, LENGTH, 512), WEIGHTS, WEIGHTS
+    plan = kiwi.plan(function, *arguments, mesh_shape=(1,), verify="cuda", profile="h100-sxm")
+    assert plan.compiled is not None and plan.compiled.time is not None
+    assert plan.estimate.step_seconds == pytest.approx(plan.compiled.time.step_seconds, rel=0.05)
