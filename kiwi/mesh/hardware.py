@@ -177,6 +177,12 @@ class Hardware:
         return self.platform != "cpu"
 
     @property
+    def copies_into_stacks(self) -> bool:
+        """Whether what a loop hands to another one is computed first, and copied into its stack
+        then: by XLA:GPU. Kernels of TPUs write it there."""
+        return self.platform == "gpu"
+
+    @property
     def has_units_apart(self) -> bool:
         """Whether a kernel multiplies matrices and computes functions at the same time, in units of
         their own: TPUs. Of a bfloat16 matmul of (4096, 1024) by (1024, 1024) XLA:TPU states 71 us

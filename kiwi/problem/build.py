@@ -56,7 +56,7 @@ from kiwi.problem.copies import (
     never,
 )
 from kiwi.problem.copy_readers import readers_of_copies
-from kiwi.problem.costs import UnitWork, shared_by
+from kiwi.problem.costs import UnitWork, passes_of_stacks, shared_by
 from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
 from kiwi.problem.overlap import Overlap
 from kiwi.problem.pins import Pins
@@ -511,7 +511,7 @@ class _Builder:
         resharding = self._offered.result_seconds(node)
         again = np.array([float(r.recomputes) for r in node.residency.options])
         parts = {
-            "compute": compute.repeat(len(again)),
+            "compute": compute.repeat(len(again)) + self._stacking_seconds(node),
             "communication": communication.repeat(len(again)),
             "resharding": resharding.repeat(len(again)),
             "recompute": np.outer(compute + communication, again).ravel(),
@@ -531,6 +531,19 @@ class _Builder:
         name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
         costs = np.sum(list(parts.values()), axis=0)
         return Node(name, costs, self._usage(node), parts, loads, host_usage)
+
+    def _stacking_seconds(self, node: UnitNode) -> np.ndarray:
+        """Of a unit's options, where what another loop reads of its results is copied to stacks."""
+        unit, mesh = self._units.units[node.unit], self._offered.mesh
+        passes = passes_of_stacks(self._units, unit) if mesh.hardware.copies_into_stacks else 0
+        if not passes or unit.loop is None:
+            return np.zeros(len(node.strategies) * len(node.residency.options))
+        behind = self.ranges.spans[unit.loop][1]
+        is_stacked = [r.again_at is None and r.end >= behind for r in node.residency.options]
+        sizes = [s.result_bytes for s in node.strategies]
+        per_byte = passes / mesh.hardware.sustained_memory_bytes_per_second
+        trips = self._units.graph.program.trips(unit.loop)
+        return trips * per_byte * np.outer(sizes, is_stacked).ravel()
 
     def _host_usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
         """What a unit's options hold in the host's memory; empty where that is never anything."""

@@ -29,7 +29,7 @@ from operator import not_
 from kiwi.hlo.equations import REGION_PRIMITIVES
 from kiwi.hlo.large_operators import multiplies
 from kiwi.hlo.library_calls import adds_behind, maps_behind
-from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
+from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK, LoopKind
 from kiwi.hlo.regions import region_workspace_bytes
 from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers, written_rows
 from kiwi.hlo.shared_kernels import SharedKernel, reduces, shared_kernels
@@ -200,6 +200,23 @@ def shared_by(units: UnitGraph, hardware: Hardware) -> Mapping[int, SharedKernel
     if not hardware.fuses_updates:
         return {}
     return shared_kernels(units, updates_alone=not hardware.shares_kernels)
+
+
+def passes_of_stacks(units: UnitGraph, unit: Unit) -> int:
+    """How often what an iteration yields or starts from passes through memory to be handed to
+    another loop, where it is copied into a stack: zeros are written, the element is read and
+    written; matmuls read and write a copy of it."""
+    program, border = units.graph.program, units.border(unit)
+    if unit.loop is None or program.loops[unit.loop].kind is not LoopKind.SCAN:
+        return 0
+    if border not in (None, CARRY) or len(unit.outputs) != 1:
+        return 0
+    (value,) = unit.outputs
+    readers = (units.units[r] for r in units.readers.get(value, ()))
+    others = [r for r in readers if r.loop not in (None, unit.loop)]
+    equations = [k for r in others for k in r.equations if value in program.equations[k].reads]
+    is_multiplied = any(multiplies(units.graph, k) for k in equations)
+    return 0 if not others else 5 if is_multiplied else 3
 
 
 def _moved_beside(
