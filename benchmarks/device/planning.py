@@ -35,7 +35,7 @@ def predicted(
     case = MODELS[name]
     for key, remat in BY_HAND.items():
         if key not in known and (remat is None or case.is_checkpointed):
-            estimate = _by_hand(case, remat, profile)
+            estimate = estimate_by_hand(case, remat, profile)
             peak_bytes, seconds = estimate.peak_bytes, estimate.step_seconds
             yield key, {"predicted_peak_bytes": peak_bytes, "predicted_step_seconds": seconds}
     for share_key, share in SHARES.items():
@@ -47,7 +47,8 @@ def predicted(
                 yield key, planned(case, path, *budgets, profile=profile, verify=verify)
 
 
-def _by_hand(case: Case, remat: Any, profile: str) -> Any:
+def estimate_by_hand(case: Case, remat: Any, profile: str) -> Any:
+    """What a step with one of the policies of `BY_HAND` is estimated to take on one device."""
     everywhere = jax.sharding.PartitionSpec()
     state, batch = case.arguments
     baseline = Baseline(

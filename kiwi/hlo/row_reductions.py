@@ -18,7 +18,7 @@ Known imperfection: what computes a mean in bfloat16 and subtracts it, as `jnp.v
 """
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from math import prod
 
@@ -46,13 +46,24 @@ class RowReduction:
     reader: int
 
 
-@functools.lru_cache(maxsize=4)
 def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
     """By unit, those that reduce rows for the maps that read them again.
 
-    A reader in another phase computes it again in a kernel of its own. Kept while a step is
-    planned.
+    A reader in another phase computes it again in a kernel of its own.
     """
+    return _reductions(units)[0]
+
+
+def summed_once(units: UnitGraph) -> Set[int]:
+    """The units that reduce costly functions of rows for readers of another phase as well, in a
+    kernel of their own. If they are recomputed for these, either pass reduces them in the kernel of
+    its readers."""
+    return _reductions(units)[1]
+
+
+@functools.lru_cache(maxsize=4)
+def _reductions(units: UnitGraph) -> tuple[Mapping[int, RowReduction], Set[int]]:
+    """Both; kept while a step is planned."""
     found: dict[int, RowReduction] = {}
     costly: set[int] = set()
     for unit in reversed(units.units):  # readers first
@@ -70,7 +81,7 @@ def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
             read = _rows_read_again(units, near[0], unit, rows)[0]
             last = near[0].index if near[0].index not in found else found[near[0].index].reader
             found[unit.index] = RowReduction(frozenset(dims[-1]), read, last)
-    return found
+    return found, costly
 
 
 def written_rows(units: UnitGraph, unit: Unit) -> tuple[tuple[int, int], ...]:

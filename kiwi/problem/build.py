@@ -507,6 +507,7 @@ class _Builder:
     def _node_of_unit(self, node: UnitNode) -> Node:
         unit = self._units.units[node.unit]
         compute = np.array([s.compute_seconds for s in node.strategies])
+        computed_again = np.array([s.again_seconds for s in node.strategies])
         communication = np.array([s.communication_seconds for s in node.strategies])
         resharding = self._offered.result_seconds(node)
         again = np.array([float(r.recomputes) for r in node.residency.options])
@@ -514,14 +515,14 @@ class _Builder:
             "compute": compute.repeat(len(again)) + self._stacking_seconds(node),
             "communication": communication.repeat(len(again)),
             "resharding": resharding.repeat(len(again)),
-            "recompute": np.outer(compute + communication, again).ravel(),
+            "recompute": np.outer(computed_again + communication, again).ravel(),
         }
         overlap, times = self._offered.overlap, node.residency.options
         if self._units.graph.program.equations[unit.root].is_transfer:
             loads = overlap.copied(unit, compute, times)
             parts["compute"], parts["communication"] = parts["communication"], parts["compute"]
         else:
-            loads = overlap.computed(unit, compute, times)
+            loads = overlap.computed(unit, compute, computed_again, times)
         loads += overlap.reduced(unit, node.strategies, times)
         host_usage = self._host_usage(node)
         if host_usage:

@@ -31,7 +31,7 @@ from kiwi.hlo.large_operators import multiplies
 from kiwi.hlo.library_calls import adds_behind, maps_behind
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK, LoopKind
 from kiwi.hlo.regions import region_workspace_bytes
-from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers, written_rows
+from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers, summed_once, written_rows
 from kiwi.hlo.shared_kernels import SharedKernel, reduces, shared_kernels
 from kiwi.hlo.strides import moved_beside_strides
 from kiwi.hlo.units import Unit, UnitGraph
@@ -66,6 +66,7 @@ class UnitWork:
       read anyway; else None. `reduces`: whether it ends in a reduction.
     - `functions`: of `work` what units of their own compute meanwhile, on devices that have such.
     - `beside`: the seconds of what other kernels of it move beside its own.
+    - `is_summed_once`: whether it only is a kernel of its own where it is not recomputed.
     - `maps_apart`: whether maps behind its matmul are a kernel of their own; `adds_apart`: the
       factors whose sharding makes one of what is added to it, which waits for partial sums.
     - `transposed`: by number of the read, when a kernel of its own transposes it first.
@@ -83,6 +84,7 @@ class UnitWork:
     stacked: int = 1
     is_transfer: bool = False
     reduced_for_readers: RowReduction | None = None
+    is_summed_once: bool = False
     maps_apart: bool = False
     adds_apart: frozenset[int] = frozenset()
     transposed: tuple[tuple[int, Callable[[Mapping[int, int]], bool]], ...] = ()
@@ -120,6 +122,7 @@ class UnitWork:
             values[unit.outputs[0]].shape[0] if border == STACK else 1,
             is_transfer,
             reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
+            hardware.fuses_row_reductions and unit.index in summed_once(units),
             is_of_library and maps_behind(units, unit),
             unit.rule.reduction if is_of_library and adds_behind(units, unit) else frozenset(),
             tuple(rules.transposed_operands(units, unit).items()),
@@ -180,6 +183,15 @@ class UnitWork:
         alone = replace(self, reduced_for_readers=None, at_hand=None)
         there, here = (each.price(shards, read_bytes, result_bytes) for each in (self, alone))
         return max(0.0, here.seconds - there.seconds)
+
+    def again_seconds(
+        self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
+    ) -> float:
+        """What a second run takes, of `price`'s arguments: operands are transposed already."""
+        if self.is_summed_once:
+            return self.trips * self.launch_seconds
+        lying = replace(self, transposed=()) if self.transposed else self
+        return lying.price(shards, read_bytes, result_bytes).seconds
 
     def _apart(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int

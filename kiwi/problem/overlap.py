@@ -59,6 +59,9 @@ from kiwi.problem.edges import OverlappingMoves
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.solver.problem import Load
 
+_Runs = tuple[np.ndarray, np.ndarray]
+"""Of strategies x residencies, strategy-major, what is done once, and what is done again."""
+
 COMPUTE, NETWORK, TO_HOST, FROM_HOST = range(4)
 """The channels."""
 
@@ -92,13 +95,13 @@ class Overlap:
         return cls(units, hardware.overlapping_share, hardware.pipelines_matmuls, copied_share)
 
     def computed(
-        self, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
+        self, unit: Unit, seconds: np.ndarray, again: np.ndarray, residencies: Sequence[Residency]
     ) -> tuple[Load, ...]:
-        """The loads of computing, for strategies that take `seconds`, strategy-major."""
-        loads = self._loads(COMPUTE, unit, seconds, residencies)
-        if self.copied_share is None:
-            return loads
-        return loads + self._beside(COMPUTE, unit, seconds, residencies)
+        """The loads of computing, for strategies that take `seconds` and, if they are recomputed,
+        `again`, strategy-major."""
+        runs = _runs(seconds, residencies, again)
+        loads = self._loads(COMPUTE, unit, runs)
+        return loads if self.copied_share is None else loads + self._beside(COMPUTE, unit, runs)
 
     def apart(self, unit: Unit, seconds: np.ndarray) -> tuple[Load, ...]:
         """Those of what a unit computes more with some pairs of options, see
@@ -120,7 +123,7 @@ class Overlap:
             seconds = [sum(c.seconds for c in s.collectives if _scatters(c)) for s in strategies]
         else:
             return ()
-        return self._loads(NETWORK, unit, np.array(seconds), residencies)
+        return self._loads(NETWORK, unit, _runs(np.array(seconds), residencies))
 
     def _seconds_late(self, unit: Unit, strategies: Sequence[ShardingStrategy]) -> list[float]:
         """Of a unit that nothing large follows from, by strategy."""
@@ -174,21 +177,17 @@ class Overlap:
         """Those of a unit that fetches an argument from the host, or stores a result there."""
         name = self.units.graph.program.equations[unit.root].name
         channel = FROM_HOST if name == FETCH else TO_HOST
-        return self._beside(channel, unit, seconds, residencies)
+        return self._beside(channel, unit, _runs(seconds, residencies))
 
-    def _loads(
-        self, channel: int, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
-    ) -> tuple[Load, ...]:
-        if not self.share or not seconds.any():
+    def _loads(self, channel: int, unit: Unit, runs: _Runs) -> tuple[Load, ...]:
+        if not self.share or not runs[0].any():
             return ()
         windows = self._window(unit.loop, unit.index), self._window_again(unit)
-        return self._in_windows(channel, windows, *_runs(seconds, residencies), self._shared)
+        return self._in_windows(channel, windows, *runs, self._shared)
 
-    def _beside(
-        self, channel: int, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
-    ) -> tuple[Load, ...]:
+    def _beside(self, channel: int, unit: Unit, runs: _Runs) -> tuple[Load, ...]:
         """In the windows of computing and copies."""
-        windows, runs = self._windows_of_copies(unit), _runs(seconds, residencies)
+        windows = self._windows_of_copies(unit)
         return self._in_windows(channel, windows, *runs, self._beside_computing)
 
     def _beside_computing(self, seconds: np.ndarray) -> np.ndarray:
@@ -289,10 +288,12 @@ class Overlap:
             is_behind_large = is_behind_large or large_units(self.units)[unit.index]
 
 
-def _runs(seconds: np.ndarray, residencies: Sequence[Residency]) -> tuple[np.ndarray, np.ndarray]:
-    """Of strategies x residencies, strategy-major, what is done once, and what is done again."""
-    again = np.array([float(r.recomputes) for r in residencies])
-    return np.outer(seconds, np.ones_like(again)).ravel(), np.outer(seconds, again).ravel()
+def _runs(
+    seconds: np.ndarray, residencies: Sequence[Residency], again: np.ndarray | None = None
+) -> _Runs:
+    recomputes = np.array([float(r.recomputes) for r in residencies])
+    once = seconds.repeat(len(recomputes))
+    return once, np.outer(seconds if again is None else again, recomputes).ravel()
 
 
 def _scatters(collective: Collective) -> bool:

@@ -60,7 +60,7 @@ def again_seconds(solved: Solved) -> tuple[float, ...]:
     """For each unit the time of one more computation: its own, that of its collectives, and the
     resharding of its operands."""
     pairs = zip(solved.choices, read_resharding_seconds(solved), strict=True)
-    return tuple(s.seconds + reading for (s, _), reading in pairs)
+    return tuple(s.again_seconds + s.communication_seconds + reading for (s, _), reading in pairs)
 
 
 def read_resharding_seconds(solved: Solved) -> tuple[float, ...]:

@@ -46,6 +46,7 @@ class ShardingStrategy:
     - `compute_provenance`: where `compute_seconds` come from.
     - `apart_seconds`: what computing takes more in a kernel of its own, where it has none
       (`kiwi.problem.reductions_apart`).
+    - `again_seconds`: what computing takes a second time.
     """
 
     reads: tuple[TensorSharding, ...]
@@ -58,6 +59,7 @@ class ShardingStrategy:
     compute_provenance: Provenance = Provenance.ANALYTIC
     compiler_buffers: tuple[int, ...] = ()
     apart_seconds: float = 0.0
+    again_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -176,6 +178,7 @@ class _Computation:
     region_bytes: int
     compute: Price
     apart_seconds: float
+    again_seconds: float
 
 
 class _Enumeration:
@@ -220,6 +223,7 @@ class _Enumeration:
             result_bytes,
             self._work.workspace_bytes,
             compute_provenance=compute.provenance,
+            again_seconds=compute.seconds,
         )
 
     def _scatters(self, assignment: Assignment) -> Iterator[tuple[dict[int, int], Assignment]]:
@@ -254,6 +258,7 @@ class _Enumeration:
             work.workspace_bytes // prod(shards.values()),
             work.price(shards, read_bytes, partial_bytes),
             work.apart_seconds(shards, read_bytes, partial_bytes),
+            work.again_seconds(shards, read_bytes, partial_bytes),
         )
 
     def _read_bytes(self, layouts: Sequence[TensorSharding]) -> list[int]:
@@ -293,6 +298,7 @@ class _Enumeration:
             found.compute.provenance,
             max(found.beside, self._sums(found, dims.values() if scatters else ()), key=sum),
             found.apart_seconds,
+            found.again_seconds,
         )
 
     def _collectives(self, found: _Computation, dims: dict[int, int]) -> tuple[Collective, ...]:
