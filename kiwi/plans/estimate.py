@@ -85,9 +85,18 @@ class Estimate:
     def with_sums_of(self, units: Collection[int]) -> "Estimate":
         """The same of a program that waits for the reductions of some units."""
         waits = sum(self.sums_behind[unit] for unit in units) if self.sums_behind else 0.0
-        waits = min(waits, self.hidden_sums_seconds)
-        sums = self.hidden_sums_seconds - waits
-        return self._hiding(self.hidden_seconds - waits, hidden_sums_seconds=sums)
+        return self._waiting_for_sums(min(waits, self.hidden_sums_seconds))
+
+    @property
+    def with_sums_in_time(self) -> "Estimate":
+        """The same of a program whose matmuls wait for gradients: these are summed up in pairs,
+        which begins with the second one and is awaited a few matmuls behind the first. Half of what
+        is hidden otherwise is; of a GPT's reductions on eight H100s a third, for 0.7."""
+        return self._waiting_for_sums(self.hidden_sums_seconds / 2)
+
+    def _waiting_for_sums(self, seconds: float) -> "Estimate":
+        sums = self.hidden_sums_seconds - seconds
+        return self._hiding(self.hidden_seconds - seconds, hidden_sums_seconds=sums)
 
     def _hiding(self, hidden_seconds: float, **changes: float) -> "Estimate":
         seconds = self.step_seconds + self.hidden_seconds - hidden_seconds
