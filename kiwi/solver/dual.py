@@ -17,8 +17,7 @@ from kiwi.solver.bundle import Bundle
 from kiwi.solver.messages import reduced_costs, sweep, tables_of
 from kiwi.solver.network import Network
 from kiwi.solver.parameters import DEFAULT, Parameters
-from kiwi.solver.prices import cost_of
-from kiwi.solver.relaxed import Relaxed
+from kiwi.solver.relaxed import Relaxed, cost_of
 from kiwi.solver.search import forest_descent
 from kiwi.solver.trees import new_workspace
 

@@ -15,7 +15,7 @@ from kiwi.solver.presolve.pipeline import presolve
 from kiwi.solver.presolve.propagate import propagate
 from kiwi.solver.presolve.reduction import Reduction
 from kiwi.solver.presolve.times import drop_times
-from kiwi.solver.prices import cost_of, usage_of
+from kiwi.solver.relaxed import cost_of, usage_of
 from tests.solver.random_problems import random_problem
 
 SEEDS = range(150)

@@ -22,11 +22,10 @@ from kiwi.solver.remat.offload.blocks import (
     gradient_values,
     groups_of,
 )
-from kiwi.solver.remat.offload.host import Host, Update
+from kiwi.solver.remat.offload.host import IDLE, Host, HostRun, OffloadSchedule, Transfer, Update
 from kiwi.solver.remat.offload.offmate_program import GroupChoice, OffMateChoice, OffMateProgram
 from kiwi.solver.remat.offload.pacing import Absence, absence_over, paced
 from kiwi.solver.remat.offload.result import OffloadFinding, best_schedule, fits
-from kiwi.solver.remat.offload.schedule import IDLE, HostRun, OffloadSchedule, Transfer
 from kiwi.solver.remat.offload.simulate import simulate
 from kiwi.solver.remat.result import Task
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kiwi.solver.remat.offload.host import Host
-from kiwi.solver.remat.offload.schedule import OffloadSchedule
+from kiwi.solver.remat.offload.host import Host, OffloadSchedule
 from kiwi.solver.remat.offload.simulate import OffloadSimulation, simulate
 from kiwi.solver.remat.result import Task
 

@@ -29,8 +29,7 @@ import numpy as np
 
 from kiwi.errors import InvalidProblemError
 from kiwi.solver.remat.graph import RematGraph
-from kiwi.solver.remat.offload.host import Host
-from kiwi.solver.remat.offload.schedule import IDLE, OffloadSchedule, Transfer
+from kiwi.solver.remat.offload.host import IDLE, Host, OffloadSchedule, Transfer
 
 Job = tuple[int, int, float]
 """First step, last step, seconds."""
