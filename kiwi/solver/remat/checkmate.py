@@ -6,7 +6,8 @@ together; rk-checkmate (section 2.4) each by itself. Without phantoms (a framewo
 tensors): what backward reads is listed as a value.
 
 Checkmate's linear relaxation is solved by PDLP and rounded (FastSA, appendices A.1 and D.2): what
-is kept between stages is rounded by 0.5 and by random thresholds; what must be computed follows. The
+is kept between stages is rounded by 0.5 and by random thresholds; what must be computed follows.
+The best rounding by the simulator is returned.
 """
 
 import datetime

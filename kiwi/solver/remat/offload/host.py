@@ -52,9 +52,9 @@ class Host:
         """The time of a copy from the host to the device."""
         return size_bytes / self.inward_bytes_per_second
 
-    def update_of(self, operator: int) -> Update | None:
-        """The update that an operator is, if it is one."""
-        return next((each for each in self.updates if each.operator == operator), None)
+    def both_ways_seconds(self, size_bytes: float) -> float:
+        """The time of a copy to the host and back."""
+        return self.outward_seconds(size_bytes) + self.inward_seconds(size_bytes)
 
     def check(self, graph: RematGraph) -> None:
         """Raises `kiwi.errors.InvalidProblemError` where an update is not one of `graph`."""

@@ -190,14 +190,10 @@ class _Blocks:
         if value in away:
             after, before = max(itertools.pairwise(uses), key=lambda pair: pair[1] - pair[0])
             found.append(Absence(value, after, before, None if value in home else 0))
-        updated = uses and self._updates(steps[uses[-1]], value)
-        if value in home and updated:
+        updating = {each.operator for each in self.host.updates if value in each.overwrites}
+        if value in home and uses and steps[uses[-1]] in updating:
             found.append(Absence(value, uses[-1], len(steps), uses[-1] + 1))
         return found
-
-    def _updates(self, operator: int, value: int) -> bool:
-        update = self.host.update_of(operator)
-        return update is not None and value in update.overwrites
 
     def _on_host(
         self, updates: Iterable[Update], steps: list[int], ends: list[int]

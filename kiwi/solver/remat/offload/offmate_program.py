@@ -46,7 +46,6 @@ from kiwi.solver.remat.offload.blocks import (
     Group,
     backward_window,
     forward_window,
-    window_count,
 )
 from kiwi.solver.remat.offload.host import Host
 
@@ -119,7 +118,8 @@ class OffMateProgram:
         self._options, self._groups, self._whole = options, groups, most_batch == 1.0
         self._unit = BUDGET_UNITS / max(1.0, budget_bytes)
         self.seconds_unit = (self._graph.once_seconds or 1.0) / BUDGET_UNITS
-        self._count = window_count(len(options))
+        # Two windows follow the last block: one for copies, one for updates on the host.
+        self._count = backward_window(0, len(options)) + 3
         self.model = mathopt.Model(name="offmate")
         self._one = self.model.add_variable(lb=1.0 / most_batch, ub=1.0)
         self._option = [[self._binary() for _ in each] for each in options]

@@ -23,13 +23,13 @@ starts of two operators belongs to the step of the first.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 import numpy as np
 
 from kiwi.errors import InvalidProblemError
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.offload.host import IDLE, Host, OffloadSchedule, Transfer
+from kiwi.solver.remat.simulate import LiveRange, held_bytes
 
 Job = tuple[int, int, float]
 """First step, last step, seconds."""
@@ -67,14 +67,14 @@ def simulate(graph: RematGraph, host: Host, schedule: OffloadSchedule) -> Offloa
     if walk.found:
         more = ", and more" if walk.found[1:] else ""
         raise InvalidProblemError(f"the schedule is not valid: {walk.found[0]}{more}")
-    sizes = [value.size_bytes for value in graph.values]
     count = len(schedule.steps)
     temporary = [graph.operators[k].temporary_bytes if k != IDLE else 0 for k in schedule.steps]
-    held = _held_bytes(sizes, walk.device.copies, count)
+    held = held_bytes(graph, map(_Copy.live_range, walk.device.copies), count)
     on_device = tuple(map(sum, zip(held, temporary, strict=True)))
     home_bytes = graph.bytes_of(schedule.host_inputs)
     away = [each for each in walk.host.copies if each.value not in schedule.host_inputs]
-    on_host = tuple(home_bytes + each for each in _held_bytes(sizes, away, count))
+    held = held_bytes(graph, map(_Copy.live_range, away), count)
+    on_host = tuple(home_bytes + each for each in held)
     compute = [graph.operators[k].compute_seconds if k != IDLE else 0.0 for k in schedule.steps]
     return OffloadSimulation(
         max(on_device, default=0),
@@ -138,6 +138,10 @@ class _Copy:
     first: int
     last: int
     ready: int
+
+    def live_range(self) -> LiveRange:
+        """Where it holds memory."""
+        return LiveRange(self.value, self.first, self.last)
 
 
 @dataclass
@@ -268,11 +272,3 @@ class _Walk:
 
     def _name(self, value: int) -> str:
         return self.graph.values[value].name
-
-
-def _held_bytes(sizes: Sequence[int], copies: Iterable[_Copy], count: int) -> list[int]:
-    change_bytes = [0] * (count + 1)
-    for each in copies:
-        change_bytes[each.first] += sizes[each.value]
-        change_bytes[each.last + 1] -= sizes[each.value]
-    return list(accumulate(change_bytes[:count]))
