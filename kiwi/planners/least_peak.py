@@ -4,7 +4,7 @@ The search for the least peak follows prices of memory through all options at on
 most to know is simpler: how far recomputation brings the peak of the plan without a limit down. So
 its shardings are fixed, and the residencies are searched alone; where layers repeat they are tied
 (`kiwi.planners.equal_layers`). It never ends behind full rematerialisation layer by layer
-(`kiwi.memory.layers`) under these shardings, or under those that anyone would try first
+(`kiwi.memory.residency`) under these shardings, or under those that anyone would try first
 (`kiwi.planners.obvious_starts`).
 """
 
@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kiwi.memory.layers import rematerialised_layers
-from kiwi.memory.residency import UnitResidency
+from kiwi.memory.residency import UnitResidency, rematerialised_layers
 from kiwi.planners.equal_layers import EqualLayers
 from kiwi.planners.obvious_starts import obvious_starts
 from kiwi.planners.refusals import ANY_PLAN

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kiwi.memory.timeline import Buffer, Timeline
-from kiwi.plans.copies_made import Copy, copies_again, copies_made, without_copies_again
-from kiwi.plans.estimate import Estimate
+from kiwi.plans.estimate import Copy, Estimate, copies_again, copies_made, without_copies_again
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.predicted_collectives import predicted_uses
 from kiwi.problem.solved import Solved

@@ -26,32 +26,6 @@ _depth = 0
 _original = -1
 
 
-@contextlib.contextmanager
-def quiet_stdout() -> Iterator[None]:
-    """Sends what is written to file descriptor 1 to nowhere; threads may overlap.
-
-    HiGHS prints some remarks by `printf`, past MathOpt's switch for output. Programs that write
-    JSON to standard output must not find them there.
-    """
-    global _depth, _original
-    with _lock:
-        if not _depth:
-            sys.stdout.flush()
-            _original = os.dup(STDOUT)
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, STDOUT)
-            os.close(nowhere)
-        _depth += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _depth -= 1
-            if not _depth:
-                os.dup2(_original, STDOUT)
-                os.close(_original)
-
-
 Hint = Mapping[mathopt.Variable, float] | None
 """Values of variables to begin with."""
 
@@ -245,3 +219,29 @@ def _gurobi_answer(gurobipy, copy, variables) -> MilpAnswer:
     timed_out = copy.Status == gurobipy.GRB.TIME_LIMIT
     values = {v: twin.X for v, twin in variables.items()} if copy.SolCount else None
     return MilpAnswer(values, float(copy.ObjBound), timed_out)
+
+
+@contextlib.contextmanager
+def quiet_stdout() -> Iterator[None]:
+    """Sends what is written to file descriptor 1 to nowhere; threads may overlap.
+
+    HiGHS prints some remarks by `printf`, past MathOpt's switch for output. Programs that write
+    JSON to standard output must not find them there.
+    """
+    global _depth, _original
+    with _lock:
+        if not _depth:
+            sys.stdout.flush()
+            _original = os.dup(STDOUT)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, STDOUT)
+            os.close(nowhere)
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if not _depth:
+                os.dup2(_original, STDOUT)
+                os.close(_original)

@@ -34,6 +34,9 @@ as these times the cells are fewer than the last."""
 _STEPS, _MOST_TIMES_LARGER = 30, 2.0
 """Steps of the prices; and how much more there may be before options are left out."""
 
+_Key = tuple[int, int]
+_GOLDEN = 0.6180339887498949
+
 
 def is_worth(problem: Problem, work_left: float) -> bool:
     """Whether so little may be left of a problem that HiGHS can solve it."""
@@ -85,10 +88,6 @@ def solve_rest(
     choice, bound, timed_out = solve_network(net, handed, hint, loaded.windows)
     found = None if choice is None else rest.whole(choice.tolist())
     return found, bound, round(_WORK * size**2), timed_out
-
-
-_Key = tuple[int, int]
-_GOLDEN = 0.6180339887498949
 
 
 class Amounts(NamedTuple):

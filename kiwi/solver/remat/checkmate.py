@@ -27,6 +27,11 @@ from kiwi.solver.schedule import Schedule
 
 GAP = 1e-9
 
+BUDGET_SHARES = (0.9, 1.0)
+"""For which the relaxation is solved; the second where it cannot meet the first."""
+TOLERANCE = 1e-4
+RANDOM_THRESHOLDS = 100
+
 
 def checkmate(task: Task) -> Finding:
     """The best schedule in which all outputs of an operator are kept together."""
@@ -91,12 +96,6 @@ def _solved(task: Task, program: StageProgram) -> Finding:
         iterations=answer.nodes,
         deterministic=not answer.timed_out,
     )
-
-
-BUDGET_SHARES = (0.9, 1.0)
-"""For which the relaxation is solved; the second where it cannot meet the first."""
-TOLERANCE = 1e-4
-RANDOM_THRESHOLDS = 100
 
 
 def checkmate_lp(task: Task) -> Finding:

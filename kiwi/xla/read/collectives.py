@@ -2,12 +2,19 @@
 
 Replica groups come in three spellings: as lists of devices, `{{0,1},{2,3}}`; as an iota,
 `[2,4]<=[4,2]T(1,0)` (XLA's `IotaReplicaGroupList`: 0, 1, ... in the shape on the right,
-transposed, read as the shape on the left, one group a row); and as axes of a mesh of XLA's own
-(`kiwi.xla.read.device_lists`), `mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}`, with the
-devices 0, 1, ... where none are listed. A permutation lists pairs of devices.
+transposed, read as the shape on the left, one group a row); and as axes of a mesh of XLA's own,
+`mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}`, with the devices 0, 1, ... where none are
+listed. A permutation lists pairs of devices.
 
 What axes of *our* mesh a collective runs along follows from its groups: those are compared with
 the groups of every subset of axes. Device k of the module is device k of the mesh, row-major.
+
+**Devices in XLA's text**, of replica groups, meshes and tile assignments:
+
+- Lists of integers, written out, or as a transposed iota, `[2,4]T(1,0)`.
+- Axes of meshes of XLA's own: `mesh['a'=2,'b'=4]`, with `'b'` for a whole axis and `'b':(1)2` for a
+  part: the one of size 2 that has 1 before it when the axis is split. A position is a device's
+  place in the mesh, row-major.
 """
 
 import itertools
@@ -16,10 +23,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
-from kiwi.xla.read.device_lists import IOTA, axis_parts, integers, iota, mesh_sizes
 from kiwi.xla.read.hlo_text import Instruction, Module
 from kiwi.xla.read.trip_counts import runs
 
@@ -38,6 +45,11 @@ Groups = frozenset[frozenset[int]]
 Axes = tuple[str, ...] | None
 
 _LIST = re.compile(r"replica_groups=\{(?P<groups>(?:\{[\d,]*\},?)*)\}")
+
+IOTA = r"\[(?P<from>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?"
+"""The pattern of an iota, for patterns whose matches `iota` reads."""
+
+
 _IOTA = re.compile(r"replica_groups=\[(?P<shape>[\d,]+)\]<=" + IOTA)
 _MESH = re.compile(
     r"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\((?P<devices>[^{]*)\))?"
@@ -45,6 +57,9 @@ _MESH = re.compile(
 )
 _DEVICES = re.compile(IOTA)
 _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
+
+_AXIS = re.compile(r"'([^']*)'=(\d+)")
+_PART = re.compile(r"'(?P<axis>[^']*)'(?::\((?P<before>\d+)\)(?P<size>\d+))?")
 
 
 @dataclass(frozen=True)
@@ -223,3 +238,43 @@ def _start_bytes(kind: str, arrays: Sequence[int]) -> int:
         return max(arrays, default=0)
     half = len(arrays) // 2
     return sum(arrays[:half]) if kind == "reduce-scatter" else sum(arrays[half:])
+
+
+def iota(match: re.Match[str]) -> np.ndarray:
+    """0, 1, ... in the shape `from`, transposed by `order`."""
+    source = integers(match["from"])
+    order = integers(match["order"]) if match["order"] else range(len(source))
+    return np.arange(prod(source)).reshape(source).transpose(tuple(order))
+
+
+def integers(text: str) -> list[int]:
+    """The numbers of a text like `1,2,3`."""
+    return [int(number) for number in text.split(",") if number]
+
+
+@dataclass(frozen=True)
+class AxisPart:
+    """A part of an axis: `stride` positions lie between two neighbours along it."""
+
+    stride: int
+    size: int
+
+    def of(self, position: np.ndarray) -> np.ndarray:
+        """Where along the part each position lies."""
+        return position // self.stride % self.size
+
+
+def mesh_sizes(text: str) -> dict[str, int]:
+    """The size of each axis, in the order of the mesh."""
+    return {name: int(size) for name, size in _AXIS.findall(text)}
+
+
+def axis_parts(text: str, sizes: dict[str, int]) -> Iterator[AxisPart]:
+    """The axes that a text names, or their parts."""
+    strides, behind = {}, 1
+    for name in reversed(sizes):
+        strides[name], behind = behind, behind * sizes[name]
+    for found in _PART.finditer(text):
+        whole = sizes[found["axis"]]
+        before, size = int(found["before"] or 1), int(found["size"] or whole)
+        yield AxisPart(strides[found["axis"]] * (whole // (before * size)), size)

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from kiwi.errors import InvalidProblemError
-from kiwi.solver.remat.chain import make_chain, stage_borders
+from kiwi.solver.remat.chain import linearise, make_chain, stage_borders
 from kiwi.solver.remat.graph import single_output_graph
-from kiwi.solver.remat.linearise import linearise
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.rockmate import block_graph, rockmate
 from kiwi.solver.remat.rotor import rotor, solve_chain

@@ -15,8 +15,7 @@ from kiwi.solver.remat.fastsa import PAPER_SHARES, SECOND_STAGE, fastsa, run_ann
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.offload.host import Host, OffloadSchedule
 from kiwi.solver.remat.offload.pacing import Absence, paced
-from kiwi.solver.remat.offload.result import OffloadFinding, best_schedule
-from kiwi.solver.remat.offload.simulate import simulate
+from kiwi.solver.remat.offload.simulate import OffloadFinding, best_schedule, simulate
 from kiwi.solver.remat.result import Task
 from kiwi.solver.schedule import Schedule
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from kiwi.errors import InvalidProblemError
 from kiwi.solver.remat.graph import RematGraph
 
+IDLE = -1
+"""A step without an operator, for copies alone."""
+
 
 @dataclass(frozen=True)
 class Update:
@@ -65,10 +68,6 @@ class Host:
                 raise InvalidProblemError(
                     f"{operator.name!r} overwrites what is no input of the graph, or not read by it"
                 )
-
-
-IDLE = -1
-"""A step without an operator, for copies alone."""
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from kiwi.solver.remat.offload.blocks import (
 from kiwi.solver.remat.offload.host import IDLE, Host, HostRun, OffloadSchedule, Transfer, Update
 from kiwi.solver.remat.offload.offmate_program import GroupChoice, OffMateChoice, OffMateProgram
 from kiwi.solver.remat.offload.pacing import Absence, absence_over, paced
-from kiwi.solver.remat.offload.result import OffloadFinding, best_schedule, fits
-from kiwi.solver.remat.offload.simulate import simulate
+from kiwi.solver.remat.offload.simulate import OffloadFinding, best_schedule, fits, simulate
 from kiwi.solver.remat.result import Task
 
 GAP = 1e-4

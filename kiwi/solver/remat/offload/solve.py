@@ -11,8 +11,7 @@ from kiwi.solver.remat.offload.host import Host, OffloadSchedule
 from kiwi.solver.remat.offload.offmate import offmate
 from kiwi.solver.remat.offload.poet import poet
 from kiwi.solver.remat.offload.pofo import pofo
-from kiwi.solver.remat.offload.result import OffloadFinding, fits
-from kiwi.solver.remat.offload.simulate import OffloadSimulation, simulate
+from kiwi.solver.remat.offload.simulate import OffloadFinding, OffloadSimulation, fits, simulate
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.simulate import largest_working_set, order_peak_bytes
 
