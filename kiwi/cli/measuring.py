@@ -93,8 +93,7 @@ def profile(arguments: argparse.Namespace, output: Output) -> bool:
         raise
     except NotEnoughDevicesError as error:
         size = math.prod(arguments.mesh)
-        raise NotEnoughDevicesError(
-            error.what,
+        raise error.changed(
             cause="A table is recorded on the devices that it is for.",
             suggestion=f"A smaller --mesh; or --cpu-devices {size} to measure virtual ones.",
         ) from error

@@ -12,6 +12,7 @@ Each number of devices and each profile has its own best: the frontier has one r
 least.
 """
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -126,28 +127,15 @@ def search(
     counted = [best_first.counted[k] for k in range(len(found))]
     rows = rows_of(found, counted, best, score, journal.files)
     seconds = time.monotonic() - started
-    return SearchResult(rows, objective, seconds, _Plans(request, found, counted))
+    plan_of = functools.partial(_plan_of, request.maker, dict(zip(found, counted, strict=True)))
+    return SearchResult(rows, objective, seconds, plan_of)
 
 
-class _Plans:
-    """Makes the plan of a row."""
-
-    def __init__(
-        self,
-        request: Request,
-        configurations: Sequence[Configuration],
-        counted: Sequence[Sequence[Found]],
-    ) -> None:
-        self._maker = request.maker
-        pairs = zip(configurations, counted, strict=True)
-        self._packed = {each: [f.packed for f in found if f.packed] for each, found in pairs}
-
-    def __call__(self, row: Row) -> Plan:
-        found = self._packed[row.configuration]
-        if not found:
-            raise InvalidArgumentError(f"{row.configuration} has no plan: {row.why}")
-        user = made_step(self._maker, row.configuration).user
-        return restored(user, unpacked(found[-1]))
+def _plan_of(maker: StepMaker, counted: Mapping[Configuration, Sequence[Found]], row: Row) -> Plan:
+    packed = [found.packed for found in counted[row.configuration] if found.packed]
+    if not packed:
+        raise InvalidArgumentError(f"{row.configuration} has no plan: {row.why}")
+    return restored(made_step(maker, row.configuration).user, unpacked(packed[-1]))
 
 
 def _stages(request: Request) -> tuple[Stage, ...]:

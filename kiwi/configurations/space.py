@@ -5,7 +5,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from kiwi.configurations.configuration import Configuration
 from kiwi.configurations.step_maker import PARAMETERS, StepMaker
@@ -66,7 +65,7 @@ class Space:
         return tuple(
             Configuration(name, mesh, *chosen)
             for name, profile in profiles.items()
-            for mesh in self._meshes(_with_profile(options, profile))
+            for mesh in self._meshes(Options(**{**vars(options), "profile": profile, "mesh": None}))
             for chosen in itertools.product(*values)
         )
 
@@ -106,11 +105,6 @@ def named_profiles(profiles: Sequence[Profile]) -> dict[str, Profile]:
             f"Of profiles {', '.join(map(_name, profiles))} two have the same name."
         )
     return found
-
-
-def _with_profile(options: Options, profile: Any) -> Options:
-    own = {**vars(options), "profile": profile, "mesh": None}
-    return Options(**own)
 
 
 def _name(profile: Profile) -> str:

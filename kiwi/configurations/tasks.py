@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kiwi.api import PlannedFunction
 from kiwi.configurations.configuration import Configuration, Outcome, Stage
-from kiwi.configurations.step_maker import StepMaker, made_step
+from kiwi.configurations.step_maker import StepMaker, StepToSearch, made_step
 from kiwi.errors import InfeasibleBudgetError, KiwiError, NoPlanFoundError
 from kiwi.loading import UserFunction
 from kiwi.options import Settings
@@ -23,7 +22,6 @@ from kiwi.planners.registry import planner_named
 from kiwi.plans.document import Document, document
 from kiwi.plans.plan import Plan
 from kiwi.problem.solved import Start
-from kiwi.problem.step import StepToPlan
 from kiwi.saved import SavedPlan
 from kiwi.xla.compilers import prepared
 
@@ -69,69 +67,47 @@ def run_task(
     started = time.monotonic()
     budget_bytes = None
     try:
-        task = _task(request, configuration)
+        task = made_step(request.maker, configuration).with_options(
+            **{
+                **request.options,
+                "mesh": None,
+                "mesh_shape": configuration.mesh_shape,
+                "profile": request.profiles[configuration.profile],
+            }
+        )
         budget_bytes = task.planned.settings.memory_budget_bytes
         found = _TASKS[stage](task, plan)
     except KiwiError as error:
-        proven = is_proven(error, budget_bytes)
-        found = Found(Outcome(stage, 0.0, error=error.what, is_proven=proven))
+        bound = getattr(error, "least_peak_bound_bytes", None)
+        is_proven = bound is not None and budget_bytes is not None and bound > budget_bytes
+        found = Found(Outcome(stage, 0.0, error=error.what, is_proven=is_proven))
     seconds = time.monotonic() - started
     return replace(found, outcome=replace(found.outcome, seconds=seconds))
 
 
-def is_proven(error: KiwiError, budget_bytes: int | None) -> bool:
-    """Whether an error says that no plan is predicted to need as little as the budget."""
-    bound = getattr(error, "least_peak_bound_bytes", None)
-    return bound is not None and budget_bytes is not None and bound > budget_bytes
-
-
-@dataclass(frozen=True, eq=False)
-class _Task:
-    planned: PlannedFunction
-    user: UserFunction
-
-    @property
-    def step(self) -> StepToPlan:
-        """The step, traced."""
-        return self.planned.traced(*self.user.args, **self.user.kwargs)
-
-
-def _task(request: Request, configuration: Configuration) -> _Task:
-    made = made_step(request.maker, configuration)
-    options = planning_options(request, configuration)
-    return _Task(made.planned.with_options(**options), made.user)
-
-
-def planning_options(request: Request, configuration: Configuration) -> dict[str, Any]:
-    """The options of `kiwi.jit` under which a configuration is planned."""
-    profile = request.profiles[configuration.profile]
-    shape = configuration.mesh_shape
-    return {**request.options, "mesh": None, "mesh_shape": shape, "profile": profile}
-
-
-def _bound(task: _Task, _: bytes | None) -> Found:
-    seconds = quick_bound(task.step, task.planned.settings)
+def _bound(task: StepToSearch, _: bytes | None) -> Found:
+    seconds = quick_bound(task.traced, task.planned.settings)
     return Found(Outcome(Stage.BOUND, 0.0, seconds))
 
 
-def _plan(task: _Task, _: bytes | None) -> Found:
+def _plan(task: StepToSearch, _: bytes | None) -> Found:
     settings = task.planned.settings
     check_settings(settings)
     planner = planner_named(settings.planner)
-    return _found(Stage.PLAN, planner.make(task.step, settings, is_checked=False))
+    return _found(Stage.PLAN, planner.make(task.traced, settings, is_checked=False))
 
 
-def _check(task: _Task, plan: bytes | None) -> Found:
+def _check(task: StepToSearch, plan: bytes | None) -> Found:
     """Compiles the plan, which the closed loop begins with; a plan from the start where it
     finds none from there."""
     settings = task.planned.settings
     with prepared(settings.verify, settings.mesh):
         if plan is None:  # none fits by its estimate
-            return _found(Stage.CHECK, make_plan(task.step, settings))
+            return _found(Stage.CHECK, make_plan(task.traced, settings))
         try:
             checked = _checked(restored(task.user, unpacked(plan)), settings)
         except (InfeasibleBudgetError, NoPlanFoundError):
-            checked = make_plan(task.step, settings)
+            checked = make_plan(task.traced, settings)
     return _found(Stage.CHECK, checked)
 
 
@@ -155,7 +131,7 @@ def _found(stage: Stage, plan: Plan) -> Found:
     return Found(outcome, packed(document(plan)))
 
 
-_TASKS: dict[Stage, Callable[[_Task, bytes | None], Found]] = {
+_TASKS: dict[Stage, Callable[[StepToSearch, bytes | None], Found]] = {
     Stage.BOUND: _bound,
     Stage.PLAN: _plan,
     Stage.CHECK: _check,
