@@ -4,12 +4,14 @@ import argparse
 import dataclasses
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import kiwi.saved
 from kiwi.api import PlannedFunction
 from kiwi.calls.constraints import constraints_of_text
 from kiwi.cli.output import Output, Show
+from kiwi.configurations.search import search as run_search
 from kiwi.errors import InvalidArgumentError
 from kiwi.loading import load, use_cpu_devices
 from kiwi.mesh.hardware import Hardware
@@ -163,8 +165,7 @@ def sweep(arguments: argparse.Namespace, output: Output) -> bool:
 
 def _write_sweep(found: Sweep, arguments: argparse.Namespace, output: Output) -> None:
     if arguments.out:
-        with open(arguments.out, "w", encoding="utf-8") as file:
-            json.dump(sweep_json(found), file, indent=1)
+        Path(arguments.out).write_text(json.dumps(sweep_json(found), indent=1), encoding="utf-8")
         output.note(f"Sweep saved to {arguments.out}")
     if arguments.report:
         best = found.best
@@ -263,3 +264,41 @@ def _nodes_text(entry: Hardware) -> list[str]:
             f"devices per chip: {wiring.devices_per_chip}, {inside / 1e9:.4g} GB/s one way"
         )
     return found
+
+
+def search(arguments: argparse.Namespace, output: Output) -> bool:
+    """Searches and prints the table; saves the best plan."""
+    options, _ = split(vars(arguments))
+    meshes = options.pop("mesh_shape", None)
+    profiles = options.pop("profile", "h100-sxm").split(",")
+    use_cpu_devices(max(arguments.devices))
+    with output.progress() as show:
+        show(description=f"searching in {arguments.jobs} processes")
+        found = run_search(
+            arguments.function,
+            devices=arguments.devices,
+            meshes=meshes,
+            most_axes=arguments.most_axes,
+            profiles=profiles,
+            batch_sizes=arguments.batch_sizes,
+            microbatches=arguments.microbatches,
+            stages=arguments.stages,
+            objective=arguments.objective,
+            prices=dict(arguments.price),
+            plans_all=arguments.plans_all,
+            jobs=arguments.jobs,
+            resume=arguments.resume,
+            on_found=lambda c, found: show(description=f"{found.stage.value} of {c}"),
+            **options,
+        )
+    output.result(found.json(), str(found))
+    output.note(f"Best: {found.best_row.configuration}; {found.seconds:.0f} s")
+    if arguments.table:
+        Path(arguments.table).write_text(json.dumps(found.json(), indent=1), encoding="utf-8")
+    if arguments.out:
+        found.best.save(arguments.out)
+        output.note(f"Plan saved to {arguments.out}")
+    if arguments.report:
+        found.write_report(arguments.report)
+        output.note(f"Report written to {arguments.report}")
+    return True

@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 from ortools.math_opt.python import mathopt
 
 from kiwi.errors import SolverUnavailableError
-from kiwi.solver.formulations.answer import Solution
-from kiwi.solver.formulations.sharded_graph import ShardedGraph
+from kiwi.solver.formulations.sharded_graph import ShardedGraph, Solution
 from kiwi.solver.mathopt_run import solve_model
 
 Linear = mathopt.LinearTypes

@@ -10,9 +10,8 @@ import pytest
 from kiwi.errors import InvalidProblemError
 from kiwi.solver.remat.checkmate import checkmate, rk_checkmate
 from kiwi.solver.remat.hiremate.cluster import Roles
-from kiwi.solver.remat.hiremate.combination import combinations
 from kiwi.solver.remat.hiremate.levels import hiremate
-from kiwi.solver.remat.hiremate.option import make_option, plain_options, select
+from kiwi.solver.remat.hiremate.option import combinations, make_option, plain_options, select
 from kiwi.solver.remat.hiremate.part_solver import HiremateSettings
 from kiwi.solver.remat.hiremate.partition import (
     ForwardGraph,

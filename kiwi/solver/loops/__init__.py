@@ -1,1 +1,0 @@
-"""What compiled loops take, sort by, and are compiled in."""
