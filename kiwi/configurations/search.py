@@ -25,12 +25,11 @@ from typing_extensions import Unpack
 
 from kiwi.configurations.best_first import BestFirst, Task
 from kiwi.configurations.configuration import Configuration, Outcome, Row, Stage, State
-from kiwi.configurations.executors import executor_of
 from kiwi.configurations.journal import Journal
 from kiwi.configurations.result import SearchResult
 from kiwi.configurations.space import Profile, Space, named_profiles
 from kiwi.configurations.step_maker import StepMaker, made_step
-from kiwi.configurations.tasks import Found, Request, restored, run_task, unpacked
+from kiwi.configurations.tasks import Found, Request, executor_of, restored, run_task, unpacked
 from kiwi.errors import InvalidArgumentError
 from kiwi.options import Options, OptionTypes, shows_options
 from kiwi.plans.plan import Plan

@@ -1,19 +1,24 @@
 """What a search asks of one configuration: a bound, a plan, a checked plan.
 
 Tasks run in any process: they take and return plain data, and depend on nothing but their
-arguments.
+arguments. They run in this process, in processes of their own, or where the caller says.
 """
 
+import contextlib
 import json
+import multiprocessing
+import pickle
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kiwi import loading
 from kiwi.configurations.configuration import Configuration, Outcome, Stage
 from kiwi.configurations.step_maker import StepMaker, StepToSearch, made_step
-from kiwi.errors import InfeasibleBudgetError, KiwiError, NoPlanFoundError
+from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, KiwiError, NoPlanFoundError
 from kiwi.loading import UserFunction
 from kiwi.options import Settings
 from kiwi.planners.planning import check_settings, make_plan
@@ -136,3 +141,58 @@ _TASKS: dict[Stage, Callable[[StepToSearch, bytes | None], Found]] = {
     Stage.PLAN: _plan,
     Stage.CHECK: _check,
 }
+
+
+class InThisProcess(Executor):
+    """Runs a task when it is submitted."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """The future is done."""
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+@contextlib.contextmanager
+def executor_of(given: Executor | None, jobs: int, needed: Any, devices: int) -> Iterator[Executor]:
+    """The given executor, or one for so many processes, which ends with the block.
+
+    - `needed`: what tasks need, to be sent to processes.
+    - `devices`: how many virtual CPU devices make the compile check of XLA:CPU cheap.
+
+    **Raises:** `InvalidArgumentError` if `needed` cannot be sent.
+    """
+    if jobs < 1:
+        raise InvalidArgumentError(f"jobs={jobs} is not positive.")
+    if given is not None:
+        yield given
+        return
+    if jobs == 1:
+        yield InThisProcess()
+        return
+    _check_can_be_sent(needed)
+    # A forked process would inherit jax's threads and might hang.
+    pool = ProcessPoolExecutor(
+        jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=loading.use_cpu_devices,
+        initargs=(devices,),
+    )
+    try:
+        yield pool
+    finally:
+        # What was started ahead of the order is not waited for.
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        pool.shutdown(cancel_futures=True)
+
+
+def _check_can_be_sent(needed: Any) -> None:
+    try:
+        pickle.dumps(needed)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"make_step or an option cannot be sent to other processes: {error}.",
+            cause="It is a lambda or a function inside of another one.",
+            suggestion='A function of a module, "FILE.py:make_step", or jobs=1.',
+        ) from error

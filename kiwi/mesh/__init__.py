@@ -2,8 +2,8 @@
 
 from kiwi.mesh.assignment import Assignment as Assignment
 from kiwi.mesh.assignment import AxisLinks as AxisLinks
+from kiwi.mesh.assignment import Cluster as Cluster
 from kiwi.mesh.assignment import best_assignment as best_assignment
-from kiwi.mesh.cluster import Cluster as Cluster
 from kiwi.mesh.collective_kinds import KINDS as KINDS
 from kiwi.mesh.collectives import Collective as Collective
 from kiwi.mesh.collectives import LinearCost as LinearCost

@@ -175,17 +175,16 @@ def _estimate(
 def _hidden_copies_seconds(solved: Solved, evaluation: Evaluation) -> float:
     if not evaluation.hidden:
         return 0.0
-    at_once = without_copies_again(solved, copies_made(solved), evaluation.loads)
-    return evaluation.hidden - hidden_amount(at_once)
+    again = copies_again(solved.problem, copies_made(solved))
+    loads = (load for _, found in again for load in found)
+    return evaluation.hidden - hidden_without(evaluation.loads, loads)
 
 
 def _hidden_sums_seconds(solved: Solved, evaluation: Evaluation) -> float:
     if not evaluation.hidden:
         return 0.0
-    without = dict(evaluation.loads)
-    for _, load in _loads_of_sums(solved):
-        without[load.window, load.channel] -= float(load.amounts[0])
-    return evaluation.hidden - hidden_amount(without)
+    loads = (load for _, load in _loads_of_sums(solved))
+    return evaluation.hidden - hidden_without(evaluation.loads, loads)
 
 
 def _sums_behind(solved: Solved) -> tuple[float, ...]:
@@ -260,12 +259,9 @@ def copies_again(
             yield float(seconds[0]), operand.overlap(seconds, 0 * seconds)
 
 
-def without_copies_again(
-    solved: Solved, copies: Iterable[Copy], loads: Mapping[tuple[int, int], float]
-) -> dict[tuple[int, int], float]:
-    """Loads by window and channel, less those of copies that are made again."""
+def hidden_without(loads: Mapping[tuple[int, int], float], left_out: Iterable[Load]) -> float:
+    """What loads by window and channel hide, less some of them."""
     found = dict(loads)
-    for _, again in copies_again(solved.problem, copies):
-        for load in again:
-            found[load.window, load.channel] -= float(load.amounts[0])
-    return found
+    for load in left_out:
+        found[load.window, load.channel] -= float(load.amounts[0])
+    return hidden_amount(found)
