@@ -138,8 +138,7 @@ class LiveResults:
 
     def computed_at(self, value: int, before: Sequence[int]) -> int:
         """The latest of the earlier steps that compute a value."""
-        found = (k for k in before if value in self._graph.units[self._steps[k]].outputs)
-        return max(found)
+        return max(k for k in before if value in self._graph.units[self._steps[k]].outputs)
 
     def late_matmul(
         self, position: int, before: Sequence[int], until: int, awaited: int | None = None

@@ -10,10 +10,8 @@ XLA chooses which.
 
 from typing import Any
 
-import jax
-from jax.experimental.layout import Layout, with_layout_constraint
-
 from kiwi.emit.context import Context
+from kiwi.emit.host_buffers import row_major
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.xla.rules.matrix_operands import MATMUL
 
@@ -26,7 +24,7 @@ def in_written_order(context: Context, unit: Unit, output: int, array: Any) -> A
         return array
     # XLA's partitioner knows no rule for a constraint of layouts, and would gather its operand.
     spec = execution.mesh.partition_spec(execution.layouts[output])
-    return context.on_each_device(_in_order, spec, spec)(array)
+    return context.on_each_device(row_major, spec, spec)(array)
 
 
 def is_product(units: UnitGraph, unit: Unit) -> bool:
@@ -38,7 +36,3 @@ def is_product(units: UnitGraph, unit: Unit) -> bool:
     (summed, _), (batch, _) = root.jaxpr_eqn.params["dimension_numbers"]
     rows, columns = (len(v.aval.shape) - len(summed) - len(batch) for v in root.jaxpr_eqn.invars)
     return not batch and rows > 1 and columns == 1
-
-
-def _in_order(array: jax.Array) -> jax.Array:
-    return with_layout_constraint(array, Layout(tuple(range(array.ndim))))

@@ -18,7 +18,6 @@ the groups of every subset of axes. Device k of the module is device k of the me
 """
 
 import itertools
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -108,10 +107,17 @@ def read_axis_uses(
 
 
 class CollectiveReader:
-    """What a collective instruction of a module for the devices of a mesh does."""
+    """What a collective instruction of a module for the devices of a mesh does, and along which
+    axes of the mesh: those in which the devices of its groups differ."""
 
     def __init__(self, mesh_shape: Sequence[int], axis_names: Sequence[str]) -> None:
-        self._axes_of = _AxesOfGroups(tuple(mesh_shape), tuple(axis_names))
+        self._shape, self._names = tuple(mesh_shape), tuple(axis_names)
+        self._device_count = prod(mesh_shape)
+        self._known: dict[Groups, tuple[str, ...]] = {}
+        real = [axis for axis, size in enumerate(mesh_shape) if size > 1]
+        for count in range(len(real) + 1):
+            for axes in itertools.combinations(real, count):
+                self._known[self._groups(axes)] = tuple(axis_names[a] for a in axes)
 
     def __call__(self, instruction: Instruction, computation: str) -> AxisUse | None:
         """One use; None of what is no collective, or the end of one, or over single devices."""
@@ -121,10 +127,31 @@ class CollectiveReader:
         axes = self._axes_of(kind, instruction.attributes)
         if axes == ():
             return None
-        size = _buffer_bytes(kind, instruction, self._axes_of.device_count)
+        size = _buffer_bytes(kind, instruction, self._device_count)
         if kind == "all-reduce" and computation.startswith(_SCATTERS):
             kind = "reduce-scatter"
         return AxisUse(kind, axes, 1, size)
+
+    def _axes_of(self, kind: str, line: str) -> Axes:
+        if kind == "collective-permute":
+            return self._of_pairs(line)
+        return self._known.get(replica_groups(line, self._device_count))
+
+    def _groups(self, axes: Sequence[int]) -> Groups:
+        others = [a for a in range(len(self._shape)) if a not in axes]
+        devices = np.arange(self._device_count).reshape(self._shape).transpose([*others, *axes])
+        rows = devices.reshape(-1, prod(self._shape[a] for a in axes))
+        return frozenset(frozenset(row) for row in rows.tolist())
+
+    def _of_pairs(self, line: str) -> Axes:
+        match = _PAIRS.search(line)
+        if match is None:
+            return None
+        moved: set[int] = set()
+        for pair in re.findall(r"\{(\d+,\d+)\}", match["pairs"]):
+            source, target = (np.unravel_index(d, self._shape) for d in integers(pair))
+            moved |= {a for a, (s, t) in enumerate(zip(source, target, strict=True)) if s != t}
+        return tuple(self._names[a] for a in sorted(moved))
 
 
 def axis_uses(found: Iterable[AxisUse]) -> tuple[AxisUse, ...]:
@@ -164,13 +191,13 @@ def _list_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
 
 def _iota_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
     for group in iota(match).reshape(integers(match["shape"])):
-        yield frozenset(int(d) for d in np.ravel(group))
+        yield frozenset(np.ravel(group).tolist())
 
 
 def _mesh_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
     """The devices whose positions differ along the axes that are named."""
     sizes = mesh_sizes(match["mesh"])
-    position = np.arange(math.prod(sizes.values()))
+    position = np.arange(prod(sizes.values()))
     group = position.copy()
     for part in axis_parts(match["axes"], sizes):
         group -= part.stride * part.of(position)
@@ -185,40 +212,6 @@ def _mesh_devices(text: str | None, count: int) -> np.ndarray:
         return np.arange(count)
     found = _DEVICES.search(text)
     return np.array(integers(text)) if found is None else iota(found).ravel()
-
-
-class _AxesOfGroups:
-    """Which axes of a mesh the devices of a collective differ in."""
-
-    def __init__(self, mesh_shape: tuple[int, ...], axis_names: tuple[str, ...]) -> None:
-        self.device_count = math.prod(mesh_shape)
-        self._shape, self._names = mesh_shape, axis_names
-        self._known: dict[Groups, tuple[str, ...]] = {}
-        real = [axis for axis, size in enumerate(mesh_shape) if size > 1]
-        for count in range(len(real) + 1):
-            for axes in itertools.combinations(real, count):
-                self._known[self._groups(axes)] = tuple(axis_names[a] for a in axes)
-
-    def __call__(self, kind: str, line: str) -> Axes:
-        if kind == "collective-permute":
-            return self._of_pairs(line)
-        return self._known.get(replica_groups(line, self.device_count))
-
-    def _groups(self, axes: Sequence[int]) -> Groups:
-        others = [a for a in range(len(self._shape)) if a not in axes]
-        devices = np.arange(self.device_count).reshape(self._shape).transpose([*others, *axes])
-        rows = devices.reshape(-1, math.prod(self._shape[a] for a in axes))
-        return frozenset(frozenset(int(d) for d in row) for row in rows)
-
-    def _of_pairs(self, line: str) -> Axes:
-        match = _PAIRS.search(line)
-        if match is None:
-            return None
-        moved: set[int] = set()
-        for pair in re.findall(r"\{(\d+,\d+)\}", match["pairs"]):
-            source, target = (np.unravel_index(d, self._shape) for d in integers(pair))
-            moved |= {a for a, (s, t) in enumerate(zip(source, target, strict=True)) if s != t}
-        return tuple(self._names[a] for a in sorted(moved))
 
 
 def _buffer_bytes(kind: str, instruction: Instruction, device_count: int) -> int:
