@@ -2,7 +2,7 @@
 
 1. Configurations are listed: profiles, meshes without those that are the same, batch sizes,
    microbatches, stages (`kiwi.configurations.space`).
-2. Each gets a bound: what no plan of it is expected to beat (`kiwi.planners.quick_bound`).
+2. Each gets a bound: what no plan of it is expected to beat (`kiwi.planners.planning`).
 3. From the best bound on, configurations are planned, until the best plan is better than all
    bounds that are left (`kiwi.configurations.best_first`).
 4. The best plan is compiled. If its compiled program does not fit, it is planned again until one

@@ -21,8 +21,7 @@ from kiwi.configurations.step_maker import StepMaker, StepToSearch, made_step
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, KiwiError, NoPlanFoundError
 from kiwi.loading import UserFunction
 from kiwi.options import Settings
-from kiwi.planners.planning import check_settings, make_plan
-from kiwi.planners.quick_bound import quick_bound
+from kiwi.planners.planning import check_settings, make_plan, quick_bound
 from kiwi.planners.registry import planner_named
 from kiwi.plans.document import Document, document
 from kiwi.plans.plan import Plan

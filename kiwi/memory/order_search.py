@@ -16,8 +16,8 @@ from itertools import accumulate, chain
 import numpy as np
 
 from kiwi.memory.heap import NO_BOUND, Lives, placed_bytes, ranks
-from kiwi.solver.arrays import Arrays
 from kiwi.solver.compiled import inner, kernel, wait_for
+from kiwi.solver.loops.arrays import Arrays
 
 ORDER_LOOPS = f"{__name__}:warm_up"
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kiwi.solver.arrays import Arrays
 from kiwi.solver.compiled import inner, kernel
 from kiwi.solver.edge_tables import compressed_edges, concatenate, offsets
+from kiwi.solver.loops.arrays import Arrays
 from kiwi.solver.order import Uses, flat_uses
 from kiwi.solver.problem import Edge, Problem
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiwi.solver.arrays import Arrays
 from kiwi.solver.compiled import inlined, inner, kernel
+from kiwi.solver.loops.arrays import Arrays
 from kiwi.solver.network import Network, add_line, cell, widest
 
 

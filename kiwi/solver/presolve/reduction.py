@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiwi.solver.arrays import Arrays
 from kiwi.solver.edge_tables import offsets, owners, within
+from kiwi.solver.loops.arrays import Arrays
 from kiwi.solver.network import Network
 
 

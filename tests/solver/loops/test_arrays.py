@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from kiwi.solver.arrays import Arrays
 from kiwi.solver.compiled import kernel
+from kiwi.solver.loops.arrays import Arrays
 
 
 @dataclass(frozen=True, eq=False)

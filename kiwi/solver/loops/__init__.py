@@ -1,0 +1,1 @@
+"""What compiled loops take, sort by, and are compiled in."""
