@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from kiwi.cli import commands
-from kiwi.cli.measuring import cluster, profile
 from kiwi.cli.output import Output
 from kiwi.configurations.search import OBJECTIVES
 from kiwi.errors import InfeasibleError, KiwiError
@@ -66,8 +65,8 @@ def _parser() -> argparse.ArgumentParser:
         (commands.search, "find the best mesh, batch, microbatches and stages", _add_search),
         (commands.verify, "compile a saved plan and check it", _add_verify),
         (commands.hardware, "list the hardware catalogue", _add_hardware),
-        (cluster, "find the mesh whose axes have uniform links", _add_cluster),
-        (profile, "measure what planning a function needs to know", _add_profile),
+        (commands.cluster, "find the mesh whose axes have uniform links", _add_cluster),
+        (commands.profile, "measure what planning a function needs to know", _add_profile),
     ):
         command = group.add_parser(run.__name__, help=text)
         add(command)

@@ -16,11 +16,11 @@ from kiwi.mesh.hardware import Link as Link
 from kiwi.mesh.hardware import hardware as hardware
 from kiwi.mesh.moves import SLICE as SLICE
 from kiwi.mesh.moves import enumerate_shardings as enumerate_shardings
-from kiwi.mesh.price import Price as Price
-from kiwi.mesh.price import Provenance as Provenance
 from kiwi.mesh.profile_entries import CollectiveEntry as CollectiveEntry
 from kiwi.mesh.profile_entries import Environment as Environment
 from kiwi.mesh.profile_entries import OperatorEntry as OperatorEntry
+from kiwi.mesh.profile_entries import Price as Price
+from kiwi.mesh.profile_entries import Provenance as Provenance
 from kiwi.mesh.profile_table import ProfileTable as ProfileTable
 from kiwi.mesh.resharding import ReshardingStep as ReshardingStep
 from kiwi.mesh.resharding import ReshardingTable as ReshardingTable

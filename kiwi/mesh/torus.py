@@ -55,7 +55,7 @@ from math import gcd, prod
 
 from kiwi.mesh.collective_kinds import ALL_REDUCE, ALL_TO_ALL, COLLECTIVE_PERMUTE, KINDS
 from kiwi.mesh.placement import Connection, Dimension, DimensionPart, Placement
-from kiwi.mesh.price import LinearCost
+from kiwi.mesh.profile_entries import LinearCost
 
 _COMPARED_BYTES = 2**24
 """Long enough for bandwidth to count more than latency, as in training steps."""

@@ -117,7 +117,10 @@ class Overlap:
         if reduces_late(self.units, unit):
             seconds = self._seconds_late(unit, strategies)
         elif self.pipelines and has_matmul(self.units, unit):
-            seconds = [sum(c.seconds for c in s.collectives if _scatters(c)) for s in strategies]
+            seconds = [
+                sum(c.seconds for c in s.collectives if c.kind == REDUCE_SCATTER)
+                for s in strategies
+            ]
         else:
             return ()
         return self._loads(NETWORK, unit, np.array(seconds), residencies)
@@ -293,7 +296,3 @@ def _runs(seconds: np.ndarray, residencies: Sequence[Residency]) -> tuple[np.nda
     """Of strategies x residencies, strategy-major, what is done once, and what is done again."""
     again = np.array([float(r.recomputes) for r in residencies])
     return np.outer(seconds, np.ones_like(again)).ravel(), np.outer(seconds, again).ravel()
-
-
-def _scatters(collective: Collective) -> bool:
-    return collective.kind == REDUCE_SCATTER

@@ -132,7 +132,8 @@ def _amounts(problem: Problem, net: Network, key: _Key) -> Amounts:
     known = set()
     between = _by_ends(problem.edges, key)
     for edge, start in enumerate(net.table_start.tolist()):
-        rows, columns = (_first_options(lines) for lines in net.lines(edge))
+        # For each line the first option that has it.
+        rows, columns = (np.unique(lines, return_index=True)[1] for lines in net.lines(edge))
         if start not in known:  # equal tables are kept once
             known.add(start)
             for each, amounts in between.get(tuple(net.ends[edge].tolist()), ()):
@@ -162,8 +163,3 @@ def _cells(edge: Edge, amounts: np.ndarray, rows: np.ndarray, columns: np.ndarra
 
 def _of(loads: Sequence[Load], key: _Key) -> list[np.ndarray]:
     return [load.amounts for load in loads if (load.window, load.channel) == key]
-
-
-def _first_options(lines: np.ndarray) -> np.ndarray:
-    """For each line the first option that has it."""
-    return np.unique(lines, return_index=True)[1]

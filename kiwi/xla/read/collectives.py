@@ -26,8 +26,7 @@ from math import prod
 
 import numpy as np
 
-from kiwi.xla.read.hlo_text import Instruction, Module
-from kiwi.xla.read.trip_counts import runs
+from kiwi.xla.read.hlo_text import Instruction, Module, runs
 
 COLLECTIVE_KINDS = (
     "all-gather",
@@ -93,7 +92,7 @@ def read_axis_uses(
     """The collectives of an optimised HLO module, largest first.
 
     One inside a loop counts once for each iteration that XLA knows of
-    (`kiwi.xla.read.trip_counts`), an asynchronous one at its start, and one over groups of a single
+    (`kiwi.xla.read.hlo_text`), an asynchronous one at its start, and one over groups of a single
     device not at all.
     """
     read, times = CollectiveReader(mesh_shape, axis_names), runs(module)

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.xla.read.collectives import CollectiveReader
-from kiwi.xla.read.hlo_text import HOST_SPACE, Computation, Instruction, Module
+from kiwi.xla.read.hlo_text import HOST_SPACE, Computation, Instruction, Module, trip_count
 from kiwi.xla.read.name_scopes import scope_of
-from kiwi.xla.read.trip_counts import trip_count
 from kiwi.xla.read.work import NO_WORK, ModuleWork, Work, is_collective
 
 HOST = "host"
