@@ -4,7 +4,7 @@ Every exception that Kiwi raises on purpose derives from `KiwiError`; anything e
 escapes is a bug in Kiwi.
 """
 
-from typing import Any
+from typing import Any, Self
 
 
 class KiwiError(Exception):
@@ -25,6 +25,10 @@ class KiwiError(Exception):
         if suggestion:
             lines.append(f"Try: {suggestion}")
         super().__init__("\n".join(lines))
+
+    def changed(self, **changes: Any) -> Self:
+        """The same error, of which some arguments are others."""
+        return type(self)(**{**vars(self), **changes})
 
 
 class InvalidSizeError(KiwiError, ValueError):

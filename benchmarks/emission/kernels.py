@@ -9,9 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kiwi.xla.read.hlo_text import Instruction, Module, parse_module
+from kiwi.xla.read.hlo_text import Instruction, Module, parse_module, runs
 from kiwi.xla.read.name_scopes import scope_of
-from kiwi.xla.read.trip_counts import runs
 from kiwi.xla.read.work import ModuleWork, is_collective
 
 _NO_WORK = frozenset(

@@ -14,8 +14,8 @@ from benchmarks.fidelity.models import MODELS
 from examples import llama
 from kiwi.emit import context
 from kiwi.emit.barriers import Barrier, Barriers
-from kiwi.emit.emission import emit
 from kiwi.emit.execution import Execution
+from kiwi.emit.interpreter import emit
 from kiwi.xla.step import Step
 
 

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 import kiwi
-from kiwi.emit.emission import emit
 from kiwi.emit.execution import Execution, build_execution
+from kiwi.emit.interpreter import emit
 from kiwi.planners.registry import planner_named
 from kiwi.plans.record import place_leaves
 from kiwi.problem.build import KeptCopies, PlanningProblem

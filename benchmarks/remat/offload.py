@@ -36,7 +36,7 @@ from kiwi.mesh import hardware
 from kiwi.solver.remat import PLANNERS, RematGraph, Search, order_peak_bytes
 from kiwi.solver.remat.offload import Host, OffloadSimulation, simulate, solve_offload
 from kiwi.solver.remat.offload.offmate import offmate
-from kiwi.solver.remat.offload.result import fits
+from kiwi.solver.remat.offload.simulate import fits
 from kiwi.solver.remat.result import Task
 
 LINK_SHARE = 0.5

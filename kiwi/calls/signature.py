@@ -275,11 +275,8 @@ def to_tensor_sharding(
         sharding = TensorSharding.from_partition_spec(spec, len(shape), mesh.axis_names)
         sharding.check(shape, mesh.shape)
     except ShardingConflictError as error:
-        raise ShardingConflictError(
-            f"The sharding {spec} given for {what} of shape {shape} does not fit: {error.what}",
-            cause=error.cause,
-            suggestion=error.suggestion,
-        ) from error
+        what = f"The sharding {spec} given for {what} of shape {shape} does not fit: {error.what}"
+        raise error.changed(what=what) from error
     return sharding.without_trivial_axes(mesh.shape)
 
 

@@ -4,14 +4,20 @@ import argparse
 import dataclasses
 import json
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import jax
 
 import kiwi.saved
 from kiwi.api import PlannedFunction
 from kiwi.calls.constraints import constraints_of_text
 from kiwi.cli.output import Output, Show
-from kiwi.errors import InvalidArgumentError
+from kiwi.configurations.search import search as run_search
+from kiwi.errors import InvalidArgumentError, NotEnoughDevicesError
 from kiwi.loading import load, use_cpu_devices
+from kiwi.mesh import Assignment, Cluster, ProfileTable, best_assignment
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
 from kiwi.options import split
@@ -20,6 +26,8 @@ from kiwi.plans.explain_text import document_summary, explanation_text, find_in_
 from kiwi.plans.plan import Plan
 from kiwi.plans.report_data import report_data
 from kiwi.plans.summary import table
+from kiwi.profiling import recording
+from kiwi.profiling.cluster_probe import measure_cluster
 from kiwi.report import write_report
 from kiwi.sizes import format_bytes, format_seconds
 from kiwi.solver import Progress
@@ -163,8 +171,7 @@ def sweep(arguments: argparse.Namespace, output: Output) -> bool:
 
 def _write_sweep(found: Sweep, arguments: argparse.Namespace, output: Output) -> None:
     if arguments.out:
-        with open(arguments.out, "w", encoding="utf-8") as file:
-            json.dump(sweep_json(found), file, indent=1)
+        Path(arguments.out).write_text(json.dumps(sweep_json(found), indent=1), encoding="utf-8")
         output.note(f"Sweep saved to {arguments.out}")
     if arguments.report:
         best = found.best
@@ -263,3 +270,159 @@ def _nodes_text(entry: Hardware) -> list[str]:
             f"devices per chip: {wiring.devices_per_chip}, {inside / 1e9:.4g} GB/s one way"
         )
     return found
+
+
+def search(arguments: argparse.Namespace, output: Output) -> bool:
+    """Searches and prints the table; saves the best plan."""
+    options, _ = split(vars(arguments))
+    meshes = options.pop("mesh_shape", None)
+    profiles = options.pop("profile", "h100-sxm").split(",")
+    use_cpu_devices(max(arguments.devices))
+    with output.progress() as show:
+        show(description=f"searching in {arguments.jobs} processes")
+        found = run_search(
+            arguments.function,
+            devices=arguments.devices,
+            meshes=meshes,
+            most_axes=arguments.most_axes,
+            profiles=profiles,
+            batch_sizes=arguments.batch_sizes,
+            microbatches=arguments.microbatches,
+            stages=arguments.stages,
+            objective=arguments.objective,
+            prices=dict(arguments.price),
+            plans_all=arguments.plans_all,
+            jobs=arguments.jobs,
+            resume=arguments.resume,
+            on_found=lambda c, found: show(description=f"{found.stage.value} of {c}"),
+            **options,
+        )
+    output.result(found.json(), str(found))
+    output.note(f"Best: {found.best_row.configuration}; {found.seconds:.0f} s")
+    if arguments.table:
+        Path(arguments.table).write_text(json.dumps(found.json(), indent=1), encoding="utf-8")
+    if arguments.out:
+        found.best.save(arguments.out)
+        output.note(f"Plan saved to {arguments.out}")
+    if arguments.report:
+        found.write_report(arguments.report)
+        output.note(f"Report written to {arguments.report}")
+    return True
+
+
+def cluster(arguments: argparse.Namespace, output: Output) -> bool:
+    """`kiwi cluster`."""
+    found = _measured_cluster(output) if arguments.file is None else Cluster.load(arguments.file)
+    if arguments.out:
+        found.save(arguments.out)
+        output.note(f"Measurements saved to {arguments.out}")
+    assignment = best_assignment(found, arguments.mesh)
+    data = {
+        "mesh_shape": list(assignment.shape),
+        "device_order": list(assignment.order),
+        "uniform": assignment.is_uniform,
+        # JSON knows no infinity: along a single device nothing is sent.
+        "axes": [dataclasses.asdict(a) if a.size > 1 else {"size": 1} for a in assignment.axes],
+    }
+    output.result(data, _cluster_text(found, assignment))
+    return True
+
+
+def _measured_cluster(output: Output) -> Cluster:
+    pairs = math.comb(jax.device_count(), 2)
+    with output.progress(pairs) as show:
+        show(description=f"measuring {pairs} connections")
+        return measure_cluster(on_pair=lambda: show(advance=1))
+
+
+def _cluster_text(found: Cluster, assignment: Assignment) -> str:
+    shape = " x ".join(map(str, assignment.shape))
+    kind = "uniform links" if assignment.is_uniform else "links that differ along an axis"
+    lines = [f"{found.size} devices as a mesh of {shape}: {kind}"]
+    for number, axis in enumerate(assignment.axes):
+        if axis.size > 1:
+            slowest = axis.link.bandwidth_bytes_per_second / 1e9
+            lines.append(
+                f"axis {number}: {axis.size} devices, {slowest:.4g} GB/s "
+                f"(fastest {axis.fastest_bytes_per_second / 1e9:.4g}), "
+                f"{format_seconds(axis.link.latency_seconds)}"
+            )
+    names = ", ".join(str(found.devices[index]) for index in assignment.order)
+    order = ",".join(map(str, assignment.order))
+    return "\n".join([*lines, f"device order: {order}", f"devices: {names}"])
+
+
+def profile(arguments: argparse.Namespace, output: Output) -> bool:
+    """`kiwi profile`."""
+    if not arguments.out.endswith(".json"):  # `--profile` takes other texts for names.
+        raise InvalidArgumentError(
+            f"--out {arguments.out} does not end with .json, as --profile wants it.",
+            suggestion=f"--out {arguments.out}.json",
+        )
+    if arguments.cpu_devices is not None:
+        use_cpu_devices(arguments.cpu_devices)
+    user = load(arguments.function, arguments.args)
+    before = 0
+    if Path(arguments.out).exists():
+        known = ProfileTable.load(arguments.out)
+        before = len(known.operators) + len(known.collectives)
+    try:
+        with output.progress(total=1) as show:
+            show(description="tracing")
+            measured = recording.record_profile(
+                PlannedFunction(user.function, user.options),
+                *user.args,
+                mesh_shape=arguments.mesh,
+                compiler=arguments.compiler,
+                path=arguments.out,
+                repetitions=arguments.repetitions,
+                on_progress=_measuring_reporter(show),
+                **user.kwargs,
+            )
+    except KeyboardInterrupt:
+        if Path(arguments.out).exists():
+            output.note(f"{arguments.out} has what was measured; the same command goes on.")
+        raise
+    except NotEnoughDevicesError as error:
+        size = math.prod(arguments.mesh)
+        raise error.changed(
+            cause="A table is recorded on the devices that it is for.",
+            suggestion=f"A smaller --mesh; or --cpu-devices {size} to measure virtual ones.",
+        ) from error
+    _report_table(arguments.out, measured, before, output)
+    return True
+
+
+def _report_table(path: str, known: ProfileTable, before: int, output: Output) -> None:
+    data = {
+        "path": path,
+        "operators": len(known.operators),
+        "collectives": len(known.collectives),
+        "measured_before": before,
+        "skipped": list(known.skipped),
+        "scales": dict(known.scales),
+    }
+    assert known.environment is not None
+    device = known.hardware.description.removeprefix("measured ").partition(";")[0]
+    compiler = known.environment.compiler
+    how = f"stated by {compiler} for" if compiler else "measured on"
+    lines = [
+        f"{len(known.operators)} operators and {len(known.collectives)} collectives {how} {device}"
+        + (f" ({before} of them before)" if before else "")
+        + f": {path}",
+        *(f"times of {of} scaled by {scale:.3f}" for of, scale in known.scales.items()),
+        *(f"skipped: {note}" for note in known.skipped),
+        f"Plan with it: kiwi plan FILE.py:FUNCTION --mesh ... --profile {path}",
+    ]
+    output.result(data, "\n".join(lines))
+
+
+def _measuring_reporter(show: Show) -> Callable[[recording.Progress], None]:
+    def report(progress: recording.Progress) -> None:
+        seconds, left = progress.seconds_left, ""
+        if math.isfinite(seconds):
+            left = f", {seconds / 60:.0f} min left" if seconds > 90 else f", {seconds:.0f} s left"
+        text = f"{progress.done} of {progress.total}{left}: {progress.what[:60]}"
+        show(description=text, completed=progress.done, total=progress.total)
+
+    return report

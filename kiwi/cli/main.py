@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kiwi.cli import commands
-from kiwi.cli.measuring import cluster, profile
 from kiwi.cli.output import Output
-from kiwi.cli.searching import add_search, search
+from kiwi.configurations.search import OBJECTIVES
 from kiwi.errors import InfeasibleError, KiwiError
 from kiwi.options import flags, mesh_of_text
 from kiwi.planners.registry import described
@@ -63,11 +62,11 @@ def _parser() -> argparse.ArgumentParser:
         (commands.explain, "show a plan, or one operator", _add_explain),
         (commands.diff, "compare two plans", _add_diff),
         (commands.sweep, "plan for several meshes and budgets", _add_sweep),
-        (search, "find the best mesh, batch, microbatches and stages", _add_search),
+        (commands.search, "find the best mesh, batch, microbatches and stages", _add_search),
         (commands.verify, "compile a saved plan and check it", _add_verify),
         (commands.hardware, "list the hardware catalogue", _add_hardware),
-        (cluster, "find the mesh whose axes have uniform links", _add_cluster),
-        (profile, "measure what planning a function needs to know", _add_profile),
+        (commands.cluster, "find the mesh whose axes have uniform links", _add_cluster),
+        (commands.profile, "measure what planning a function needs to know", _add_profile),
     ):
         command = group.add_parser(run.__name__, help=text)
         add(command)
@@ -168,7 +167,44 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
 def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("function", metavar="FILE.py:MAKE_STEP")
     _add_options(parser, several_of=("mesh_shape",), action="append")
-    add_search(parser)
+    parser.add_argument("--devices", type=_numbers, required=True, help="how many, e.g. 8 or 8,32")
+    parser.add_argument("--most-axes", type=int, default=3, help="of a mesh: 1, 2 or 3 (3)")
+    for flag, name, text in (
+        ("--batch", "batch_sizes", "samples of a step on all devices, e.g. 64,128"),
+        ("--microbatches", "microbatches", "parts that they are cut into, e.g. 1,2,4"),
+        ("--stages", "stages", "of a pipeline, e.g. 1,2"),
+    ):
+        parser.add_argument(flag, dest=name, metavar="NUMBERS", type=_numbers, help=text)
+    parser.add_argument("--objective", choices=OBJECTIVES, default=OBJECTIVES[0])
+    parser.add_argument(
+        "--price",
+        metavar="PROFILE=PRICE",
+        type=_price,
+        action="append",
+        default=[],
+        help="of a device's hour, e.g. h100-sxm=2.5",
+    )
+    parser.add_argument("--plans-all", action="store_true", help="leave none out by its bound")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
+    parser.add_argument("--resume", metavar="FOLDER", help="keeps what was found, and goes on")
+    parser.add_argument("--out", metavar="PLAN.json", help="save the best plan")
+    parser.add_argument("--table", metavar="SEARCH.json", help="save the table")
+    parser.add_argument("--report", metavar="SEARCH.html", help="report of the best plan")
+
+
+def _numbers(text: str) -> Sequence[int]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} are no numbers; for example 8,16") from None
+
+
+def _price(text: str) -> tuple[str, Any]:
+    name, _, price = text.rpartition("=")
+    try:
+        return name, float(price)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no price; for example v5e=1.2") from None
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:

@@ -93,7 +93,7 @@ class Row:
     """One configuration with its figures.
 
     - `bound_seconds`: no plan of the configuration is expected to be faster
-      (`kiwi.planners.quick_bound`).
+      (`kiwi.planners.planning`).
     - `step_seconds`, `peak_bytes`: the plan's estimate; `compiled_peak_bytes`: where it was
       compiled; `gap`: how far the plan may be from the best one; all None without a plan.
     - `score`: what is minimised, per sample; of the bound where there is no plan.

@@ -16,7 +16,7 @@ from typing import Any
 from typing_extensions import Unpack
 
 from kiwi.configurations.configuration import Configuration
-from kiwi.configurations.step_maker import StepMaker, made_step
+from kiwi.configurations.step_maker import StepMaker, StepToSearch, made_step
 from kiwi.errors import (
     BudgetNotMetError,
     InfeasibleBudgetError,
@@ -111,13 +111,18 @@ class _Trials:
 
     def largest(self, multiple_of: int) -> LargestBatch:
         """The largest multiple that fits."""
-        coarse = lcm(multiple_of, self._device_count(multiple_of))
+        coarse = lcm(multiple_of, self._made(multiple_of).planned.settings.mesh.size)
         batch = self._last_that_fits(self._bisected(coarse), coarse)
         between = range(batch + coarse - multiple_of, batch, -multiple_of)
         batch = next((each for each in between if self._fits(each)), batch)
         batch = self._last_that_fits(batch, multiple_of)
         if batch not in self._plans:
-            raise self._nothing_fits(multiple_of)
+            found = self._refusals[multiple_of]
+            raise InfeasibleError(
+                f"Not even a batch of {multiple_of} fits. {found.what}",
+                cause=found.cause,
+                suggestion=found.suggestion,
+            )
         tried = sorted({*self._plans, *self._first_tries, *self._refusals})
         after = batch + multiple_of
         return LargestBatch(
@@ -128,9 +133,9 @@ class _Trials:
             tuple((each, each in self._plans) for each in tried),
         )
 
-    def _device_count(self, batch: int) -> int:
-        made = made_step(self._maker, self._configuration(batch))
-        return made.planned.with_options(**self._options).settings.mesh.size
+    def _made(self, batch: int) -> StepToSearch:
+        made = made_step(self._maker, Configuration("", (), batch, *self._rest))
+        return made.with_options(**self._options)
 
     def _bisected(self, coarse: int) -> int:
         """The largest multiple of `coarse` that fits at the first try, 0 if none does."""
@@ -165,11 +170,10 @@ class _Trials:
 
     def _planned(self, batch: int, thoroughly: bool) -> Plan | KiwiError:
         try:
-            made = made_step(self._maker, self._configuration(batch))
+            made = self._made(batch)
         except InvalidArgumentError as error:
             return error
-        planned = made.planned.with_options(**self._options)
-        step, settings = planned.traced(*made.user.args, **made.user.kwargs), planned.settings
+        step, settings = made.traced, made.planned.settings
         check_settings(settings)
         planner, start = planner_named(settings.planner), None
         try:
@@ -179,14 +183,3 @@ class _Trials:
                 return planner.make(step, settings, start)
         except (InfeasibleBudgetError, NoPlanFoundError) as error:
             return error
-
-    def _configuration(self, batch: int) -> Configuration:
-        return Configuration("", (), batch, *self._rest)
-
-    def _nothing_fits(self, multiple_of: int) -> InfeasibleError:
-        found = self._refusals[multiple_of]
-        return InfeasibleError(
-            f"Not even a batch of {multiple_of} fits. {found.what}",
-            cause=found.cause,
-            suggestion=found.suggestion,
-        )

@@ -2,7 +2,7 @@
 
 1. Configurations are listed: profiles, meshes without those that are the same, batch sizes,
    microbatches, stages (`kiwi.configurations.space`).
-2. Each gets a bound: what no plan of it is expected to beat (`kiwi.planners.quick_bound`).
+2. Each gets a bound: what no plan of it is expected to beat (`kiwi.planners.planning`).
 3. From the best bound on, configurations are planned, until the best plan is better than all
    bounds that are left (`kiwi.configurations.best_first`).
 4. The best plan is compiled. If its compiled program does not fit, it is planned again until one
@@ -12,27 +12,28 @@ Each number of devices and each profile has its own best: the frontier has one r
 least.
 """
 
+import functools
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import Unpack
 
 from kiwi.configurations.best_first import BestFirst, Task
-from kiwi.configurations.configuration import Configuration, Outcome, Row, Stage
-from kiwi.configurations.executors import executor_of
+from kiwi.configurations.configuration import Configuration, Outcome, Row, Stage, State
 from kiwi.configurations.journal import Journal
 from kiwi.configurations.result import SearchResult
-from kiwi.configurations.rows import Score, group_of, rows_of
 from kiwi.configurations.space import Profile, Space, named_profiles
 from kiwi.configurations.step_maker import StepMaker, made_step
-from kiwi.configurations.tasks import Found, Request, restored, run_task, unpacked
+from kiwi.configurations.tasks import Found, Request, executor_of, restored, run_task, unpacked
 from kiwi.errors import InvalidArgumentError
 from kiwi.options import Options, OptionTypes, shows_options
 from kiwi.plans.plan import Plan
+from kiwi.sizes import format_seconds
 
 DEFAULT_EFFORT = "quick"
 
@@ -41,6 +42,9 @@ OBJECTIVES = ("samples", "step_seconds", "cost")
 SECONDS_PER_HOUR = 3600
 
 OnFound = Callable[[Configuration, Outcome], None]
+
+Score = Callable[[Configuration, float], float]
+"""What is minimised, of a configuration and the seconds of its step."""
 
 
 @shows_options(others=False)
@@ -122,28 +126,15 @@ def search(
     counted = [best_first.counted[k] for k in range(len(found))]
     rows = rows_of(found, counted, best, score, journal.files)
     seconds = time.monotonic() - started
-    return SearchResult(rows, objective, seconds, _Plans(request, found, counted))
+    plan_of = functools.partial(_plan_of, request.maker, dict(zip(found, counted, strict=True)))
+    return SearchResult(rows, objective, seconds, plan_of)
 
 
-class _Plans:
-    """Makes the plan of a row."""
-
-    def __init__(
-        self,
-        request: Request,
-        configurations: Sequence[Configuration],
-        counted: Sequence[Sequence[Found]],
-    ) -> None:
-        self._maker = request.maker
-        pairs = zip(configurations, counted, strict=True)
-        self._packed = {each: [f.packed for f in found if f.packed] for each, found in pairs}
-
-    def __call__(self, row: Row) -> Plan:
-        found = self._packed[row.configuration]
-        if not found:
-            raise InvalidArgumentError(f"{row.configuration} has no plan: {row.why}")
-        user = made_step(self._maker, row.configuration).user
-        return restored(user, unpacked(found[-1]))
+def _plan_of(maker: StepMaker, counted: Mapping[Configuration, Sequence[Found]], row: Row) -> Plan:
+    packed = [found.packed for found in counted[row.configuration] if found.packed]
+    if not packed:
+        raise InvalidArgumentError(f"{row.configuration} has no plan: {row.why}")
+    return restored(made_step(maker, row.configuration).user, unpacked(packed[-1]))
 
 
 def _stages(request: Request) -> tuple[Stage, ...]:
@@ -182,3 +173,69 @@ def _score_of(
         * prices[configuration.profile]
         / configuration.samples
     )
+
+
+def rows_of(
+    configurations: Sequence[Configuration],
+    counted: Sequence[Sequence[Found]],
+    best: Iterable[int | None],
+    score: Score,
+    files: dict[int, str],
+) -> tuple[Row, ...]:
+    """One row for each configuration. `best`: the numbers of the best ones."""
+    chosen = set(best)
+    found = [
+        _row(each, counted[number], number in chosen, score, files.get(number))
+        for number, each in enumerate(configurations)
+    ]
+    winners = {group_of(r.configuration): r for r in found if r.state is State.BEST}
+    return tuple(_with_reason(row, winners.get(group_of(row.configuration))) for row in found)
+
+
+def group_of(configuration: Configuration) -> tuple[str, int]:
+    """Configurations of one group are compared; each group has its own best."""
+    return configuration.profile, configuration.device_count
+
+
+def _row(
+    configuration: Configuration,
+    found: Sequence[Found],
+    is_best: bool,
+    score: Score,
+    plan_file: str | None,
+) -> Row:
+    outcomes = [each.outcome for each in found]
+    bounds = [each.step_seconds for each in outcomes if each.stage is Stage.BOUND]
+    plans = [each for each in outcomes if each.stage is not Stage.BOUND]
+    bound_seconds, seconds = next(iter(bounds), None), sum(each.seconds for each in outcomes)
+    row = Row(configuration, State.REFUSED, seconds, bound_seconds)
+    if outcomes[-1].error:
+        return replace(row, why=outcomes[-1].error)
+    if not plans:
+        assert bound_seconds is not None
+        return replace(row, state=State.LEFT_OUT, score=score(configuration, bound_seconds))
+    last = plans[-1]
+    assert last.step_seconds is not None
+    return replace(
+        row,
+        state=State.BEST if is_best else State.PLANNED,
+        step_seconds=last.step_seconds,
+        peak_bytes=last.peak_bytes,
+        compiled_peak_bytes=last.compiled_peak_bytes,
+        gap=last.gap,
+        score=score(configuration, last.step_seconds),
+        plan_file=plan_file,
+    )
+
+
+def _with_reason(row: Row, best: Row | None) -> Row:
+    """A row that was left out says what its bound was held against."""
+    if row.state is not State.LEFT_OUT or best is None or best.step_seconds is None:
+        return row
+    assert row.bound_seconds is not None
+    why = (
+        f"No plan of it is expected below {format_seconds(row.bound_seconds)} for "
+        f"{row.configuration.samples} samples; the best one takes "
+        f"{format_seconds(best.step_seconds)} for {best.configuration.samples}."
+    )
+    return replace(row, why=why)

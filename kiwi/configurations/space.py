@@ -1,17 +1,16 @@
 """The configurations that a search goes through."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from kiwi.configurations.configuration import Configuration
-from kiwi.configurations.meshes import distinct_meshes
 from kiwi.configurations.step_maker import PARAMETERS, StepMaker
 from kiwi.errors import InvalidArgumentError
-from kiwi.mesh import Hardware, ProfileTable
+from kiwi.mesh import DeviceMesh, Hardware, ProfileTable
+from kiwi.mesh.assignment import shapes_of
 from kiwi.options import Options
 
 Profile = str | Path | Hardware | ProfileTable
@@ -66,7 +65,7 @@ class Space:
         return tuple(
             Configuration(name, mesh, *chosen)
             for name, profile in profiles.items()
-            for mesh in self._meshes(_with_profile(options, profile))
+            for mesh in self._meshes(Options(**{**vars(options), "profile": profile, "mesh": None}))
             for chosen in itertools.product(*values)
         )
 
@@ -108,12 +107,42 @@ def named_profiles(profiles: Sequence[Profile]) -> dict[str, Profile]:
     return found
 
 
-def _with_profile(options: Options, profile: Any) -> Options:
-    own = {**vars(options), "profile": profile, "mesh": None}
-    return Options(**own)
-
-
 def _name(profile: Profile) -> str:
     if isinstance(profile, ProfileTable):
         return profile.hardware.name
     return profile.name if isinstance(profile, Hardware) else str(profile)
+
+
+def distinct_meshes(
+    devices: int, options: Options, most_axes: int = 3
+) -> tuple[tuple[int, ...], ...]:
+    """The shapes of one to three axes, those of few axes first; of shapes whose axes have the
+    same sizes and links in another order only the first.
+
+    Under a profile of measurements every order counts: they are of meshes of one order.
+
+    **Raises:** `InvalidMeshError` if the profile has no such number of devices.
+    """
+    table = options.table()
+    found: dict[Hashable, tuple[int, ...]] = {}
+    for shape in sorted(shapes_of(devices, most_axes), key=lambda shape: (len(shape), shape)):
+        mesh = replace(options, mesh_shape=shape).device_mesh(table)
+        found.setdefault(_signature(mesh), shape)
+    return tuple(found.values())
+
+
+def _signature(mesh: DeviceMesh) -> Hashable:
+    """Equal for meshes whose collectives cost the same."""
+    if mesh.table is not None:
+        return mesh.shape
+    if mesh.placement is None:
+        links = (
+            (link.bandwidth_bytes_per_second, link.latency_seconds, link.efficiency)
+            for link in mesh.links
+        )
+        return tuple(sorted(zip(mesh.shape, links, strict=True)))
+    parts = (
+        tuple(sorted((part.dimension, part.size, part.stride) for part in axis))
+        for axis in mesh.placement.axes
+    )
+    return tuple(sorted(zip(mesh.shape, parts, strict=True)))

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kiwi import loading
@@ -11,6 +11,7 @@ from kiwi.api import PlannedFunction
 from kiwi.configurations.configuration import Configuration
 from kiwi.errors import InvalidArgumentError
 from kiwi.loading import UserFunction
+from kiwi.problem.step import StepToPlan
 
 PARAMETERS = ("batch_size", "microbatches", "stages")
 """What a `make_step` may ask for, by these names."""
@@ -74,9 +75,7 @@ def _is_needed(parameter: inspect.Parameter) -> bool:
     )
 
 
-@functools.cache
-def _loaded(spec: str) -> Callable[..., Any]:
-    return loading.load_function(spec)
+_loaded = functools.cache(loading.load_function)
 
 
 @dataclass(frozen=True)
@@ -85,6 +84,15 @@ class StepToSearch:
 
     planned: PlannedFunction
     user: UserFunction
+
+    @property
+    def traced(self) -> StepToPlan:
+        """The step, traced."""
+        return self.planned.traced(*self.user.args, **self.user.kwargs)
+
+    def with_options(self, **options: Any) -> "StepToSearch":
+        """The same under other options of `kiwi.jit`."""
+        return replace(self, planned=self.planned.with_options(**options))
 
 
 def made_step(maker: StepMaker, configuration: Configuration) -> StepToSearch:

@@ -1,29 +1,31 @@
 """What a search asks of one configuration: a bound, a plan, a checked plan.
 
 Tasks run in any process: they take and return plain data, and depend on nothing but their
-arguments.
+arguments. They run in this process, in processes of their own, or where the caller says.
 """
 
+import contextlib
 import json
+import multiprocessing
+import pickle
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kiwi.api import PlannedFunction
+from kiwi import loading
 from kiwi.configurations.configuration import Configuration, Outcome, Stage
-from kiwi.configurations.step_maker import StepMaker, made_step
-from kiwi.errors import InfeasibleBudgetError, KiwiError, NoPlanFoundError
+from kiwi.configurations.step_maker import StepMaker, StepToSearch, made_step
+from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, KiwiError, NoPlanFoundError
 from kiwi.loading import UserFunction
 from kiwi.options import Settings
-from kiwi.planners.planning import check_settings, make_plan
-from kiwi.planners.quick_bound import quick_bound
+from kiwi.planners.planning import check_settings, make_plan, quick_bound
 from kiwi.planners.registry import planner_named
 from kiwi.plans.document import Document, document
 from kiwi.plans.plan import Plan
 from kiwi.problem.solved import Start
-from kiwi.problem.step import StepToPlan
 from kiwi.saved import SavedPlan
 from kiwi.xla.compilers import prepared
 
@@ -69,69 +71,47 @@ def run_task(
     started = time.monotonic()
     budget_bytes = None
     try:
-        task = _task(request, configuration)
+        task = made_step(request.maker, configuration).with_options(
+            **{
+                **request.options,
+                "mesh": None,
+                "mesh_shape": configuration.mesh_shape,
+                "profile": request.profiles[configuration.profile],
+            }
+        )
         budget_bytes = task.planned.settings.memory_budget_bytes
         found = _TASKS[stage](task, plan)
     except KiwiError as error:
-        proven = is_proven(error, budget_bytes)
-        found = Found(Outcome(stage, 0.0, error=error.what, is_proven=proven))
+        bound = getattr(error, "least_peak_bound_bytes", None)
+        is_proven = bound is not None and budget_bytes is not None and bound > budget_bytes
+        found = Found(Outcome(stage, 0.0, error=error.what, is_proven=is_proven))
     seconds = time.monotonic() - started
     return replace(found, outcome=replace(found.outcome, seconds=seconds))
 
 
-def is_proven(error: KiwiError, budget_bytes: int | None) -> bool:
-    """Whether an error says that no plan is predicted to need as little as the budget."""
-    bound = getattr(error, "least_peak_bound_bytes", None)
-    return bound is not None and budget_bytes is not None and bound > budget_bytes
-
-
-@dataclass(frozen=True, eq=False)
-class _Task:
-    planned: PlannedFunction
-    user: UserFunction
-
-    @property
-    def step(self) -> StepToPlan:
-        """The step, traced."""
-        return self.planned.traced(*self.user.args, **self.user.kwargs)
-
-
-def _task(request: Request, configuration: Configuration) -> _Task:
-    made = made_step(request.maker, configuration)
-    options = planning_options(request, configuration)
-    return _Task(made.planned.with_options(**options), made.user)
-
-
-def planning_options(request: Request, configuration: Configuration) -> dict[str, Any]:
-    """The options of `kiwi.jit` under which a configuration is planned."""
-    profile = request.profiles[configuration.profile]
-    shape = configuration.mesh_shape
-    return {**request.options, "mesh": None, "mesh_shape": shape, "profile": profile}
-
-
-def _bound(task: _Task, _: bytes | None) -> Found:
-    seconds = quick_bound(task.step, task.planned.settings)
+def _bound(task: StepToSearch, _: bytes | None) -> Found:
+    seconds = quick_bound(task.traced, task.planned.settings)
     return Found(Outcome(Stage.BOUND, 0.0, seconds))
 
 
-def _plan(task: _Task, _: bytes | None) -> Found:
+def _plan(task: StepToSearch, _: bytes | None) -> Found:
     settings = task.planned.settings
     check_settings(settings)
     planner = planner_named(settings.planner)
-    return _found(Stage.PLAN, planner.make(task.step, settings, is_checked=False))
+    return _found(Stage.PLAN, planner.make(task.traced, settings, is_checked=False))
 
 
-def _check(task: _Task, plan: bytes | None) -> Found:
+def _check(task: StepToSearch, plan: bytes | None) -> Found:
     """Compiles the plan, which the closed loop begins with; a plan from the start where it
     finds none from there."""
     settings = task.planned.settings
     with prepared(settings.verify, settings.mesh):
         if plan is None:  # none fits by its estimate
-            return _found(Stage.CHECK, make_plan(task.step, settings))
+            return _found(Stage.CHECK, make_plan(task.traced, settings))
         try:
             checked = _checked(restored(task.user, unpacked(plan)), settings)
         except (InfeasibleBudgetError, NoPlanFoundError):
-            checked = make_plan(task.step, settings)
+            checked = make_plan(task.traced, settings)
     return _found(Stage.CHECK, checked)
 
 
@@ -155,8 +135,63 @@ def _found(stage: Stage, plan: Plan) -> Found:
     return Found(outcome, packed(document(plan)))
 
 
-_TASKS: dict[Stage, Callable[[_Task, bytes | None], Found]] = {
+_TASKS: dict[Stage, Callable[[StepToSearch, bytes | None], Found]] = {
     Stage.BOUND: _bound,
     Stage.PLAN: _plan,
     Stage.CHECK: _check,
 }
+
+
+class InThisProcess(Executor):
+    """Runs a task when it is submitted."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """The future is done."""
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+@contextlib.contextmanager
+def executor_of(given: Executor | None, jobs: int, needed: Any, devices: int) -> Iterator[Executor]:
+    """The given executor, or one for so many processes, which ends with the block.
+
+    - `needed`: what tasks need, to be sent to processes.
+    - `devices`: how many virtual CPU devices make the compile check of XLA:CPU cheap.
+
+    **Raises:** `InvalidArgumentError` if `needed` cannot be sent.
+    """
+    if jobs < 1:
+        raise InvalidArgumentError(f"jobs={jobs} is not positive.")
+    if given is not None:
+        yield given
+        return
+    if jobs == 1:
+        yield InThisProcess()
+        return
+    _check_can_be_sent(needed)
+    # A forked process would inherit jax's threads and might hang.
+    pool = ProcessPoolExecutor(
+        jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=loading.use_cpu_devices,
+        initargs=(devices,),
+    )
+    try:
+        yield pool
+    finally:
+        # What was started ahead of the order is not waited for.
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        pool.shutdown(cancel_futures=True)
+
+
+def _check_can_be_sent(needed: Any) -> None:
+    try:
+        pickle.dumps(needed)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"make_step or an option cannot be sent to other processes: {error}.",
+            cause="It is a lambda or a function inside of another one.",
+            suggestion='A function of a module, "FILE.py:make_step", or jobs=1.',
+        ) from error

@@ -28,7 +28,7 @@ its neighbours if they read the argument, which XLA would copy at the start of t
 overlap at all. The operands of a barrier form a tuple, whose pointers XLA allocates for the whole
 step, at multiples of 64 bytes.
 
-A fetch from the host (`kiwi.emit.host_stacks`) waits for the latest result that is older than the
+A fetch from the host (`kiwi.emit.context`) waits for the latest result that is older than the
 last step, whose time the copy then has.
 
 In the body of a loop only steps of the same body are neighbours and triggers; values from outside

@@ -1,7 +1,7 @@
 """Buffers in the host's memory, of which the emitted program writes and reads elements.
 
 Each device writes and reads its own part of a value, and has its own token
-(`kiwi.emit.host_stacks`). A part is a matrix, and a buffer the matrices of its elements below one
+(`kiwi.emit.context`). A part is a matrix, and a buffer the matrices of its elements below one
 another: XLA:TPU copies slices of one dimension only. A buffer has two elements at least
 (`LEAST_ELEMENTS`).
 """
@@ -87,7 +87,7 @@ def fetched(context: Context, layout: TensorSharding, array: Any, zero: Any) -> 
         starts = (zero, zero + half)
         halves = (lax.dynamic_slice_in_dim(part, start, half, cut) for start in starts)
         moved = [jax.device_put(h, jax.memory.Space.Device) for h in halves]
-        return _row_major(jnp.concatenate(moved, cut))
+        return row_major(jnp.concatenate(moved, cut))
 
     spec = context.execution.mesh.partition_spec(layout)
     return context.on_each_device(read, (spec, P()), spec)(array, zero)
@@ -101,7 +101,7 @@ def stored(
 
     def write(buffer: Any, part: Any, token: Any) -> tuple[Any, Any]:
         cut, half = _half(part.shape)
-        zero, part = _zero_behind(token), _row_major(part)
+        zero, part = _zero_behind(token), row_major(part)
         for start in (0, half):
             piece = lax.slice_in_dim(part, start, start + half, axis=cut)
             on_host = jax.device_put(piece, jax.memory.Space.Host)
@@ -114,8 +114,9 @@ def stored(
     return context.on_each_device(write, (spec, spec, mine), (spec, mine))(buffer, array, token)
 
 
-def _row_major(part: Any) -> Any:
-    """XLA would also turn the array in the host's memory, as whoever reads it wants it."""
+def row_major(part: Any) -> Any:
+    """An array in this order; XLA would also turn one in the host's memory, as whoever reads it
+    wants it."""
     return with_layout_constraint(part, Layout(tuple(range(part.ndim))))
 
 

@@ -33,6 +33,9 @@ from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, OperandRead, ScheduledUnit
 from kiwi.mesh import TensorSharding
 
+_CopyMade = tuple[int, int, TensorSharding]
+"""A value, the step that computed it, and the layout that it is read in."""
+
 
 def large_constants(graph: UnitGraph, unit: Unit) -> tuple[int, ...]:
     """The equations that expand a scalar to a large constant, which the unit's root reads.
@@ -138,8 +141,7 @@ class LiveResults:
 
     def computed_at(self, value: int, before: Sequence[int]) -> int:
         """The latest of the earlier steps that compute a value."""
-        found = (k for k in before if value in self._graph.units[self._steps[k]].outputs)
-        return max(found)
+        return max(k for k in before if value in self._graph.units[self._steps[k]].outputs)
 
     def late_matmul(
         self, position: int, before: Sequence[int], until: int, awaited: int | None = None
@@ -198,13 +200,13 @@ def copies_made_again(execution: Execution, flow: Dataflow, body: LoopBody) -> d
     That is the step that reads the copy; or the last matmul in front of it, if copies come ahead
     (`Execution.copies_ahead`), no step between both reads the value, and no loop is between.
     """
-    made, found = CopiesMade(execution, flow), dict[int, set[int]]()
+    made, found = set[_CopyMade](), dict[int, set[int]]()
     behind: list[ScheduledUnit] = []
     for item in body.items:
         if isinstance(item, LoopBody):
             behind = []
             continue
-        for value in set() if item.is_again else made.again(item):
+        for value in set() if item.is_again else _read_again(execution, flow, item, made):
             start = _start_of_copy(execution, flow, value, behind)
             position = item.position if start is None else start.position
             found.setdefault(position, set()).add(value)
@@ -230,28 +232,23 @@ def _start_of_copy(
     return None
 
 
-class CopiesMade:
-    """The copies that first computations of one body read, to tell which are made again."""
+def _read_again(
+    execution: Execution, flow: Dataflow, step: ScheduledUnit, made: set[_CopyMade]
+) -> set[int]:
+    """The values that a step reads in a layout in which an earlier one has read them; `made` is
+    what first computations of the body have read so far, and the step's reads are added to it.
 
-    def __init__(self, execution: Execution, flow: Dataflow) -> None:
-        self._execution, self._flow = execution, flow
-        self._made: set[tuple[int, int, TensorSharding]] = set()
-
-    def again(self, step: ScheduledUnit) -> set[int]:
-        """The values that a step reads in a layout in which an earlier one has read them.
-
-        Slices do not count: XLA takes them as it reads.
-        """
-        execution, sources = self._execution, self._flow.source[step.position]
-        unit = execution.units.units[step.unit]
-        found, shape = set(), execution.mesh.shape
-        pairs = zip(unit.rule.reads, execution.reads[step.unit], strict=True)
-        for read, ((value, _), wanted) in enumerate(pairs):
-            stored = execution.layouts[value]
-            if wanted == stored or wanted.shard_count(shape) > stored.shard_count(shape):
-                continue
-            key = (value, sources.get(value, -1), wanted)
-            if key in self._made and OperandRead(step.unit, read) not in execution.kept_copies:
-                found.add(value)
-            self._made.add(key)
-        return found
+    Slices do not count: XLA takes them as it reads.
+    """
+    sources, unit = flow.source[step.position], execution.units.units[step.unit]
+    found, shape = set(), execution.mesh.shape
+    pairs = zip(unit.rule.reads, execution.reads[step.unit], strict=True)
+    for read, ((value, _), wanted) in enumerate(pairs):
+        stored = execution.layouts[value]
+        if wanted == stored or wanted.shard_count(shape) > stored.shard_count(shape):
+            continue
+        key = (value, sources.get(value, -1), wanted)
+        if key in made and OperandRead(step.unit, read) not in execution.kept_copies:
+            found.add(value)
+        made.add(key)
+    return found

@@ -93,8 +93,8 @@ def written_rows(units: UnitGraph, unit: Unit) -> tuple[tuple[int, int], ...]:
         return ()
     found = reduced_for_readers(units)
     summed = program.values[root.reads[0]]
-    rows = (found[p].rows for p in map(units.producer.get, unit.reads) if p in found)
-    is_of_rows = any(value in unit.reads for value in rows)
+    read = {units.producer[value] for value in unit.reads if value in units.producer}
+    is_of_rows = any(found[producer].rows in unit.reads for producer in read & found.keys())
     return ((place, 2 * summed.size_bytes),) if is_of_rows else ()
 
 

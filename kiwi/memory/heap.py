@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kiwi.memory.timeline import Buffer
-from kiwi.solver.compiled import inner, kernel
-from kiwi.solver.loops.compile_ahead import wait_for
-from kiwi.solver.loops.stable_order import stable_order
+from kiwi.solver.compiled import inner, kernel, stable_order, wait_for
 
 if TYPE_CHECKING:
     from kiwi.hlo.units import UnitGraph  # with jax, which a process that compiles loops lacks

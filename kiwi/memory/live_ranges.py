@@ -32,7 +32,7 @@ time, so that the peak is the largest of them.
 11. Its results are held from before the first branch, and what a branch hands on is written there.
     So is what is read outside of the branch: it is a result of the conditional, too.
 
-A point of time is that of a unit, or of a step of a schedule (`kiwi.memory.runs`).
+A point of time is that of a unit, or of a step of a schedule (`kiwi.problem.scheduled`).
 """
 
 import functools

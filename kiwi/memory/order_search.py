@@ -16,9 +16,8 @@ from itertools import accumulate, chain
 import numpy as np
 
 from kiwi.memory.heap import NO_BOUND, Lives, placed_bytes, ranks
-from kiwi.solver.compiled import inner, kernel
+from kiwi.solver.compiled import inner, kernel, wait_for
 from kiwi.solver.loops.arrays import Arrays
-from kiwi.solver.loops.compile_ahead import wait_for
 
 ORDER_LOOPS = f"{__name__}:warm_up"
 

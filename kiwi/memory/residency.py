@@ -25,14 +25,22 @@ R the units that the rule recomputes, and H(u) the time at which u of R runs aga
    body of the loop that reads it; one outside of that loop before it.
 2. A unit outside R is kept until its last reader, or until the last H(v) of its readers in R.
 3. A unit that nothing reads behind the forward pass, itself or through R, is not run again.
+
+**Full rematerialisation layer by layer**, in scans and in programs whose layers are unrolled. The
+layers of an unrolled program are found by structure: each begins with one of the units that repeat
+(`kiwi.hlo.repeated_layers`), and ends where the next one begins. Of the repeated units that one
+counts for which the fewest bytes pass from layer to layer: in a transformer the residual stream.
+What passes is kept, all else of a layer runs again where its backward pass begins.
 """
 
+from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.host_memory import FETCH
 from kiwi.hlo.loops import CARRY, LoopKind
+from kiwi.hlo.repeated_layers import Shift, repeated_layers
 from kiwi.hlo.units import Unit, UnitGraph
 
 RESIDENCIES = ("keep", "recompute", "offload")
@@ -302,3 +310,49 @@ def _residency_by_rule(units: UnitGraph, unit: Unit, again: dict[int, int]) -> U
     # A recomputed value is held again only for late readers and those that run again.
     end = max(lasts if at is not None else [last_use(units, unit), *lasts])
     return with_life(units, unit, [Residency(at, end)])
+
+
+def rematerialised_layers(units: UnitGraph) -> tuple[UnitResidency, ...]:
+    """The only residency of every unit, in order, as with `jax.checkpoint` around each layer."""
+    bodies = forward_bodies(units)
+    return rewritten(units, bodies | _inside_of_layers(units, bodies))
+
+
+def _inside_of_layers(units: UnitGraph, bodies: set[int]) -> set[int]:
+    """The forward units outside of these loops whose results no other layer reads; empty where no
+    layers repeat."""
+    forward = {u.index for u in units.units if u.phase is Phase.FORWARD} - bodies
+    starts = _starts(repeated_layers(units), forward)
+    passing = ((_passing(units, each), each) for each in starts)
+    best = min(passing, key=lambda each: (_bytes(units, each[0]), each[1]), default=None)
+    return set() if best is None else forward - best[0]
+
+
+def _starts(shift: Shift, forward: set[int]) -> Iterator[list[int]]:
+    """For each unit of the first layer's forward pass its counterparts in all layers, in order."""
+    images = shift.units.images
+    behind = set(images.values())
+    for first in images:
+        if first in forward and first not in behind:
+            chain = [first]
+            while chain[-1] in images:
+                chain.append(images[chain[-1]])
+            yield sorted(chain)
+
+
+def _passing(units: UnitGraph, starts: Sequence[int]) -> set[int]:
+    """The forward units whose results are read in another layer than their own."""
+    layer = [bisect(starts, unit.index) for unit in units.units]
+    return {
+        unit.index
+        for unit in units.units
+        if unit.phase is Phase.FORWARD
+        for output in unit.outputs
+        for reader in units.readers.get(output, ())
+        if units.units[reader].phase is Phase.FORWARD and layer[reader] != layer[unit.index]
+    }
+
+
+def _bytes(units: UnitGraph, passing: set[int]) -> int:
+    values = units.graph.program.values
+    return sum(values[output].size_bytes for u in passing for output in units.units[u].outputs)

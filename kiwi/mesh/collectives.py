@@ -46,7 +46,7 @@ from math import prod
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.collective_kinds import ALL_REDUCE, ALL_TO_ALL, COLLECTIVE_PERMUTE, KINDS
 from kiwi.mesh.device_mesh import DeviceMesh
-from kiwi.mesh.price import LinearCost, Price, Provenance
+from kiwi.mesh.profile_entries import LinearCost, Price, Provenance
 from kiwi.mesh.torus import torus_costs
 
 RECORDED_DTYPE = "float32"

@@ -7,13 +7,13 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from kiwi.errors import InvalidMeshError, NotEnoughDevicesError
-from kiwi.mesh.best_placement import best_placement
 from kiwi.mesh.hardware import Hardware, Link
 from kiwi.mesh.hardware import hardware as find_hardware
 from kiwi.mesh.placement import Connection, Dimension, Placement, dimensions_of, placement_of
 from kiwi.mesh.profile_table import ProfileTable
 from kiwi.mesh.sharding import TensorSharding, layout_text
 from kiwi.mesh.topology import Interconnect, Topology, have_coordinates
+from kiwi.mesh.torus import best_placement
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh, PartitionSpec

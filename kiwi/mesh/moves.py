@@ -32,7 +32,7 @@ import numpy as np
 from kiwi.mesh.collective_kinds import ALL_GATHER, ALL_TO_ALL, COLLECTIVE_PERMUTE
 from kiwi.mesh.collectives import collective
 from kiwi.mesh.device_mesh import DeviceMesh
-from kiwi.mesh.price import Price, Provenance
+from kiwi.mesh.profile_entries import Price, Provenance
 from kiwi.mesh.sharding import TensorSharding
 from kiwi.mesh.tiles import buffer_elements
 

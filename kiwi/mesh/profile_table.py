@@ -42,7 +42,6 @@ from kiwi.errors import InvalidArgumentError, ProfileFileError
 from kiwi.json_file import FileFormat
 from kiwi.mesh.collective_kinds import COLLECTIVE_PERMUTE
 from kiwi.mesh.hardware import Hardware
-from kiwi.mesh.price import Price, Provenance, Sample, price_from
 from kiwi.mesh.profile_entries import (
     ARITHMETIC,
     ELEMENTWISE,
@@ -51,7 +50,11 @@ from kiwi.mesh.profile_entries import (
     CollectiveEntry,
     Environment,
     OperatorEntry,
+    Price,
+    Provenance,
+    Sample,
     Shapes,
+    price_from,
 )
 
 FORMAT = FileFormat(
@@ -146,13 +149,10 @@ class ProfileTable:
 
     def _price(self, samples: Sequence[Sample], point: tuple[int, ...], roofline: float) -> Price:
         found = price_from(samples, point, roofline)
-        if found.provenance is Provenance.ANALYTIC or not self._is_of_a_compiler:
+        is_of_a_compiler = self.environment is not None and bool(self.environment.compiler)
+        if found.provenance is Provenance.ANALYTIC or not is_of_a_compiler:
             return found
         return replace(found, provenance=Provenance.COMPILER)
-
-    @property
-    def _is_of_a_compiler(self) -> bool:
-        return self.environment is not None and bool(self.environment.compiler)
 
     def has(self, opcode: str, variant: str, dtype: str) -> bool:
         """Whether an operator was measured in any shapes."""

@@ -32,18 +32,12 @@ def elements_in_order(sizes: Sequence[int]) -> int:
     """The same where the last two dimensions of more than one element are the minor ones."""
     longer = [size for size in sizes if size > 1]
     if len(longer) < 2:
-        return _in_vector(prod(longer))
+        size = prod(longer)
+        return _filled(size, min(_LONGEST_TILE, max(_LANES, _power_of_two(size))))
     sublanes, lanes = longer[-2:]
-    return _in_tiles(lanes, sublanes) * (prod(longer) // (lanes * sublanes))
-
-
-def _in_tiles(lanes: int, sublanes: int) -> int:
     rows = min(_SUBLANES, _power_of_two(sublanes))
-    return _filled(lanes, _LANES) * _filled(sublanes, rows)
-
-
-def _in_vector(size: int) -> int:
-    return _filled(size, min(_LONGEST_TILE, max(_LANES, _power_of_two(size))))
+    in_tiles = _filled(lanes, _LANES) * _filled(sublanes, rows)
+    return in_tiles * (prod(longer) // (lanes * sublanes))
 
 
 def _filled(size: int, tile: int) -> int:

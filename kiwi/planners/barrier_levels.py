@@ -49,12 +49,6 @@ def with_needed_barriers(plan: Plan) -> Plan | None:
     return with_tied_steps(plan, frozenset())
 
 
-def other_schedulers(plan: Plan) -> Iterator[Plan]:
-    """The plan as each of the compiler's other schedulers orders it, not yet compiled."""
-    for scheduler in plan.execution.compiler.schedulers:
-        yield arranged(plan, Arrangement(scheduler))
-
-
 def other_heaps(plan: Plan) -> Iterator[Plan]:
     """A compiled plan with buffers that the compiler places otherwise, where the heap wastes as
     much as it is over the budget."""

@@ -31,7 +31,6 @@ from kiwi.planners.barrier_levels import (
     arranged,
     more_tied_steps,
     other_heaps,
-    other_schedulers,
     with_copies_ahead,
     with_needed_barriers,
     with_tied_steps,
@@ -44,6 +43,7 @@ from kiwi.plans.estimate import Estimate
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 from kiwi.sizes import format_bytes
+from kiwi.xla.step import Arrangement
 
 LEAST_SLOWER = 0.001
 """By which part of the step a plan must be slower for other orders of the one before."""
@@ -205,9 +205,10 @@ class ClosedLoop(Generic[P]):
         if plan is None:
             return self._on_any_heap(proposal)
         nearest = tried = self._on_any_heap(replace(proposal, plan=plan))
-        for other in other_schedulers(plan):
+        for scheduler in plan.execution.compiler.schedulers:
             if nearest.plan.fits:
                 break
+            other = arranged(plan, Arrangement(scheduler))
             nearest = _smaller(nearest, self._on_any_heap(replace(proposal, plan=other)))
         tried = nearest
         for _ in range(MOST_TRIALS):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kiwi.planners.tools import spent
-from kiwi.plans.copies_made import copies_again, copies_made
+from kiwi.plans.estimate import copies_again, copies_made
 from kiwi.problem.build import KeptCopies, PlanningProblem
 from kiwi.problem.kept_copies import KEPT_SHARE, kept_copies
 from kiwi.problem.solved import Solved

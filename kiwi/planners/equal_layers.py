@@ -5,7 +5,7 @@ A problem with repeated layers (`kiwi.problem.equal_layers`) is solved in four s
 1. The layers tied: one node for the equal nodes of all layers. That problem has about as many
    nodes as one layer, whatever their number.
 2. Two groups, where layers that are all alike load one channel and leave another one idle
-   (`kiwi.planners.layer_groups`): the first layers decide one way, the others another way.
+   (`best_mixture`): the first layers decide one way, the others another way.
 3. The whole problem from there, for a few rounds, and from the balance of channels of 1. Its bound
    is the one that is reported.
 4. If these rounds gain more than `WORTH`, the layers differ for a reason: the search goes on from
@@ -13,18 +13,27 @@ A problem with repeated layers (`kiwi.problem.equal_layers`) is solved in four s
 
 A later round of the closed loop leaves no more room than the one before, so that the bound of that
 one holds; where the tied solution costs hardly more, it is the answer without 3.
+
+**Groups.** Layers that are all alike may have no way to load the links of a device as much as its
+arithmetic units: with one sharding of theirs they compute for too long, with another one they wait
+for communication. The solutions of the tied problem at different weights of the channels are such
+ends (`SolveResult.others`). The first layers as in one of them and the others as in another one
+load every channel in proportion to their numbers. Between them two layers decide each for itself.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from kiwi.planners.layer_groups import best_mixture
+import numpy as np
+
 from kiwi.planners.tools import Tools, spent
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.equal_layers import equal_nodes
 from kiwi.solver import Problem, Progress, SolveResult, evaluate
 from kiwi.solver.effort import Allowance
+from kiwi.solver.evaluate import hidden_amount
+from kiwi.solver.loads.restricted import Restricted
 from kiwi.solver.result import Balances, conclude, is_closed
 from kiwi.solver.settle import settled
 from kiwi.solver.tied import EqualNodes, Tied, tied
@@ -217,3 +226,83 @@ def _after(searches: Sequence[SolveResult], last: SolveResult) -> SolveResult:
         seconds=sum(each.seconds for each in every),
         deterministic=all(each.deterministic for each in every),
     )
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The layers before one as in one solution of the tied problem, those from there on as in
+    another one.
+
+    - `cost`: without what is resharded in between.
+    - `layer`: the first one that is as in `behind`.
+    """
+
+    cost: float
+    before: tuple[int, ...]
+    behind: tuple[int, ...]
+    layer: int
+
+    def groups(self, equal: Sequence[EqualNodes]) -> tuple[EqualNodes, ...]:
+        """The layers before, the two in between, and those behind."""
+        for layer in (self.layer - 1, self.layer, self.layer + 1):
+            equal = [group for each in equal for group in each.split(layer)]
+        return tuple(equal)
+
+    def between(self, groups: Tied, small: Tied, equal: Sequence[EqualNodes]) -> Restricted:
+        """The problem of groups in which the layers before and behind take what they do in the two
+        solutions, and all else is open."""
+        rest = Restricted.nothing(groups.problem)
+        grouped = {member for each in equal for member in each.members}
+        taken = {
+            member: options
+            for each, *options in zip(small.classes, self.before, self.behind, strict=True)
+            for member in each.members
+            if member in grouped
+        }
+        masks = [np.ones(len(own), dtype=np.bool_) for own in rest.kept]
+        for group, mask in zip(groups.classes, masks, strict=True):
+            options = taken.get(group.members[0])
+            if options is not None and not self.layer - 1 <= group.first_layer <= self.layer:
+                mask[:] = False
+                mask[options[group.first_layer >= self.layer]] = True
+        return rest.to(masks)
+
+
+def best_mixture(problem: Problem, found: SolveResult, layers: int) -> Mixture | None:
+    """The cheapest mixture of two solutions of the tied problem, by the share of layers of each;
+    None where there was only one."""
+    assert found.solution is not None
+    ends = [_End.of(problem, each) for each in (found.solution, *found.others)]
+    return min(
+        (
+            Mixture(cost, before.solution, behind.solution, layer)
+            for before in ends
+            for behind in ends
+            if before is not behind
+            for layer in range(1, layers)
+            for cost in [behind.mixed_cost(before, layer / layers)]
+        ),
+        key=lambda each: each.cost,
+        default=None,
+    )
+
+
+@dataclass(frozen=True)
+class _End:
+    """A solution, what it takes where nothing overlaps, and its loads by window and channel."""
+
+    solution: tuple[int, ...]
+    cost: float
+    loads: Mapping[tuple[int, int], float]
+
+    @classmethod
+    def of(cls, problem: Problem, solution: tuple[int, ...]) -> "_End":
+        priced = evaluate(problem, solution)
+        return cls(solution, priced.cost + priced.hidden, priced.loads)
+
+    def mixed_cost(self, other: "_End", share: float) -> float:
+        """The cost where the other has this share of all layers."""
+        own, more = 1 - share, share
+        keys = {*self.loads, *other.loads}
+        loads = {k: own * self.loads.get(k, 0) + more * other.loads.get(k, 0) for k in keys}
+        return own * self.cost + more * other.cost - hidden_amount(loads)

@@ -6,9 +6,8 @@ fixes the same.
 """
 
 from collections.abc import Hashable
-from typing import Any
 
-from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
+from kiwi.errors import InfeasibleBudgetError
 from kiwi.options import Settings
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
@@ -40,16 +39,11 @@ def at_most_known(
     known, named = known_peak_bytes(step, settings), error.least_peak_bytes
     if known is None or (named is not None and named <= known):
         return error
-    what = f"{error.what} A plan made before needs {format_bytes(known)}."
-    why: dict[str, Any] = {
-        "cause": error.cause,
-        "suggestion": f"memory_budget={known}, which that plan meets.",
-        "least_peak_bytes": known,
-    }
-    if isinstance(error, BudgetNotMetError):
-        return BudgetNotMetError(what, plan=error.plan, **why)
-    bound_bytes = error.least_peak_bound_bytes
-    return InfeasibleBudgetError(what, least_peak_bound_bytes=bound_bytes, **why)
+    return error.changed(
+        what=f"{error.what} A plan made before needs {format_bytes(known)}.",
+        suggestion=f"memory_budget={known}, which that plan meets.",
+        least_peak_bytes=known,
+    )
 
 
 def _key(step: StepToPlan, settings: Settings) -> Hashable:

@@ -1,29 +1,40 @@
 """Plans by the paper's own models: "kiwi-full" and "kiwi-reduced".
 
-1. The step's strategies and reshardings become a `ShardedGraph` (`kiwi.problem.sharded_graph`).
+1. The step's strategies and reshardings become a `ShardedGraph`.
 2. The model is solved for the budget; its schedule and strategies are simulated, emitted and
    compiled as any plan.
 3. While the compiled peak is over the budget, the limit is lowered by the excess, and the model
    solved again (`kiwi.planners.limit_search`).
+
+**The `ShardedGraph`** is what the paper's formulations choose for. Arguments and constants become
+parameters, resident throughout; units become operators, in order. Sizes are those of
+`kiwi.problem.unit_memory`; buffers that the compiler holds from the start of the step on count
+while their unit runs. These models do not know copies of resharded operands, nor results that
+overwrite an operand or take over a donated argument's buffer. Their plans are estimated, and
+compiled, as any other.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
+from kiwi.hlo.graph import Phase
 from kiwi.planners.closed_loop import ClosedLoop
 from kiwi.planners.limit_search import MOST_ROUNDS, LimitSearch
 from kiwi.planners.planner import Planner, with_schedule
 from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.sharded_graph import sharded_graph
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.problem.translation import copies_that_follow
+from kiwi.problem.unit_memory import unit_memory
 from kiwi.sizes import format_bytes
 from kiwi.solver import SolveResult, SolveStatus
-from kiwi.solver.formulations import Answer, ShardedGraph, solve_formulation
+from kiwi.solver.formulations import Answer, Operator, Read, ShardedGraph, Tie, solve_formulation
 from kiwi.solver.formulations.solve import DEFAULT_SOLVER
 from kiwi.solver.mathopt_run import MODEL_SOLVERS
 from kiwi.solver.schedule import Schedule
@@ -112,3 +123,62 @@ PAPER_MODELS = (
     PaperModel("kiwi-full", "the paper's full model, for small steps", "full"),
     PaperModel("kiwi-reduced", "the paper's reduced model", "reduced"),
 )
+
+
+def sharded_graph(planning: PlanningProblem) -> ShardedGraph:
+    """Operator `len(planning.sources) + u` is unit u; strategies are those of its node."""
+    results = frozenset(r for r in planning.units.graph.program.results if isinstance(r, int))
+    returned = frozenset(planning.stored[r][0] for r in results if r in planning.units.producer)
+    operators = (*_parameters(planning), *_operators(planning))
+    return ShardedGraph(operators, tuple(_reads(planning)), tuple(_ties(planning)), returned)
+
+
+def _parameters(planning: PlanningProblem) -> Iterator[Operator]:
+    for source in planning.sources:
+        local = tuple(planning.local_bytes(source.value, s) for s in source.shardings)
+        none = (0,) * len(local)
+        name = f"argument {source.value}"
+        yield Operator(name, (0.0,) * len(local), local, none, is_parameter=True)
+
+
+def _operators(planning: PlanningProblem) -> Iterator[Operator]:
+    for node in planning.unit_nodes:
+        unit = planning.units.units[node.unit]
+        sizes = [
+            unit_memory(planning.units, unit, strategy, planning.rules, planning.mesh.size)
+            for strategy in node.strategies
+        ]
+        yield Operator(
+            f"unit {node.unit} ({planning.units.graph.opcode_of(unit.root)})",
+            tuple(s.seconds for s in node.strategies),
+            tuple(size.result_bytes for size in sizes),
+            tuple(size.workspace_bytes + size.beside_bytes for size in sizes),
+            tuple(map(float, planning.result_seconds(node))),
+            is_forward=unit.phase is Phase.FORWARD,
+            may_recompute=unit.may_recompute,
+        )
+
+
+def _reads(planning: PlanningProblem) -> Iterator[Read]:
+    """One for each pair of nodes: the matrices of several values add up."""
+    found: dict[tuple[int, int], np.ndarray] = {}
+    for head, node in enumerate(planning.unit_nodes, start=len(planning.sources)):
+        for read, (value, _) in enumerate(planning.units.units[node.unit].rule.reads):
+            (tail, stored), wanted = (
+                planning.stored[value],
+                [s.reads[read] for s in node.strategies],
+            )
+            seconds = planning.operand(planning.units.units[node.unit], value).table.seconds_matrix(
+                stored, wanted
+            )
+            found[tail, head] = found.get((tail, head), 0.0) + seconds
+    return (Read(*pair, seconds) for pair, seconds in found.items())
+
+
+def _ties(planning: PlanningProblem) -> Iterator[Tie]:
+    """From an argument to what replaces it in the next step; loops are none of these models'."""
+    for argument, value, _ in planning.carried():
+        (first, kept), (second, yielded) = planning.stored[argument], planning.stored[value]
+        if first < len(planning.sources) <= second:
+            seconds = planning.resharding_table(value).seconds_matrix(yielded, kept)
+            yield Tie(first, second, seconds.T)

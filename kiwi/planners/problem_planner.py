@@ -4,10 +4,10 @@
    (`kiwi.planners.obvious_starts`) where one is better than what was found; copies that fit beside
    the solution are kept (`kiwi.problem.kept_copies`).
 2. What a compiled program holds beyond the prediction, unit by unit, becomes memory of the problem
-   that no option can avoid (`kiwi.xla.read.excess_memory`); what its heap wastes lowers the limit.
-   The next search starts from the last solution. If no plan is left, the limit is lowered by half
-   as much: another plan's heap may waste less. In the end the excess moves the limit instead: it
-   may be one of that plan alone. With few barriers the limit alone moves.
+   that no option can avoid (`kiwi.xla.read.buffer_assignment`); what its heap wastes lowers the
+   limit. The next search starts from the last solution. If no plan is left, the limit is lowered by
+   half as much: another plan's heap may waste less. In the end the excess moves the limit instead:
+   it may be one of that plan alone. With few barriers the limit alone moves.
 3. Without a compiler, the limit is lowered by what the predicted size of XLA's heap
    (`kiwi.memory.heap`) is over the budget.
 4. Where a peak is over the budget by no more than the heap wastes, units change places
@@ -26,8 +26,7 @@ from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundErr
 from kiwi.planners.closed_loop import ClosedLoop, Orders, Proposal, Refusal
 from kiwi.planners.copies_kept import fastest_keeping
 from kiwi.planners.equal_layers import EqualLayers, settled_result
-from kiwi.planners.least_peak import least_peak
-from kiwi.planners.obvious_starts import better_start, obvious_starts
+from kiwi.planners.obvious_starts import better_start, least_peak, obvious_starts
 from kiwi.planners.planner import Planner
 from kiwi.planners.refusals import blamed, infeasible_budget, raised_limits, with_least_peak
 from kiwi.planners.reordered_units import Ordered, reformulated
@@ -43,7 +42,7 @@ from kiwi.solver import SolveResult, SolveStatus, evaluate
 from kiwi.solver.effort import Allowance
 from kiwi.solver.evaluate import fitting
 from kiwi.solver.problem import Node, Problem
-from kiwi.xla.read.excess_memory import as_intervals, excess
+from kiwi.xla.read.buffer_assignment import as_intervals, excess
 
 MOST_ROUNDS = 5
 """How many plans are compiled at most."""

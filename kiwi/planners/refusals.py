@@ -1,7 +1,6 @@
 """Why there is no plan: the errors for budgets that none meets, and what else may be tried."""
 
 from collections.abc import Callable
-from typing import Any
 
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.planners.closed_loop import Refusal
@@ -73,8 +72,7 @@ def with_least_peak(error: Refusal, budget_bytes: int, least: int | None) -> Ref
         return error
     if isinstance(error, NoPlanFoundError):
         what = f"{error.what} The smallest peak known is {format_bytes(least)}."
-        suggestion = f"memory_budget={least}. {error.suggestion}"
-        return NoPlanFoundError(what, cause=error.cause, suggestion=suggestion)
+        return error.changed(what=what, suggestion=f"memory_budget={least}. {error.suggestion}")
     return _infeasible(budget_bytes, least, error.least_peak_bound_bytes)
 
 
@@ -104,14 +102,7 @@ def blamed(
     tried = labels if len(labels) <= MOST_DROPPED else ()
     guilty = [label for label in tried if is_possible_without(label)]
     without = ", or without ".join(guilty) or f"the pins {', '.join(labels)}"
-    return _with_cause(error, f"A plan is found without {without}.")
-
-
-def _with_cause(error: InfeasibleBudgetError, cause: str) -> InfeasibleBudgetError:
-    suggestion = f"Loosen that pin. {error.suggestion}"
-    known: dict[str, Any] = {"cause": cause, "suggestion": suggestion}
-    known["least_peak_bytes"] = error.least_peak_bytes
-    if isinstance(error, BudgetNotMetError):
-        return BudgetNotMetError(error.what, plan=error.plan, **known)
-    bound_bytes = error.least_peak_bound_bytes
-    return InfeasibleBudgetError(error.what, least_peak_bound_bytes=bound_bytes, **known)
+    return error.changed(
+        cause=f"A plan is found without {without}.",
+        suggestion=f"Loosen that pin. {error.suggestion}",
+    )

@@ -1,12 +1,19 @@
-"""The predicted figures of a plan, its time from the independent evaluator."""
+"""The predicted figures of a plan, its time from the independent evaluator.
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+And which operands of a solution are moved to other layouts, and which copies are made again. Each
+reader of a value reshards it for itself, unless it reads a copy that an earlier one keeps.
+"""
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from kiwi.hlo.host_memory import LEAST_ELEMENTS, buffer_key
 from kiwi.hlo.large_operators import reduces_late
+from kiwi.hlo.program import Value
+from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.timeline import Buffer, Timeline
-from kiwi.plans.copies_made import copies_made, without_copies_again
+from kiwi.mesh import TensorSharding
+from kiwi.problem.build import PlanningProblem
 from kiwi.problem.overlap import NETWORK
 from kiwi.problem.predicted_collectives import predicted_uses, time_shares
 from kiwi.problem.scheduled import Scheduled, again_seconds, scheduled
@@ -177,17 +184,16 @@ def _estimate(
 def _hidden_copies_seconds(solved: Solved, evaluation: Evaluation) -> float:
     if not evaluation.hidden:
         return 0.0
-    at_once = without_copies_again(solved, copies_made(solved), evaluation.loads)
-    return evaluation.hidden - hidden_amount(at_once)
+    again = copies_again(solved.problem, copies_made(solved))
+    loads = (load for _, found in again for load in found)
+    return evaluation.hidden - hidden_without(evaluation.loads, loads)
 
 
 def _hidden_sums_seconds(solved: Solved, evaluation: Evaluation) -> float:
     if not evaluation.hidden:
         return 0.0
-    without = dict(evaluation.loads)
-    for _, load in _loads_of_sums(solved):
-        without[load.window, load.channel] -= float(load.amounts[0])
-    return evaluation.hidden - hidden_amount(without)
+    loads = (load for _, load in _loads_of_sums(solved))
+    return evaluation.hidden - hidden_without(evaluation.loads, loads)
 
 
 def _sums_behind(solved: Solved) -> tuple[float, ...]:
@@ -223,3 +229,48 @@ def _spare_host_bytes(solved: Solved) -> int:
             key = buffer_key(value.shape, value.dtype, layout)
             sizes.setdefault(key, []).append(value.size_bytes // layout.shard_count(shape))
     return sum(max(0, LEAST_ELEMENTS - len(each)) * each[0] for each in sizes.values())
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What is moved to another layout than the stored one, and which units of the step or of one
+    loop's body read it so, in order, each once."""
+
+    moved: Value
+    stored: TensorSharding
+    wanted: TensorSharding
+    readers: tuple[OperandRead, ...]
+
+
+def copies_made(solved: Solved) -> Iterator[Copy]:
+    """The copies that first computations read and no earlier reader keeps for them."""
+    layouts, planning = solved.layouts, solved.problem
+    readers: dict[tuple[Value, TensorSharding, int | None], dict[int, OperandRead]] = {}
+    for unit, (strategy, _) in zip(planning.units.units, solved.choices, strict=True):
+        reads = zip(unit.rule.reads, strategy.reads, strict=True)
+        for number, ((value, _), wanted) in enumerate(reads):
+            read = OperandRead(unit.index, number)
+            if layouts[value] != wanted and read not in solved.kept:
+                moved = planning.rules.moved_value(planning.units, unit, value)
+                readers.setdefault((moved, wanted, unit.loop), {}).setdefault(unit.index, read)
+    for (moved, wanted, _), found in readers.items():
+        yield Copy(moved, layouts[moved.index], wanted, tuple(found.values()))
+
+
+def copies_again(
+    planning: PlanningProblem, copies: Iterable[Copy]
+) -> Iterator[tuple[float, tuple[Load, ...]]]:
+    """What each reader behind a copy's first one pays for resharding, and the loads of that."""
+    for copy in copies:
+        for reader in copy.readers[1:]:
+            operand = planning.operand(planning.units.units[reader.unit], copy.moved.index)
+            seconds = operand.trips * operand.seconds_once([copy.stored], [copy.wanted])[0]
+            yield float(seconds[0]), operand.overlap(seconds, 0 * seconds)
+
+
+def hidden_without(loads: Mapping[tuple[int, int], float], left_out: Iterable[Load]) -> float:
+    """What loads by window and channel hide, less some of them."""
+    found = dict(loads)
+    for load in left_out:
+        found[load.window, load.channel] -= float(load.amounts[0])
+    return hidden_amount(found)

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kiwi.memory.timeline import Buffer, Timeline
-from kiwi.plans.copies_made import Copy, copies_again, copies_made, without_copies_again
-from kiwi.plans.estimate import Estimate
+from kiwi.plans.estimate import Copy, Estimate, copies_again, copies_made, hidden_without
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.predicted_collectives import predicted_uses
 from kiwi.problem.solved import Solved
-from kiwi.solver.evaluate import evaluate, hidden_amount
+from kiwi.solver.evaluate import evaluate
 
 
 def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
@@ -23,8 +22,10 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
     The problem fixes every value's sharding, see `kiwi.planners.xla`.
     """
     planning, copies = solved.problem, tuple(copies_made(solved))
-    saved = sum(seconds for seconds, _ in copies_again(planning, copies))
-    hidden = hidden_amount(_loads(solved, copies))
+    again, restricted = list(copies_again(planning, copies)), solved.restricted.problem
+    saved = sum(seconds for seconds, _ in again)
+    loads = evaluate(restricted, [0] * len(restricted.nodes)).loads
+    hidden = hidden_without(loads, (load for _, found in again for load in found))
     own = (b for b in planned.buffers if b.kind != "copy")
     buffers = (*own, *_buffers(planning, copies), *_untied(solved))
     line = Timeline(buffers, planning.problem.horizon)
@@ -40,13 +41,6 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
         collective_uses=predicted_uses(solved, once_per_layout=True),
         buffers=buffers,
     )
-
-
-def _loads(solved: Solved, copies: Sequence[Copy]) -> dict[tuple[int, int], float]:
-    """By window and channel, without the copies that are not made again."""
-    restricted = solved.restricted.problem
-    loads = evaluate(restricted, [0] * len(restricted.nodes)).loads
-    return without_copies_again(solved, copies, loads)
 
 
 def _buffers(planning: PlanningProblem, copies: Sequence[Copy]) -> Iterator[Buffer]:

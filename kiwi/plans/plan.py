@@ -7,14 +7,13 @@ from typing import Any
 
 from kiwi.plans.breakdown import CostBreakdown
 from kiwi.plans.document import document
-from kiwi.plans.explain import explain
+from kiwi.plans.explain import explain, what_if
 from kiwi.plans.export.checkpoint_policy import checkpoint_policy
 from kiwi.plans.export.partition_specs import logical_rules, partition_specs
 from kiwi.plans.file import write
 from kiwi.plans.record import PlanRecord
 from kiwi.plans.report_data import report_data
 from kiwi.plans.summary import summary
-from kiwi.plans.what_if import what_if
 from kiwi.report import write_report
 from kiwi.report.notebook import fragment, plot_memory
 

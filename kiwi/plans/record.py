@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import jax
 
-from kiwi.emit.emission import emit
 from kiwi.emit.execution import Execution
+from kiwi.emit.interpreter import emit
 from kiwi.errors import InvalidArgumentError
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh

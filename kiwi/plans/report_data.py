@@ -7,8 +7,7 @@ from kiwi.codec import from_plain
 from kiwi.plans.document import Document
 from kiwi.plans.plan_codec import mesh_of
 from kiwi.plans.record import PlanRecord
-from kiwi.xla.read.buffer_assignment import CompiledMemory
-from kiwi.xla.read.excess_memory import unit_curve
+from kiwi.xla.read.buffer_assignment import CompiledMemory, unit_curve
 from kiwi.xla.read.name_scopes import scope_of
 
 MOST_BUFFERS = 200

@@ -120,7 +120,10 @@ class Overlap:
         if reduces_late(self.units, unit):
             seconds = self._seconds_late(unit, strategies)
         elif self.pipelines and has_matmul(self.units, unit):
-            seconds = [sum(c.seconds for c in s.collectives if _scatters(c)) for s in strategies]
+            seconds = [
+                sum(c.seconds for c in s.collectives if c.kind == REDUCE_SCATTER)
+                for s in strategies
+            ]
         else:
             return ()
         return self._loads(NETWORK, unit, _runs(np.array(seconds), residencies))
@@ -294,7 +297,3 @@ def _runs(
     recomputes = np.array([float(r.recomputes) for r in residencies])
     once = seconds.repeat(len(recomputes))
     return once, np.outer(seconds if again is None else again, recomputes).ravel()
-
-
-def _scatters(collective: Collective) -> bool:
-    return collective.kind == REDUCE_SCATTER

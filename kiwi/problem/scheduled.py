@@ -3,19 +3,158 @@
 Any schedule: units in any valid order, each computed once or more often, under one sharding
 strategy each. Sizes are those of `kiwi.problem.unit_memory` and `kiwi.problem.copies`, live ranges
 those of `kiwi.memory.live_ranges`, as in the joint problem.
+
+**Points of time** at which the computations start and are read (`ScheduledRuns`). The schedule of a
+solution of the joint problem (`is_of_residencies`) has a point of time for each unit, as that
+problem has: units that are recomputed for one reader share the reader's point. In any other
+schedule each step has a point of its own.
 """
 
+import functools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
-from kiwi.memory.loop_bodies import OperandRead
-from kiwi.memory.runs import ScheduledRuns
+from kiwi.hlo.in_place import is_of_library
+from kiwi.hlo.loops import EXITS, SLICE
+from kiwi.hlo.units import UnitGraph
+from kiwi.memory.live_ranges import LiveRanges, Overwritable, Run, overwritable_temporaries
+from kiwi.memory.loop_bodies import OperandRead, dataflow, loops_of_steps
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.copies import CopyOption
 from kiwi.problem.solved import Solved
 from kiwi.problem.unit_memory import unit_memory
 from kiwi.solver.schedule import Schedule
+
+
+class ScheduledRuns:
+    """The runs of a valid schedule, in which each unit is computed at least once.
+
+    - `points[k]`: the point of time of step k. `ranges`: the live ranges over these points.
+    - `steps_of[u]`: the steps that compute unit u, in order.
+    - `shares_points`: whether points of time are those of units.
+    """
+
+    def __init__(self, units: UnitGraph, steps: Sequence[int], overwritable: Overwritable) -> None:
+        self._units, self._steps, self._overwritable = units, steps, overwritable
+        self.steps_of: list[list[int]] = [[] for _ in units.units]
+        for step, unit in enumerate(steps):
+            self.steps_of[unit].append(step)
+        self.shares_points = is_of_residencies(units, steps)
+        if self.shares_points:
+            is_first = [self.steps_of[unit][0] == step for step, unit in enumerate(steps)]
+            self.points = list(accumulate(is_first, initial=0))[:-1]
+            self.ranges = LiveRanges.of(units)
+        else:
+            self.points = list(range(len(steps)))
+            first_run = [own[0] for own in self.steps_of]
+            self.ranges = LiveRanges(units, tuple(loops_of_steps(units, steps)), first_run)
+
+    def of_unit(self, unit: int) -> tuple[Run, ...]:
+        """The computations of a unit."""
+        return tuple(
+            Run(
+                self.points[step],
+                self._last_use(step),
+                self._uses[step],
+                self._overwritten_by.get(step, -1),
+                self.shares_points and number > 0,
+            )
+            for number, step in enumerate(self.steps_of[unit])
+        )
+
+    def again(self, unit: int) -> tuple[int, ...]:
+        """The points of time at which a unit is recomputed."""
+        return tuple(self.points[step] for step in self.steps_of[unit][1:])
+
+    @functools.cached_property
+    def _source(self) -> tuple[dict[int, int], ...]:
+        return dataflow(self._units, self._steps).source
+
+    @functools.cached_property
+    def _uses(self) -> list[tuple[int, ...]]:
+        """For each step when its results are read."""
+        readers: list[set[int]] = [set() for _ in self._steps]
+        for step, sources in enumerate(self._source):
+            for source in sources.values():
+                if source >= 0:
+                    readers[source].add(step)
+        found: list[tuple[int, ...]] = [()] * len(self._steps)
+        for step in reversed(range(len(self._steps))):  # Readers come behind.
+            times = {t for r in readers[step] for t in self._read_by(r, found[r])}
+            found[step] = tuple(sorted(times | set(self._read_at_ends(step))))
+        return found
+
+    def _read_by(self, reader: int, uses: Sequence[int]) -> Iterator[int]:
+        """As `UnitGraph.uses`: who reads an element reads what is stacked."""
+        unit = self._units.units[self._steps[reader]]
+        border, entered = self._units.border(unit), self._units.entered_while(unit)
+        if border == SLICE:
+            yield from uses
+        if entered is not None:
+            yield self.ranges.spans[entered][0] - 1
+        elif border not in EXITS:
+            yield self.points[reader]
+
+    def _read_at_ends(self, step: int) -> Iterator[int]:
+        """When the end of an iteration, or of the step, reads the results."""
+        unit, program = self._units.units[self._steps[step]], self._units.graph.program
+        behind = [s for s in self.steps_of[unit.index] if s > step]
+        for output in unit.outputs:
+            for loop in program.next_values.get(output, ()):
+                time = self.ranges.spans[loop][1] - 1 if loop in self.ranges.spans else -1
+                if time >= self.points[step] and not any(self.points[s] <= time for s in behind):
+                    yield time
+            if output in program.result_values and not behind:
+                yield self.ranges.horizon - 1
+
+    def _last_use(self, step: int) -> int:
+        return max(self._uses[step], default=self.points[step])
+
+    @functools.cached_property
+    def _overwritten_by(self) -> dict[int, int]:
+        """The steps over whose result their last reader writes its own, with that unit."""
+        victims = ((self._victim(step), unit) for step, unit in enumerate(self._steps))
+        return {step: unit for step, unit in victims if step is not None}
+
+    def _victim(self, step: int) -> int | None:
+        """The latest step whose result this one writes over: one at the point before, or a library
+        call, and no reader comes behind. What is computed again writes over nothing."""
+        unit = self._units.units[self._steps[step]]
+        if self.steps_of[unit.index][0] != step:
+            return None
+        found = []
+        for value, producer in overwritable_temporaries(self._units, unit, self._overwritable):
+            source = self._source[step][value]
+            is_before = self.points[source] == self.points[step] - 1
+            is_first = self.steps_of[producer.index][0] == source
+            may_be = (is_before and is_first) or is_of_library(self._units.graph, producer)
+            if may_be and self._last_use(source) == self.points[step]:
+                found.append(source)
+        return max(found, default=None)
+
+
+def is_of_residencies(units: UnitGraph, steps: Sequence[int]) -> bool:
+    """Whether a schedule is one of the joint problem: the units in order, each computed once more
+    at most, and what is computed again for a unit just before it, in order (outer loops first)."""
+    around, count = units.graph.program.loops_around, len(units.units)
+    runs = Counter(steps)
+    if len(runs) < count or max(runs.values(), default=0) > 2:
+        return False
+    again: list[tuple[int, int]] = []
+    reached = 0
+    for unit in steps:
+        if unit == reached:
+            reached, again = reached + 1, []
+        elif unit > reached:
+            return False
+        else:
+            again.append((len(around(units.units[unit].loop)), unit))
+            if any(a >= b for a, b in pairwise(again)):
+                return False
+    return not again
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from kiwi.errors import ClusterError
-from kiwi.mesh.cluster import Cluster
+from kiwi.mesh.assignment import Cluster
 from kiwi.profiling.measure import measure
 
 _SMALL_BYTES = 2**10

@@ -9,22 +9,26 @@ The file is saved every few seconds and when the recording ends, however it ends
 import datetime
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax import lax
 
 from kiwi.api import PlannedFunction, jit
 from kiwi.errors import InvalidArgumentError, ProfileFileError
+from kiwi.mesh import collective_kinds as kinds
+from kiwi.mesh.collectives import RECORDED_DTYPE
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.hardware import CATALOGUE, Hardware, hardware
-from kiwi.mesh.profile_entries import Environment
+from kiwi.mesh.profile_entries import CollectiveEntry, Environment
 from kiwi.mesh.profile_table import ProfileTable
 from kiwi.profiling.by_compiler import CompilerBench
-from kiwi.profiling.collective_points import COLLECTIVE_BYTES, collective_points
-from kiwi.profiling.measure import Bench, Point, Timing
+from kiwi.profiling.measure import UNMEASURED, Bench, Kind, Point, TimedFunction, Timing
 from kiwi.profiling.operator_points import (
     STREAM_BYTES,
     elementwise_points,
@@ -37,6 +41,10 @@ from kiwi.xla.gpu.target_config import attached_target_config, target_config
 
 _SAVE_SECONDS = 5.0
 _MATMUL_SIZE = {"cpu": 1024, "gpu": 8192}
+
+COLLECTIVE_BYTES = tuple(2**k for k in range(10, 27, 4))
+"""The ladder of sizes, from 1 KiB to 64 MiB."""
+_ITEM_BYTES = 4  # of `RECORDED_DTYPE`
 
 
 @dataclass(frozen=True)
@@ -322,3 +330,44 @@ def _nearest(kind: str, platform: str) -> Hardware:
     """The catalogue's entry of the same model; links are of use on any machine."""
     model = next((n for n in CATALOGUE if n.split("-")[0].upper() in kind.upper()), None)
     return CATALOGUE[model or ("cpu" if platform == "cpu" else "a100-sxm")]
+
+
+def collective_points(
+    mesh: DeviceMesh, sizes_bytes: Sequence[int] = COLLECTIVE_BYTES
+) -> Iterator[Point]:
+    """Every kind along every set of mesh axes."""
+    for count in range(1, len(mesh.nontrivial_axes) + 1):
+        for axes in combinations(mesh.nontrivial_axes, count):
+            devices = prod(mesh.shape[a] for a in axes)
+            # Buffers are cut into equal parts of whole items.
+            part = devices * _ITEM_BYTES
+            for kind in kinds.KINDS:
+                for size in sizes_bytes:
+                    yield _point(mesh, kind, axes, max(1, size // part) * part)
+
+
+def _point(mesh: DeviceMesh, kind: str, axes: tuple[int, ...], size_bytes: int) -> Point:
+    """A collective in all groups of devices at once."""
+    devices = prod(mesh.shape[a] for a in axes)
+    entry = CollectiveEntry(kind, devices, RECORDED_DTYPE, size_bytes, *UNMEASURED, axes)
+    large = size_bytes // _ITEM_BYTES
+    read, found = (
+        jax.ShapeDtypeStruct((large // devices if kind == smaller else large,), RECORDED_DTYPE)
+        for smaller in (kinds.ALL_GATHER, kinds.REDUCE_SCATTER)
+    )
+    body = _body(kind, tuple(mesh.axis_names[a] for a in axes), devices)
+    name = f"{kind} of {size_bytes} bytes along mesh axes {', '.join(map(str, axes))}"
+    function = TimedFunction(body, [read], found)
+    return Point(entry, Kind.COLLECTIVE, name, size_bytes, (function,))
+
+
+def _body(kind: str, names: tuple[str, ...], devices: int) -> Callable[[Any], Any]:
+    ring = [(k, (k + 1) % devices) for k in range(devices)]
+    bodies: dict[str, Callable[[Any], Any]] = {
+        kinds.ALL_GATHER: lambda x: lax.all_gather(x, names, tiled=True),
+        kinds.ALL_REDUCE: lambda x: lax.psum(x, names),
+        kinds.REDUCE_SCATTER: lambda x: lax.psum_scatter(x, names, tiled=True),
+        kinds.ALL_TO_ALL: lambda x: lax.all_to_all(x, names, 0, 0, tiled=True),
+        kinds.COLLECTIVE_PERMUTE: lambda x: lax.ppermute(x, names, ring),
+    }
+    return bodies[kind]

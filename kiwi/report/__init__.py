@@ -1,4 +1,48 @@
-"""The HTML report of a plan's document, the notebook's view and the plot."""
+"""The HTML report of a plan's document, the notebook's view and the plot.
 
-from kiwi.report.render import render as render
-from kiwi.report.render import write_report as write_report
+`render` puts data, style and script into one HTML file. The data travels as JSON in a
+script element that browsers do not execute; the script draws text through text nodes only, so that
+names in a plan are shown and never interpreted.
+"""
+
+import html
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from kiwi.errors import InvalidArgumentError
+
+_SCRIPTS = ("base.js", "memory.js", "shardings.js", "tables.js", "curves.js", "page.js")
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """The report of `kiwi.plans.report_data`'s data, as HTML."""
+    title = f"Kiwi: {data['title']}"
+    # "</script>" in a string would end the element; JSON reads \\u003c as "<".
+    text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    page = _asset("page.html")
+    for mark, content in (
+        ("{{title}}", html.escape(title)),
+        ("{{style}}", _asset("style.css")),
+        ("{{script}}", "\n".join(_asset(name) for name in _SCRIPTS)),
+        ("{{data}}", text),
+    ):
+        page = page.replace(mark, content, 1)
+    return page
+
+
+def write_report(path: str | Path, data: Mapping[str, Any]) -> None:
+    """Writes the report; raises `InvalidArgumentError` if the file cannot be written."""
+    try:
+        Path(path).write_text(render(data), encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"The report cannot be written to {path}: {error.strerror}.",
+            suggestion="A path in a folder that exists and may be written to.",
+        ) from error
+
+
+def _asset(name: str) -> str:
+    return (resources.files("kiwi.report") / "assets" / name).read_text(encoding="utf-8")

@@ -4,11 +4,14 @@ Gurobi is asked through gurobipy, where that is installed. Its wheel comes with 
 most 2000 variables and 2000 constraints.
 """
 
+import contextlib
 import datetime
 import functools
 import math
+import os
+import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -16,7 +19,12 @@ from ortools.math_opt.python import mathopt
 from ortools.util.python.solve_interrupter import SolveInterrupter
 
 from kiwi.errors import SolverUnavailableError
-from kiwi.solver.quiet import quiet_stdout
+
+STDOUT = 1
+_lock = threading.Lock()
+_depth = 0
+_original = -1
+
 
 Hint = Mapping[mathopt.Variable, float] | None
 """Values of variables to begin with."""
@@ -211,3 +219,29 @@ def _gurobi_answer(gurobipy, copy, variables) -> MilpAnswer:
     timed_out = copy.Status == gurobipy.GRB.TIME_LIMIT
     values = {v: twin.X for v, twin in variables.items()} if copy.SolCount else None
     return MilpAnswer(values, float(copy.ObjBound), timed_out)
+
+
+@contextlib.contextmanager
+def quiet_stdout() -> Iterator[None]:
+    """Sends what is written to file descriptor 1 to nowhere; threads may overlap.
+
+    HiGHS prints some remarks by `printf`, past MathOpt's switch for output. Programs that write
+    JSON to standard output must not find them there.
+    """
+    global _depth, _original
+    with _lock:
+        if not _depth:
+            sys.stdout.flush()
+            _original = os.dup(STDOUT)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, STDOUT)
+            os.close(nowhere)
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if not _depth:
+                os.dup2(_original, STDOUT)
+                os.close(_original)

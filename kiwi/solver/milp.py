@@ -35,7 +35,7 @@ from ortools.math_opt.python import mathopt
 from kiwi.solver.edge_tables import owners
 from kiwi.solver.mathopt_run import Hint, MilpAnswer, solve_model
 from kiwi.solver.network import NO_LIMIT_BYTES, Network
-from kiwi.solver.prices import usage_of
+from kiwi.solver.relaxed import usage_of
 from kiwi.solver.request import Request
 
 SCALED_COST = 1e4

@@ -13,8 +13,7 @@ import numpy as np
 
 from kiwi.solver.parameters import DEFAULT, Parameters
 from kiwi.solver.peak import new_tree
-from kiwi.solver.prices import cost_of, usage_of
-from kiwi.solver.relaxed import Relaxed
+from kiwi.solver.relaxed import Relaxed, cost_of, usage_of
 from kiwi.solver.search import forced_moves, forest_descent, tree_descent
 from kiwi.solver.trees import new_workspace
 

@@ -17,7 +17,7 @@ from kiwi.solver.milp import solve_network
 from kiwi.solver.parts import MILP_SHARE, cells, may_ask_milp, tree_nodes
 from kiwi.solver.problem import Problem
 from kiwi.solver.request import Request
-from kiwi.solver.restarts.search_again import search_again
+from kiwi.solver.restarts import search_again
 from kiwi.solver.result import Balances, OnProgress, SolveResult, conclude
 from kiwi.solver.toulbar import TOULBAR_ROUNDS, ToulbarEngine
 from kiwi.solver.warm_up import warm_up

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from kiwi.solver.compiled import compile_ahead, wait_for
 from kiwi.solver.engine import Engine
 from kiwi.solver.least_peak import least_peak
-from kiwi.solver.loops.compile_ahead import compile_ahead, wait_for
 from kiwi.solver.network import Network, build_network
 from kiwi.solver.order import time_order
 from kiwi.solver.presolve.pipeline import presolve

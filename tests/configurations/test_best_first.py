@@ -7,8 +7,7 @@ import pytest
 
 from kiwi.configurations.best_first import BestFirst
 from kiwi.configurations.configuration import Outcome, Stage
-from kiwi.configurations.executors import InThisProcess
-from kiwi.configurations.tasks import Found
+from kiwi.configurations.tasks import Found, InThisProcess
 
 BOUND, PLAN, CHECK = Stage
 SECONDS = {  # bound, plan, checked plan

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kiwi.configurations.meshes import distinct_meshes
+from kiwi.configurations.space import distinct_meshes
 from kiwi.options import Options
 
 

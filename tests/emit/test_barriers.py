@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from kiwi.emit.barriers import SLACK, Barrier, barriers
-from kiwi.emit.emission import emit
 from kiwi.emit.execution import build_execution
+from kiwi.emit.interpreter import emit
 from kiwi.problem.solved import Solved
 from kiwi.xla.cpu.compiler import CPU_COMPILER_OPTIONS
 from tests.helpers.planning import array, problem_of, units_of

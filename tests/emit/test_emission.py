@@ -14,8 +14,8 @@ import kiwi
 from benchmarks.programs.random_plans import random_kept_copies, random_solution, with_random_ties
 from examples import convnet, gpt, mlp
 from kiwi.emit.barriers import barriers
-from kiwi.emit.emission import emit
 from kiwi.emit.execution import Execution, build_execution, recomputation_schedule
+from kiwi.emit.interpreter import emit
 from kiwi.hlo.program import Program
 from kiwi.mesh import TensorSharding
 from kiwi.planners.obvious_starts import obvious_starts

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kiwi
-from kiwi.emit.emission import emit
+from kiwi.emit.interpreter import emit
 from kiwi.memory.loop_bodies import LoopBody, loop_bodies
 from kiwi.mesh import TensorSharding
 from kiwi.xla.compilers import compile_for

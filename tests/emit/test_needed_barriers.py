@@ -10,8 +10,8 @@ import pytest
 import kiwi
 from examples import gpt
 from kiwi.emit.barriers import MOST_LATE, Barrier, barriers
-from kiwi.emit.emission import emit
 from kiwi.emit.execution import build_execution
+from kiwi.emit.interpreter import emit
 from kiwi.emit.needed_barriers import large_constants
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.large_operators import large_units, reduces_late

@@ -9,8 +9,12 @@ import pytest
 
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
-from kiwi.memory.layers import rematerialised_layers
-from kiwi.memory.residency import MAX_TIMES, rematerialised_bodies, residencies
+from kiwi.memory.residency import (
+    MAX_TIMES,
+    rematerialised_bodies,
+    rematerialised_layers,
+    residencies,
+)
 from tests.helpers.planning import array, trace_flat
 
 LAYERS, ROWS = 5, 64

@@ -60,7 +60,7 @@ def test_the_weights_of_all_layers_lie_alike(free):
 
 @pytest.fixture(scope="module")
 def budget(free):
-    return int(0.45 * free.peak_bytes)
+    return int(0.3 * free.peak_bytes)
 
 
 def taken_by_layers(plan):

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 import kiwi
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.planners.known_peaks import at_most_known, known_peak_bytes, note_peak
-from kiwi.planners.least_peak import least_peak, with_shardings_of
+from kiwi.planners.obvious_starts import least_peak, with_shardings_of
 from kiwi.planners.refusals import infeasible_budget, with_least_peak
 from kiwi.planners.registry import JOINT
 from kiwi.planners.tools import Tools

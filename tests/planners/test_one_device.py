@@ -17,9 +17,9 @@ from kiwi.planners.one_device import (
     in_another_order,
     pointer_bytes,
     scheduled,
+    steps_of,
 )
 from kiwi.planners.registry import planner_named
-from kiwi.planners.reordered_schedules import steps_of
 from kiwi.plans.estimate import estimate_schedule
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.solver.remat import simulate, solve

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import kiwi
-from kiwi.planners import quick_bound as module
-from kiwi.planners.quick_bound import quick_bound
+from kiwi.planners import planning as module
+from kiwi.planners.planning import quick_bound
 from kiwi.solver import SolveStatus
 from tests.helpers.perceptron import step_of
 from tests.helpers.planning import array

@@ -7,7 +7,7 @@ import pytest
 
 from kiwi.memory import order_search as orders
 from kiwi.memory.order_search import needed_bytes
-from kiwi.planners.reordered_schedules import repacked, steps_of
+from kiwi.planners.one_device import repacked, steps_of
 from kiwi.solver.remat import order_peak_bytes, simulate, single_output_graph, violations
 from kiwi.solver.remat.simulate import live_ranges
 from kiwi.solver.schedule import Schedule

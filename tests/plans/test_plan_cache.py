@@ -14,11 +14,10 @@ from jax.sharding import PartitionSpec as P
 import kiwi
 from kiwi.planners.joint import Joint
 from kiwi.planners.registry import planner_named
-from kiwi.plans import plan_cache, request
+from kiwi.plans import plan_cache
 from kiwi.plans.document import document
 from kiwi.plans.file import read, write
-from kiwi.plans.plan_cache import PlanCache
-from kiwi.plans.request import request_digest
+from kiwi.plans.plan_cache import PlanCache, request_digest
 from tests.helpers.planning import array
 
 ARGUMENTS = (array(64, 32), array(32, 32))
@@ -113,7 +112,7 @@ def test_another_request_has_another_digest(monkeypatch):
     others.append(digest(verify="cpu"))
     assert digest() not in others and len(set(others)) == len(others)
     before = digest()
-    monkeypatch.setattr(request, "_sources", lambda: "another Kiwi")
+    monkeypatch.setattr(plan_cache, "_sources", lambda: "another Kiwi")
     assert digest() != before
 
 

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import kiwi
 from benchmarks.programs.random_plans import run_random_plan
-from kiwi.emit.emission import emit
+from kiwi.emit.interpreter import emit
 from kiwi.hlo.graph import Phase
 from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.timeline import Buffer, bytes_at

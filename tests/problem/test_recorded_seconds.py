@@ -8,8 +8,7 @@ import pytest
 
 import kiwi
 from kiwi.mesh import CATALOGUE, CollectiveEntry, Environment, OperatorEntry, ProfileTable
-from kiwi.mesh.price import Provenance
-from kiwi.mesh.profile_entries import ARITHMETIC, ELEMENTWISE, STREAM, STREAM_DTYPE
+from kiwi.mesh.profile_entries import ARITHMETIC, ELEMENTWISE, STREAM, STREAM_DTYPE, Provenance
 from kiwi.problem.library_calls import library_calls
 from kiwi.problem.recorded_seconds import RecordedWork
 

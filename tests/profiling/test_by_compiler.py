@@ -11,10 +11,9 @@ import kiwi
 from kiwi.errors import CompileCheckError, CompilerUnavailableError, UnknownProfileError
 from kiwi.mesh import CATALOGUE, DeviceMesh, ProfileTable
 from kiwi.profiling.by_compiler import MATMUL_SCALE, MEMORY_SCALE, CompilerBench
-from kiwi.profiling.collective_points import collective_points
 from kiwi.profiling.measure import Kind
 from kiwi.profiling.operator_points import STREAM_BYTES, operator_points, stream_point
-from kiwi.profiling.recording import state
+from kiwi.profiling.recording import collective_points, state
 from kiwi.xla.gpu.compiler import GPU, explain_failure
 from kiwi.xla.tpu.compiler import TPU, TpuCompiler
 

@@ -20,10 +20,9 @@ from kiwi.errors import (
 from kiwi.mesh import CATALOGUE, DeviceMesh, ProfileTable, Provenance, collective
 from kiwi.plans.restore import estimate_of
 from kiwi.problem.library_calls import library_calls
-from kiwi.profiling.collective_points import collective_points
 from kiwi.profiling.measure import Bench, Point, TimedFunction, Timing
 from kiwi.profiling.operator_points import elementwise_points, operator_points
-from kiwi.profiling.recording import record
+from kiwi.profiling.recording import collective_points, record
 
 # Recorded by `kiwi profile` with --mesh 2,4 --cpu-devices 8 --repetitions 5.
 GPT_TABLE = Path(__file__).parent / "tables" / "gpt_cpu.json"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from kiwi.emit.emission import emit
 from kiwi.emit.execution import build_execution
+from kiwi.emit.interpreter import emit
 from kiwi.problem.solved import Solved
 from tests.emit.test_emission import random_solution
 from tests.helpers.planning import array, flat, problem_of, units_of

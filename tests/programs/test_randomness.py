@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import kiwi
-from kiwi.emit.emission import emit
 from kiwi.emit.execution import Execution, build_execution
+from kiwi.emit.interpreter import emit
 from kiwi.problem.solved import Solved
 from tests.emit.test_emission import random_solution
 from tests.helpers.planning import WAITING, array, flat, problem_of, units_of

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from kiwi.solver import Problem
 from kiwi.solver.dual import Dual
 from kiwi.solver.network import Network, build_network
-from kiwi.solver.prices import cost_of, usage_of
-from kiwi.solver.relaxed import Relaxed
+from kiwi.solver.relaxed import Relaxed, cost_of, usage_of
 from tests.solver.random_problems import random_problem
 
 TOLERANCE = 1e-9

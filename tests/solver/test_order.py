@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from kiwi.solver import Edge, Interval, Node, Problem, evaluate, warm_up
-from kiwi.solver.loops import compile_ahead as ahead
+from kiwi.solver import compiled as ahead
 from kiwi.solver.network import build_network
 from kiwi.solver.order import flat_uses, time_order
 from kiwi.solver.presolve.reduction import Reduction
-from kiwi.solver.prices import cost_of, usage_of
+from kiwi.solver.relaxed import cost_of, usage_of
 from tests.solver.random_problems import random_problem
 
 # `kiwi.solver.warm_up` is the function.

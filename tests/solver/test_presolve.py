@@ -9,13 +9,12 @@ import pytest
 from kiwi.solver import Edge, Interval, Node, Problem, evaluate, solve
 from kiwi.solver.network import Network, build_network
 from kiwi.solver.presolve.contract import contract
-from kiwi.solver.presolve.dominate import dominate
+from kiwi.solver.presolve.dominate import dominate, propagate
 from kiwi.solver.presolve.join import join
 from kiwi.solver.presolve.pipeline import presolve
-from kiwi.solver.presolve.propagate import propagate
 from kiwi.solver.presolve.reduction import Reduction
 from kiwi.solver.presolve.times import drop_times
-from kiwi.solver.prices import cost_of, usage_of
+from kiwi.solver.relaxed import cost_of, usage_of
 from tests.solver.random_problems import random_problem
 
 SEEDS = range(150)

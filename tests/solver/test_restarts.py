@@ -10,10 +10,9 @@ from kiwi.solver import Edge, Node, Problem
 from kiwi.solver.engine import Engine
 from kiwi.solver.lagrangian import Search
 from kiwi.solver.network import build_network
-from kiwi.solver.prices import cost_of, usage_of
+from kiwi.solver.relaxed import cost_of, usage_of
 from kiwi.solver.request import Request
-from kiwi.solver.restarts.mixtures import disagreement, mixtures
-from kiwi.solver.restarts.search_again import search_again
+from kiwi.solver.restarts import disagreement, mixtures, search_again
 from tests.solver.random_problems import random_problem
 
 RING, MODES = 1000, 3

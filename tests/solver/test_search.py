@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kiwi.solver.network import build_network
 from kiwi.solver.peak import add, new_tree
-from kiwi.solver.prices import cost_of, priced_costs, usage_of
+from kiwi.solver.relaxed import cost_of, priced_costs, usage_of
 from kiwi.solver.search import forced_moves, forest_descent, seed_random, tree_descent
 from kiwi.solver.trees import grow_forest, new_workspace, optimise_tree, release
 from tests.solver.random_problems import random_problem

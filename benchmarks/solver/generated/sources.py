@@ -35,6 +35,14 @@ class _AsRecorded(Hardware):
         return False
 
     @property
+    def fuses_updates(self) -> bool:
+        return False
+
+    @property
+    def copies_into_stacks(self) -> bool:
+        return False
+
+    @property
     def combined_bytes(self) -> int:
         """None: each collective had a latency of its own."""
         return 0

@@ -34,7 +34,7 @@ class CheckpointPolicy:
 
     - `function`: the loss, of the same arguments, in which what the plan keeps is named.
     - `checkpointed`: the same under the policy, to be differentiated: checkpointed by segments,
-      each recomputed when its cotangent is there (`kiwi.plans.export.checkpoint_segments`).
+      each recomputed when its cotangent is there (`kiwi.plans.export.named_equations`).
     - `policy`: saves exactly these names; `names`: in order.
     - `unmatched`: how many values that the plan keeps were not found in the loss, and are
       recomputed: what the step computes outside of it, or what it computes otherwise.

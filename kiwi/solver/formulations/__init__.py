@@ -7,11 +7,11 @@
 All take a `ShardedGraph`; what they return is priced by simulating its schedule.
 """
 
-from kiwi.solver.formulations.answer import Answer as Answer
-from kiwi.solver.formulations.answer import price as price
+from kiwi.solver.formulations.sharded_graph import Answer as Answer
 from kiwi.solver.formulations.sharded_graph import Operator as Operator
 from kiwi.solver.formulations.sharded_graph import Read as Read
 from kiwi.solver.formulations.sharded_graph import ShardedGraph as ShardedGraph
 from kiwi.solver.formulations.sharded_graph import Tie as Tie
+from kiwi.solver.formulations.sharded_graph import price as price
 from kiwi.solver.formulations.solve import FORMULATIONS as FORMULATIONS
 from kiwi.solver.formulations.solve import solve_formulation as solve_formulation

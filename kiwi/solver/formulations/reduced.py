@@ -36,9 +36,8 @@ from typing import ClassVar
 
 from ortools.math_opt.python import mathopt
 
-from kiwi.solver.formulations.answer import Solution, repeated_before
 from kiwi.solver.formulations.program import MEMORY_UNITS, Linear, StrategyProgram, dot
-from kiwi.solver.formulations.sharded_graph import ShardedGraph
+from kiwi.solver.formulations.sharded_graph import ShardedGraph, Solution, repeated_before
 
 _DELTA = 0.5
 """Between whole points of time: strictly below 1 is all that Eq. 29 asks for."""

@@ -19,9 +19,8 @@ one, or the relaxation's own.
 from itertools import chain, combinations, pairwise
 
 from kiwi.errors import InvalidProblemError
-from kiwi.solver.formulations.answer import Solution, price
 from kiwi.solver.formulations.residencies import Residency, residency_problem
-from kiwi.solver.formulations.sharded_graph import ShardedGraph
+from kiwi.solver.formulations.sharded_graph import ShardedGraph, Solution, price
 from kiwi.solver.solve import solve
 
 MOST_GAPS = 4

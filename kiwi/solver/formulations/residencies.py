@@ -5,8 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiwi.solver.formulations.answer import Solution, repeated_before
-from kiwi.solver.formulations.sharded_graph import Operator, Read, ShardedGraph
+from kiwi.solver.formulations.sharded_graph import (
+    Operator,
+    Read,
+    ShardedGraph,
+    Solution,
+    repeated_before,
+)
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 
 

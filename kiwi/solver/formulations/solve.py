@@ -8,13 +8,11 @@ import time
 from dataclasses import dataclass
 
 from kiwi.errors import InvalidProblemError, SolverUnavailableError, UnknownSolverError
-from kiwi.solver.formulations.answer import Answer, Solution, price
-from kiwi.solver.formulations.conflict import conflict
 from kiwi.solver.formulations.joint import build_joint
-from kiwi.solver.formulations.program import StrategyProgram
+from kiwi.solver.formulations.program import StrategyProgram, conflict
 from kiwi.solver.formulations.reduced import ReducedModel
 from kiwi.solver.formulations.relaxation import solve_relaxation
-from kiwi.solver.formulations.sharded_graph import ShardedGraph
+from kiwi.solver.formulations.sharded_graph import Answer, ShardedGraph, Solution, price
 from kiwi.solver.formulations.staged import StagedModel
 from kiwi.solver.mathopt_run import MODEL_SOLVERS, solve_model
 from kiwi.solver.result import SolveStatus, is_closed

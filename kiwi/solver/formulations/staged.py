@@ -39,9 +39,8 @@ from typing import ClassVar
 
 from ortools.math_opt.python import mathopt
 
-from kiwi.solver.formulations.answer import Solution
 from kiwi.solver.formulations.program import MEMORY_UNITS, Linear, StrategyProgram, dot
-from kiwi.solver.formulations.sharded_graph import ShardedGraph
+from kiwi.solver.formulations.sharded_graph import ShardedGraph, Solution
 from kiwi.solver.schedule import Schedule
 
 

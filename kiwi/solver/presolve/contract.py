@@ -10,11 +10,10 @@ option are merged into one *base* node, and their edges into the costs of their 
 
 import numpy as np
 
-from kiwi.solver.compiled import inlined, kernel
+from kiwi.solver.compiled import inlined, kernel, stable_order
 from kiwi.solver.edge_tables import offsets
-from kiwi.solver.loops.stable_order import stable_order
 from kiwi.solver.network import Network, add_line, widest
-from kiwi.solver.presolve.propagate import propagate
+from kiwi.solver.presolve.dominate import propagate
 from kiwi.solver.presolve.rebuild import rebuild
 from kiwi.solver.presolve.reduction import Maps, Reduction
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from kiwi.solver.compiled import inlined, inner, kernel
+from kiwi.solver.compiled import inlined, inner, kernel, stable_order
 from kiwi.solver.edge_tables import compressed_edges, offsets, owners, within
-from kiwi.solver.loops.stable_order import stable_order
 from kiwi.solver.network import Network, cell
 from kiwi.solver.presolve.reduction import Maps, Reduction
 from kiwi.solver.presolve.times import summed_uses

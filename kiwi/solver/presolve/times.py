@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from kiwi.solver.compiled import inlined, inner, kernel
+from kiwi.solver.compiled import inlined, inner, kernel, stable_order
 from kiwi.solver.edge_tables import offsets, owners
-from kiwi.solver.loops.stable_order import stable_order
 from kiwi.solver.network import NO_LIMIT_BYTES, Network
 
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from kiwi.errors import KiwiError
-from kiwi.solver.remat.bounds import budget_from_share, order_peak_bytes
 from kiwi.solver.remat.node_link import NodeLinkGraph, read_node_link
 from kiwi.solver.remat.result import RematResult
+from kiwi.solver.remat.simulate import budget_from_share, order_peak_bytes
 from kiwi.solver.remat.solve import DEFAULT_PLANNER, PLANNERS, solve
 
 

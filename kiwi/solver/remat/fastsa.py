@@ -4,6 +4,14 @@ First stage on grouped operators until the budget is met or the moves are used u
 on single operators at low temperature. Differs from the text in the length of the sequence:
 the smallest power of two that leaves at least `GAPS_PER_STEP` positions per step, instead
 of always 2**20, because a tree that fits the cache is several times faster.
+
+**Node grouping** (appendix C.1): operators that are computed as one. An operator whose inputs are
+no larger than its outputs is joined to each of its readers, so that its result is never kept: each
+reader recomputes it. Groups make the annealer recompute chains in one move.
+
+Differs from the text in two points, without which all of a graph may end in one group: sizes
+are compared for the operator alone, not for the group that it has become, and an operator
+without inputs stays alone. (The text has parameters among the inputs, which prevents both.)
 """
 
 import math
@@ -19,8 +27,8 @@ from kiwi.solver.remat.annealing.moves import MOVE_KINDS, ROTATE
 from kiwi.solver.remat.annealing.sequence import load, make_state
 from kiwi.solver.remat.annealing.tables import make_tables
 from kiwi.solver.remat.graph import RematGraph
-from kiwi.solver.remat.grouping import group_operators
 from kiwi.solver.remat.result import Finding, Task
+from kiwi.solver.remat.simulate import memory_bytes
 from kiwi.solver.schedule import Schedule
 
 GAPS_PER_STEP = 8
@@ -30,6 +38,9 @@ CHUNK_MOVES = 20_000
 FIRST_STAGE_SHARE = 0.6
 """Of the time left, on machines too slow for the moves planned."""
 PAPER_SHARES = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+LONGEST_GROUP = 256
+"""Most operators in one group: on long chains all groups together would grow quadratically."""
 
 
 @dataclass(frozen=True)
@@ -156,3 +167,86 @@ def within_time(seconds: float, *stages: AnnealingSettings) -> list[AnnealingSet
     planned = max(1.5 * moves[0], sum(moves))
     share = min(1.0, 0.9 * seconds * NOMINAL_MOVES_PER_SECOND / planned)
     return [replace(stage, moves=max(1, round(share * stage.moves))) for stage in stages]
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """A graph of groups: group `g` computes the original operators `members[g]` in turn.
+
+    The values are those of the original. An operator may be a member of several groups.
+    """
+
+    graph: RematGraph
+    members: tuple[tuple[int, ...], ...]
+
+    def expand(self, schedule: Schedule) -> Schedule:
+        """The schedule of the original operators."""
+        return Schedule(tuple(each for step in schedule.steps for each in self.members[step]))
+
+
+def group_operators(graph: RematGraph) -> Grouping:
+    """Algorithm 1 of FastSA on the given order."""
+    members: dict[int, tuple[int, ...]] = {k: (k,) for k in range(len(graph.operators))}
+    inputs = {k: graph.operators[k].inputs for k in members}
+    readers: list[dict[int, None]] = [dict.fromkeys(each) for each in graph.readers]
+    for index in graph.order:
+        joined = _readers_to_join(graph, index, readers)
+        if any(len(members[index]) + len(members[each]) > LONGEST_GROUP for each in joined):
+            continue
+        outputs = graph.operators[index].outputs
+        for reader in joined:
+            members[reader] = tuple(dict.fromkeys(members[index] + members[reader]))
+            kept = (value for value in inputs[reader] if value not in outputs)
+            inputs[reader] = tuple(dict.fromkeys((*inputs[index], *kept)))
+            for value in inputs[index]:
+                readers[value][reader] = None
+        if joined:
+            for value in inputs[index]:
+                readers[value].pop(index, None)
+            del members[index], inputs[index]
+    return _build(graph, members, inputs)
+
+
+def _readers_to_join(
+    graph: RematGraph, index: int, readers: list[dict[int, None]]
+) -> tuple[int, ...]:
+    """Readers that take over operator `index`; none if its result must stay a value."""
+    outputs = graph.operators[index].outputs
+    own = graph.operators[index].inputs
+    if not own or not outputs or graph.results.intersection(outputs):
+        return ()
+    joined = readers[outputs[0]]
+    is_small = graph.bytes_of(own) <= graph.bytes_of(outputs)
+    together = all(readers[value].keys() == joined.keys() for value in outputs)
+    return tuple(joined) if is_small and together and graph.operators[index].recomputable else ()
+
+
+def _build(
+    graph: RematGraph, members: dict[int, tuple[int, ...]], inputs: dict[int, tuple[int, ...]]
+) -> Grouping:
+    number = {index: place for place, index in enumerate(members)}
+    operators = tuple(
+        replace(
+            graph.operators[index],
+            compute_seconds=graph.seconds_of(group),
+            inputs=inputs[index],
+            temporary_bytes=_temporary_bytes(graph, index, group),
+            recomputable=all(graph.operators[each].recomputable for each in group),
+        )
+        for index, group in members.items()
+    )
+    order = tuple(number[index] for index in graph.order if index in number)
+    # Values within a group have no writer any more; they must not count as resident.
+    outside = {value for each in operators for value in each.inputs + each.outputs}
+    values = tuple(
+        value if place in outside else replace(value, size_bytes=0)
+        for place, value in enumerate(graph.values)
+    )
+    grouped = RematGraph(operators, values, order, graph.results)
+    return Grouping(grouped, tuple(members.values()))
+
+
+def _temporary_bytes(graph: RematGraph, index: int, members: tuple[int, ...]) -> int:
+    """Memory within a group beyond its inputs and outputs, which count as live throughout."""
+    own = frozenset(graph.operators[index].outputs)
+    return max(memory_bytes(graph, Schedule(members), after=frozenset(), hidden=own))

@@ -10,12 +10,12 @@ import itertools
 import time
 from dataclasses import replace
 
-from kiwi.solver.remat.bounds import evenly, largest_working_set, order_peak_bytes
 from kiwi.solver.remat.chain import Borders, Option, Steps, stage_borders
 from kiwi.solver.remat.checkmate import rk_checkmate
 from kiwi.solver.remat.graph import Operator, RematGraph, extract
 from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.remat.rotor import solve_chain
+from kiwi.solver.remat.simulate import evenly, largest_working_set, order_peak_bytes
 
 PEAK_BUDGETS = 3
 SAVE_BUDGETS = 4

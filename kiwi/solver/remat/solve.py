@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
 from kiwi.solver.remat.best import remat
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
-from kiwi.solver.remat.checkmate import checkmate, rk_checkmate
-from kiwi.solver.remat.checkmate_lp import checkmate_lp
+from kiwi.solver.remat.checkmate import checkmate, checkmate_lp, rk_checkmate
 from kiwi.solver.remat.fastsa import fastsa, order_only
 from kiwi.solver.remat.graph import RematGraph, single_output_graph
 from kiwi.solver.remat.hiremate.levels import hiremate
@@ -18,6 +16,7 @@ from kiwi.solver.remat.neighbourhood import moccasin
 from kiwi.solver.remat.result import Candidate, Finding, RematResult, Task, candidate
 from kiwi.solver.remat.rockmate import rockmate
 from kiwi.solver.remat.rotor import rotor
+from kiwi.solver.remat.simulate import largest_working_set, order_peak_bytes
 from kiwi.solver.result import SolveStatus
 from kiwi.solver.schedule import Schedule
 

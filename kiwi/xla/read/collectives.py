@@ -2,26 +2,31 @@
 
 Replica groups come in three spellings: as lists of devices, `{{0,1},{2,3}}`; as an iota,
 `[2,4]<=[4,2]T(1,0)` (XLA's `IotaReplicaGroupList`: 0, 1, ... in the shape on the right,
-transposed, read as the shape on the left, one group a row); and as axes of a mesh of XLA's own
-(`kiwi.xla.read.device_lists`), `mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}`, with the
-devices 0, 1, ... where none are listed. A permutation lists pairs of devices.
+transposed, read as the shape on the left, one group a row); and as axes of a mesh of XLA's own,
+`mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}`, with the devices 0, 1, ... where none are
+listed. A permutation lists pairs of devices.
 
 What axes of *our* mesh a collective runs along follows from its groups: those are compared with
 the groups of every subset of axes. Device k of the module is device k of the mesh, row-major.
+
+**Devices in XLA's text**, of replica groups, meshes and tile assignments:
+
+- Lists of integers, written out, or as a transposed iota, `[2,4]T(1,0)`.
+- Axes of meshes of XLA's own: `mesh['a'=2,'b'=4]`, with `'b'` for a whole axis and `'b':(1)2` for a
+  part: the one of size 2 that has 1 before it when the axis is split. A position is a device's
+  place in the mesh, row-major.
 """
 
 import itertools
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
-from kiwi.xla.read.device_lists import IOTA, axis_parts, integers, iota, mesh_sizes
-from kiwi.xla.read.hlo_text import Instruction, Module
-from kiwi.xla.read.trip_counts import runs
+from kiwi.xla.read.hlo_text import Instruction, Module, runs
 
 COLLECTIVE_KINDS = (
     "all-gather",
@@ -38,6 +43,11 @@ Groups = frozenset[frozenset[int]]
 Axes = tuple[str, ...] | None
 
 _LIST = re.compile(r"replica_groups=\{(?P<groups>(?:\{[\d,]*\},?)*)\}")
+
+IOTA = r"\[(?P<from>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?"
+"""The pattern of an iota, for patterns whose matches `iota` reads."""
+
+
 _IOTA = re.compile(r"replica_groups=\[(?P<shape>[\d,]+)\]<=" + IOTA)
 _MESH = re.compile(
     r"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\((?P<devices>[^{]*)\))?"
@@ -45,6 +55,9 @@ _MESH = re.compile(
 )
 _DEVICES = re.compile(IOTA)
 _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
+
+_AXIS = re.compile(r"'([^']*)'=(\d+)")
+_PART = re.compile(r"'(?P<axis>[^']*)'(?::\((?P<before>\d+)\)(?P<size>\d+))?")
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,7 @@ def read_axis_uses(
     """The collectives of an optimised HLO module, largest first.
 
     One inside a loop counts once for each iteration that XLA knows of
-    (`kiwi.xla.read.trip_counts`), an asynchronous one at its start, and one over groups of a single
+    (`kiwi.xla.read.hlo_text`), an asynchronous one at its start, and one over groups of a single
     device not at all.
     """
     read, times = CollectiveReader(mesh_shape, axis_names), runs(module)
@@ -93,10 +106,17 @@ def read_axis_uses(
 
 
 class CollectiveReader:
-    """What a collective instruction of a module for the devices of a mesh does."""
+    """What a collective instruction of a module for the devices of a mesh does, and along which
+    axes of the mesh: those in which the devices of its groups differ."""
 
     def __init__(self, mesh_shape: Sequence[int], axis_names: Sequence[str]) -> None:
-        self._axes_of = _AxesOfGroups(tuple(mesh_shape), tuple(axis_names))
+        self._shape, self._names = tuple(mesh_shape), tuple(axis_names)
+        self._device_count = prod(mesh_shape)
+        self._known: dict[Groups, tuple[str, ...]] = {}
+        real = [axis for axis, size in enumerate(mesh_shape) if size > 1]
+        for count in range(len(real) + 1):
+            for axes in itertools.combinations(real, count):
+                self._known[self._groups(axes)] = tuple(axis_names[a] for a in axes)
 
     def __call__(self, instruction: Instruction, computation: str) -> AxisUse | None:
         """One use; None of what is no collective, or the end of one, or over single devices."""
@@ -106,10 +126,31 @@ class CollectiveReader:
         axes = self._axes_of(kind, instruction.attributes)
         if axes == ():
             return None
-        size = _buffer_bytes(kind, instruction, self._axes_of.device_count)
+        size = _buffer_bytes(kind, instruction, self._device_count)
         if kind == "all-reduce" and computation.startswith(_SCATTERS):
             kind = "reduce-scatter"
         return AxisUse(kind, axes, 1, size)
+
+    def _axes_of(self, kind: str, line: str) -> Axes:
+        if kind == "collective-permute":
+            return self._of_pairs(line)
+        return self._known.get(replica_groups(line, self._device_count))
+
+    def _groups(self, axes: Sequence[int]) -> Groups:
+        others = [a for a in range(len(self._shape)) if a not in axes]
+        devices = np.arange(self._device_count).reshape(self._shape).transpose([*others, *axes])
+        rows = devices.reshape(-1, prod(self._shape[a] for a in axes))
+        return frozenset(frozenset(row) for row in rows.tolist())
+
+    def _of_pairs(self, line: str) -> Axes:
+        match = _PAIRS.search(line)
+        if match is None:
+            return None
+        moved: set[int] = set()
+        for pair in re.findall(r"\{(\d+,\d+)\}", match["pairs"]):
+            source, target = (np.unravel_index(d, self._shape) for d in integers(pair))
+            moved |= {a for a, (s, t) in enumerate(zip(source, target, strict=True)) if s != t}
+        return tuple(self._names[a] for a in sorted(moved))
 
 
 def axis_uses(found: Iterable[AxisUse]) -> tuple[AxisUse, ...]:
@@ -149,13 +190,13 @@ def _list_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
 
 def _iota_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
     for group in iota(match).reshape(integers(match["shape"])):
-        yield frozenset(int(d) for d in np.ravel(group))
+        yield frozenset(np.ravel(group).tolist())
 
 
 def _mesh_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
     """The devices whose positions differ along the axes that are named."""
     sizes = mesh_sizes(match["mesh"])
-    position = np.arange(math.prod(sizes.values()))
+    position = np.arange(prod(sizes.values()))
     group = position.copy()
     for part in axis_parts(match["axes"], sizes):
         group -= part.stride * part.of(position)
@@ -170,40 +211,6 @@ def _mesh_devices(text: str | None, count: int) -> np.ndarray:
         return np.arange(count)
     found = _DEVICES.search(text)
     return np.array(integers(text)) if found is None else iota(found).ravel()
-
-
-class _AxesOfGroups:
-    """Which axes of a mesh the devices of a collective differ in."""
-
-    def __init__(self, mesh_shape: tuple[int, ...], axis_names: tuple[str, ...]) -> None:
-        self.device_count = math.prod(mesh_shape)
-        self._shape, self._names = mesh_shape, axis_names
-        self._known: dict[Groups, tuple[str, ...]] = {}
-        real = [axis for axis, size in enumerate(mesh_shape) if size > 1]
-        for count in range(len(real) + 1):
-            for axes in itertools.combinations(real, count):
-                self._known[self._groups(axes)] = tuple(axis_names[a] for a in axes)
-
-    def __call__(self, kind: str, line: str) -> Axes:
-        if kind == "collective-permute":
-            return self._of_pairs(line)
-        return self._known.get(replica_groups(line, self.device_count))
-
-    def _groups(self, axes: Sequence[int]) -> Groups:
-        others = [a for a in range(len(self._shape)) if a not in axes]
-        devices = np.arange(self.device_count).reshape(self._shape).transpose([*others, *axes])
-        rows = devices.reshape(-1, math.prod(self._shape[a] for a in axes))
-        return frozenset(frozenset(int(d) for d in row) for row in rows)
-
-    def _of_pairs(self, line: str) -> Axes:
-        match = _PAIRS.search(line)
-        if match is None:
-            return None
-        moved: set[int] = set()
-        for pair in re.findall(r"\{(\d+,\d+)\}", match["pairs"]):
-            source, target = (np.unravel_index(d, self._shape) for d in integers(pair))
-            moved |= {a for a, (s, t) in enumerate(zip(source, target, strict=True)) if s != t}
-        return tuple(self._names[a] for a in sorted(moved))
 
 
 def _buffer_bytes(kind: str, instruction: Instruction, device_count: int) -> int:
@@ -223,3 +230,43 @@ def _start_bytes(kind: str, arrays: Sequence[int]) -> int:
         return max(arrays, default=0)
     half = len(arrays) // 2
     return sum(arrays[:half]) if kind == "reduce-scatter" else sum(arrays[half:])
+
+
+def iota(match: re.Match[str]) -> np.ndarray:
+    """0, 1, ... in the shape `from`, transposed by `order`."""
+    source = integers(match["from"])
+    order = integers(match["order"]) if match["order"] else range(len(source))
+    return np.arange(prod(source)).reshape(source).transpose(tuple(order))
+
+
+def integers(text: str) -> list[int]:
+    """The numbers of a text like `1,2,3`."""
+    return [int(number) for number in text.split(",") if number]
+
+
+@dataclass(frozen=True)
+class AxisPart:
+    """A part of an axis: `stride` positions lie between two neighbours along it."""
+
+    stride: int
+    size: int
+
+    def of(self, position: np.ndarray) -> np.ndarray:
+        """Where along the part each position lies."""
+        return position // self.stride % self.size
+
+
+def mesh_sizes(text: str) -> dict[str, int]:
+    """The size of each axis, in the order of the mesh."""
+    return {name: int(size) for name, size in _AXIS.findall(text)}
+
+
+def axis_parts(text: str, sizes: dict[str, int]) -> Iterator[AxisPart]:
+    """The axes that a text names, or their parts."""
+    strides, behind = {}, 1
+    for name in reversed(sizes):
+        strides[name], behind = behind, behind * sizes[name]
+    for found in _PART.finditer(text):
+        whole = sizes[found["axis"]]
+        before, size = int(found["before"] or 1), int(found["size"] or whole)
+        yield AxisPart(strides[found["axis"]] * (whole // (before * size)), size)

@@ -21,7 +21,7 @@ from math import prod
 import numpy as np
 
 from kiwi.mesh import DeviceMesh, TensorSharding
-from kiwi.xla.read.device_lists import IOTA, axis_parts, integers, iota, mesh_sizes
+from kiwi.xla.read.collectives import IOTA, axis_parts, integers, iota, mesh_sizes
 
 _INSTRUCTION = re.compile(
     r"^\s+(?:ROOT )?%\S+ = \w+\[(?P<shape>[\d,]*)\]\S* (?P<opcode>[\w-]+)\((?P<operands>[^)]*)\)"

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.xla.read.collectives import CollectiveReader
-from kiwi.xla.read.hlo_text import HOST_SPACE, Computation, Instruction, Module
+from kiwi.xla.read.hlo_text import HOST_SPACE, Computation, Instruction, Module, trip_count
 from kiwi.xla.read.name_scopes import scope_of
-from kiwi.xla.read.trip_counts import trip_count
 from kiwi.xla.read.work import NO_WORK, ModuleWork, Work, is_collective
 
 HOST = "host"
@@ -100,7 +99,7 @@ class _Reader:
         if opcode in ("while", "conditional", "call"):
             return self._called(instruction, computation)
         if opcode.endswith("-done"):
-            return ScheduledWork(awaits=_operand(instruction))
+            return ScheduledWork(awaits=instruction.operands[:1])
         if opcode.endswith(("-start", "-update")) or is_collective(instruction):
             return self._communicated(instruction, computation)
         work = self._work.of(instruction, computation)
@@ -181,10 +180,6 @@ def _direction(instruction: Instruction) -> int:
     numbers = [] if found is None else [int(n) for n in re.findall(r"\d+", found["pairs"])]
     up = sum(1 if t > s else -1 for s, t in zip(numbers[::2], numbers[1::2], strict=True))
     return (up > 0) - (up < 0)
-
-
-def _operand(instruction: Instruction) -> tuple[str, ...]:
-    return instruction.operands[:1]
 
 
 def _host_copy(instruction: Instruction) -> Iterator[Transfer]:

@@ -8,8 +8,8 @@ that it updates in place (also by a scatter), the slice alone, whatever it maps 
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import gcd, prod
 
 import numpy as np
@@ -103,7 +103,7 @@ class ModuleWork:
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        self._known: dict[str, _Inside] = {}
+        self._known: dict[str, Work] = {}
         self._shares: dict[str, float] = {}
 
     def of(self, instruction: Instruction, computation: Computation) -> Work:
@@ -111,38 +111,40 @@ class ModuleWork:
         of what is part of a fusion."""
         if instruction.opcode in _ALIASES or _is_idle(instruction):
             return NO_WORK
-        found = self._computed(instruction, computation)
-        return Work(
-            found.flops,
-            found.convolved,
-            found.operations,
-            self._moved_bytes(instruction, computation),
-            found.kernels,
-        )
+        moved_bytes = self._moved_bytes(instruction, computation)
+        return replace(self._computed(instruction, computation), moved_bytes=moved_bytes)
 
-    def _computed(self, instruction: Instruction, computation: Computation) -> "_Inside":
+    def _computed(self, instruction: Instruction, computation: Computation) -> Work:
         called = instruction.computation("calls")
         if called in self._module.computations:
             return self._inside(called)
         flops = matmul_flops(instruction, computation)
         if flops:
             counted = {_multiplied_dtype(instruction, computation): flops}
-            return _Inside(convolved=counted) if _is_convolution(instruction) else _Inside(counted)
+            is_convolution = _is_convolution(instruction)
+            return Work(convolution_flops=counted) if is_convolution else Work(counted)
         if _target(instruction).startswith(_KERNEL_CALLS):
-            return _Inside(kernels=1)
+            return Work(kernels=1)
         if instruction.opcode in _FREE or instruction.opcode == "custom-call":
-            return _Inside()
+            return NO_WORK
         largest = max(_all_arrays(instruction, computation), key=lambda a: a.elements)
-        return _Inside(operations={numpy_name(largest.dtype): float(largest.elements)})
+        return Work(operations={numpy_name(largest.dtype): float(largest.elements)})
 
-    def _inside(self, name: str) -> "_Inside":
+    def _inside(self, name: str) -> Work:
         """The sum over a fusion's computation."""
         if name not in self._known:
-            total, computation = _Inside(), self._module.computations[name]
-            for instruction in computation.instructions:
-                if instruction.opcode not in _FREE and not is_collective(instruction):
-                    total.add(self._computed(instruction, computation))
-            self._known[name] = total
+            computation = self._module.computations[name]
+            parts = [
+                self._computed(instruction, computation)
+                for instruction in computation.instructions
+                if instruction.opcode not in _FREE and not is_collective(instruction)
+            ]
+            self._known[name] = Work(
+                _summed(part.matmul_flops for part in parts),
+                _summed(part.convolution_flops for part in parts),
+                _summed(part.operations for part in parts),
+                kernels=sum(part.kernels for part in parts),
+            )
         return self._known[name]
 
     def _moved_bytes(self, instruction: Instruction, computation: Computation) -> int:
@@ -217,26 +219,12 @@ class ModuleWork:
         return _update_bytes(inner, root)
 
 
-@dataclass
-class _Inside:
-    """What a fusion computes."""
-
-    flops: dict[str, float] = field(default_factory=dict)
-    convolved: dict[str, float] = field(default_factory=dict)
-    operations: dict[str, float] = field(default_factory=dict)
-    kernels: int = 0
-
-    def add(self, other: "_Inside") -> None:
-        """Sums both up here."""
-        pairs = (
-            (self.flops, other.flops),
-            (self.convolved, other.convolved),
-            (self.operations, other.operations),
-        )
-        for own, more in pairs:
-            for dtype, amount in more.items():
-                own[dtype] = own.get(dtype, 0.0) + amount
-        self.kernels += other.kernels
+def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for each in amounts:
+        for dtype, amount in each.items():
+            found[dtype] = found.get(dtype, 0.0) + amount
+    return found
 
 
 def _is_result(inner: Computation, value: Instruction) -> bool:

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from kiwi.solver import solve
-from kiwi.solver.formulations.answer import price
 from kiwi.solver.formulations.joint import build_joint
-from kiwi.solver.formulations.sharded_graph import ShardedGraph
+from kiwi.solver.formulations.sharded_graph import ShardedGraph, price
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.simulate import live_ranges, violations
 from kiwi.solver.schedule import Schedule

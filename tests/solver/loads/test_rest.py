@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from kiwi.solver import evaluate, solve
-from kiwi.solver.loads.exact import is_worth, solve_rest, without_worse
-from kiwi.solver.loads.network import LoadedNetwork
+from kiwi.solver.loads.exact import LoadedNetwork, is_worth, solve_rest, without_worse
 from kiwi.solver.loads.restricted import Restricted
 from kiwi.solver.loads.weights import Weights
-from kiwi.solver.prices import cost_of
+from kiwi.solver.relaxed import cost_of
 from kiwi.solver.request import Request
 from tests.solver.random_problems import loaded_problem
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kiwi.solver.loops import compile_ahead as ahead
+from kiwi.solver import compiled as ahead
 
 
 def test_each_function_is_awaited_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from kiwi.solver.compiled import kernel
-from kiwi.solver.loops.stable_order import stable_order
+from kiwi.solver.compiled import kernel, stable_order
 
 
 @kernel

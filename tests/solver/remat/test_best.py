@@ -4,9 +4,8 @@ from dataclasses import replace
 import pytest
 
 from kiwi.solver.remat.best import remat
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.result import Task
-from kiwi.solver.remat.simulate import simulate
+from kiwi.solver.remat.simulate import largest_working_set, order_peak_bytes, simulate
 from kiwi.solver.remat.solve import Search, solve
 
 from .graphs import random_general_graph, random_graph, training_chain

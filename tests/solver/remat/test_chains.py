@@ -6,14 +6,12 @@ from dataclasses import replace
 import pytest
 
 from kiwi.errors import InvalidProblemError
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
-from kiwi.solver.remat.chain import make_chain, stage_borders
+from kiwi.solver.remat.chain import linearise, make_chain, stage_borders
 from kiwi.solver.remat.graph import single_output_graph
-from kiwi.solver.remat.linearise import linearise
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.rockmate import block_graph, rockmate
 from kiwi.solver.remat.rotor import rotor, solve_chain
-from kiwi.solver.remat.simulate import simulate, violations
+from kiwi.solver.remat.simulate import largest_working_set, order_peak_bytes, simulate, violations
 from kiwi.solver.schedule import Schedule
 
 from .graphs import random_chain, random_graph, random_training_graph, residual_chain

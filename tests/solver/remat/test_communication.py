@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from kiwi.solver.remat import simulate, violations
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.rotor import rotor
+from kiwi.solver.remat.simulate import largest_working_set, order_peak_bytes
 from kiwi.solver.schedule import Schedule
 
 from .graphs import random_chain, training_chain

@@ -4,12 +4,16 @@ import time
 
 import pytest
 
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
-from kiwi.solver.remat.checkmate import checkmate, rk_checkmate, stage_graph
-from kiwi.solver.remat.checkmate_lp import checkmate_lp, round_kept
+from kiwi.solver.remat.checkmate import (
+    checkmate,
+    checkmate_lp,
+    rk_checkmate,
+    round_kept,
+    stage_graph,
+)
 from kiwi.solver.remat.neighbourhood import moccasin
 from kiwi.solver.remat.result import Task
-from kiwi.solver.remat.simulate import live_ranges, simulate
+from kiwi.solver.remat.simulate import largest_working_set, live_ranges, order_peak_bytes, simulate
 
 from .graphs import random_general_graph, random_graph, training_chain
 from .oracle import FIXED_ORDER, STAGES, least_seconds

@@ -5,11 +5,15 @@ import pytest
 
 from kiwi.solver.remat.annealing.anneal import PRODUCT, SHARP
 from kiwi.solver.remat.annealing.tables import MOST_COPIES
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
-from kiwi.solver.remat.fastsa import AnnealingSettings, fastsa, order_only, run_annealing
-from kiwi.solver.remat.grouping import group_operators
+from kiwi.solver.remat.fastsa import (
+    AnnealingSettings,
+    fastsa,
+    group_operators,
+    order_only,
+    run_annealing,
+)
 from kiwi.solver.remat.result import Task
-from kiwi.solver.remat.simulate import simulate
+from kiwi.solver.remat.simulate import largest_working_set, order_peak_bytes, simulate
 from kiwi.solver.schedule import Schedule
 
 from .graphs import random_general_graph, random_graph, training_chain

@@ -8,12 +8,10 @@ from dataclasses import replace
 import pytest
 
 from kiwi.errors import InvalidProblemError
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.checkmate import checkmate, rk_checkmate
 from kiwi.solver.remat.hiremate.cluster import Roles
-from kiwi.solver.remat.hiremate.combination import combinations
 from kiwi.solver.remat.hiremate.levels import hiremate
-from kiwi.solver.remat.hiremate.option import make_option, plain_options, select
+from kiwi.solver.remat.hiremate.option import combinations, make_option, plain_options, select
 from kiwi.solver.remat.hiremate.part_solver import HiremateSettings
 from kiwi.solver.remat.hiremate.partition import (
     ForwardGraph,
@@ -23,7 +21,7 @@ from kiwi.solver.remat.hiremate.partition import (
 )
 from kiwi.solver.remat.hiremate.workers import Pool
 from kiwi.solver.remat.result import Task
-from kiwi.solver.remat.simulate import simulate
+from kiwi.solver.remat.simulate import largest_working_set, order_peak_bytes, simulate
 
 from .graphs import random_graph, random_training_graph, residual_chain
 

@@ -10,7 +10,7 @@ import pytest
 import kiwi.api
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.solver.remat import order_peak_bytes, simulate, solve, violations
-from kiwi.solver.remat.linearise import linearise
+from kiwi.solver.remat.chain import linearise
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.cpu.compiler import CPU
 

@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
+from kiwi.solver.remat.best import improvement
 from kiwi.solver.remat.fastsa import fastsa
-from kiwi.solver.remat.improvement import improvement
 from kiwi.solver.remat.neighbourhood import Frame, improve, moccasin
 from kiwi.solver.remat.result import Task, candidate
-from kiwi.solver.remat.simulate import simulate, violations
+from kiwi.solver.remat.simulate import largest_working_set, order_peak_bytes, simulate, violations
 from kiwi.solver.schedule import Schedule
 
 from .graphs import random_general_graph, random_graph, training_chain

@@ -1,9 +1,14 @@
 import pytest
 
 from kiwi.errors import InvalidProblemError
-from kiwi.solver.remat.bounds import budget_from_share, largest_working_set, order_peak_bytes
 from kiwi.solver.remat.graph import Operator, RematGraph, Value
-from kiwi.solver.remat.simulate import simulate, violations
+from kiwi.solver.remat.simulate import (
+    budget_from_share,
+    largest_working_set,
+    order_peak_bytes,
+    simulate,
+    violations,
+)
 from kiwi.solver.schedule import Schedule
 
 from .graphs import random_general_graph, random_graph, training_chain

@@ -5,8 +5,7 @@ import pytest
 
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
 from kiwi.solver.remat.__main__ import main
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
-from kiwi.solver.remat.simulate import simulate
+from kiwi.solver.remat.simulate import largest_working_set, order_peak_bytes, simulate
 from kiwi.solver.remat.solve import PLANNERS, solve
 from kiwi.solver.result import SolveStatus
 from kiwi.solver.schedule import Schedule

@@ -3,8 +3,7 @@
 import numpy as np
 
 from kiwi.solver.problem import Interval
-from kiwi.xla.read.buffer_assignment import CompiledMemory
-from kiwi.xla.read.excess_memory import as_intervals, excess, unit_curve
+from kiwi.xla.read.buffer_assignment import CompiledMemory, as_intervals, excess, unit_curve
 
 
 def memory(curve, units):

@@ -1,7 +1,6 @@
 """How often instructions run, from the text of a module."""
 
-from kiwi.xla.read.hlo_text import OUTSIDE, parse_module
-from kiwi.xla.read.trip_counts import runs
+from kiwi.xla.read.hlo_text import OUTSIDE, parse_module, runs
 
 MODULE = """HloModule m
 %inner (p: f32[]) -> f32[] {

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from kiwi.solver.remat.chain import Steps
+from kiwi.solver.remat.chain import Steps, backward_operators, backward_owners
 from kiwi.solver.remat.graph import RematGraph, extract
 from kiwi.solver.remat.hiremate.partition import ForwardGraph, Tree
-from kiwi.solver.remat.linearise import backward_operators, backward_owners
 
 StepPair = tuple[Steps, Steps]
 """Forward and backward operators of one way to run a cluster."""

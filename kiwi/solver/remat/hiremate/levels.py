@@ -13,8 +13,7 @@ from dataclasses import replace
 from kiwi.solver.remat.chain import Steps
 from kiwi.solver.remat.fastsa import fastsa
 from kiwi.solver.remat.hiremate.cluster import Hierarchy, Roles, StepPair
-from kiwi.solver.remat.hiremate.combination import combinations, combined
-from kiwi.solver.remat.hiremate.option import Option
+from kiwi.solver.remat.hiremate.option import Option, combinations, combined
 from kiwi.solver.remat.hiremate.part_solver import (
     HiremateSettings,
     Options,

@@ -5,11 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kiwi.solver.mathopt_run import solve_model
-from kiwi.solver.remat.bounds import evenly, largest_working_set, order_peak_bytes
 from kiwi.solver.remat.graph import Operator, RematGraph
 from kiwi.solver.remat.hiremate.cluster import Cluster, StepPair, leaving
-from kiwi.solver.remat.hiremate.combination import combinations, combined
-from kiwi.solver.remat.hiremate.option import Option, make_option, plain_options, select
+from kiwi.solver.remat.hiremate.option import (
+    Option,
+    combinations,
+    combined,
+    make_option,
+    plain_options,
+    select,
+)
+from kiwi.solver.remat.simulate import evenly, largest_working_set, order_peak_bytes
 from kiwi.solver.remat.stages import Node, Part, StageGraph, StageProgram, Substep
 
 GAP = 1e-3

@@ -53,8 +53,7 @@ def _cheap(
     for k in reversed(borders.groups.forward[index]):
         operator = graph.operators[k]
         wanted = needed.intersection(operator.outputs)
-        size_bytes = graph.bytes_of(operator.outputs)
-        copying = host.outward_seconds(size_bytes) + host.inward_seconds(size_bytes)
+        copying = host.both_ways_seconds(graph.bytes_of(operator.outputs))
         if wanted and operator.recomputable and operator.compute_seconds < copying:
             again.append(k)
             needed.update(operator.inputs)
@@ -142,11 +141,5 @@ def forward_window(stage: int) -> int:
 
 
 def backward_window(stage: int, count: int) -> int:
-    """The backward part of a block, of `count` blocks. Two windows follow the last: one for copies,
-    one for updates on the host."""
+    """The backward part of a block, of `count` blocks."""
     return 2 * count - stage
-
-
-def window_count(count: int) -> int:
-    """Of a step of `count` blocks."""
-    return 2 * count + 3

@@ -13,11 +13,9 @@ from dataclasses import replace
 
 from kiwi.solver.remat.fastsa import PAPER_SHARES, SECOND_STAGE, fastsa, run_annealing, within_time
 from kiwi.solver.remat.graph import RematGraph
-from kiwi.solver.remat.offload.host import Host
+from kiwi.solver.remat.offload.host import Host, OffloadSchedule
 from kiwi.solver.remat.offload.pacing import Absence, paced
-from kiwi.solver.remat.offload.result import OffloadFinding, best_schedule
-from kiwi.solver.remat.offload.schedule import OffloadSchedule
-from kiwi.solver.remat.offload.simulate import simulate
+from kiwi.solver.remat.offload.simulate import OffloadFinding, best_schedule, simulate
 from kiwi.solver.remat.result import Task
 from kiwi.solver.schedule import Schedule
 
@@ -52,9 +50,8 @@ def _annealed(
     heat = max(LEAST_HEAT, HEAT / max(1, len(graph.operators)))
     cooling = replace(SECOND_STAGE, first_temperature=heat, last_temperature=1e-4 * heat)
     (settings,) = within_time(seconds, replace(cooling, shares=SHARES))
-    fetched = {
-        v: price * _copy_seconds(host, graph, v) for v, k in enumerate(graph.producer) if k >= 0
-    }
+    sizes = {v: graph.values[v].size_bytes for v, k in enumerate(graph.producer) if k >= 0}
+    fetched = {v: price * host.both_ways_seconds(size) for v, size in sizes.items()}
     schedules, completed = [], True
     for _ in range(ROUNDS):
         own = replace(task, budget_bytes=max(1, budget_bytes))
@@ -66,11 +63,6 @@ def _annealed(
             break
         budget_bytes -= max(1, min(excess_bytes, budget_bytes // LEAST_SHARE))
     return schedules, completed
-
-
-def _copy_seconds(host: Host, graph: RematGraph, value: int) -> float:
-    size_bytes = graph.values[value].size_bytes
-    return host.outward_seconds(size_bytes) + host.inward_seconds(size_bytes)
 
 
 def with_fetches(task: Task, host: Host, schedule: Schedule, fetched: list[int]) -> OffloadSchedule:

@@ -1,10 +1,16 @@
-"""What stands beside the device: host memory, a link of two directions, the host's processor."""
+"""What stands beside the device: host memory, a link of two directions, the host's processor.
+
+And schedules with copies to the host and back.
+"""
 
 import math
 from dataclasses import dataclass
 
 from kiwi.errors import InvalidProblemError
 from kiwi.solver.remat.graph import RematGraph
+
+IDLE = -1
+"""A step without an operator, for copies alone."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,9 @@ class Host:
         """The time of a copy from the host to the device."""
         return size_bytes / self.inward_bytes_per_second
 
-    def update_of(self, operator: int) -> Update | None:
-        """The update that an operator is, if it is one."""
-        return next((each for each in self.updates if each.operator == operator), None)
+    def both_ways_seconds(self, size_bytes: float) -> float:
+        """The time of a copy to the host and back."""
+        return self.outward_seconds(size_bytes) + self.inward_seconds(size_bytes)
 
     def check(self, graph: RematGraph) -> None:
         """Raises `kiwi.errors.InvalidProblemError` where an update is not one of `graph`."""
@@ -62,3 +68,42 @@ class Host:
                 raise InvalidProblemError(
                     f"{operator.name!r} overwrites what is no input of the graph, or not read by it"
                 )
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A copy of `value` that is made during the steps `first` to `last`, both included."""
+
+    value: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class HostRun:
+    """An update that the host makes during the steps `first` to `last`, both included."""
+
+    operator: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class OffloadSchedule:
+    """What the device computes, step by step, and what goes on beside it.
+
+    - `steps`: the operator of each step, or `IDLE`.
+    - `outward`, `inward`: copies from the device to the host, and back.
+    - `host_runs`: updates on the host.
+    - `host_inputs`: inputs of the graph that are on the host when the step begins, and again when
+      it ends.
+
+    A value may be used where the last copy of it was made: by an operator, by a transfer, by a host
+    run. An older copy leaves memory after its last use.
+    """
+
+    steps: tuple[int, ...]
+    outward: tuple[Transfer, ...] = ()
+    inward: tuple[Transfer, ...] = ()
+    host_runs: tuple[HostRun, ...] = ()
+    host_inputs: frozenset[int] = frozenset()

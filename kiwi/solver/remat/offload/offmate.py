@@ -22,12 +22,10 @@ from kiwi.solver.remat.offload.blocks import (
     gradient_values,
     groups_of,
 )
-from kiwi.solver.remat.offload.host import Host, Update
+from kiwi.solver.remat.offload.host import IDLE, Host, HostRun, OffloadSchedule, Transfer, Update
 from kiwi.solver.remat.offload.offmate_program import GroupChoice, OffMateChoice, OffMateProgram
 from kiwi.solver.remat.offload.pacing import Absence, absence_over, paced
-from kiwi.solver.remat.offload.result import OffloadFinding, best_schedule, fits
-from kiwi.solver.remat.offload.schedule import IDLE, HostRun, OffloadSchedule, Transfer
-from kiwi.solver.remat.offload.simulate import simulate
+from kiwi.solver.remat.offload.simulate import OffloadFinding, best_schedule, fits, simulate
 from kiwi.solver.remat.result import Task
 
 GAP = 1e-4
@@ -191,14 +189,10 @@ class _Blocks:
         if value in away:
             after, before = max(itertools.pairwise(uses), key=lambda pair: pair[1] - pair[0])
             found.append(Absence(value, after, before, None if value in home else 0))
-        updated = uses and self._updates(steps[uses[-1]], value)
-        if value in home and updated:
+        updating = {each.operator for each in self.host.updates if value in each.overwrites}
+        if value in home and uses and steps[uses[-1]] in updating:
             found.append(Absence(value, uses[-1], len(steps), uses[-1] + 1))
         return found
-
-    def _updates(self, operator: int, value: int) -> bool:
-        update = self.host.update_of(operator)
-        return update is not None and value in update.overwrites
 
     def _on_host(
         self, updates: Iterable[Update], steps: list[int], ends: list[int]

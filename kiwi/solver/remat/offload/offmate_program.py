@@ -46,7 +46,6 @@ from kiwi.solver.remat.offload.blocks import (
     Group,
     backward_window,
     forward_window,
-    window_count,
 )
 from kiwi.solver.remat.offload.host import Host
 
@@ -119,10 +118,11 @@ class OffMateProgram:
         self._options, self._groups, self._whole = options, groups, most_batch == 1.0
         self._unit = BUDGET_UNITS / max(1.0, budget_bytes)
         self.seconds_unit = (self._graph.once_seconds or 1.0) / BUDGET_UNITS
-        self._count = window_count(len(options))
+        # Two windows follow the last block: one for copies, one for updates on the host.
+        self._count = backward_window(0, len(options)) + 3
         self.model = mathopt.Model(name="offmate")
         self._one = self.model.add_variable(lb=1.0 / most_batch, ub=1.0)
-        self._option = [[self._binary() for _ in each] for each in options]
+        self._option = [[self.model.add_binary_variable() for _ in each] for each in options]
         self._seconds = [self.model.add_variable(lb=0.0) for _ in range(self._count)]
         self._places: list[_Place] = []
         self._on_host: list[Any] = []
@@ -153,9 +153,6 @@ class OffMateProgram:
     def seconds_of(self, values: Values) -> float:
         """The time of all windows, for the graph's own batch."""
         return self.seconds_unit * sum(values[each] for each in self._seconds)
-
-    def _binary(self) -> mathopt.Variable:
-        return self.model.add_variable(lb=0.0, ub=1.0, is_integer=True)
 
     def _share(self, *, whole: bool = False) -> mathopt.Variable:
         """In [0, one], or whole values only."""

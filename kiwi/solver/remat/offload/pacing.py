@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from kiwi.solver.remat.graph import RematGraph
-from kiwi.solver.remat.offload.host import Host
-from kiwi.solver.remat.offload.schedule import IDLE, OffloadSchedule, Transfer
+from kiwi.solver.remat.offload.host import IDLE, Host, OffloadSchedule, Transfer
 from kiwi.solver.remat.offload.simulate import simulate
 
 

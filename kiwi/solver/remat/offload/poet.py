@@ -35,10 +35,8 @@ from ortools.math_opt.python import mathopt
 
 from kiwi.solver.mathopt_run import solve_model
 from kiwi.solver.remat.checkmate import GAP, stage_graph
-from kiwi.solver.remat.offload.host import Host
-from kiwi.solver.remat.offload.result import OffloadFinding
-from kiwi.solver.remat.offload.schedule import OffloadSchedule, Transfer
-from kiwi.solver.remat.offload.simulate import without_unused_copies
+from kiwi.solver.remat.offload.host import Host, OffloadSchedule, Transfer
+from kiwi.solver.remat.offload.simulate import OffloadFinding, without_unused_copies
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.stages import StageGraph, StageProgram, Terms
 

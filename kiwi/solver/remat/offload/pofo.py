@@ -32,11 +32,9 @@ from numba import njit
 
 from kiwi.solver.remat.chain import Chain, stage_borders
 from kiwi.solver.remat.graph import RematGraph
-from kiwi.solver.remat.offload.host import Host
+from kiwi.solver.remat.offload.host import Host, OffloadSchedule
 from kiwi.solver.remat.offload.pacing import absence_over, paced
-from kiwi.solver.remat.offload.result import OffloadFinding, best_schedule
-from kiwi.solver.remat.offload.schedule import OffloadSchedule
-from kiwi.solver.remat.offload.simulate import simulate
+from kiwi.solver.remat.offload.simulate import OffloadFinding, best_schedule, simulate
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.rotor import MOST_UNITS, RotorTable, solve_chain, unit_bytes_of
 

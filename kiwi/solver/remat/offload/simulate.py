@@ -23,14 +23,14 @@ starts of two operators belongs to the step of the first.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 import numpy as np
 
 from kiwi.errors import InvalidProblemError
 from kiwi.solver.remat.graph import RematGraph
-from kiwi.solver.remat.offload.host import Host
-from kiwi.solver.remat.offload.schedule import IDLE, OffloadSchedule, Transfer
+from kiwi.solver.remat.offload.host import IDLE, Host, OffloadSchedule, Transfer
+from kiwi.solver.remat.result import Task
+from kiwi.solver.remat.simulate import LiveRange, held_bytes
 
 Job = tuple[int, int, float]
 """First step, last step, seconds."""
@@ -68,14 +68,14 @@ def simulate(graph: RematGraph, host: Host, schedule: OffloadSchedule) -> Offloa
     if walk.found:
         more = ", and more" if walk.found[1:] else ""
         raise InvalidProblemError(f"the schedule is not valid: {walk.found[0]}{more}")
-    sizes = [value.size_bytes for value in graph.values]
     count = len(schedule.steps)
     temporary = [graph.operators[k].temporary_bytes if k != IDLE else 0 for k in schedule.steps]
-    held = _held_bytes(sizes, walk.device.copies, count)
+    held = held_bytes(graph, map(_Copy.live_range, walk.device.copies), count)
     on_device = tuple(map(sum, zip(held, temporary, strict=True)))
     home_bytes = graph.bytes_of(schedule.host_inputs)
     away = [each for each in walk.host.copies if each.value not in schedule.host_inputs]
-    on_host = tuple(home_bytes + each for each in _held_bytes(sizes, away, count))
+    held = held_bytes(graph, map(_Copy.live_range, away), count)
+    on_host = tuple(home_bytes + each for each in held)
     compute = [graph.operators[k].compute_seconds if k != IDLE else 0.0 for k in schedule.steps]
     return OffloadSimulation(
         max(on_device, default=0),
@@ -139,6 +139,10 @@ class _Copy:
     first: int
     last: int
     ready: int
+
+    def live_range(self) -> LiveRange:
+        """Where it holds memory."""
+        return LiveRange(self.value, self.first, self.last)
 
 
 @dataclass
@@ -271,9 +275,38 @@ class _Walk:
         return self.graph.values[value].name
 
 
-def _held_bytes(sizes: Sequence[int], copies: Iterable[_Copy], count: int) -> list[int]:
-    change_bytes = [0] * (count + 1)
-    for each in copies:
-        change_bytes[each.first] += sizes[each.value]
-        change_bytes[each.last + 1] -= sizes[each.value]
-    return list(accumulate(change_bytes[:count]))
+@dataclass(frozen=True)
+class OffloadFinding:
+    """What a planner found.
+
+    - `schedule`: the planner's claim, which `solve_offload` simulates, or None.
+    - `family_bound`: proven lower bound on the objective of the schedules that the planner can
+      express, in seconds, or in joules where that is what it was asked for; or None.
+    - `family_is_infeasible`: the planner proved that no schedule of its family fits.
+    - `deterministic`: False where the clock ended the search.
+    """
+
+    schedule: OffloadSchedule | None
+    family_bound: float | None = None
+    family_is_infeasible: bool = False
+    deterministic: bool = True
+
+
+def fits(task: Task, host: Host, found: OffloadSimulation) -> bool:
+    """Whether a schedule is within the memory of both sides."""
+    on_host = host.memory_bytes is None or found.host_peak_bytes <= host.memory_bytes
+    return found.peak_bytes <= task.budget_bytes and on_host
+
+
+def best_schedule(
+    task: Task, host: Host, schedules: Sequence[OffloadSchedule]
+) -> OffloadSchedule | None:
+    """The fastest of those that fit; else that of least peak; None of none."""
+
+    def rank(schedule: OffloadSchedule) -> tuple[bool, float, float]:
+        found = simulate(task.graph, host, schedule)
+        if fits(task, host, found):
+            return False, found.seconds, found.peak_bytes
+        return True, found.peak_bytes, found.seconds
+
+    return min(schedules, key=rank, default=None)

@@ -5,17 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.offload.fastsa import fastsa_offload
-from kiwi.solver.remat.offload.host import Host
+from kiwi.solver.remat.offload.host import Host, OffloadSchedule
 from kiwi.solver.remat.offload.offmate import offmate
 from kiwi.solver.remat.offload.poet import poet
 from kiwi.solver.remat.offload.pofo import pofo
-from kiwi.solver.remat.offload.result import OffloadFinding, fits
-from kiwi.solver.remat.offload.schedule import OffloadSchedule
-from kiwi.solver.remat.offload.simulate import OffloadSimulation, simulate
+from kiwi.solver.remat.offload.simulate import OffloadFinding, OffloadSimulation, fits, simulate
 from kiwi.solver.remat.result import Task
+from kiwi.solver.remat.simulate import largest_working_set, order_peak_bytes
 
 Find = Callable[[Task, Host], OffloadFinding]
 

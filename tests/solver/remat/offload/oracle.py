@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 
 from kiwi.errors import InvalidProblemError
-from kiwi.solver.remat.offload.schedule import IDLE, OffloadSchedule, Transfer
+from kiwi.solver.remat.offload.host import IDLE, OffloadSchedule, Transfer
 from kiwi.solver.remat.offload.simulate import simulate
 
 from ..persistent import persistent_schedules

@@ -9,13 +9,13 @@ from kiwi.solver.remat.annealing.memory import peak_bytes
 from kiwi.solver.remat.annealing.moves import ADD, FLIP_FETCH, REMOVE, ROTATE, propose
 from kiwi.solver.remat.annealing.sequence import load, make_state, roll_back, steps_of
 from kiwi.solver.remat.annealing.tables import make_tables
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.fastsa import fastsa
 from kiwi.solver.remat.offload.fastsa import fastsa_offload, with_fetches
 from kiwi.solver.remat.offload.host import Host
 from kiwi.solver.remat.offload.poet import poet
 from kiwi.solver.remat.offload.simulate import simulate, violations
 from kiwi.solver.remat.result import Task
+from kiwi.solver.remat.simulate import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.simulate import simulate as simulate_plain
 from kiwi.solver.schedule import Schedule
 

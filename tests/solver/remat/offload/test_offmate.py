@@ -6,10 +6,9 @@ import time
 import pytest
 
 from benchmarks.remat.graphs import Layer, Optimizer, fine_tuning
-from kiwi.solver.remat.bounds import order_peak_bytes
 from kiwi.solver.remat.chain import stage_borders
 from kiwi.solver.remat.offload.blocks import block_options, groups_of
-from kiwi.solver.remat.offload.host import Host
+from kiwi.solver.remat.offload.host import IDLE, Host, HostRun, OffloadSchedule, Transfer
 from kiwi.solver.remat.offload.offmate import (
     at_batch,
     batch_choice,
@@ -19,10 +18,10 @@ from kiwi.solver.remat.offload.offmate import (
     select,
 )
 from kiwi.solver.remat.offload.offmate_program import GroupChoice
-from kiwi.solver.remat.offload.schedule import IDLE, HostRun, OffloadSchedule, Transfer
 from kiwi.solver.remat.offload.simulate import simulate, violations
 from kiwi.solver.remat.offload.solve import solve_offload
 from kiwi.solver.remat.result import Task
+from kiwi.solver.remat.simulate import order_peak_bytes
 
 from ..graphs import residual_chain
 

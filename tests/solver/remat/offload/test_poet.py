@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.checkmate import rk_checkmate
 from kiwi.solver.remat.offload.host import Host
 from kiwi.solver.remat.offload.poet import Energy, poet
 from kiwi.solver.remat.offload.simulate import simulate
 from kiwi.solver.remat.result import Task
+from kiwi.solver.remat.simulate import largest_working_set, order_peak_bytes
 
 from ..graphs import random_graph, training_chain
 from .oracle import least_by_stages

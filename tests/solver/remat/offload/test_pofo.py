@@ -5,7 +5,6 @@ import time
 import pytest
 
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
-from kiwi.solver.remat.bounds import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.chain import make_chain
 from kiwi.solver.remat.offload.host import Host
 from kiwi.solver.remat.offload.pofo import best_blocks, pofo
@@ -13,6 +12,7 @@ from kiwi.solver.remat.offload.simulate import simulate
 from kiwi.solver.remat.offload.solve import solve_offload
 from kiwi.solver.remat.result import Task
 from kiwi.solver.remat.rotor import RotorTable, rotor
+from kiwi.solver.remat.simulate import largest_working_set, order_peak_bytes
 from kiwi.solver.remat.simulate import simulate as simulate_plain
 
 from ..graphs import random_chain, training_chain

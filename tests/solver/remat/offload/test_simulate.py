@@ -7,9 +7,8 @@ from ortools.math_opt.python import mathopt
 
 from kiwi.errors import InvalidProblemError
 from kiwi.solver.remat.graph import Operator, RematGraph, Value
-from kiwi.solver.remat.offload.host import Host, Update
+from kiwi.solver.remat.offload.host import IDLE, Host, HostRun, OffloadSchedule, Transfer, Update
 from kiwi.solver.remat.offload.pacing import Absence, paced
-from kiwi.solver.remat.offload.schedule import IDLE, HostRun, OffloadSchedule, Transfer
 from kiwi.solver.remat.offload.simulate import (
     simulate,
     step_seconds,

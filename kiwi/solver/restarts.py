@@ -15,13 +15,18 @@ solution takes, HiGHS finds the best mixture: all paths of path relinking at onc
 Cook and Seymour, INFORMS Journal on Computing 2003).
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
+from kiwi.solver.edge_tables import owners
 from kiwi.solver.lagrangian import Search
+from kiwi.solver.network import Network
 from kiwi.solver.parts import MILP_SHARE, solve_part
+from kiwi.solver.presolve.pipeline import presolve
 from kiwi.solver.presolve.reduction import Reduction
-from kiwi.solver.prices import cost_of
-from kiwi.solver.restarts.mixtures import disagreement, mixtures
+from kiwi.solver.relaxed import cost_of
 
 _WHOLE, _APART, _MOST_IDLE = 3, 2, 3
 """Restarts of all that is left, and then of what solutions disagree on; and how often in a row both
@@ -75,3 +80,26 @@ def _near(search: Search, found: list[np.ndarray]) -> list[np.ndarray]:
     priced = [(float(cost_of(net, net.cost, choice)), choice) for choice in choices.values()]
     priced.sort(key=lambda each: each[0])
     return [c for cost, c in priced[:_MOST_COMPARED] if cost <= _NEAR * priced[0][0]]
+
+
+def mixtures(net: Network, choices: Sequence[np.ndarray]) -> Reduction:
+    """The network with the options alone that one of the choices (n,) takes, presolved."""
+    return _with(net, _taken(net, choices))
+
+
+def disagreement(net: Network, choices: Sequence[np.ndarray]) -> Reduction:
+    """The network in which nodes that take the same option in all choices (n,) keep it, while all
+    others have every option, presolved."""
+    agree = (np.stack(choices) == choices[0]).all(axis=0)
+    return _with(net, _taken(net, choices) | ~agree[owners(net.option_start)])
+
+
+def _taken(net: Network, choices: Sequence[np.ndarray]) -> np.ndarray:
+    taken = np.zeros(net.option_count, dtype=np.bool_)
+    for choice in choices:
+        taken[net.option_start[:-1] + choice] = True
+    return taken
+
+
+def _with(net: Network, keep: np.ndarray) -> Reduction:
+    return presolve(replace(net, cost=np.where(keep, net.cost, np.inf)))

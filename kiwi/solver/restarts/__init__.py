@@ -1,1 +1,0 @@
-"""Searches that begin again, and what their solutions have in common."""
