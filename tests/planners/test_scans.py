@@ -1,6 +1,7 @@
 """Every planner opens scans, or says that it cannot."""
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
@@ -13,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import kiwi
 from kiwi.errors import LoopNotSupportedError
+from kiwi.mesh import Hardware
 from kiwi.planners.registry import PLANNERS
 from tests.helpers.loops import descent, layers, normal
 from tests.helpers.planning import WAITING
@@ -74,6 +76,15 @@ def test_a_planned_stack_computes_the_same_and_its_peak_is_foreseen(planner):
     )
 
 
+@pytest.fixture(scope="module")
+def written_in_place() -> Iterator[None]:
+    """What the forward loop hands to the backward one, as on TPUs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Hardware, "copies_into_stacks", False)
+        yield
+
+
+@pytest.mark.usefixtures("written_in_place")
 @pytest.mark.parametrize("planner", ["alpa+dots", "alpa+megatron"])
 def test_rules_recompute_in_the_body_of_the_backward_loop(planner):
     plan = _jitted(planner, verify=None).plan(*_arguments())
@@ -140,6 +151,7 @@ def _stack(length: int, *, unrolled: bool) -> tuple[Any, Any]:
 WITHOUT_SHRINKING = set(hypothesis.Phase) - {hypothesis.Phase.shrink, hypothesis.Phase.explain}
 
 
+@pytest.mark.usefixtures("written_in_place")
 @hypothesis.settings(max_examples=6, derandomize=True, deadline=None, phases=WITHOUT_SHRINKING)
 @hypothesis.given(st.integers(2, 32), st.sampled_from([(2, 4), (8,)]))
 @hypothesis.example(2, (8,))
