@@ -126,7 +126,7 @@ def test_without_opening_loops_they_plan_scans_as_operators():
 
 def _stack(length: int, *, unrolled: bool) -> tuple[Any, Any]:
     """The loss of a stack of wide layers, and abstract parameters: theirs, and its input."""
-    rows, wide, hidden = 131072, 8192, 28672
+    rows, wide, hidden = 524288, 8192, 28672
     shapes = {"up": (wide, hidden), "down": (hidden, wide)}
 
     def layer(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
