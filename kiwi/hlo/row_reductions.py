@@ -65,16 +65,18 @@ def summed_once(units: UnitGraph) -> Set[int]:
 def _reductions(units: UnitGraph) -> tuple[Mapping[int, RowReduction], Set[int]]:
     """Both; kept while a step is planned."""
     found: dict[int, RowReduction] = {}
-    costly: set[int] = set()
+    costly, reducing = set[int](), set[int]()
     for unit in reversed(units.units):  # readers first
         rows = _rows(units, unit)
         if rows is None:
             continue
         readers = [units.units[r] for r in units.readers.get(unit.outputs[0], ())]
         near = [r for r in readers if (r.phase, r.loop) == (unit.phase, unit.loop)]
-        if not (near and all(_reads_again(units, r, unit, rows, {*found, *costly}) for r in near)):
+        if not (near and all(_reads_again(units, r, unit, rows, reducing) for r in near)):
             continue
-        if len(near) < len(readers) and _is_costly(units, unit):
+        reducing.add(unit.index)
+        is_costly = any(units.graph.opcodes[k] & WORTH_KEEPING for k in unit.equations)
+        if is_costly and len(near) < len(readers):
             costly.add(unit.index)
         else:
             dims = dict(unit.rule.operator_operands[-1])[rows.index]
@@ -96,10 +98,6 @@ def written_rows(units: UnitGraph, unit: Unit) -> tuple[tuple[int, int], ...]:
     read = {units.producer[value] for value in unit.reads if value in units.producer}
     is_of_rows = any(found[producer].rows in unit.reads for producer in read & found.keys())
     return ((place, 2 * summed.size_bytes),) if is_of_rows else ()
-
-
-def _is_costly(units: UnitGraph, unit: Unit) -> bool:
-    return any(units.graph.opcodes[k] & WORTH_KEEPING for k in unit.equations)
 
 
 def _rows(units: UnitGraph, unit: Unit) -> Value | None:

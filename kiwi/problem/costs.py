@@ -185,13 +185,14 @@ class UnitWork:
         return max(0.0, here.seconds - there.seconds)
 
     def again_seconds(
-        self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
+        self, once: Price, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> float:
-        """What a second run takes, of `price`'s arguments: operands are transposed already."""
+        """What a second run takes, of `price` and its arguments: operands lie transposed."""
         if self.is_summed_once:
             return self.trips * self.launch_seconds
-        lying = replace(self, transposed=()) if self.transposed else self
-        return lying.price(shards, read_bytes, result_bytes).seconds
+        if not any(is_transposed(shards) for _, is_transposed in self.transposed):
+            return once.seconds
+        return replace(self, transposed=()).price(shards, read_bytes, result_bytes).seconds
 
     def _apart(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int

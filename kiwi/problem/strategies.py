@@ -249,6 +249,7 @@ class _Enumeration:
         partial_bytes = self._local_bytes(results)
         shards = _shards(assignment, self._mesh)
         read_bytes = self._read_bytes(reads)
+        compute = work.price(shards, read_bytes, partial_bytes)
         return _Computation(
             tuple(reads),
             tuple(results),
@@ -256,9 +257,9 @@ class _Enumeration:
             partial_bytes,
             self._workspace.buffers(shards, read_bytes, partial_bytes),
             work.workspace_bytes // prod(shards.values()),
-            work.price(shards, read_bytes, partial_bytes),
+            compute,
             work.apart_seconds(shards, read_bytes, partial_bytes),
-            work.again_seconds(shards, read_bytes, partial_bytes),
+            work.again_seconds(compute, shards, read_bytes, partial_bytes),
         )
 
     def _read_bytes(self, layouts: Sequence[TensorSharding]) -> list[int]:
