@@ -65,7 +65,8 @@ class Interpreter(Values):
       number (`kiwi.emit.context`). `token`: that of the latest copy to an element of a buffer;
       `leaving`: by buffer the step at which the copy of the whole ends.
     - `copies`: of each resharded copy the latest that a unit read.
-    - `behind`: what the units of a recomputed group read behind the group's barrier.
+    - `behind`: what the units of a recomputed group read behind the group's barrier; `read_with`:
+      the same by what they compute, whose readers read it there as well, so that XLA fuses them.
     """
 
     def run(self) -> None:
@@ -113,7 +114,10 @@ class Interpreter(Values):
         for output in unit.outputs:
             array = self._constrain(output, local[output], self._layouts[output])
             self.env[output] = in_written_order(self._context, unit, output, array)
-            self.behind.pop(output, None)
+            for group in (self.behind, *self.read_with.values()):
+                group.pop(output, None)
+            if step.is_again:
+                self.read_with[output] = self.behind
         self._end_copies(unit, step.position)
         for output in unit.outputs:
             if output in self._context.host_places and not step.is_again:

@@ -1,5 +1,6 @@
 """The values that an interpreter of a plan holds, and how a unit reads and computes them."""
 
+from collections import ChainMap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -67,6 +68,7 @@ class Values:
         self.leaving: dict[int, int] = {}
         self.copies: dict[Copy, Any] = {}
         self.behind: dict[int, _Array] = {}
+        self.read_with: dict[int, dict[int, _Array]] = {}
         self.begun: dict[int, _Array] = {}
 
     def _scope_of(self, value: int) -> Any:
@@ -165,7 +167,8 @@ class Values:
     def _operands(self, unit: Unit, passed: _PastBarrier, *, is_again: bool) -> dict[int, Any]:
         """A unit's operands in the layouts that its strategy expects."""
         begun = {v: self.begun.pop(v) for v in unit.reads if v in self.begun}
-        values = self.behind | begun | passed.values
+        groups = (self.read_with[v] for v in unit.reads if v in self.read_with)
+        values = ChainMap(passed.values, begun, self.behind, *groups)
         arrays = {v: self._element_of(v, values.get(v) or self._lookup(v)) for v in unit.reads}
         local = {}
         for number in range(len(unit.rule.reads)):

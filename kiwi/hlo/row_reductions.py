@@ -18,7 +18,7 @@ Known imperfection: what computes a mean in bfloat16 and subtracts it, as `jnp.v
 """
 
 import functools
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -54,18 +54,21 @@ def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
     return _reductions(units)[0]
 
 
-def summed_once(units: UnitGraph) -> Set[int]:
-    """The units that reduce costly functions of rows for readers of another phase as well, in a
-    kernel of their own. If they are recomputed for these, either pass reduces them in the kernel of
-    its readers."""
+def summed_once(units: UnitGraph) -> Mapping[int, RowReduction]:
+    """By unit, those that reduce costly functions of rows for readers of another phase as well, in
+    a kernel of their own. If they are recomputed for these, either pass reduces them in the kernel
+    of its readers; but if their own reader is recomputed, too, these have two kernels."""
     return _reductions(units)[1]
 
 
 @functools.lru_cache(maxsize=4)
-def _reductions(units: UnitGraph) -> tuple[Mapping[int, RowReduction], Set[int]]:
+def _reductions(
+    units: UnitGraph,
+) -> tuple[Mapping[int, RowReduction], Mapping[int, RowReduction]]:
     """Both; kept while a step is planned."""
     found: dict[int, RowReduction] = {}
-    costly, reducing = set[int](), set[int]()
+    costly: dict[int, RowReduction] = {}
+    reducing = set[int]()
     for unit in reversed(units.units):  # readers first
         rows = _rows(units, unit)
         if rows is None:
@@ -76,13 +79,11 @@ def _reductions(units: UnitGraph) -> tuple[Mapping[int, RowReduction], Set[int]]
             continue
         reducing.add(unit.index)
         is_costly = any(units.graph.opcodes[k] & WORTH_KEEPING for k in unit.equations)
-        if is_costly and len(near) < len(readers):
-            costly.add(unit.index)
-        else:
-            dims = dict(unit.rule.operator_operands[-1])[rows.index]
-            read = _rows_read_again(units, near[0], unit, rows)[0]
-            last = near[0].index if near[0].index not in found else found[near[0].index].reader
-            found[unit.index] = RowReduction(frozenset(dims[-1]), read, last)
+        dims = dict(unit.rule.operator_operands[-1])[rows.index]
+        read = _rows_read_again(units, near[0], unit, rows)[0]
+        last = near[0].index if near[0].index not in found else found[near[0].index].reader
+        kind = costly if is_costly and len(near) < len(readers) else found
+        kind[unit.index] = RowReduction(frozenset(dims[-1]), read, last)
     return found, costly
 
 

@@ -51,11 +51,13 @@ Propose = Callable[[int, float], Plan | None]
 
 
 class OverlapSearch:
-    """`_high`: the plan of the least planned peak whose program is over the budget."""
+    """`_high`: the plan of the least planned peak whose program is over the budget; `_low`: that of
+    the largest below it whose program is not."""
 
     def __init__(self, budget_bytes: int, compiles: Sequence[Compile]) -> None:
         self._budget_bytes, self._compiles = budget_bytes, compiles
         self._high: Plan | None = None
+        self._low: Plan | None = None
 
     def run(self, best: Plan, propose: Propose) -> Plan | None:
         """The fastest program within the budget that was found, of `best`, a compiled plan, or of
@@ -73,7 +75,7 @@ class OverlapSearch:
     def _aiming_at(
         self, pick: Pick, best: Plan, programs: Sequence[Plan], propose: Propose
     ) -> Plan | None:
-        found, self._high = self._fitting(programs, None), None
+        found, self._high, self._low = self._fitting(programs, None), None, None
         for tried in range(MOST_PLANS):
             seconds = LEAST_GAIN * compiled_seconds(found) if found else compiled_seconds(best)
             plan = self._next(pick(programs), tried, seconds, propose)
@@ -108,14 +110,22 @@ class OverlapSearch:
         if over_bytes > 0:
             if self._high is None or peak_bytes < self._high.estimate.peak_bytes:
                 self._high = aim
+            if self._low is not None:
+                return self._halfway(self._low, self._high)
             further_bytes = math.ceil(tried * FURTHER * self._budget_bytes)
             limit_bytes = peak_bytes - over_bytes - further_bytes
             return limit_bytes if limit_bytes > 0 else None
         if _is_tied(aim):  # A plan of less memory may do without.
             return int(peak_bytes - FURTHER * self._budget_bytes)
+        self._low = aim
         if self._high is None or -over_bytes < LOOSE * self._budget_bytes:
             return None
-        return (peak_bytes + self._high.estimate.peak_bytes) // 2
+        return self._halfway(aim, self._high)
+
+    def _halfway(self, low: Plan, high: Plan) -> int | None:
+        """The limit between two plans, None where little is."""
+        least, most = low.estimate.peak_bytes, high.estimate.peak_bytes
+        return (least + most) // 2 if most - least > LOOSE * self._budget_bytes else None
 
     def _programs(self, plan: Plan) -> list[Plan]:
         """A compiled plan whose collectives overlap in each of the ways, and in the fastest one

@@ -32,6 +32,7 @@ from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.large_operators import large_ones, share_of_gathers
 from kiwi.hlo.loops import JOIN, SLICE
 from kiwi.hlo.program import Value
+from kiwi.hlo.row_reductions import summed_once
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
 from kiwi.memory.heap import allocated_bytes
@@ -511,8 +512,9 @@ class _Builder:
         communication = np.array([s.communication_seconds for s in node.strategies])
         resharding = self._offered.result_seconds(node)
         again = np.array([float(r.recomputes) for r in node.residency.options])
+        more = self._stacking_seconds(node) + self._summing_seconds(node)
         parts = {
-            "compute": compute.repeat(len(again)) + self._stacking_seconds(node),
+            "compute": compute.repeat(len(again)) + more,
             "communication": communication.repeat(len(again)),
             "resharding": resharding.repeat(len(again)),
             "recompute": np.outer(computed_again + communication, again).ravel(),
@@ -523,6 +525,7 @@ class _Builder:
             parts["compute"], parts["communication"] = parts["communication"], parts["compute"]
         else:
             loads = overlap.computed(unit, compute, computed_again, times)
+            loads += overlap.apart(unit, more)
         loads += overlap.reduced(unit, node.strategies, times)
         host_usage = self._host_usage(node)
         if host_usage:
@@ -545,6 +548,14 @@ class _Builder:
         per_byte = passes / mesh.hardware.sustained_memory_bytes_per_second
         trips = self._units.graph.program.trips(unit.loop)
         return trips * per_byte * np.outer(sizes, is_stacked).ravel()
+
+    def _summing_seconds(self, node: UnitNode) -> np.ndarray:
+        """Of a unit's options, where it sums in a kernel of its own as long as it is kept."""
+        fuses = self._offered.mesh.hardware.fuses_row_reductions
+        is_apart = fuses and node.unit in summed_once(self._units)
+        apart_seconds = [is_apart * s.apart_seconds for s in node.strategies]
+        is_kept = [not residency.recomputes for residency in node.residency.options]
+        return np.outer(apart_seconds, is_kept).ravel()
 
     def _host_usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
         """What a unit's options hold in the host's memory; empty where that is never anything."""

@@ -66,7 +66,6 @@ class UnitWork:
       read anyway; else None. `reduces`: whether it ends in a reduction.
     - `functions`: of `work` what units of their own compute meanwhile, on devices that have such.
     - `beside`: the seconds of what other kernels of it move beside its own.
-    - `is_summed_once`: whether it only is a kernel of its own where it is not recomputed.
     - `maps_apart`: whether maps behind its matmul are a kernel of their own; `adds_apart`: the
       factors whose sharding makes one of what is added to it, which waits for partial sums.
     - `transposed`: by number of the read, when a kernel of its own transposes it first.
@@ -84,7 +83,6 @@ class UnitWork:
     stacked: int = 1
     is_transfer: bool = False
     reduced_for_readers: RowReduction | None = None
-    is_summed_once: bool = False
     maps_apart: bool = False
     adds_apart: frozenset[int] = frozenset()
     transposed: tuple[tuple[int, Callable[[Mapping[int, int]], bool]], ...] = ()
@@ -121,8 +119,7 @@ class UnitWork:
             border,
             values[unit.outputs[0]].shape[0] if border == STACK else 1,
             is_transfer,
-            reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
-            hardware.fuses_row_reductions and unit.index in summed_once(units),
+            _reduced(units, unit) if hardware.fuses_row_reductions else None,
             is_of_library and maps_behind(units, unit),
             unit.rule.reduction if is_of_library and adds_behind(units, unit) else frozenset(),
             tuple(rules.transposed_operands(units, unit).items()),
@@ -188,8 +185,6 @@ class UnitWork:
         self, once: Price, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> float:
         """What a second run takes, of `price` and its arguments: operands lie transposed."""
-        if self.is_summed_once:
-            return self.trips * self.launch_seconds
         if not any(is_transposed(shards) for _, is_transposed in self.transposed):
             return once.seconds
         return replace(self, transposed=()).price(shards, read_bytes, result_bytes).seconds
@@ -240,6 +235,10 @@ def _moved_beside(
     for place, size_bytes in moved:
         seconds = size_bytes / hardware.sustained_memory_bytes_per_second
         yield seconds, unit.rule.operator_factors[place]
+
+
+def _reduced(units: UnitGraph, unit: Unit) -> RowReduction | None:
+    return reduced_for_readers(units).get(unit.index) or summed_once(units).get(unit.index)
 
 
 def _local_seconds(

@@ -14,6 +14,10 @@ backward pass, that is 49 us where the two reductions, recomputed, take 2.
 
 Where both hold the price counts twice.
 
+A sum of costly functions that the backward pass reads, too, is a kernel of its own if it is kept.
+If it is recomputed, both passes reduce it in the kernels of their readers, unless the end of its
+kernel is recomputed as well: then the backward pass has two kernels that read it.
+
 What a compiler computes in the kernel of an earlier unit (`kiwi.hlo.shared_kernels`) is a kernel of
 its own if it is recomputed and the earlier unit is not.
 """
@@ -23,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiwi.hlo.row_reductions import reduced_for_readers
+from kiwi.hlo.row_reductions import reduced_for_readers, summed_once
 from kiwi.hlo.shared_kernels import SharedKernel
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import Residency
@@ -57,6 +61,11 @@ def reductions_apart(
         if found.rows in units.producer:
             yield from build.edge(options(units.producer[found.rows]), _rows_come_again(unit))
         yield from build.edge(options(found.reader), _is_read_again)
+    for index, found in sorted(summed_once(units).items()):
+        unit, own = units.units[index], options(index)
+        if own.apart_seconds.any():
+            build = _Builder(unit, own, overlap, with_parts)
+            yield from build.edge(options(found.reader), _are_recomputed)
 
 
 def recomputed_apart(
@@ -87,6 +96,10 @@ def _rows_come_again(unit: Unit) -> Callable[[Residency, Residency], bool]:
 
 def _is_read_again(reader: Residency, own: Residency) -> bool:
     return reader.recomputes and not own.recomputes
+
+
+def _are_recomputed(reader: Residency, own: Residency) -> bool:
+    return reader.recomputes and own.recomputes
 
 
 def _is_recomputed_alone(first: Residency, own: Residency) -> bool:
