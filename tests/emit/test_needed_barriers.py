@@ -101,6 +101,27 @@ def test_without_the_group_s_barrier_the_computations_are_merged(kept, again, mo
     assert bare.as_text().count(" dot(") == compiled(kept).as_text().count(" dot(")
 
 
+def test_readers_of_what_is_recomputed_read_its_operands_behind_the_barrier():
+    """XLA fuses gradients with sums that are recomputed of the same rows."""
+
+    def centred(w, x):
+        rows = x @ w
+        return jnp.sum((rows - jnp.mean(rows, -1, keepdims=True)) ** 3)
+
+    kept = execution_of(jax.grad(centred), ARGS)
+    units, program = kept.units, kept.units.graph.program
+    mean = units.units[1]
+    assert program.equations[mean.root].name == "reduce_sum"
+    readers = units.readers[mean.outputs[0]]
+    first = min(r for r in readers if units.units[r].phase is Phase.BACKWARD)
+    traced = jax.make_jaxpr(emit(recomputed(kept, first, mean.index)))(*ARGS)
+    equations = traced.eqns
+    (place,) = (k for k, e in enumerate(equations) if e.primitive.name == "optimization_barrier")
+    later = {id(v) for e in equations[place + 1 :] for v in e.invars}
+    rows = [v for v in equations[place].invars if v.aval.shape == (8, 16)]
+    assert rows and not any(id(v) in later for v in rows)
+
+
 def test_two_groups_have_barriers_of_their_own(kept, again):
     last = again.units.readers[again.units.units[0].outputs[0]][-1]
     twice = recomputed(again, last, 0)

@@ -312,6 +312,14 @@ def test_a_limit_rises_again_where_the_program_needs_far_less(asked, with_overla
     assert len(asked[0]) <= 1 + MOST_PLANS
 
 
+def test_a_limit_is_sought_between_plans_that_fit_and_those_that_do_not(asked, with_overlap):
+    """Halfway, however little the last program is over the budget."""
+    more = {0: 8 * WASTE, 8: 0, 4: 5 * WASTE}
+    plan = with_overlap(lambda limit: more.get((BUDGET - limit) // WASTE, 0), (0.9,))
+    assert plan.compiled.is_overlapping and plan.fits
+    assert [(BUDGET - limit) / WASTE for limit in asked[0][:4]] == [0, 8, 4, 6]
+
+
 @pytest.mark.parametrize("share", [0.15, 0.5])
 def test_a_plan_waits_for_collectives_where_none_has_room_and_says_so(with_overlap, share):
     plan = with_overlap(int(share * BUDGET))

@@ -31,15 +31,20 @@ def loss(inputs: Any, first: Any, second: Any) -> Any:
     return jnp.sum(jnp.sin(normalised @ second))
 
 
-@pytest.fixture(scope="module")
-def units() -> UnitGraph:
-    gradient = jax.grad(loss, argnums=(1, 2))
+def units_of_gradient(function: Any, *roots: str) -> UnitGraph:
+    """Those of a function's gradient, which begins with units of these roots."""
+    gradient = jax.grad(function, argnums=(1, 2))
     arguments = array(COUNT, 64), array(64, WIDTH), array(WIDTH, 64)
     plan = kiwi.plan(gradient, *arguments, mesh_shape=(1,), profile=WAITING, verify=None)
     found = plan.execution.units
-    roots = [found.graph.program.equations[unit.root].name for unit in found.units[:4]]
-    assert roots == ["dot_general", "reduce_sum", "reduce_sum", "mul"]
+    first = found.units[: len(roots)]
+    assert tuple(found.graph.program.equations[unit.root].name for unit in first) == roots
     return found
+
+
+@pytest.fixture(scope="module")
+def units() -> UnitGraph:
+    return units_of_gradient(loss, "dot_general", "reduce_sum", "reduce_sum", "mul")
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +83,23 @@ def test_reductions_read_with_the_same_rows_cost_a_launch(problem):
     """A kernel of the backward pass reduces the rows again."""
     kept, again = seconds(problem), seconds(problem, MEAN, VARIANCE)
     assert again - kept == pytest.approx(2 * LAUNCH_SECONDS)
+
+
+def attended(inputs: Any, first: Any, second: Any) -> Any:
+    return jnp.sum(jnp.sin(jax.nn.softmax(inputs @ first) @ second))
+
+
+def test_a_sum_of_exponentials_is_a_kernel_of_its_own_unless_it_is_recomputed():
+    """The backward pass reads it, too."""
+    units = units_of_gradient(attended, "dot_general", "reduce_max", "reduce_sum", "div")
+    problem = problem_of(units, (1,), profile=WAITING)
+    largest, exponentials, softmax = 1, 2, 3
+    kernel = PASS_SECONDS + 2 * COLUMN_SECONDS  # It reads the maximum, and writes the sum.
+    kept, again = seconds(problem), seconds(problem, largest, exponentials)
+    assert kept - again == pytest.approx(kernel - 2 * LAUNCH_SECONDS)
+    again = seconds(problem, largest, exponentials, softmax)
+    kept = seconds(problem, largest, softmax)
+    assert again - kept == pytest.approx(LAUNCH_SECONDS)
 
 
 def test_rows_that_are_cut_are_reduced_in_kernels_anyway(units):
