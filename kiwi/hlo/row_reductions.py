@@ -39,52 +39,38 @@ class RowReduction:
     - `factors`: those that it reduces.
     - `rows`: the value whose rows the readers go over again.
     - `reader`: the unit of maps that ends the kernel.
+    - `is_summed_once`: whether it reduces costly functions of them for readers of another phase as
+      well, in a kernel of its own. If it is recomputed for these, either pass reduces them in the
+      kernel of its readers; but if `reader` is recomputed, too, these have two kernels.
     """
 
     factors: frozenset[int]
     rows: int
     reader: int
-
-
-def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
-    """By unit, those that reduce rows for the maps that read them again.
-
-    A reader in another phase computes it again in a kernel of its own.
-    """
-    return _reductions(units)[0]
-
-
-def summed_once(units: UnitGraph) -> Mapping[int, RowReduction]:
-    """By unit, those that reduce costly functions of rows for readers of another phase as well, in
-    a kernel of their own. If they are recomputed for these, either pass reduces them in the kernel
-    of its readers; but if their own reader is recomputed, too, these have two kernels."""
-    return _reductions(units)[1]
+    is_summed_once: bool
 
 
 @functools.lru_cache(maxsize=4)
-def _reductions(
-    units: UnitGraph,
-) -> tuple[Mapping[int, RowReduction], Mapping[int, RowReduction]]:
-    """Both; kept while a step is planned."""
+def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
+    """By unit, those that reduce rows for the maps that read them again; kept while a step is
+    planned. A reader in another phase computes it again in a kernel of its own."""
     found: dict[int, RowReduction] = {}
-    costly: dict[int, RowReduction] = {}
-    reducing = set[int]()
     for unit in reversed(units.units):  # readers first
         rows = _rows(units, unit)
         if rows is None:
             continue
         readers = [units.units[r] for r in units.readers.get(unit.outputs[0], ())]
         near = [r for r in readers if (r.phase, r.loop) == (unit.phase, unit.loop)]
-        if not (near and all(_reads_again(units, r, unit, rows, reducing) for r in near)):
+        if not (near and all(_reads_again(units, r, unit, rows, found) for r in near)):
             continue
-        reducing.add(unit.index)
-        is_costly = any(units.graph.opcodes[k] & WORTH_KEEPING for k in unit.equations)
         dims = dict(unit.rule.operator_operands[-1])[rows.index]
-        read = _rows_read_again(units, near[0], unit, rows)[0]
-        last = near[0].index if near[0].index not in found else found[near[0].index].reader
-        kind = costly if is_costly and len(near) < len(readers) else found
-        kind[unit.index] = RowReduction(frozenset(dims[-1]), read, last)
-    return found, costly
+        read, last = _rows_read_again(units, near[0], unit, rows)[0], near[0].index
+        if last in found and not found[last].is_summed_once:
+            last = found[last].reader
+        costly = [k for k in unit.equations if units.graph.opcodes[k] & WORTH_KEEPING]
+        is_summed_once = bool(costly) and len(near) < len(readers)
+        found[unit.index] = RowReduction(frozenset(dims[-1]), read, last, is_summed_once)
+    return found
 
 
 def written_rows(units: UnitGraph, unit: Unit) -> tuple[tuple[int, int], ...]:

@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
+from jax import lax
 from jax.extend import core as jex
 
 from kiwi.hlo import jax_internals, loops
@@ -14,7 +16,6 @@ from kiwi.hlo.loops import Carry
 from kiwi.hlo.opening import LoopOpener
 from kiwi.hlo.program import Equation, Literal, Program, Value, join_scopes, kept_outputs
 from kiwi.hlo.sharding_constraints import constraint_spec, is_constraint
-from kiwi.hlo.split_results import independent_equations
 from kiwi.hlo.transposed_products import without_transposed_products
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 
@@ -110,7 +111,7 @@ class _Builder(LoopOpener):
                 env[eqn.outvars[0]] = self._constrained(eqn, inputs[0], scope, loop)
             elif self._open_loops and loops.may_open(eqn):
                 env.update(zip(eqn.outvars, self._open(eqn, inputs, scope, loop), strict=True))
-            elif (taken_apart := independent_equations(eqn)) is not None:
+            elif (taken_apart := _independent_equations(eqn)) is not None:
                 outputs = self._inline_closed(taken_apart, inputs, scope, loop)
                 env.update(zip(eqn.outvars, outputs, strict=True))
             else:
@@ -215,3 +216,22 @@ def _renumbered(program: Program, kept: list[Equation]) -> Program:
     return Program(
         tuple(values), tuple(equations), arguments, constants, results, alive, hints, constraints
     )
+
+
+def _independent_equations(eqn: Any) -> jex.ClosedJaxpr | None:
+    """A program of one equation per result of a split, with its source line; None of others.
+
+    JAX traces `jax.numpy.split` as one equation, but lowers it to a slice per result, and XLA fuses
+    each slice into its readers. One unit for all of them would materialise all, in one layout.
+    """
+    if eqn.primitive.name != "split":
+        return None
+    ends, axis = np.cumsum(eqn.params["sizes"]).tolist(), eqn.params["axis"]
+
+    def slices(x: jax.Array) -> list[jax.Array]:
+        pairs = zip([0, *ends], ends, strict=False)
+        return [lax.slice_in_dim(x, start, end, axis=axis) for start, end in pairs]
+
+    closed = jax.make_jaxpr(slices)(*(v.aval for v in eqn.invars))
+    equations = [e.replace(source_info=eqn.source_info) for e in closed.jaxpr.eqns]
+    return jex.ClosedJaxpr(closed.jaxpr.replace(eqns=equations), closed.consts)

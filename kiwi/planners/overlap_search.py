@@ -118,9 +118,8 @@ class OverlapSearch:
         if _is_tied(aim):  # A plan of less memory may do without.
             return int(peak_bytes - FURTHER * self._budget_bytes)
         self._low = aim
-        if self._high is None or -over_bytes < LOOSE * self._budget_bytes:
-            return None
-        return self._halfway(aim, self._high)
+        is_near = -over_bytes < LOOSE * self._budget_bytes
+        return None if is_near or self._high is None else self._halfway(aim, self._high)
 
     def _halfway(self, low: Plan, high: Plan) -> int | None:
         """The limit between two plans, None where little is."""

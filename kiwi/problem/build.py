@@ -32,7 +32,7 @@ from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.large_operators import large_ones, share_of_gathers
 from kiwi.hlo.loops import JOIN, SLICE
 from kiwi.hlo.program import Value
-from kiwi.hlo.row_reductions import summed_once
+from kiwi.hlo.row_reductions import reduced_for_readers
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
 from kiwi.memory.heap import allocated_bytes
@@ -551,11 +551,11 @@ class _Builder:
 
     def _summing_seconds(self, node: UnitNode) -> np.ndarray:
         """Of a unit's options, where it sums in a kernel of its own as long as it is kept."""
+        found = reduced_for_readers(self._units).get(node.unit)
         fuses = self._offered.mesh.hardware.fuses_row_reductions
-        is_apart = fuses and node.unit in summed_once(self._units)
-        apart_seconds = [is_apart * s.apart_seconds for s in node.strategies]
-        is_kept = [not residency.recomputes for residency in node.residency.options]
-        return np.outer(apart_seconds, is_kept).ravel()
+        is_apart = fuses and found is not None and found.is_summed_once
+        apart = [is_apart and not residency.recomputes for residency in node.residency.options]
+        return np.outer([s.apart_seconds for s in node.strategies], apart).ravel()
 
     def _host_usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
         """What a unit's options hold in the host's memory; empty where that is never anything."""

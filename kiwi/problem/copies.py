@@ -7,7 +7,7 @@ between producer and reader, whose options are
 - *direct(d)*: the value is stored in layout d, and read so; no memory;
 - *copy(d, t)*: it is stored otherwise; a copy in layout d is held while the reader runs, and
   while it runs again at time t if it is recomputed there; twice that where the reader cannot read
-  what is gathered from the stored layout as it lies (`kiwi.xla.gpu.gathered_operands`);
+  what is gathered from the stored layout as it lies (`kiwi.xla.gpu.transposed_operands`);
 - *kept(d)*: it is stored otherwise; the copy in layout d that an earlier reader of the value made,
   or kept itself, is held on to and read. Parameters gathered for the forward pass stay gathered
   until the backward pass has read them: FSDP without resharding in between. Those gathered for a

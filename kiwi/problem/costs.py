@@ -31,7 +31,7 @@ from kiwi.hlo.large_operators import multiplies
 from kiwi.hlo.library_calls import adds_behind, maps_behind
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK, LoopKind
 from kiwi.hlo.regions import region_workspace_bytes
-from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers, summed_once, written_rows
+from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers, written_rows
 from kiwi.hlo.shared_kernels import SharedKernel, reduces, shared_kernels
 from kiwi.hlo.strides import moved_beside_strides
 from kiwi.hlo.units import Unit, UnitGraph
@@ -119,7 +119,7 @@ class UnitWork:
             border,
             values[unit.outputs[0]].shape[0] if border == STACK else 1,
             is_transfer,
-            _reduced(units, unit) if hardware.fuses_row_reductions else None,
+            reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
             is_of_library and maps_behind(units, unit),
             unit.rule.reduction if is_of_library and adds_behind(units, unit) else frozenset(),
             tuple(rules.transposed_operands(units, unit).items()),
@@ -235,10 +235,6 @@ def _moved_beside(
     for place, size_bytes in moved:
         seconds = size_bytes / hardware.sustained_memory_bytes_per_second
         yield seconds, unit.rule.operator_factors[place]
-
-
-def _reduced(units: UnitGraph, unit: Unit) -> RowReduction | None:
-    return reduced_for_readers(units).get(unit.index) or summed_once(units).get(unit.index)
 
 
 def _local_seconds(

@@ -14,9 +14,8 @@ backward pass, that is 49 us where the two reductions, recomputed, take 2.
 
 Where both hold the price counts twice.
 
-A sum of costly functions that the backward pass reads, too, is a kernel of its own if it is kept.
-If it is recomputed, both passes reduce it in the kernels of their readers, unless the end of its
-kernel is recomputed as well: then the backward pass has two kernels that read it.
+A sum of costly functions that the backward pass reads, too, is a kernel of its own if it is kept,
+or if the end of its kernel is recomputed as well (`RowReduction.is_summed_once`).
 
 What a compiler computes in the kernel of an earlier unit (`kiwi.hlo.shared_kernels`) is a kernel of
 its own if it is recomputed and the earlier unit is not.
@@ -27,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiwi.hlo.row_reductions import reduced_for_readers, summed_once
+from kiwi.hlo.row_reductions import reduced_for_readers
 from kiwi.hlo.shared_kernels import SharedKernel
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import Residency
@@ -58,14 +57,12 @@ def reductions_apart(
         if not own.apart_seconds.any():
             continue
         build = _Builder(unit, own, overlap, with_parts)
+        if found.is_summed_once:
+            yield from build.edge(options(found.reader), _are_recomputed)
+            continue
         if found.rows in units.producer:
             yield from build.edge(options(units.producer[found.rows]), _rows_come_again(unit))
         yield from build.edge(options(found.reader), _is_read_again)
-    for index, found in sorted(summed_once(units).items()):
-        unit, own = units.units[index], options(index)
-        if own.apart_seconds.any():
-            build = _Builder(unit, own, overlap, with_parts)
-            yield from build.edge(options(found.reader), _are_recomputed)
 
 
 def recomputed_apart(

@@ -13,9 +13,8 @@ from kiwi.hlo.row_reductions import REDUCTIONS
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
 from kiwi.mesh import Hardware
-from kiwi.xla.gpu.gathered_operands import transposed_reads
 from kiwi.xla.gpu.library_workspace import library_workspace
-from kiwi.xla.gpu.transposed_operands import transposed_operands
+from kiwi.xla.gpu.transposed_operands import transposed_operands, transposed_reads
 from kiwi.xla.rules.base import Intervals, Rules, Transposes, Workspace
 from kiwi.xla.rules.matrix_operands import CONVOLUTION
 
@@ -43,7 +42,7 @@ class GpuRules(Rules):
     def transposed_reads(
         self, units: UnitGraph, unit: Unit, mesh_shape: tuple[int, ...]
     ) -> Mapping[int, Transposes]:
-        """See `kiwi.xla.gpu.gathered_operands`."""
+        """See `kiwi.xla.gpu.transposed_operands`."""
         return transposed_reads(units, unit, mesh_shape)
 
     def transposed_operands(

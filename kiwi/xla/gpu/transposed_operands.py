@@ -1,15 +1,20 @@
-"""Operands that XLA:GPU transposes in kernels of their own before a matmul reads them.
+"""Operands that XLA:GPU transposes to another buffer, in a kernel of its own, for a matmul.
 
-A matmul reads the batch, then what is kept and what is summed over, either of the two first, and
-writes its result in either order as well. Maps write their results as the reader wants them; what a
-matmul yields, an argument, and what a loop hands on lie as they are. Attention so transposes
-queries, keys, values and its result, and all their gradients: each unit that reads one does so
-anew.
+A matmul reads the batch, then what is kept and what is summed over, either of the two first, each
+in the order in which the left operand is described, and writes its result in either order as well.
+
+- Maps write their results as the reader wants them; what a matmul yields, an argument, and what a
+  loop hands on lie as they are. Attention so transposes queries, keys, values and its result, and
+  all their gradients: each unit that reads one does so anew.
+- What is gathered lies with that dimension first: XLA:GPU gathers along the most major one only
+  (`GpuLayoutAssignment`).
 
 Observed with jax 0.10.2 for H100s in the transformers of `benchmarks/fidelity`: 15 to 17 such
-kernels for each layer, for 16 units that read; `tests/xla/gpu/test_transposed_operands.py` holds
-it. Three projections of one operand are one matmul there, of weights that are joined before and
-gradients that are cut apart behind it, which is not told.
+kernels for each layer, for 16 units that read; and for matrices of two dimensions kept or summed
+over and heads of attention, gathered along each of their dimensions
+(`tests/xla/gpu/test_transposed_operands.py`, `test_compiler.py`). Three projections of one operand
+are one matmul there, of weights that are joined before and gradients that are cut apart behind it,
+which is not told.
 """
 
 import functools
@@ -18,6 +23,8 @@ from collections.abc import Callable, Mapping
 from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.library_calls import maps_behind
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.mesh import TensorSharding
+from kiwi.xla.rules.base import Transposes
 from kiwi.xla.rules.matrix_operands import MATMUL, Matrix, matrices
 
 Order = tuple[int, ...]
@@ -59,3 +66,41 @@ def _orders(units: UnitGraph, value: int) -> tuple[Order, ...]:
         return (as_it_is,)
     first = len(products[-1].jaxpr_eqn.invars[0].aval.shape) - len(contracted)
     return as_it_is, (*as_it_is[: len(batch)], *as_it_is[first:], *as_it_is[len(batch) : first])
+
+
+def transposed_reads(
+    units: UnitGraph, unit: Unit, mesh_shape: tuple[int, ...]
+) -> dict[int, Transposes]:
+    """By number of the read; none of two dimensions, which are read in either order."""
+    found = matrices(units, unit, (MATMUL,))
+    return {
+        m.read: functools.partial(_is_copy_transposed, m, mesh_shape)
+        for m in found
+        if len(m.dims) > 2
+    }
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _is_copy_transposed(
+    matrix: Matrix, mesh_shape: tuple[int, ...], stored: TensorSharding, wanted: TensorSharding
+) -> bool:
+    """Whether the copy of an operand in the layout `wanted` is transposed."""
+    kept = {axis for axes in wanted.dims for axis in axes}
+    gathered = [d for d, axes in enumerate(stored.dims) if set(axes) - kept]
+    if not gathered:
+        return False
+    # Of several dimensions the first is gathered last.
+    first = gathered[0]
+    dims = [matrix.dims[first], *matrix.dims[:first], *matrix.dims[first + 1 :]]
+    return not matrix.is_readable(dims, _shards(matrix, mesh_shape, wanted))
+
+
+def _shards(matrix: Matrix, mesh_shape: tuple[int, ...], layout: TensorSharding) -> dict[int, int]:
+    """Into how many pieces a layout cuts each factor: the major ones of a dimension first."""
+    found = {}
+    for factors, axes in zip(matrix.dims, layout.dims, strict=True):
+        left = functools.reduce(lambda n, axis: n * mesh_shape[axis], axes, 1)
+        for factor in factors:
+            found[factor] = min(left, matrix.sizes[factor])
+            left //= found[factor]
+    return found

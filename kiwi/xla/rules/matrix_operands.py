@@ -2,7 +2,7 @@
 
 The library behind them takes matrices and images. An operand that lies otherwise is transposed to
 another buffer first; which orders are read as they are depends on the compiler, see
-`kiwi.xla.cpu.copied_operands` and `kiwi.xla.gpu.gathered_operands`.
+`kiwi.xla.cpu.copied_operands` and `kiwi.xla.gpu.transposed_operands`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -8,7 +8,7 @@ import pytest
 from kiwi.memory.residency import Residency
 from kiwi.mesh import TensorSharding
 from kiwi.problem.copies import CopyNode, Reading, copy_node
-from kiwi.xla.gpu.gathered_operands import transposed_reads
+from kiwi.xla.gpu.transposed_operands import transposed_reads
 from kiwi.xla.rules.base import Transposes
 from tests.helpers.planning import array, units_of
 
