@@ -69,6 +69,25 @@ def test_totals_name_what_is_recomputed():
     assert found["recomputed_traffic_bytes"] == 5 * (2 * ROW_BYTES + INDEX_BYTES)
 
 
+def test_what_is_moved_a_second_time_is_converted_a_second_time():
+    """XLA names no operator for conversions of operands; those behind a barrier are made again."""
+    text = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (x: f32[5,256]) -> (bf16[5,256], bf16[5,256]) {
+  %x = f32[5,256]{1,0} parameter(0)
+  %first = bf16[5,256]{1,0} convert(%x)
+  %passed = (f32[5,256]{1,0}) tuple(%x)
+  %again = f32[5,256]{1,0} get-tuple-element(%passed), index=0, \
+metadata={op_name="jit(step)/kiwi_4/optimization_barrier"}
+  %second = bf16[5,256]{1,0} convert(%again)
+  ROOT %both = (bf16[5,256]{1,0}, bf16[5,256]{1,0}) tuple(%first, %second)
+}
+"""
+    found = totals(text)
+    assert found["kernels"] == 2
+    assert found["recomputed_traffic_bytes"] == found["traffic_bytes"] // 2 > 0
+
+
 def test_programs_that_differ_in_names_are_equal():
     renamed = TEXT.replace("%doubled", "%add.7").replace("kiwi_3_again/", "")
     assert fingerprint(renamed) == fingerprint(TEXT)

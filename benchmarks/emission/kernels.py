@@ -25,6 +25,7 @@ _NO_WORK = frozenset(
         "slice-done",
     }
 )
+_BARRIER = "/optimization_barrier"
 _METADATA = re.compile(r", metadata=\{[^}]*\}")
 _NAME = re.compile(r"%[\w.\-]+")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -33,17 +34,22 @@ _MATMULS = re.compile(r" (?:dot|convolution)\(|__cublas|__cudnn")
 
 @dataclass(frozen=True)
 class Kernel:
-    """What one kernel does in a step: `runs` times `traffic_bytes`, in `cycles` where XLA says."""
+    """What one kernel does in a step: `runs` times `traffic_bytes`, in `cycles` where XLA says.
+
+    - `is_behind_barrier`: whether it reads nothing but what has passed a barrier.
+    """
 
     instruction: Instruction
     runs: int
     traffic_bytes: int
+    is_behind_barrier: bool
 
     @property
     def is_recomputed(self) -> bool:
-        """Whether it ends with something that the plan computes a second time."""
+        """Whether it ends with something that the plan computes a second time, or converts an
+        operand, for which XLA names no operator, that is brought into a layout once more."""
         scope = scope_of(self.instruction.attributes)
-        return scope is not None and scope.is_recomputed
+        return self.is_behind_barrier if scope is None else scope.is_recomputed
 
     @property
     def cycles(self) -> int:
@@ -64,7 +70,9 @@ def kernels(text: str) -> Iterator[Kernel]:
                 continue
             found = work.of(instruction, computation)
             if not found.is_scalar:
-                yield Kernel(instruction, times[name], found.moved_bytes)
+                read = [computation.by_name[o] for o in instruction.operands]
+                is_behind = bool(read) and all(_BARRIER in each.attributes for each in read)
+                yield Kernel(instruction, times[name], found.moved_bytes, is_behind)
 
 
 def totals(text: str) -> dict[str, int]:

@@ -47,8 +47,8 @@ def _budgets(rows: dict[str, Row], free: dict[str, Row], compiler: str) -> Itera
     """What a budget costs, in parts of what the recomputed operators take."""
     yield "Under budgets (% of the free compiled peak): traffic over the free plan's; what is more"
     yield "than there, and than of the same shardings without any barrier (nothing is recomputed"
-    yield "then), over what recomputed operators take; peaks with the plan's barriers and with one"
-    yield "at every step."
+    yield "then), over what recomputed operators take, and conversions of operands that are brought"
+    yield "into a layout again; peaks with the plan's barriers and with one at every step."
     yield ""
     yield (
         "| model | % | recomputed | tied steps | traffic | more / recomputed "
