@@ -320,6 +320,12 @@ def test_a_limit_is_sought_between_plans_that_fit_and_those_that_do_not(asked, w
     assert [(BUDGET - limit) / WASTE for limit in asked[0][:4]] == [0, 8, 4, 6]
 
 
+def test_a_limit_for_overlap_that_no_plan_meets_gives_way_to_one_between(asked, with_overlap):
+    plan = with_overlap(lambda limit: 15 * WASTE if limit == BUDGET else 0, (0.9,))
+    assert plan.compiled.is_overlapping and plan.fits
+    assert [(BUDGET - limit) / WASTE for limit in asked[0][:3]] == [0, 15, 7.5]
+
+
 @pytest.mark.parametrize("share", [0.15, 0.5])
 def test_a_plan_waits_for_collectives_where_none_has_room_and_says_so(with_overlap, share):
     plan = with_overlap(int(share * BUDGET))
