@@ -51,13 +51,15 @@ Propose = Callable[[int, float], Plan | None]
 
 
 class OverlapSearch:
-    """`_high`: the plan of the least planned peak whose program is over the budget; `_low_bytes`: a
-    peak below, of a plan whose program is not, or that no plan worth trying has."""
+    """`_high`: the plan of the least planned peak whose program is over the budget; `_high_bytes`:
+    that, or its limit; `_low_bytes`: a peak below, of a plan whose program is not, or that no plan
+    worth trying has; `_asked_bytes`: the last limit."""
 
     def __init__(self, budget_bytes: int, compiles: Sequence[Compile]) -> None:
         self._budget_bytes, self._compiles = budget_bytes, compiles
         self._high: Plan | None = None
         self._low_bytes: int | None = None
+        self._high_bytes = self._asked_bytes = math.inf
 
     def run(self, best: Plan, propose: Propose) -> Plan | None:
         """The fastest program within the budget that was found, of `best`, a compiled plan, or of
@@ -76,6 +78,7 @@ class OverlapSearch:
         self, pick: Pick, best: Plan, programs: Sequence[Plan], propose: Propose
     ) -> Plan | None:
         found, self._high, self._low_bytes = self._fitting(programs, None), None, None
+        self._high_bytes = self._asked_bytes = math.inf
         for tried in range(MOST_PLANS):
             seconds = LEAST_GAIN * compiled_seconds(found) if found else compiled_seconds(best)
             plan = self._next(pick(programs), tried, seconds, propose)
@@ -99,6 +102,7 @@ class OverlapSearch:
         # If the next plan's program is as far from its prediction as one of those beside it.
         most_seconds = seconds / min(_off(p) for p in (aim, self._high or aim))
         while limit_bytes is not None:
+            self._asked_bytes = limit_bytes
             plan = propose(limit_bytes, most_seconds)
             if plan is not None:
                 return plan
@@ -112,18 +116,20 @@ class OverlapSearch:
         if over_bytes > 0:
             if self._high is None or peak_bytes < self._high.estimate.peak_bytes:
                 self._high = aim
+            self._high_bytes = min(self._high_bytes, self._asked_bytes, peak_bytes)
             if self._low_bytes is not None:
                 return self._above(self._low_bytes)
             further_bytes = math.ceil(over_bytes + tried * FURTHER * self._budget_bytes)
             return peak_bytes - further_bytes if peak_bytes > further_bytes else None
         if _is_tied(aim):  # A plan of less memory may do without.
             return int(peak_bytes - FURTHER * self._budget_bytes)
-        return self._above(peak_bytes) if -over_bytes >= LOOSE * self._budget_bytes else None
+        low_bytes = int(min(self._asked_bytes, peak_bytes))
+        return self._above(low_bytes) if -over_bytes >= LOOSE * self._budget_bytes else None
 
     def _above(self, low_bytes: int) -> int | None:
         """The limit halfway to the plan that was too large; None where little is between."""
         self._low_bytes = low_bytes
-        more_bytes = 0 if self._high is None else self._high.estimate.peak_bytes - low_bytes
+        more_bytes = 0 if self._high is None else int(self._high_bytes - low_bytes)
         return low_bytes + more_bytes // 2 if more_bytes > LOOSE * self._budget_bytes else None
 
     def _programs(self, plan: Plan) -> list[Plan]:

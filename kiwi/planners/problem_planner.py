@@ -65,6 +65,10 @@ LEAST_LOWERING = 0.001
 WORTH = 0.01
 """The part of the budget by which the limit is raised at least where a plan has room left."""
 
+ROOM = 0.05
+"""The part of the budget, beyond what a plan leaves of its limit, that makes a higher one be tried:
+of what XLA:GPU fuses deeply it holds less than predicted."""
+
 NEAR_BUDGET = 0.95
 """The part of the budget from which compiled memory corrects the prediction."""
 
@@ -377,11 +381,11 @@ class ProblemSearch:
             if each.peak_bytes > budget_bytes
         ]
         within = [each.limit_bytes for each in rounds if each.peak_bytes <= budget_bytes]
-        if not over:
+        held_bytes, left_bytes = self._held_bytes(plan), budget_bytes - plan.peak_bytes
+        if not over and left_bytes + held_bytes - self._limit_bytes < ROOM * budget_bytes:
             return None
-        held_bytes = self._limit_bytes if plan.fits else self._held_bytes(plan)
-        limit_bytes = held_bytes + budget_bytes - plan.peak_bytes
-        if not within:
+        limit_bytes = left_bytes + (self._limit_bytes if plan.fits else held_bytes)
+        if not (within and over):
             return max(0, limit_bytes)
         if not max(within) < limit_bytes < min(over):
             limit_bytes = (max(within) + min(over)) // 2

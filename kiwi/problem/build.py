@@ -55,8 +55,8 @@ from kiwi.problem.copies import (
     Reading,
     copy_node,
     never,
+    readers_of_copies,
 )
-from kiwi.problem.copy_readers import readers_of_copies
 from kiwi.problem.costs import UnitWork, passes_of_stacks, shared_by
 from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
 from kiwi.problem.overlap import Overlap
@@ -552,8 +552,8 @@ class _Builder:
     def _summing_seconds(self, node: UnitNode) -> np.ndarray:
         """Of a unit's options, where it sums in a kernel of its own as long as it is kept."""
         found = reduced_for_readers(self._units).get(node.unit)
-        fuses = self._offered.mesh.hardware.fuses_row_reductions
-        is_apart = fuses and found is not None and found.is_summed_once
+        is_once = found is not None and found.is_summed_once
+        is_apart = is_once and self._offered.mesh.hardware.fuses_row_reductions
         apart = [is_apart and not residency.recomputes for residency in node.residency.options]
         return np.outer([s.apart_seconds for s in node.strategies], apart).ravel()
 

@@ -300,7 +300,7 @@ def recomputing_scan(weights: Any, x: Any) -> Any:
     [
         (WAITING, "cpu", "32MiB"),
         pytest.param(
-            *(replace(hardware("v5e"), interference=None), "tpu", "20MiB"),
+            *(replace(hardware("v5e"), interference=None), "tpu", "18MiB"),
             marks=pytest.mark.skipif(find_spec("libtpu") is None, reason="no XLA:TPU"),
         ),
     ],
