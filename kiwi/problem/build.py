@@ -525,7 +525,7 @@ class _Builder:
             parts["compute"], parts["communication"] = parts["communication"], parts["compute"]
         else:
             loads = overlap.computed(unit, compute, computed_again, times)
-            loads += overlap.apart(unit, more)
+            loads += overlap.apart(unit, more) if more.any() else ()
         loads += overlap.reduced(unit, node.strategies, times)
         host_usage = self._host_usage(node)
         if host_usage:
