@@ -114,9 +114,9 @@ class Interpreter(Values):
         for output in unit.outputs:
             array = self._constrain(output, local[output], self._layouts[output])
             self.env[output] = in_written_order(self._context, unit, output, array)
-            for group in (self.behind, *self.read_with.values()):
-                group.pop(output, None)
             if step.is_again:
+                for group in (self.behind, *self.read_with.values()):
+                    group.pop(output, None)
                 self.read_with[output] = self.behind
         self._end_copies(unit, step.position)
         for output in unit.outputs:
