@@ -62,6 +62,11 @@ SHARES: Mapping[str, int | None] = {
 }
 """Plans, and their budgets in % of what the first one takes as compiled."""
 
+AT_PEAK_OF: Mapping[str, str] = {
+    f"planned at the peak of {remat}": f"jax.checkpoint {remat}" for remat in ("dots", "full")
+}
+"""Plans, and the step by hand that takes their budget as compiled."""
+
 WITH_HOST = " with host"
 HOST_BUDGET = "64GiB"
 OFFLOADING = ("gpt", "encoder", "mlp")

@@ -8,6 +8,7 @@ import jax
 
 import kiwi
 from benchmarks.device.models import (
+    AT_PEAK_OF,
     BY_HAND,
     FREE,
     HOST_BUDGET,
@@ -21,8 +22,10 @@ from benchmarks.device.models import (
 )
 from benchmarks.emission.variants import Case
 from examples._common import Specs
-from examples.baselines import Baseline, estimate_baseline
+from examples.baselines import Baseline, baseline_step, estimate_baseline
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
+from kiwi.mesh import DeviceMesh
+from kiwi.xla.compilers import compile_for
 
 Row = dict[str, Any]
 
@@ -35,9 +38,7 @@ def predicted(
     case = MODELS[name]
     for key, remat in BY_HAND.items():
         if key not in known and (remat is None or case.is_checkpointed):
-            estimate = estimate_by_hand(case, remat, profile)
-            peak_bytes, seconds = estimate.peak_bytes, estimate.step_seconds
-            yield key, {"predicted_peak_bytes": peak_bytes, "predicted_step_seconds": seconds}
+            yield key, _by_hand_row(case, remat, profile, verify)
     for share_key, share in SHARES.items():
         budget = share and share * known[FREE]["check_peak_bytes"] // 100
         for host in (None, HOST_BUDGET) if share and name in OFFLOADING else (None,):
@@ -45,16 +46,35 @@ def predicted(
             if key not in known:
                 path, budgets = folder / plan_file(name, key), (budget, host)
                 yield key, planned(case, path, *budgets, profile=profile, verify=verify)
+    for key, hand in AT_PEAK_OF.items():
+        budget = known.get(hand, {}).get("check_peak_bytes")
+        if key not in known and budget and budget < known[FREE]["check_peak_bytes"]:
+            path = folder / plan_file(name, key)
+            yield key, planned(case, path, budget, None, profile=profile, verify=verify)
+
+
+def _by_hand_row(case: Case, remat: Any, profile: str, verify: str) -> Row:
+    estimate = estimate_by_hand(case, remat, profile)
+    step = baseline_step(_baseline(case, remat), *case.arguments, DeviceMesh.create(ONE, profile))
+    program = compile_for(verify, step)
+    return {
+        "predicted_peak_bytes": estimate.peak_bytes,
+        "predicted_step_seconds": estimate.step_seconds,
+        "check_peak_bytes": program.peak_bytes,
+        "check_step_seconds": program.step_seconds,
+    }
 
 
 def estimate_by_hand(case: Case, remat: Any, profile: str) -> Any:
     """What a step with one of the policies of `BY_HAND` is estimated to take on one device."""
+    baseline = _baseline(case, remat)
+    return estimate_baseline(baseline, *case.arguments, mesh_shape=ONE, profile=profile)
+
+
+def _baseline(case: Case, remat: Any) -> Baseline:
     everywhere = jax.sharding.PartitionSpec()
-    state, batch = case.arguments
-    baseline = Baseline(
-        "", by_hand(case, remat), Specs(jax.tree.map(lambda _: everywhere, state), everywhere)
-    )
-    return estimate_baseline(baseline, state, batch, mesh_shape=ONE, profile=profile)
+    state = jax.tree.map(lambda _: everywhere, case.arguments[0])
+    return Baseline("", by_hand(case, remat), Specs(state, everywhere))
 
 
 def planned(

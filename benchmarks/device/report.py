@@ -11,7 +11,7 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks.device.models import BY_HAND, FREE, TRACED
+from benchmarks.device.models import AT_PEAK_OF, BY_HAND, FREE, TRACED
 
 _PATH = flags.DEFINE_string("results", "benchmarks/device/results/device.json", "What to read.")
 
@@ -63,13 +63,16 @@ def summary(models: Mapping[str, Any]) -> Iterator[str]:
     )
     yield f"Compiled over measured seconds: {_spread(rows, 'simulated_step_seconds')}."
     yield f"Predicted over measured seconds of plans: {_spread(planned, 'predicted_step_seconds')}."
-    ratios = [ratio for model in models.values() for ratio in _over_written(model["rows"])]
-    if ratios:
-        yield (
-            "Planned without a budget over as written, measured: "
-            f"{statistics.median(ratios):.2f} in the median of {len(ratios)} models "
-            f"({min(ratios):.2f} to {max(ratios):.2f})."
-        )
+    pairs = {FREE: "as written", **AT_PEAK_OF}
+    for planned_as, hand in pairs.items():
+        tables = [_seconds(model["rows"]) for model in models.values()]
+        ratios = [t[planned_as] / t[hand] for t in tables if planned_as in t and hand in t]
+        if ratios:
+            yield (
+                f"{planned_as[0].upper()}{planned_as[1:]} over {hand}, measured: "
+                f"{statistics.median(ratios):.2f} in the median of {len(ratios)} models "
+                f"({min(ratios):.2f} to {max(ratios):.2f})."
+            )
 
 
 def _is_measured(row: Row) -> bool:
@@ -85,10 +88,8 @@ def _spread(rows: Sequence[Row], key: str) -> str:
     return f"{statistics.median(ratios):.2f} in the median, {ratios[0]:.2f} to {ratios[-1]:.2f}"
 
 
-def _over_written(rows: Sequence[Row]) -> Iterator[float]:
-    by_name = {row["variant"]: row["measured_median_seconds"] for row in rows if _is_measured(row)}
-    if FREE in by_name and "as written" in by_name:
-        yield by_name[FREE] / by_name["as written"]
+def _seconds(rows: Sequence[Row]) -> dict[str, float]:
+    return {row["variant"]: row["measured_median_seconds"] for row in rows if _is_measured(row)}
 
 
 def _cells(row: Row) -> Iterator[str]:
