@@ -337,7 +337,7 @@ def estimate_of_overlapping(plan: Plan) -> Estimate:
     if execution.tied_steps:
         steps = execution.schedule.steps
         estimate = estimate.with_sums_of({steps[position] for position in execution.tied_steps})
-    if execution.gradients_in_time:
+    if execution.gradients_in_time and not execution.compiler.rules.sums_beside_one_kernel:
         estimate = estimate.with_sums_in_time
     if with_copies_ahead(plan) is not None:
         estimate = estimate.without_copies_ahead

@@ -21,6 +21,8 @@ from kiwi.planners.overlap_search import (
 from kiwi.planners.registry import PLANNERS
 from kiwi.planners.tools import Tools
 from kiwi.plans.record import Origin
+from kiwi.xla.gpu.compiler import GPU
+from kiwi.xla.tpu.compiler import TPU
 
 BUDGET = 2**30
 WASTE = 10 * 2**20
@@ -396,6 +398,15 @@ def test_a_program_that_waits_for_reductions_is_estimated_so(base):
     execution = replace(base.execution, compiler=compiler)
     for way, hidden_seconds in ((0, 2.0), (1, 3.0)):
         compiled = replace(base.compiled, overlap=way)
+        plan = replace(base, estimate=estimate, execution=execution, compiled=compiled)
+        assert estimate_of_overlapping(plan).hidden_seconds == hidden_seconds
+
+
+def test_matmuls_that_wait_for_gradients_hide_half_of_them_unless_each_runs_beside_a_kernel(base):
+    estimate = replace(base.estimate, hidden_seconds=3.0, hidden_sums_seconds=1.0)
+    for compiler, hidden_seconds in ((GPU, 2.5), (TPU, 3.0)):
+        execution = replace(base.execution, compiler=compiler, gradients_in_time=True)
+        compiled = replace(base.compiled, overlap=2)
         plan = replace(base, estimate=estimate, execution=execution, compiled=compiled)
         assert estimate_of_overlapping(plan).hidden_seconds == hidden_seconds
 
