@@ -169,7 +169,7 @@ def _run(name: str, variant: Variant) -> Row:
         measured = measure(training, runs=_RUNS.value)
     except jax.errors.JaxRuntimeError as error:
         return {**row, "error": str(error).splitlines()[0]}
-    if variant.name == TRACED:
+    if variant.name == TRACED and _TRACES.value:
         path = Path(_TRACES.value) / f"{plan_file(name, TRACED)}.json.gz"
         _write_trace(path, variant.compiled.as_text(), traced(training))
     return {**row, **{f"measured_{k}": v for k, v in asdict(measured).items()}}

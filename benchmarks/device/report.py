@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from absl import app, flags
+from scipy.stats import spearmanr
 
 from benchmarks.device.models import AT_PEAK_OF, BY_HAND, FREE, TRACED
 
@@ -21,6 +22,9 @@ _COLUMNS = (
     *("model", "variant", "budget MiB", "predicted", "checked", "on the device"),
     *("predicted ms", "compiled ms", "measured ms"),
 )
+
+_LEAST_ROWS = 4
+"""Of fewer there is no order to speak of."""
 
 
 def main(_: list[str]) -> None:
@@ -63,6 +67,13 @@ def summary(models: Mapping[str, Any]) -> Iterator[str]:
     )
     yield f"Compiled over measured seconds: {_spread(rows, 'simulated_step_seconds')}."
     yield f"Predicted over measured seconds of plans: {_spread(planned, 'predicted_step_seconds')}."
+    orders = sorted(_rank_correlations(models))
+    if orders:
+        yield (
+            "Rank correlation of a model's predicted and measured seconds: "
+            f"{statistics.median(orders):.2f} in the median of {len(orders)} models "
+            f"({orders[0]:.2f} to {orders[-1]:.2f})."
+        )
     pairs = {FREE: "as written", **AT_PEAK_OF}
     for planned_as, hand in pairs.items():
         tables = [_seconds(model["rows"]) for model in models.values()]
@@ -86,6 +97,16 @@ def _is_allocated(row: Row) -> bool:
 def _spread(rows: Sequence[Row], key: str) -> str:
     ratios = sorted(row[key] / row["measured_median_seconds"] for row in rows)
     return f"{statistics.median(ratios):.2f} in the median, {ratios[0]:.2f} to {ratios[-1]:.2f}"
+
+
+def _rank_correlations(models: Mapping[str, Any]) -> Iterator[float]:
+    """Of models of which several programs were measured."""
+    for model in models.values():
+        rows = [row for row in model["rows"] if _is_measured(row) and row["variant"] != TRACED]
+        if len(rows) >= _LEAST_ROWS:
+            predicted = [row["predicted_step_seconds"] for row in rows]
+            measured = [row["measured_median_seconds"] for row in rows]
+            yield float(spearmanr(predicted, measured).statistic)
 
 
 def _seconds(rows: Sequence[Row]) -> dict[str, float]:
