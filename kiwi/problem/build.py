@@ -637,9 +637,23 @@ class _Builder:
         for argument, value, trips in self._offered.carried():
             kept, yielded = self._producer(argument), self._producer(value)
             table = self._offered.resharding_table(value)
-            edge = self._matrices.carried_edge(kept, yielded, table, trips)
+            copied = self._copied_seconds(argument, value, kept.layouts)
+            edge = self._matrices.carried_edge(kept, yielded, table, trips, copied)
             if edge is not None:
                 yield edge
+
+    def _copied_seconds(
+        self, argument: int, value: int, layouts: Sequence[TensorSharding]
+    ) -> np.ndarray:
+        """By layout of a donated argument what copying it, and the result that takes it over, costs
+        where collectives may not write there, see `GatheredResult`."""
+        is_copied = self._units.aliased_results.get(value) == argument
+        if not (is_copied and self._rules.copies_gathered_results):
+            return np.zeros(len(layouts))
+        sizes = np.array([self._offered.local_bytes(argument, layout) for layout in layouts])
+        hardware = self._offered.mesh.hardware
+        passed = 2 * sizes / hardware.sustained_memory_bytes_per_second
+        return 2 * (passed + hardware.kernel_launch_seconds)
 
     def _edges_of_reductions(self) -> Iterator[Edge]:
         """Edges (d)."""

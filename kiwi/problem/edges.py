@@ -218,10 +218,14 @@ class EdgeMatrices:
         return Edge(node, wanted.node, np.where(allowed, 0.0, np.inf), head_class=lines)
 
     def carried_edge(
-        self, kept: Side, yielded: Side, table: ReshardingTable, trips: float
+        self, kept: Side, yielded: Side, table: ReshardingTable, trips: float, copied: np.ndarray
     ) -> Edge | None:
-        """From an argument to the unit whose result replaces it; None if all zero."""
+        """From an argument to the unit whose result replaces it; None if all zero. `copied`:
+        seconds by layout of the argument that a result takes more which collectives move."""
         seconds = trips * table.seconds_matrix(yielded.layouts, kept.layouts).T
+        if copied.any():
+            is_cut = table.is_cut(yielded.layouts, kept.layouts).T
+            seconds += np.where(is_cut, 0.0, copied[:, None])
         if not seconds.any():
             return None
         parts = {"resharding": seconds} if self.with_parts else {}

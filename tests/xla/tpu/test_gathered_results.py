@@ -8,31 +8,32 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import kiwi
+from kiwi.problem.edges import resharding_table
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
 
 
 def step_of(equation: str) -> Any:
-    """A step with momentum for a product with one parameter."""
+    """A step with two moments for a product with one parameter."""
 
-    def step(state: tuple[jax.Array, jax.Array], x: jax.Array) -> Any:
+    def step(state: tuple[jax.Array, jax.Array, jax.Array], x: jax.Array) -> Any:
         loss = lambda w: jnp.mean(jnp.sin(jnp.einsum(equation, x, w)))  # noqa: E731
         gradient = jax.grad(loss)(state[0])
-        moment = 0.9 * state[1] + gradient
-        return state[0] - 0.1 * moment, moment
+        first, second = 0.9 * state[1] + gradient, 0.99 * state[2] + gradient**2
+        return state[0] - 0.1 * first / (1.0 + second), first, second
 
     return step
 
 
 def plan_of(equation: str, shape: tuple[int, ...]) -> kiwi.Plan:
-    """Data parallel, with the moment sharded: the new parameter is gathered."""
+    """Data parallel, with the moments sharded: the new parameter is gathered."""
     return planned(
         step_of(equation),
-        (array(*shape), array(*shape)),
+        (array(*shape),) * 3,
         array(16384, shape[0]),
         mesh_shape=(8,),
         axis_names=("x",),
         donate_argnums=0,
-        in_shardings=((PartitionSpec(), PartitionSpec("x")), PartitionSpec("x")),
+        in_shardings=((PartitionSpec(), *[PartitionSpec("x")] * 2), PartitionSpec("x")),
     )
 
 
@@ -46,7 +47,7 @@ def test_the_argument_that_a_gathered_result_replaces_is_copied(
     """The gradient of a product lies in the order of its parameter, and nothing else is copied."""
     found = plan_of(equation, shape)
     units = found.execution.units
-    (value, _) = units.graph.program.results
+    (value, *_) = units.graph.program.results
     assert isinstance(value, int)
     argument = units.aliased_results[value]
     assert found.execution.layouts[value] != found.execution.layouts[argument]  # It is gathered.
@@ -56,3 +57,11 @@ def test_the_argument_that_a_gathered_result_replaces_is_copied(
     assert [b.bytes for b in early] == [size]
     copies = [b.bytes for b in found.compiled.memory.at_peak if b.opcode == "copy"]
     assert copies == [size]
+    # Both copies take time, behind that of the gather.
+    hardware, layouts = found.mesh.hardware, found.execution.layouts
+    moved, rules = units.graph.program.values[value], found.execution.compiler.rules
+    gather = resharding_table(found.mesh, rules, moved)
+    copied = 2 * size / hardware.sustained_memory_bytes_per_second + hardware.kernel_launch_seconds
+    assert found.estimate.resharding_seconds == pytest.approx(
+        gather.seconds(layouts[value], layouts[argument]) + 2 * copied
+    )
