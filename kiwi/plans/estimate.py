@@ -4,7 +4,7 @@ And which operands of a solution are moved to other layouts, and which copies ar
 reader of a value reshards it for itself, unless it reads a copy that an earlier one keeps.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from kiwi.hlo.host_memory import LEAST_ELEMENTS, buffer_key
@@ -75,39 +75,20 @@ class Estimate:
         """The same of a program that waits for all collectives; copies to the host and back still
         run beside computing."""
         hidden = min(self.hidden_seconds, self.hidden_offload_seconds)
-        return self._hiding(hidden, hidden_copies_seconds=0.0, hidden_sums_seconds=0.0)
+        waits_seconds = self.hidden_seconds - hidden
+        return self._waiting(waits_seconds, hidden_copies_seconds=0.0, hidden_sums_seconds=0.0)
 
-    @property
-    def without_copies_ahead(self) -> "Estimate":
-        """The same of a program that waits for copies of operands that are made again."""
-        hidden = max(0.0, self.hidden_seconds - self.hidden_copies_seconds)
-        return self._hiding(hidden, hidden_copies_seconds=0.0)
+    def hiding(self, sums_seconds: float, copies_seconds: float) -> "Estimate":
+        """The same of a program that hides so much of `hidden_sums_seconds`, and of
+        `hidden_copies_seconds`."""
+        waits_seconds = self.hidden_sums_seconds - sums_seconds
+        waits_seconds += self.hidden_copies_seconds - copies_seconds
+        hidden = {"hidden_sums_seconds": sums_seconds, "hidden_copies_seconds": copies_seconds}
+        return self._waiting(min(waits_seconds, self.hidden_seconds), **hidden)
 
-    @property
-    def without_sums_behind(self) -> "Estimate":
-        """The same of a program that waits for reductions."""
-        hidden = max(0.0, self.hidden_seconds - self.hidden_sums_seconds)
-        return self._hiding(hidden, hidden_sums_seconds=0.0)
-
-    def with_sums_of(self, units: Collection[int]) -> "Estimate":
-        """The same of a program that waits for the reductions of some units."""
-        waits = sum(self.sums_behind[unit] for unit in units) if self.sums_behind else 0.0
-        return self._waiting_for_sums(min(waits, self.hidden_sums_seconds))
-
-    @property
-    def with_sums_in_time(self) -> "Estimate":
-        """The same of a program whose matmuls wait for gradients: these are summed up in pairs,
-        which begins with the second one and is awaited a few matmuls behind the first. Half of what
-        is hidden otherwise is; of a GPT's reductions on eight H100s a third, for 0.7."""
-        return self._waiting_for_sums(self.hidden_sums_seconds / 2)
-
-    def _waiting_for_sums(self, seconds: float) -> "Estimate":
-        sums = self.hidden_sums_seconds - seconds
-        return self._hiding(self.hidden_seconds - seconds, hidden_sums_seconds=sums)
-
-    def _hiding(self, hidden_seconds: float, **changes: float) -> "Estimate":
-        seconds = self.step_seconds + self.hidden_seconds - hidden_seconds
-        return replace(self, step_seconds=seconds, hidden_seconds=hidden_seconds, **changes)
+    def _waiting(self, seconds: float, **hidden: float) -> "Estimate":
+        hidden |= {"hidden_seconds": self.hidden_seconds - seconds}
+        return replace(self, step_seconds=self.step_seconds + seconds, **hidden)
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:

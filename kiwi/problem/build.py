@@ -461,22 +461,20 @@ class _Builder:
     def _gathered_results(self, least: float) -> Iterator[GatheredResult]:
         """One node per result of at least so many bytes that collectives may bring into the layout
         of the donated argument that it takes over."""
-        results = self._units.graph.program.results
-        carried = {results[p]: argument for p, argument in self._offered.fixed.carried.items()}
-        for value, argument in self._units.aliased_results.items():
-            is_small = self._units.graph.program.values[value].size_bytes < least
-            if (
-                not self._rules.copies_gathered_results
-                or carried.get(value) != argument
-                or is_small
-            ):
+        values = self._units.graph.program.values
+        for argument, value, _ in self._offered.carried():
+            if not self._is_copied(argument, value) or values[value].size_bytes < least:
                 continue
             kept, yielded = self._producer(argument), self._producer(value)
-            unit = self._units.producer[value]
-            where = unit, -1, self._units.graph.program.values[value]
+            where = self._units.producer[value], -1, values[value]
             found = copy_node(*where, yielded.layouts, kept.layouts, kept.residencies)
             if found is not None:
                 yield GatheredResult(**vars(found), argument=argument)
+
+    def _is_copied(self, argument: int, value: int) -> bool:
+        """Whether a result takes over a donated argument where collectives may not write."""
+        is_over = self._units.aliased_results.get(value) == argument
+        return is_over and self._rules.copies_gathered_results
 
     def _node_of_copy(self, copy: CopyNode) -> Node:
         def again(_: int, option: CopyOption) -> tuple[int, ...]:
@@ -645,15 +643,11 @@ class _Builder:
     def _copied_seconds(
         self, argument: int, value: int, layouts: Sequence[TensorSharding]
     ) -> np.ndarray:
-        """By layout of a donated argument what copying it, and the result that takes it over, costs
-        where collectives may not write there, see `GatheredResult`."""
-        is_copied = self._units.aliased_results.get(value) == argument
-        if not (is_copied and self._rules.copies_gathered_results):
-            return np.zeros(len(layouts))
+        """Of copying a donated argument and the result that takes it over, see `GatheredResult`."""
         sizes = np.array([self._offered.local_bytes(argument, layout) for layout in layouts])
         hardware = self._offered.mesh.hardware
-        passed = 2 * sizes / hardware.sustained_memory_bytes_per_second
-        return 2 * (passed + hardware.kernel_launch_seconds)
+        moved = 2 * sizes / hardware.sustained_memory_bytes_per_second
+        return 2 * (moved + hardware.kernel_launch_seconds) * self._is_copied(argument, value)
 
     def _edges_of_reductions(self) -> Iterator[Edge]:
         """Edges (d)."""
