@@ -42,12 +42,15 @@ class RowReduction:
     - `is_summed_once`: whether it reduces costly functions of them for readers of another phase as
       well, in a kernel of its own. If it is recomputed for these, either pass reduces them in the
       kernel of its readers; but if `reader` is recomputed, too, these have two kernels.
+    - `is_masked`: whether the rows take in what several of them share, such as a causal mask for
+      all heads. XLA:GPU's kernels then go over the rows of many heads at once, and wait.
     """
 
     factors: frozenset[int]
     rows: int
     reader: int
     is_summed_once: bool
+    is_masked: bool
 
 
 @functools.lru_cache(maxsize=4)
@@ -69,7 +72,9 @@ def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
             last = found[last].reader
         costly = [k for k in unit.equations if units.graph.opcodes[k] & WORTH_KEEPING]
         is_summed_once = bool(costly) and len(near) < len(readers)
-        found[unit.index] = RowReduction(frozenset(dims[-1]), read, last, is_summed_once)
+        is_masked = any(_is_shared(units, k, rows) for k in unit.equations)
+        own = frozenset(dims[-1]), read, last, is_summed_once, is_masked
+        found[unit.index] = RowReduction(*own)
     return found
 
 
@@ -98,6 +103,17 @@ def _rows(units: UnitGraph, unit: Unit) -> Value | None:
     axes = root.jaxpr_eqn.params["axes"]
     is_short = tuple(axes) == (len(rows.shape) - 1,) and rows.shape[-1] <= LONGEST_ROW
     return rows if is_short and all(is_map(graph, k) for k in unit.equations[:-1]) else None
+
+
+def _is_shared(units: UnitGraph, index: int, rows: Value) -> bool:
+    """Whether an equation broadcasts, to the shape of rows, several rows that are fewer."""
+    program = units.graph.program
+    equation = program.equations[index]
+    if equation.name != "broadcast_in_dim" or not equation.reads:
+        return False
+    given, result = (program.values[v] for v in (equation.reads[0], equation.outputs[0]))
+    is_of_rows = result.shape == rows.shape and given.shape[-1:] == rows.shape[-1:]
+    return is_of_rows and rows.shape[-1] < _size(given) < _size(rows)
 
 
 def _reads_again(

@@ -61,7 +61,12 @@ from kiwi.problem.costs import UnitWork, passes_of_stacks, shared_by
 from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
 from kiwi.problem.overlap import Overlap
 from kiwi.problem.pins import Pins
-from kiwi.problem.reductions_apart import UnitOptions, recomputed_apart, reductions_apart
+from kiwi.problem.reductions_apart import (
+    UnitOptions,
+    recomputed_apart,
+    reductions_apart,
+    summing_seconds,
+)
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
 from kiwi.problem.unit_memory import unit_memory
@@ -548,12 +553,19 @@ class _Builder:
         return trips * per_byte * np.outer(sizes, is_stacked).ravel()
 
     def _summing_seconds(self, node: UnitNode) -> np.ndarray:
-        """Of a unit's options, where it sums in a kernel of its own as long as it is kept."""
-        found = reduced_for_readers(self._units).get(node.unit)
-        is_once = found is not None and found.is_summed_once
-        is_apart = is_once and self._offered.mesh.hardware.fuses_row_reductions
-        apart = [is_apart and not residency.recomputes for residency in node.residency.options]
-        return np.outer([s.apart_seconds for s in node.strategies], apart).ravel()
+        """See `kiwi.problem.reductions_apart.summing_seconds`, of a unit's options."""
+        found, hardware = (
+            reduced_for_readers(self._units).get(node.unit),
+            self._offered.mesh.hardware,
+        )
+        again = np.array([residency.recomputes for residency in node.residency.options])
+        if found is None or not (found.is_summed_once and hardware.fuses_row_reductions):
+            return np.zeros(len(node.strategies) * len(again))
+        (value,), values = self._units.units[node.unit].outputs, self._units.graph.program.values
+        length = values[found.rows].shape[-1] / values[value].itemsize
+        elements = np.array([length * s.result_bytes for s in node.strategies])
+        apart = np.array([s.apart_seconds for s in node.strategies])
+        return summing_seconds(found, elements, apart, again, hardware).ravel()
 
     def _host_usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
         """What a unit's options hold in the host's memory; empty where that is never anything."""

@@ -66,6 +66,11 @@ _WINDOW = re.compile(r"window=\{(?P<window>[^}]*)\}")
 _LABELS = re.compile(r"dim_labels=(?P<lhs>\w+)_(?P<rhs>\w+)->(?P<out>\w+)")
 _GROUPS = re.compile(r"(?P<kind>feature|batch)_group_count=(?P<count>\d+)")
 _TARGET = re.compile(r'custom_call_target="(?P<target>[^"]*)"')
+_TILE = re.compile(r'"output_tiles":\[\{"sizes":\["(?P<sizes>[^\]]*)"\]')
+_STRIDED = 150.0
+"""Operations for which an element counts whenever rows are reduced in XLA:GPU's kernels for tiles
+of several matrices, over how many rows are beside each other: 2.2 ps on an H100 (a softmax under a
+causal mask, whose tiles go over the heads: 2.5 to 3.9 times what its traffic takes)."""
 _MATMUL_CALLS, _CONVOLUTION_CALLS = ("__cublas",), ("__cudnn$conv",)
 _KERNEL_CALLS = ("tpu_custom_call", "__cudnn$fmha", "__gpu$xla.gpu.triton", "mosaic_gpu")
 _IDLE_CALLS = frozenset({"AllocateBuffer", "AsyncCollectiveStart", "AsyncCollectiveDone"})
@@ -117,7 +122,11 @@ class ModuleWork:
     def _computed(self, instruction: Instruction, computation: Computation) -> Work:
         called = instruction.computation("calls")
         if called in self._module.computations:
-            return self._inside(called)
+            found, waits = (
+                self._inside(called),
+                _strided(instruction, self._module.computations[called]),
+            )
+            return replace(found, operations=_summed((found.operations, waits)))
         flops = matmul_flops(instruction, computation)
         if flops:
             counted = {_multiplied_dtype(instruction, computation): flops}
@@ -225,6 +234,19 @@ def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for dtype, amount in each.items():
             found[dtype] = found.get(dtype, 0.0) + amount
     return found
+
+
+def _strided(instruction: Instruction, inner: Computation) -> Mapping[str, float]:
+    """What a fusion waits for whose tiles have rows of several matrices, see `_STRIDED`."""
+    operands = [inner.by_name[i.operands[0]] for i in inner.instructions if i.opcode == "reduce"]
+    found = _TILE.search(instruction.attributes)
+    if not operands or found is None:
+        return {}
+    sizes = [int(size) for size in found["sizes"].split('","')]
+    sizes += [1] * (len(operands[0].arrays[0].shape) - len(sizes))  # Reduced rows have none.
+    *outer, rows, _ = (1, *sizes)
+    elements = sum(operand.arrays[0].elements for operand in operands)
+    return {} if set(outer) == {1} else {"float32": _STRIDED * elements / rows}
 
 
 def _is_result(inner: Computation, value: Instruction) -> bool:
