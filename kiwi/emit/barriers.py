@@ -10,7 +10,7 @@ front of a tied step passes the values that the step reads from earlier steps th
 trigger is computed. These values pass no barrier:
 
 - What one of the last `SLACK` steps computed, so that XLA can fuse neighbours; unless a matmul
-  would read it unscaled (`kiwi.xla.rules.scaled_operands`) while later steps read it scaled.
+  would read it unscaled (`is_scaled`) while later steps read it scaled.
 - The result of a library call in front of its last reader if that reader may write over it
   (`kiwi.hlo.in_place`): the reader waits for it anyway.
 
@@ -43,6 +43,7 @@ from kiwi.emit.needed_barriers import (
     RecomputedGroup,
     copies_made_again,
     early_summands,
+    is_scaled,
     makes_constants_early,
     recomputed_groups,
 )
@@ -60,7 +61,6 @@ from kiwi.memory.loop_bodies import (
     dataflow,
     loop_bodies,
 )
-from kiwi.xla.rules.scaled_operands import is_scaled
 
 SLACK = 1
 """The number of latest steps whose results a step reads without a barrier."""

@@ -19,6 +19,11 @@
    one of a much later step, as that of a tied embedding, would be computed by the addition, and
    what it is computed of held until then: logits, through the whole backward pass.
 
+XLA also takes multiplications by a scalar from the operands of a matmul to its result where that is
+smaller (`AlgebraicSimplifier::ScalarMultiplyReduction`), through changes of layout and of dtype but
+through no barrier. An operand that something else reads as well is then computed twice, scaled and
+not: in attention the gradient of the scores, of which the heap held two (`is_scaled`).
+
 docs/memory.md has figures.
 """
 
@@ -27,14 +32,19 @@ from collections.abc import Iterator, Sequence
 from kiwi.emit.execution import Execution
 from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.equation_kinds import is_map
+from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import ENTRIES, EXITS, SLICE, STACK
+from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, OperandRead, ScheduledUnit
 from kiwi.mesh import TensorSharding
 
 _CopyMade = tuple[int, int, TensorSharding]
 """A value, the step that computed it, and the layout that it is read in."""
+
+_SCALES = frozenset({"mul", "div"})
+_PASSES = frozenset({"transpose", "reshape", "convert_element_type", "copy"})
 
 
 def large_constants(graph: UnitGraph, unit: Unit) -> tuple[int, ...]:
@@ -252,3 +262,24 @@ def _read_again(
             found.add(value)
         made.add(key)
     return found
+
+
+def is_scaled(graph: HloGraph, unit: Unit) -> bool:
+    """Whether a unit's result is a product with a scalar constant."""
+    program = graph.program
+
+    def is_scalar(operand: int | Literal) -> bool:
+        producer = None if isinstance(operand, Literal) else program.values[operand].producer
+        filled = None if producer is None else program.equations[producer].filled_with
+        return isinstance(operand, Literal) or filled is not None
+
+    index: int | None = unit.root
+    while index is not None and index in unit.equations:
+        equation = program.equations[index]
+        if equation.name in _SCALES:
+            return any(map(is_scalar, equation.inputs))
+        if equation.name not in _PASSES:
+            return False
+        (operand,) = equation.reads
+        index = program.values[operand].producer
+    return False

@@ -42,15 +42,15 @@ class RowReduction:
     - `is_summed_once`: whether it reduces costly functions of them for readers of another phase as
       well, in a kernel of its own. If it is recomputed for these, either pass reduces them in the
       kernel of its readers; but if `reader` is recomputed, too, these have two kernels.
-    - `is_masked`: whether the rows take in what several of them share, such as a causal mask for
-      all heads. XLA:GPU's kernels then go over the rows of many heads at once, and wait.
+    - `masked_elements`: of the rows, where they take in what several share, such as a causal mask
+      for all heads: XLA:GPU's kernels go over many heads at once, and wait. Else 0.
     """
 
     factors: frozenset[int]
     rows: int
     reader: int
     is_summed_once: bool
-    is_masked: bool
+    masked_elements: int
 
 
 @functools.lru_cache(maxsize=4)
@@ -72,9 +72,8 @@ def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
             last = found[last].reader
         costly = [k for k in unit.equations if units.graph.opcodes[k] & WORTH_KEEPING]
         is_summed_once = bool(costly) and len(near) < len(readers)
-        is_masked = any(_is_shared(units, k, rows) for k in unit.equations)
-        own = frozenset(dims[-1]), read, last, is_summed_once, is_masked
-        found[unit.index] = RowReduction(*own)
+        masked = _size(rows) if any(_is_shared(units, k, rows) for k in unit.equations) else 0
+        found[unit.index] = RowReduction(frozenset(dims[-1]), read, last, is_summed_once, masked)
     return found
 
 

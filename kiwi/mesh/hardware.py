@@ -192,7 +192,7 @@ class Hardware:
     @property
     def fuses_strides(self) -> bool:
         """Whether a kernel reads every n-th element, or writes them so far apart, on the way
-        (`kiwi.hlo.strides`): all but those of XLA:TPU."""
+        (`kiwi.hlo.shared_kernels`): all but those of XLA:TPU."""
         return self.platform != "tpu"
 
     @property

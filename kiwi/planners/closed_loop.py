@@ -347,9 +347,8 @@ def estimate_of_overlapping(plan: Plan) -> Estimate:
         sums_seconds *= IN_TIME
     if compiled is not None and compiled.overlap in compiler.ways_without_sums:
         sums_seconds = 0.0
-    waits_for_copies = with_copies_ahead(plan) is not None
-    copies_seconds = 0.0 if waits_for_copies else estimate.hidden_copies_seconds
-    return estimate.hiding(sums_seconds, copies_seconds)
+    is_ahead = with_copies_ahead(plan) is None
+    return estimate.hiding(sums_seconds, estimate.hidden_copies_seconds * is_ahead)
 
 
 def _seconds(plan: Plan) -> float:

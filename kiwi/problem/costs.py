@@ -32,8 +32,12 @@ from kiwi.hlo.library_calls import adds_behind, maps_behind
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK, LoopKind
 from kiwi.hlo.regions import region_workspace_bytes
 from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers, written_rows
-from kiwi.hlo.shared_kernels import SharedKernel, reduces, shared_kernels
-from kiwi.hlo.strides import moved_beside_strides
+from kiwi.hlo.shared_kernels import (
+    SharedKernel,
+    moved_beside_strides,
+    reduces,
+    shared_kernels,
+)
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork

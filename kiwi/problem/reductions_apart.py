@@ -15,8 +15,7 @@ backward pass, that is 49 us where the two reductions, recomputed, take 2.
 Where both hold the price counts twice.
 
 A sum of costly functions that the backward pass reads, too, is a kernel of its own if it is kept,
-or if the end of its kernel is recomputed as well (`RowReduction.is_summed_once`). Recomputed under
-a mask, it makes both kernels slow (`summing_seconds`).
+or if the end of its kernel is recomputed as well (`RowReduction.is_summed_once`).
 
 What a compiler computes in the kernel of an earlier unit (`kiwi.hlo.shared_kernels`) is a kernel of
 its own if it is recomputed and the earlier unit is not.
@@ -27,19 +26,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers
+from kiwi.hlo.row_reductions import reduced_for_readers
 from kiwi.hlo.shared_kernels import SharedKernel
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import Residency
-from kiwi.mesh import Hardware
 from kiwi.problem.edges import classes
 from kiwi.problem.overlap import Overlap
 from kiwi.solver.problem import Edge
-
-MASKED_BYTES, MASKED_BYTES_AGAIN = 6, 20
-"""As if so many bytes more were moved for each element of rows under a mask, where their sum is
-kept, and where it is recomputed. On an H100 the kernels of a GPT's attention take 1.7 ms a layer
-with the first, 2.9 with the second, for 1.1 and 0.95 ms of traffic."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,23 +45,6 @@ class UnitOptions:
     node: int
     apart_seconds: np.ndarray
     residencies: tuple[Residency, ...]
-
-
-def summing_seconds(
-    found: RowReduction,
-    elements: np.ndarray,
-    apart_seconds: np.ndarray,
-    recomputes: np.ndarray,
-    hardware: Hardware,
-) -> np.ndarray:
-    """What a sum of costly functions costs, [strategies, residencies]: a kernel of its own where it
-    is kept, and what kernels wait under a mask. `elements`: of a device's rows, by strategy."""
-    seconds = np.outer(apart_seconds, ~recomputes)
-    if found.is_masked:
-        more_bytes = np.where(recomputes, MASKED_BYTES_AGAIN, MASKED_BYTES)
-        waits = more_bytes / hardware.sustained_memory_bytes_per_second
-        seconds += np.outer(elements * (apart_seconds > 0), waits)
-    return seconds
 
 
 def reductions_apart(

@@ -8,8 +8,6 @@ Observed with jax 0.10.2 for each GPU of the catalogue; `tests/xla/gpu/test_comp
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -31,28 +29,13 @@ _GENERATED_ELEMENTS = 100
 _CAPABILITY = re.compile(r"cuda_compute_capability\s*\{\s*major:\s*(\d+)")
 
 
-@dataclass(frozen=True)
-class LibraryWorkspace(Workspace):
-    """What is lent for one matmul."""
-
-    bytes: int
-
-    def buffers(
-        self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
-    ) -> tuple[int, ...]:
-        """As `Workspace.buffers`."""
-        return (self.bytes,)
-
-
 def library_workspace(units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
     """What a unit is lent; in the backward pass any unit: a matmul that is recomputed in front of
     it runs at its point of time."""
     equations = (units.graph.program.equations[index] for index in unit.equations)
-    is_lent = any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations)
-    if is_lent or unit.phase is Phase.BACKWARD:
-        size_bytes = lent_bytes(hardware)
-        return LibraryWorkspace(size_bytes) if size_bytes else Workspace()
-    return Workspace()
+    multiplies = any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations)
+    lent = lent_bytes(hardware) if multiplies or unit.phase is Phase.BACKWARD else 0
+    return Workspace(fixed=(lent,) if lent else ())
 
 
 def _is_of_library(eqn: Any) -> bool:

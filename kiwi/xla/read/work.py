@@ -122,10 +122,8 @@ class ModuleWork:
     def _computed(self, instruction: Instruction, computation: Computation) -> Work:
         called = instruction.computation("calls")
         if called in self._module.computations:
-            found, waits = (
-                self._inside(called),
-                _strided(instruction, self._module.computations[called]),
-            )
+            found = self._inside(called)
+            waits = _strided(instruction, self._module.computations[called])
             return replace(found, operations=_summed((found.operations, waits)))
         flops = matmul_flops(instruction, computation)
         if flops:

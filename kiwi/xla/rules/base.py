@@ -24,15 +24,18 @@ Transposes = Callable[[TensorSharding, TensorSharding], bool]
 """Whether the copy of an operand, from the stored to the expected layout, is transposed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """What a compiler holds beside operands and result while an operator runs: nothing."""
+    """What a compiler holds beside operands and result while an operator runs: as a rule buffers
+    of a `fixed` number of bytes, none or more."""
+
+    fixed: tuple[int, ...] = ()
 
     def buffers(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, ...]:
         """Local bytes of each buffer; `shards` per factor, `read_bytes` local ones per read."""
-        return ()
+        return self.fixed
 
 
 class Rules:

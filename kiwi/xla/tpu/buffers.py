@@ -2,7 +2,8 @@
 
 1. *Tiles.* The two minor dimensions of a buffer are cut into tiles of 8 x 128 elements, those of a
    vector into 128 to 1,024, and the last tile of each is filled up. Layout assignment makes those
-   dimensions minor which waste least; of images, batch and features (`kiwi.xla.tpu.images`).
+   dimensions minor which waste least; of images, batch and features, from convolutions on through
+   all maps and pooling.
 2. *Narrow operands.* Matmuls and convolutions of float32 in default precision multiply bfloat16.
    What nothing else reads is stored so (`xla_jf_bf16_propagation`), also in the loop that stacks
    it; a reduction that is fused with what yields the value does not read it. Arguments stay as they
@@ -15,10 +16,11 @@ first two, `tests/xla/tpu/test_images.py` the third.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from kiwi.hlo.equation_kinds import interleaves
+from kiwi.hlo.equation_kinds import interleaves, is_map
+from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import SLICE, STACK
 from kiwi.hlo.program import Equation, Value
@@ -27,10 +29,10 @@ from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import TensorSharding
 from kiwi.mesh.tiles import buffer_elements
 from kiwi.xla.rules.matrix_operands import CONVOLUTION, MATMUL
-from kiwi.xla.tpu.images import minor_dimensions
 
 _PASSES = frozenset({"transpose", "reshape", "bitcast"})
 _REDUCE = "reduce"
+_POOLS = frozenset({"reduce_window", "select_and_scatter"})
 _PRECISE = frozenset({"HIGH", "HIGHEST"})
 
 
@@ -149,3 +151,42 @@ def _multiplies_bfloat16(equation: Equation) -> bool:
 def buffers_of(units: UnitGraph) -> Buffers:
     """Those of a step, kept while it is planned."""
     return Buffers(units)
+
+
+def minor_dimensions(graph: HloGraph) -> Mapping[int, tuple[int, int]]:
+    """By value, the two dimensions that are minor; only for what is connected to a convolution."""
+    program = graph.program
+    pairs = (pair for equation in program.equations for pair in _of_convolution(equation))
+    kernels = {e.inputs[1] for e in program.equations if e.name == CONVOLUTION}
+    given = kernels.intersection(program.arguments)  # They stay as they are.
+    found = {value: minor for value, minor in pairs if value not in given}
+    pending = list(found)
+    for value in pending:
+        producer, rank = program.values[value].producer, len(program.values[value].shape)
+        around = [*program.readers[value], *(() if producer is None else (producer,))]
+        for index in around:
+            if not (is_map(graph, index) or graph.opcodes[index] & _POOLS):
+                continue
+            equation = program.equations[index]
+            for other in (*equation.reads, *equation.outputs):
+                if other not in found and _is_alike(graph, index, value, other, rank):
+                    found[other] = found[value]
+                    pending.append(other)
+    return found
+
+
+def _is_alike(graph: HloGraph, index: int, value: int, other: int, rank: int) -> bool:
+    """Whether an equation keeps the order of dimensions from one value to another."""
+    shape, wanted = graph.program.values[other].shape, graph.program.values[value].shape
+    return shape == wanted or (bool(graph.opcodes[index] & _POOLS) and len(shape) == rank)
+
+
+def _of_convolution(equation: Equation) -> Iterator[tuple[int, tuple[int, int]]]:
+    if equation.name != CONVOLUTION:
+        return
+    numbers = equation.jaxpr_eqn.params["dimension_numbers"]
+    tensors = (*equation.inputs, *equation.outputs)
+    specs = (numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec)
+    for value, spec in zip(tensors, specs, strict=True):
+        if isinstance(value, int):
+            yield value, (spec[0], spec[1])

@@ -1,17 +1,28 @@
-"""What XLA:TPU does with a program, as far as memory and communication depend on it."""
+"""What XLA:TPU does with a program, as far as memory and communication depend on it.
 
-from collections.abc import Hashable, Mapping, Sequence
+The operand of a gather it computes to a buffer of its own where that is a map: logits in bfloat16
+that a loss converts to float32 have a buffer in float32 while the chosen ones are taken from it
+(`take_along_axis`); other readers convert for themselves. Observed with jax 0.10.2 and libtpu
+0.0.42.1 for v5e (`examples/llama.py`); `tests/xla/tpu/test_gathered_maps.py` holds it.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from kiwi.hlo.chains import FusedMaps
+from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.program import Value
+from kiwi.hlo.rule import Dims
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, TensorSharding
+from kiwi.mesh.tiles import tiled_elements
 from kiwi.xla.rules.base import Rules, Workspace
 from kiwi.xla.tpu.buffers import buffers_of
-from kiwi.xla.tpu.gathered_maps import GatheredMaps
+
+_SAME = frozenset({"reshape"})
 
 
 class TpuRules(Rules):
@@ -59,7 +70,7 @@ class TpuRules(Rules):
         return buffers_of(units).copied_bytes(moved, layout, mesh_shape)
 
     def workspace(self, units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
-        """See `kiwi.xla.tpu.gathered_maps`."""
+        """The maps that it gathers from."""
         return GatheredMaps.of(units, unit)
 
     def scatters_sums(self, mesh: DeviceMesh, scattered: Mapping[int, int]) -> bool:
@@ -81,3 +92,59 @@ class TpuRules(Rules):
         if other is None or other.loop != unit.loop:
             return None
         return other.index if set(unit.outputs).isdisjoint(other.reads) else None
+
+
+@dataclass(frozen=True)
+class GatheredMaps(Workspace):
+    """The maps that a unit gathers from."""
+
+    found: tuple["_Apart", ...]
+
+    @classmethod
+    def of(cls, units: UnitGraph, unit: Unit) -> "GatheredMaps":
+        """Those of a unit."""
+        dims_of = {value: dims for own in unit.rule.operator_results for value, dims in own}
+        values, images = units.graph.program.values, buffers_of(units).images
+        found = dict.fromkeys(_gathered(units, unit))
+        return cls(
+            tuple(
+                _Apart(values[v].shape, values[v].itemsize, dims_of[v], images.get(v))
+                for v in found
+            )
+        )
+
+    def buffers(
+        self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
+    ) -> tuple[int, ...]:
+        """Local bytes of each."""
+        return tuple(each.local_bytes(shards) for each in self.found)
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """A tensor; `dims` are its factors, `minor` as of `tiled_elements`."""
+
+    shape: tuple[int, ...]
+    itemsize: int
+    dims: Dims
+    minor: tuple[int, int] | None
+
+    def local_bytes(self, shards: Mapping[int, int]) -> int:
+        cuts = (prod(shards.get(f, 1) for f in factors) for factors in self.dims)
+        sizes = [size // cut for size, cut in zip(self.shape, cuts, strict=True)]
+        return self.itemsize * tiled_elements(sizes, self.minor)
+
+
+def _gathered(units: UnitGraph, unit: Unit) -> Iterator[int]:
+    graph = units.graph
+    for index in unit.equations:
+        if "gather" not in graph.opcodes[index] or not graph.program.equations[index].reads:
+            continue
+        operand = graph.program.equations[index].inputs[0]
+        if not isinstance(operand, int):
+            continue
+        producer = graph.program.values[operand].producer
+        if producer not in unit.equations or not is_map(graph, producer):
+            continue
+        if graph.opcodes[producer] != _SAME and not graph.equations[producer].is_constant:
+            yield operand

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from kiwi.xla.tpu.gathered_maps import GatheredMaps
+from kiwi.xla.tpu.rules import GatheredMaps
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
 
 ROWS, CLASSES = 8192, 4096

@@ -9,7 +9,7 @@ from benchmarks.fidelity.models import MODELS
 from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.fusion import materialised
 from kiwi.mesh.tiles import tiled_elements
-from kiwi.xla.tpu.images import minor_dimensions
+from kiwi.xla.tpu.buffers import minor_dimensions
 from tests.helpers.planning import graph_of
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
 
