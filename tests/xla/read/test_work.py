@@ -176,6 +176,45 @@ ENTRY %main (mask: pred[64,64], x: bf16[64,8,8]) -> f32[64,64] {
 """
 
 
+@pytest.mark.parametrize(
+    ("tile", "operations"),
+    [
+        ('"1","1","16","128"', 0.0),
+        ('"1","16","1","128"', 150.0),
+        ('"1","8","2","128"', 75.0),
+        ('"1","8","2"', 75.0),  # The reduced rows are not part of the result's tile.
+    ],
+)
+def test_rows_of_several_matrices_in_one_tile_are_waited_for(tile: str, operations: float):
+    rows = "f32[4,16,64,128]" if tile.count(",") == 3 else "f32[4,16,64]"
+    root = "x" if tile.count(",") == 3 else "sums"
+    config = f'"block_level_fusion_config":{{"output_tiles":[{{"sizes":[{tile}]}}]}}'
+    text = f"""
+HloModule jit_step
+add {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT sum = f32[] add(a, b)
+}}
+fused {{
+  x = f32[4,16,64,128]{{3,2,1,0}} parameter(0)
+  zero = f32[] constant(0)
+  sums = f32[4,16,64]{{2,1,0}} reduce(x, zero), dimensions={{3}}, to_apply=add
+  ROOT found = {rows} negate({root})
+}}
+ENTRY main {{
+  x = f32[4,16,64,128]{{3,2,1,0}} parameter(0)
+  ROOT softmax = {rows} fusion(x), kind=kCustom, calls=fused, {config}
+}}
+"""
+    module = parse_module(text)
+    work = ModuleWork(module)
+    entry, without = module.entry, parse_module(text.replace("output_tiles", "tiles"))
+    found = work.of(entry.by_name["softmax"], entry).operations["float32"]
+    plain = ModuleWork(without).of(without.entry.by_name["softmax"], without.entry)
+    assert found - plain.operations["float32"] == operations * 4 * 16 * 64 * 128
+
+
 def test_masks_are_multiplied_in_the_type_of_the_other_operand():
     module = parse_module(NESTED)
     work = ModuleWork(module).of(module.entry.root, module.entry)
