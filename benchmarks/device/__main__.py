@@ -33,7 +33,9 @@ from kiwi.xla.step import Step
 
 _PLANS = flags.DEFINE_string("plans", "plans", "The folder of `benchmarks.device.plans`.")
 _OUT = flags.DEFINE_string("out", "benchmarks/device/results/device.json", "Where results go.")
-_TRACES = flags.DEFINE_string("traces", None, "A folder for programs and times of their kernels.")
+_TRACES = flags.DEFINE_string(
+    "traces", None, "A folder for times of kernels, and programs that are not those of the check."
+)
 _NAMES = flags.DEFINE_list("models", list(MODELS), "Which ones.")
 _RUNS = flags.DEFINE_integer("runs", 9, "Timings of each variant.")
 _ONLY = flags.DEFINE_string("only", None, "Measure this model, in this process.")
@@ -159,6 +161,10 @@ def _run(name: str, variant: Variant) -> Row:
         "compile_seconds": program.compile_seconds,
         "simulated_step_seconds": time_found.step_seconds,
     }
+    if _TRACES.value and row.get("check_peak_bytes", program.peak_bytes) != program.peak_bytes:
+        path = Path(_TRACES.value) / f"{plan_file(name, variant.name)}.hlo.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(variant.compiled.as_text().encode()))
     state, batch = arguments(MODELS[name])
     count = len(jax.tree.leaves(state))
     leaves = jax.tree.leaves((state, batch))

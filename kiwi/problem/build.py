@@ -72,10 +72,10 @@ from kiwi.xla.rules.base import Rules
 LEAST_OFFLOADED = 0.001
 """The part of the memory limit that a value has at least, on each device, to be offloaded."""
 
-MASKED_BYTES, MASKED_BYTES_AGAIN = 6, 20
-"""As if so many bytes more were moved for each element of rows under a mask, where their sum is
-kept, and where it is recomputed. On an H100 the kernels of a GPT's attention take 1.7 ms a layer
-with the first, 2.9 with the second, for 1.1 and 0.95 ms of traffic."""
+MASKED_BYTES, KEPT_MASKED_BYTES = 4, -2
+"""As if each reduction of rows under a mask moved so many bytes more for an element, and if it is a
+sum kept for the backward pass, whose kernels have better tiles then. On an H100 a GPT's attention
+takes 1.7 ms a layer so, and 2.9 where the sum is recomputed, for 1.1 and 0.95 ms of traffic."""
 
 
 @dataclass(frozen=True)
@@ -515,7 +515,7 @@ class _Builder:
         communication = np.array([s.communication_seconds for s in node.strategies])
         resharding = self._offered.result_seconds(node)
         again = np.array([float(r.recomputes) for r in node.residency.options])
-        more = self._stacking_seconds(node) + self._summing_seconds(node)
+        more = self._stacking_seconds(node) + self._row_seconds(node)
         parts = {
             "compute": compute.repeat(len(again)) + more,
             "communication": communication.repeat(len(again)),
@@ -552,18 +552,18 @@ class _Builder:
         trips = self._units.graph.program.trips(unit.loop)
         return trips * per_byte * np.outer(sizes, is_stacked).ravel()
 
-    def _summing_seconds(self, node: UnitNode) -> np.ndarray:
-        """Of a unit's options, where it sums in a kernel of its own as long as it is kept, and what
-        kernels of rows under a mask wait."""
+    def _row_seconds(self, node: UnitNode) -> np.ndarray:
+        """Of a unit's options, what reductions of rows wait for, and kernels of their own take."""
         found, mesh = reduced_for_readers(self._units).get(node.unit), self._offered.mesh
         again = np.array([residency.recomputes for residency in node.residency.options])
-        if found is None or not (found.is_summed_once and mesh.hardware.fuses_row_reductions):
+        if found is None or not mesh.hardware.fuses_row_reductions:
             return np.zeros(len(node.strategies) * len(again))
         apart = np.array([s.apart_seconds for s in node.strategies])
         shards = np.array([s.results[0].shard_count(mesh.shape) for s in node.strategies])
-        waits = np.where(again, MASKED_BYTES_AGAIN, MASKED_BYTES) * found.masked_elements
-        waits = waits / mesh.hardware.sustained_memory_bytes_per_second
-        return (np.outer(apart, ~again) + np.outer((apart > 0) / shards, waits)).ravel()
+        once = KEPT_MASKED_BYTES if found.is_summed_once else MASKED_BYTES
+        waits = np.outer((apart > 0) / shards, np.where(again, 2 * MASKED_BYTES, once))
+        waits *= found.masked_elements / mesh.hardware.sustained_memory_bytes_per_second
+        return (waits + np.outer(apart * found.is_summed_once, ~again)).ravel()
 
     def _host_usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
         """What a unit's options hold in the host's memory; empty where that is never anything."""

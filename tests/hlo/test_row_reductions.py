@@ -77,21 +77,24 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, *, is_causal: bool) -> j
 
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_a_sum_under_a_mask_is_kept_and_another_one_recomputed(is_causal: bool):
-    """On an H100 each element of rows under a mask counts as 6 bytes more, and 20 if the sum is
-    recomputed; without, the kernel of a sum that is kept reads the scores once more."""
+    """On an H100 each of three reductions counts as 4 bytes more an element under a mask, and twice
+    if it is recomputed; but the sum, if it is kept, as 2 less. Its own kernel reads the scores."""
     gradient = jax.value_and_grad(functools.partial(attention, is_causal=is_causal), (0, 1, 2))
     heads, queries = 64, 2048
     given = [jax.ShapeDtypeStruct((heads, queries, 128), "bfloat16")] * 3
     plan = kiwi.plan(gradient, *given, mesh_shape=(1,), profile="h100-sxm", verify=None)
     found = reduced_for_readers(plan.execution.units)
-    ((index, summed),) = ((k, each) for k, each in found.items() if each.is_summed_once)
     elements = heads * queries**2
-    assert summed.masked_elements == elements * is_causal
-    (own,) = (each for each in plan.breakdown.operators if each.unit == index)
-    assert (own.recompute_at is None) == is_causal
+    assert {each.masked_elements for each in found.values()} == {elements * is_causal}
+    own = {each.unit: each for each in plan.breakdown.operators if each.unit in found}
+    ((index, _),) = ((k, each) for k, each in found.items() if each.is_summed_once)
+    assert (own[index].recompute_at is None) == is_causal
+    spent = sum(each.seconds["compute"] for each in own.values())
+    moved = (4 - 2 + 4 + 2) * elements if is_causal else 0
     hardware = plan.mesh.hardware
-    moved = (2 + 6) * elements / hardware.sustained_memory_bytes_per_second if is_causal else 0.0
-    assert own.seconds["compute"] == pytest.approx(moved, rel=0.02, abs=1e-5)
+    moved_seconds = moved / hardware.sustained_memory_bytes_per_second
+    launches = spent - 3 * hardware.kernel_launch_seconds - moved_seconds
+    assert 0 <= launches <= 2 * hardware.kernel_launch_seconds
 
 
 @pytest.mark.parametrize(("function", "times"), [(normalised, [2]), (jnp.sin, [])])
