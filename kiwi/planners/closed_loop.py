@@ -49,9 +49,8 @@ LEAST_SLOWER = 0.001
 """By which part of the step a plan must be slower for other orders of the one before."""
 
 IN_TIME = 0.5
-"""Which part of the hidden reductions is hidden by a program whose matmuls wait for gradients:
-these are summed up in pairs, which begins with the second one and is awaited a few matmuls behind
-the first. Of a GPT's reductions on eight H100s a third is, for 0.7 otherwise."""
+"""Which part of hidden reductions is hidden where matmuls wait for gradients: they are summed up in
+pairs, from the second on until a few matmuls behind the first. Of a GPT's on H100s, a third."""
 
 Refusal = InfeasibleBudgetError | NoPlanFoundError
 

@@ -72,10 +72,10 @@ from kiwi.xla.rules.base import Rules
 LEAST_OFFLOADED = 0.001
 """The part of the memory limit that a value has at least, on each device, to be offloaded."""
 
-MASKED_BYTES, KEPT_MASKED_BYTES = 4, -2
-"""As if each reduction of rows under a mask moved so many bytes more for an element, and if it is a
-sum kept for the backward pass, whose kernels have better tiles then. On an H100 a GPT's attention
-takes 1.7 ms a layer so, and 2.9 where the sum is recomputed, for 1.1 and 0.95 ms of traffic."""
+MASKED_BYTES = 6
+"""As if each reduction of rows under a mask moved so much for an element instead of reading it; and
+nothing, if it is a sum kept for the backward pass: such kernels have better tiles. In bfloat16 a
+GPT's attention takes 1.7 ms a layer so on an H100, and 2.9 where the sum is recomputed."""
 
 
 @dataclass(frozen=True)
@@ -560,8 +560,10 @@ class _Builder:
             return np.zeros(len(node.strategies) * len(again))
         apart = np.array([s.apart_seconds for s in node.strategies])
         shards = np.array([s.results[0].shard_count(mesh.shape) for s in node.strategies])
-        once = KEPT_MASKED_BYTES if found.is_summed_once else MASKED_BYTES
-        waits = np.outer((apart > 0) / shards, np.where(again, 2 * MASKED_BYTES, once))
+        read_bytes = self._units.graph.program.values[found.rows].itemsize
+        more_bytes = max(0, MASKED_BYTES - read_bytes)
+        once = -read_bytes if found.is_summed_once else more_bytes
+        waits = np.outer((apart > 0) / shards, np.where(again, 2 * more_bytes, once))
         waits *= found.masked_elements / mesh.hardware.sustained_memory_bytes_per_second
         return (waits + np.outer(apart * found.is_summed_once, ~again)).ravel()
 

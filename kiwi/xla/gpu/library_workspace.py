@@ -30,8 +30,7 @@ _CAPABILITY = re.compile(r"cuda_compute_capability\s*\{\s*major:\s*(\d+)")
 
 
 def library_workspace(units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
-    """What a unit is lent; in the backward pass any unit: a matmul that is recomputed in front of
-    it runs at its point of time."""
+    """What a unit is lent; in the backward pass any: a matmul is recomputed in front of it."""
     equations = (units.graph.program.equations[index] for index in unit.equations)
     multiplies = any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations)
     lent = lent_bytes(hardware) if multiplies or unit.phase is Phase.BACKWARD else 0

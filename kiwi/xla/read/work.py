@@ -68,9 +68,9 @@ _GROUPS = re.compile(r"(?P<kind>feature|batch)_group_count=(?P<count>\d+)")
 _TARGET = re.compile(r'custom_call_target="(?P<target>[^"]*)"')
 _TILE = re.compile(r'"output_tiles":\[\{"sizes":\["(?P<sizes>[^\]]*)"\]')
 _STRIDED = 150.0
-"""Operations for which an element counts whenever rows are reduced in XLA:GPU's kernels for tiles
-of several matrices, over how many rows are beside each other: 2.2 ps on an H100 (a softmax under a
-causal mask, whose tiles go over the heads: 2.5 to 3.9 times what its traffic takes)."""
+"""Operations for which an element counts in each reduction of rows where XLA:GPU's tiles are of
+several matrices, over how many rows lie together: 2.2 ps on an H100 (softmaxes under a causal mask,
+whose tiles go over the heads, took 2.5 to 3.9 times what their traffic does)."""
 _MATMUL_CALLS, _CONVOLUTION_CALLS = ("__cublas",), ("__cudnn$conv",)
 _KERNEL_CALLS = ("tpu_custom_call", "__cudnn$fmha", "__gpu$xla.gpu.triton", "mosaic_gpu")
 _IDLE_CALLS = frozenset({"AllocateBuffer", "AsyncCollectiveStart", "AsyncCollectiveDone"})
