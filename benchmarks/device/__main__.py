@@ -162,9 +162,7 @@ def _run(name: str, variant: Variant) -> Row:
         "simulated_step_seconds": time_found.step_seconds,
     }
     if _TRACES.value and row.get("check_peak_bytes", program.peak_bytes) != program.peak_bytes:
-        path = Path(_TRACES.value) / f"{plan_file(name, variant.name)}.hlo.gz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.compress(variant.compiled.as_text().encode()))
+        _write(f"{plan_file(name, variant.name)}.hlo.gz", variant.compiled.as_text())
     state, batch = arguments(MODELS[name])
     count = len(jax.tree.leaves(state))
     leaves = jax.tree.leaves((state, batch))
@@ -176,14 +174,16 @@ def _run(name: str, variant: Variant) -> Row:
     except jax.errors.JaxRuntimeError as error:
         return {**row, "error": str(error).splitlines()[0]}
     if variant.name == TRACED and _TRACES.value:
-        path = Path(_TRACES.value) / f"{plan_file(name, TRACED)}.json.gz"
-        _write_trace(path, variant.compiled.as_text(), traced(training))
+        trace = {"text": variant.compiled.as_text(), "kernels": traced(training)}
+        _write(f"{plan_file(name, TRACED)}.json.gz", json.dumps(trace))
     return {**row, **{f"measured_{k}": v for k, v in asdict(measured).items()}}
 
 
-def _write_trace(path: Path, text: str, kernels: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(json.dumps({"text": text, "kernels": kernels}).encode()))
+def _write(name: str, text: str) -> None:
+    """Compressed, into the folder of traces."""
+    folder = Path(_TRACES.value)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(gzip.compress(text.encode()))
 
 
 if __name__ == "__main__":

@@ -647,19 +647,18 @@ class _Builder:
         for argument, value, trips in self._offered.carried():
             kept, yielded = self._producer(argument), self._producer(value)
             table = self._offered.resharding_table(value)
-            copied = self._copied_seconds(argument, value, kept.layouts)
+            layouts = kept.layouts if self._is_copied(argument, value) else ()
+            copied = self._copied_seconds(argument, layouts)
             edge = self._matrices.carried_edge(kept, yielded, table, trips, copied)
             if edge is not None:
                 yield edge
 
-    def _copied_seconds(
-        self, argument: int, value: int, layouts: Sequence[TensorSharding]
-    ) -> np.ndarray:
+    def _copied_seconds(self, argument: int, layouts: Sequence[TensorSharding]) -> np.ndarray:
         """Of copying a donated argument and the result that takes it over, see `GatheredResult`."""
         sizes = np.array([self._offered.local_bytes(argument, layout) for layout in layouts])
         hardware = self._offered.mesh.hardware
         moved = 2 * sizes / hardware.sustained_memory_bytes_per_second
-        return 2 * (moved + hardware.kernel_launch_seconds) * self._is_copied(argument, value)
+        return 2 * (moved + hardware.kernel_launch_seconds)
 
     def _edges_of_reductions(self) -> Iterator[Edge]:
         """Edges (d)."""

@@ -220,8 +220,8 @@ class EdgeMatrices:
     def carried_edge(
         self, kept: Side, yielded: Side, table: ReshardingTable, trips: float, copied: np.ndarray
     ) -> Edge | None:
-        """From an argument to the unit whose result replaces it; None if all zero. `copied`:
-        seconds by layout of the argument that a result takes more which collectives move."""
+        """From an argument to the unit whose result replaces it; None if all zero. `copied`: by
+        layout of the argument what a result takes more that collectives move; empty for nothing."""
         seconds = trips * table.seconds_matrix(yielded.layouts, kept.layouts).T
         if copied.any():
             is_cut = table.is_cut(yielded.layouts, kept.layouts).T

@@ -176,6 +176,9 @@ def test_reductions_behind_computation_are_told_from_gathers():
     options = {"mesh_shape": (8,), "profile": "v5e", "verify": None, "donate_argnums": 0}
     plan = kiwi.plan(step, shapes, x, **options)
     found = plan.estimate
+    in_time = found.hiding(found.hidden_sums_seconds / 2, found.hidden_copies_seconds)
+    assert in_time.hidden_sums_seconds == found.hidden_sums_seconds / 2
+    assert in_time.step_seconds - found.step_seconds == pytest.approx(in_time.hidden_sums_seconds)
     waits = found.hiding(0.0, found.hidden_copies_seconds)
     assert 0 < found.hidden_sums_seconds <= found.hidden_seconds
     assert waits.step_seconds == pytest.approx(found.step_seconds + found.hidden_sums_seconds)
