@@ -46,10 +46,9 @@ def _single_move(
     table: ReshardingTable, source: TensorSharding, target: TensorSharding
 ) -> ReshardingStep:
     """The cheapest one move between neighbours."""
-    mesh, size = table.mesh, table.tensor_bytes
-    graph = move_graph(mesh.shape, divisible_pattern(table.shape, mesh))
-    traffic = graph.cheapest_move(graph.index[source], graph.index[target], mesh, size)
-    return ReshardingStep.of(traffic, mesh, size, source, target)
+    graph = move_graph(table.mesh.shape, divisible_pattern(table.shape, table.mesh))
+    traffic = graph.cheapest_move(graph.index[source], graph.index[target], table.moved)
+    return ReshardingStep.of(traffic, table.moved, source, target)
 
 
 def _transforms(table: ReshardingTable, state: TensorSharding) -> Iterator[TensorSharding]:

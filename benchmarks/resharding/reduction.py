@@ -57,7 +57,7 @@ def reduction_path(
             return table.seconds(state, target), None
         return min(
             (
-                (traffic.seconds(table.mesh, table.tensor_bytes) + best(after, rest)[0], move)
+                (traffic.seconds(table.moved) + best(after, rest)[0], move)
                 for move in _moves(table, state, left)
                 for traffic, after, rest in [move]
             ),
@@ -67,7 +67,7 @@ def reduction_path(
     steps, state = [], source
     while (move := best(state, axes)[1]) is not None:
         traffic, after, axes = move
-        steps.append(ReshardingStep.of(traffic, table.mesh, table.tensor_bytes, state, after))
+        steps.append(ReshardingStep.of(traffic, table.moved, state, after))
         state = after
     return (*steps, *table.path(state, target))
 

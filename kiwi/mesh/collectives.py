@@ -31,8 +31,8 @@ A collective-permute takes one hop over the slowest link. Axes of size 1 cost no
 **Measured.** Where the mesh has a profile table that knows the kind along these axes, or over as
 many devices, its time goes before the formula's.
 
-**Combined.** What waits for nothing, as gathers of parameters do, XLA:GPU combines with others to
-one of `Hardware.combined_bytes` at most; each then takes its share of the latency.
+**Combined.** What waits for nothing, as gathers of parameters do, XLA combines with others to one
+of `Hardware.combined_bytes` at most; each then takes its share of the latency.
 
 Not modelled: contention between collectives that run at the same time, trees and in-network
 reduction, the choice of protocol by size, overlap with computation.
@@ -84,7 +84,7 @@ def collective(
     if size_bytes < 0:
         raise InvalidArgumentError(f"A collective cannot move {size_bytes} bytes.")
     moving = _moving_axes(mesh, tuple(axes))
-    most_bytes = mesh.hardware.combined_bytes
+    most_bytes = mesh.hardware.combined_bytes(kind)
     share = min(1.0, max(least_share, size_bytes / most_bytes)) if most_bytes else 1.0
     seconds = min(
         share * cost.latency_seconds + cost.seconds_per_byte * size_bytes

@@ -13,6 +13,7 @@ from importlib.resources import files
 
 from kiwi.codec import from_plain
 from kiwi.errors import InvalidArgumentError, UnknownProfileError
+from kiwi.mesh.collective_kinds import ALL_REDUCE, REDUCE_SCATTER
 from kiwi.mesh.topology import Interconnect
 
 
@@ -201,12 +202,14 @@ class Hardware:
         that in which it is joined: by XLA:TPU, between matmuls mostly once, between maps twice."""
         return self.platform == "tpu"
 
-    @property
-    def combined_bytes(self) -> int:
-        """The bytes that gathers ahead of computation and sums behind it are combined to at most, 0
-        where they are not: on GPUs where they overlap two thirds of the 32 MiB that plans allow (a
-        GPT and a ViT on eight H100s: 24 collectives of 491 MB in all)."""
-        return 2 * 2**25 // 3 if self.platform == "gpu" and self.overlapping_share else 0
+    def combined_bytes(self, kind: str) -> int:
+        """The bytes that gathers ahead of computation, or sums behind it, are combined to at most,
+        0 where they are not: on GPUs where they overlap two thirds of the 32 MiB that plans allow
+        (a GPT and a ViT on eight H100s: 24 collectives of 491 MB in all), on TPUs sums to the 1 MiB
+        that plans allow (a data-parallel convnet on eight v5es: 14 for 27 all-reduces)."""
+        if self.platform == "gpu":
+            return 2 * 2**25 // 3 if self.overlapping_share else 0
+        return 2**20 if self.platform == "tpu" and kind in (ALL_REDUCE, REDUCE_SCATTER) else 0
 
     @property
     def gathers_first_dimension(self) -> bool:

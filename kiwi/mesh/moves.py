@@ -87,6 +87,17 @@ def _choices(pattern: DivisiblePattern) -> Iterator[tuple[tuple[int, ...], ...]]
 
 
 @dataclass(frozen=True)
+class MovedTensor:
+    """What is moved over a mesh: bytes of the whole tensor; `least_share`: as `collective`'s, where
+    it is gathered; `shape`: where tiles are to be told of."""
+
+    mesh: DeviceMesh
+    bytes: int
+    least_share: float = 1.0
+    shape: _Shape | None = None
+
+
+@dataclass(frozen=True)
 class Traffic:
     """The properties of a move that, with the size of the tensor, determine its time.
 
@@ -105,23 +116,16 @@ class Traffic:
     dim: int = 0
     pieces: _Shape = ()
 
-    def seconds(
-        self,
-        mesh: DeviceMesh,
-        tensor_bytes: int,
-        least_share: float = 1.0,
-        shape: _Shape | None = None,
-    ) -> float:
-        """The time on `mesh` for a tensor of `tensor_bytes` in all; `least_share`: as
-        `collective`'s, of a gather; `shape`: the tensor's, where tiles are to be told of."""
-        moved = tensor_bytes // self.shards
+    def seconds(self, tensor: MovedTensor) -> float:
+        """The time that it takes a tensor."""
+        mesh, moved = tensor.mesh, tensor.bytes // self.shards
         if self.kind == SLICE:
             return slice_price(mesh, moved).seconds
-        share = least_share if self.kind == ALL_GATHER else 1.0
+        share = tensor.least_share if self.kind == ALL_GATHER else 1.0
         seconds = collective(self.kind, mesh, self.axes, moved, least_share=share).seconds
         seconds += transposed_seconds(mesh, self.axes, self.dim, moved)
         if self.kind == ALL_TO_ALL and mesh.hardware.copies_around_all_to_alls:
-            seconds += self._copied_seconds(mesh, moved, shape)
+            seconds += self._copied_seconds(mesh, moved, tensor.shape)
         return seconds + slice_price(mesh, moved).seconds if self.cuts_first else seconds
 
     def _copied_seconds(self, mesh: DeviceMesh, moved_bytes: int, shape: _Shape | None) -> float:
@@ -148,16 +152,9 @@ class MoveGraph:
     traffic: tuple[Traffic, ...]
     ways: np.ndarray
 
-    def weights(
-        self,
-        mesh: DeviceMesh,
-        tensor_bytes: int,
-        least_share: float = 1.0,
-        shape: _Shape | None = None,
-    ) -> np.ndarray:
-        """Seconds of the cheapest single move, [states, states], 0 on the diagonal; arguments as of
-        `Traffic.seconds`."""
-        seconds = [t.seconds(mesh, tensor_bytes, least_share, shape) for t in self.traffic]
+    def weights(self, tensor: MovedTensor) -> np.ndarray:
+        """Seconds of the cheapest single move, [states, states], 0 on the diagonal."""
+        seconds = [t.seconds(tensor) for t in self.traffic]
         # The two last are what the negative indices mean.
         return np.min(np.array([*seconds, 0.0, inf])[self.ways], axis=0)
 
@@ -170,18 +167,9 @@ class MoveGraph:
         """The moves from one state to another."""
         return tuple(self.traffic[k] for k in self.ways[:, source, target] if k >= 0)
 
-    def cheapest_move(
-        self,
-        source: int,
-        target: int,
-        mesh: DeviceMesh,
-        tensor_bytes: int,
-        least_share: float = 1.0,
-        shape: _Shape | None = None,
-    ) -> Traffic:
-        """The move whose seconds `weights` of the same arguments has at [source, target]."""
-        moves = self.moves(source, target)
-        return min(moves, key=lambda t: t.seconds(mesh, tensor_bytes, least_share, shape))
+    def cheapest_move(self, source: int, target: int, tensor: MovedTensor) -> Traffic:
+        """The move whose seconds `weights` has at [source, target]."""
+        return min(self.moves(source, target), key=lambda t: t.seconds(tensor))
 
 
 def slice_price(mesh: DeviceMesh, local_bytes: int) -> Price:

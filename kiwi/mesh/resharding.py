@@ -11,7 +11,7 @@ follow the cheapest one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 
@@ -21,6 +21,7 @@ from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.moves import (
     DivisiblePattern,
+    MovedTensor,
     MoveGraph,
     Traffic,
     divisible_pattern,
@@ -56,23 +57,16 @@ class ReshardingStep:
 
     @classmethod
     def of(
-        cls,
-        traffic: Traffic,
-        mesh: DeviceMesh,
-        tensor_bytes: int,
-        before: TensorSharding,
-        after: TensorSharding,
-        least_share: float = 1.0,
-        shape: tuple[int, ...] | None = None,
+        cls, traffic: Traffic, tensor: MovedTensor, before: TensorSharding, after: TensorSharding
     ) -> "ReshardingStep":
-        """The move with a given traffic from one sharding to another; see `Traffic.seconds`."""
+        """The move of a tensor with a given traffic from one sharding to another."""
         pairs = enumerate(zip(before.dims, after.dims, strict=True))
         return cls(
             kind=traffic.kind,
             axes=traffic.axes,
             dims=tuple(dim for dim, (a, b) in pairs if a != b),
-            bytes=tensor_bytes // traffic.shards,
-            seconds=traffic.seconds(mesh, tensor_bytes, least_share, shape),
+            bytes=tensor.bytes // traffic.shards,
+            seconds=traffic.seconds(tensor),
             result=after,
         )
 
@@ -132,14 +126,13 @@ class ReshardingTable:
         """The moves of the cheapest chain, empty if nothing is to be done. Shardings along it are
         written without axes of size 1."""
         steps: list[ReshardingStep] = []
-        graph, priced = self._paths.graph, (self.mesh, self.tensor_bytes)
-        more = self.least_share, self._tiled_shape
+        graph, moved = self._paths.graph, self.moved
         state, goal = self._state(source), self._state(target)
         while state != goal:
             before, state = state, int(self._paths.first_hop[state, goal])
-            traffic = graph.cheapest_move(before, state, *priced, *more)
+            traffic = graph.cheapest_move(before, state, moved)
             ends = graph.states[before], graph.states[state]
-            steps.append(ReshardingStep.of(traffic, *priced, *ends, *more))
+            steps.append(ReshardingStep.of(traffic, moved, *ends))
         return tuple(steps)
 
     def waypoints(
@@ -151,14 +144,13 @@ class ReshardingTable:
 
     @cached_property
     def _paths(self) -> "_Paths":
-        pattern = divisible_pattern(self.shape, self.mesh)
-        more = self.least_share, self._tiled_shape
-        return _shortest_paths(self.mesh, pattern, self.tensor_bytes, *more)
+        return _shortest_paths(divisible_pattern(self.shape, self.mesh), self.moved)
 
-    @property
-    def _tiled_shape(self) -> tuple[int, ...] | None:
-        """What prices depend on beside bytes, where it is copied around all-to-alls."""
-        return self.shape if self.mesh.hardware.copies_around_all_to_alls else None
+    @cached_property
+    def moved(self) -> MovedTensor:
+        """The tensor; where all-to-alls are copied around, prices depend on its shape, too."""
+        shape = self.shape if self.mesh.hardware.copies_around_all_to_alls else None
+        return MovedTensor(self.mesh, self.tensor_bytes, self.least_share, shape)
 
     def _state(self, sharding: TensorSharding) -> int:
         """The index of a sharding among the states."""
@@ -180,19 +172,12 @@ class _Paths:
 
 
 @lru_cache(maxsize=256)
-def _shortest_paths(
-    mesh: DeviceMesh,
-    pattern: DivisiblePattern,
-    tensor_bytes: int,
-    least_share: float,
-    shape: tuple[int, ...] | None,
-) -> _Paths:
-    graph = move_graph(mesh.shape, pattern)
-    seconds = graph.weights(mesh, tensor_bytes, shape=shape)
+def _shortest_paths(pattern: DivisiblePattern, moved: MovedTensor) -> _Paths:
+    graph = move_graph(moved.mesh.shape, pattern)
     # XLA combines what it has partitioned: chains are chosen as if each tensor were alone.
-    combined = graph.weights(mesh, tensor_bytes, least_share, shape)
+    seconds, combined = graph.weights(replace(moved, least_share=1.0)), graph.weights(moved)
     # A tensor that is gathered to be cut again is held whole, on TPUs in tiles that are filled up.
-    may_detour = True if shape is None else ~graph.has_all_to_all()
+    may_detour = True if moved.shape is None else ~graph.has_all_to_all()
     count = len(graph.states)
     first_hop = np.broadcast_to(np.arange(count, dtype=np.int32), (count, count)).copy()
     for middle in range(count):

@@ -87,16 +87,16 @@ def with_tied_steps(plan: Plan, tied_steps: frozenset[int]) -> Plan:
     return replace(plan, execution=replace(plan.execution, tied_steps=tied_steps))
 
 
-def more_tied_steps(tried: Plan) -> frozenset[int] | None:
-    """The tied steps of a compiled plan that is over the budget, and more; None if none helps."""
+def more_tied_steps(tried: Plan, over_bytes: int) -> frozenset[int] | None:
+    """The tied steps of a compiled plan whose program is over the budget by so much, and more; None
+    if none helps."""
     memory = None if tried.compiled is None else tried.compiled.memory
     tied = tried.execution.tied_steps
     if memory is None or tied is None:
         return None
     found = set(tied)
     for exchanged in (False, True):
-        missing_bytes = tried.peak_bytes - tried.memory_budget_bytes
-        least_bytes = LEAST_PART * missing_bytes
+        missing_bytes, least_bytes = over_bytes, LEAST_PART * over_bytes
         for size, positions in _unplanned(tried, memory, exchanged):
             if missing_bytes > 0 and size >= least_bytes and not positions <= found:
                 found |= positions

@@ -216,7 +216,8 @@ class ClosedLoop(Generic[P]):
             nearest = _smaller(nearest, self._on_any_heap(replace(proposal, plan=other)))
         tried = nearest
         for _ in range(MOST_TRIALS):
-            tied_steps = None if tried.plan.fits else more_tied_steps(tried.plan)
+            over_bytes = tried.plan.peak_bytes - self._budget_bytes
+            tied_steps = None if tried.plan.fits else more_tied_steps(tried.plan, over_bytes)
             if tied_steps is None or tried.plan.peak_bytes > HOPELESS * nearest.plan.peak_bytes:
                 break
             plan = with_tied_steps(tried.plan, tied_steps)

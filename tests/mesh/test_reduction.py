@@ -139,6 +139,17 @@ def test_gathers_that_are_combined_have_a_share_of_the_latency_each(size_bytes, 
     assert single - found == pytest.approx((1 - share) * latency, rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["all-reduce", "reduce-scatter", "all-gather"])
+def test_tpus_combine_sums_up_to_a_mebibyte_and_no_gathers(kind):
+    mesh = DeviceMesh.create((8,), "v5e")
+    latency = collective(kind, mesh, (X,), 0).seconds
+    for size_bytes, share in ((2**18, 0.25), (2**19, 0.5), (2**20, 1.0), (2**21, 1.0)):
+        alone = collective(kind, mesh, (X,), size_bytes).seconds
+        combined = collective(kind, mesh, (X,), size_bytes, least_share=0.125).seconds
+        saved = 0.0 if kind == "all-gather" else (1 - share) * latency
+        assert alone - combined == pytest.approx(saved, rel=1e-6, abs=1e-12)
+
+
 def test_gpus_reduce_scatter_onto_one_dimension_only():
     none = sharding((), ())
     one = uses("h100-sxm", (2, 4), none, (X, Y), {X: 0, Y: 0})

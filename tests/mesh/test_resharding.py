@@ -188,7 +188,7 @@ def test_matrix_path_and_seconds_agree(t, data):
 def test_an_independent_search_finds_no_shorter_path(t):
     """Dijkstra with a heap over the single moves, from the replicated tensor."""
     graph = graph_of(t)
-    moves = [(s, e, move.seconds(t.mesh, t.tensor_bytes)) for s, e, move in moves_of(graph)]
+    moves = [(s, e, move.seconds(t.moved)) for s, e, move in moves_of(graph)]
     distances, queue = {}, [(0.0, 0)]
     while queue:
         distance, state = heapq.heappop(queue)

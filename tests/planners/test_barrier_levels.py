@@ -79,14 +79,15 @@ def untied(plan: kiwi.Plan):
 def test_ties_only_grow_and_end_with_all_steps():
     budget = int(0.9 * free().compiled.peak_bytes)
     plan = replace(free(), memory_budget_bytes=budget)
-    tied = more_tied_steps(plan)
+    over_bytes = plan.peak_bytes - budget
+    tied = more_tied_steps(plan, over_bytes)
     assert tied
     tried = replace(with_tied_steps(free(), tied), memory_budget_bytes=budget)
     tried = replace(tried, compiled=compile_for("cpu", tried.step))
-    more = more_tied_steps(tried)
+    more = more_tied_steps(tried, tried.peak_bytes - budget)
     assert more is None or more > tied
-    assert more_tied_steps(replace(tried, execution=untied(tried))) is None
-    assert more_tied_steps(replace(tried, compiled=None)) is None
+    assert more_tied_steps(replace(tried, execution=untied(tried)), over_bytes) is None
+    assert more_tied_steps(replace(tried, compiled=None), over_bytes) is None
 
 
 def test_what_the_program_holds_in_place_of_a_neighbour_s_result_is_no_excess():

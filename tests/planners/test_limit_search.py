@@ -9,6 +9,7 @@ import pytest
 
 import kiwi
 from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
+from kiwi.planners import overlap_search
 from kiwi.planners.closed_loop import ClosedLoop, Orders, estimate_of_overlapping
 from kiwi.planners.limit_search import ORDERS, LimitSearch
 from kiwi.planners.overlap_search import (
@@ -370,6 +371,28 @@ def test_a_plan_of_less_memory_goes_without_ties(base):
     assert found is not None and not found.execution.tied_steps
     ((limit_bytes, most),) = asked
     assert limit_bytes < BUDGET and most == pytest.approx(0.9 * LEAST_GAIN)
+
+
+@pytest.mark.parametrize(("over", "ties_tried"), [(0.1, 2), (0.2, 0)])
+def test_a_program_a_little_over_the_budget_gets_barriers(base, monkeypatch, over, ties_tried):
+    """In front of what it holds, until it fits; not where it is far over the budget."""
+    peaks, asked = iter((int((1 + over) * BUDGET), BUDGET + WASTE, BUDGET)), []
+
+    def program(step):
+        return replace(base.compiled, peak_bytes=next(peaks))
+
+    def tie(tried, over_bytes):
+        asked.append(over_bytes)
+        return frozenset(range(len(asked)))
+
+    monkeypatch.setattr(overlap_search, "more_tied_steps", tie)
+    found = OverlapSearch(BUDGET, [program]).run(base, lambda *_: None)
+    assert len(asked) == ties_tried
+    assert (found is not None) == (ties_tried > 0)
+    if found is not None:
+        assert asked == [int((1 + over) * BUDGET) - BUDGET, WASTE]
+        assert found.execution.tied_steps == {0, 1}
+        assert found.compiled.overlapping_peak_bytes == BUDGET
 
 
 def test_no_plan_of_no_memory_is_sought(base):
