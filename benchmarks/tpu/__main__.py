@@ -7,13 +7,22 @@ import jax
 from absl import app, flags
 
 from benchmarks.fidelity.models import MODELS
-from benchmarks.tpu import arrangements, big, check_cost, edges, options, others, published
+from benchmarks.tpu import (
+    arrangements,
+    big,
+    check_cost,
+    edges,
+    generated,
+    options,
+    others,
+    published,
+)
 from benchmarks.tpu.book import Book, Row
 from benchmarks.tpu.programs import GROWING
 
 _PROGRAMS = flags.DEFINE_list("programs", list(GROWING), "Of `edges`.")
 _FIRST = flags.DEFINE_list("first", [], "Batches that bisections begin with: `mlp:64,gpt:128`.")
-_MODELS = flags.DEFINE_list("models", list(MODELS), "Of `check_cost` and `arrangements`.")
+_MODELS = flags.DEFINE_list("models", list(MODELS), "Of `check_cost`, `arrangements`, `generated`.")
 _OTHERS = flags.DEFINE_list("others", list(others.NAMES), "Models of `others`.")
 _PLANNED = flags.DEFINE_list("planned", ["mlp", "gpt"], "Models of `options`.")
 _SECONDS = flags.DEFINE_float("time_limit_seconds", 10.0, "For the solver, per plan.")
@@ -56,6 +65,11 @@ _MEASURE: Mapping[str, Measurement] = {
         lambda book: check_cost.measure(book, _MODELS.value, _SECONDS.value),
         check_cost.table,
         "What a check costs",
+    ),
+    "generated": (
+        lambda book: generated.measure(book, _MODELS.value, _SECONDS.value),
+        generated.table,
+        "Code of XLA:TPU for plans",
     ),
     "others": (
         lambda book: others.measure(book, _OTHERS.value, _SECONDS.value),

@@ -34,8 +34,7 @@ many devices, its time goes before the formula's.
 **Combined.** What waits for nothing, as gathers of parameters do, XLA combines with others to one
 of `Hardware.combined_bytes` at most; each then takes its share of the latency.
 
-Not modelled: contention between collectives that run at the same time, trees and in-network
-reduction, the choice of protocol by size, overlap with computation.
+Not modelled: contention between collectives, trees, the choice of protocol by size.
 """
 
 from collections.abc import Iterable, Sequence

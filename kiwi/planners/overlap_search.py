@@ -156,8 +156,7 @@ class _Limits:
         most_seconds = seconds / min(_off(p) for p in (aim, self._high or aim))
         while limit_bytes is not None:
             self._asked_bytes = limit_bytes
-            plan = propose(limit_bytes, most_seconds)
-            if plan is not None:
+            if (plan := propose(limit_bytes, most_seconds)) is not None:
                 return plan
             limit_bytes = self._above(limit_bytes)
         return None

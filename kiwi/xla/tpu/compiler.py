@@ -53,9 +53,11 @@ TPU_REDUCING_OPTIONS = {
     "xla_enable_async_reduce_scatter_fusion": True,
     "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
     "xla_tpu_enable_async_collective_fusion_fuse_reduce_scatter": True,
+    "xla_tpu_scoped_vmem_limit_kib": 20 * 1024,
 }
 """The same with sums beside computation, too, which by default are waited for: those of gradients
-are most of what a step communicates. (MaxDiffusion's recipes run so.)"""
+are most of what a step communicates. (MaxDiffusion's recipes run so.) Kernels that also move one
+may take 40 KiB of VMEM beyond the 16 MiB that XLA:TPU reserves and fills: then it makes no code."""
 
 TPU_COMPILER_OPTIONS = {
     **TPU_ASYNCHRONOUS_OPTIONS,

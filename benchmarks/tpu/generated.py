@@ -1,0 +1,81 @@
+"""Whether XLA:TPU generates code for plans under the options that they run with.
+
+A check ends before code is generated, which takes minutes. Kernels that also move a collective need
+more of VMEM's stack than XLA:TPU reserves, of which it tells here for the first time
+(`kiwi.xla.tpu.compiler.TPU_REDUCING_OPTIONS`); so each plan is also compiled with no more than
+that.
+"""
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+from benchmarks.fidelity.models import MODELS
+from benchmarks.tpu.book import Book, Row
+from benchmarks.tpu.programs import of_module
+from kiwi.xla.step import Step
+from kiwi.xla.tpu.compiler import TPU, devices_of
+
+_STACK = "xla_tpu_scoped_vmem_limit_kib"
+
+SHARES = (None, 75)
+"""Budgets, in % of the free compiled peak; None is the free plan."""
+
+_SAID = re.compile(r"Scoped allocation with size \S+ and limit \S+|^.*$", re.MULTILINE)
+
+
+def measure(book: Book, names: Iterable[str], seconds: float) -> None:
+    """All that are missing."""
+    for name in names:
+        peak_bytes: int | None = None
+        for share in SHARES:
+            budget = None if share is None else share * int(peak_bytes or 0) // 100
+            row = book.row(f"{name} {share or 'free'}", lambda: _row(name, budget, seconds))  # noqa: B023
+            peak_bytes = peak_bytes or row["peak_bytes"]
+
+
+def _row(name: str, budget: int | None, seconds: float) -> Row:
+    model = MODELS[name]
+    asked = {"mesh_shape": (2, 4), "profile": "v5e", "verify": "tpu", "effort": "quick"}
+    plan, _ = of_module(model.module, model.config).nearest(
+        budget, time_limit_seconds=seconds, **asked
+    )
+    assert plan.compiled is not None
+    options = plan.run_options(TPU)
+    reserved = {key: value for key, value in options.items() if key != _STACK}
+    return {
+        "peak_bytes": plan.compiled.overlapping_peak_bytes or plan.compiled.peak_bytes,
+        "way": plan.compiled.overlap if plan.compiled.is_overlapping else None,
+        "waits_for_gradients": plan.execution.gradients_in_time,
+        **_generated(plan.step, options, "run"),
+        **(_generated(plan.step, reserved, "reserved") if reserved != options else {}),
+    }
+
+
+def _generated(step: Step, options: Mapping[str, Any], name: str) -> Row:
+    """Seconds of the compilation, or what XLA says."""
+    started = time.monotonic()
+    try:
+        step.compile(devices_of(step.mesh), options)
+    except jax.errors.JaxRuntimeError as error:
+        found = _SAID.findall(str(error))
+        return {f"{name}_error": next((f for f in found if f.startswith("Scoped")), found[0])}
+    return {f"{name}_seconds": time.monotonic() - started}
+
+
+def table(rows: Mapping[str, Row]) -> Iterator[str]:
+    """One line for each plan."""
+    yield "| plan | way to overlap | waits for gradients | as it runs | with XLA's own stack |"
+    yield "| --- | --- | --- | --- | --- |"
+    for key, row in rows.items():
+        cells = (_cell(row, name) for name in ("run", "reserved"))
+        waits = "yes" if row["waits_for_gradients"] else "no"
+        yield f"| {key} | {row['way']} | {waits} | {' | '.join(cells)} |"
+
+
+def _cell(row: Row, name: str) -> str:
+    seconds = row.get(f"{name}_seconds")
+    return row.get(f"{name}_error", "–") if seconds is None else f"{seconds:.0f} s"
