@@ -19,14 +19,7 @@ from kiwi.calls.signature import Arguments, Call, JitOptions, bind
 from kiwi.errors import InvalidArgumentError
 from kiwi.memory.heap import HEAP_LOOPS
 from kiwi.memory.order_search import ORDER_LOOPS
-from kiwi.options import (
-    Options,
-    OptionTypes,
-    OptionTypesAndOthers,
-    Settings,
-    shows_options,
-    split,
-)
+from kiwi.options import Options, OptionTypes, OptionTypesAndOthers, Settings, shows_options, split
 from kiwi.planners.host_arguments import plan_with_host_arguments
 from kiwi.planners.planning import check_settings, make_plan, trace_call
 from kiwi.planners.registry import planner_named
@@ -40,9 +33,7 @@ from kiwi.xla.compilers import predicted_compiler, prepared, resolved
 
 @shows_options(others=True)
 def plan(
-    fun: "Callable[..., Any] | PlannedFunction",
-    *args: Any,
-    **options: Unpack[OptionTypesAndOthers],
+    fun: "Callable[..., Any] | PlannedFunction", *args: Any, **options: Unpack[OptionTypesAndOthers]
 ) -> Plan:
     """Plans `fun(*args, **kwargs)` for a mesh, without devices.
 
@@ -64,9 +55,7 @@ def plan(
 @overload
 def jit(fun: Callable[..., Any], **options: Unpack[OptionTypes]) -> "PlannedFunction": ...
 @overload
-def jit(
-    **options: Unpack[OptionTypes],
-) -> "Callable[[Callable[..., Any]], PlannedFunction]": ...
+def jit(**options: Unpack[OptionTypes]) -> "Callable[[Callable[..., Any]], PlannedFunction]": ...
 @shows_options(others=False)
 def jit(fun: Callable[..., Any] | None = None, **options: Unpack[OptionTypes]) -> Any:
     """`jax.jit` that plans: sharding and recomputation are chosen on the first call.

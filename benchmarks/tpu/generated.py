@@ -24,7 +24,7 @@ _STACK = "xla_tpu_scoped_vmem_limit_kib"
 SHARES = (None, 75)
 """Budgets, in % of the free compiled peak; None is the free plan."""
 
-_SAID = re.compile(r"Scoped allocation with size \S+ and limit \S+|^.*$", re.MULTILINE)
+_STACK_SAID = re.compile(r"Scoped allocation with size \S+ and limit \S+")
 
 
 def measure(book: Book, names: Iterable[str], seconds: float) -> None:
@@ -61,8 +61,8 @@ def _generated(step: Step, options: Mapping[str, Any], name: str) -> Row:
     try:
         step.compile(devices_of(step.mesh), options)
     except jax.errors.JaxRuntimeError as error:
-        found = _SAID.findall(str(error))
-        return {f"{name}_error": next((f for f in found if f.startswith("Scoped")), found[0])}
+        said = _STACK_SAID.search(str(error))
+        return {f"{name}_error": said[0] if said else str(error).splitlines()[0]}
     return {f"{name}_seconds": time.monotonic() - started}
 
 

@@ -154,10 +154,7 @@ class Call(Arguments):
 
 
 def bind(
-    fun: Callable[..., Any],
-    options: JitOptions,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    fun: Callable[..., Any], options: JitOptions, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Call:
     """Flattens a call's arguments; raises `InvalidFunctionError` if there is no array among them,
     `InvalidArgumentError` for a leaf that is no array or a static argument that cannot be

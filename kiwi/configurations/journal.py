@@ -32,10 +32,7 @@ class Journal:
     """
 
     def __init__(
-        self,
-        folder: str | Path | None,
-        request: Request,
-        numbers: Mapping[Configuration, int],
+        self, folder: str | Path | None, request: Request, numbers: Mapping[Configuration, int]
     ) -> None:
         self._folder = None if folder is None else Path(folder)
         self._configurations = {number: each for each, number in numbers.items()}

@@ -6,4 +6,3 @@ REDUCE_SCATTER = "reduce-scatter"
 ALL_TO_ALL = "all-to-all"
 COLLECTIVE_PERMUTE = "collective-permute"
 KINDS = (ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL, COLLECTIVE_PERMUTE)
-"""The collectives, by their HLO opcodes."""

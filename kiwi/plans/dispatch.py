@@ -10,8 +10,10 @@ different programs they would wait for each other's collectives for ever: before
 for devices of several processes, these compare a digest of it.
 """
 
+import functools
 import hashlib
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
@@ -30,6 +32,9 @@ from kiwi.xla.compilers import of_platform
 class OtherSignature(Exception):
     """The arguments are not those that were planned for."""
 
+
+NO_CODE = "CompileTime"
+"""In what XLA:TPU says of a program that it has checked and generates no code for."""
 
 REFUSED = (OtherSignature, ValueError, TypeError)
 """Raised by `Dispatched.run` before anything has run."""
@@ -60,23 +65,36 @@ class Dispatched:
                 raise OtherSignature
             return jax.tree.unflatten(out_tree, step.function(*found.leaves))
 
-        self._jitted = jax.jit(
+        self._jit = functools.partial(
+            jax.jit,
             planned_step,
             static_argnums=static,
             donate_argnums=donated,
             in_shardings=tuple(s for k, s in enumerate(in_shardings) if k not in static),
             out_shardings=jax.tree.unflatten(out_tree, step.result_shardings(mesh)),
             keep_unused=True,
-            compiler_options=dict(plan.run_options(compiler)),
         )
+        self._jitted = self._jit(compiler_options=dict(plan.run_options(compiler)))
+        self._waiting_options = dict(plan.run_options(compiler, waits=True))
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the plan. **Raises:** one of `REFUSED` if it is not for these arguments."""
         if not self._names and not kwargs:
-            return self._jitted(*args)
+            return self._run(*args)
         if len(kwargs) != len(self._names) or not kwargs.keys() >= set(self._names):
             raise OtherSignature
-        return self._jitted(*args, *(kwargs[name] for name in self._names))
+        return self._run(*args, *(kwargs[name] for name in self._names))
+
+    def _run(self, *args: Any) -> Any:
+        try:
+            return self._jitted(*args)
+        except jax.errors.JaxRuntimeError as error:
+            if NO_CODE not in str(error):
+                raise
+            said = str(error).splitlines()[0]
+            warnings.warn(f"No overlap, for which XLA generates no code: {said}", stacklevel=3)
+            self._jitted = self._jit(compiler_options=self._waiting_options)
+        return self._jitted(*args)
 
     def move_and_run(self, arguments: Arguments) -> Any:
         """Moves arguments of the planned signature to where the plan wants them, and runs it."""

@@ -273,13 +273,13 @@ class PlanRecord:
         compiler = of_platform(mesh.devices.flat[0].platform)
         return self.step_for(compiler).jit(mesh, self.run_options(compiler))
 
-    def run_options(self, compiler: Compiler) -> Mapping[str, Any]:
+    def run_options(self, compiler: Compiler, *, waits: bool = False) -> Mapping[str, Any]:
         """The compiler options that the plan runs with; collectives overlap with computation unless
-        a check has not found room for that."""
+        a check has not found room for that, or the step `waits` for them."""
         if compiler.name == self.execution.compiler.name:
             compiler = compiler.arranged(self.execution.arrangement)
         checked, ways = self.compiled, compiler.overlapping_options
-        if not ways or not (checked is None or checked.is_overlapping):
+        if waits or not ways or not (checked is None or checked.is_overlapping):
             return compiler.run_options
         if checked is None or checked.target != compiler.name:
             return ways[0]

@@ -1,5 +1,6 @@
 """Planned calls: `jax.jit` finds the plan of arguments that it knows, all others reach theirs."""
 
+import warnings
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import kiwi
 from kiwi.calls.signature import Arguments
 from kiwi.errors import InvalidArgumentError
 from kiwi.planners.barrier_levels import with_needed_barriers
+from kiwi.plans.record import PlanRecord
 from tests.helpers.loops import layers
 
 
@@ -55,6 +57,39 @@ def test_all_signatures_and_placements_reach_their_plan():
     for power, batch, keywords in (*calls, *calls[::-1]):
         found = function(state_of(), power, batch, **keywords)
         assert_same(found, step(state_of(), power, batch, **keywords))
+
+
+def test_a_step_waits_for_collectives_where_xla_generates_no_code_otherwise(monkeypatch):
+    """And says so once; what else XLA refuses is the caller's to see."""
+    said = ["RESOURCE_EXHAUSTED: E1001: CompileTimeScopedVmemOom:\nRan out of memory", "INTERNAL"]
+    made = jax.jit
+
+    def refusing(function, *, compiler_options=None, **options):
+        jitted = made(function, **options)
+
+        def run(*args):
+            if compiler_options == {"waits": False}:
+                raise jax.errors.JaxRuntimeError(said[0])
+            return jitted(*args)
+
+        return jitted if compiler_options is None else run
+
+    monkeypatch.setattr(
+        PlanRecord, "run_options", lambda self, compiler, *, waits=False: {"waits": waits}
+    )
+    function = kiwi.jit(step, mesh_shape=(2, 4), verify=None, static_argnums=1)
+    monkeypatch.setattr(jax, "jit", refusing)
+    with pytest.warns(UserWarning, match="No overlap, .*VmemOom:$"):
+        found = function(state_of(), 1, BATCHES["numpy"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = function(state_of(), 1, BATCHES["numpy"])
+    assert_same(found, step(state_of(), 1, BATCHES["numpy"]))
+    assert_same(again, found)
+    said.reverse()
+    function = kiwi.jit(step, mesh_shape=(2, 4), verify=None, static_argnums=1)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        function(state_of(), 1, BATCHES["numpy"])
 
 
 def test_it_runs_the_step_for_the_attached_compiler():
