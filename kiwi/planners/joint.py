@@ -18,12 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from kiwi.errors import (
-    BudgetNotMetError,
-    InfeasibleBudgetError,
-    KiwiError,
-    NoPlanFoundError,
-)
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, KiwiError, NoPlanFoundError
 from kiwi.options import Settings
 from kiwi.planners.closed_loop import Refusal
 from kiwi.planners.overlap_search import compiled_seconds

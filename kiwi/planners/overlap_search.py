@@ -96,7 +96,9 @@ class OverlapSearch:
             found += filter(None, more)
             for each in chain(found, self._tied(_fastest(found))):
                 if self._over_bytes(each) <= 0 and compiled_seconds(each) < self._seconds:
-                    self._found = each
+                    assert each.compiled is not None and plan.compiled is not None
+                    of_waiting = replace(each.compiled, memory=plan.compiled.memory)
+                    self._found = replace(each, compiled=of_waiting)
         return found
 
     def _tied(self, tried: Plan) -> Iterator[Plan]:

@@ -79,11 +79,7 @@ def trace_call(
 
 
 def _traced(
-    call: Call,
-    fused: FusedMaps,
-    on_host: frozenset[int],
-    to_host: frozenset[int],
-    **kept: Any,
+    call: Call, fused: FusedMaps, on_host: frozenset[int], to_host: frozenset[int], **kept: Any
 ) -> StepToPlan:
     started = time.monotonic()
     out_tree: list[Any] = []

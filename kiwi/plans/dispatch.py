@@ -33,7 +33,7 @@ class OtherSignature(Exception):
     """The arguments are not those that were planned for."""
 
 
-NO_CODE = "CompileTime"
+NO_CODE = ("CompileTime", "compile permanent error")
 """In what XLA:TPU says of a program that it has checked and generates no code for."""
 
 REFUSED = (OtherSignature, ValueError, TypeError)
@@ -89,7 +89,7 @@ class Dispatched:
         try:
             return self._jitted(*args)
         except jax.errors.JaxRuntimeError as error:
-            if NO_CODE not in str(error):
+            if not any(words in str(error) for words in NO_CODE):
                 raise
             said = str(error).splitlines()[0]
             warnings.warn(f"No overlap, for which XLA generates no code: {said}", stacklevel=3)

@@ -3,13 +3,25 @@
 from typing import Any
 
 from kiwi.xla.step import ExportedStep
-from kiwi.xla.tpu.compiler import TPU_COMPILER_OPTIONS, devices_of
+from kiwi.xla.tpu.compiler import TPU_COMPILER_OPTIONS, TPU_REDUCING_OPTIONS, devices_of
 
 
 def generated(step: ExportedStep, options: Any, folder: str) -> str:
     """Empty where XLA generates code, under the options of a run; else what it says."""
+    return _said(step, TPU_COMPILER_OPTIONS)
+
+
+def generated_beside_sums(step: ExportedStep, options: Any, folder: str) -> list[str]:
+    """The same of a run whose sums are in the background; then with the stack that XLA reserves."""
+    reserved = {
+        k: v for k, v in TPU_REDUCING_OPTIONS.items() if k != "xla_tpu_scoped_vmem_limit_kib"
+    }
+    return [_said(step, TPU_REDUCING_OPTIONS), _said(step, reserved)]
+
+
+def _said(step: ExportedStep, options: Any) -> str:
     try:
-        step.compile(devices_of(step.mesh), TPU_COMPILER_OPTIONS)
+        step.compile(devices_of(step.mesh), options)
     except Exception as error:
         return str(error)
     return ""

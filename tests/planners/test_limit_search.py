@@ -377,11 +377,13 @@ def test_a_plan_of_less_memory_goes_without_ties(base):
 def test_a_program_a_little_over_the_budget_gets_barriers(base, monkeypatch, over, ties_tried):
     """In front of what it holds, until it fits; not where it is far over the budget."""
     peaks, asked = iter((int((1 + over) * BUDGET), BUDGET + WASTE, BUDGET)), []
+    held = replace(base.compiled.memory)
 
     def program(step):
-        return replace(base.compiled, peak_bytes=next(peaks))
+        return replace(base.compiled, peak_bytes=next(peaks), memory=held)
 
     def tie(tried, over_bytes):
+        assert tried.compiled.memory is held
         asked.append(over_bytes)
         return frozenset(range(len(asked)))
 
@@ -393,6 +395,7 @@ def test_a_program_a_little_over_the_budget_gets_barriers(base, monkeypatch, ove
         assert asked == [int((1 + over) * BUDGET) - BUDGET, WASTE]
         assert found.execution.tied_steps == {0, 1}
         assert found.compiled.overlapping_peak_bytes == BUDGET
+        assert found.compiled.memory is base.compiled.memory
 
 
 def test_no_plan_of_no_memory_is_sought(base):

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from kiwi.codec import from_plain, to_plain
-from kiwi.errors import CompilerUnavailableError
+from kiwi.errors import CompileCheckError, CompilerUnavailableError
 from kiwi.mesh import DeviceMesh, Hardware
 from kiwi.mesh.topology import Interconnect, Topology
 from kiwi.xla.compile.worker import Answer, answer_elsewhere
@@ -103,7 +103,12 @@ class TpuCompiler(Compiler):
 
     def compile(self, step: Step) -> CompiledProgram:
         """Compiles for the chips of the mesh's topology; raises as `check_available`;
-        `CompileCheckError` if the compilation fails."""
+        `CompileCheckError` if the compilation fails, or would when it generates code."""
+        sums_too = self.check_options.get("xla_enable_async_all_reduce", False)
+        if sums_too and _interconnect(step.mesh.hardware).generation == "v4":
+            raise CompileCheckError(
+                "The VMEM of a v4 has no room for kernels that also move a sum."
+            )
         return from_plain(self.answer(step, compiled_there), CompiledProgram)
 
     def answer(self, step: Step, answer: Answer) -> Any:

@@ -1,5 +1,6 @@
 """The check by XLA:TPU without a TPU: what it finds, and what it says where it cannot work."""
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Any
@@ -13,10 +14,13 @@ import kiwi
 from benchmarks.fidelity.models import MODELS
 from benchmarks.tpu.options import figures
 from examples import gpt, mlp
-from kiwi.errors import CompilerUnavailableError
+from kiwi.errors import CompileCheckError, CompilerUnavailableError
 from kiwi.mesh.topology import Topology
 from kiwi.plans.report_data import report_data
+from kiwi.xla.compile.worker import answer_elsewhere
+from kiwi.xla.compilers import overlapping_compiles
 from kiwi.xla.tpu import compiler
+from tests.helpers.tpu_code import generated_beside_sums
 
 needs_compiler = pytest.mark.skipif(
     find_spec("libtpu") is None, reason="the extra aot-tpu is not installed"
@@ -64,6 +68,31 @@ def test_a_run_overlaps_and_needs_no_more_memory_than_the_check_says():
     run = figures(found.step, found.run_options(compiler.TPU))
     assert run["peak_bytes"] <= found.compiled.overlapping_peak_bytes
     assert run["overlapping_bytes"] > run["collective_bytes"] / 4
+
+
+def matmuls(profile: str) -> kiwi.Plan:
+    """Parameters that are updated by gradients of four matmuls; no compiler checks it."""
+
+    def step(ws: list[jax.Array], x: jax.Array) -> Any:
+        def loss(ws: list[jax.Array]) -> jax.Array:
+            return (functools.reduce(lambda x, w: jax.nn.relu(x @ w), ws, x) ** 2).mean()
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, ws, jax.grad(loss)(ws))
+
+    ws = [jax.ShapeDtypeStruct((1024, 1024), jnp.float32)] * 4
+    x = jax.ShapeDtypeStruct((4096, 1024), jnp.float32)
+    options = {"mesh_shape": (2, 4), "effort": "quick", "verify": None, "donate_argnums": 0}
+    return kiwi.plan(step, ws, x, profile=profile, **options)
+
+
+@needs_compiler
+def test_code_is_generated_for_kernels_that_also_move_a_sum():
+    """XLA:TPU refuses them without more of a stack, but only after the check; on a v4 always."""
+    runs, as_reserved = answer_elsewhere(generated_beside_sums, matmuls("v5p").step, "tpu")
+    assert not runs and "CompileTimeScopedVmemOom" in as_reserved
+    reducing = overlapping_compiles("tpu")[-1]
+    with pytest.raises(CompileCheckError, match="VMEM"):
+        reducing(matmuls("v4").step)
 
 
 @needs_compiler
