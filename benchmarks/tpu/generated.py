@@ -1,6 +1,6 @@
 """Whether XLA:TPU generates code for plans under the options that they run with.
 
-A check ends before code is generated, which takes minutes. Kernels that also move a collective need
+A check ends before code is generated, which takes long. Kernels that also move a collective need
 more of VMEM's stack than XLA:TPU reserves, of which it tells here for the first time
 (`kiwi.xla.tpu.compiler.TPU_REDUCING_OPTIONS`); so each plan is also compiled with no more than
 that.

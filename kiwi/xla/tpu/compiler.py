@@ -57,7 +57,7 @@ TPU_REDUCING_OPTIONS = {
 }
 """The same with sums beside computation, too, which by default are waited for: those of gradients
 are most of what a step communicates. (MaxDiffusion's recipes run so.) Kernels that also move one
-may take 40 KiB of VMEM beyond the 16 MiB that XLA:TPU reserves and fills: then it makes no code."""
+may take 40 to 450 KiB of VMEM beyond the 16 MiB that XLA:TPU reserves: then it makes no code."""
 
 TPU_COMPILER_OPTIONS = {
     **TPU_ASYNCHRONOUS_OPTIONS,
