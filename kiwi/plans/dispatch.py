@@ -74,8 +74,9 @@ class Dispatched:
             out_shardings=jax.tree.unflatten(out_tree, step.result_shardings(mesh)),
             keep_unused=True,
         )
-        self._jitted = self._jit(compiler_options=dict(plan.run_options(compiler)))
-        self._waiting_options = dict(plan.run_options(compiler, waits=True))
+        own, waiting = (dict(plan.run_options(compiler, waits=w)) for w in (False, True))
+        self._jitted = self._jit(compiler_options=own)
+        self._other_options = [] if waiting == own else [waiting]
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the plan. **Raises:** one of `REFUSED` if it is not for these arguments."""
@@ -89,11 +90,11 @@ class Dispatched:
         try:
             return self._jitted(*args)
         except jax.errors.JaxRuntimeError as error:
-            if not any(words in str(error) for words in NO_CODE):
+            if not self._other_options or not any(words in str(error) for words in NO_CODE):
                 raise
             said = str(error).splitlines()[0]
             warnings.warn(f"No overlap, for which XLA generates no code: {said}", stacklevel=3)
-            self._jitted = self._jit(compiler_options=self._waiting_options)
+            self._jitted = self._jit(compiler_options=self._other_options.pop())
         return self._jitted(*args)
 
     def move_and_run(self, arguments: Arguments) -> Any:

@@ -90,6 +90,12 @@ def test_a_step_waits_for_collectives_where_xla_generates_no_code_otherwise(monk
     function = kiwi.jit(step, mesh_shape=(2, 4), verify=None, static_argnums=1)
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
         function(state_of(), 1, BATCHES["numpy"])
+    said.reverse()  # A step that waits anyway is not compiled again.
+    monkeypatch.setattr(PlanRecord, "run_options", lambda *_, waits=False: {"waits": False})
+    function = kiwi.jit(step, mesh_shape=(2, 4), verify=None, static_argnums=1)
+    with warnings.catch_warnings(), pytest.raises(jax.errors.JaxRuntimeError, match="VmemOom"):
+        warnings.simplefilter("error")
+        function(state_of(), 1, BATCHES["numpy"])
 
 
 def test_it_runs_the_step_for_the_attached_compiler():
