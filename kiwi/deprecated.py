@@ -15,7 +15,7 @@ MOVED = {
         "measure_cluster": "kiwi.measure_cluster",
         "record_profile": "kiwi.record_profile",
         "target_config": "kiwi.xla.gpu.target_config.target_config",
-    },
+    }
 }
 """By module, the new place of each name that was there."""
 

@@ -28,13 +28,7 @@ Body = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def layers(
-    body: Body,
-    x: Any,
-    params: Any,
-    *,
-    stages: int = 1,
-    microbatches: int = 1,
-    rounds: int = 1,
+    body: Body, x: Any, params: Any, *, stages: int = 1, microbatches: int = 1, rounds: int = 1
 ) -> tuple[Any, Any]:
     """Stands where `jax.lax.scan(body, x, params)` stands, and computes the same numbers.
 

@@ -34,12 +34,10 @@ def replaced_arguments(call: Call, out_tree: Any, units: UnitGraph) -> dict[int,
     return found
 
 
-def _matching_parts(
-    call: Call, out_tree: Any, units: UnitGraph
-) -> list[tuple[list[int], list[int]]]:
+def _matching_parts(call: Call, tree: Any, units: UnitGraph) -> list[tuple[list[int], list[int]]]:
     """Pairs (result positions, argument leaves) of parts of equal structure and types."""
     positional, _ = jax.tree.unflatten(call.tree, list(range(len(call.shapes))))
-    result = jax.tree.unflatten(out_tree, list(range(len(units.graph.program.results))))
+    result = jax.tree.unflatten(tree, list(range(len(units.graph.program.results))))
     parts = [result, *(result if type(result) in (tuple, list) else ())]
     used: set[int] = set()
     pairs = []
@@ -61,9 +59,8 @@ def _match(
 ) -> bool:
     """Whether structure and types are equal; a result that is a literal has any type."""
     program = units.graph.program
-    types = (
-        (program.results[p], call.shapes[leaf]) for p, leaf in zip(results, leaves, strict=True)
-    )
+    pairs = zip(results, leaves, strict=True)
+    types = ((program.results[p], call.shapes[leaf]) for p, leaf in pairs)
     return jax.tree.structure(argument) == jax.tree.structure(part) and all(
         (program.values[result].shape, program.values[result].dtype) == (shape.shape, shape.dtype)
         for result, shape in types

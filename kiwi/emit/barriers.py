@@ -54,13 +54,7 @@ from kiwi.hlo.large_operators import large_units, reduces_late
 from kiwi.hlo.loops import ENTRIES, EXITS
 from kiwi.hlo.units import Unit
 from kiwi.memory.live_ranges import temporaries
-from kiwi.memory.loop_bodies import (
-    LoopBody,
-    OperandRead,
-    ScheduledUnit,
-    dataflow,
-    loop_bodies,
-)
+from kiwi.memory.loop_bodies import LoopBody, OperandRead, ScheduledUnit, dataflow, loop_bodies
 
 SLACK = 1
 """The number of latest steps whose results a step reads without a barrier."""

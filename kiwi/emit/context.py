@@ -92,11 +92,7 @@ class Context:
         if self.execution.mesh.size == 1:
             return function
         return jax.shard_map(
-            function,
-            mesh=self.jax_mesh,
-            in_specs=in_specs,
-            out_specs=out_specs,
-            check_vma=False,
+            function, mesh=self.jax_mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
 
     @functools.cached_property

@@ -123,15 +123,10 @@ def _border_rule(program: Program, equation: Equation) -> ComposedRule:
     shape = min(shapes, key=len)
     stacked = max(shapes, key=len)
     length = stacked[0] if len(stacked) > len(shape) else 1
-    operand, yielded = border_dims(equation.name, len(shape))
-    operands = tuple(
-        () if value == case else tuple((f,) for f in operand) for value in equation.reads
-    )
+    read, yielded = border_dims(equation.name, len(shape))
+    operands = tuple(() if v == case else tuple((f,) for f in read) for v in equation.reads)
     rule = ShardingRule(
-        (length, *shape),
-        operands,
-        (tuple((f,) for f in yielded),),
-        blocked=frozenset({0}),
+        (length, *shape), operands, (tuple((f,) for f in yielded),), blocked=frozenset({0})
     )
     composer = RuleComposer()
     composer.add(rule, equation.reads, equation.outputs)

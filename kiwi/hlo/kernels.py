@@ -116,6 +116,11 @@ def kernel_flops(kernel: Kernel, eqn: Any) -> float:
     return kernel.share_of_work * jaxpr_flops(jaxpr)
 
 
+def kernel_calls(kernel: Kernel, eqn: Any) -> int:
+    """How many library kernels XLA runs for an equation's kernel."""
+    return max(1, _calls(_traced(kernel, [v.aval for v in eqn.invars]).jaxpr))
+
+
 def kernel_text(kernel: Kernel, eqn: Any) -> str:
     """What an equation's kernel does, in a text that is equal in every process."""
     jaxpr = _traced(kernel, [v.aval for v in eqn.invars]).jaxpr
@@ -158,6 +163,12 @@ def factor_sizes(
 
 def _traced(kernel: Kernel, avals: Sequence[Any]) -> Any:
     return jax.make_jaxpr(kernel.function)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))
+
+
+def _calls(jaxpr: Any) -> int:
+    names = (eqn.primitive.name for eqn in jaxpr.eqns)
+    own = sum(n in _UNLOWERED or n.startswith(CUDNN_ATTENTION) for n in names)
+    return own or sum(_calls(region) for eqn in jaxpr.eqns for region in inner_jaxprs(eqn))
 
 
 def _run(*operands: Any, kernel: Kernel) -> list[Any]:

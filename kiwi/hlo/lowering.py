@@ -37,10 +37,7 @@ def lower(program: Program) -> HloGraph:
         for k, i in enumerate(sorted(owners))
     )
     return HloGraph(
-        program,
-        operators,
-        tuple(reader.tensors),
-        equation_infos(program, operators, ssa_of_value),
+        program, operators, tuple(reader.tensors), equation_infos(program, operators, ssa_of_value)
     )
 
 

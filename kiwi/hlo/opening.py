@@ -60,10 +60,8 @@ class LoopOpener(ProgramBuilder, ABC):
         )
         following, ys = outputs[: operands.carries], outputs[operands.carries :]
         carries = zip(variables, current, following, strict=True)
-        kept = tuple(
-            Carry(c, n) for v, c, n in carries if v not in unchanged and isinstance(c, int)
-        )
-        self._loops[loop] = replace(self._loops[loop], carries=kept)
+        own = tuple(Carry(c, n) for v, c, n in carries if v not in unchanged and isinstance(c, int))
+        self._loops[loop] = replace(self._loops[loop], carries=own)
         finals = [
             n if variable in unchanged else border.result(n)
             for variable, n in zip(variables, following, strict=True)
@@ -205,17 +203,15 @@ class LoopOpener(ProgramBuilder, ABC):
         self._loops[index] = replace(self._loops[index], **shape)
         return index
 
-    def _new_loop(
-        self, parent: int | None, kind: LoopKind, identity: Hashable, runs: float = 1
-    ) -> int:
-        """`identity`: loops of one kind and identity in one place share an index space."""
+    def _new_loop(self, parent: int | None, kind: LoopKind, key: Hashable, runs: float = 1) -> int:
+        """`key`: loops of one kind and key in one place share an index space."""
         index = len(self._loops)
         outer = parent
         if kind is LoopKind.BRANCH:
             assert parent is not None
             outer = self._loops[parent].parent
         around = -1 if outer is None else self._loops[outer].space
-        space = self._spaces.setdefault((around, kind, identity), len(self._spaces))
+        space = self._spaces.setdefault((around, kind, key), len(self._spaces))
         self._loops.append(Loop(index, parent, space, 1, False, 1, (), kind, runs))
         return index
 

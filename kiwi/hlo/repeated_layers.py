@@ -154,10 +154,8 @@ class _Growth:
         """What computes a value goes to what computes the other; arguments to arguments."""
         one, other = (self._units.producer.get(each) for each in (value, image))
         if one is not None and other is not None:
-            places = [
-                self._units.units[u].outputs.index(v) for u, v in ((one, value), (other, image))
-            ]
-            if places[0] == places[1]:
+            units = self._units.units
+            if units[one].outputs.index(value) == units[other].outputs.index(image):
                 self._take(one, other)
             return
         program = self._units.graph.program

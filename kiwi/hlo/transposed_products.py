@@ -84,7 +84,5 @@ def _swapped(product: Any, transpose: Any) -> Any:
     numbers = (contracted[::-1], batch[::-1])
     own = {"dimension_numbers": numbers, "precision": precision and precision[::-1]}
     return product.replace(
-        invars=product.invars[::-1],
-        outvars=transpose.outvars,
-        params={**product.params, **own},
+        invars=product.invars[::-1], outvars=transpose.outvars, params={**product.params, **own}
     )

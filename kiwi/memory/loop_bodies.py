@@ -58,9 +58,8 @@ def loop_bodies(
     listed = []
     for position, (unit, chain) in enumerate(zip(steps, chains, strict=True)):
         is_again = unit in seen
-        listed.append(
-            (ScheduledUnit(position, unit, is_again, is_again and unit in fetched), chain)
-        )
+        step = ScheduledUnit(position, unit, is_again, is_again and unit in fetched)
+        listed.append((step, chain))
         seen.add(unit)
     return LoopBody(None, tuple(_items(listed, 0)))
 

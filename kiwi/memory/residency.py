@@ -157,10 +157,7 @@ def may_be_offloaded(units: UnitGraph, unit: Unit, least_bytes: float) -> bool:
 
 
 def _offloaded(
-    units: UnitGraph,
-    unit: Unit,
-    own: Sequence[int | None],
-    found: Sequence[UnitResidency],
+    units: UnitGraph, unit: Unit, own: Sequence[int | None], found: Sequence[UnitResidency]
 ) -> Iterator[Residency]:
     """Fetched for its own first late reader, or for the first consumer that is recomputed."""
     uses = units.uses[unit.index]
@@ -185,12 +182,11 @@ def _is_of_space(units: UnitGraph, unit: Unit, residency: Residency) -> bool:
     if unit.loop is None:
         return True
     assert residency.fetch_at is not None
-    around = [
-        program.loops_around(units.units[t].loop) for t in (residency.fetch_at, residency.end)
-    ]
-    if not around[0] or not around[1] or around[0][0] != around[1][0]:
+    times = residency.fetch_at, residency.end
+    first, last = (program.loops_around(units.units[time].loop) for time in times)
+    if not first or not last or first[0] != last[0]:
         return False
-    reader = program.loops[around[0][0]]
+    reader = program.loops[first[0]]
     return reader.index != unit.loop and reader.space == program.loops[unit.loop].space
 
 

@@ -191,10 +191,8 @@ def settled_result(problem: Problem, result: SolveResult) -> SolveResult:
     if result.solution is None:
         return result
     solution = settled(problem, result.solution)
-    found = conclude(problem, solution, result.bound, solver=result.solver)
-    return replace(
-        result, solution=solution, objective=found.objective, peak_bytes=found.peak_bytes
-    )
+    own = conclude(problem, solution, result.bound, solver=result.solver)
+    return replace(result, solution=solution, objective=own.objective, peak_bytes=own.peak_bytes)
 
 
 def _with_peak_of(found: SolveResult, first: SolveResult) -> SolveResult:

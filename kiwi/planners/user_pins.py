@@ -220,9 +220,8 @@ class _Check:
 
     def _no_strategy(self, value: int, unit: Unit) -> ShardingConflictError:
         position = unit.outputs.index(value)
-        layouts = sorted(
-            {self.mesh.describe(s.results[position]) for s in self._table.all_of(unit)}
-        )
+        found = (s.results[position] for s in self._table.all_of(unit))
+        layouts = sorted(set(map(self.mesh.describe, found)))
         labels = [pin.label for pin in self.pins.values[value] if pin.layout is not None]
         opcode = self.units.graph.opcode_of(unit.root)
         return ShardingConflictError(

@@ -108,10 +108,8 @@ class CostBreakdown:
     @property
     def choices(self) -> Choices:
         """What is decided."""
-        units = (
-            UnitChoice(entry.reads, entry.results, entry.residency) for entry in self.operators
-        )
-        return Choices(tuple(entry.sharding for entry in self.sources), tuple(units))
+        units = (UnitChoice(each.reads, each.results, each.residency) for each in self.operators)
+        return Choices(tuple(each.sharding for each in self.sources), tuple(units))
 
     def solution_of(self, planning: PlanningProblem) -> tuple[int, ...]:
         """The solution of a problem that the breakdown describes; raises `PlanMismatchError` if a

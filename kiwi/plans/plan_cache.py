@@ -152,10 +152,7 @@ def _completed(
     traced = replace(step, units=plan.execution.units)
     residencies = tuple((entry.residency,) for entry in plan.breakdown.operators)
     result = replace(
-        plan.solve_result,
-        seconds=made.solver_seconds,
-        work=made.work,
-        iterations=made.iterations,
+        plan.solve_result, seconds=made.solver_seconds, work=made.work, iterations=made.iterations
     )
     return replace(
         plan,

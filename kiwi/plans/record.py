@@ -217,14 +217,11 @@ class PlanRecord:
 
     @property
     def _kernel_seconds(self) -> Mapping[int, float]:
-        """By unit, what one run of its library kernels is priced at."""
-        units = self.execution.units
-        equations = units.graph.program.equations
-        return {
-            unit.index: decision.seconds / decision.trips
-            for unit, decision in zip(units.units, self.decisions, strict=True)
-            if any(equations[e].is_kernel for e in unit.equations)
-        }
+        """By unit, what one run of each of its library kernels is priced at."""
+        equations = self.execution.units.graph.program.equations
+        units = zip(self.execution.units.units, self.decisions, strict=True)
+        calls = ((u, d, sum(equations[e].kernel_calls for e in u.equations)) for u, d in units)
+        return {u.index: d.seconds / d.trips / count for u, d, count in calls if count}
 
     def place(self, *args: Any, mesh: jax.sharding.Mesh | None = None, **kwargs: Any) -> Any:
         """Puts arguments where the plan wants them; returns them as given (a tuple if several).

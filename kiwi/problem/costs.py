@@ -32,12 +32,7 @@ from kiwi.hlo.library_calls import adds_behind, maps_behind
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK, LoopKind
 from kiwi.hlo.regions import region_workspace_bytes
 from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers, written_rows
-from kiwi.hlo.shared_kernels import (
-    SharedKernel,
-    moved_beside_strides,
-    reduces,
-    shared_kernels,
-)
+from kiwi.hlo.shared_kernels import SharedKernel, moved_beside_strides, reduces, shared_kernels
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork
@@ -105,9 +100,7 @@ class UnitWork:
         shared = shared_by(units, hardware).get(unit.index)
         seconds = (_seconds(units, index, hardware) for index in unit.equations)
         work = [*zip(seconds, unit.rule.operator_factors, strict=True)]
-        is_apart = [
-            hardware.has_units_apart and not multiplies(graph, index) for index in unit.equations
-        ]
+        is_apart = [hardware.has_units_apart and not multiplies(graph, k) for k in unit.equations]
         is_of_library = not hardware.computes_maps_with_matmuls
         return cls(
             tuple(compress(work, map(not_, is_apart))),
@@ -241,10 +234,8 @@ def _moved_beside(
         yield seconds, unit.rule.operator_factors[place]
 
 
-def _local_seconds(
-    work: Sequence[tuple[float, frozenset[int]]], shards: Mapping[int, int]
-) -> float:
-    return sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in work)
+def _local_seconds(own: Sequence[tuple[float, frozenset[int]]], shards: Mapping[int, int]) -> float:
+    return sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in own)
 
 
 def _read_bytes(units: UnitGraph, unit: Unit, value: int, rules: Rules) -> int:

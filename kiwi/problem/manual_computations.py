@@ -100,10 +100,8 @@ def _collectives(jaxpr: Any, mesh: DeviceMesh, repeated: int) -> Iterator[Collec
         kind = _KINDS.get(eqn.primitive.name)
         if kind is None:
             continue
-        sides = (eqn.invars, eqn.outvars)
-        size_bytes = max(
-            sum(prod(v.aval.shape) * v.aval.dtype.itemsize for v in side) for side in sides
-        )
+        sides = ([v.aval for v in side] for side in (eqn.invars, eqn.outvars))
+        size_bytes = max(sum(prod(a.shape) * a.dtype.itemsize for a in side) for side in sides)
         once = collective(kind, mesh, _axes(eqn, mesh), size_bytes)
         if once.axes:
             yield replace(once, seconds=repeated * once.seconds)

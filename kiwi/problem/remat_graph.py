@@ -27,10 +27,7 @@ from kiwi.xla.rules.base import Rules
 
 
 def remat_graph(
-    units: UnitGraph,
-    strategies: Sequence[ShardingStrategy],
-    rules: Rules,
-    fence_bytes: int = 0,
+    units: UnitGraph, strategies: Sequence[ShardingStrategy], rules: Rules, fence_bytes: int = 0
 ) -> RematGraph:
     """The graph of one device, on which unit u runs under `strategies[u]`.
 

@@ -133,13 +133,7 @@ class Bundle:
             self._weights[np.argmin(self._shown)] = 1.0
         tolerance = 1e-7 * max(abs(self.value), 1e-300) if np.isfinite(self.value) else 0.0
         prices, self._model = _balance(
-            self._shown,
-            self._excess,
-            self.centre,
-            self.width,
-            self._weights,
-            _EXCHANGES,
-            tolerance,
+            self._shown, self._excess, self.centre, self.width, self._weights, _EXCHANGES, tolerance
         )
         self._model_at_centre = float((self._shown + self._excess @ self.centre).min())
         return prices

@@ -107,18 +107,21 @@ def _classes(cells, cell_start, line_start, used):
         lines = line_start[h + 1] - start
         line_step, cell_step = (1, lines) if h & 1 else (width, 1)
         base = cell_start[h >> 1]
-        firsts = np.empty(lines, dtype=np.int64)
+        firsts, codes = np.empty(lines, dtype=np.int64), np.empty(lines)
         for a in range(lines):
             if not used[start + a]:
                 continue
+            code = 0.0  # that of equal lines is equal
+            for b in range(width):
+                code = 0.7 * code + cells[base + a * line_step + b * cell_step]
             found, b = 0, 0
             while found < counts[h] and b < width:  # the first class with an equal line
-                mine = cells[base + a * line_step + b * cell_step]
+                mine, other = cells[base + a * line_step + b * cell_step], firsts[found] * line_step
                 b += 1
-                if mine != cells[base + firsts[found] * line_step + (b - 1) * cell_step]:
+                if codes[found] != code or mine != cells[base + other + (b - 1) * cell_step]:
                     found, b = found + 1, 0
             if found == counts[h]:
-                firsts[found] = a
+                firsts[found], codes[found] = a, code
                 counts[h] += 1
             line_class[start + a] = found
     return line_class, counts

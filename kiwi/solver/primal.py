@@ -39,10 +39,7 @@ class Primal:
     """
 
     def __init__(
-        self,
-        relaxed: Relaxed,
-        is_late: Callable[[], bool],
-        parameters: Parameters = DEFAULT,
+        self, relaxed: Relaxed, is_late: Callable[[], bool], parameters: Parameters = DEFAULT
     ) -> None:
         self.relaxed, self.net, self.is_late = relaxed, relaxed.net, is_late
         self._parameters = parameters

@@ -54,7 +54,7 @@ def simulated(
 ) -> SimulatedTime:
     """Runs a schedule.
 
-    - `kernel_seconds`: by unit, what one run of its library kernels takes.
+    - `kernel_seconds`: by unit, what one run of each of its library kernels takes.
     """
     clock = _Clock(schedule, mesh, kernel_seconds or {})
     clock.run(len(schedule.computations) - 1, 1.0)
@@ -208,9 +208,7 @@ def work_seconds(work: Work, hardware: Hardware) -> float:
     """One run of a kernel on a device: its launch, and a roofline of its work."""
     computing = _rated(work.matmul_flops, hardware.matmul_flops_per_second)
     computing += _rated(work.convolution_flops, hardware.convolution_flops_per_second)
-    mapping = _rated(
-        work.operations, lambda dtype: hardware.peak_flops_per_second(dtype, matmul=False)
-    )
+    mapping = _rated(work.operations, lambda d: hardware.peak_flops_per_second(d, matmul=False))
     computing = max(computing, mapping) if hardware.has_units_apart else computing + mapping
     moving = work.moved_bytes / hardware.sustained_memory_bytes_per_second
     return hardware.kernel_launch_seconds + max(computing, moving)

@@ -36,8 +36,8 @@ class Step:
 
     `in_specs` and `out_specs` are `PartitionSpec`s, None where XLA may choose; `donated` are
     argument positions; `host_arguments` and `host_results` are those in host memory;
-    `kernel_seconds`: by unit of a plan, what one run of its library kernels takes; `arrangement`:
-    how the compiler arranges the function in time and memory.
+    `kernel_seconds`: by unit of a plan, what one run of each of its library kernels takes;
+    `arrangement`: how the compiler arranges the function in time and memory.
     """
 
     function: Callable[..., Any]

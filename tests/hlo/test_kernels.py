@@ -1,6 +1,7 @@
 """Functions with a sharding rule: planned as one operator, computed on shards, differentiated."""
 
 import functools
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -147,21 +148,24 @@ def _splash(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
 _cudnn = functools.partial(jax.nn.dot_product_attention, implementation="cudnn", is_causal=True)
 
 OF_LIBRARIES = {
-    "flash": ("tpu", "bhtd", kiwi.sharding_rule(flash_attention)),
-    "splash": ("tpu", "bhtd", ruled(_splash, "b h s d, b h t d, b h t d -> b h s d")),
+    "flash": ("tpu", "bhtd", kiwi.sharding_rule(flash_attention), 3),
+    "splash": ("tpu", "bhtd", ruled(_splash, "b h s d, b h t d, b h t d -> b h s d"), 3),
     "mha": (
         "cuda",
         "bthd",
         functools.partial(kiwi.sharding_rule(gpu_attention.mha), segment_ids=None),
+        3,
     ),
-    "cudnn": ("cuda", "bthd", kiwi.sharding_rule(_cudnn)),
+    "cudnn": ("cuda", "bthd", kiwi.sharding_rule(_cudnn), 2),
 }
+"""For which devices, in which layout, and how many kernels a step runs: one forward, and backward
+two on TPUs, for the gradients of the queries and for those of keys and values."""
 
 
 @pytest.mark.parametrize("name", OF_LIBRARIES)
 def test_attention_of_libraries_is_planned_and_lowered_for_its_platform(name):
     """On a machine without the devices; the scores are never in memory."""
-    platform, layout, attend = OF_LIBRARIES[name]
+    platform, layout, attend, calls = OF_LIBRARIES[name]
     args = arguments(16, 1024, 8, 8, 128, jnp.bfloat16)
     plan = kiwi.plan(
         step_of(attend, layout), *args, mesh_shape=(2, 4), profile="h100-sxm", verify=None
@@ -178,6 +182,26 @@ def test_attention_of_libraries_is_planned_and_lowered_for_its_platform(name):
         least = share * matmuls * 2 * 16 * 8 * 1024**2 * 128 / plan.mesh.size / 989e12
         assert least < kernel.seconds < 4 * least
     assert plan.step.exported(platform)
+    program = plan.execution.units.graph.program
+    assert sum(equation.kernel_calls for equation in program.equations) == calls
+
+
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="the extra aot-tpu is not installed")
+@pytest.mark.parametrize("name", ["flash", "splash"])
+def test_kernels_take_their_time_in_the_schedule_that_xla_tpu_compiles(name):
+    """XLA breaks the lines of some; of two that a unit runs each takes its half."""
+    _, layout, attend, calls = OF_LIBRARIES[name]
+    args = arguments(16, 1024, 8, 8, 128, jnp.bfloat16)
+    step = step_of(attend, layout)
+    plan = kiwi.plan(step, *args, mesh_shape=(2, 4), profile="v5e", verify="tpu")
+    forward, backward = kernels(plan)
+    time = plan.compiled.time
+    assert time.unpriced_kernels == 0
+    seconds = forward.seconds + backward.seconds
+    assert seconds < time.compute_seconds
+    assert time.compute_seconds == pytest.approx(plan.estimate.compute_seconds, rel=0.2)
+    of_each = plan.step.kernel_seconds.values()
+    assert sum(of_each) == pytest.approx(forward.seconds + backward.seconds / (calls - 1))
 
 
 def test_cudnn_is_traced_with_jax_s_plugin_and_without_the_library(monkeypatch):

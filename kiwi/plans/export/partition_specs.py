@@ -74,13 +74,11 @@ def logical_rules(plan: PlanRecord, logical_axes: Any = None) -> LogicalRules:
     """
     names = _boxed_names(plan) if logical_axes is None else _given_names(plan, logical_axes)
     named = [
-        _Named(
-            slash_path(path), tuple(logical), spec, math.prod(shape.shape) * shape.dtype.itemsize
-        )
-        for path, logical, spec, shape in zip(
+        _Named(slash_path(path), tuple(dims), spec, math.prod(shape.shape) * shape.dtype.itemsize)
+        for path, dims, spec, shape in zip(
             plan.traced.call.paths, names, plan.step.in_specs, plan.traced.call.shapes, strict=True
         )
-        if logical is not None and len(logical) == len(shape.shape)
+        if dims is not None and len(dims) == len(shape.shape)
     ]
     if not named:
         raise InvalidArgumentError(

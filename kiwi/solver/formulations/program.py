@@ -124,7 +124,7 @@ def conflict(build: Callable[[], mathopt.Model], families: Families) -> str:
     found, open_ = [], []
     for done, (words, rows) in enumerate(families.items()):
         share = max(0.2, (deadline - time.monotonic()) / (len(families) - done))
-        feasible = _is_feasible_without(build(), rows, share)
+        feasible = _fits_without(build(), rows, share)
         if feasible is None:
             open_.append(words)
         elif feasible:
@@ -132,9 +132,7 @@ def conflict(build: Callable[[], mathopt.Model], families: Families) -> str:
     return _told(found, open_)
 
 
-def _is_feasible_without(
-    model: mathopt.Model, rows: tuple[str, ...], seconds: float
-) -> bool | None:
+def _fits_without(model: mathopt.Model, rows: tuple[str, ...], seconds: float) -> bool | None:
     """Whether the model has a solution without the rows of a family; None where not decided."""
     for row in list(model.linear_constraints()):
         if row.name.split("[")[0] in rows:

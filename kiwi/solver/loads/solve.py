@@ -212,11 +212,9 @@ def _translated(request: Request) -> Callable[[Progress], None] | None:
     return translated
 
 
-def _relinked(
-    problem: Problem, known: Sequence[int] | None, found: Sequence[int]
-) -> tuple[int, ...]:
+def _relinked(problem: Problem, old: Sequence[int] | None, found: Sequence[int]) -> tuple[int, ...]:
     """The cheapest feasible solution known on a way from either to the other."""
-    ends = fitting(problem, [tuple(each) for each in (known, found) if each is not None])
+    ends = fitting(problem, [tuple(each) for each in (old, found) if each is not None])
     if len(ends) < 2:
         return ends[0][1] if ends else tuple(found)
     (cost, best), (_, other) = ends

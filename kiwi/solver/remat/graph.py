@@ -131,9 +131,7 @@ class RematGraph:
 
     def _check_order(self) -> None:
         if sorted(self.order) != list(range(len(self.operators))):
-            raise InvalidProblemError(
-                "the given order does not contain every operator exactly once"
-            )
+            raise InvalidProblemError("the order given does not hold every operator exactly once")
         position = {operator: place for place, operator in enumerate(self.order)}
         for reader in range(len(self.operators)):
             for writer in self.predecessors(reader):

@@ -72,12 +72,10 @@ def _block_schedules(
     deadline = min(task.deadline, time.monotonic() + seconds)
     low, high = largest_working_set(block).size_bytes, order_peak_bytes(block)
     most_saved = _saved_by_keeping_all(block, loss)
-    budgets = itertools.product(
-        evenly(low, high, PEAK_BUDGETS), evenly(0, most_saved, SAVE_BUDGETS)
-    )
+    peaks, saved = evenly(low, high, PEAK_BUDGETS), evenly(0, most_saved, SAVE_BUDGETS)
     found: dict[Steps, None] = {}
     by_clock = False
-    for peak_bytes, save_bytes in budgets:
+    for peak_bytes, save_bytes in itertools.product(peaks, saved):
         if time.monotonic() >= deadline:
             by_clock = True
             break

@@ -38,11 +38,7 @@ class Dump:
 
 def dump_options(folder: str) -> dict[str, Any]:
     """Compiler options with which XLA writes to a folder what `dumped` reads."""
-    return {
-        "xla_dump_to": folder,
-        "xla_dump_hlo_as_proto": True,
-        "xla_dump_hlo_as_text": True,
-    }
+    return {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True, "xla_dump_hlo_as_text": True}
 
 
 def dumped(compiling: Callable[[], object], folder: str, program: str) -> Dump:

@@ -29,10 +29,7 @@ device it takes all of them to be. A check would be of another program than runs
 nine in ten were cuBLAS's all the same, steps took up to 18 % more memory than their check had
 said (docs/verification.md)."""
 
-GPU_COMPILER_OPTIONS = {
-    "xla_gpu_disable_async_collectives": "ALLCOLLECTIVES",
-    **_LIBRARY_MATMULS,
-}
+GPU_COMPILER_OPTIONS = {"xla_gpu_disable_async_collectives": "ALLCOLLECTIVES", **_LIBRARY_MATMULS}
 """Options of XLA:GPU under which it runs things when the plan means them to run.
 
 Asynchronous collectives start as early as they can, and what they wait for and yield is held

@@ -195,6 +195,8 @@ def _blocks(text: str) -> Iterator[tuple[str, bool, list[str]]]:
         elif line == "}" and name:
             yield name, is_entry, lines
             name = ""
+        elif name and lines and not line.startswith(" "):  # JSON of a kernel that XLA breaks
+            lines[-1] += line
         else:
             (lines if name else outside).append(line)
     if any(_INSTRUCTION.match(line) for line in outside):

@@ -59,10 +59,7 @@ TPU_REDUCING_OPTIONS = {
 are most of what a step communicates. (MaxDiffusion's recipes run so.) Kernels that also move one
 may take 40 to 450 KiB of VMEM beyond the 16 MiB that XLA:TPU reserves: then it makes no code."""
 
-TPU_COMPILER_OPTIONS = {
-    **TPU_ASYNCHRONOUS_OPTIONS,
-    "xla_tpu_enable_async_collective_fusion": False,
-}
+TPU_COMPILER_OPTIONS = {**TPU_ASYNCHRONOUS_OPTIONS, "xla_tpu_enable_async_collective_fusion": False}
 """Options under which it runs a plan as it was made, and collectives are those of the plan.
 
 Asynchronous collective fusion runs a collective beside a matmul, and holds the result longer. A
@@ -106,9 +103,7 @@ class TpuCompiler(Compiler):
         `CompileCheckError` if the compilation fails, or would when it generates code."""
         sums_too = self.check_options.get("xla_enable_async_all_reduce", False)
         if sums_too and _interconnect(step.mesh.hardware).generation == "v4":
-            raise CompileCheckError(
-                "The VMEM of a v4 has no room for kernels that also move a sum."
-            )
+            raise CompileCheckError("A v4's VMEM has no room for kernels that also move a sum.")
         return from_plain(self.answer(step, compiled_there), CompiledProgram)
 
     def answer(self, step: Step, answer: Answer) -> Any:

@@ -125,15 +125,21 @@ def _gap_at_or_before(state, position, floor):
 
 
 @njit(cache=True, nogil=True)
-def _add_before_reader(tables, state, most_seconds):
-    """Recomputes an input of a random computation somewhere since its last event."""
+def _random_input(tables, state):
+    """A random computation and one of its inputs, -1 where it has none."""
     reader = state.taken[random_below(state, state.taken_count[0])]
     operator = state.operator_at[reader]
     first = tables.input_start[operator]
     count = tables.input_start[operator + 1] - first
-    if count == 0:
+    return reader, tables.input_values[first + random_below(state, count)] if count else -1
+
+
+@njit(cache=True, nogil=True)
+def _add_before_reader(tables, state, most_seconds):
+    """Recomputes an input of a random computation somewhere since its last event."""
+    reader, value = _random_input(tables, state)
+    if value < 0:
         return
-    value = tables.input_values[first + random_below(state, count)]
     producer = tables.producer[value]
     if state.seconds[0] + tables.seconds[producer] > most_seconds:
         return
@@ -165,13 +171,9 @@ def _rotate_nearby(tables, state):
 @njit(cache=True, nogil=True)
 def _flip_fetch(tables, state, most_seconds):
     """Fetches an input of a random computation in front of it; or no longer, if it was."""
-    reader = state.taken[random_below(state, state.taken_count[0])]
-    operator = state.operator_at[reader]
-    first = tables.input_start[operator]
-    count = tables.input_start[operator + 1] - first
-    if count == 0:
+    reader, value = _random_input(tables, state)
+    if value < 0:
         return
-    value = tables.input_values[first + random_below(state, count)]
     since = state.events[find_event(tables, state, value, reader) - 1] >> 1
     before = state.operator_at[since]
     if before >= tables.first_fetch:

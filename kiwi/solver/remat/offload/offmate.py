@@ -217,9 +217,7 @@ def host_updates(
     to that as can be, where what one group is off counts for the next."""
     found, owed_bytes = [], 0.0
     for group, choice in zip(groups, choices, strict=True):
-        sizes = {
-            place: graph.bytes_of(update.overwrites) for place, update in enumerate(group.updates)
-        }
+        sizes = {k: graph.bytes_of(update.overwrites) for k, update in enumerate(group.updates)}
         total_bytes = sum(sizes.values()) or 1
         wanted_bytes = choice.updated * total_bytes + (0.0 if more else owed_bytes)
         chosen = select(sizes, wanted_bytes / total_bytes, ())

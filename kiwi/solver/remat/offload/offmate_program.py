@@ -41,12 +41,7 @@ from typing import Any
 from ortools.math_opt.python import mathopt
 
 from kiwi.solver.remat.chain import Borders
-from kiwi.solver.remat.offload.blocks import (
-    BlockOption,
-    Group,
-    backward_window,
-    forward_window,
-)
+from kiwi.solver.remat.offload.blocks import BlockOption, Group, backward_window, forward_window
 from kiwi.solver.remat.offload.host import Host
 
 BUDGET_UNITS = 1e4
