@@ -52,7 +52,6 @@ from kiwi.problem.copies import (
     readers_of_copies,
 )
 from kiwi.problem.costs import UnitWork, passes_of_stacks, shared_by
-from kiwi.problem.crowded_copies import Crowded, crowded
 from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
 from kiwi.problem.overlap import Overlap
 from kiwi.problem.pins import Pins
@@ -174,30 +173,12 @@ class OfferedOptions:
         on_host = self.units.graph.program.host_values
         copies = bool(on_host) or self.fixed.host_limit_bytes is not None
         found = Overlap.on(self.units, self.mesh.hardware, copies=copies)
-        found = replace(found, crowded=self._crowded()) if copies else found
         if not self.rules.sums_beside_one_kernel:
             return found
-        combined_bytes = self.rules.combined_sums_bytes
-        return replace(found, kernel_seconds=self._least_seconds, combined_bytes=combined_bytes)
-
-    @functools.cached_property
-    def _least_seconds(self) -> Mapping[int, float]:
-        """What large units take at least."""
         large = (unit.index for unit in large_ones(self.units))
-        return {k: self._work(k).least_seconds(self.mesh.size) for k in large}
-
-    def _crowded(self) -> Crowded:
-        program, copied, fetched = self.units.graph.program, {}, {}
-        for node in self.unit_nodes:
-            unit = self.units.units[node.unit]
-            times = [r.fetch_at for r in node.residency.options if r.fetch_at is not None]
-            if times and unit.loop is not None:
-                held = sum(program.values[value].size_bytes for value in unit.outputs)
-                bandwidth = self.mesh.size * self.mesh.hardware.host_bandwidth_bytes_per_second
-                copied[node.unit] = program.trips(unit.loop) * held / bandwidth
-                time = max(times)
-                fetched[node.unit] = self.units.units[time].loop, time
-        return crowded(self.units, self._least_seconds, copied, fetched)
+        least = {k: self._work(k).least_seconds(self.mesh.size) for k in large}
+        combined_bytes = self.rules.combined_sums_bytes
+        return replace(found, kernel_seconds=least, combined_bytes=combined_bytes)
 
     def _work(self, unit: int) -> UnitWork:
         return UnitWork.of(self.units, self.units.units[unit], self.mesh, self.rules)
@@ -547,7 +528,7 @@ class _Builder:
         if host_usage:
             seconds = self._offered.seconds_to_host(host_usage)
             parts["communication"] = parts["communication"] + 2 * seconds
-            loads += overlap.offloaded(unit, seconds, times)
+            loads += overlap.offloaded(unit, seconds)
         name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
         costs = np.sum(list(parts.values()), axis=0)
         return Node(name, costs, self._usage(node), parts, loads, host_usage)
