@@ -45,7 +45,7 @@ def _row(name: str, budget: int | None, seconds: float) -> Row:
     )
     assert plan.compiled is not None
     options = plan.run_options(TPU)
-    reserved = {key: value for key, value in options.items() if key != _STACK}
+    reserved = with_reserved_stack(options)
     return {
         "peak_bytes": plan.compiled.overlapping_peak_bytes or plan.compiled.peak_bytes,
         "way": plan.compiled.overlap if plan.compiled.is_overlapping else None,
@@ -53,6 +53,11 @@ def _row(name: str, budget: int | None, seconds: float) -> Row:
         **_generated(plan.step, options, "run"),
         **(_generated(plan.step, reserved, "reserved") if reserved != options else {}),
     }
+
+
+def with_reserved_stack(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run with no more of VMEM's stack than XLA:TPU reserves."""
+    return {key: value for key, value in options.items() if key != _STACK}
 
 
 def _generated(step: Step, options: Mapping[str, Any], name: str) -> Row:

@@ -4,11 +4,11 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from kiwi.hlo.graph import EquationInfo, StableHloOp
-from kiwi.hlo.kernels import Kernel, kernel_flops
+from kiwi.hlo.kernels import Kernel
 from kiwi.hlo.loops import JOIN, border_dims
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Equation, Program
-from kiwi.hlo.regions import region_flops
+from kiwi.hlo.regions import jaxpr_flops, region_flops
 from kiwi.hlo.rule import (
     ComposedRule,
     RuleComposer,
@@ -69,7 +69,7 @@ def _constants(program: Program) -> list[bool]:
 
 def _flops(equation: Equation, members: list[StableHloOp]) -> float:
     if equation.kernel is not None:
-        return kernel_flops(equation.kernel, equation.jaxpr_eqn)
+        return equation.kernel.share_of_work * jaxpr_flops(equation.kernel_jaxpr)
     if equation.name in REGION_PRIMITIVES:
         return region_flops(equation.jaxpr_eqn)
     return sum(op.flops for op in members)

@@ -18,7 +18,7 @@ from jax.extend import core as jex
 from jax.interpreters import batching, mlir
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.hlo.regions import CUDNN_ATTENTION, inner_jaxprs, jaxpr_flops
+from kiwi.hlo.regions import CUDNN_ATTENTION, inner_jaxprs
 from kiwi.hlo.rule import ShardingRule
 
 KERNEL = "kiwi_kernel"
@@ -110,20 +110,20 @@ def placeholder(eqn: Any, operands: Sequence[Any]) -> list[Any]:
     return list(jax.ffi.ffi_call(KERNEL, types)(*operands))
 
 
-def kernel_flops(kernel: Kernel, eqn: Any) -> float:
-    """The work of an equation's kernel on whole operands."""
-    jaxpr = _traced(kernel, [v.aval for v in eqn.invars]).jaxpr
-    return kernel.share_of_work * jaxpr_flops(jaxpr)
+def kernel_jaxpr(kernel: Kernel, eqn: Any) -> Any:
+    """What an equation's kernel does on whole operands."""
+    return _traced(kernel, [v.aval for v in eqn.invars]).jaxpr
 
 
-def kernel_calls(kernel: Kernel, eqn: Any) -> int:
-    """How many library kernels XLA runs for an equation's kernel."""
-    return max(1, _calls(_traced(kernel, [v.aval for v in eqn.invars]).jaxpr))
+def kernel_calls(jaxpr: Any) -> int:
+    """How many kernels that planning does not lower a jaxpr calls."""
+    names = (eqn.primitive.name for eqn in jaxpr.eqns)
+    own = sum(n in _UNLOWERED or n.startswith(CUDNN_ATTENTION) for n in names)
+    return own or sum(kernel_calls(region) for eqn in jaxpr.eqns for region in inner_jaxprs(eqn))
 
 
-def kernel_text(kernel: Kernel, eqn: Any) -> str:
-    """What an equation's kernel does, in a text that is equal in every process."""
-    jaxpr = _traced(kernel, [v.aval for v in eqn.invars]).jaxpr
+def kernel_text(kernel: Kernel, jaxpr: Any) -> str:
+    """What a kernel does, `jaxpr`, in a text that is equal in every process."""
     return f"{kernel} {kernel.share_of_work} {kernel.shifted} {jaxpr}"
 
 
@@ -163,12 +163,6 @@ def factor_sizes(
 
 def _traced(kernel: Kernel, avals: Sequence[Any]) -> Any:
     return jax.make_jaxpr(kernel.function)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))
-
-
-def _calls(jaxpr: Any) -> int:
-    names = (eqn.primitive.name for eqn in jaxpr.eqns)
-    own = sum(n in _UNLOWERED or n.startswith(CUDNN_ATTENTION) for n in names)
-    return own or sum(_calls(region) for eqn in jaxpr.eqns for region in inner_jaxprs(eqn))
 
 
 def _run(*operands: Any, kernel: Kernel) -> list[Any]:

@@ -23,7 +23,7 @@ from jax.extend import core as jex
 from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.hints import PlacedHint
 from kiwi.hlo.host_memory import FETCH, STORE, TRANSFERS
-from kiwi.hlo.kernels import Kernel, is_unlowered, kernel_calls
+from kiwi.hlo.kernels import Kernel, is_unlowered, kernel_calls, kernel_jaxpr
 from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop, LoopKind
 from kiwi.hlo.partitioned_functions import kernel_of
 from kiwi.hlo.regions import inner_jaxprs
@@ -109,9 +109,15 @@ class Equation:
         return kernel_of(self.jaxpr_eqn)
 
     @functools.cached_property
+    def kernel_jaxpr(self) -> Any:
+        """What its kernel does on whole operands; to trace it takes long."""
+        assert self.kernel is not None
+        return kernel_jaxpr(self.kernel, self.jaxpr_eqn)
+
+    @property
     def kernel_calls(self) -> int:
         """How many library kernels run for what has such a rule."""
-        return 0 if self.kernel is None else kernel_calls(self.kernel, self.jaxpr_eqn)
+        return 0 if self.kernel is None else max(1, kernel_calls(self.kernel_jaxpr))
 
     @property
     def is_kernel(self) -> bool:

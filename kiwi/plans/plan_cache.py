@@ -209,7 +209,7 @@ def _program(step: StepToPlan) -> list[Any]:
         print_.structure,
         print_.values,
         [equation.name_stack for equation in program.equations],
-        [canonical(kernel_text(e.kernel, e.jaxpr_eqn)) for e in program.equations if e.kernel],
+        [canonical(kernel_text(e.kernel, e.kernel_jaxpr)) for e in program.equations if e.kernel],
         canonical(dict(program.hints)),
         canonical(dict(program.constraints)),
         [program.is_on_host(value) for value in values],

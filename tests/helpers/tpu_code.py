@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from benchmarks.tpu.generated import with_reserved_stack
 from kiwi.xla.step import ExportedStep
 from kiwi.xla.tpu.compiler import TPU_COMPILER_OPTIONS, TPU_REDUCING_OPTIONS, devices_of
 
@@ -13,9 +14,7 @@ def generated(step: ExportedStep, options: Any, folder: str) -> str:
 
 def generated_beside_sums(step: ExportedStep, options: Any, folder: str) -> list[str]:
     """The same of a run whose sums are in the background; then with the stack that XLA reserves."""
-    reserved = {
-        k: v for k, v in TPU_REDUCING_OPTIONS.items() if k != "xla_tpu_scoped_vmem_limit_kib"
-    }
+    reserved = with_reserved_stack(TPU_REDUCING_OPTIONS)
     return [_said(step, TPU_REDUCING_OPTIONS), _said(step, reserved)]
 
 
