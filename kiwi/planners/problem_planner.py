@@ -94,6 +94,10 @@ def late_part(total: Allowance) -> Allowance:
     return late.at_least(Allowance(0.0, seconds))
 
 
+MOST_CUTS = 4
+"""How often a problem is solved again with copies that crowd where those of the last one do."""
+
+
 @dataclass(frozen=True)
 class ProblemPlanner(Planner):
     """A planner whose plans are solutions of `formulate`'s problem."""
@@ -256,7 +260,7 @@ class ProblemSearch:
     ) -> None:
         self._planner, self._step, self._tools = planner, step, tools
         self._budget_bytes = budget_bytes
-        self._problem = start.problem
+        self._problem = self._uncut = start.problem
         self._given = self._latest = start.solution
         self._layers = EqualLayers(start.problem, tools)
         nothing = np.zeros(start.problem.problem.horizon, dtype=np.int64)
@@ -290,20 +294,54 @@ class ProblemSearch:
         before, total = self._spent, self._tools.allowance
         # All rounds share what is allowed, but a late one gets a part of its own.
         allowed = total.less(before).at_least(late_part(total))
-        corrected = self._corrected(limit_bytes)
-        extra = len(corrected.problem.nodes) - len(self._problem.problem.nodes)
-        start = None if self._latest is None else (*self._latest, *[0] * extra)
-        result = self._solved(corrected, allowed, start)
-        assert result.solution is not None
-        own = result.solution[: len(result.solution) - extra]
-        starts = self._other_starts
-        layers = EqualLayers(self._problem, self._tools)
-        best = fastest_keeping(self._problem, corrected, own, starts, layers.solve, allowed)
-        self._spent, self._found = self._spent.and_also(best.took), tuple(own)
-        self._answer = replace(result, solution=own)
+        result = self._beside_crowds(limit_bytes, allowed)
+        own, starts, corrected = result.solution, self._other_starts, self._corrected(limit_bytes)
+        assert own is not None
+        best = fastest_keeping(self._problem, corrected, own, starts, self._layers.solve, allowed)
+        self._spent, self._found = self._spent.and_also(best.took), own
+        self._answer = result
         if best.solution != self._found:
             self._answer = _of_solution(result, self._problem.problem, best.solution)
         return self._proposal(Solved(self._problem, best.solution, best.kept), self._answer, before)
+
+    def _beside_crowds(self, limit_bytes: int, allowed: Allowance) -> SolveResult:
+        """The solution from the last one, what was learnt left out. Where its copies crowd is known
+        from it alone: solved again with that, as long as it gets faster. Without cuts copies hide
+        behind more, so that the first bound is one for all."""
+        self._cut(self._uncut)
+        best = self._own(limit_bytes, allowed, self._latest)
+        for _ in range(MOST_CUTS):
+            assert best.solution is not None
+            cut = self._problem.crowded_as(best.solution)
+            if cut is self._problem:
+                break
+            self._cut(cut)
+            best = _of_solution(best, cut.problem, best.solution)
+            again = self._own(limit_bytes, allowed, best.solution)
+            assert again.solution is not None
+            exact = self._problem.crowded_as(again.solution).problem
+            again = replace(_of_solution(again, exact, again.solution), bound=best.bound)
+            if (
+                again.objective is None
+                or best.objective is None
+                or again.objective >= best.objective
+            ):
+                break
+            best = again
+        return best
+
+    def _cut(self, problem: PlanningProblem) -> None:
+        if problem is not self._problem:
+            self._problem, self._layers = problem, EqualLayers(problem, self._tools)
+
+    def _own(
+        self, limit_bytes: int, allowed: Allowance, start: Sequence[int] | None
+    ) -> SolveResult:
+        corrected = self._corrected(limit_bytes)
+        extra = len(corrected.problem.nodes) - len(self._problem.problem.nodes)
+        result = self._solved(corrected, allowed, start and (*start, *[0] * extra))
+        assert result.solution is not None
+        return replace(result, solution=result.solution[: len(result.solution) - extra])
 
     def _other_starts(self) -> tuple[tuple[int, ...], ...]:
         return self._obvious_starts if self._missed < MOST_MISSED else ()

@@ -52,6 +52,7 @@ from kiwi.problem.copies import (
     readers_of_copies,
 )
 from kiwi.problem.costs import UnitWork, passes_of_stacks, shared_by
+from kiwi.problem.crowded_copies import Crowded, crowded
 from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
 from kiwi.problem.overlap import Overlap
 from kiwi.problem.pins import Pins
@@ -161,6 +162,7 @@ class OfferedOptions:
     fixed: Fixed
     sources: tuple[SourceNode, ...]
     unit_nodes: tuple[UnitNode, ...]
+    crowded: Crowded
 
     @property
     def rules(self) -> Rules:
@@ -173,12 +175,31 @@ class OfferedOptions:
         on_host = self.units.graph.program.host_values
         copies = bool(on_host) or self.fixed.host_limit_bytes is not None
         found = Overlap.on(self.units, self.mesh.hardware, copies=copies)
+        found = replace(found, crowded=self.crowded)
         if not self.rules.sums_beside_one_kernel:
             return found
-        large = (unit.index for unit in large_ones(self.units))
-        least = {k: self._work(k).least_seconds(self.mesh.size) for k in large}
         combined_bytes = self.rules.combined_sums_bytes
-        return replace(found, kernel_seconds=least, combined_bytes=combined_bytes)
+        return replace(found, kernel_seconds=self._least_seconds, combined_bytes=combined_bytes)
+
+    @functools.cached_property
+    def _least_seconds(self) -> Mapping[int, float]:
+        """What large units take at least."""
+        large = (unit.index for unit in large_ones(self.units))
+        return {k: self._work(k).least_seconds(self.mesh.size) for k in large}
+
+    def crowding(self, residencies: Iterable[Residency]) -> Crowded:
+        """Where the copies to the host and back of units with these residencies crowd."""
+        program, copied, fetched = self.units.graph.program, {}, {}
+        for unit, residency in zip(self.units.units, residencies, strict=True):
+            if residency.fetch_at is not None and unit.loop is not None:
+                held = sum(program.values[value].size_bytes for value in unit.outputs)
+                bandwidth = self.mesh.size * self.mesh.hardware.host_bandwidth_bytes_per_second
+                copied[unit.index] = program.trips(unit.loop) * held / bandwidth
+                reader = self.units.units[residency.fetch_at]
+                fetched[unit.index] = reader.loop, reader.index
+        if not fetched:
+            return Crowded()
+        return crowded(self.units, self._least_seconds, copied, fetched)
 
     def _work(self, unit: int) -> UnitWork:
         return UnitWork.of(self.units, self.units.units[unit], self.mesh, self.rules)
@@ -306,8 +327,17 @@ class PlanningProblem(OfferedOptions):
             UnitNode(node.unit, (strategy,), replace(node.residency, options=(residency,)))
             for node, (strategy, residency) in choices
         )
-        chosen = OfferedOptions(self.units, self.mesh, self.fixed, sources, nodes)
+        crowded = self.crowding(residency for _, residency in self.unit_choices(solution))
+        chosen = OfferedOptions(self.units, self.mesh, self.fixed, sources, nodes, crowded)
         return _assemble(chosen, self.problem.limit_bytes, kept, with_parts=True)
+
+    def crowded_as(self, solution: Sequence[int]) -> "PlanningProblem":
+        """The same, cut where the copies of a solution crowd; itself where it is."""
+        crowded = self.crowding(residency for _, residency in self.unit_choices(solution))
+        if crowded == self.crowded:
+            return self
+        given = self.units, self.mesh, self.fixed, self.sources, self.unit_nodes
+        return _assemble(OfferedOptions(*given, crowded), self.problem.limit_bytes)
 
 
 @without_collection()
@@ -333,7 +363,9 @@ def build_problem(
         )
         for unit in units.units
     )
-    return _assemble(OfferedOptions(units, mesh, fixed, sources, unit_nodes), limit_bytes)
+    return _assemble(
+        OfferedOptions(units, mesh, fixed, sources, unit_nodes, Crowded()), limit_bytes
+    )
 
 
 def _strategies(
@@ -528,7 +560,7 @@ class _Builder:
         if host_usage:
             seconds = self._offered.seconds_to_host(host_usage)
             parts["communication"] = parts["communication"] + 2 * seconds
-            loads += overlap.offloaded(unit, seconds)
+            loads += overlap.offloaded(unit, seconds, times)
         name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
         costs = np.sum(list(parts.values()), axis=0)
         return Node(name, costs, self._usage(node), parts, loads, host_usage)

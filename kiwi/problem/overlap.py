@@ -30,14 +30,15 @@ memory and, on GPUs, multiprocessors.
 forward and of the backward pass; of arguments and results on the host, in those of their fetches
 and stores. Engines of their own move them: they hide behind all of what is computed whatever the
 links do, so each such window is there a second time, for computing and copies
-(`Overlap.copied_share`).
+(`Overlap.copied_share`), and that of a loop a third time, for the copies that crowd at the end of
+its body (`kiwi.problem.crowded_copies`).
 """
 
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -55,6 +56,7 @@ from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import Residency, last_use
 from kiwi.mesh import Collective, Hardware
 from kiwi.mesh.collective_kinds import REDUCE_SCATTER
+from kiwi.problem.crowded_copies import Crowded
 from kiwi.problem.edges import OverlappingMoves
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.solver.problem import Load
@@ -66,7 +68,6 @@ COMPUTE, NETWORK, TO_HOST, FROM_HOST = range(4)
 """The channels."""
 
 _PHASES = tuple(Phase)
-_Shared = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +80,7 @@ class Overlap:
     - `kernel_seconds`: by large unit, what it takes at least, where a reduction runs beside the one
       behind it alone; None where it runs beside whatever there is.
     - `combined_bytes`: up to how many bytes reductions are combined with others, and waited for.
+    - `crowded`: the copies to the host and back that hide behind a part of a loop's body.
     """
 
     units: UnitGraph
@@ -87,6 +89,7 @@ class Overlap:
     copied_share: float | None = None
     kernel_seconds: Mapping[int, float] | None = None
     combined_bytes: int = 0
+    crowded: Crowded = field(default_factory=Crowded)
 
     @classmethod
     def on(cls, units: UnitGraph, hardware: Hardware, *, copies: bool) -> "Overlap":
@@ -101,7 +104,10 @@ class Overlap:
         `again`, strategy-major."""
         runs = _runs(seconds, residencies, again)
         loads = self._loads(COMPUTE, unit, runs)
-        return loads if self.copied_share is None else loads + self._beside(COMPUTE, unit, runs)
+        if self.copied_share is None:
+            return loads
+        is_crowded = self.crowded.is_beside(unit)
+        return loads + self._beside(COMPUTE, unit, runs, residencies, is_crowded=is_crowded)
 
     def apart(self, unit: Unit, seconds: np.ndarray) -> tuple[Load, ...]:
         """Those of what a unit computes more with some pairs of options, see
@@ -146,7 +152,7 @@ class Overlap:
             return ()
         before, behind = self._operand_window(unit), self._window_again(unit)
         once = np.zeros_like(once) if is_early and unit.index in self._first else once
-        return self._in_windows(NETWORK, (before, behind), once, again, self._shared)
+        return self._in_windows(NETWORK, (before, behind), once, again)
 
     def overlapping_moves(self, unit: Unit, value: int) -> OverlappingMoves | None:
         """Those of an operand; None if all may overlap.
@@ -163,13 +169,14 @@ class Overlap:
         first, *_ = self.units.readers.get(value, (unit.index,))
         return OverlappingMoves(frozenset(range(rank)).intersection(*kept), first != unit.index)
 
-    def offloaded(self, unit: Unit, seconds: np.ndarray) -> tuple[Load, ...]:
+    def offloaded(
+        self, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
+    ) -> tuple[Load, ...]:
         """Those of copying a result to the host and, as long, back, by option."""
-        if not seconds.any():
-            return ()
-        shared = self._beside_computing(seconds)
-        window, again = self._windows_of_copies(unit)
-        return Load(window, TO_HOST, shared), Load(again, FROM_HOST, shared)
+        there, back = (seconds, 0 * seconds), (0 * seconds, seconds)
+        is_crowded = self.crowded.is_among(unit)
+        to_host = self._beside(TO_HOST, unit, there, residencies, is_crowded=is_crowded)
+        return to_host + self._beside(FROM_HOST, unit, back, residencies)
 
     def copied(
         self, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
@@ -177,37 +184,42 @@ class Overlap:
         """Those of a unit that fetches an argument from the host, or stores a result there."""
         name = self.units.graph.program.equations[unit.root].name
         channel = FROM_HOST if name == FETCH else TO_HOST
-        return self._beside(channel, unit, _runs(seconds, residencies))
+        return self._beside(channel, unit, _runs(seconds, residencies), residencies)
 
     def _loads(self, channel: int, unit: Unit, runs: _Runs) -> tuple[Load, ...]:
         if not self.share or not runs[0].any():
             return ()
         windows = self._window(unit.loop, unit.index), self._window_again(unit)
-        return self._in_windows(channel, windows, *runs, self._shared)
+        return self._in_windows(channel, windows, *runs)
 
-    def _beside(self, channel: int, unit: Unit, runs: _Runs) -> tuple[Load, ...]:
-        """In the windows of computing and copies."""
-        windows = self._windows_of_copies(unit)
-        return self._in_windows(channel, windows, *runs, self._beside_computing)
-
-    def _beside_computing(self, seconds: np.ndarray) -> np.ndarray:
-        return (self.copied_share or 0.0) * seconds
-
-    def _windows_of_copies(self, unit: Unit) -> tuple[int, int]:
-        behind = self._window_between(len(self.units.units) - 1, _PHASES[-1]) + 1
-        return behind + self._window(unit.loop, unit.index), behind + self._window_again(unit)
-
-    def _in_windows(
+    def _beside(
         self,
         channel: int,
-        windows: tuple[int, int],
-        once: np.ndarray,
-        again: np.ndarray,
-        shared: _Shared,
+        unit: Unit,
+        runs: _Runs,
+        residencies: Sequence[Residency],
+        *,
+        is_crowded: bool = False,
     ) -> tuple[Load, ...]:
-        """`shared`: of seconds the part that may cost nothing."""
+        """In the windows of computing and copies; `is_crowded`: that of the first run is where
+        copies crowd."""
+        count = self._window_between(len(self.units.units) - 1, _PHASES[-1]) + 1
+        first, later = count + self._window(unit.loop, unit.index), self._window_again(unit)
+        once, again = runs
+        crowded = np.resize(self.crowded.until(later, residencies), len(again))
+        pieces = (
+            (first + count * is_crowded, once),
+            (count + later, np.where(crowded, 0.0, again)),
+            (2 * count + later, np.where(crowded, again, 0.0)),
+        )
+        share = self.copied_share or 0.0
+        return tuple(Load(w, channel, share * part) for w, part in pieces if part.any())
+
+    def _in_windows(
+        self, channel: int, windows: tuple[int, int], once: np.ndarray, again: np.ndarray
+    ) -> tuple[Load, ...]:
         pairs = zip(windows, (once, again), strict=True)
-        return tuple(Load(w, channel, shared(seconds)) for w, seconds in pairs if seconds.any())
+        return tuple(Load(w, channel, self._shared(own)) for w, own in pairs if own.any())
 
     def _shared(self, seconds: np.ndarray) -> np.ndarray:
         """The part that may cost nothing. Equal layers have one array, and get one."""

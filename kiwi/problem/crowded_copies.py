@@ -1,0 +1,84 @@
+"""Where copies to and from the host crowd in an iteration of a loop.
+
+None is under way when an iteration ends: what a body computes last is copied beside little, and
+what the backward body reads first is fetched beside little. With the seconds c(u) of computing unit
+u and k(v) of copying the result of v, a forward body takes
+
+    max over v of (sum of c(u), u up to v + sum of k(w), w from v on),
+
+two machines in line (Johnson, *Optimal two- and three-stage production schedules*, 1954), and a
+backward one the same the other way around. The v at which that is largest, were all copied that may
+be, divides the body: the copies from v on hide behind what is computed after v alone.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.memory.residency import Residency
+
+
+@dataclass(frozen=True)
+class Crowded:
+    """The units at which copies crowd, by loop: in forward bodies those to the host of the unit and
+    of all behind it, in backward bodies those from there that it and all before it read."""
+
+    to_host: Mapping[int | None, int] = field(default_factory=dict)
+    from_host: Mapping[int | None, int] = field(default_factory=dict)
+
+    def is_beside(self, unit: Unit) -> bool:
+        """Whether copies that crowd may hide behind computing a unit the first time."""
+        first, last = self.to_host.get(unit.loop, math.inf), self.from_host.get(unit.loop, -1)
+        return unit.index > first or unit.index < last
+
+    def is_among(self, unit: Unit) -> bool:
+        """Whether the copy of a unit's result to the host is one of them."""
+        return unit.index >= self.to_host.get(unit.loop, math.inf)
+
+    def until(self, loop: int, residencies: Iterable[Residency]) -> np.ndarray:
+        """Whether what a backward body does again for each residency, to fetch or to compute it, is
+        one of them, or they may hide behind it."""
+        last = self.from_host.get(loop, -1)
+        return np.array([r.again_at is not None and r.again_at <= last for r in residencies])
+
+
+def crowded(
+    units: UnitGraph,
+    computed_seconds: Mapping[int, float],
+    copied_seconds: Mapping[int, float],
+    fetched: Mapping[int, tuple[int, int]],
+) -> Crowded:
+    """By unit what computing takes at least, and copying its result either way; where it may be
+    copied also the loop that reads it from there, and before which unit."""
+    needed: dict[int, float] = {}
+    for unit, (_, time) in fetched.items():
+        needed[time] = needed.get(time, 0.0) + copied_seconds[unit]
+    bodies: dict[int, list[int]] = {}
+    for unit in units.units:
+        if unit.loop is not None:
+            bodies.setdefault(unit.loop, []).append(unit.index)
+    forward = {units.units[unit].loop for unit in fetched}
+    backward = {loop for loop, _ in fetched.values()}
+    to_host = {k: _most(own[::-1], computed_seconds, copied_seconds) for k, own in bodies.items()}
+    from_host = {k: _most(own, computed_seconds, needed) for k, own in bodies.items()}
+    return Crowded(
+        {k: unit for k, unit in to_host.items() if unit is not None and k in forward},
+        {k: unit for k, unit in from_host.items() if unit is not None and k in backward},
+    )
+
+
+def _most(
+    body: Sequence[int], computed_seconds: Mapping[int, float], copied_seconds: Mapping[int, float]
+) -> int | None:
+    """The unit up to which the most copies are left over by what is computed before; None where
+    none is."""
+    left_seconds, most_seconds, found = 0.0, 0.0, None
+    for unit in body:
+        left_seconds += copied_seconds.get(unit, 0.0)
+        if left_seconds > most_seconds:
+            most_seconds, found = left_seconds, unit
+        left_seconds -= computed_seconds.get(unit, 0.0)
+    return found
