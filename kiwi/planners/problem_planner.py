@@ -310,22 +310,20 @@ class ProblemSearch:
         behind more, so that the first bound is one for all."""
         self._cut(self._uncut)
         best = self._own(limit_bytes, allowed, self._latest)
+        assert best.solution is not None
+        cut = self._problem.crowded_as(best.solution)
         for _ in range(MOST_CUTS):
-            assert best.solution is not None
-            cut = self._problem.crowded_as(best.solution)
             if cut is self._problem:
                 break
             self._cut(cut)
+            assert best.solution is not None
             best = _of_solution(best, cut.problem, best.solution)
             again = self._own(limit_bytes, allowed, best.solution)
             assert again.solution is not None
-            exact = self._problem.crowded_as(again.solution).problem
-            again = replace(_of_solution(again, exact, again.solution), bound=best.bound)
-            if (
-                again.objective is None
-                or best.objective is None
-                or again.objective >= best.objective
-            ):
+            cut = self._problem.crowded_as(again.solution)
+            again = replace(_of_solution(again, cut.problem, again.solution), bound=best.bound)
+            assert best.objective is not None and again.objective is not None
+            if again.objective >= best.objective:
                 break
             best = again
         return best
