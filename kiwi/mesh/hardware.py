@@ -173,6 +173,13 @@ class Hardware:
         return self.platform == "tpu"
 
     @property
+    def is_bound_by_bytes(self) -> bool:
+        """Whether what a kernel maps, sums up or transposes takes what reading and writing it take,
+        and functions are computed meanwhile: all but XLA:CPU's kernels, where that depends on the
+        function, and on which dimensions are summed over."""
+        return self.platform != "cpu"
+
+    @property
     def fuses_updates(self) -> bool:
         """Whether one kernel updates a parameter and its moments: all but XLA:CPU's."""
         return self.platform != "cpu"

@@ -149,10 +149,13 @@ class ProfileTable:
 
     def _price(self, samples: Sequence[Sample], point: tuple[int, ...], roofline: float) -> Price:
         found = price_from(samples, point, roofline)
+        return replace(found, provenance=self._provenance(found.provenance))
+
+    def _provenance(self, found: Provenance) -> Provenance:
+        """That of what was looked up, in a table that is a compiler's or was measured."""
         is_of_a_compiler = self.environment is not None and bool(self.environment.compiler)
-        if found.provenance is Provenance.ANALYTIC or not is_of_a_compiler:
-            return found
-        return replace(found, provenance=Provenance.COMPILER)
+        known = found is not Provenance.ANALYTIC and is_of_a_compiler
+        return Provenance.COMPILER if known else found
 
     def has(self, opcode: str, variant: str, dtype: str) -> bool:
         """Whether an operator was measured in any shapes."""
@@ -175,13 +178,18 @@ class ProfileTable:
         return None
 
     def traffic(self, moved_bytes: float) -> Price:
-        """The time of a kernel that does nothing but read and write so many bytes."""
+        """The time of a kernel that does nothing but read and write so many bytes.
+
+        Where kernels take what their bytes take, at the device's bandwidth: an H100's kernels of
+        less than 64 MiB take as little in a step, and up to three times that alone.
+        """
         size, roofline = max(1, int(moved_bytes)), self.roofline("float32", 0.0, moved_bytes)
         samples = self._samples.get((STREAM, "", STREAM_DTYPE, (1,)))
-        if not samples:
+        if not samples or self.hardware.is_bound_by_bytes:
             # Tables of version 1 have the bandwidth alone.
-            measured = not self.hardware.analytic
-            return Price(roofline, Provenance.EXTRAPOLATED if measured else Provenance.ANALYTIC)
+            if self.hardware.analytic:
+                return Price(roofline, Provenance.ANALYTIC)
+            return Price(roofline, self._provenance(Provenance.EXTRAPOLATED))
         return self._remembered((STREAM, size), samples, size, roofline)
 
     def _remembered(

@@ -102,8 +102,9 @@ def _unmeasured(plan: PlanRecord) -> Iterator[str]:
             f"The profile has no collectives over {', '.join(map(str, sizes))} devices: priced by "
             "the alpha-beta model."
         )
-    calls = [call for unit in units.units for call in library_calls(units, unit)]
-    missing = {c.opcode for c in calls if c and c.is_matmul and not table.has(*c.known)}
+    found = (library_calls(units, unit, plan.mesh.hardware) for unit in units.units)
+    matmuls = [call for calls in found for call in calls if call and call.is_matmul]
+    missing = {call.opcode for call in matmuls if not table.has(*call.known)}
     if missing:
         yield (
             f"The profile lacks some {' and '.join(sorted(missing))} of this step: priced by the "

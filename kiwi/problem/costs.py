@@ -158,9 +158,10 @@ class UnitWork:
             work = (_local_seconds(each, shards) for each in (self.work, self.functions))
             seconds = max(*work, moved_bytes / self.bytes_per_second)
             seconds += self.launch_seconds + apart_bytes / self.bytes_per_second
-            seconds += _local_seconds(self.beside, shards) + len(self.beside) * self.launch_seconds
             once = Price(seconds, Provenance.ANALYTIC)
         seconds = once.seconds + kernels * self.launch_seconds
+        if self.at_hand is None:
+            seconds += _local_seconds(self.beside, shards) + len(self.beside) * self.launch_seconds
         return Price(self.trips * seconds, once.provenance)
 
     def least_seconds(self, devices: int) -> float:

@@ -3,17 +3,24 @@ profile tables know them.
 
 A call is known by its opcode, by what its primitive was traced with beside shapes (the
 *variant*), and by the shapes of its operands on one device.
+
+Where kernels take what their bytes take (`Hardware.is_bound_by_bytes`), matmuls are those of
+matrices, as a library gets them: operands that lie otherwise are transposed in kernels of their
+own, which are priced apart. What only moves or sums up is no call there.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 from typing import Any
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
 from kiwi.hlo.rule import Dims
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.mesh import Hardware
 from kiwi.mesh.profile_entries import Shapes
+from kiwi.xla.rules.matrix_operands import MATMUL, orders_of_matmul
 
 RECORDED_OPCODES = LIBRARY_OPCODES | {
     "reduce",
@@ -63,6 +70,9 @@ FUNCTIONS = frozenset(
 )
 """Elementwise primitives that take a device longer than arithmetic."""
 
+_BY_BYTES = frozenset({"reduce", "transpose"})
+"""Those whose time is that of their bytes where kernels take what these take."""
+
 _NOT_IN_VARIANT = frozenset({"out_sharding", "lhs_shape", "rhs_shape"})
 """Parameters of primitives that do not change what is computed on one device."""
 
@@ -84,6 +94,17 @@ class CallTensor:
         """The bytes on one device."""
         return self.size_bytes // prod(shards.get(f, 1) for own in self.dims for f in own)
 
+    def grouped(self, groups: Sequence[Sequence[int]]) -> "CallTensor":
+        """The same with one dimension for each group of its dimensions."""
+        shape = tuple(prod(self.shape[d] for d in group) for group in groups)
+        dims = tuple(tuple(chain.from_iterable(self.dims[d] for d in group)) for group in groups)
+        return CallTensor(shape, dims, self.size_bytes)
+
+    def lies(self, groups: Sequence[Sequence[int]]) -> bool:
+        """Whether its dimensions lie in this order, but for those of one element."""
+        order = [d for group in groups for d in group if self.shape[d] > 1]
+        return order == sorted(order)
+
 
 @dataclass(frozen=True)
 class LibraryCall:
@@ -92,6 +113,7 @@ class LibraryCall:
     - `opcode`, `variant`, `dtype`: what a table knows it by, beside shapes.
     - `factors`: all that divide its work. `flops`: work.
     - `hlo`: the opcodes of `RECORDED_OPCODES` that it is made of.
+    - `subscripts`: of a matmul of matrices, for `einsum`; of others none.
     """
 
     opcode: str
@@ -102,6 +124,7 @@ class LibraryCall:
     factors: frozenset[int]
     flops: float
     hlo: frozenset[str]
+    subscripts: str = ""
 
     @property
     def is_matmul(self) -> bool:
@@ -136,15 +159,59 @@ class LibraryCall:
         return sum(tensor.local_bytes(shards) for tensor in (*self.operands, self.result))
 
 
-def library_calls(units: UnitGraph, unit: Unit) -> tuple[LibraryCall | None, ...]:
-    """Per equation of a unit its call; None where it is another operator, or several."""
-    return tuple(_call(units, unit, position) for position in range(len(unit.equations)))
+def library_calls(
+    units: UnitGraph, unit: Unit, hardware: Hardware
+) -> tuple[LibraryCall | None, ...]:
+    """Per equation of a unit its call on such devices; None where it is another operator, or
+    several."""
+    calls = [_call(units, unit, position) for position in range(len(unit.equations))]
+    if not hardware.is_bound_by_bytes:
+        return tuple(calls)
+    known = (None if call is None or call.hlo <= _BY_BYTES else call for call in calls)
+    equations = (units.graph.program.equations[k].jaxpr_eqn for k in unit.equations)
+    return tuple(
+        _of_matrices(call, equation) if call is not None and call.opcode == MATMUL else call
+        for call, equation in zip(known, equations, strict=True)
+    )
 
 
 def variant(equation: Any) -> str:
     """What a traced equation computes, but for the shapes of its operands."""
     params = equation.params
     return " ".join(f"{k}={params[k]}" for k in sorted(params) if k not in _NOT_IN_VARIANT)
+
+
+def _of_matrices(call: LibraryCall, equation: Any) -> LibraryCall:
+    """The matmul of batches of matrices, each of its rows or of its columns as the operand lies; of
+    its rows where another kernel transposes it."""
+    orders = [*orders_of_matmul(equation)]
+    (left, left_matrix), (right, right_matrix) = (
+        _matrix(operand, names, groups)
+        for operand, names, groups in zip(call.operands, ("bmk", "bkn"), orders, strict=True)
+    )
+    batch, rows = len(orders[0][0]), len(orders[0][1])
+    dims = range(len(call.result.shape))
+    result = call.result.grouped((dims[:batch], dims[batch : batch + rows], dims[batch + rows :]))
+    subscripts, params = f"{left},{right}->bmn", equation.params
+    types = f"precision={params['precision']} result={params['preferred_element_type']}"
+    return replace(
+        call,
+        variant=f"{subscripts} {types}",
+        operands=(left_matrix, right_matrix),
+        result=result,
+        subscripts=subscripts,
+    )
+
+
+def _matrix(
+    operand: CallTensor, names: str, groups: tuple[Sequence[int], ...]
+) -> tuple[str, CallTensor]:
+    """An operand as matrices, and the names of their dimensions; `groups`: those in front of them,
+    of rows and of columns."""
+    batch, rows, columns = groups
+    if operand.lies((batch, columns, rows)) and not operand.lies(groups):
+        return names[0] + names[:0:-1], operand.grouped((batch, columns, rows))
+    return names, operand.grouped(groups)
 
 
 def _call(units: UnitGraph, unit: Unit, position: int) -> LibraryCall | None:

@@ -7,6 +7,9 @@
 all as recorded. What is fused with a reduction runs in its loop, which takes longer by the bytes
 that it reads. Other calls' bytes are no traffic of their own. A unit without calls is one kernel,
 whose launch counts as well; recorded calls contain theirs.
+
+Where kernels take what their bytes take (`Hardware.is_bound_by_bytes`), functions are computed
+meanwhile, and what takes longer counts; reductions are traffic.
 """
 
 from collections.abc import Mapping
@@ -40,7 +43,7 @@ class RecordedWork:
     def of(cls, units: UnitGraph, unit: Unit, table: ProfileTable) -> "RecordedWork":
         """The work of `unit`."""
         calls, functions = [], []
-        for position, call in enumerate(library_calls(units, unit)):
+        for position, call in enumerate(library_calls(units, unit, table.hardware)):
             if call is not None and (call.is_matmul or table.has(*call.known)):
                 calls.append(call)
             else:
@@ -63,19 +66,25 @@ class RecordedWork:
         if any(call.is_reduction for call in self.calls):
             longer = (called_bytes + beyond) / called_bytes
             calls, beyond = [Price(longer * p.seconds, p.provenance) for p in calls], 0
-        prices = [*calls, *self._fused(shards, beyond)]
-        launch = 0.0 if calls else self.table.hardware.kernel_launch_seconds
-        weakest = max((p.provenance for p in prices), key=list(Provenance).index)
-        return Price(launch + sum(p.seconds for p in prices), weakest)
-
-    def _fused(self, shards: Mapping[int, int], moved_bytes: int) -> list[Price]:
-        """Functions, and the traffic that is not of the calls."""
+        kernels = [*calls, *self._traffic(beyond)]
         functions = [self._function(f, shards) for f in self.functions]
+        seconds, functions_seconds = (sum(p.seconds for p in g) for g in (kernels, functions))
+        if self.table.hardware.is_bound_by_bytes:
+            seconds = max(seconds, functions_seconds)
+        else:
+            seconds += functions_seconds
+        launch = 0.0 if calls else self.table.hardware.kernel_launch_seconds
+        prices = kernels + functions
+        weakest = max((p.provenance for p in prices), key=list(Provenance).index)
+        return Price(launch + seconds, weakest)
+
+    def _traffic(self, moved_bytes: int) -> list[Price]:
+        """Of what is not the calls' own."""
         if not moved_bytes and self.calls:
-            return functions
+            return []
         whole = self.table.traffic(moved_bytes)
-        traffic = max(0.0, whole.seconds - self.table.hardware.kernel_launch_seconds)
-        return [*functions, Price(traffic, whole.provenance)]
+        seconds = max(0.0, whole.seconds - self.table.hardware.kernel_launch_seconds)
+        return [Price(seconds, whole.provenance)]
 
     def _function(self, found: _Function, shards: Mapping[int, int]) -> Price:
         size = max(1, found.size // prod(shards.get(f, 1) for f in found.factors))

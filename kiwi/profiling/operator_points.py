@@ -44,7 +44,7 @@ def operator_points(units: UnitGraph, mesh: DeviceMesh) -> list[Point]:
     """Every library call in every local shape of its strategies, each once."""
     found: dict[tuple[object, ...], Point | None] = {}
     for unit in units.units:
-        for position, call in enumerate(library_calls(units, unit)):
+        for position, call in enumerate(library_calls(units, unit, mesh.hardware)):
             if call is None:
                 continue
             equation = units.graph.program.equations[unit.equations[position]].jaxpr_eqn
@@ -86,6 +86,9 @@ def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Po
     dtypes = tuple(v.aval.dtype for v in equation.invars)
 
     def run(*operands: Any) -> Any:
+        if call.subscripts:
+            params = {key: equation.params[key] for key in ("precision", "preferred_element_type")}
+            return jax.numpy.einsum(call.subscripts, *operands, **params)
         results = equation.primitive.bind(*operands, **equation.params)
         return results[0] if equation.primitive.multiple_results else results
 

@@ -40,7 +40,9 @@ from kiwi.xla.compilers import of_platform
 from kiwi.xla.gpu.target_config import attached_target_config, target_config
 
 _SAVE_SECONDS = 5.0
-_MATMUL_SIZE = {"cpu": 1024, "gpu": 8192}
+_MATMUL_SIZE, _MATMUL_SIZE_ON_CPUS = 8192, 1024
+_TPUS = {"TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e"}
+"""Those that jax calls otherwise than the catalogue."""
 
 COLLECTIVE_BYTES = tuple(2**k for k in range(10, 27, 4))
 """The ladder of sizes, from 1 KiB to 64 MiB."""
@@ -93,10 +95,10 @@ def record_profile(
     if not isinstance(fun, PlannedFunction):
         planned = jit(fun, mesh_shape=mesh_shape, verify=None)
     units = planned.traced(*args, **kwargs).units
-    mesh = DeviceMesh.create(mesh_shape, CATALOGUE["cpu"])
+    device = hardware(compiler) if compiler is not None else known_hardware(jax.devices()[0])
+    mesh = DeviceMesh.create(mesh_shape, device)
     points = [*elementwise_points(units), *operator_points(units, mesh)]
     if compiler is not None:
-        device = hardware(compiler)
         return state(points, mesh_shape, device, path=path, on_progress=on_progress)
     return record(points, mesh_shape, path=path, repetitions=repetitions, on_progress=on_progress)
 
@@ -180,8 +182,7 @@ def state(
 def _with_traffic_and_collectives(
     points: Sequence[Point], mesh: DeviceMesh, collective_bytes: Sequence[int]
 ) -> list[Point]:
-    traffic = [stream_point(size) for size in STREAM_BYTES]
-    return [*traffic, *points, *collective_points(mesh, collective_bytes)]
+    return [*map(stream_point, STREAM_BYTES), *points, *collective_points(mesh, collective_bytes)]
 
 
 class _Clock:
@@ -288,10 +289,10 @@ def _environment(device: Any) -> Environment:
 def _hardware(bench: Bench) -> Hardware:
     """The device by measurement; links and nodes as of the nearest known one."""
     device = bench.mesh.devices.flat[0]
-    platform = "cpu" if bench.platform == "cpu" else "gpu"
-    base = _nearest(str(device.device_kind), platform)
+    base = known_hardware(device)
+    size = _MATMUL_SIZE_ON_CPUS if bench.platform == "cpu" else _MATMUL_SIZE
     # Rates of other dtypes are related to that of float32 matmuls as the data sheet does.
-    rate = matmul_flops_per_second(bench, "float32", _MATMUL_SIZE[platform])
+    rate = matmul_flops_per_second(bench, "float32", size)
     scale = rate / base.peak_flops_per_second("float32")
     moved_bytes = STREAM_BYTES[-1]
     # Efficiencies are contained in what is measured.
@@ -310,7 +311,7 @@ def _hardware(bench: Bench) -> Hardware:
         analytic=False,
         # How the device describes itself to XLA:GPU, or else how the nearest known one does.
         target_config=None
-        if base.platform == "cpu"
+        if base.platform != "gpu"
         else attached_target_config(device) or target_config(base),
     )
 
@@ -326,10 +327,13 @@ def _memory_bytes(bench: Bench, base: Hardware) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // bench.mesh.devices.size
 
 
-def _nearest(kind: str, platform: str) -> Hardware:
-    """The catalogue's entry of the same model; links are of use on any machine."""
+def known_hardware(device: Any) -> Hardware:
+    """The catalogue's entry of a `jax.Device`'s model, or of another of the platform, whose links
+    are of use."""
+    kind = str(device.device_kind)
     model = next((n for n in CATALOGUE if n.split("-")[0].upper() in kind.upper()), None)
-    return CATALOGUE[model or ("cpu" if platform == "cpu" else "a100-sxm")]
+    others = {"cpu": "cpu", "tpu": "v5e"}
+    return CATALOGUE[_TPUS.get(kind) or model or others.get(device.platform, "a100-sxm")]
 
 
 def collective_points(

@@ -63,11 +63,11 @@ def test_a_function_that_was_not_measured_is_arithmetic():
     assert work.price({}, 4 * SIZE).seconds == pytest.approx(3e-6 + 1e-7)
 
 
-def with_call(units, unit, seconds):
+def with_call(units, unit, seconds, table=TABLE):
     """The table with the unit's one call, unsharded."""
-    (call,) = [c for c in library_calls(units, unit) if c is not None]
+    (call,) = [c for c in library_calls(units, unit, table.hardware) if c is not None]
     figures = (call.local_shapes({}), call.flops, call.local_bytes({}), seconds, 0.1)
-    return TABLE.with_entry(OperatorEntry(*call.known, *figures)), call
+    return table.with_entry(OperatorEntry(*call.known, *figures)), call
 
 
 def test_a_matmul_takes_its_entry_and_the_traffic_beyond_it():
@@ -86,6 +86,55 @@ def test_a_reduction_takes_longer_by_what_is_fused_with_it():
     moved = call.local_bytes({}) + 4 * SIZE
     found = RecordedWork.of(units, unit, table).price({}, moved)
     assert found.seconds == pytest.approx(1e-4 * moved / call.local_bytes({}) + 1e-7)
+
+
+GPU = replace(TABLE, hardware=replace(CATALOGUE["h100-sxm"], analytic=False))
+
+
+def test_functions_of_a_gpu_are_computed_while_it_reads():
+    """A kernel takes its launch and the longer of both; a sum is traffic."""
+    hardware = GPU.hardware
+    launch, rate = hardware.kernel_launch_seconds, hardware.sustained_memory_bytes_per_second
+    units, unit = only_unit(lambda x: jnp.tanh(x).sum(1), X)
+    work = RecordedWork.of(units, unit, GPU)
+    few, many = (work.price({}, moved).seconds for moved in (4 * SIZE, 2**27))
+    added = SIZE / hardware.peak_flops_per_second("float32", matmul=False)
+    assert few - launch == pytest.approx(5e-6, rel=2 * added / 5e-6 + 0.03)
+    assert many == pytest.approx(launch + 2**27 / rate, rel=0.03)
+
+
+def products(*rights):
+    """Matmuls of one size, of operands that lie otherwise."""
+    left = jax.ShapeDtypeStruct((4, 8, 32), "float32")
+    for subscripts, shape in rights:
+        fun = lambda x, w, subscripts=subscripts: jnp.einsum(subscripts, x, w)  # noqa: E731
+        yield only_unit(fun, left, jax.ShapeDtypeStruct(shape, "float32"))
+
+
+def test_a_gpus_matmul_is_that_of_matrices():
+    """One entry serves for rows of two dimensions; columns lie first in another one."""
+    rows = ("abk,kn->abn", (32, 16)), ("abk,kcd->abcd", (32, 8, 2))
+    for units, unit in products(*rows):
+        (call,) = [c for c in library_calls(units, unit, GPU.hardware) if c is not None]
+        assert call.subscripts == "bmk,bkn->bmn"
+        assert call.local_shapes({}) == ((1, 32, 32), (1, 32, 16))
+        assert call.result.shape == (1, 32, 16)
+    (found,) = products(("abk,nk->abn", (16, 32)))
+    table, call = with_call(*found, 7e-5, GPU)
+    assert call.subscripts == "bmk,bnk->bmn" and call.operands[1].shape == (1, 16, 32)
+    price = RecordedWork.of(*found, table).price({}, call.local_bytes({}))
+    assert price.seconds == pytest.approx(7e-5) and price.provenance is Provenance.MEASURED
+
+
+def test_a_gpus_operands_that_lie_otherwise_are_transposed_apart():
+    """The batch of heads lies in the middle: the matmul itself is that of what lies in front."""
+    heads = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((4, 8, 32), (8, 32, 16))]
+    numbers = ((2,), (1,)), ((1,), (0,))
+    units, unit = only_unit(lambda x, w: jax.lax.dot_general(x, w, numbers), *heads)
+    (call,) = [c for c in library_calls(units, unit, GPU.hardware) if c is not None]
+    assert call.subscripts == "bmk,bkn->bmn" and call.local_shapes({})[0] == (8, 4, 32)
+    ((heads_factor,), *_) = call.operands[0].dims
+    assert call.local_shapes({heads_factor: 2})[0] == (4, 4, 32)
 
 
 def collective(axes, devices, seconds):

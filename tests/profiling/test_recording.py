@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from kiwi.plans.restore import estimate_of
 from kiwi.problem.library_calls import library_calls
 from kiwi.profiling.measure import Bench, Point, TimedFunction, Timing
 from kiwi.profiling.operator_points import elementwise_points, operator_points
-from kiwi.profiling.recording import collective_points, record
+from kiwi.profiling.recording import collective_points, known_hardware, record
 
 # Recorded by `kiwi profile` with --mesh 2,4 --cpu-devices 8 --repetitions 5.
 GPT_TABLE = Path(__file__).parent / "tables" / "gpt_cpu.json"
@@ -113,7 +114,11 @@ def test_profiles_that_are_not_there():
 def test_gpt_is_planned_for_eight_gpus_without_recording_code(tmp_path):
     """From a table of eight GPUs, in a process that cannot import what records tables."""
     recorded, entry = ProfileTable.load(GPT_TABLE), CATALOGUE["h100-sxm"]
-    table = replace(recorded, hardware=replace(entry, analytic=False, target_config="one GPU"))
+    step, mesh = gpt.make_train_step(GPT), DeviceMesh.create((2, 4), entry)
+    units = kiwi.jit(step, mesh_shape=(2, 4)).traced(*GPT_ARGUMENTS).units
+    operators = tuple(replace(p.entry, seconds=1e-5) for p in operator_points(units, mesh))
+    hardware = replace(entry, analytic=False, target_config="one GPU")
+    table = replace(recorded, hardware=hardware, operators=operators)
     table.save(tmp_path / "gpus.json")
     code = (
         "import sys\n"
@@ -165,6 +170,24 @@ def test_local_shapes_are_those_of_all_strategies_once():
     assert sums == [((8, 64),), ((16, 32),), ((16, 64),)]
 
 
+@pytest.mark.parametrize(
+    ("platform", "kind", "name"),
+    [
+        ("tpu", "TPU v5 lite", "v5e"),
+        ("tpu", "TPU v5p", "v5p"),
+        ("tpu", "TPU v6 lite", "v6e"),
+        ("tpu", "TPU7x", "tpu7x"),
+        ("tpu", "TPU v9", "v5e"),
+        ("gpu", "NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("gpu", "NVIDIA L4", "a100-sxm"),
+        ("cpu", "cpu", "cpu"),
+    ],
+)
+def test_an_attached_device_is_known_by_its_kind(platform, kind, name):
+    device = SimpleNamespace(platform=platform, device_kind=kind)
+    assert known_hardware(device) is CATALOGUE[name]
+
+
 def test_functions_are_measured_for_each_dtype():
     found = {(p.entry.opcode, p.entry.dtype) for p in elementwise_points(units_of_layer())}
     assert found == {("mul", "float32"), ("tanh", "float32")}
@@ -172,9 +195,8 @@ def test_functions_are_measured_for_each_dtype():
 
 def test_the_gradients_operands_keep_their_factors():
     units = kiwi.jit(jax.grad(layer), mesh_shape=(2,)).traced(WEIGHTS, BATCH).units
-    calls = [
-        c for u in units.units for c in library_calls(units, u) if c is not None and c.is_matmul
-    ]
+    found = [c for u in units.units for c in library_calls(units, u, CATALOGUE["cpu"])]
+    calls = [c for c in found if c is not None and c.is_matmul]
     for call in calls:
         flat = [f for each in call.operands for factors in each.dims for f in factors]
         summed = [f for f in set(flat) if flat.count(f) == 2]

@@ -8,8 +8,8 @@ another buffer first; which orders are read as they are depends on the compiler,
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
-from kiwi.hlo.program import Equation
 from kiwi.hlo.rule import ComposedRule, Dims
 from kiwi.hlo.units import Unit, UnitGraph
 
@@ -62,7 +62,7 @@ def matrices(units: UnitGraph, unit: Unit, names: Iterable[str]) -> Iterator[Mat
         if equation.name not in names:
             continue
         dims_of = dict(rule.operator_operands[position])
-        orders = _CANONICAL_ORDERS[equation.name](equation)
+        orders = _CANONICAL_ORDERS[equation.name](equation.jaxpr_eqn)
         for operand, order in zip(equation.inputs, orders, strict=True):
             source = _source(units, unit, operand)
             if source is not None:
@@ -77,18 +77,18 @@ def _matrix(rule: ComposedRule, source: int, groups: tuple[Dims, Dims, Dims]) ->
             yield Matrix(read, rule.factor_sizes, dims, groups)
 
 
-def _orders_of_matmul(equation: Equation) -> Iterator[tuple[Sequence[int], ...]]:
+def orders_of_matmul(equation: Any) -> Iterator[tuple[Sequence[int], ...]]:
     """For each operand of a `dot_general` the dimensions of its groups, in canonical order."""
-    summed_of, batch_of = equation.jaxpr_eqn.params["dimension_numbers"]
+    summed_of, batch_of = equation.params["dimension_numbers"]
     for side, (summed, batch) in enumerate(zip(summed_of, batch_of, strict=True)):
-        rank = len(equation.jaxpr_eqn.invars[side].aval.shape)
+        rank = len(equation.invars[side].aval.shape)
         kept = [d for d in range(rank) if d not in (*summed, *batch)]
         yield (batch, kept, summed) if side == 0 else (batch, summed, kept)
 
 
-def _orders_of_convolution(equation: Equation) -> Iterator[tuple[Sequence[int], ...]]:
+def _orders_of_convolution(equation: Any) -> Iterator[tuple[Sequence[int], ...]]:
     """The same of a `conv_general_dilated`: its image's dimensions, then its kernel's."""
-    numbers = equation.jaxpr_eqn.params["dimension_numbers"]
+    numbers = equation.params["dimension_numbers"]
     batch, features, *space = numbers.lhs_spec
     yield (batch, *space, features), (), ()
     outputs, inputs, *space = numbers.rhs_spec
@@ -97,7 +97,7 @@ def _orders_of_convolution(equation: Equation) -> Iterator[tuple[Sequence[int], 
 
 MATMUL, CONVOLUTION = "dot_general", "conv_general_dilated"
 
-_CANONICAL_ORDERS = {CONVOLUTION: _orders_of_convolution, MATMUL: _orders_of_matmul}
+_CANONICAL_ORDERS = {CONVOLUTION: _orders_of_convolution, MATMUL: orders_of_matmul}
 
 
 def _source(units: UnitGraph, unit: Unit, operand: object) -> int | None:
