@@ -6,7 +6,7 @@ solution ──▶ Plan ── emit ──▶ jax.jit ── compile ──▶ m
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, overload
 
@@ -148,8 +148,8 @@ class PlannedFunction:
             functools.partial(make_plan, cache=cache),
         )
 
-    _transposed_products = False
-    """As an earlier Kiwi planned them, see `kiwi.hlo.tracing.trace`."""
+    _as_traced: Collection[str] = ()
+    """What an earlier Kiwi planned so, see `kiwi.hlo.tracing.trace`."""
 
     def _trace_of(self, call: Call, on_host: OnHost) -> StepToPlan:
         keep, opened = self.options.respect_user_checkpoint, self.options.open_loops
@@ -159,7 +159,7 @@ class PlannedFunction:
         key = (call.key, on_host, keep, opened, fused, str(trips))
         if key not in self._traced:
             kept = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
-            kept["transposed_products"] = self._transposed_products
+            kept["as_traced"] = self._as_traced
             self._traced[key] = trace_call(call, on_host, fused, **kept)
         return self._traced[key]
 

@@ -90,7 +90,7 @@ class AppliedPlan(PlannedFunction):
         )
         self.saved = saved
         self._strict = strict
-        self._transposed_products = options["transposed_products"]
+        self._as_traced = options["as_traced"]
 
     def _on_host(self, call: Call) -> OnHost:
         return on_host_of(self.saved.document)

@@ -179,7 +179,7 @@ class Chains:
 
     def compares(self, index: int) -> bool:
         """Whether an equation is a scatter that is computed as a map of the positions."""
-        return self._is_of_matmuls and sets_one_per_row(self._graph, index)
+        return self._is_of_matmuls and sets_one_per_row(self._graph.program.equations[index])
 
     def is_random(self, index: int) -> bool:
         """Whether an equation makes random bits of a key by arithmetic, as XLA:TPU does it."""

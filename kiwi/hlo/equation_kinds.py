@@ -112,10 +112,9 @@ def repeats(program: Program, index: int) -> bool:
     return bool(readers) and all(r.name == "reshape" for r in readers)
 
 
-def sets_one_per_row(graph: HloGraph, index: int) -> bool:
+def sets_one_per_row(equation: Equation) -> bool:
     """Whether an equation is a scatter of a single element into each row, as the gradient of
     `take_along_axis`: each position is compared with the row's index."""
-    equation = graph.program.equations[index]
     if equation.name != "scatter-add":
         return False
     numbers = equation.jaxpr_eqn.params["dimension_numbers"]

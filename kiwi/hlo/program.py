@@ -319,6 +319,12 @@ class Program:
         return frozenset(r for r in self.results if isinstance(r, int))
 
     @functools.cached_property
+    def kept_values(self) -> frozenset[int]:
+        """Those that are more than an operand of equations."""
+        handed_on = self.result_values | self.next_values.keys()
+        return handed_on | self.hints.keys() | self.constraints.keys()
+
+    @functools.cached_property
     def host_values(self) -> frozenset[int]:
         """The arguments and results that lie in host memory."""
         fetched = [e.inputs[0] for e in self.equations if e.name == FETCH]

@@ -1,6 +1,6 @@
 """From a JAX function to its `Program`: calls inlined, scans opened, equal equations merged."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +15,8 @@ from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
 from kiwi.hlo.loops import Carry
 from kiwi.hlo.opening import LoopOpener
 from kiwi.hlo.program import Equation, Literal, Program, Value, join_scopes, kept_outputs
+from kiwi.hlo.simplifications import simplified_once
 from kiwi.hlo.sharding_constraints import constraint_spec, is_constraint
-from kiwi.hlo.transposed_products import without_transposed_products
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 
 INLINED_CALLS = {
@@ -48,7 +48,7 @@ def trace(
     keep_checkpoints: bool = False,
     open_loops: bool = False,
     while_trips: WhileTrips = DEFAULT_TRIPS,
-    transposed_products: bool = False,
+    as_traced: Collection[str] = (),
 ) -> Program:
     """Traces a function of flat arguments to a `Program`.
 
@@ -59,16 +59,14 @@ def trace(
       what is recomputed is planned anew.
     - `open_loops`: makes the bodies of loops and branches part of the program, see
       `kiwi.hlo.loops`. `while_trips`: see `kiwi.hlo.trips`.
-    - `transposed_products`: leaves them as they are, see `kiwi.hlo.transposed_products`.
+    - `as_traced`: what is left so, see `kiwi.hlo.simplifications`.
     """
     with jax_internals.assumed_cudnn():
         closed = jax.make_jaxpr(flat_function)(*arguments)
     program = _Builder(keep_checkpoints, open_loops, while_trips).build(closed)
-    if transposed_products:
-        return program
-    while (swapped := without_transposed_products(program)) is not program:
+    while (simplified := simplified_once(program, as_traced)) is not program:
         # What was transposed twice is transposed once then.
-        program = _without_dead_code(swapped)
+        program = _without_dead_code(simplified)
     return program
 
 

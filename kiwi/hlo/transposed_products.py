@@ -19,7 +19,7 @@ def without_transposed_products(program: Program) -> Program:
     """The program with one equation for each product that only one transpose reads, if that puts
     the free dimensions of one operand behind those of the other; itself where there is none.
     Products are left unread."""
-    swapped, kept = dict[int, Equation](), _kept_values(program)
+    swapped, kept = dict[int, Equation](), program.kept_values
     for equation in program.equations:
         product = _product_of(program, equation)
         if product is not None and kept.isdisjoint(product.outputs):
@@ -34,11 +34,6 @@ def without_transposed_products(program: Program) -> Program:
     return replace(program, equations=tuple(swapped.get(e.index, e) for e in program.equations))
 
 
-def has_transposed_products(program: Program) -> bool:
-    """Whether `without_transposed_products` would change the program."""
-    return without_transposed_products(program) is not program
-
-
 def _product_of(program: Program, equation: Equation) -> Equation | None:
     """The product that an equation alone reads, and transposes to that of the swapped operands."""
     if equation.name != "transpose" or not equation.reads:
@@ -50,12 +45,6 @@ def _product_of(program: Program, equation: Equation) -> Equation | None:
         return None
     is_only_reader = program.readers[value] == (equation.index,)
     return product if is_only_reader and _swaps(product, equation) else None
-
-
-def _kept_values(program: Program) -> set[Any]:
-    """Those that are more than an operand of equations."""
-    handed_on = (c.next for loop in program.loops for c in loop.carries)
-    return {*program.results, *handed_on, *program.hints, *program.constraints}
 
 
 def _swaps(product: Equation, transpose: Equation) -> bool:

@@ -36,6 +36,9 @@ HOPELESS = 1.25
 """How far above the budget, relatively, the smallest peak found may be for baselines to be asked:
 what they recompute is another selection, not another step."""
 
+CLOSE = 1.02
+"""The same of the smallest compiled program: what it is over the budget they are to save."""
+
 
 @dataclass(frozen=True)
 class Joint(ProblemPlanner):
@@ -142,7 +145,7 @@ def _gains(found: Plan, plain: Plan) -> bool:
 def may_help(error: Refusal, budget_bytes: int) -> bool:
     """Whether baselines are worth asking after "joint" found no plan."""
     if isinstance(error, BudgetNotMetError):
-        return False
+        return error.least_peak_bytes <= CLOSE * budget_bytes
     least = error.least_peak_bytes if isinstance(error, InfeasibleBudgetError) else None
     return least is None or least <= HOPELESS * budget_bytes
 

@@ -144,10 +144,11 @@ class ProblemPlanner(Planner):
                 least = least_peak(own.problem, budget_bytes, tools)
                 error = with_least_peak(refusal, budget_bytes, least.peak_bytes)
                 other = least.start
+            limit_bytes = _limit_below(error, budget_bytes)
             if start is None and other is None:
-                other = self.other_start(error, step, budget_bytes, tools)
+                other = self.other_start(error, step, limit_bytes, tools)
             if other is not None:
-                return other.problem, self.search(step, budget_bytes, half, other)
+                return other.problem, self.search(step, budget_bytes, half, other, limit_bytes)
             found = self._above_budget(error, step, budget_bytes, half, own)
             if isinstance(found, Plan):
                 return own.problem, found
@@ -498,6 +499,15 @@ class ProblemSearch:
     @functools.cached_property
     def _obvious_starts(self) -> tuple[tuple[int, ...], ...]:
         return obvious_starts(self._problem)
+
+
+def _limit_below(error: Refusal, budget_bytes: int) -> int:
+    """The budget, or what the nearest compiled program was predicted to hold, less what it is over
+    the budget."""
+    if not isinstance(error, BudgetNotMetError):
+        return budget_bytes
+    over_bytes = error.least_peak_bytes - budget_bytes
+    return min(budget_bytes, error.plan.estimate.peak_bytes - over_bytes)
 
 
 def _of_solution(result: SolveResult, problem: Problem, solution: tuple[int, ...]) -> SolveResult:

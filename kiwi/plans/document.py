@@ -18,7 +18,7 @@ from kiwi.calls.signature import result_shardings
 from kiwi.codec import to_plain
 from kiwi.hlo.host_memory import HOST_MEMORY
 from kiwi.hlo.program import Literal, Program
-from kiwi.hlo.transposed_products import has_transposed_products
+from kiwi.hlo.simplifications import left_as_traced
 from kiwi.options import IN_FILES
 from kiwi.plans.breakdown import OperatorEntry
 from kiwi.plans.fingerprint import Fingerprint, fingerprint, identities, value_type
@@ -94,7 +94,7 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
         # Tables are long, and stay in their own files.
         "table": table and {"loaded_from": table.loaded_from, "digest": table.digest},
         "open_loops": bool(program.loops),
-        "transposed_products": has_transposed_products(program),
+        "as_traced": left_as_traced(program),
     }
     if plan.origin is not None:
         settings = plan.origin.settings

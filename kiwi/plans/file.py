@@ -1,6 +1,6 @@
 """Plan files: a document with a header, as JSON.
 
-    {"format": "kiwi-plan", "version": 3, "digest": "...", "plan": {...}}
+    {"format": "kiwi-plan", "version": 4, "digest": "...", "plan": {...}}
 
 `digest` is the SHA-256 of the canonical text of `plan`: a file that was cut off or altered is
 refused. Reading a file parses JSON and nothing else; no part of it is ever executed.
@@ -18,7 +18,7 @@ from kiwi.plans.document import Document
 
 FORMAT = FileFormat(
     "kiwi-plan",
-    3,
+    4,
     "plan file",
     PlanFileError,
     ending="}}",
@@ -37,9 +37,17 @@ def _with_transposed_products(document: Document) -> Document:
     return {**document, "options": {**document["options"], "transposed_products": True}}
 
 
+def _with_scatters_onto_zeros(document: Document) -> Document:
+    """From version 3, in which what was scattered onto zeros was added to something apart."""
+    options = dict(document["options"])
+    products = ["transposed products"] if options.pop("transposed_products") else []
+    return {**document, "options": {**options, "as_traced": [*products, "scatters onto zeros"]}}
+
+
 UPGRADES: dict[int, Callable[[Document], Document]] = {
     1: _without_kept_copies,
     2: _with_transposed_products,
+    3: _with_scatters_onto_zeros,
 }
 """By version, what turns a document of that version into one of the next."""
 
