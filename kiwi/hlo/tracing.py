@@ -15,8 +15,8 @@ from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
 from kiwi.hlo.loops import Carry
 from kiwi.hlo.opening import LoopOpener
 from kiwi.hlo.program import Equation, Literal, Program, Value, join_scopes, kept_outputs
-from kiwi.hlo.simplifications import simplified_once
 from kiwi.hlo.sharding_constraints import constraint_spec, is_constraint
+from kiwi.hlo.simplifications import simplified_once
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 
 INLINED_CALLS = {
