@@ -35,13 +35,15 @@ def without_scatters_onto_zeros(program: Program) -> Program:
 def _onto_summand(program: Program, addition: Equation, kept: frozenset[int]) -> Equation | None:
     """The scatter that adds to the other operand of an addition, which alone reads it."""
     for place, value in enumerate(addition.inputs):
-        producer = program.values[value].producer if isinstance(value, int) else None
-        scatter = None if producer is None else program.equations[producer]
-        if scatter is None or value in kept or program.readers[value] != (addition.index,):
+        scatter = _producer(program, value)
+        if scatter is None or not kept.isdisjoint(scatter.outputs):
             continue
         other, traced = addition.inputs[1 - place], addition.jaxpr_eqn.invars[1 - place]
+        is_only_reader = program.readers[scatter.outputs[0]] == (addition.index,)
         is_onto_zeros = sets_one_per_row(scatter) and _are_zeros(program, scatter.inputs[0])
-        if not (isinstance(other, int) and is_onto_zeros and scatter.loop == addition.loop):
+        if not (is_only_reader and is_onto_zeros and isinstance(other, int)):
+            continue
+        if scatter.loop != addition.loop:
             continue
         own = scatter.jaxpr_eqn
         return replace(
@@ -56,6 +58,11 @@ def _onto_summand(program: Program, addition: Equation, kept: frozenset[int]) ->
 
 
 def _are_zeros(program: Program, value: object) -> bool:
-    producer = program.values[value].producer if isinstance(value, int) else None
-    scalar = None if producer is None else program.equations[producer].filled_with
+    producer = _producer(program, value)
+    scalar = None if producer is None else producer.filled_with
     return scalar is not None and scalar == 0
+
+
+def _producer(program: Program, value: object) -> Equation | None:
+    producer = program.values[value].producer if isinstance(value, int) else None
+    return None if producer is None else program.equations[producer]

@@ -145,7 +145,7 @@ def _gains(found: Plan, plain: Plan) -> bool:
 def may_help(error: Refusal, budget_bytes: int) -> bool:
     """Whether baselines are worth asking after "joint" found no plan."""
     if isinstance(error, BudgetNotMetError):
-        return error.least_peak_bytes <= CLOSE * budget_bytes
+        return error.plan.peak_bytes <= CLOSE * budget_bytes
     least = error.least_peak_bytes if isinstance(error, InfeasibleBudgetError) else None
     return least is None or least <= HOPELESS * budget_bytes
 

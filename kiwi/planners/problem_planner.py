@@ -506,8 +506,8 @@ def _limit_below(error: Refusal, budget_bytes: int) -> int:
     the budget."""
     if not isinstance(error, BudgetNotMetError):
         return budget_bytes
-    over_bytes = error.least_peak_bytes - budget_bytes
-    return min(budget_bytes, error.plan.estimate.peak_bytes - over_bytes)
+    nearest: Plan = error.plan
+    return min(budget_bytes, nearest.estimate.peak_bytes - (nearest.peak_bytes - budget_bytes))
 
 
 def _of_solution(result: SolveResult, problem: Problem, solution: tuple[int, ...]) -> SolveResult:
