@@ -144,9 +144,9 @@ class ProblemPlanner(Planner):
                 least = least_peak(own.problem, budget_bytes, tools)
                 error = with_least_peak(refusal, budget_bytes, least.peak_bytes)
                 other = least.start
-            limit_bytes = _limit_below(error, budget_bytes)
+            limit_bytes = limit_below(error, budget_bytes)
             if start is None and other is None:
-                other = self.other_start(error, step, limit_bytes, tools)
+                other = self.other_start(error, step, limit_bytes or budget_bytes, tools)
             if other is not None:
                 return other.problem, self.search(step, budget_bytes, half, other, limit_bytes)
             found = self._above_budget(error, step, budget_bytes, half, own)
@@ -501,11 +501,11 @@ class ProblemSearch:
         return obvious_starts(self._problem)
 
 
-def _limit_below(error: Refusal, budget_bytes: int) -> int:
-    """The budget, or what the nearest compiled program was predicted to hold, less what it is over
-    the budget."""
+def limit_below(error: Refusal, budget_bytes: int) -> int | None:
+    """What the nearest compiled program was predicted to hold, less what it is over the budget;
+    None where none was compiled."""
     if not isinstance(error, BudgetNotMetError):
-        return budget_bytes
+        return None
     nearest: Plan = error.plan
     return min(budget_bytes, nearest.estimate.peak_bytes - (nearest.peak_bytes - budget_bytes))
 

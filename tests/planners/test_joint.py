@@ -1,15 +1,16 @@
 """Plans begun with those of other planners: choices that all share, and what "joint" does alone."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import kiwi
 from examples import gpt, mlp
-from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.memory import residency
 from kiwi.planners.joint import fastest_start, may_help
-from kiwi.planners.problem_planner import ProblemPlanner
+from kiwi.planners.problem_planner import ProblemPlanner, limit_below
 from kiwi.planners.registry import JOINT
 from kiwi.planners.tools import Tools
 from kiwi.plans.estimate import estimate_solution
@@ -119,12 +120,12 @@ def test_joint_ends_with_a_plan_where_a_baseline_has_one(keeping, tmp_path, monk
     step, settings = _joint(rule, TIGHT_BYTES)
     search, starts = ProblemPlanner.search, []
 
-    def found_from_a_baseline(self, step, budget_bytes, tools, start):
+    def found_from_a_baseline(self, step, budget_bytes, tools, start, limit_bytes=None):
         if self.name == JOINT.name:
             starts.append(start)
             if len(starts) == 1:
                 raise NoPlanFoundError("Its own search ends without a plan.")
-        return search(self, step, budget_bytes, tools, start)
+        return search(self, step, budget_bytes, tools, start, limit_bytes)
 
     monkeypatch.setattr(ProblemPlanner, "search", found_from_a_baseline)
     settings = replace(settings, time_limit_seconds=30.0, gap=0.12)  # It ends with the gap.
@@ -163,3 +164,13 @@ def test_baselines_are_asked_only_where_they_may_help():
     far = InfeasibleBudgetError("", least_peak_bytes=2000)
     assert may_help(near, 1000) and may_help(NoPlanFoundError(""), 1000)
     assert not may_help(far, 1000)
+
+
+@pytest.mark.parametrize(("compiled", "helps", "limit"), [(1015, True, 935), (1100, False, 850)])
+def test_a_budget_that_is_missed_closely_is_sought_below(compiled, helps, limit):
+    """By what the nearest program, predicted to hold 950 bytes, is over 1,000."""
+    nearest = SimpleNamespace(peak_bytes=compiled, estimate=SimpleNamespace(peak_bytes=950))
+    missed = BudgetNotMetError("", plan=nearest, least_peak_bytes=compiled)
+    assert may_help(missed, 1000) is helps
+    assert limit_below(missed, 1000) == limit
+    assert limit_below(NoPlanFoundError(""), 1000) is None
