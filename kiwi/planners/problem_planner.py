@@ -310,6 +310,7 @@ class ProblemSearch:
         from it alone: solved again with that, as long as it gets faster. Without cuts copies hide
         behind more, so that the first bound is one for all."""
         self._cut(self._uncut)
+        before = self._spent
         best = self._own(limit_bytes, allowed, self._latest)
         assert best.solution is not None
         cut = self._problem.crowded_as(best.solution)
@@ -319,7 +320,8 @@ class ProblemSearch:
             self._cut(cut)
             assert best.solution is not None
             best = _of_solution(best, cut.problem, best.solution)
-            again = self._own(limit_bytes, allowed, best.solution)
+            left = allowed.less(self._spent.less(before)).at_least(late_part(allowed))
+            again = self._own(limit_bytes, left, best.solution)
             assert again.solution is not None
             cut = self._problem.crowded_as(again.solution)
             again = replace(_of_solution(again, cut.problem, again.solution), bound=best.bound)
