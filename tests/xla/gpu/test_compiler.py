@@ -50,6 +50,17 @@ def test_a_plan_is_checked_by_the_compiler_of_its_gpu(profile: str):
 
 
 @needs_compiler
+def test_the_label_of_a_cross_entropy_is_added_in_place():
+    """Its gradient has no zeros of the size of the logits, which would be half as much again."""
+    found = plan(gpt, {"vocabulary": 32768, "sequence": 512}, mesh_shape=(1,), profile="h100-sxm")
+    assert found.compiled is not None
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.05)
+    program = found.execution.units.graph.program
+    largest = max(value.size_bytes for value in program.values)
+    assert 2 * largest < found.compiled.peak_bytes < 2.5 * largest
+
+
+@needs_compiler
 def test_convolutions_live_as_long_as_they_are_read():
     """They yield tuples, which the buffer assignment does not follow."""
     found = plan(convnet, {"batch": 64}, mesh_shape=(1,))
