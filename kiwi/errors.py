@@ -4,6 +4,7 @@ Every exception that Kiwi raises on purpose derives from `KiwiError`; anything e
 escapes is a bug in Kiwi.
 """
 
+from collections.abc import Iterable
 from typing import Any, Self
 
 
@@ -57,6 +58,16 @@ class UnknownSolverError(KiwiError, ValueError):
 
 class InvalidArgumentError(KiwiError, ValueError):
     """An argument of the public interface whose value cannot be used."""
+
+
+def check_known(
+    name: str, known: Iterable[str], what: str, error: type[KiwiError] = InvalidArgumentError
+) -> None:
+    """Raises `error` unless a name is among those that are known."""
+    names = list(known)
+    if name not in names:
+        listed = ", ".join(map(repr, names))
+        raise error(f"There is no {what} {name!r}.", suggestion=f"One of {listed}.")
 
 
 class InvalidFunctionError(KiwiError, TypeError):

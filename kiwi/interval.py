@@ -1,6 +1,9 @@
 """Intervals of time that hold memory: apart, as the process of a compiler needs no solver."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from kiwi.errors import InvalidProblemError
 
@@ -26,3 +29,17 @@ class Interval:
                 cause="memory use cannot be negative",
                 suggestion="check the sizes for integer overflow",
             )
+
+
+def curve_bytes(intervals: Iterable[Interval], horizon: int) -> np.ndarray:
+    """The bytes that are alive at each point of time, int64, shape (horizon,)."""
+    change = np.zeros(horizon + 1, dtype=np.int64)
+    for each in intervals:
+        change[each.start] += each.bytes
+        change[each.end] -= each.bytes
+    return np.cumsum(change[:horizon])
+
+
+def bytes_at(intervals: Iterable[Interval], time: int) -> int:
+    """The bytes that are alive at one point of time."""
+    return sum(each.bytes for each in intervals if each.start <= time < each.end)

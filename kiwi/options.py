@@ -39,14 +39,15 @@ class Flag:
 
 def mesh_of_text(text: str) -> tuple[int, ...]:
     """The shape of a mesh, `2,4` or `2x4`."""
-    return _integers(text.replace("x", ","), f"{text!r} is no mesh; for example 2,4")
+    return integers_of_text(text.replace("x", ","), f"{text!r} is no mesh; for example 2,4")
 
 
 def _positions_of_text(text: str) -> tuple[int, ...]:
-    return _integers(text, f"{text!r} are no positions; for example 0,1")
+    return integers_of_text(text, f"{text!r} are no positions; for example 0,1")
 
 
-def _integers(text: str, complaint: str) -> tuple[int, ...]:
+def integers_of_text(text: str, complaint: str) -> tuple[int, ...]:
+    """Numbers between commas; raises `argparse.ArgumentTypeError` with the complaint."""
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError:
@@ -58,10 +59,10 @@ def _trips_of_text(text: str) -> WhileTrips:
     complaint = f"{text!r} is no trip count; for example 25, or solve=40,train.py:12=7"
     named = [part.rpartition("=") for part in text.split(",")]
     if len(named) == 1 and not named[0][1]:
-        return _integers(text, complaint)[0]
+        return integers_of_text(text, complaint)[0]
     if not all(name for name, _, _ in named):
         raise argparse.ArgumentTypeError(complaint)
-    return {name.strip(): _integers(trips, complaint)[0] for name, _, trips in named}
+    return {name.strip(): integers_of_text(trips, complaint)[0] for name, _, trips in named}
 
 
 def _is_yes(text: str) -> bool:

@@ -15,7 +15,7 @@ from kiwi.cli import commands
 from kiwi.cli.output import Output
 from kiwi.configurations.search import OBJECTIVES
 from kiwi.errors import InfeasibleError, KiwiError
-from kiwi.options import flags, mesh_of_text
+from kiwi.options import flags, integers_of_text, mesh_of_text
 from kiwi.planners.registry import described
 from kiwi.version import VERSION
 
@@ -193,10 +193,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 
 def _numbers(text: str) -> Sequence[int]:
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} are no numbers; for example 8,16") from None
+    return integers_of_text(text, f"{text!r} are no numbers; for example 8,16")
 
 
 def _price(text: str) -> tuple[str, Any]:

@@ -30,7 +30,7 @@ from kiwi.configurations.result import SearchResult
 from kiwi.configurations.space import Profile, Space, named_profiles
 from kiwi.configurations.step_maker import StepMaker, made_step
 from kiwi.configurations.tasks import Found, Request, executor_of, restored, run_task, unpacked
-from kiwi.errors import InvalidArgumentError
+from kiwi.errors import InvalidArgumentError, check_known
 from kiwi.options import Options, OptionTypes, shows_options
 from kiwi.plans.plan import Plan
 from kiwi.sizes import format_seconds
@@ -151,11 +151,7 @@ def _groups(configurations: Sequence[Configuration]) -> list[list[int]]:
 def _score_of(
     objective: str, prices: Mapping[str, float] | None, profiles: Mapping[str, Profile]
 ) -> Score:
-    if objective not in OBJECTIVES:
-        raise InvalidArgumentError(
-            f"There is no objective {objective!r}.",
-            suggestion="One of " + ", ".join(map(repr, OBJECTIVES)) + ".",
-        )
+    check_known(objective, OBJECTIVES, "objective")
     if objective == "step_seconds":
         return lambda _, seconds: seconds
     if objective == "samples":

@@ -39,6 +39,7 @@ from dataclasses import dataclass, replace
 
 from kiwi.emit.execution import Copy, Execution
 from kiwi.emit.needed_barriers import (
+    SLACK,
     LiveResults,
     RecomputedGroup,
     copies_made_again,
@@ -55,9 +56,6 @@ from kiwi.hlo.loops import ENTRIES, EXITS
 from kiwi.hlo.units import Unit
 from kiwi.memory.live_ranges import temporaries
 from kiwi.memory.loop_bodies import LoopBody, OperandRead, ScheduledUnit, dataflow, loop_bodies
-
-SLACK = 1
-"""The number of latest steps whose results a step reads without a barrier."""
 
 MOST_LATE = 3
 """How many matmuls of the backward pass may stand between a gradient and the one that waits for it
@@ -145,7 +143,8 @@ class _BarrierBuilder:
                 continue
             again = copies.get(item.position, set())
             group = groups.get(item.position)
-            if item.is_fetched or self._is_argument_fetched(item):
+            root = self._graph.graph.program.equations[self._units[item.unit].root]
+            if item.is_fetched or root.name == FETCH:
                 barrier = Barrier(triggers=self._fetch_triggers(item.position, before))
             elif all(map(self._execution.is_tied, group.positions if group else (item.position,))):
                 copies_read = tuple(sorted(self._kept_by(item)))
@@ -156,9 +155,6 @@ class _BarrierBuilder:
                     barrier = self._in_time(item, barrier, before)
             self._found[item.position] = barrier
             before.append(item.position)
-
-    def _is_argument_fetched(self, item: ScheduledUnit) -> bool:
-        return self._graph.graph.program.equations[self._units[item.unit].root].name == FETCH
 
     def _fetch_triggers(self, position: int, before: list[int]) -> tuple[int, ...]:
         """The latest result that is older than `SLACK` steps; where barriers hold copies, also a
@@ -185,7 +181,7 @@ class _BarrierBuilder:
             triggers = self._live.trigger(group, before) - values
             copies = tuple(sorted(self._kept_from_before(group)))
             return Barrier(tuple(sorted(values)), tuple(sorted(triggers)), copies, is_of_group=True)
-        early = early_summands(self._execution, self._flow, step, SLACK)
+        early = early_summands(self._execution, self._flow, step)
         if not again and not makes_constants_early(self._execution, self._units[step.unit]):
             return Barrier(tuple(sorted(early)))
         again |= early
@@ -230,7 +226,7 @@ class _BarrierBuilder:
         unit, position = self._units[step.unit], step.position
         if self._graph.border(unit) in ENTRIES | EXITS:
             return Barrier()
-        recent = set(before[-SLACK:]) if SLACK else set()
+        recent = set(before[-SLACK:])
         source = self._flow.source[position]
         values = {v for v, k in source.items() if k not in recent or position - k > SLACK}
         rescaled = {v for v in source if self._is_rescaled(position, unit, v)}

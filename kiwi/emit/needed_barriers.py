@@ -40,6 +40,9 @@ from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, OperandRead, ScheduledUnit
 from kiwi.mesh import TensorSharding
 
+SLACK = 1
+"""The number of latest steps whose results a step reads without a barrier."""
+
 _CopyMade = tuple[int, int, TensorSharding]
 """A value, the step that computed it, and the layout that it is read in."""
 
@@ -66,11 +69,9 @@ def makes_constants_early(execution: Execution, unit: Unit) -> bool:
     return "reduce" not in graph.graph.opcodes[unit.root]
 
 
-def early_summands(
-    execution: Execution, flow: Dataflow, step: ScheduledUnit, slack: int
-) -> set[int]:
+def early_summands(execution: Execution, flow: Dataflow, step: ScheduledUnit) -> set[int]:
     """The results of library calls that nothing but a step reads, which waits for a result that is
-    younger by more than `slack` steps."""
+    younger by more than `SLACK` steps."""
     graph, position = execution.units, step.position
     fused = execution.compiler.rules.fused_maps
     if fused is not FusedMaps.OF_MATMULS or execution.mesh.size == 1:
@@ -82,7 +83,7 @@ def early_summands(
     return {
         value
         for value, computed in source.items()
-        if latest - computed > slack
+        if latest - computed > SLACK
         and graph.readers[value] == (step.unit,)
         and is_of_library(graph.graph, graph.units[graph.producer[value]])
     }

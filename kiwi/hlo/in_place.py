@@ -22,9 +22,11 @@ def overwritable(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
     """
     if len(unit.outputs) != 1 or not _only_maps(graph, unit.equations):
         return ()
-    if len(graph.program.values[unit.outputs[0]].shape) > 2 and _feeds_library(graph, unit):
+    (output,) = unit.outputs
+    feeds_library = any(graph.opcodes[k] & LIBRARY_OPCODES for k in graph.program.readers[output])
+    if len(graph.program.values[output].shape) > 2 and feeds_library:
         return ()
-    return tuple(_mapped(graph, unit, unit.outputs[0], unit.rule.results[0]))
+    return tuple(_mapped(graph, unit, output, unit.rule.results[0]))
 
 
 def overwritable_by_operand(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
@@ -53,8 +55,3 @@ def _mapped(graph: HloGraph, unit: Unit, target: int, dims: object) -> Iterator[
     for value, own in unit.rule.reads:
         if values[value].size_bytes == values[target].size_bytes and own == dims:
             yield value
-
-
-def _feeds_library(graph: HloGraph, unit: Unit) -> bool:
-    readers = graph.program.readers[unit.outputs[0]]
-    return any(graph.opcodes[reader] & LIBRARY_OPCODES for reader in readers)

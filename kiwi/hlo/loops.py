@@ -35,7 +35,6 @@ residuals.
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import jax
@@ -45,6 +44,7 @@ from jax.extend import core as jex
 from jax.interpreters import mlir
 
 from kiwi.hlo import jax_internals
+from kiwi.hlo.regions import elements, inner_jaxprs
 
 CARRY, SLICE, STACK, RESULT = "loop_carry", "loop_slice", "loop_stack", "loop_result"
 CASE, JOIN = "loop_case", "loop_join"
@@ -157,13 +157,9 @@ def border_equation(name: str, avals: Sequence[Any], source_info: Any, **params:
 def most_elements(eqn: Any) -> int:
     """The most elements of any operand or result of an equation, or inside of its regions."""
     atoms = (*eqn.invars, *eqn.outvars)
-    own = max((prod(getattr(v.aval, "shape", ())) for v in atoms), default=0)
-    inner = (e for region in jex.jaxprs_in_params(eqn.params) for e in _equations(region))
+    own = max((elements(v) for v in atoms), default=0)
+    inner = (e for region in inner_jaxprs(eqn) for e in region.eqns)
     return max((own, *map(most_elements, inner)))
-
-
-def _equations(region: Any) -> Sequence[Any]:
-    return getattr(region, "jaxpr", region).eqns
 
 
 def border_dims(name: str, rank: int) -> tuple[Sequence[int], Sequence[int]]:

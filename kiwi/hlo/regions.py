@@ -95,7 +95,7 @@ def _eqn_flops(eqn: Any) -> float:
         return 0.0
     if name.startswith(CUDNN_ATTENTION):
         return _attention_flops(eqn)
-    out = float(sum(_elements(v) for v in eqn.outvars))
+    out = float(sum(elements(v) for v in eqn.outvars))
     if name == "dot_general":
         (contracting, _), _ = eqn.params["dimension_numbers"]
         shape = eqn.invars[0].aval.shape
@@ -104,7 +104,7 @@ def _eqn_flops(eqn: Any) -> float:
         features = eqn.params["dimension_numbers"].rhs_spec[0]
         kernel = eqn.invars[1].aval.shape
         return 2.0 * out * prod(kernel) / max(1, kernel[features])
-    return max(out, max((float(_elements(v)) for v in eqn.invars), default=0.0))
+    return max(out, max((float(elements(v)) for v in eqn.invars), default=0.0))
 
 
 def _attention_flops(eqn: Any) -> float:
@@ -114,7 +114,8 @@ def _attention_flops(eqn: Any) -> float:
     return 2.0 * prod(query) * length * (5 if "_bwd" in eqn.primitive.name else 2)
 
 
-def _elements(variable: Any) -> int:
+def elements(variable: Any) -> int:
+    """The elements of a variable of a jaxpr; one of what has no shape."""
     return prod(getattr(variable.aval, "shape", ()))
 
 
@@ -129,7 +130,8 @@ def _peak_bytes(jaxpr: Any) -> int:
         for variable in eqn.outvars:
             if variable in outside or _is_absorbed(eqn, variable, readers):
                 continue
-            size = _elements(variable) * _itemsize(variable)
+            itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 0)
+            size = elements(variable) * itemsize
             alive += size
             dying[last_read.get(variable, place)] += size
         peak = max(peak, alive + region_workspace_bytes(eqn))
@@ -148,10 +150,6 @@ def _readers(jaxpr: Any) -> dict[Any, list[str]]:
 
 def _variables(atoms: Any) -> Iterator[Any]:
     return (a for a in atoms if not isinstance(a, jex.Literal))
-
-
-def _itemsize(variable: Any) -> int:
-    return getattr(getattr(variable.aval, "dtype", None), "itemsize", 0)
 
 
 def _is_absorbed(eqn: Any, variable: Any, readers: dict[Any, list[str]]) -> bool:

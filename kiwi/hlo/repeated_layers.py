@@ -41,6 +41,15 @@ class OneToOne:
         self._taken.add(other)
         return True
 
+    def chains(self) -> Iterator[list[int]]:
+        """From each thing that nothing is taken to, all that it is taken to in turn."""
+        for first in self.images:
+            if first not in self._taken:
+                chain = [first]
+                while chain[-1] in self.images:
+                    chain.append(self.images[chain[-1]])
+                yield chain
+
     def __contains__(self, one: int) -> bool:
         return one in self.images or one in self._taken
 

@@ -106,7 +106,8 @@ def _step(eqn: Any, carry: int) -> int | None:
     first, second = equation.invars
     if equation.primitive.name == "add" and second is own:
         first, second = second, first
-    step = _value_of_atom(second) if first is own else None
+    is_literal = first is own and isinstance(second, jex.Literal)
+    step = _integer(second.val) if is_literal else None
     return step if step is None or equation.primitive.name == "add" else -step
 
 
@@ -122,10 +123,6 @@ def _limit(eqn: Any, atom: Any, places: Mapping[Any, int], inputs: Sequence[Any]
 
 def _key(atom: Any) -> Any:
     return None if isinstance(atom, jex.Literal) else atom
-
-
-def _value_of_atom(atom: Any) -> int | None:
-    return _integer(atom.val) if isinstance(atom, jex.Literal) else None
 
 
 def _value(given: Any) -> int | None:

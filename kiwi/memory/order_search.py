@@ -11,12 +11,13 @@ Units: bytes, and positions of steps, both ends included.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import chain
 
 import numpy as np
 
 from kiwi.memory.heap import NO_BOUND, Lives, placed_bytes, ranks
 from kiwi.solver.compiled import inner, kernel, wait_for
+from kiwi.solver.edge_tables import offsets
 from kiwi.solver.loops.arrays import Arrays
 
 ORDER_LOOPS = f"{__name__}:warm_up"
@@ -82,7 +83,7 @@ def needed_bytes(steps: Steps, order: Sequence[int] | None = None) -> int:
     wait_for(ORDER_LOOPS)
     given = np.arange(len(steps.runs)) if order is None else np.array(order)
     buffers = _buffers_of(steps)
-    needed, _, _, _ = _needed(_places(given, _ends(steps)), buffers, NO_BOUND, NO_BOUND)
+    needed, _, _, _ = _needed(_places(given, offsets(steps.runs)), buffers, NO_BOUND, NO_BOUND)
     return int(needed) + steps.constant_bytes
 
 
@@ -104,7 +105,7 @@ def better_order(
     edges = _edges(steps)
     runs = len(steps.runs)
     ties = _Ties(*_rows(edges, runs), *_rows(((b, a) for a, b in edges), runs))
-    ends, buffers = _ends(steps), _buffers_of(steps)
+    ends, buffers = offsets(steps.runs), _buffers_of(steps)
     found = _search(ends, ties, buffers, own[0], own[1], tries, heat, seed, anew)
     return tuple(int(run) for run in found)
 
@@ -114,11 +115,6 @@ def warm_up() -> None:
     buffers = (MovingBuffer(100, 0, (2,)), MovingBuffer(100, 1, (3,)))
     steps = Steps((1, 1, 1, 1), frozenset({(0, 2), (1, 3)}), buffers)
     needed_bytes(steps, better_order(steps, 200, 100))
-
-
-def _ends(steps: Steps) -> np.ndarray:
-    """Where each run ends, in the given order, from 0 on."""
-    return np.array([0, *accumulate(steps.runs)], dtype=np.int64)
 
 
 def _edges(steps: Steps) -> list[tuple[int, int]]:
@@ -133,9 +129,8 @@ def _rows(pairs: Iterable[tuple[int, int]], count: int) -> tuple[np.ndarray, np.
     rows: list[list[int]] = [[] for _ in range(count)]
     for row, entry in pairs:
         rows[row].append(entry)
-    starts = [0, *accumulate(len(row) for row in rows)]
     entries = list(chain.from_iterable(rows))
-    return np.array(starts, dtype=np.int64), np.array(entries, dtype=np.int64)
+    return offsets([len(row) for row in rows]), np.array(entries, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)

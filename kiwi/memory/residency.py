@@ -40,7 +40,7 @@ from dataclasses import dataclass, replace
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.host_memory import FETCH
 from kiwi.hlo.loops import CARRY, LoopKind
-from kiwi.hlo.repeated_layers import Shift, repeated_layers
+from kiwi.hlo.repeated_layers import repeated_layers
 from kiwi.hlo.units import Unit, UnitGraph
 
 RESIDENCIES = ("keep", "recompute", "offload")
@@ -318,22 +318,11 @@ def _inside_of_layers(units: UnitGraph, bodies: set[int]) -> set[int]:
     """The forward units outside of these loops whose results no other layer reads; empty where no
     layers repeat."""
     forward = {u.index for u in units.units if u.phase is Phase.FORWARD} - bodies
-    starts = _starts(repeated_layers(units), forward)
+    # Of each unit of the first layer the counterparts in all layers, in order.
+    starts = (sorted(c) for c in repeated_layers(units).units.chains() if c[0] in forward)
     passing = ((_passing(units, each), each) for each in starts)
     best = min(passing, key=lambda each: (_bytes(units, each[0]), each[1]), default=None)
     return set() if best is None else forward - best[0]
-
-
-def _starts(shift: Shift, forward: set[int]) -> Iterator[list[int]]:
-    """For each unit of the first layer's forward pass its counterparts in all layers, in order."""
-    images = shift.units.images
-    behind = set(images.values())
-    for first in images:
-        if first in forward and first not in behind:
-            chain = [first]
-            while chain[-1] in images:
-                chain.append(images[chain[-1]])
-            yield sorted(chain)
 
 
 def _passing(units: UnitGraph, starts: Sequence[int]) -> set[int]:

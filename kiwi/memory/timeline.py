@@ -1,12 +1,9 @@
 """Buffers over time: which are alive at a point of time, how many bytes that is, and the most."""
 
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from kiwi.interval import Interval
+from kiwi.interval import Interval, curve_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +20,6 @@ class Buffer(Interval):
     kind: str = "result"
     index: int = -1
     overwritten_by: int = field(default=-1, compare=False)
-
-
-def curve_bytes(intervals: Iterable[Interval], horizon: int) -> np.ndarray:
-    """The bytes that are alive at each point of time, int64, shape (horizon,)."""
-    change = np.zeros(horizon + 1, dtype=np.int64)
-    for each in intervals:
-        change[each.start] += each.bytes
-        change[each.end] -= each.bytes
-    return np.cumsum(change[:horizon])
-
-
-def bytes_at(intervals: Iterable[Interval], time: int) -> int:
-    """The bytes that are alive at one point of time."""
-    return sum(each.bytes for each in intervals if each.start <= time < each.end)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import numpy as np
 from kiwi.emit.barriers import barriers
 from kiwi.emit.execution import Execution
 from kiwi.hlo.units import UnitGraph
-from kiwi.memory.timeline import curve_bytes
+from kiwi.interval import curve_bytes
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.plan import Plan
 from kiwi.xla.read.buffer_assignment import CompiledMemory, LiveBuffer

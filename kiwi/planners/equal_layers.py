@@ -160,11 +160,7 @@ class EqualLayers:
         return replace(found, solution=found.solution and small.expanded(found.solution))
 
     def _solved_tied(
-        self,
-        small: Tied,
-        allowed: Allowance,
-        warm_start: Sequence[int] | None,
-        balances: Balances | None = None,
+        self, small: Tied, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:
         """The tied problem's solution. Its bound is none of the whole problem."""
         pass_on = self._tools.settings.on_progress
@@ -176,7 +172,7 @@ class EqualLayers:
 
         own = self._tools.with_settings(on_progress=expanded)
         start = None if warm_start is None else small.tied(warm_start)
-        found = own.solve(small.problem, allowed, start, TIED_ROUNDS, balances)
+        found = own.solve(small.problem, allowed, start, TIED_ROUNDS)
         return settled_result(small.problem, found)
 
 

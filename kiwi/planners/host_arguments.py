@@ -141,15 +141,10 @@ def _candidates(step: StepToPlan, given: Collection[int]) -> tuple[list[int], li
     }
     least_bytes = LEAST_SHARE * sum(sizes.values())
     ordered = sorted((k for k in sizes if sizes[k] >= least_bytes), key=lambda k: -sizes[k])
-    early = _read_before_update(step)
+    pairs = zip(program.equations, phases(program), strict=True)
+    early = {v for equation, phase in pairs if phase is not Phase.UPDATE for v in equation.reads}
     late = [k for k in ordered if program.arguments[k] not in early]
     return late, [k for k in ordered if program.arguments[k] in early]
-
-
-def _read_before_update(step: StepToPlan) -> set[int]:
-    equations = step.program.equations
-    pairs = zip(equations, phases(step.program), strict=True)
-    return {v for equation, phase in pairs if phase is not Phase.UPDATE for v in equation.reads}
 
 
 def _first(step: StepToPlan, ordered: Sequence[int], share: float) -> frozenset[int]:

@@ -72,7 +72,7 @@ class OverlapSearch:
         for tried in range(MOST_PLANS):
             if not programs:
                 break
-            aim = _fastest(programs)
+            aim = min(programs, key=compiled_seconds)
             seconds = min(LEAST_GAIN * self._seconds, compiled_seconds(best))
             plan = limits.next(aim, self._over_bytes(aim), tried, seconds, propose)
             programs = [] if plan is None else self._programs(plan)
@@ -88,13 +88,13 @@ class OverlapSearch:
         without those that XLA fails to compile."""
         tried = (self._program(plan, plan, way) for way in range(len(self._compiles)))
         found = list(filter(None, tried))
-        fastest = _fastest(found).compiled if found else None
+        fastest = min(found, key=compiled_seconds).compiled if found else None
         if fastest is not None:
             ahead = with_copies_ahead(plan)
             others = ahead, with_gradients_in_time(ahead or plan)
             more = (self._program(p, plan, fastest.overlap) for p in others if p is not None)
             found += filter(None, more)
-            for each in chain(found, self._tied(_fastest(found))):
+            for each in chain(found, self._tied(min(found, key=compiled_seconds))):
                 if self._over_bytes(each) <= 0 and compiled_seconds(each) < self._seconds:
                     assert each.compiled is not None and plan.compiled is not None
                     of_waiting = replace(each.compiled, memory=plan.compiled.memory)
@@ -196,10 +196,6 @@ def _is_tied(plan: Plan) -> bool:
 def _off(plan: Plan) -> float:
     """The compiled schedule over the predicted one, ties aside."""
     return 1.0 if _is_tied(plan) else compiled_seconds(plan) / plan.estimate.step_seconds
-
-
-def _fastest(programs: Sequence[Plan]) -> Plan:
-    return min(programs, key=compiled_seconds)
 
 
 def compiled_seconds(plan: Plan) -> float:

@@ -1,6 +1,6 @@
 """All planners by name: the one table that settings, errors, the command line and tests read."""
 
-from kiwi.errors import InvalidArgumentError, UnknownPlannerError
+from kiwi.errors import InvalidArgumentError, UnknownPlannerError, check_known
 from kiwi.planners.alpa import ALPA, RULE_BASED
 from kiwi.planners.joint import Joint
 from kiwi.planners.one_device import ONE_DEVICE_PLANNERS
@@ -27,9 +27,7 @@ def register(planner: Planner) -> None:
 
 def planner_named(name: str) -> Planner:
     """The planner of a name; raises `UnknownPlannerError`, which lists all."""
-    if name not in PLANNERS:
-        known = ", ".join(repr(n) for n in PLANNERS)
-        raise UnknownPlannerError(f"There is no planner {name!r}.", suggestion=f"One of {known}.")
+    check_known(name, PLANNERS, "planner", UnknownPlannerError)
     return PLANNERS[name]
 
 

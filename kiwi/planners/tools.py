@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kiwi.errors import InvalidArgumentError, UnknownSolverError
+from kiwi.errors import InvalidArgumentError, UnknownSolverError, check_known
 from kiwi.options import Settings
 from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
 from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
@@ -131,16 +131,8 @@ class ProgressLog:
 def check_search(settings: Settings) -> None:
     """Raises `UnknownSolverError`, `InvalidArgumentError` or `CompilerUnavailableError`."""
     predicted_compiler(settings.verify, settings.mesh.hardware)
-    if settings.solver not in SOLVERS:
-        raise UnknownSolverError(
-            f"There is no solver {settings.solver!r}.",
-            suggestion="One of " + ", ".join(repr(s) for s in SOLVERS) + ".",
-        )
-    if settings.effort not in EFFORTS:
-        raise InvalidArgumentError(
-            f"There is no effort {settings.effort!r}.",
-            suggestion="One of " + ", ".join(repr(e) for e in EFFORTS) + ".",
-        )
+    check_known(settings.solver, SOLVERS, "solver", UnknownSolverError)
+    check_known(settings.effort, EFFORTS, "effort")
     if not settings.time_limit_seconds > 0:
         raise InvalidArgumentError(
             f"time_limit_seconds={settings.time_limit_seconds} is not positive."

@@ -12,7 +12,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError
+from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, check_known
 from kiwi.memory.residency import RESIDENCIES
 from kiwi.mesh import TensorSharding
 from kiwi.plans.breakdown import OperatorEntry
@@ -192,11 +192,8 @@ def what_if(
             "where it was, or was changed.",
             suggestion="Plan again.",
         )
-    if residency not in (None, *RESIDENCIES):
-        raise InvalidArgumentError(
-            f"residency={residency!r} is unknown.",
-            suggestion="One of " + ", ".join(map(repr, RESIDENCIES)) + ".",
-        )
+    if residency is not None:
+        check_known(residency, RESIDENCIES, "residency")
     planning = plan.origin.planning
     unit = find_operator(plan, operator)
     allowed = _allowed(plan, planning, unit, sharding, residency)

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kiwi.interval import Interval
-from kiwi.memory.timeline import bytes_at
+from kiwi.interval import Interval, bytes_at
 from kiwi.mesh import TensorSharding
 from kiwi.mesh.sharding import layout_text
 from kiwi.plans.breakdown import PARTS

@@ -21,7 +21,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from kiwi.calls.signature import result_shardings
 from kiwi.codec import from_plain, to_plain
 from kiwi.errors import KiwiError
 from kiwi.hlo.kernels import kernel_text
-from kiwi.options import SearchOptions, Settings
+from kiwi.options import IN_FILES, Settings
 from kiwi.plans.breakdown import Decision
 from kiwi.plans.document import Document, document
 from kiwi.plans.file import read, write
@@ -232,9 +232,8 @@ def _call(step: StepToPlan) -> list[Any]:
 
 
 def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
-    for option in fields(SearchOptions):
-        if option.metadata.get("in_files", True):
-            yield option.name, canonical(getattr(settings, option.name))
+    for name in IN_FILES:
+        yield name, canonical(getattr(settings, name))
     mesh = settings.mesh
     yield "mesh", to_plain(mesh, plan_converter(mesh.axis_names))
     yield "table", mesh.table and mesh.table.digest

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kiwi.memory.timeline import bytes_at, curve_bytes
+from kiwi.interval import bytes_at, curve_bytes
 from kiwi.mesh import TensorSharding
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.copies import CopyNode, Reader

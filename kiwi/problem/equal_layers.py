@@ -6,12 +6,12 @@ whose times are those of corresponding units. That is not so where a layer has o
 the first and the last one have: there the chain of equal nodes ends.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import astuple, replace
 
 import numpy as np
 
 from kiwi.hlo.repeated_layers import repeated_layers
-from kiwi.memory.residency import Residency
 from kiwi.problem.build import PlanningProblem
 from kiwi.solver.tied import EqualNodes
 
@@ -51,18 +51,20 @@ class _Correspondence:
         self._planning = planning
         shift = repeated_layers(planning.units)
         self._units, self._arguments = shift.units.images, shift.arguments.images
-        self._unit_before = {image: one for one, image in self._units.items()}
-        self._argument_before = {image: one for one, image in self._arguments.items()}
+        self._unit_layer, self._argument_layer = (
+            {one: layer for chain in each.chains() for layer, one in enumerate(chain)}
+            for each in (shift.units, shift.arguments)
+        )
 
     def layer_of(self, node: int) -> int:
         """How many layers are before a node's, whether or not their nodes are equal."""
         sources, units = self._planning.sources, self._planning.unit_nodes
         if node < len(sources):
-            return _steps(self._argument_before, sources[node].value)
+            return self._argument_layer.get(sources[node].value, 0)
         number = node - len(sources)
         if number >= len(units):
             number = self._planning.copies[number - len(units)].unit
-        return _steps(self._unit_before, number)
+        return self._unit_layer.get(number, 0)
 
     def next_nodes(self) -> Next:
         """Of those that have an equal node in the next layer."""
@@ -81,8 +83,8 @@ class _Correspondence:
         for one, other in self._units.items():
             mine, theirs = nodes[one], nodes[other]
             if mine.strategies == theirs.strategies:
-                moved = [self._moved(residency) for residency in mine.residency.options]
-                means = _meaning(moved, [_times(r) for r in theirs.residency.options])
+                moved = [tuple(map(self._moved_time, astuple(r))) for r in mine.residency.options]
+                means = _meaning(moved, [astuple(r) for r in theirs.residency.options])
                 if means is not None:  # options are strategy-major
                     strategies = np.arange(len(mine.strategies))
                     means = np.add.outer(len(means) * strategies, means).ravel()
@@ -95,19 +97,8 @@ class _Correspondence:
         for one, copy in enumerate(copies):
             other = number_of.get((self._units.get(copy.unit, -1), copy.read))
             if other is not None:
-                mine = [
-                    (o.target, o.reading, self._moved_time(o.again_at), o.is_transposed)
-                    for o in copy.options
-                ]
-                theirs = [
-                    (o.target, o.reading, o.again_at, o.is_transposed)
-                    for o in copies[other].options
-                ]
-                yield first + one, first + other, _meaning(mine, theirs)
-
-    def _moved(self, residency: Residency) -> tuple[Hashable, ...]:
-        """The times of a residency in the next layer."""
-        return tuple(map(self._moved_time, _times(residency)))
+                moved = [replace(o, again_at=self._moved_time(o.again_at)) for o in copy.options]
+                yield first + one, first + other, _meaning(moved, copies[other].options)
 
     def _moved_time(self, time: int | None) -> Hashable:
         """The time of the corresponding unit; the end of the step stays. Other times of units
@@ -115,18 +106,6 @@ class _Correspondence:
         if time is None or time == len(self._planning.units.units) - 1:
             return time
         return self._units.get(time, ("of no next layer", time))
-
-
-def _steps(before: Mapping[int, int], one: int) -> int:
-    """How often something comes before."""
-    count = 0
-    while one in before:
-        one, count = before[one], count + 1
-    return count
-
-
-def _times(residency: Residency) -> tuple[int | None, ...]:
-    return residency.recompute_at, residency.end, residency.fetch_at
 
 
 def _meaning(mine: Sequence[Hashable], theirs: Sequence[Hashable]) -> np.ndarray | None:

@@ -288,13 +288,15 @@ class _Enumeration:
         scatters = bool(scatter) and can_scatter(found.results[0], found.partial, dims)
         result_bytes = self._local_bytes(results)
         workspace_bytes = found.partial_bytes - result_bytes + found.region_bytes
+        if self._rules.expands_max_pooling:
+            workspace_bytes += found_bytes(self._units, self._unit, result_bytes)
         return ShardingStrategy(
             found.reads,
             results,
             found.compute.seconds,
             self._collectives(found, dims) if found.partial else self._shifts(found),
             result_bytes,
-            workspace_bytes + self._found_bytes(result_bytes),
+            workspace_bytes,
             bool(scatter) and not scatters,
             found.compute.provenance,
             max(found.beside, self._sums(found, dims.values() if scatters else ()), key=sum),
@@ -335,11 +337,6 @@ class _Enumeration:
         moved_bytes = local_bytes * pieces // value.shape[dim]
         once = collective(COLLECTIVE_PERMUTE, self._mesh, axes, moved_bytes)
         return (replace(once, seconds=self._units.trips(self._unit) * once.seconds),)
-
-    def _found_bytes(self, result_bytes: int) -> int:
-        if not self._rules.expands_max_pooling:
-            return 0
-        return found_bytes(self._units, self._unit, result_bytes)
 
     def _sums(self, found: _Computation, scattered: Collection[int]) -> tuple[int, ...]:
         """The buffer that the compiler takes for sums beside summands and result, if it does.

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.interval import Interval
-from kiwi.memory.timeline import curve_bytes
+from kiwi.interval import Interval, curve_bytes
 from kiwi.mesh.sharding import layout_text
 
 CATEGORIES = {

@@ -37,7 +37,7 @@ _NOTHING_MORE = 1e-5
 
 
 @kernel
-def _balance(costs, excess, centre, width, weights, exchanges, tolerance):
+def _balance(costs, excess, centre, width, weights, tolerance):
     """Moves weight from the assignment with the largest to that with the smallest reduced value.
 
     Minimises over the simplex costs . w + max over p >= 0 of the proximal term; at given weights
@@ -50,7 +50,7 @@ def _balance(costs, excess, centre, width, weights, exchanges, tolerance):
             slope += weights[k] * excess[k]
     prices = np.maximum(0.0, centre + width * slope)
     values = np.empty(count)
-    for _ in range(exchanges):
+    for _ in range(_EXCHANGES):
         for k in range(count):
             values[k] = costs[k] + np.dot(excess[k], prices)
         low, high = 0, -1
@@ -79,10 +79,10 @@ def _balance(costs, excess, centre, width, weights, exchanges, tolerance):
 class Bundle:
     """Proposes prices, learns from assignments, and keeps the best prices as its centre."""
 
-    def __init__(self, times: int, width: float) -> None:
+    def __init__(self, times: int) -> None:
         self.centre = np.zeros(times)
         self.value = -np.inf
-        self.begin(width)
+        self.begin(1.0)
         self._costs = np.zeros(0)
         self._shown = np.zeros(0)
         self._excess = np.zeros((0, times))
@@ -133,7 +133,7 @@ class Bundle:
             self._weights[np.argmin(self._shown)] = 1.0
         tolerance = 1e-7 * max(abs(self.value), 1e-300) if np.isfinite(self.value) else 0.0
         prices, self._model = _balance(
-            self._shown, self._excess, self.centre, self.width, self._weights, _EXCHANGES, tolerance
+            self._shown, self._excess, self.centre, self.width, self._weights, tolerance
         )
         self._model_at_centre = float((self._shown + self._excess @ self.centre).min())
         return prices

@@ -174,6 +174,7 @@ def reduced_costs(net: Network, tables: Tables, unary, share):
     return spare
 
 
+FIRST_SWEEPS = 15
 _ROUNDING = 1e-10
 """Relative floating-point error granted to a bound before it counts as proven."""
 _CONVERGED = 1e-5
@@ -206,13 +207,12 @@ class Dual:
         self._work = new_workspace(net)
         self._tables = tables_of(net)
         self._limit = relaxed.limit_bytes
-        self.bundle = Bundle(len(net.times), 1.0)
+        self.bundle = Bundle(len(net.times))
 
     @property
     def work(self) -> int:
         """How many options and table cells it has gone over."""
-        cells = self.net.option_count + self.net.cell_count
-        return self._sweeps * cells + self._asked_work + int(self._work.visited[0])
+        return self._sweeps * self.net.size + self._asked_work + int(self._work.visited[0])
 
     def evaluate(self, prices: np.ndarray, most_pairs: int | None = None) -> float:
         """The bound at `prices`, by sweeps until they gain little; `choice` follows."""
@@ -255,9 +255,9 @@ class Dual:
         self._keep_messages(of_centre=False)
         return self.choice.copy()
 
-    def settle(self, most_pairs: int) -> None:
+    def settle(self) -> None:
         """Sweeps at the best prices, whose messages become those of the centre."""
-        self.evaluate(self.best_prices, most_pairs)
+        self.evaluate(self.best_prices, FIRST_SWEEPS)
         self._keep_messages(of_centre=True)
 
     def rounded(self, priced: np.ndarray) -> np.ndarray:

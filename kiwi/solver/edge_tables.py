@@ -7,15 +7,14 @@ equal costs, so that the tables of a deep model take the memory of one layer's.
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kiwi.solver.compiled import kernel
 
 
-def offsets(sizes: np.ndarray) -> np.ndarray:
+def offsets(sizes: npt.ArrayLike) -> np.ndarray:
     """0 and the running sums of `sizes`."""
-    starts = np.zeros(len(sizes) + 1, dtype=np.int64)
-    np.cumsum(sizes, out=starts[1:])
-    return starts
+    return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
 
 
 def within(starts: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kiwi.solver.dual import Dual, Oracle
+from kiwi.solver.dual import FIRST_SWEEPS, Dual, Oracle
 from kiwi.solver.network import Network
 from kiwi.solver.parameters import DEFAULT, Parameters
 from kiwi.solver.primal import Incumbent, Primal
@@ -19,7 +19,6 @@ from kiwi.solver.relaxed import Relaxed
 from kiwi.solver.result import is_closed
 from kiwi.solver.search import seed_random
 
-FIRST_SWEEPS = 15
 _LEAST_DUAL_STEPS = 4
 _STUCK = 2
 _STALLED = 0.01
@@ -56,9 +55,8 @@ class Engine:
         self.primal = Primal(self.relaxed, self._late, self.parameters)
         self._least_rounds = 0
         self._dual_steps = self.parameters.dual_steps
-        cells = max(1, self.net.option_count + self.net.cell_count)
         least_tries = self.parameters.forced_tries
-        tries = min(least_tries * _FORCED_CELLS // cells, _MOST_FORCED_TRIES)
+        tries = min(least_tries * _FORCED_CELLS // max(1, self.net.size), _MOST_FORCED_TRIES)
         self._random, self._anew = np.random.default_rng(self.seed), False
         self._tries = max(least_tries, tries)
         seed_random(self.seed)
@@ -150,7 +148,7 @@ class Engine:
         another one reaches further than any neighbourhood (probing in MILP: Savelsbergh, ORSA
         Journal on Computing 1994; perturbed maximisation: Papandreou and Yuille, ICCV 2011)."""
         if not self.rounds:
-            self.dual.settle(FIRST_SWEEPS)
+            self.dual.settle()
         self.rounds += 1
         prices, scale = self.dual.best_prices, self.relaxed.scale(self.bound)
         priced = self.relaxed.priced(prices)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kiwi.solver.problem import Interval, Load, Problem
+from kiwi.interval import Interval, curve_bytes
+from kiwi.solver.problem import Load, Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +66,8 @@ def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
         if np.isinf(edge.costs[cell]):
             names = (problem.nodes[edge.tail].name, problem.nodes[edge.head].name)
             violations += (f"Options {pair} of nodes {names} are forbidden together.",)
-    usage_bytes = _usage_bytes(held, problem.horizon)
-    host_peak_bytes = int(_usage_bytes(on_host, problem.horizon).max(initial=0))
+    usage_bytes = curve_bytes(held, problem.horizon)
+    host_peak_bytes = int(curve_bytes(on_host, problem.horizon).max(initial=0))
     peak_time = int(np.argmax(usage_bytes)) if problem.horizon else 0
     peak_bytes = int(usage_bytes[peak_time]) if problem.horizon else 0
     if problem.host_limit_bytes is not None and host_peak_bytes > problem.host_limit_bytes:
@@ -81,14 +82,6 @@ def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
     hidden = hidden_amount(loads)
     peak = peak_bytes, peak_time, usage_bytes
     return Evaluation(cost - hidden, parts, *peak, violations, loads, hidden, host_peak_bytes)
-
-
-def _usage_bytes(held: Iterable[Interval], horizon: int) -> np.ndarray:
-    change_bytes = np.zeros(horizon + 1, dtype=np.int64)
-    for interval in held:
-        change_bytes[interval.start] += interval.bytes
-        change_bytes[interval.end] -= interval.bytes
-    return np.cumsum(change_bytes)[:horizon]
 
 
 def fitting(

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from kiwi.solver.dual import Dual
+from kiwi.solver.dual import FIRST_SWEEPS, Dual
 from kiwi.solver.effort import WORK_PER_SECOND
-from kiwi.solver.engine import FIRST_SWEEPS, Engine
+from kiwi.solver.engine import Engine
 from kiwi.solver.evaluate import evaluate
 from kiwi.solver.least_peak import LeastPeak, least_peak
 from kiwi.solver.network import build_network
@@ -250,8 +250,7 @@ class Search:
 
     def _patience(self) -> int:
         """How many times the rounds of a stage: small networks can afford more."""
-        net = self.left.net
-        return max(1, min(_MOST_PATIENCE, _PATIENT_CELLS // (net.option_count + net.cell_count)))
+        return max(1, min(_MOST_PATIENCE, _PATIENT_CELLS // self.left.net.size))
 
     def _prices_at(self, times: np.ndarray) -> np.ndarray:
         """Those that the last engine ended with, where the network still has the time."""

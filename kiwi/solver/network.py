@@ -81,6 +81,11 @@ class Network(Arrays):
         """Number of costs in the tables of all edges, shared ones counted each time."""
         return int((self.line_count[::2] * self.line_count[1::2]).sum())
 
+    @property
+    def size(self) -> int:
+        """Options and table cells: what work is counted in."""
+        return self.option_count + self.cell_count
+
     def option_slice(self, node: int) -> slice:
         """The flat options of a node."""
         return slice(int(self.option_start[node]), int(self.option_start[node + 1]))

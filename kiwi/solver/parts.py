@@ -6,9 +6,8 @@ from kiwi.solver.lagrangian import Search
 from kiwi.solver.milp import solve_network
 from kiwi.solver.network import Network
 from kiwi.solver.presolve.reduction import Reduction
+from kiwi.solver.request import MILP_SHARE
 
-MILP_SHARE = 0.5
-"""Of the time and work that are left, what one MILP may take."""
 _MOST_TREE_NODES, _TREE_CELLS = 500, 600_000
 """Nodes of a MILP's tree, and nodes times cells: with these, work and not the clock ends it."""
 _MILP_WORK = 2.5
@@ -16,19 +15,14 @@ _MILP_WORK = 2.5
 cells, where it takes about so long."""
 
 
-def cells(net: Network) -> int:
-    """Options and table cells."""
-    return net.option_count + net.cell_count
-
-
 def tree_nodes(net: Network) -> int:
     """How many nodes of its tree HiGHS may visit."""
-    return max(1, min(_MOST_TREE_NODES, _TREE_CELLS // max(1, cells(net))))
+    return max(1, min(_MOST_TREE_NODES, _TREE_CELLS // max(1, net.size)))
 
 
 def may_ask_milp(search: Search, net: Network) -> bool:
     """Whether there is time and work left for a network; takes the latter."""
-    work = _MILP_WORK * cells(net) ** 2
+    work = _MILP_WORK * net.size**2
     if search.request.seconds_left <= 0 or work > MILP_SHARE * search.work_left:
         return False
     search.work += round(work)
@@ -40,7 +34,7 @@ def solve_part(search: Search, part: Reduction, hint: np.ndarray | None) -> None
     time and work; `hint`: a choice of what is left."""
     if not may_ask_milp(search, part.net):
         return
-    handed = search.request.handed_to("highs", MILP_SHARE, tree_nodes(part.net))
+    handed = search.request.handed_to_highs(tree_nodes(part.net))
     lowered = None if hint is None else part.lower(hint)
     found, _, timed_out = solve_network(part.net, handed, lowered)
     search.out_of_time = search.out_of_time or timed_out

@@ -8,6 +8,9 @@ from kiwi.solver.parameters import DEFAULT, Parameters
 from kiwi.solver.problem import Problem
 from kiwi.solver.result import Balances, OnProgress
 
+MILP_SHARE = 0.5
+"""Of the time and work that are left, what one MILP may take."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -64,12 +67,12 @@ class Request:
         """Time until the deadline, at least 0."""
         return max(0.0, self.deadline - time.monotonic())
 
-    def handed_to(self, solver: str, share: float, tree_nodes: int | None = None) -> "Request":
-        """The same asked of another solver, in a share of the time that is left."""
+    def handed_to_highs(self, tree_nodes: int | None) -> "Request":
+        """The same asked of HiGHS, in its share of the time that is left."""
         return replace(
             self,
-            solver=solver,
+            solver="highs",
             tree_nodes=tree_nodes,
-            time_limit_seconds=max(share * self.seconds_left, 1e-9),
+            time_limit_seconds=max(MILP_SHARE * self.seconds_left, 1e-9),
             started=time.monotonic(),
         )

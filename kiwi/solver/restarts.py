@@ -23,10 +23,11 @@ import numpy as np
 from kiwi.solver.edge_tables import owners
 from kiwi.solver.lagrangian import Search
 from kiwi.solver.network import Network
-from kiwi.solver.parts import MILP_SHARE, solve_part
+from kiwi.solver.parts import solve_part
 from kiwi.solver.presolve.pipeline import presolve
 from kiwi.solver.presolve.reduction import Reduction
 from kiwi.solver.relaxed import cost_of
+from kiwi.solver.request import MILP_SHARE
 
 _WHOLE, _APART, _MOST_IDLE = 3, 2, 3
 """Restarts of all that is left, and then of what solutions disagree on; and how often in a row both

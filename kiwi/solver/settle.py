@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kiwi.solver.problem import Edge, Interval, Node, Problem
+from kiwi.interval import Interval, bytes_at
+from kiwi.solver.problem import Edge, Node, Problem
 
 
 def settled(problem: Problem, solution: Sequence[int]) -> tuple[int, ...]:
@@ -66,8 +67,4 @@ def _held(usage: Sequence[Interval]) -> int:
 def _within(usage: Sequence[Interval], other: Sequence[Interval]) -> bool:
     """Whether `usage` is at no time larger than `other`: it suffices to look where it may rise."""
     times = {i.start for i in usage} | {i.end for i in other}
-    return all(_at(usage, time) <= _at(other, time) for time in times)
-
-
-def _at(usage: Sequence[Interval], time: int) -> int:
-    return sum(i.bytes for i in usage if i.start <= time < i.end)
+    return all(bytes_at(usage, time) <= bytes_at(other, time) for time in times)

@@ -9,12 +9,12 @@ from functools import partial
 
 import numpy as np
 
-from kiwi.errors import SolverUnavailableError, UnknownSolverError
+from kiwi.errors import SolverUnavailableError, UnknownSolverError, check_known
 from kiwi.solver.evaluate import evaluate
 from kiwi.solver.lagrangian import Search
 from kiwi.solver.loads.solve import solve_with_loads
 from kiwi.solver.milp import solve_network
-from kiwi.solver.parts import MILP_SHARE, cells, may_ask_milp, tree_nodes
+from kiwi.solver.parts import may_ask_milp, tree_nodes
 from kiwi.solver.problem import Problem
 from kiwi.solver.request import Request
 from kiwi.solver.restarts import search_again
@@ -71,10 +71,7 @@ def solve(
     Every returned solution was priced by `kiwi.solver.evaluate`. Raises `UnknownSolverError`,
     `InvalidArgumentError`, and `SolverUnavailableError` where the solver cannot take the problem.
     """
-    if solver not in SOLVERS:
-        raise UnknownSolverError(
-            f"There is no solver {solver!r}.", suggestion=f"use one of {', '.join(SOLVERS)}"
-        )
+    check_known(solver, SOLVERS, "solver", UnknownSolverError)
     request = Request(
         problem,
         solver,
@@ -143,10 +140,10 @@ def _close(search: Search) -> str:
 
 def _ask_for_rest(search: Search) -> str:
     net, request = search.left.net, search.request
-    if search.settled or cells(net) > MOST_CELLS_FOR_MILP or not may_ask_milp(search, net):
+    if search.settled or net.size > MOST_CELLS_FOR_MILP or not may_ask_milp(search, net):
         return ""
     most_nodes = None if request.until_time_limit else tree_nodes(net)
-    _ask_milp(search, request.handed_to("highs", MILP_SHARE, most_nodes))
+    _ask_milp(search, request.handed_to_highs(most_nodes))
     return f"HiGHS went on with the {net.option_count} options that were left."
 
 

@@ -1,6 +1,7 @@
 """Buffers over time."""
 
-from kiwi.memory.timeline import Buffer, Timeline, bytes_at
+from kiwi.interval import bytes_at
+from kiwi.memory.timeline import Buffer, Timeline
 
 ARGUMENT = Buffer(0, 3, 5, "argument", 7)
 LINE = Timeline((ARGUMENT, Buffer(1, 2, 4), Buffer(2, 4, 3), Buffer(4, 4, 9)), 5)

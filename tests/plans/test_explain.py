@@ -6,7 +6,7 @@ from jax.sharding import PartitionSpec
 import kiwi
 from examples import mlp
 from kiwi import errors
-from kiwi.memory.timeline import bytes_at
+from kiwi.interval import bytes_at
 from kiwi.plans.document import document
 from kiwi.plans.explain import pin
 from kiwi.plans.explain_text import explanation_text, find_in_document

@@ -18,8 +18,9 @@ import kiwi
 from benchmarks.programs.random_plans import run_random_plan
 from kiwi.emit.interpreter import emit
 from kiwi.hlo.graph import Phase
+from kiwi.interval import bytes_at
 from kiwi.memory.loop_bodies import OperandRead
-from kiwi.memory.timeline import Buffer, bytes_at
+from kiwi.memory.timeline import Buffer
 from kiwi.mesh import hardware
 from kiwi.plans.estimate import estimate_schedule
 from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem

@@ -7,7 +7,12 @@ import math
 import time
 from dataclasses import dataclass
 
-from kiwi.errors import InvalidProblemError, SolverUnavailableError, UnknownSolverError
+from kiwi.errors import (
+    InvalidProblemError,
+    SolverUnavailableError,
+    UnknownSolverError,
+    check_known,
+)
 from kiwi.solver.formulations.joint import build_joint
 from kiwi.solver.formulations.program import StrategyProgram, conflict
 from kiwi.solver.formulations.reduced import ReducedModel
@@ -76,12 +81,8 @@ def solve_formulation(
 
     **Raises:** `UnknownSolverError`, `InvalidProblemError`.
     """
-    if solver not in MODEL_SOLVERS:
-        known = ", ".join(repr(s) for s in MODEL_SOLVERS)
-        raise UnknownSolverError(f"There is no solver {solver!r}.", suggestion=f"One of {known}.")
-    if formulation not in FORMULATIONS:
-        known = ", ".join(repr(f) for f in FORMULATIONS)
-        raise InvalidProblemError(f"No formulation {formulation!r}.", suggestion=f"One of {known}.")
+    check_known(solver, MODEL_SOLVERS, "solver", UnknownSolverError)
+    check_known(formulation, FORMULATIONS, "formulation", InvalidProblemError)
     asked = _Question(graph, limit_bytes, seed, gap, time.monotonic())
     build = FORMULATIONS[formulation]
     if build is None:

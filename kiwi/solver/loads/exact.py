@@ -13,14 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kiwi.solver.dual import Dual
-from kiwi.solver.engine import FIRST_SWEEPS
+from kiwi.solver.dual import FIRST_SWEEPS, Dual
 from kiwi.solver.loads.restricted import Restricted
 from kiwi.solver.loads.weights import weighted
 from kiwi.solver.milp import solve_network
 from kiwi.solver.network import Network, build_network
 from kiwi.solver.order import time_order
-from kiwi.solver.parts import MILP_SHARE, cells
 from kiwi.solver.presolve.times import drop_times
 from kiwi.solver.problem import Edge, Load, Problem
 from kiwi.solver.relaxed import Relaxed
@@ -79,15 +77,14 @@ def solve_rest(
     ended it; nothing of all that where it is too large."""
     loaded = LoadedNetwork.of(rest.problem)
     net = drop_times(loaded.network)
-    size = cells(net)
-    if size > _most_cells(work_left) or request.seconds_left <= 0:
+    if net.size > _most_cells(work_left) or request.seconds_left <= 0:
         return None, -np.inf, 0, False
     own = rest.own(best)
     hint = None if own is None else np.array(own, dtype=np.int64)
-    handed = request.handed_to("highs", MILP_SHARE, max(1, _TREE_CELLS // size))
+    handed = request.handed_to_highs(max(1, _TREE_CELLS // net.size))
     choice, bound, timed_out = solve_network(net, handed, hint, loaded.windows)
     found = None if choice is None else rest.whole(choice.tolist())
-    return found, bound, round(_WORK * size**2), timed_out
+    return found, bound, round(_WORK * net.size**2), timed_out
 
 
 class Amounts(NamedTuple):

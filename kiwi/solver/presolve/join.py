@@ -26,7 +26,7 @@ _MOST_DEGREE = 2
 
 def join(net: Network) -> Reduction:
     """One pass: no node is joined to one that is itself joined to another."""
-    end, pairs = _choose(net, MOST_OPTIONS, _MOST_GROWTH)
+    end, pairs = _choose(net)
     kept, joined = end < 0, np.flatnonzero(end >= 0)
     if not len(joined):
         return Reduction.nothing(net)
@@ -41,7 +41,7 @@ def join(net: Network) -> Reduction:
 
 
 @kernel
-def _choose(net, most_options, most_growth):
+def _choose(net):
     """The end at each node of the edge over which it is joined to a neighbour, or -1, and for each
     option how many its node will have of it."""
     count = len(net.option_start) - 1
@@ -53,13 +53,13 @@ def _choose(net, most_options, most_growth):
         degree = net.near_start[k + 1] - net.near_start[k]
         if takes[k] or degree == 0 or degree > _MOST_DEGREE:
             continue
-        best = most_options + 1
+        best = MOST_OPTIONS + 1
         for near in range(net.near_start[k], net.near_start[k + 1]):
             h = net.near_end[near]
             if end[net.end_node[h ^ 1]] >= 0:
                 continue
             before, after = _pair_counts(net, h, pairs, np.bool_(False))
-            if after < best and after <= most_growth * before:
+            if after < best and after <= _MOST_GROWTH * before:
                 best, end[k] = after, h
         if end[k] >= 0:
             takes[net.end_node[end[k] ^ 1]] = True

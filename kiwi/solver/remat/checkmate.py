@@ -91,7 +91,7 @@ def _solved(task: Task, program: StageProgram) -> Finding:
     bound_seconds = answer.bound * program.graph.once_seconds
     return Finding(
         schedule,
-        family_bound_seconds=bound_seconds if math.isfinite(answer.bound) else None,
+        family_bound=bound_seconds if math.isfinite(answer.bound) else None,
         family_is_infeasible=answer.infeasible,
         iterations=answer.nodes,
         deterministic=not answer.timed_out,

@@ -2,11 +2,16 @@
 
 import time
 from dataclasses import dataclass
+from typing import Generic
+
+from typing_extensions import TypeVar
 
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.simulate import simulate
 from kiwi.solver.result import SolveStatus
 from kiwi.solver.schedule import Schedule
+
+_Schedule = TypeVar("_Schedule", default=Schedule)
 
 
 @dataclass(frozen=True)
@@ -33,22 +38,29 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(Generic[_Schedule]):
     """What a planner, or a part of its search, found.
 
     - `schedule`: the best schedule found (the planner's claim; `solve` simulates it), or None.
-    - `family_bound_seconds`: proven lower bound on the time of the schedules that the planner
-      can express (one order, one form), or None. It may exceed that of better schedules.
+    - `family_bound`: proven lower bound on the objective of the schedules that the planner can
+      express (one order, one form), in seconds, or in joules where that is what it was asked for;
+      or None. It may exceed that of better schedules.
     - `family_is_infeasible`: the planner proved that no schedule of its family fits the budget.
     - `iterations`: moves, nodes or table entries, as the planner counts them.
     - `deterministic`: False where the clock ended the search, so that another run may differ.
     """
 
-    schedule: Schedule | None
-    family_bound_seconds: float | None = None
+    schedule: _Schedule | None
+    family_bound: float | None = None
     family_is_infeasible: bool = False
     iterations: int = 0
     deterministic: bool = True
+
+    def why_none(self, planner: str) -> str:
+        """Why there is no schedule that fits, of a planner of this name."""
+        if self.family_is_infeasible:
+            return f"proven for the schedules that {planner!r} can express; others may exist"
+        return f"planner {planner!r} found none; that is no proof that there is none"
 
 
 @dataclass(frozen=True)
@@ -86,7 +98,7 @@ class RematResult:
     """A simulated schedule within the budget.
 
     - `bound_seconds`: proven lower bound on the time of every schedule of the graph.
-    - `family_bound_seconds`, `iterations`, `deterministic`: as in `Finding`.
+    - `family_bound_seconds`, `iterations`, `deterministic`: as in `Finding`, in seconds.
     - `status`: `OPTIMAL` if the time equals `bound_seconds`, else `FEASIBLE`.
     - `planner`, `seconds`: who planned it, and in what wall time.
     """

@@ -71,7 +71,11 @@ def _block_schedules(
     loss, gradients = len(borders.groups.forward[index]), borders.gradients[index + 1]
     deadline = min(task.deadline, time.monotonic() + seconds)
     low, high = largest_working_set(block).size_bytes, order_peak_bytes(block)
-    most_saved = _saved_by_keeping_all(block, loss)
+    most_saved = block.bytes_of(
+        value
+        for value, writer in enumerate(block.producer)
+        if 0 <= writer < loss and any(k > loss for k in block.readers[value])
+    )
     peaks, saved = evenly(low, high, PEAK_BUDGETS), evenly(0, most_saved, SAVE_BUDGETS)
     found: dict[Steps, None] = {}
     by_clock = False
@@ -85,14 +89,6 @@ def _block_schedules(
         if finding.schedule is not None:
             found[finding.schedule.steps] = None
     return tuple(found), by_clock
-
-
-def _saved_by_keeping_all(block: RematGraph, loss: int) -> int:
-    return block.bytes_of(
-        value
-        for value, writer in enumerate(block.producer)
-        if 0 <= writer < loss and any(k > loss for k in block.readers[value])
-    )
 
 
 def _options(borders: Borders, index: int, schedules: tuple[Steps, ...]) -> tuple[Option, ...]:

@@ -6,7 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
+from kiwi.errors import (
+    InfeasibleBudgetError,
+    InvalidArgumentError,
+    UnknownPlannerError,
+    check_known,
+)
 from kiwi.solver.remat.best import remat
 from kiwi.solver.remat.checkmate import checkmate, checkmate_lp, rk_checkmate
 from kiwi.solver.remat.fastsa import fastsa, order_only
@@ -140,7 +145,7 @@ class Search:
             peak_bytes=found.peak_bytes,
             compute_seconds=found.seconds,
             bound_seconds=graph.once_seconds,
-            family_bound_seconds=finding.family_bound_seconds,
+            family_bound_seconds=finding.family_bound,
             status=SolveStatus.OPTIMAL if found.is_least else SolveStatus.FEASIBLE,
             planner=planner,
             seconds=time.monotonic() - started,
@@ -150,10 +155,7 @@ class Search:
 
 
 def _check_arguments(planner: str, budget_bytes: int, time_limit_seconds: float, seed: int) -> None:
-    if planner not in PLANNERS:
-        raise UnknownPlannerError(
-            f"there is no planner {planner!r}", suggestion=f"one of {', '.join(sorted(PLANNERS))}"
-        )
+    check_known(planner, PLANNERS, "planner", UnknownPlannerError)
     if budget_bytes <= 0:
         raise InvalidArgumentError(f"the budget must be positive, not {budget_bytes} bytes")
     if not time_limit_seconds > 0:
@@ -169,12 +171,9 @@ def _infeasible(
     bound = largest_working_set(task.graph)
     operators = task.graph.operators
     name = operators[bound.operator].name if bound.operator >= 0 else "the end of the step"
+    cause = finding.why_none(planner)
     if task.budget_bytes < bound.size_bytes:
         cause = "the budget is below the largest working set"
-    elif finding.family_is_infeasible:
-        cause = f"proven for the schedules that {planner!r} can express; others may exist"
-    else:
-        cause = f"planner {planner!r} found none; that is no proof that there is none"
     return InfeasibleBudgetError(
         f"no schedule within {task.budget_bytes} bytes",
         cause=f"{cause}. Every schedule needs {bound.size_bytes} bytes at least ({name})",

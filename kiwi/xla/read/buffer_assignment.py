@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from kiwi.interval import Interval
-from kiwi.memory.timeline import curve_bytes
+from kiwi.interval import Interval, curve_bytes
 from kiwi.xla.read.hlo_text import HOST_SPACE
 from kiwi.xla.read.name_scopes import Scope, scope_of
 from kiwi.xla.read.protos import parse

@@ -143,14 +143,21 @@ class CollectiveReader:
         return frozenset(frozenset(row) for row in rows.tolist())
 
     def _of_pairs(self, line: str) -> Axes:
-        match = _PAIRS.search(line)
-        if match is None:
+        pairs = device_pairs(line)
+        if pairs is None:
             return None
         moved: set[int] = set()
-        for pair in re.findall(r"\{(\d+,\d+)\}", match["pairs"]):
-            source, target = (np.unravel_index(d, self._shape) for d in integers(pair))
+        for pair in pairs:
+            source, target = (np.unravel_index(d, self._shape) for d in pair)
             moved |= {a for a, (s, t) in enumerate(zip(source, target, strict=True)) if s != t}
         return tuple(self._names[a] for a in sorted(moved))
+
+
+def device_pairs(line: str) -> list[list[int]] | None:
+    """The devices that a permutation sends from and to; None where it lists none."""
+    match = _PAIRS.search(line)
+    found = None if match is None else re.findall(r"\{(\d+,\d+)\}", match["pairs"])
+    return None if found is None else list(map(integers, found))
 
 
 def axis_uses(found: Iterable[AxisUse]) -> tuple[AxisUse, ...]:

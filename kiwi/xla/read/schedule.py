@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kiwi.xla.read.collectives import CollectiveReader
+from kiwi.xla.read.collectives import CollectiveReader, device_pairs
 from kiwi.xla.read.hlo_text import HOST_SPACE, Computation, Instruction, Module, trip_count
 from kiwi.xla.read.name_scopes import scope_of
 from kiwi.xla.read.work import NO_WORK, ModuleWork, Work, is_collective
@@ -20,7 +20,6 @@ HOST = "host"
 TO_HOST, FROM_HOST = 1, -1
 """Directions of such copies."""
 
-_PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
 _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 _START, _DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
 
@@ -176,9 +175,8 @@ def _key(instruction: Instruction) -> str:
 
 def _direction(instruction: Instruction) -> int:
     """Where most devices send to: up or down the mesh; 0 where as many send up as down."""
-    found = _PAIRS.search(instruction.attributes)
-    numbers = [] if found is None else [int(n) for n in re.findall(r"\d+", found["pairs"])]
-    up = sum(1 if t > s else -1 for s, t in zip(numbers[::2], numbers[1::2], strict=True))
+    pairs = device_pairs(instruction.attributes) or ()
+    up = sum(1 if target > source else -1 for source, target in pairs)
     return (up > 0) - (up < 0)
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 
 from kiwi.xla.read.hlo_text import Instruction, parse_module
+from kiwi.xla.read.work import RUNS_NOTHING
 
 _SCOPE = re.compile(r"timed_(\d+)\b")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -21,22 +22,12 @@ _OF_TABLES, _OF_KERNELS = "sol", ""
 _GPU_MATMUL_MODEL = "experimental-gemm-cost-model"
 """The model, of untuned tiles, that stands beside the others at matmuls."""
 
-_NO_KERNELS = frozenset(
-    {
-        "parameter",
-        "constant",
-        "tuple",
-        "get-tuple-element",
-        "bitcast",
-        "opt-barrier",
-        "partition-id",
-        "replica-id",
-        "async-done",
-        "all-gather-done",
-        "all-reduce-done",
-        "collective-permute-done",
-    }
-)
+_NO_KERNELS = RUNS_NOTHING | {
+    "async-done",
+    "all-gather-done",
+    "all-reduce-done",
+    "collective-permute-done",
+}
 
 
 def timed_scope(number: int) -> str:

@@ -18,7 +18,7 @@ from kiwi.hlo.costs import FREE_OPCODES
 from kiwi.xla.read.collectives import COLLECTIVE_KINDS
 from kiwi.xla.read.hlo_text import Array, Computation, Instruction, Module
 
-_ALIASES = frozenset(
+RUNS_NOTHING = frozenset(
     {
         "parameter",
         "constant",
@@ -32,12 +32,12 @@ _ALIASES = frozenset(
         "add-dependency",
     }
 )
-"""Instructions that run nothing."""
+"""Opcodes of instructions that are no kernels."""
 
 _SCALARS_BYTES = 64
 _SECTOR_BYTES = 32
 """The least that a device's memory moves, of GPUs and, as a burst, of TPUs."""
-_FREE = _ALIASES | {opcode.replace("_", "-") for opcode in FREE_OPCODES}
+_FREE = RUNS_NOTHING | {opcode.replace("_", "-") for opcode in FREE_OPCODES}
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _UPDATE, _SCATTER = "dynamic-update-slice", "scatter"
 _UPDATED_BY = {_UPDATE: 1, _SCATTER: 2}
@@ -114,7 +114,7 @@ class ModuleWork:
     def of(self, instruction: Instruction, computation: Computation) -> Work:
         """That of an instruction which is a kernel of its own: none of loops, of collectives, and
         of what is part of a fusion."""
-        if instruction.opcode in _ALIASES or _is_idle(instruction):
+        if instruction.opcode in RUNS_NOTHING or _is_idle(instruction):
             return NO_WORK
         moved_bytes = self._moved_bytes(instruction, computation)
         return replace(self._computed(instruction, computation), moved_bytes=moved_bytes)

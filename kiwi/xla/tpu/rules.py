@@ -84,8 +84,7 @@ class TpuRules(Rules):
     def sums_behind(self, units: UnitGraph, unit: Unit) -> int | None:
         """The next operator of the backward pass that does not read the gradient of a parameter,
         another product as a rule: the scheduler puts the collective behind it."""
-        is_gradient = units.graph.phase_of(unit.root) is Phase.BACKWARD
-        if not is_gradient or not is_of_library(units.graph, unit):
+        if unit.phase is not Phase.BACKWARD or not is_of_library(units.graph, unit):
             return None
         following = (u for u in units.units[unit.index + 1 :] if u.phase is not Phase.UPDATE)
         other = next(following, None)

@@ -38,7 +38,7 @@ def _assert_equal_to_exhaustive_search(planner, graph, budget, best):
     found = simulate(graph, finding.schedule)
     assert found.peak_bytes <= budget
     assert found.compute_seconds == pytest.approx(best)
-    assert finding.family_bound_seconds == pytest.approx(best, rel=1e-6)
+    assert finding.family_bound == pytest.approx(best, rel=1e-6)
 
 
 @pytest.mark.parametrize("planner", [checkmate, rk_checkmate, lambda task: moccasin(task, 5)])

@@ -59,7 +59,8 @@ def offmate(task: Task, host: Host, *, sends_activations: bool = True) -> Offloa
             break
         excess_bytes = found.peak_bytes - task.budget_bytes
         budget_bytes -= max(1.0, min(excess_bytes, budget_bytes / LEAST_SHARE))
-    return OffloadFinding(best_schedule(task, host, schedules), bound, infeasible, deterministic)
+    best = best_schedule(task, host, schedules)
+    return OffloadFinding(best, bound, infeasible, deterministic=deterministic)
 
 
 def batch_choice(task: Task, host: Host, most_batch: float) -> tuple[float, float] | None:

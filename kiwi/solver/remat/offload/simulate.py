@@ -29,7 +29,7 @@ import numpy as np
 from kiwi.errors import InvalidProblemError
 from kiwi.solver.remat.graph import RematGraph
 from kiwi.solver.remat.offload.host import IDLE, Host, OffloadSchedule, Transfer
-from kiwi.solver.remat.result import Task
+from kiwi.solver.remat.result import Finding, Task
 from kiwi.solver.remat.simulate import LiveRange, held_bytes
 
 Job = tuple[int, int, float]
@@ -275,21 +275,8 @@ class _Walk:
         return self.graph.values[value].name
 
 
-@dataclass(frozen=True)
-class OffloadFinding:
-    """What a planner found.
-
-    - `schedule`: the planner's claim, which `solve_offload` simulates, or None.
-    - `family_bound`: proven lower bound on the objective of the schedules that the planner can
-      express, in seconds, or in joules where that is what it was asked for; or None.
-    - `family_is_infeasible`: the planner proved that no schedule of its family fits.
-    - `deterministic`: False where the clock ended the search.
-    """
-
-    schedule: OffloadSchedule | None
-    family_bound: float | None = None
-    family_is_infeasible: bool = False
-    deterministic: bool = True
+OffloadFinding = Finding[OffloadSchedule]
+"""What a planner found; `solve_offload` simulates its schedule."""
 
 
 def fits(task: Task, host: Host, found: OffloadSimulation) -> bool:

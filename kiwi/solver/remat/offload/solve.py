@@ -87,13 +87,10 @@ def _infeasible(
     task: Task, planner: str, finding: OffloadFinding, found: OffloadSimulation | None
 ) -> InfeasibleBudgetError:
     known = [order_peak_bytes(task.graph), *([] if found is None else [found.peak_bytes])]
-    cause = f"planner {planner!r} found none; that is no proof that there is none"
-    if finding.family_is_infeasible:
-        cause = f"proven for the schedules that {planner!r} can express; others may exist"
     bound_bytes = largest_working_set(task.graph).size_bytes - task.graph.resident_bytes
     return InfeasibleBudgetError(
         f"no schedule within {task.budget_bytes} bytes of the device",
-        cause=cause,
+        cause=finding.why_none(planner),
         suggestion=f"a budget of {min(known)} bytes, the smallest known to be feasible",
         least_peak_bytes=min(known),
         least_peak_bound_bytes=bound_bytes,
