@@ -279,6 +279,16 @@ class Program:
         found = (self.loops[k].test for k in self.loops_around(loop))
         return tuple(test for test in found if test is not None)
 
+    def read_only_by(self, reader: Equation, value: int | Literal) -> Equation | None:
+        """The equation of the reader's loop that computes a value which nothing else takes."""
+        if isinstance(value, Literal) or value in self.kept_values:
+            return None
+        producer = self.values[value].producer
+        if producer is None or self.readers[value] != (reader.index,):
+            return None
+        found = self.equations[producer]
+        return found if found.loop == reader.loop else None
+
     def is_large_constant(self, equation: int) -> bool:
         """Whether an equation expands a scalar to `LARGE_BYTES` or more."""
         found = self.equations[equation]

@@ -15,36 +15,21 @@ from kiwi.hlo.program import Equation, Program
 _PRODUCT = "dot_general"
 
 
-def without_transposed_products(program: Program) -> Program:
-    """The program with one equation for each product that only one transpose reads, if that puts
-    the free dimensions of one operand behind those of the other; itself where there is none.
-    Products are left unread."""
-    swapped, kept = dict[int, Equation](), program.kept_values
-    for equation in program.equations:
-        product = _product_of(program, equation)
-        if product is not None and kept.isdisjoint(product.outputs):
-            swapped[equation.index] = replace(
-                equation,
-                jaxpr_eqn=_swapped(product.jaxpr_eqn, equation.jaxpr_eqn),
-                scope=product.scope,
-                inputs=product.inputs[::-1],
-            )
-    if not swapped:
-        return program
-    return replace(program, equations=tuple(swapped.get(e.index, e) for e in program.equations))
-
-
-def _product_of(program: Program, equation: Equation) -> Equation | None:
-    """The product that an equation alone reads, and transposes to that of the swapped operands."""
+def swapped_product(program: Program, equation: Equation) -> Equation | None:
+    """The product of the swapped operands, in place of the transpose that alone reads a product, if
+    that puts the free dimensions of one operand behind those of the other; None of other
+    equations. The product is left unread."""
     if equation.name != "transpose" or not equation.reads:
         return None
-    (value,) = equation.reads
-    producer = program.values[value].producer
-    product = None if producer is None else program.equations[producer]
-    if product is None or product.name != _PRODUCT or product.loop != equation.loop:
+    product = program.read_only_by(equation, equation.reads[0])
+    if product is None or product.name != _PRODUCT or not _swaps(product, equation):
         return None
-    is_only_reader = program.readers[value] == (equation.index,)
-    return product if is_only_reader and _swaps(product, equation) else None
+    return replace(
+        equation,
+        jaxpr_eqn=_swapped(product.jaxpr_eqn, equation.jaxpr_eqn),
+        scope=product.scope,
+        inputs=product.inputs[::-1],
+    )
 
 
 def _swaps(product: Equation, transpose: Equation) -> bool:

@@ -2,9 +2,10 @@
 
 The residencies that "joint" chooses from are a selection (`kiwi.memory.residency.MAX_TIMES`),
 and there are many more of its options than of a baseline's. Close to the least memory that is
-possible its search may end without a plan where one of theirs has one. Then
+possible its search may end without a plan, or with programs just over the budget, where one of
+theirs has one. Then
 
-1. the baselines plan the step for the same budget;
+1. the baselines plan the step for the same budget, or for less by what those programs are over it;
 2. what the fastest of them recomputes, and when, is offered to "joint"
    (`kiwi.problem.build.Fixed.offered`), so that its plan is a solution of that problem
    (`kiwi.problem.translation.Choices`); short searches end worse if offered what all of them do;
