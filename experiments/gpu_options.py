@@ -63,7 +63,7 @@ def main(_: list[str]) -> None:
 def _row(model: str) -> dict[str, int]:
     shape = tuple(map(int, _MESH.value.split("x")))
     # Without a check: the options must not influence the plan that they are compared on.
-    case = Case(model, shape, None, _PROFILE.value, 10.0)
+    case = Case(model, shape, None, _PROFILE.value)
     free = make_plan(case, UNLIMITED).estimate.peak_bytes
     plan = make_plan(case, int(_SHARE.value * free))
     devices = compile_only_devices(target_config(plan.mesh.hardware), plan.mesh.size)

@@ -23,7 +23,6 @@ from kiwi.xla.step import Step
 _MODELS = flags.DEFINE_list("models", list(CASES), "Names in benchmarks.emission.variants.")
 _COMPILERS = flags.DEFINE_list("compilers", ["cuda", "tpu"], '"cuda", "tpu".')
 _SHARES = flags.DEFINE_list("shares", ["80", "60"], "Budgets, in % of the free peak.")
-_SECONDS = flags.DEFINE_float("time_limit_seconds", 10.0, "For the solver, per plan.")
 _VARIANTS = flags.DEFINE_list("variants", list(VARIANTS), "Which steps are compiled.")
 _CYCLES = flags.DEFINE_list(
     "cycles", [], "Variants for which XLA:TPU generates code too, which takes minutes each."
@@ -85,7 +84,6 @@ def _rows(case: Case, compiler: str, budget: int | None, old: Row) -> Iterator[R
         "profile": PROFILES[compiler],
         "verify": compiler,
         "donate_argnums": 0,
-        "time_limit_seconds": _SECONDS.value,
     }
     row, started = {"budget_bytes": budget, **_environment(compiler)}, time.monotonic()
     try:
@@ -142,7 +140,6 @@ def _environment(compiler: str) -> Row:
         "jax": jax.__version__,
         "compiler": metadata.version("libtpu" if compiler == "tpu" else "jax-cuda12-pjrt"),
         "profile": PROFILES[compiler],
-        "time_limit_seconds": _SECONDS.value,
     }
 
 

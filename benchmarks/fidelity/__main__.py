@@ -37,7 +37,6 @@ _SHARDINGS = flags.DEFINE_list(
     "shardings", ["single", "data", "fsdp", "megatron", "mixed"], "Of steps by hand."
 )
 _PROFILE = flags.DEFINE_string("profile", "h100-sxm", "The hardware planned for.")
-_SECONDS = flags.DEFINE_float("time_limit_seconds", 20.0, "For the solver, per plan.")
 _OUT = flags.DEFINE_string(
     "out", "benchmarks/fidelity/results/fidelity.json", "Results; .md and .png lie beside."
 )
@@ -70,7 +69,7 @@ def _cases() -> Iterator[tuple[Case, PlannedVariant | HandVariant]]:
         for mesh in _MESHES.value:
             shape = tuple(map(int, mesh.split("x")))
             for target in _TARGETS.value:
-                case = Case(model, shape, target, _PROFILE.value, _SECONDS.value)
+                case = Case(model, shape, target, _PROFILE.value)
                 by_hand = (
                     variant
                     for variant in hand_variants(shape, remats)
@@ -131,7 +130,6 @@ def _environment(rows: dict[str, Row]) -> dict[str, Any]:
         "python": platform.python_version(),
         "profile": _PROFILE.value,
         "commits": _commits(rows),
-        "time_limit_seconds": _SECONDS.value,
     }
 
 

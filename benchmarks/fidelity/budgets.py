@@ -35,7 +35,6 @@ _TARGET = flags.DEFINE_string("target", "cpu", 'Target of verify: "cpu", "cuda".
 _COUNT = flags.DEFINE_integer("count", 20, "How many budgets.")
 _LOWEST = flags.DEFINE_float("lowest", 0.4, "The smallest budget, as a part of the free peak.")
 _RANDOM = flags.DEFINE_bool("random", False, "Whether to draw the budgets at random.")
-_SECONDS = flags.DEFINE_float("time_limit_seconds", 30.0, "For the solver, per plan.")
 _OUT = flags.DEFINE_string("out", "benchmarks/fidelity/results/budgets.json", "Results.")
 
 Row = dict[str, Any]
@@ -80,7 +79,6 @@ def _with_options(planned: kiwi.PlannedFunction, **options: Any) -> kiwi.Planned
         mesh_shape=tuple(map(int, _MESH.value.split("x"))),
         profile=_PROFILE.value,
         verify=_TARGET.value,
-        time_limit_seconds=_SECONDS.value,
         **options,
     )
 

@@ -19,7 +19,6 @@ _ROW = flags.DEFINE_string("row", None, "Key of a planned row.", required=True)
 _RESULTS = flags.DEFINE_string(
     "results", "benchmarks/fidelity/results/fidelity.json", "Where the row's budget is taken from."
 )
-_SECONDS = flags.DEFINE_float("time_limit_seconds", 20.0, "For the solver.")
 
 
 def main(_: list[str]) -> None:
@@ -30,7 +29,7 @@ def main(_: list[str]) -> None:
     key, row = Key.parse(_ROW.value), results["rows"][_ROW.value]
     profile = results["environment"]["profile"]
     shape = tuple(map(int, key.mesh.split("x")))
-    case = Case(key.model, shape, key.target, profile, _SECONDS.value)
+    case = Case(key.model, shape, key.target, profile)
     try:
         plan = make_plan(case, row.get("budget_bytes") or UNLIMITED)
     except BudgetNotMetError as error:

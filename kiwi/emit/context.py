@@ -40,6 +40,7 @@ import jax
 
 from kiwi.emit.barriers import Barriers, barriers
 from kiwi.emit.execution import Execution
+from kiwi.emit.reduced_again import ReducedAgain, reduced_again
 from kiwi.hlo.host_memory import buffer_key
 from kiwi.hlo.loops import EXITS, SLICE, STACK
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, dataflow, loop_bodies
@@ -113,6 +114,11 @@ class Context:
             for number, values in enumerate(members.values())
             for index, value in enumerate(values)
         }
+
+    @functools.cached_property
+    def reduced_again(self) -> Mapping[int, tuple[ReducedAgain, ...]]:
+        """See `kiwi.emit.reduced_again`."""
+        return reduced_again(self.execution)
 
     @functools.cached_property
     def steps_of_copies(self) -> int:

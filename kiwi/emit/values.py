@@ -1,7 +1,8 @@
 """The values that an interpreter of a plan holds, and how a unit reads and computes them."""
 
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,8 @@ from kiwi.hlo.units import Unit
 from kiwi.memory.loop_bodies import LoopBody, OperandRead
 from kiwi.mesh import TensorSharding
 from kiwi.xla.read.name_scopes import RESHARD_SCOPE, scope_name
+
+_NONE: Mapping[int, Any] = MappingProxyType({})
 
 
 class _Array(NamedTuple):
@@ -70,6 +73,7 @@ class Values:
         self.behind: dict[int, _Array] = {}
         self.read_with: dict[int, dict[int, _Array]] = {}
         self.begun: dict[int, _Array] = {}
+        self.rows: dict[int, _Array] = {}
 
     def _scope_of(self, value: int) -> Any:
         """The name scope of the producer, to which the compiled program's memory is attributed."""
@@ -107,7 +111,13 @@ class Values:
         if not barrier.is_of_group:
             self.begun.update((v, a) for v, a in passed.values.items() if v not in unit.reads)
         local = self._operands(unit, passed, is_again=is_again)
-        scalar_of = dict(zip(expanded, passed.scalars, strict=True))
+        return self._evaluated(unit, local, dict(zip(expanded, passed.scalars, strict=True)))
+
+    def _evaluated(
+        self, unit: Unit, local: dict[int, Any], scalar_of: Mapping[int, Any] = _NONE
+    ) -> dict[int, Any]:
+        """The values that a unit computes beside its operands; `scalar_of`: by equation, what a
+        large constant expands."""
         for index in unit.equations:
             equation = self._program.equations[index]
             if equation.is_border:
@@ -168,7 +178,8 @@ class Values:
         """A unit's operands in the layouts that its strategy expects."""
         begun = {v: self.begun.pop(v) for v in unit.reads if v in self.begun}
         groups = (self.read_with[v] for v in unit.reads if v in self.read_with)
-        values = ChainMap(passed.values, begun, self.behind, *groups)
+        reduced = {} if is_again else self._reduced_again(unit, passed)
+        values = ChainMap(reduced, passed.values, begun, self.behind, *groups)
         arrays = {v: self._element_of(v, values.get(v) or self._lookup(v)) for v in unit.reads}
         local = {}
         for number in range(len(unit.rule.reads)):
@@ -180,6 +191,26 @@ class Values:
                 self.copies[copy] = self._resharded_operand(moved, arrays[value], wanted)
             local[value] = self._widened(value, self.copies[copy])
         return arrays | local
+
+    def _reduced_again(self, unit: Unit, passed: _PastBarrier) -> dict[int, _Array]:
+        """Rows behind a barrier, and what a unit reduces of them for itself."""
+        found: dict[int, _Array] = {}
+        for reduced in self._context.reduced_again.get(unit.index, ()):
+            found[reduced.rows] = passed.values.get(reduced.rows) or self._rows_apart(reduced.rows)
+            for own in (self._graph.units[k] for k in reduced.units):
+                (output,) = own.outputs
+                read = {v: self._element_of(v, found.get(v) or self._lookup(v)) for v in own.reads}
+                array = self._constrain(
+                    output, self._evaluated(own, read)[output], self._layouts[output]
+                )
+                found[output] = _Array(array, self._depth_of(output))
+        return found
+
+    def _rows_apart(self, rows: int) -> _Array:
+        """Rows behind a barrier of their own, the same for all that reduce them."""
+        if rows not in self.rows:
+            self.rows[rows] = self._behind_barrier(Barrier((rows,)), ()).values[rows]
+        return self.rows[rows]
 
     def _resharded_operand(self, moved: Value, array: Any, wanted: TensorSharding) -> Any:
         """An operand in the layout that a unit expects; what is moved may be narrower."""

@@ -41,7 +41,7 @@ class RowReduction:
     - `reader`: the unit of maps that ends the kernel.
     - `is_summed_once`: whether it reduces costly functions of them for readers of another phase as
       well, in a kernel of its own. If it is recomputed for these, either pass reduces them in the
-      kernel of its readers; but if `reader` is recomputed, too, these have two kernels.
+      kernel of its readers; if `reader` is recomputed, too, these have two kernels (`repeats`).
     - `masked_elements`: of the rows, where they take in what several share, such as a causal mask
       for all heads: XLA:GPU's kernels go over many heads at once, and wait. Else 0.
     """
@@ -51,6 +51,12 @@ class RowReduction:
     reader: int
     is_summed_once: bool
     masked_elements: int
+
+    @property
+    def repeats(self) -> bool:
+        """Whether each kernel of its readers reduces the rows for itself where two have some
+        (`kiwi.emit.reduced_again`); under a mask that takes longer than a kernel of its own."""
+        return self.is_summed_once and not self.masked_elements
 
 
 @functools.lru_cache(maxsize=4)

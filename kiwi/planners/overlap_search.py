@@ -45,6 +45,9 @@ Of a ViT on eight H100s nine tied steps save 32 of 435 MiB, and less time than a
 LEAST_GAIN = 0.99
 """To which part of a compiled schedule that overlaps another plan must be expected to bring it."""
 
+AS_FAST = 1.001
+"""Up to which part of the fastest program's time others count as fast as it."""
+
 NO_ROOM = (
     "Collectives do not overlap with computation: no plan was found that has room for that and is "
     "faster so."
@@ -72,7 +75,7 @@ class OverlapSearch:
         for tried in range(MOST_PLANS):
             if not programs:
                 break
-            aim = min(programs, key=compiled_seconds)
+            aim = _fastest(programs)
             seconds = min(LEAST_GAIN * self._seconds, compiled_seconds(best))
             plan = limits.next(aim, self._over_bytes(aim), tried, seconds, propose)
             programs = [] if plan is None else self._programs(plan)
@@ -88,13 +91,15 @@ class OverlapSearch:
         without those that XLA fails to compile."""
         tried = (self._program(plan, plan, way) for way in range(len(self._compiles)))
         found = list(filter(None, tried))
-        fastest = min(found, key=compiled_seconds).compiled if found else None
+        fastest = _fastest(found).compiled if found else None
         if fastest is not None:
             ahead = with_copies_ahead(plan)
             others = ahead, with_gradients_in_time(ahead or plan)
             more = (self._program(p, plan, fastest.overlap) for p in others if p is not None)
             found += filter(None, more)
-            for each in chain(found, self._tied(min(found, key=compiled_seconds))):
+            least = min(found, key=_peak_bytes)
+            tied = [self._tied(each) for each in dict.fromkeys((_fastest(found), least))]
+            for each in chain(found, *tied):
                 if self._over_bytes(each) <= 0 and compiled_seconds(each) < self._seconds:
                     assert each.compiled is not None and plan.compiled is not None
                     of_waiting = replace(each.compiled, memory=plan.compiled.memory)
@@ -130,8 +135,7 @@ class OverlapSearch:
 
     def _over_bytes(self, plan: Plan) -> int:
         """By how much a program whose collectives overlap is over the budget."""
-        assert plan.compiled is not None and plan.compiled.overlapping_peak_bytes is not None
-        return plan.compiled.overlapping_peak_bytes - self._budget_bytes
+        return _peak_bytes(plan) - self._budget_bytes
 
 
 class _Limits:
@@ -185,6 +189,18 @@ class _Limits:
         self._low_bytes = low_bytes
         more_bytes = 0 if self._high is None else int(self._high_bytes - low_bytes)
         return low_bytes + more_bytes // 2 if more_bytes > LOOSE * self._budget_bytes else None
+
+
+def _fastest(programs: Sequence[Plan]) -> Plan:
+    """The fastest program; of those that take as long, the one that needs least."""
+    most_seconds = AS_FAST * min(map(compiled_seconds, programs))
+    as_fast = (each for each in programs if compiled_seconds(each) <= most_seconds)
+    return min(as_fast, key=_peak_bytes)
+
+
+def _peak_bytes(program: Plan) -> int:
+    assert program.compiled is not None and program.compiled.overlapping_peak_bytes is not None
+    return program.compiled.overlapping_peak_bytes
 
 
 def _is_tied(plan: Plan) -> bool:

@@ -15,7 +15,7 @@ backward pass, that is 49 us where the two reductions, recomputed, take 2.
 Where both hold the price counts twice.
 
 A sum of costly functions that the backward pass reads, too, is a kernel of its own if it is kept,
-or if the end of its kernel is recomputed as well (`RowReduction.is_summed_once`).
+or if the end of its kernel is recomputed as well and it does not repeat (`RowReduction`).
 
 What a compiler computes in the kernel of an earlier unit (`kiwi.hlo.shared_kernels`) is a kernel of
 its own if it is recomputed and the earlier unit is not.
@@ -54,7 +54,7 @@ def reductions_apart(
     the reader that ends the kernel; `options`: of a unit by its index."""
     for index, found in sorted(reduced_for_readers(units).items()):
         unit, own = units.units[index], options(index)
-        if not own.apart_seconds.any():
+        if found.repeats or not own.apart_seconds.any():
             continue
         build = _Builder(unit, own, overlap, with_parts)
         if found.is_summed_once:

@@ -150,6 +150,30 @@ def test_a_softmax_of_short_rows_is_one_kernel(length: int, is_one_kernel: bool,
 
 
 @needs_compiler
+def test_a_recomputed_softmax_is_one_kernel_in_either_pass():
+    """Its gradient's kernel reduces the rows for itself; else both would sum up in another one."""
+
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return jax.numpy.sum(jax.numpy.sin(jax.nn.softmax(0.125 * (q @ k)) @ v))
+
+    shapes = (16, 1024, 64), (16, 64, 1024)
+    heads, transposed = (jax.ShapeDtypeStruct(shape, "float32") for shape in shapes)
+    found = kiwi.plan(
+        jax.grad(loss, (0, 1, 2)),
+        heads,
+        transposed,
+        heads,
+        mesh_shape=(1,),
+        planner="alpa+dots",
+        verify="cuda",
+        profile="h100-sxm",
+    )
+    assert found.execution.recomputed
+    assert found.compiled is not None and found.compiled.step_seconds is not None
+    assert 0.9 < found.compiled.step_seconds / found.estimate.step_seconds < 1
+
+
+@needs_compiler
 def test_scaled_operands_of_two_matmuls_are_there_once():
     """XLA takes a scale behind a matmul that reads it, unless a barrier is between them."""
     scores = jax.ShapeDtypeStruct((64, 256, 256), "float32")
