@@ -162,7 +162,8 @@ def _compiled_as_jit(target: str, step: Step) -> CompiledProgram:
     """With collectives that overlap with computation, as `jax.jit` runs it; where the compiler
     knows several ways, in that whose schedule is fastest."""
     ways = overlapping_compiles(target)
-    programs = [compile(step) for compile in ways] or [compile_for(target, step)]
+    begun = [begin(step) for begin in ways]
+    programs = [program() for program in begun] or [compile_for(target, step)]
     return min(programs, key=lambda program: program.step_seconds or 0.0)
 
 

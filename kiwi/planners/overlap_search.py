@@ -7,6 +7,7 @@ the fastest program is over; from there on the limit falls by what is still over
 the way to a plan that was too large. So are plans that need no ties, where steps were tied to fit.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,8 +21,8 @@ from kiwi.planners.barrier_levels import (
     with_tied_steps,
 )
 from kiwi.plans.plan import Plan
+from kiwi.xla.compilers import Begin
 from kiwi.xla.read.compiled_program import CompiledProgram
-from kiwi.xla.step import Step
 
 MOST_PLANS = 5
 """How many plans of less memory are compiled at most. Of an encoder on eight H100s the third one
@@ -55,8 +56,6 @@ NO_ROOM = (
 
 NO_GAIN = "Collectives do not overlap with computation: the compiled schedule is faster so."
 
-Compile = Callable[[Step], CompiledProgram]
-
 Propose = Callable[[int, float], Plan | None]
 """A compiled plan under a limit in bytes that is expected to take less than so many seconds."""
 
@@ -64,7 +63,7 @@ Propose = Callable[[int, float], Plan | None]
 class OverlapSearch:
     """`_found`: the fastest program within the budget."""
 
-    def __init__(self, budget_bytes: int, compiles: Sequence[Compile]) -> None:
+    def __init__(self, budget_bytes: int, compiles: Sequence[Begin]) -> None:
         self._budget_bytes, self._compiles = budget_bytes, compiles
         self._found: Plan | None = None
 
@@ -89,14 +88,18 @@ class OverlapSearch:
         """A compiled plan whose collectives overlap in each of the ways, and in the fastest one
         with copies that begin ahead of their readers, then also with gradients that are waited for;
         without those that XLA fails to compile."""
-        tried = (self._program(plan, plan, way) for way in range(len(self._compiles)))
-        found = list(filter(None, tried))
-        fastest = _fastest(found).compiled if found else None
-        if fastest is not None:
-            ahead = with_copies_ahead(plan)
-            others = ahead, with_gradients_in_time(ahead or plan)
-            more = (self._program(p, plan, fastest.overlap) for p in others if p is not None)
-            found += filter(None, more)
+        ahead = with_copies_ahead(plan)
+        others = list(filter(None, (ahead, with_gradients_in_time(ahead or plan))))
+        # All that is certain to be compiled is so at the same time.
+        at_once, later = (others, []) if len(self._compiles) == 1 else ([], others)
+        begun = [self._begun(plan, plan, way) for way in range(len(self._compiles))]
+        begun += [self._begun(each, plan, 0) for each in at_once]
+        found = [program for finish in begun if (program := finish()) is not None]
+        if found:
+            fastest = _fastest(found).compiled
+            assert fastest is not None
+            begun = [self._begun(each, plan, fastest.overlap) for each in later]
+            found += [program for finish in begun if (program := finish()) is not None]
             least = min(found, key=_peak_bytes)
             tied = [self._tied(each) for each in dict.fromkeys((_fastest(found), least))]
             for each in chain(found, *tied):
@@ -117,25 +120,37 @@ class OverlapSearch:
             if tied_steps is None or tried.compiled is None:
                 break
             other = with_tied_steps(tried, tied_steps)
-            if (program := self._program(other, tried, tried.compiled.overlap)) is None:
+            if (program := self._begun(other, tried, tried.compiled.overlap)()) is None:
                 break
             yield (tried := program)
 
-    def _program(self, emitted: Plan, plan: Plan, way: int) -> Plan | None:
-        """A plan with the program of what is emitted for it, in one of the ways."""
-        assert plan.compiled is not None
+    def _begun(self, emitted: Plan, plan: Plan, way: int) -> Callable[[], Plan | None]:
+        """Begins to compile what is emitted for a plan, in one of the ways; what it returns waits
+        for the plan with that program."""
         try:
             program = self._compiles[way](emitted.step)
         except CompileCheckError:  # of options that no plan needs
-            return None
-        peak_bytes = max(program.peak_bytes, plan.peak_bytes)
-        changes = {"overlapping_peak_bytes": peak_bytes, "time": program.time}
-        compiled = replace(plan.compiled, overlap=way, memory=program.memory, **changes)
-        return replace(emitted, compiled=compiled)
+            return lambda: None
+        return functools.partial(_finished, emitted, plan, way, program)
 
     def _over_bytes(self, plan: Plan) -> int:
         """By how much a program whose collectives overlap is over the budget."""
         return _peak_bytes(plan) - self._budget_bytes
+
+
+def _finished(
+    emitted: Plan, plan: Plan, way: int, program: Callable[[], CompiledProgram]
+) -> Plan | None:
+    """A plan with the program of what is emitted for it; None where XLA fails to compile it."""
+    assert plan.compiled is not None
+    try:
+        found = program()
+    except CompileCheckError:
+        return None
+    peak_bytes = max(found.peak_bytes, plan.peak_bytes)
+    changes = {"overlapping_peak_bytes": peak_bytes, "time": found.time}
+    compiled = replace(plan.compiled, overlap=way, memory=found.memory, **changes)
+    return replace(emitted, compiled=compiled)
 
 
 class _Limits:

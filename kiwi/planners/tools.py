@@ -12,7 +12,7 @@ from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
 from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
 from kiwi.solver.result import Balances, OnProgress
 from kiwi.solver.solve import COUNT_WORK
-from kiwi.xla.compilers import compile_for, overlapping_compiles, predicted_compiler
+from kiwi.xla.compilers import Begin, compile_for, overlapping_compiles, predicted_compiler
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
 
@@ -39,7 +39,7 @@ class Tools:
 
     settings: Settings
     compile: Compile | None = None
-    compiles_overlapping: tuple[Compile, ...] = ()
+    compiles_overlapping: tuple[Begin, ...] = ()
     share: float = 1.0
 
     @staticmethod

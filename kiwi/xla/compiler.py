@@ -1,8 +1,9 @@
 """What Kiwi knows of one of XLA's compilers."""
 
+import functools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
@@ -10,9 +11,10 @@ from typing import Any
 
 import jax
 
+from kiwi.codec import from_plain
 from kiwi.mesh import DeviceMesh, Hardware
 from kiwi.xla.compile.dump import dump_options, dumped
-from kiwi.xla.compile.worker import process_ahead
+from kiwi.xla.compile.worker import Answer, Begun, process_ahead
 from kiwi.xla.read.buffer_assignment import HOST_ONLY
 from kiwi.xla.read.compiled_program import CompiledProgram, read_compiled, read_dump
 from kiwi.xla.rules.base import Rules
@@ -147,6 +149,10 @@ class Compiler(ABC):
         `CompileCheckError` if the compilation fails, `CompilerUnavailableError` as
         `check_available`."""
 
+    def begin(self, step: Step) -> Callable[[], CompiledProgram]:
+        """Begins to compile: what it returns waits for the program. Both raise as `compile`."""
+        return functools.partial(self.compile, step)
+
     def check_available(self, hardware: Hardware) -> None:
         """Raises `CompilerUnavailableError` unless `compile` works here for the hardware."""
         return
@@ -161,3 +167,31 @@ class Compiler(ABC):
         started = time.monotonic()
         compiled = step.compile(jax.devices(), self.arranged(step.arrangement).run_options)
         return read_compiled(compiled, step.mesh, "device", time.monotonic() - started)
+
+
+class CompilerElsewhere(Compiler):
+    """One that compiles in a process of its own."""
+
+    @property
+    @abstractmethod
+    def compiled_there(self) -> Answer:
+        """What that answers: a `CompiledProgram` as JSON, before any code is generated."""
+
+    @abstractmethod
+    def begun(self, step: Step, answer: Answer) -> Begun:
+        """The process in which a function answers; raises as `compile`, as does its result."""
+
+    def answer(self, step: Step, answer: Answer) -> Any:
+        """What a function answers in a process of its own, see `answer_elsewhere`; raises as
+        `compile`."""
+        return self.begun(step, answer)()
+
+    def begin(self, step: Step) -> Callable[[], CompiledProgram]:
+        """As `compile`; several processes may work at the same time."""
+        begun = self.begun(step, self.compiled_there)
+        return lambda: from_plain(begun(), CompiledProgram)
+
+    def compile(self, step: Step) -> CompiledProgram:
+        """Compiles for the devices of the mesh's profile; raises as `check_available`;
+        `CompileCheckError` if the compilation fails, or would when it generates code."""
+        return self.begin(step)()

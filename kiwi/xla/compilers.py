@@ -1,5 +1,6 @@
 """The one registry of compilers: by name in `verify`, and by platform of devices."""
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -82,18 +83,27 @@ def compile_for(target: str, step: Step) -> CompiledProgram:
     compilation fails, `CompilerUnavailableError` if there is no compiler for the target,
     `NotEnoughDevicesError` if "device" has too few."""
     compiler = named(target)
-    return _priced(step, compiler.compile_attached if target == ATTACHED else compiler.compile)
+    compile = compiler.compile_attached if target == ATTACHED else compiler.compile
+    return _priced(step, compile(step))
 
 
-def overlapping_compiles(target: str) -> tuple[Callable[[Step], CompiledProgram], ...]:
+Begin = Callable[[Step], Callable[[], CompiledProgram]]
+"""Begins to compile a step; what it returns waits for the program, meanwhile others may begin."""
+
+
+def overlapping_compiles(target: str) -> tuple[Begin, ...]:
     """As `compile_for`, with collectives that overlap with computation: in each of the ways in
     which the target's compiler overlaps them only where it is told to."""
     compilers = () if target == ATTACHED else named(target).overlapping
-    return tuple(lambda step, by=by: _priced(step, by.compile) for by in compilers)
+    return tuple(functools.partial(_begun, by) for by in compilers)
 
 
-def _priced(step: Step, compile: Callable[[Step], CompiledProgram]) -> CompiledProgram:
-    found = compile(step)
+def _begun(compiler: Compiler, step: Step) -> Callable[[], CompiledProgram]:
+    found = compiler.begin(step)
+    return lambda: _priced(step, found())
+
+
+def _priced(step: Step, found: CompiledProgram) -> CompiledProgram:
     assert found.schedule is not None
     time = simulated(found.schedule, step.mesh, step.kernel_seconds)
     return replace(found, time=time, schedule=None)

@@ -258,6 +258,11 @@ def test_a_budget_that_no_schedule_meets_is_the_searchs_own_error(asked, tighten
         tightened(asked[1], asked[2], budget=BUDGET // 2)
 
 
+def begins(compile):
+    """Compiles a step once it is waited for."""
+    return lambda step: partial(compile, step)
+
+
 @pytest.fixture
 def with_overlap(base, asked):
     """The loop where a compiler of programs that overlap needs so much more, and its schedules take
@@ -288,7 +293,7 @@ def with_overlap(base, asked):
             return replace(base.compiled, peak_bytes=limits[-1] + more, time=time)
 
         ways = tuple(partial(overlapping, times=times) for times in slower)
-        tools = Tools(base.origin.settings, waiting, ways)
+        tools = Tools(base.origin.settings, waiting, tuple(map(begins, ways)))
         return ClosedLoop(
             PLANNERS["alpa"], LimitSearch(find, BUDGET, cause=""), BUDGET, tools
         ).run()
@@ -344,9 +349,9 @@ def test_a_way_to_overlap_that_xla_fails_to_compile_is_left_out(base):
 
     faster = replace(base.compiled.time, step_seconds=base.compiled.step_seconds / 2)
     program = replace(base.compiled, time=faster)
-    found = OverlapSearch(BUDGET, [fails, lambda step: program]).run(base, pytest.fail)
+    found = OverlapSearch(BUDGET, [fails, begins(lambda step: program)]).run(base, pytest.fail)
     assert found.compiled.overlap == 1
-    assert OverlapSearch(BUDGET, [fails]).run(base, pytest.fail) is None
+    assert OverlapSearch(BUDGET, [begins(fails)]).run(base, pytest.fail) is None
 
 
 def test_a_plan_of_less_memory_goes_without_ties(base):
@@ -367,7 +372,7 @@ def test_a_plan_of_less_memory_goes_without_ties(base):
         asked.append((limit_bytes, most_seconds / base.estimate.step_seconds))
         return with_ties(())
 
-    found = OverlapSearch(BUDGET, [program]).run(with_ties((0,)), propose)
+    found = OverlapSearch(BUDGET, [begins(program)]).run(with_ties((0,)), propose)
     assert found is not None and not found.execution.tied_steps
     ((limit_bytes, most),) = asked
     assert limit_bytes < BUDGET and most == pytest.approx(0.9 * LEAST_GAIN)
@@ -388,7 +393,7 @@ def test_a_program_a_little_over_the_budget_gets_barriers(base, monkeypatch, ove
         return frozenset(range(len(asked)))
 
     monkeypatch.setattr(overlap_search, "more_tied_steps", tie)
-    found = OverlapSearch(BUDGET, [program]).run(base, lambda *_: None)
+    found = OverlapSearch(BUDGET, [begins(program)]).run(base, lambda *_: None)
     assert len(asked) == ties_tried
     assert (found is not None) == (ties_tried > 0)
     if found is not None:
@@ -406,7 +411,7 @@ def test_no_plan_of_no_memory_is_sought(base):
     def propose(limit_bytes, seconds):
         pytest.fail(f"asked for {limit_bytes} bytes")
 
-    assert OverlapSearch(BUDGET, [lambda step: program]).run(best, propose) is None
+    assert OverlapSearch(BUDGET, [begins(lambda step: program)]).run(best, propose) is None
 
 
 def test_collectives_overlap_in_the_way_whose_schedule_is_fastest(with_overlap):

@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,20 @@ Answer = Callable[[ExportedStep, Mapping[str, Any], str], Any]
 to write to. It returns JSON."""
 
 
+Explain = Callable[[str], KiwiError | None]
+"""The typed error for what a failed process printed; None if it is not known."""
+
+
+def _explains_nothing(_: str) -> None:
+    return None
+
+
 def answer_elsewhere(
     answer: Answer,
     step: Step,
     platform: str,
     options: Mapping[str, Any] | None = None,
-    explain: Callable[[str], KiwiError | None] = lambda printed: None,
+    explain: Explain = _explains_nothing,
 ) -> Any:
     """The parsed answer of a process of its own, which gets the step.
 
@@ -50,6 +59,17 @@ def answer_elsewhere(
     **Raises:** what `explain` returns, else `CompileCheckError`, if the process fails;
     `CompileCheckError` if the step cannot be serialised.
     """
+    return begun_elsewhere(answer, step, platform, options, explain)()
+
+
+def begun_elsewhere(
+    answer: Answer,
+    step: Step,
+    platform: str,
+    options: Mapping[str, Any] | None = None,
+    explain: Explain = _explains_nothing,
+) -> "Begun":
+    """As `answer_elsewhere`, which is called later: the process works meanwhile."""
     request = {
         "answer": (answer.__module__, answer.__name__),
         "mesh": to_plain(_without_profile(step.mesh)),
@@ -57,11 +77,10 @@ def answer_elsewhere(
         "options": options or {},
     }
     exported = step.exported(platform)
-    with tempfile.TemporaryDirectory(prefix="kiwi-") as folder:
-        Path(folder, EXPORTED).write_bytes(exported)
-        Path(folder, REQUEST).write_text(json.dumps(request))
-        _run(folder, explain)
-        return json.loads(Path(folder, RESULT).read_text())
+    folder = tempfile.TemporaryDirectory(prefix="kiwi-")
+    Path(folder.name, EXPORTED).write_bytes(exported)
+    Path(folder.name, REQUEST).write_text(json.dumps(request))
+    return Begun(folder, explain)
 
 
 def _without_profile(mesh: DeviceMesh) -> DeviceMesh:
@@ -70,49 +89,73 @@ def _without_profile(mesh: DeviceMesh) -> DeviceMesh:
     return replace(mesh, hardware=bare, links=(bare.intra_link,) * len(mesh.shape), table=None)
 
 
-def _run(folder: str, explain: Callable[[str], KiwiError | None]) -> None:
-    process = _spare.taken() or _start()
-    _spare.refill()  # The next one starts while this one compiles.
-    printed = _sent(process, folder)
-    if process.returncode == 0:
-        return
-    raise explain(printed) or CompileCheckError(
-        f"The compile check failed with exit code {process.returncode}.",
-        cause="\n".join(printed.strip().splitlines()[-8:]),
-        suggestion="verify=None plans without the check.",
-    )
+class Begun:
+    """A process that works on what lies in a folder; called, it waits for the answer. It ends with
+    whoever might call it, e.g. by Ctrl-C."""
+
+    def __init__(self, folder: "tempfile.TemporaryDirectory[str]", explain: Explain) -> None:
+        self._folder, self._explain = folder, explain
+        self._process = _spare.taken() or _start()
+        self._end = weakref.finalize(self, _ended, self._process, folder)
+        _spare.refill()  # The next one starts while this one compiles.
+        given = self._process.stdin
+        assert given is not None
+        with suppress(BrokenPipeError), given:
+            given.write(folder.name + "\n")
+
+    def __call__(self) -> Any:
+        """The parsed answer; raises as `answer_elsewhere`."""
+        try:
+            code, printed = self._process.wait(), self._process.all_printed()
+            if code == 0:
+                return json.loads(Path(self._folder.name, RESULT).read_text())
+        finally:
+            self._end()
+        raise self._explain(printed) or CompileCheckError(
+            f"The compile check failed with exit code {code}.",
+            cause="\n".join(printed.strip().splitlines()[-8:]),
+            suggestion="verify=None plans without the check.",
+        )
 
 
-def _sent(process: subprocess.Popen[str], folder: str) -> str:
-    """What the process prints as it compiles what lies in `folder`."""
-    try:
-        return process.communicate(folder + "\n")[1]
-    except BaseException:
-        # Ctrl-C: nobody is left to read the answer.
-        _end(process)
-        raise
+def _ended(process: "_Process", folder: "tempfile.TemporaryDirectory[str]") -> None:
+    process.end()
+    folder.cleanup()
 
 
-def _start() -> subprocess.Popen[str]:
-    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    # Also for GPUs: compiling for devices that are not there needs no other backend.
-    environment["JAX_PLATFORMS"] = "cpu"
-    # A cache would answer without what XLA writes as it compiles.
-    environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-    return subprocess.Popen(
-        [sys.executable, "-m", _WORKER],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+class _Process(subprocess.Popen[str]):
+    """Waits for the name of a folder. What it prints goes to a file: a full pipe would halt it."""
+
+    def __init__(self) -> None:
+        environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+        # Also for GPUs: compiling for devices that are not there needs no other backend.
+        environment["JAX_PLATFORMS"] = "cpu"
+        # A cache would answer without what XLA writes as it compiles.
+        environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+        self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        super().__init__(
+            [sys.executable, "-m", _WORKER],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._printed,
+            text=True,
+        )
+
+    def all_printed(self) -> str:
+        """What it has printed."""
+        self._printed.seek(0)
+        return self._printed.read()
+
+    def end(self) -> None:
+        """Ends it, if it still works."""
+        self.kill()
+        with self, self._printed:  # closes its pipes, and waits
+            pass
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    with process:  # closes its pipes, and waits
-        pass
+def _start() -> _Process:
+    return _Process()
 
 
 class _Spare:
@@ -120,7 +163,7 @@ class _Spare:
 
     def __init__(self) -> None:
         self._wanted, self._lock = 0, threading.Lock()  # Threads may plan at the same time.
-        self._process: subprocess.Popen[str] | None = None
+        self._process: _Process | None = None
 
     def want(self) -> None:
         with self._lock:
@@ -132,19 +175,19 @@ class _Spare:
             self._wanted -= 1
         process = None if self._wanted else self.taken()
         if process is not None:
-            _end(process)
+            process.end()
 
     def refill(self) -> None:
         with self._lock:
             if self._wanted and self._process is None:
                 self._process = _start()
 
-    def taken(self) -> subprocess.Popen[str] | None:
+    def taken(self) -> _Process | None:
         """The waiting process, which is the caller's now; None if there is none alive."""
         with self._lock:
             process, self._process = self._process, None
         if process is not None and process.poll() is not None:
-            _end(process)
+            process.end()
             return None
         return process
 

@@ -10,15 +10,14 @@ from typing import Any
 
 import jax
 
-from kiwi.codec import from_plain, to_plain
+from kiwi.codec import to_plain
 from kiwi.errors import CompilerUnavailableError, KiwiError
 from kiwi.mesh import Hardware
 from kiwi.xla.compile.dump import dump_options, dumped
-from kiwi.xla.compile.worker import Answer, answer_elsewhere
-from kiwi.xla.compiler import Compiler
+from kiwi.xla.compile.worker import Answer, Begun, begun_elsewhere
+from kiwi.xla.compiler import CompilerElsewhere
 from kiwi.xla.gpu.rules import GpuRules
 from kiwi.xla.gpu.target_config import target_config
-from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.read.stated_times import gpu_seconds
 from kiwi.xla.step import ExportedStep, Step
 
@@ -75,21 +74,20 @@ DUMP = "gpu_after_optimizations"
 _INSTALL = 'pip install "kiwi-planner[aot-cuda]"'
 
 
-class GpuCompiler(Compiler):
+class GpuCompiler(CompilerElsewhere):
     """XLA:GPU, as jax's CUDA plugin brings it."""
 
-    def compile(self, step: Step) -> CompiledProgram:
-        """Compiles for as many GPUs of the mesh's hardware as the mesh has devices; raises as
-        `check_available`; `CompileCheckError` if the compilation fails."""
-        return from_plain(self.answer(step, compiled_there), CompiledProgram)
+    @property
+    def compiled_there(self) -> Answer:
+        """See `CompilerElsewhere`."""
+        return compiled_there
 
-    def answer(self, step: Step, answer: Answer) -> Any:
-        """What a function answers in a process of its own, see `answer_elsewhere`; raises as
-        `compile`."""
+    def begun(self, step: Step, answer: Answer) -> Begun:
+        """See `CompilerElsewhere`."""
         config = target_config(step.mesh.hardware)
         options = {"target_config": config, **self.request(step)}
         check_plugin()
-        return answer_elsewhere(answer, step, "cuda", options, explain_failure)
+        return begun_elsewhere(answer, step, "cuda", options, explain_failure)
 
     def stated_seconds(self, step: Step) -> Mapping[int, float]:
         """By number of a `timed_scope` the seconds of its kernels; raises as `compile`, and

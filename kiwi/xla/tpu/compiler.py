@@ -5,17 +5,17 @@ seconds, and would generate code for minutes.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from math import prod
 from typing import Any
 
-from kiwi.codec import from_plain, to_plain
+from kiwi.codec import to_plain
 from kiwi.errors import CompileCheckError, CompilerUnavailableError
 from kiwi.mesh import DeviceMesh, Hardware
 from kiwi.mesh.topology import Interconnect, Topology
-from kiwi.xla.compile.worker import Answer, answer_elsewhere
-from kiwi.xla.compiler import Compiler
+from kiwi.xla.compile.worker import Answer, Begun, begun_elsewhere
+from kiwi.xla.compiler import CompilerElsewhere
 from kiwi.xla.read.buffer_assignment import HOST_ONLY
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.read.stated_times import tpu_cycles
@@ -95,22 +95,26 @@ _HOST_BOUNDS = (2, 2, 1)
 """Chips of one host, where a topology consists of such."""
 
 
-class TpuCompiler(Compiler):
+class TpuCompiler(CompilerElsewhere):
     """XLA:TPU, as libtpu brings it."""
 
-    def compile(self, step: Step) -> CompiledProgram:
-        """Compiles for the chips of the mesh's topology; raises as `check_available`;
-        `CompileCheckError` if the compilation fails, or would when it generates code."""
+    @property
+    def compiled_there(self) -> Answer:
+        """See `CompilerElsewhere`."""
+        return compiled_there
+
+    def begin(self, step: Step) -> Callable[[], CompiledProgram]:
+        """See `CompilerElsewhere`."""
         sums_too = self.check_options.get("xla_enable_async_all_reduce", False)
         if sums_too and _interconnect(step.mesh.hardware).generation == "v4":
             raise CompileCheckError("A v4's VMEM has no room for kernels that also move a sum.")
-        return from_plain(self.answer(step, compiled_there), CompiledProgram)
+        return super().begin(step)
 
-    def answer(self, step: Step, answer: Answer) -> Any:
-        """What a function answers in a process with the compiler; raises as `compile`."""
+    def begun(self, step: Step, answer: Answer) -> Begun:
+        """See `CompilerElsewhere`."""
         _interconnect(step.mesh.hardware)
         check_libtpu()
-        return answer_elsewhere(answer, step, "tpu", self.request(step))
+        return begun_elsewhere(answer, step, "tpu", self.request(step))
 
     def stated_seconds(self, step: Step) -> Mapping[int, float]:
         """By number of a `timed_scope` the cycles of its kernels over the clock; raises as

@@ -6,11 +6,13 @@ import jax
 import pytest
 from jax.sharding import PartitionSpec
 
+from kiwi.codec import from_plain
 from kiwi.errors import CompileCheckError
 from kiwi.mesh import DeviceMesh
 from kiwi.xla.compile import worker
-from kiwi.xla.compile.worker import process_ahead
-from kiwi.xla.cpu.compiler import CPU, compile_elsewhere
+from kiwi.xla.compile.worker import begun_elsewhere, process_ahead
+from kiwi.xla.cpu.compiler import CPU, compile_elsewhere, compiled_there
+from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
 
 STEP = Step(
@@ -74,3 +76,30 @@ def test_what_a_failed_process_printed_is_told(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(CompileCheckError, match="exit code 1") as caught:
         compile_elsewhere(STEP)
     assert "step.bin" in caught.value.cause
+
+
+def test_several_work_at_the_same_time(started: list[subprocess.Popen[str]]):
+    begun = [begun_elsewhere(compiled_there, STEP, "cpu") for _ in range(2)]
+    assert len(started) == 2
+    first, second = (from_plain(finish(), CompiledProgram) for finish in reversed(begun))
+    assert first.peak_bytes == second.peak_bytes > 0
+    assert [p.poll() for p in started] == [0, 0]
+
+
+def test_one_that_nobody_waits_for_ends(started: list[subprocess.Popen[str]]):
+    begun = begun_elsewhere(compiled_there, STEP, "cpu")
+    del begun
+    assert started[0].poll() not in (None, 0)
+
+
+def test_ctrl_c_ends_the_process_that_is_waited_for(
+    started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    begun = begun_elsewhere(compiled_there, STEP, "cpu")
+    monkeypatch.setattr(worker._Process, "all_printed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        begun()
+    assert started[0].poll() is not None

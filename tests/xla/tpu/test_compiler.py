@@ -92,7 +92,7 @@ def test_code_is_generated_for_kernels_that_also_move_a_sum():
     assert not runs and "CompileTimeScopedVmemOom" in as_reserved
     reducing = overlapping_compiles("tpu")[-1]
     with pytest.raises(CompileCheckError, match="VMEM"):
-        reducing(matmuls("v4").step)
+        reducing(matmuls("v4").step)()
 
 
 @needs_compiler
