@@ -27,18 +27,20 @@ not: in attention the gradient of the scores, of which the heap held two (`is_sc
 docs/memory.md has figures.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from kiwi.emit.execution import Execution
 from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.equation_kinds import is_map
-from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import ENTRIES, EXITS, SLICE, STACK
 from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, OperandRead, ScheduledUnit
 from kiwi.mesh import TensorSharding
+from kiwi.problem.costs import shared_by
 
 SLACK = 1
 """The number of latest steps whose results a step reads without a barrier."""
@@ -123,6 +125,7 @@ class LiveResults:
     def __init__(self, execution: Execution, flow: Dataflow) -> None:
         self._graph, self._flow = execution.units, flow
         self._steps = execution.schedule.steps
+        self._shared = shared_by(execution.units, execution.mesh.hardware)
 
     def of_step(self, computed: int, position: int) -> list[int]:
         """The results of a step of the same body that this position or a later one reads."""
@@ -155,19 +158,46 @@ class LiveResults:
         return max(k for k in before if value in self._graph.units[self._steps[k]].outputs)
 
     def late_matmul(
-        self, position: int, before: Sequence[int], until: int, awaited: int | None = None
+        self, position: int, before: Sequence[int], until: int, awaited: int
     ) -> set[int]:
-        """A live result that waits for the latest matmul in front of `until` which a step, or the
-        `awaited` one in its place, does not wait for, if there is one."""
-        needed = self._needed_by(position if awaited is None else awaited)
-        for earlier in reversed(before):
-            unit = self._graph.units[self._steps[earlier]]
-            if earlier >= until or earlier in needed or not is_of_library(self._graph.graph, unit):
-                continue
-            for waiting in self._waiting_for(earlier, before):
-                if alive := self.of_step(waiting, position):
-                    return {alive[0]}
-        return set()
+        """A live result that waits for the latest matmul in front of `until` which a step, the
+        `awaited` one, does not wait for, if there is one."""
+        matmuls = [k for k in before if k < until and self._is_matmul(self._unit(k))]
+        late = self._late(position, before, matmuls, self._needed_by(awaited))
+        return {value for _, value in itertools.islice(late, 1)}
+
+    def late_gradients(
+        self, position: int, before: Sequence[int], until: int, awaited: set[int]
+    ) -> set[int]:
+        """Live results that wait for the matmuls and reductions of the backward pass in front of
+        `until` which a step does not wait for: the gradients of parameters. Without those in
+        `awaited`, to which they are added."""
+        gradients = [k for k in before if k < until and self._may_be_gradient(self._unit(k))]
+        late = dict(self._late(position, before, gradients, self._needed_by(position) | awaited))
+        awaited.update(late)
+        return set(late.values())
+
+    def _late(
+        self, position: int, before: Sequence[int], steps: Sequence[int], needed: set[int]
+    ) -> Iterator[tuple[int, int]]:
+        """Of steps that are not needed, the latest first, each with a live result that waits for
+        it, if there is one."""
+        for earlier in reversed(steps):
+            waiting = () if earlier in needed else self._waiting_for(earlier, before)
+            for alive in filter(None, (self.of_step(k, position) for k in waiting)):
+                yield earlier, alive[0]
+                break
+
+    def _unit(self, position: int) -> Unit:
+        return self._graph.units[self._steps[position]]
+
+    def _is_matmul(self, unit: Unit) -> bool:
+        return is_of_library(self._graph.graph, unit)
+
+    def _may_be_gradient(self, unit: Unit) -> bool:
+        is_kernel = unit.index not in self._shared  # Else it is computed with what it reads.
+        reduces = "reduce" in self._graph.graph.opcodes[unit.root] and is_kernel
+        return unit.phase is Phase.BACKWARD and (reduces or self._is_matmul(unit))
 
     def _needed_by(self, position: int) -> set[int]:
         found, left = set[int](), [position]

@@ -208,3 +208,24 @@ def test_a_matmul_of_the_backward_pass_waits_for_the_gradient_in_front_of_the_th
         gradient = units.units[units.producer[trigger]]
         assert gradient.index == kept.schedule.steps[before - 1]
         assert reduces_late(units, gradient)
+
+
+def test_sums_of_columns_are_waited_for_as_well():
+    """They hold what they read as gradients of matrices do; each is waited for once."""
+
+    def deep(layers, x):
+        for w, b in layers:
+            x = jnp.tanh(x @ w + b)
+        return x.sum()
+
+    kept = execution_of(jax.value_and_grad(deep), ([(array(16, 16), array(16))] * 8, array(8, 16)))
+    units, steps = kept.units, kept.schedule.steps
+    found = barriers(replace(kept, gradients_in_time=True)).steps
+    waited = [units.producer[value] for barrier in found for value in barrier.triggers]
+    assert len(waited) == len(set(waited))
+    (last, *_) = (k for k in reversed(range(len(found))) if found[k])
+    until = [k for k, each in enumerate(steps) if units.units[each].phase == Phase.BACKWARD]
+    names = {k: units.graph.program.equations[units.units[k].root].name for k in waited}
+    assert {"dot_general", "reduce_sum"} == set(names.values())
+    sums = [k for k in waited if names[k] == "reduce_sum"]
+    assert len(sums) == len(waited) // 2 and until[0] < steps.index(waited[-1]) < last
