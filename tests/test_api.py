@@ -414,16 +414,16 @@ def test_an_interrupted_search_leaves_nothing_behind(kiwi_folders):
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
 def test_an_interrupted_check_leaves_nothing_behind(kiwi_folders, monkeypatch):
     before = kiwi_folders(), children()
-    wait = subprocess.Popen.communicate
+    wait = subprocess.Popen.wait
 
     def interrupted(self, *args, **kwargs):
+        monkeypatch.setattr(subprocess.Popen, "wait", wait)
         assert kiwi_folders() - before[0]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         kiwi.plan(matmul, W, X, mesh_shape=(4, 4), verify="cpu")
-    monkeypatch.setattr(subprocess.Popen, "communicate", wait)
     assert (kiwi_folders(), children()) == before
 
 

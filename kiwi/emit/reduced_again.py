@@ -45,12 +45,10 @@ def _of_readers(execution: Execution) -> Iterator[tuple[int, ReducedAgain]]:
         unit, rows = graph.units[index], last.rows
         alike = [k for k in recomputed & reductions.keys() if reductions[k].rows == rows]
         own = ReducedAgain(rows, tuple(sorted(k for k in alike if k <= index)))
-        for reader in graph.readers[unit.outputs[0]]:
-            reads = (
-                last.rows in graph.units[reader].reads and graph.units[reader].phase != unit.phase
-            )
-            if reads and all(_reads_as_stored(execution, k) for k in (reader, *own.units)):
-                yield reader, own
+        for reader in (graph.units[k] for k in graph.readers[unit.outputs[0]]):
+            is_later = reader.phase != unit.phase and rows in reader.reads
+            if is_later and all(_reads_as_stored(execution, k) for k in (reader.index, *own.units)):
+                yield reader.index, own
 
 
 def _reads_as_stored(execution: Execution, index: int) -> bool:

@@ -91,10 +91,10 @@ def _without_profile(mesh: DeviceMesh) -> DeviceMesh:
 
 class Begun:
     """A process that works on what lies in a folder; called, it waits for the answer. It ends with
-    whoever might call it, e.g. by Ctrl-C."""
+    whoever might call it; by Ctrl-C all end that work for the same thread."""
 
     def __init__(self, folder: "tempfile.TemporaryDirectory[str]", explain: Explain) -> None:
-        self._folder, self._explain = folder, explain
+        self._folder, self._explain, self._thread = folder, explain, threading.get_ident()
         self._process = _spare.taken() or _start()
         self._end = weakref.finalize(self, _ended, self._process, folder)
         _spare.refill()  # The next one starts while this one compiles.
@@ -102,6 +102,7 @@ class Begun:
         assert given is not None
         with suppress(BrokenPipeError), given:
             given.write(folder.name + "\n")
+        _working.add(self)
 
     def __call__(self) -> Any:
         """The parsed answer; raises as `answer_elsewhere`."""
@@ -109,6 +110,11 @@ class Begun:
             code, printed = self._process.wait(), self._process.all_printed()
             if code == 0:
                 return json.loads(Path(self._folder.name, RESULT).read_text())
+        except KeyboardInterrupt:
+            for other in list(_working):
+                if other._thread == self._thread:
+                    other._end()
+            raise
         finally:
             self._end()
         raise self._explain(printed) or CompileCheckError(
@@ -116,6 +122,9 @@ class Begun:
             cause="\n".join(printed.strip().splitlines()[-8:]),
             suggestion="verify=None plans without the check.",
         )
+
+
+_working: "weakref.WeakSet[Begun]" = weakref.WeakSet()
 
 
 def _ended(process: "_Process", folder: "tempfile.TemporaryDirectory[str]") -> None:

@@ -92,14 +92,14 @@ def test_one_that_nobody_waits_for_ends(started: list[subprocess.Popen[str]]):
     assert started[0].poll() not in (None, 0)
 
 
-def test_ctrl_c_ends_the_process_that_is_waited_for(
+def test_ctrl_c_ends_all_that_work_for_a_thread(
     started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ):
     def interrupted(*_: object) -> str:
         raise KeyboardInterrupt
 
-    begun = begun_elsewhere(compiled_there, STEP, "cpu")
+    begun = [begun_elsewhere(compiled_there, STEP, "cpu") for _ in range(2)]
     monkeypatch.setattr(worker._Process, "all_printed", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        begun()
-    assert started[0].poll() is not None
+        begun[0]()
+    assert all(p.poll() is not None for p in started)
