@@ -17,7 +17,7 @@ from benchmarks.tpu.programs import of_module
 from kiwi.errors import CompileCheckError
 from kiwi.mesh import DeviceMesh
 from kiwi.xla.compile.dump import dump_options, dumped
-from kiwi.xla.compile.worker import answer_elsewhere
+from kiwi.xla.compile.worker import begun_elsewhere
 from kiwi.xla.read.collectives import COLLECTIVE_KINDS, CollectiveReader
 from kiwi.xla.read.compiled_program import read_dump
 from kiwi.xla.read.hlo_text import parse_module
@@ -119,7 +119,7 @@ def _row(plan: kiwi.Plan, variant: Mapping[str, Any]) -> Row:
 
 def figures(step: Step, variant: Mapping[str, Any]) -> Row:
     """Of a step under compiler options; raises as `Compiler.compile`."""
-    return answer_elsewhere(figures_there, step, "tpu", {"compiler_options": dict(variant)})
+    return begun_elsewhere(figures_there, step, "tpu", {"compiler_options": dict(variant)})()
 
 
 def figures_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Row:

@@ -61,7 +61,7 @@ MOST_LATE = 3
 """How many matmuls of the backward pass may stand between gradients and the one that waits for them
 (`Execution.gradients_in_time`): meanwhile they are summed up. Overlapping programs of six models on
 eight H100s at 60 and 80 % of their free peaks are 3 to 27 % smaller so, and take up to 6 % longer;
-with 4 to 8 they are up to 20 % larger than with 3."""
+with 4 to 8 they are up to 25 % larger than with 3."""
 
 POINTER_BYTES, ALIGNMENT_BYTES = 8, 64
 

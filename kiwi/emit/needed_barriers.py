@@ -162,8 +162,9 @@ class LiveResults:
     ) -> set[int]:
         """A live result that waits for the latest matmul in front of `until` which a step, the
         `awaited` one, does not wait for, if there is one."""
-        matmuls = [k for k in before if k < until and self._is_matmul(self._unit(k))]
-        late = self._late(position, before, matmuls, self._needed_by(awaited))
+        needed = self._needed_by(awaited)
+        early = (k for k in before if k < until and k not in needed)
+        late = self._late(position, before, [k for k in early if self._is_matmul(self._unit(k))])
         return {value for _, value in itertools.islice(late, 1)}
 
     def late_gradients(
@@ -172,21 +173,21 @@ class LiveResults:
         """Live results that wait for the matmuls and reductions of the backward pass in front of
         `until` which a step does not wait for: the gradients of parameters. Without those in
         `awaited`, to which they are added."""
-        gradients = [k for k in before if k < until and self._may_be_gradient(self._unit(k))]
-        late = dict(self._late(position, before, gradients, self._needed_by(position) | awaited))
+        needed = self._needed_by(position) | awaited
+        early = (k for k in before if k < until and k not in needed)
+        gradients = [k for k in early if self._may_be_gradient(self._unit(k))]
+        late = dict(self._late(position, before, gradients))
         awaited.update(late)
         return set(late.values())
 
     def _late(
-        self, position: int, before: Sequence[int], steps: Sequence[int], needed: set[int]
+        self, position: int, before: Sequence[int], steps: Sequence[int]
     ) -> Iterator[tuple[int, int]]:
-        """Of steps that are not needed, the latest first, each with a live result that waits for
-        it, if there is one."""
+        """Steps, the latest first, each with a live result that waits for it, if there is one."""
         for earlier in reversed(steps):
-            waiting = () if earlier in needed else self._waiting_for(earlier, before)
-            for alive in filter(None, (self.of_step(k, position) for k in waiting)):
+            results = (self.of_step(k, position) for k in self._waiting_for(earlier, before))
+            if alive := next(filter(None, results), None):
                 yield earlier, alive[0]
-                break
 
     def _unit(self, position: int) -> Unit:
         return self._graph.units[self._steps[position]]

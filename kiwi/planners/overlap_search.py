@@ -90,16 +90,14 @@ class OverlapSearch:
         without those that XLA fails to compile."""
         ahead = with_copies_ahead(plan)
         others = list(filter(None, (ahead, with_gradients_in_time(ahead or plan))))
-        # All that is certain to be compiled is so at the same time.
-        at_once, later = (others, []) if len(self._compiles) == 1 else ([], others)
-        begun = [self._begun(plan, plan, way) for way in range(len(self._compiles))]
-        begun += [self._begun(each, plan, 0) for each in at_once]
-        found = [program for finish in begun if (program := finish()) is not None]
+        if len(self._compiles) == 1:  # Which way is the fastest need not be known first.
+            found = self._compiled(plan, [(each, 0) for each in (plan, *others)])
+        else:
+            found = self._compiled(plan, [(plan, way) for way in range(len(self._compiles))])
+            if found:
+                way = _way(_fastest(found))
+                found += self._compiled(plan, [(each, way) for each in others])
         if found:
-            fastest = _fastest(found).compiled
-            assert fastest is not None
-            begun = [self._begun(each, plan, fastest.overlap) for each in later]
-            found += [program for finish in begun if (program := finish()) is not None]
             least = min(found, key=_peak_bytes)
             tied = [self._tied(each) for each in dict.fromkeys((_fastest(found), least))]
             for each in chain(found, *tied):
@@ -117,12 +115,18 @@ class OverlapSearch:
             is_near = 0 < over_bytes <= MOST_OVER_TIED * self._budget_bytes
             is_faster = compiled_seconds(tried) < self._seconds
             tied_steps = more_tied_steps(tried, over_bytes) if is_near and is_faster else None
-            if tied_steps is None or tried.compiled is None:
+            if tied_steps is None:
                 break
-            other = with_tied_steps(tried, tied_steps)
-            if (program := self._begun(other, tried, tried.compiled.overlap)()) is None:
+            found = self._compiled(tried, [(with_tied_steps(tried, tied_steps), _way(tried))])
+            if not found:
                 break
-            yield (tried := program)
+            yield (tried := found[0])
+
+    def _compiled(self, plan: Plan, emitted: Sequence[tuple[Plan, int]]) -> list[Plan]:
+        """A plan with the program of each that is emitted for it, in one of the ways, all compiled
+        at the same time; without those that XLA fails to compile."""
+        begun = [self._begun(each, plan, way) for each, way in emitted]
+        return [program for finish in begun if (program := finish()) is not None]
 
     def _begun(self, emitted: Plan, plan: Plan, way: int) -> Callable[[], Plan | None]:
         """Begins to compile what is emitted for a plan, in one of the ways; what it returns waits
@@ -211,6 +215,11 @@ def _fastest(programs: Sequence[Plan]) -> Plan:
     most_seconds = AS_FAST * min(map(compiled_seconds, programs))
     as_fast = (each for each in programs if compiled_seconds(each) <= most_seconds)
     return min(as_fast, key=_peak_bytes)
+
+
+def _way(program: Plan) -> int:
+    assert program.compiled is not None
+    return program.compiled.overlap
 
 
 def _peak_bytes(program: Plan) -> int:

@@ -182,7 +182,7 @@ class CompilerElsewhere(Compiler):
         """The process in which a function answers; raises as `compile`, as does its result."""
 
     def answer(self, step: Step, answer: Answer) -> Any:
-        """What a function answers in a process of its own, see `answer_elsewhere`; raises as
+        """What a function answers in a process of its own, see `begun_elsewhere`; raises as
         `compile`."""
         return self.begun(step, answer)()
 

@@ -43,25 +43,6 @@ def _explains_nothing(_: str) -> None:
     return None
 
 
-def answer_elsewhere(
-    answer: Answer,
-    step: Step,
-    platform: str,
-    options: Mapping[str, Any] | None = None,
-    explain: Explain = _explains_nothing,
-) -> Any:
-    """The parsed answer of a process of its own, which gets the step.
-
-    - `platform`: jax's name of the devices that the step is exported for.
-    - `options`: what else the answer needs, as JSON.
-    - `explain`: may turn what a failed process printed into an error.
-
-    **Raises:** what `explain` returns, else `CompileCheckError`, if the process fails;
-    `CompileCheckError` if the step cannot be serialised.
-    """
-    return begun_elsewhere(answer, step, platform, options, explain)()
-
-
 def begun_elsewhere(
     answer: Answer,
     step: Step,
@@ -69,7 +50,15 @@ def begun_elsewhere(
     options: Mapping[str, Any] | None = None,
     explain: Explain = _explains_nothing,
 ) -> "Begun":
-    """As `answer_elsewhere`, which is called later: the process works meanwhile."""
+    """A process of its own, which gets the step and works; called, it waits for the parsed answer.
+
+    - `platform`: jax's name of the devices that the step is exported for.
+    - `options`: what else the answer needs, as JSON.
+    - `explain`: may turn what a failed process printed into an error.
+
+    **Raises:** `CompileCheckError` if the step cannot be serialised. Called, it raises what
+    `explain` returns, else `CompileCheckError`, if the process fails.
+    """
     request = {
         "answer": (answer.__module__, answer.__name__),
         "mesh": to_plain(_without_profile(step.mesh)),
@@ -105,7 +94,7 @@ class Begun:
         _working.add(self)
 
     def __call__(self) -> Any:
-        """The parsed answer; raises as `answer_elsewhere`."""
+        """The parsed answer; raises as `begun_elsewhere` says."""
         try:
             code, printed = self._process.wait(), self._process.all_printed()
             if code == 0:

@@ -13,7 +13,7 @@ import jax
 
 from kiwi.codec import from_plain, to_plain
 from kiwi.mesh import DeviceMesh
-from kiwi.xla.compile.worker import answer_elsewhere, process_ahead
+from kiwi.xla.compile.worker import begun_elsewhere, process_ahead
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.cpu.rules import CpuRules
 from kiwi.xla.read.compiled_program import CompiledProgram, read_compiled
@@ -82,7 +82,7 @@ def cpu_devices() -> list[Any]:
 
 def compile_elsewhere(step: Step) -> CompiledProgram:
     """`CPU.compile` in a process of its own, with as many CPU devices as the mesh needs."""
-    return from_plain(answer_elsewhere(compiled_there, step, "cpu"), CompiledProgram)
+    return from_plain(begun_elsewhere(compiled_there, step, "cpu")(), CompiledProgram)
 
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kiwi.errors import CompileCheckError
-from kiwi.xla.compile.worker import answer_elsewhere
+from kiwi.xla.compile.worker import begun_elsewhere
 from kiwi.xla.cpu.compiler import CPU_CHECK_OPTIONS, cpu_devices, virtual_devices
 from kiwi.xla.step import ExportedStep, Step
 
@@ -23,7 +23,7 @@ def propagated_text_on_cpu(step: Step) -> str:
     raises `CompileCheckError` if the compilation fails."""
     devices = cpu_devices()
     if len(devices) < step.mesh.size:
-        return answer_elsewhere(propagated_there, step, "cpu")
+        return begun_elsewhere(propagated_there, step, "cpu")()
     with tempfile.TemporaryDirectory(prefix="shardy-") as folder:
         unique = replace(step, function=_named(step.function, Path(folder).name))
         unique.compile(devices, _options(folder))

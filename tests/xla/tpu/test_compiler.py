@@ -17,7 +17,7 @@ from examples import gpt, mlp
 from kiwi.errors import CompileCheckError, CompilerUnavailableError
 from kiwi.mesh.topology import Topology
 from kiwi.plans.report_data import report_data
-from kiwi.xla.compile.worker import answer_elsewhere
+from kiwi.xla.compile.worker import begun_elsewhere
 from kiwi.xla.compilers import overlapping_compiles
 from kiwi.xla.tpu import compiler
 from tests.helpers.tpu_code import generated_beside_sums
@@ -88,7 +88,7 @@ def matmuls(profile: str) -> kiwi.Plan:
 @needs_compiler
 def test_code_is_generated_for_kernels_that_also_move_a_sum():
     """XLA:TPU refuses them without more of a stack, but only after the check; on a v4 always."""
-    runs, as_reserved = answer_elsewhere(generated_beside_sums, matmuls("v5p").step, "tpu")
+    runs, as_reserved = begun_elsewhere(generated_beside_sums, matmuls("v5p").step, "tpu")()
     assert not runs and "CompileTimeScopedVmemOom" in as_reserved
     reducing = overlapping_compiles("tpu")[-1]
     with pytest.raises(CompileCheckError, match="VMEM"):

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import kiwi
-from kiwi.xla.compile.worker import answer_elsewhere
+from kiwi.xla.compile.worker import begun_elsewhere
 from kiwi.xla.tpu.compiler import TPU
 from tests.helpers.offloading import all_as, arrays, perceptron
 from tests.helpers.planning import array
@@ -35,7 +35,7 @@ def test_code_is_generated_for_slices_of_the_buffer():
     step, given = perceptron(2, is_scanned=False), arrays(2, 512, 4096)
     plan = all_as(step, given, "offload", 2**29, mesh_shape=(2, 2))
     assert plan.residency_counts()["offload"] > 0
-    assert not answer_elsewhere(generated, plan.step, "tpu")
+    assert not begun_elsewhere(generated, plan.step, "tpu")()
 
 
 def test_moments_on_the_host_come_one_after_the_other():
@@ -65,4 +65,4 @@ def test_moments_on_the_host_come_one_after_the_other():
     assert plan.compiled is not None
     assert plan.estimate.host_peak_bytes == plan.compiled.host_peak_bytes == moments_bytes
     assert plan.compiled.peak_bytes < plan.estimate.peak_bytes + moments_bytes // 2
-    assert not answer_elsewhere(generated, plan.step, "tpu")
+    assert not begun_elsewhere(generated, plan.step, "tpu")()
