@@ -17,13 +17,14 @@ begin ahead of their readers are hidden, and held longer.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from kiwi.emit.barriers import barriers
 from kiwi.emit.execution import Execution
+from kiwi.emit.needed_barriers import SLACK
 from kiwi.hlo.units import UnitGraph
 from kiwi.interval import curve_bytes
 from kiwi.plans.estimate import Estimate
@@ -40,6 +41,9 @@ LEAST_PART = 1 / 16
 HOPELESS = 1.05
 """By which factor a program may be larger than the smallest one for further steps to be tied; a
 lower limit takes less time then."""
+
+Ties = Callable[[Execution, int, int], Iterator[int]]
+"""Steps to tie for what a program holds of a unit when the step of a position runs."""
 
 
 def with_needed_barriers(plan: Plan) -> Plan | None:
@@ -87,7 +91,33 @@ def with_tied_steps(plan: Plan, tied_steps: frozenset[int]) -> Plan:
     return replace(plan, execution=replace(plan.execution, tied_steps=tied_steps))
 
 
-def more_tied_steps(tried: Plan, over_bytes: int) -> frozenset[int] | None:
+def with_more_tied_steps(
+    first: Plan, over_bytes: Callable[[Plan], int], compiled: Callable[[Plan], Plan | None]
+) -> Iterator[Plan]:
+    """Compiled plans with more and more tied steps, until one is not over the budget or none helps:
+    one step for what a program holds as long as that makes it smaller, then, from the first plan
+    on, all that could help.
+
+    Args:
+        first: a compiled plan.
+        over_bytes: by how much a compiled plan is over the budget.
+        compiled: compiles a plan; None where XLA cannot.
+    """
+    tried, ties = first, first_tie
+    while (over := over_bytes(tried)) > 0:
+        tied_steps = more_tied_steps(tried, over, ties)
+        found = None if tied_steps is None else compiled(with_tied_steps(tried, tied_steps))
+        if found is not None:
+            yield found
+        if ties is first_tie and (found is None or over_bytes(found) >= over):
+            tried, ties = first, all_ties
+        elif found is None:
+            break
+        else:
+            tried = found
+
+
+def more_tied_steps(tried: Plan, over_bytes: int, ties: Ties) -> frozenset[int] | None:
     """The tied steps of a compiled plan whose program is over the budget by so much, and more; None
     if none helps."""
     memory = None if tried.compiled is None else tried.compiled.memory
@@ -97,8 +127,9 @@ def more_tied_steps(tried: Plan, over_bytes: int) -> frozenset[int] | None:
     found = set(tied)
     for exchanged in (False, True):
         missing_bytes, least_bytes = over_bytes, LEAST_PART * over_bytes
-        for size, positions in _unplanned(tried, memory, exchanged):
-            if missing_bytes > 0 and size >= least_bytes and not positions <= found:
+        for size, unit, now in _unplanned(tried, memory, exchanged):
+            positions = set(ties(tried.execution, unit, now))
+            if missing_bytes > 0 and size >= least_bytes and not positions <= tied:
                 found |= positions
                 missing_bytes -= size
         if found != tied:
@@ -108,9 +139,9 @@ def more_tied_steps(tried: Plan, over_bytes: int) -> frozenset[int] | None:
 
 def _unplanned(
     tried: Plan, memory: CompiledMemory, exchanged: bool
-) -> Iterator[tuple[int, set[int]]]:
-    """By how many bytes the program holds more of a unit at its peak than the plan, most first, and
-    the steps to tie; `exchanged`: also in place of another unit."""
+) -> Iterator[tuple[int, int, int]]:
+    """By how many bytes the program holds more of a unit at its peak than the plan, most first, the
+    unit and the step at that time; `exchanged`: also in place of another unit."""
     held = [b for b in memory.at_peak if b.scope is not None and b.kind == "temporary"]
     time = _time_at_peak(tried.estimate, held)
     more: Counter[int] = Counter()
@@ -129,7 +160,7 @@ def _unplanned(
         _take_off_exchanged(more, tried.execution.units)
     for unit, size in more.most_common():
         if size > 0:
-            yield size, set(_ties(tried.execution, unit, now))
+            yield size, unit, now
 
 
 def _take_off_exchanged(more: Counter[int], units: UnitGraph) -> None:
@@ -154,7 +185,21 @@ def _time_at_peak(estimate: Estimate, held: Sequence[LiveBuffer]) -> int:
     return int(np.argmax(curve_bytes(common, max(b.end for b in estimate.buffers))))
 
 
-def _ties(execution: Execution, unit: int, now: int) -> Iterator[int]:
+def first_tie(execution: Execution, unit: int, now: int) -> Iterator[int]:
+    """The step to tie first: that of a unit that the program computes early, or else the one that
+    waits for the latest reader until `now`, or for the unit's own result."""
+    steps, units = execution.schedule.steps, execution.units
+    last = max(k for k, each in enumerate(steps) if each == unit)
+    if last > now:
+        yield last
+        return
+    outputs = units.units[unit].outputs
+    awaited = {unit, *(r for value in outputs for r in units.readers.get(value, ()))}
+    latest = max(k for k, each in enumerate(steps[: now + 1]) if each in awaited)
+    yield min(latest + 1 + SLACK, now)
+
+
+def all_ties(execution: Execution, unit: int, now: int) -> Iterator[int]:
     """Steps to tie, so that a unit's result, or what XLA computes with it, is not live when the
     step at `now` runs."""
     steps, units = execution.schedule.steps, execution.units

@@ -22,6 +22,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
@@ -29,11 +30,10 @@ from kiwi.planners.barrier_levels import (
     HOPELESS,
     MOST_TRIALS,
     arranged,
-    more_tied_steps,
     other_heaps,
     with_copies_ahead,
+    with_more_tied_steps,
     with_needed_barriers,
-    with_tied_steps,
 )
 from kiwi.planners.notes import notes
 from kiwi.planners.overlap_search import NO_GAIN, NO_ROOM, OverlapSearch, compiled_seconds
@@ -208,21 +208,21 @@ class ClosedLoop(Generic[P]):
         plan = None if self._ties_all else with_needed_barriers(proposal.plan)
         if plan is None:
             return self._on_any_heap(proposal)
-        nearest = tried = self._on_any_heap(replace(proposal, plan=plan))
+        nearest = self._on_any_heap(replace(proposal, plan=plan))
         for scheduler in plan.execution.compiler.schedulers:
             if nearest.plan.fits:
                 break
             other = arranged(plan, Arrangement(scheduler))
             nearest = _smaller(nearest, self._on_any_heap(replace(proposal, plan=other)))
-        tried = nearest
-        for _ in range(MOST_TRIALS):
-            over_bytes = tried.plan.peak_bytes - self._budget_bytes
-            tied_steps = None if tried.plan.fits else more_tied_steps(tried.plan, over_bytes)
-            if tied_steps is None or tried.plan.peak_bytes > HOPELESS * nearest.plan.peak_bytes:
+        tied = with_more_tied_steps(
+            nearest.plan,
+            lambda plan: plan.peak_bytes - self._budget_bytes,
+            lambda plan: self._compiled(replace(proposal, plan=plan)).plan,
+        )
+        for plan in islice(tied, MOST_TRIALS):
+            nearest = _smaller(nearest, replace(proposal, plan=plan))
+            if plan.peak_bytes > HOPELESS * nearest.plan.peak_bytes:
                 break
-            plan = with_tied_steps(tried.plan, tied_steps)
-            tried = self._compiled(replace(proposal, plan=plan))
-            nearest = _smaller(nearest, tried)
         return nearest
 
     def _on_any_heap(self, proposal: P) -> P:

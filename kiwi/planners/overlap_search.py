@@ -15,10 +15,9 @@ from itertools import chain
 
 from kiwi.errors import CompileCheckError
 from kiwi.planners.barrier_levels import (
-    more_tied_steps,
     with_copies_ahead,
     with_gradients_in_time,
-    with_tied_steps,
+    with_more_tied_steps,
 )
 from kiwi.plans.plan import Plan
 from kiwi.xla.compilers import Begin
@@ -110,17 +109,17 @@ class OverlapSearch:
     def _tied(self, tried: Plan) -> Iterator[Plan]:
         """A program that is a little over the budget, and faster than what was found, with more and
         more barriers in front of what it holds too early."""
+        tied = with_more_tied_steps(tried, self._over_bytes, self._compiled_again)
         for _ in range(MOST_TIED):
-            over_bytes = self._over_bytes(tried)
-            is_near = 0 < over_bytes <= MOST_OVER_TIED * self._budget_bytes
+            is_near = self._over_bytes(tried) <= MOST_OVER_TIED * self._budget_bytes
             is_faster = compiled_seconds(tried) < self._seconds
-            tied_steps = more_tied_steps(tried, over_bytes) if is_near and is_faster else None
-            if tied_steps is None:
+            if not (is_near and is_faster) or (found := next(tied, None)) is None:
                 break
-            found = self._compiled(tried, [(with_tied_steps(tried, tied_steps), _way(tried))])
-            if not found:
-                break
-            yield (tried := found[0])
+            yield (tried := found)
+
+    def _compiled_again(self, emitted: Plan) -> Plan | None:
+        """A plan with other barriers than those of its program, compiled in the same way."""
+        return next(iter(self._compiled(emitted, [(emitted, _way(emitted))])), None)
 
     def _compiled(self, plan: Plan, emitted: Sequence[tuple[Plan, int]]) -> list[Plan]:
         """A plan with the program of each that is emitted for it, in one of the ways, all compiled

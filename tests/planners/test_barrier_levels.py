@@ -12,7 +12,10 @@ from examples import mlp
 from kiwi.emit.barriers import barriers
 from kiwi.planners.barrier_levels import (
     _take_off_exchanged,
+    all_ties,
+    first_tie,
     more_tied_steps,
+    with_more_tied_steps,
     with_needed_barriers,
     with_tied_steps,
 )
@@ -76,18 +79,58 @@ def untied(plan: kiwi.Plan):
     return replace(plan.execution, tied_steps=None)
 
 
-def test_ties_only_grow_and_end_with_all_steps():
+@pytest.mark.parametrize("ties", [first_tie, all_ties])
+def test_ties_only_grow_and_end_with_all_steps(ties):
     budget = int(0.9 * free().compiled.peak_bytes)
     plan = replace(free(), memory_budget_bytes=budget)
     over_bytes = plan.peak_bytes - budget
-    tied = more_tied_steps(plan, over_bytes)
+    tied = more_tied_steps(plan, over_bytes, ties)
     assert tied
     tried = replace(with_tied_steps(free(), tied), memory_budget_bytes=budget)
     tried = replace(tried, compiled=compile_for("cpu", tried.step))
-    more = more_tied_steps(tried, tried.peak_bytes - budget)
+    more = more_tied_steps(tried, tried.peak_bytes - budget, ties)
     assert more is None or more > tied
-    assert more_tied_steps(replace(tried, execution=untied(tried)), over_bytes) is None
-    assert more_tied_steps(replace(tried, compiled=None), over_bytes) is None
+    assert more_tied_steps(replace(tried, execution=untied(tried)), over_bytes, ties) is None
+    assert more_tied_steps(replace(tried, compiled=None), over_bytes, ties) is None
+
+
+def test_the_first_tie_waits_for_what_was_to_be_done_by_then():
+    """Or is in front of what the program computes early."""
+    execution = free().execution
+    graph, steps = execution.units, execution.schedule.steps
+    value = next(v for v, unit in graph.producer.items() if graph.readers.get(v))
+    unit, reader = graph.producer[value], max(map(steps.index, graph.readers[value]))
+    assert set(first_tie(execution, unit, steps.index(unit) - 1)) == {steps.index(unit)}
+    assert set(first_tie(execution, unit, reader)) == {reader}
+    assert set(first_tie(execution, unit, reader + 3)) == {reader + 2}
+
+
+@pytest.mark.parametrize(
+    ("peaks", "after"),
+    [
+        ((100, 90, 80), [(0, first_tie), (1, first_tie)]),
+        ((100, 100, 80), [(0, first_tie), (0, all_ties)]),
+        ((100, None, 80), [(0, all_ties)]),
+    ],
+    ids=["few steps help", "few do not", "few fail to compile"],
+)
+def test_all_that_could_help_is_tied_where_few_steps_do_not(peaks, after):
+    """From the first plan on; nothing is tied once a program fits."""
+    left = iter(peaks)
+
+    def compiled(plan):
+        peak_bytes = next(left)
+        program = replace(free().compiled, peak_bytes=peak_bytes)
+        return None if peak_bytes is None else replace(plan, compiled=program)
+
+    def over_bytes(plan):
+        return plan.compiled.peak_bytes - 80
+
+    first = compiled(free())
+    found = [first, *with_more_tied_steps(first, over_bytes, compiled)]
+    for plan, (before, ties) in zip(found[1:], after, strict=True):
+        tied = more_tied_steps(found[before], over_bytes(found[before]), ties)
+        assert plan.execution.tied_steps == tied
 
 
 def test_what_the_program_holds_in_place_of_a_neighbour_s_result_is_no_excess():

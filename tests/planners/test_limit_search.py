@@ -9,7 +9,7 @@ import pytest
 
 import kiwi
 from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
-from kiwi.planners import overlap_search
+from kiwi.planners import barrier_levels
 from kiwi.planners.closed_loop import ClosedLoop, Orders, estimate_of_overlapping
 from kiwi.planners.limit_search import ORDERS, LimitSearch
 from kiwi.planners.overlap_search import (
@@ -387,12 +387,12 @@ def test_a_program_a_little_over_the_budget_gets_barriers(base, monkeypatch, ove
     def program(step):
         return replace(base.compiled, peak_bytes=next(peaks), memory=held)
 
-    def tie(tried, over_bytes):
+    def tie(tried, over_bytes, ties):
         assert tried.compiled.memory is held
         asked.append(over_bytes)
         return frozenset(range(len(asked)))
 
-    monkeypatch.setattr(overlap_search, "more_tied_steps", tie)
+    monkeypatch.setattr(barrier_levels, "more_tied_steps", tie)
     found = OverlapSearch(BUDGET, [begins(program)]).run(base, lambda *_: None)
     assert len(asked) == ties_tried
     assert (found is not None) == (ties_tried > 0)
