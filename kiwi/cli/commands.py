@@ -51,12 +51,8 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
             changes["constraints"] = constraints_of_text(*given)
         options = dataclasses.replace(user.options, **changes)
         found = PlannedFunction(user.function, options).plan(*user.args, **user.kwargs)
-    if arguments.out:
-        found.save(arguments.out)
-        output.note(f"Plan saved to {arguments.out}")
-    if arguments.report:
-        found.write_report(arguments.report)
-        output.note(f"Report written to {arguments.report}")
+    output.written("Plan saved to", arguments.out, found.save)
+    output.written("Report written to", arguments.report, found.write_report)
     output.result(document(found), str(found))
     return found.fits
 
@@ -301,21 +297,15 @@ def search(arguments: argparse.Namespace, output: Output) -> bool:
     output.note(f"Best: {found.best_row.configuration}; {found.seconds:.0f} s")
     if arguments.table:
         Path(arguments.table).write_text(json.dumps(found.json(), indent=1), encoding="utf-8")
-    if arguments.out:
-        found.best.save(arguments.out)
-        output.note(f"Plan saved to {arguments.out}")
-    if arguments.report:
-        found.write_report(arguments.report)
-        output.note(f"Report written to {arguments.report}")
+    output.written("Plan saved to", arguments.out, found.best.save)
+    output.written("Report written to", arguments.report, found.write_report)
     return True
 
 
 def cluster(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi cluster`."""
     found = _measured_cluster(output) if arguments.file is None else Cluster.load(arguments.file)
-    if arguments.out:
-        found.save(arguments.out)
-        output.note(f"Measurements saved to {arguments.out}")
+    output.written("Measurements saved to", arguments.out, found.save)
     assignment = best_assignment(found, arguments.mesh)
     data = {
         "mesh_shape": list(assignment.shape),

@@ -33,6 +33,12 @@ class Output:
         if not self.json:
             self._messages.print(text, markup=False)
 
+    def written(self, text: str, path: str | None, write: Callable[[str], None]) -> None:
+        """Writes a file, if one is asked for, and says so in a line beside the result."""
+        if path:
+            write(path)
+            self.note(f"{text} {path}")
+
     def error(self, text: str) -> None:
         """One line, on standard error."""
         self._messages.print(f"kiwi: error: {text}", markup=False)

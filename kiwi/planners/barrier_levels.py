@@ -7,8 +7,9 @@
    budget, buffers are placed otherwise (`Compiler.heaps`).
 3. Of some units the compiled program holds more at its peak than the plan does at that time: it
    computed them early, reads them late, or computes beside them what backward readers need of
-   their operands. These steps are tied, those of the largest difference first, until what is over
-   the budget is covered; `MOST_TRIALS` times, or until that made the program larger.
+   their operands. One step is tied for each, those of the largest difference first, until what is
+   over the budget is covered, and where that does not help, all that could; `MOST_TRIALS` times,
+   or until that made the program larger.
 
 Where no plan fits so, the loop ties every step (`kiwi.planners.closed_loop`).
 
@@ -17,7 +18,7 @@ begin ahead of their readers are hidden, and held longer.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -25,11 +26,9 @@ import numpy as np
 from kiwi.emit.barriers import barriers
 from kiwi.emit.execution import Execution
 from kiwi.emit.needed_barriers import SLACK
-from kiwi.hlo.units import UnitGraph
 from kiwi.interval import curve_bytes
-from kiwi.plans.estimate import Estimate
 from kiwi.plans.plan import Plan
-from kiwi.xla.read.buffer_assignment import CompiledMemory, LiveBuffer
+from kiwi.xla.read.buffer_assignment import CompiledMemory
 from kiwi.xla.step import Arrangement
 
 MOST_TRIALS = 4
@@ -41,9 +40,6 @@ LEAST_PART = 1 / 16
 HOPELESS = 1.05
 """By which factor a program may be larger than the smallest one for further steps to be tied; a
 lower limit takes less time then."""
-
-Ties = Callable[[Execution, int, int], Iterator[int]]
-"""Steps to tie for what a program holds of a unit when the step of a position runs."""
 
 
 def with_needed_barriers(plan: Plan) -> Plan | None:
@@ -94,95 +90,59 @@ def with_tied_steps(plan: Plan, tied_steps: frozenset[int]) -> Plan:
 def with_more_tied_steps(
     first: Plan, over_bytes: Callable[[Plan], int], compiled: Callable[[Plan], Plan | None]
 ) -> Iterator[Plan]:
-    """Compiled plans with more and more tied steps, until one is not over the budget or none helps:
-    one step for what a program holds as long as that makes it smaller, then, from the first plan
-    on, all that could help.
+    """A compiled plan with more and more tied steps, until it fits or none helps: one step for what
+    the program holds as long as that makes it smaller, then, from `first` on, all that could help.
 
-    Args:
-        first: a compiled plan.
-        over_bytes: by how much a compiled plan is over the budget.
-        compiled: compiles a plan; None where XLA cannot.
-    """
-    tried, ties = first, first_tie
-    while (over := over_bytes(tried)) > 0:
-        tied_steps = more_tied_steps(tried, over, ties)
-        found = None if tied_steps is None else compiled(with_tied_steps(tried, tied_steps))
-        if found is not None:
+    `over_bytes`: by how much a plan is over the budget; `compiled`: compiles it, None where XLA
+    cannot."""
+    for ties in (first_tie, all_ties):
+        tried, before = first, over_bytes(first)
+        while before > 0 and (tied_steps := more_tied_steps(tried, before, ties)):
+            if (found := compiled(with_tied_steps(tried, tied_steps))) is None:
+                break
             yield found
-        if ties is first_tie and (found is None or over_bytes(found) >= over):
-            tried, ties = first, all_ties
-        elif found is None:
-            break
-        else:
-            tried = found
+            if (over := over_bytes(found)) <= 0:
+                return
+            if over >= before and ties is first_tie:
+                break
+            tried, before = found, over
 
 
-def more_tied_steps(tried: Plan, over_bytes: int, ties: Ties) -> frozenset[int] | None:
+def more_tied_steps(
+    tried: Plan, over_bytes: int, ties: Callable[[Execution, int, int], Iterator[int]]
+) -> frozenset[int] | None:
     """The tied steps of a compiled plan whose program is over the budget by so much, and more; None
     if none helps."""
     memory = None if tried.compiled is None else tried.compiled.memory
     tied = tried.execution.tied_steps
     if memory is None or tied is None:
         return None
-    found = set(tied)
-    for exchanged in (False, True):
-        missing_bytes, least_bytes = over_bytes, LEAST_PART * over_bytes
-        for size, unit, now in _unplanned(tried, memory, exchanged):
-            positions = set(ties(tried.execution, unit, now))
-            if missing_bytes > 0 and size >= least_bytes and not positions <= tied:
-                found |= positions
-                missing_bytes -= size
-        if found != tied:
-            return frozenset(found)
-    return None
+    found, missing_bytes, least_bytes = set(tied), over_bytes, LEAST_PART * over_bytes
+    for size, unit, now in _unplanned(tried, memory):
+        positions = set(ties(tried.execution, unit, now))
+        if missing_bytes > 0 and size >= least_bytes and not positions <= tied:
+            found |= positions
+            missing_bytes -= size
+    return frozenset(found) if found != tied else None
 
 
-def _unplanned(
-    tried: Plan, memory: CompiledMemory, exchanged: bool
-) -> Iterator[tuple[int, int, int]]:
+def _unplanned(tried: Plan, memory: CompiledMemory) -> Iterator[tuple[int, int, int]]:
     """By how many bytes the program holds more of a unit at its peak than the plan, most first, the
-    unit and the step at that time; `exchanged`: also in place of another unit."""
-    held = [b for b in memory.at_peak if b.scope is not None and b.kind == "temporary"]
-    time = _time_at_peak(tried.estimate, held)
+    unit and the step at that time."""
     more: Counter[int] = Counter()
-    for buffer in held:
-        assert buffer.scope is not None
-        more[buffer.scope.unit] += buffer.bytes
-    more.subtract(
-        {
-            b.index: b.bytes
-            for b in tried.estimate.buffers
-            if b.start <= time < b.end and b.kind != "argument"
-        }
-    )
+    for buffer in memory.at_peak:
+        if buffer.scope is not None and buffer.kind == "temporary":
+            more[buffer.scope.unit] += buffer.bytes
+    results = [b for b in tried.estimate.buffers if b.kind != "argument"]
+    # The point of time at which the plan holds most of what the program holds at its peak.
+    curve = curve_bytes([b for b in results if b.index in more], max(b.end for b in results))
+    time = int(np.argmax(curve))
+    for planned in (b for b in results if b.start <= time < b.end):
+        more[planned.index] -= planned.bytes
     now = time if tried.estimate.times else tried.execution.schedule.steps.index(time)
-    if not exchanged:
-        _take_off_exchanged(more, tried.execution.units)
     for unit, size in more.most_common():
         if size > 0:
             yield size, unit, now
-
-
-def _take_off_exchanged(more: Counter[int], units: UnitGraph) -> None:
-    """Takes off what the program holds in place of a neighbour's result, e.g. the derivative of an
-    activation, for which the plan holds what the activation reads."""
-    for unit, size in more.most_common():
-        own = units.units[unit]
-        producers = (units.producer[value] for value in own.reads if value in units.producer)
-        readers = (r for value in own.outputs for r in units.readers.get(value, ()))
-        for other in dict.fromkeys((*producers, *readers)):
-            exchanged = min(size, -more[other])
-            if exchanged > 0:
-                size -= exchanged
-                more[unit] -= exchanged
-                more[other] += exchanged
-
-
-def _time_at_peak(estimate: Estimate, held: Sequence[LiveBuffer]) -> int:
-    """The plan's point of time at which it holds most of what the program holds at its peak."""
-    owners = {buffer.scope.unit for buffer in held if buffer.scope is not None}
-    common = [b for b in estimate.buffers if b.kind != "argument" and b.index in owners]
-    return int(np.argmax(curve_bytes(common, max(b.end for b in estimate.buffers))))
 
 
 def first_tie(execution: Execution, unit: int, now: int) -> Iterator[int]:
@@ -190,13 +150,9 @@ def first_tie(execution: Execution, unit: int, now: int) -> Iterator[int]:
     waits for the latest reader until `now`, or for the unit's own result."""
     steps, units = execution.schedule.steps, execution.units
     last = max(k for k, each in enumerate(steps) if each == unit)
-    if last > now:
-        yield last
-        return
-    outputs = units.units[unit].outputs
-    awaited = {unit, *(r for value in outputs for r in units.readers.get(value, ()))}
-    latest = max(k for k, each in enumerate(steps[: now + 1]) if each in awaited)
-    yield min(latest + 1 + SLACK, now)
+    awaited = {unit}.union(*(units.readers.get(v, ()) for v in units.units[unit].outputs))
+    latest = max((k for k, each in enumerate(steps[: now + 1]) if each in awaited), default=now)
+    yield last if last > now else min(latest + 1 + SLACK, now)
 
 
 def all_ties(execution: Execution, unit: int, now: int) -> Iterator[int]:

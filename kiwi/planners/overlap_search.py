@@ -109,17 +109,14 @@ class OverlapSearch:
     def _tied(self, tried: Plan) -> Iterator[Plan]:
         """A program that is a little over the budget, and faster than what was found, with more and
         more barriers in front of what it holds too early."""
-        tied = with_more_tied_steps(tried, self._over_bytes, self._compiled_again)
+        again = lambda each: next(iter(self._compiled(each, [(each, _way(tried))])), None)  # noqa: E731
+        tied = with_more_tied_steps(tried, self._over_bytes, again)
         for _ in range(MOST_TIED):
             is_near = self._over_bytes(tried) <= MOST_OVER_TIED * self._budget_bytes
             is_faster = compiled_seconds(tried) < self._seconds
             if not (is_near and is_faster) or (found := next(tied, None)) is None:
                 break
             yield (tried := found)
-
-    def _compiled_again(self, emitted: Plan) -> Plan | None:
-        """A plan with other barriers than those of its program, compiled in the same way."""
-        return next(iter(self._compiled(emitted, [(emitted, _way(emitted))])), None)
 
     def _compiled(self, plan: Plan, emitted: Sequence[tuple[Plan, int]]) -> list[Plan]:
         """A plan with the program of each that is emitted for it, in one of the ways, all compiled

@@ -11,18 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from examples import (
-    convnet,
-    encoder,
-    encoder_decoder,
-    gpt,
-    lstm,
-    mlp,
-    moe,
-    state_space,
-    unet,
-    vit,
-)
+from examples import convnet, encoder, encoder_decoder, gpt, lstm, mlp, moe, state_space, unet, vit
 from examples._common import Specs, TrainState
 
 AXIS_SIZES = {"x": 2, "y": 4}
@@ -56,18 +45,7 @@ ALL = [
         for name in module.SIZES
     ),
 ]
-EVERY_MODULE = [
-    convnet,
-    encoder,
-    encoder_decoder,
-    gpt,
-    lstm,
-    mlp,
-    moe,
-    state_space,
-    unet,
-    vit,
-]
+EVERY_MODULE = [convnet, encoder, encoder_decoder, gpt, lstm, mlp, moe, state_space, unet, vit]
 
 
 def is_spec(leaf: object) -> bool:

@@ -12,18 +12,7 @@ import numpy as np
 import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from examples import (
-    convnet,
-    encoder,
-    encoder_decoder,
-    gpt,
-    lstm,
-    mlp,
-    moe,
-    state_space,
-    unet,
-    vit,
-)
+from examples import convnet, encoder, encoder_decoder, gpt, lstm, mlp, moe, state_space, unet, vit
 from examples._common import Remat
 
 TINY = [

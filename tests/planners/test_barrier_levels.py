@@ -1,7 +1,6 @@
 """Plans begin with the barriers that they need, and get more where the compiled program asks."""
 
 import functools
-from collections import Counter
 from dataclasses import replace
 
 import jax
@@ -11,7 +10,6 @@ import kiwi
 from examples import mlp
 from kiwi.emit.barriers import barriers
 from kiwi.planners.barrier_levels import (
-    _take_off_exchanged,
     all_ties,
     first_tie,
     more_tied_steps,
@@ -131,15 +129,6 @@ def test_all_that_could_help_is_tied_where_few_steps_do_not(peaks, after):
     for plan, (before, ties) in zip(found[1:], after, strict=True):
         tied = more_tied_steps(found[before], over_bytes(found[before]), ties)
         assert plan.execution.tied_steps == tied
-
-
-def test_what_the_program_holds_in_place_of_a_neighbour_s_result_is_no_excess():
-    units = free().execution.units
-    reader = next(u for u in units.units if any(v in units.producer for v in u.reads))
-    producer = next(units.producer[v] for v in reader.reads if v in units.producer)
-    more = Counter({reader.index: 100, producer: -60})
-    _take_off_exchanged(more, units)
-    assert more == {reader.index: 40, producer: 0}
 
 
 def test_every_step_is_tied_at_last_where_some_ties_made_the_program_larger():

@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -25,33 +24,21 @@ from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.solver.remat import simulate, solve
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.cpu.compiler import CPU
+from tests.helpers.perceptron import step_of
+from tests.helpers.planning import array
 
 LAYERS, WIDTH, BATCH = 6, 32, 512
-
-
-def _loss(weights, x):
-    for weight in weights:
-        x = jnp.tanh(x @ weight)
-    return jnp.mean(x**2)
-
-
-def _step(weights, x):
-    gradients = jax.grad(_loss)(weights, x)
-    return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)]
-
-
-def _arguments():
-    shapes = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * LAYERS
-    return shapes, jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32)
+STEP, WEIGHTS = step_of(LAYERS, WIDTH, "tanh")
+X = array(BATCH, WIDTH)
 
 
 def _planned(planner, budget, **options):
     options = {"mesh_shape": (1,), "time_limit_seconds": 6.0, "donate_argnums": 0, **options}
-    return kiwi.jit(_step, planner=planner, memory_budget=budget, **options)
+    return kiwi.jit(STEP, planner=planner, memory_budget=budget, **options)
 
 
 def _plan(planner, budget, **options):
-    return _planned(planner, budget, **options).plan(*_arguments())
+    return _planned(planner, budget, **options).plan(WEIGHTS, X)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +60,8 @@ def test_the_compiled_program_meets_the_budget_and_computes_the_same(kept, plann
     weights = list(0.1 * jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, WIDTH)))
     x = jax.random.normal(jax.random.key(1), (BATCH, WIDTH))
     found = plan.step.function(*weights, x)
-    for expected, array in zip(_step(weights, x), found, strict=True):
-        np.testing.assert_allclose(expected, array, rtol=1e-5, atol=1e-7)
+    for expected, result in zip(STEP(weights, x), found, strict=True):
+        np.testing.assert_allclose(expected, result, rtol=1e-5, atol=1e-7)
 
 
 def test_an_infeasible_budget_names_a_feasible_one_and_a_bound(kept):
@@ -100,7 +87,7 @@ def test_arguments_in_host_memory_are_not_resident():
 def _step_of(share):
     """The step as it is to be scheduled within a share of its peak, and that limit."""
     planned = _planned("keep-all", "1GiB")
-    to_plan, settings = planned.traced(*_arguments()), planned.settings
+    to_plan, settings = planned.traced(WEIGHTS, X), planned.settings
     step = planner_named("keep-all").to_schedule(to_plan, 2**30, settings)
     limit = int(share * simulate(step.graph, Schedule(step.graph.order)).peak_bytes)
     return replace(step, base=replace(step.base, memory_budget_bytes=limit)), limit

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,35 +12,17 @@ from kiwi.solver.remat import order_peak_bytes, simulate, solve, violations
 from kiwi.solver.remat.chain import linearise
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.cpu.compiler import CPU
+from tests.helpers.perceptron import step_of
+from tests.helpers.planning import array
 
 LAYERS, WIDTH, BATCH = 6, 32, 512
-
-
-def _loss(weights, x):
-    for weight in weights:
-        x = jnp.tanh(x @ weight)
-    return jnp.mean(x**2)
-
-
-def _step(weights, x):
-    gradients = jax.grad(_loss)(weights, x)
-    return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)]
+STEP, WEIGHTS = step_of(LAYERS, WIDTH, "tanh")
 
 
 @pytest.fixture(scope="module")
 def base():
-    shapes = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * LAYERS
-    x = jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32)
-    return kiwi.api.plan(
-        _step,
-        shapes,
-        x,
-        mesh_shape=(1,),
-        memory_budget="1GiB",
-        planner="alpa",
-        verify=None,
-        donate_argnums=0,
-    )
+    options = {"mesh_shape": (1,), "memory_budget": "1GiB", "planner": "alpa", "verify": None}
+    return kiwi.api.plan(STEP, WEIGHTS, array(BATCH, WIDTH), donate_argnums=0, **options)
 
 
 @pytest.fixture(scope="module")
@@ -87,5 +68,5 @@ def test_a_planned_schedule_runs_to_the_same_result_in_less_memory(base, graph, 
     weights = list(0.1 * jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, WIDTH)))
     x = jax.random.normal(jax.random.key(1), (BATCH, WIDTH))
     found = planned.step.function(*weights, x)
-    for expected, array in zip(_step(weights, x), found, strict=True):
-        np.testing.assert_allclose(expected, array, rtol=1e-5, atol=1e-7)
+    for expected, result in zip(STEP(weights, x), found, strict=True):
+        np.testing.assert_allclose(expected, result, rtol=1e-5, atol=1e-7)
