@@ -34,39 +34,9 @@ RECORDED_OPCODES = LIBRARY_OPCODES | {
 dimensions are summed over."""
 
 FUNCTIONS = frozenset(
-    {
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cbrt",
-        "cos",
-        "cosh",
-        "digamma",
-        "div",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "lgamma",
-        "log",
-        "log1p",
-        "log2",
-        "logistic",
-        "pow",
-        "rem",
-        "rsqrt",
-        "sin",
-        "sinh",
-        "sqrt",
-        "tan",
-        "tanh",
-    }
+    {"acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "sin", "sinh"}
+    | {"tan", "tanh", "exp", "exp2", "expm1", "log", "log1p", "log2", "logistic", "pow", "cbrt"}
+    | {"sqrt", "rsqrt", "div", "rem", "erf", "erf_inv", "erfc", "digamma", "lgamma"}
 )
 """Elementwise primitives that take a device longer than arithmetic."""
 

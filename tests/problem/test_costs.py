@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import pytest
 
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.large_operators import has_matmul
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, hardware
 from kiwi.problem.costs import UnitWork
@@ -100,6 +103,23 @@ def test_what_xla_generates_itself_is_lent_nothing(x, w):
     matmul = units_of(lambda x, w: x @ w, array(64, 64), array(64, 64))
     nobody = replace(GPU, name="described by nobody")
     assert library_workspace(matmul, matmul.units[0], nobody).buffers({}, [0, 0], 0) == ()
+
+
+@pytest.mark.usefixtures("cublas_is_lent_its_workspace")
+def test_readers_of_what_follows_from_a_matmul_are_lent_one_in_the_backward_pass():
+    """It may be recomputed in front of them; nothing else is, such as a convnet's gradients."""
+
+    def loss(w, x):
+        return jnp.sin(jnp.tanh(jnp.cos(x)) @ w).sum()
+
+    units = units_of(lambda w, x: jax.grad(loss, (0, 1))(w, x), array(64, 64), array(64, 64))
+    lent = {u.index for u in units.units if library_workspace(units, u, GPU).fixed}
+    multiplying = {u.index for u in units.units if has_matmul(units, u)}
+    (product,) = {u.index for u in units.units if u.phase is Phase.FORWARD} & multiplying
+    (value,) = units.units[product].outputs
+    backward = {r for r in units.readers[value] if units.units[r].phase is Phase.BACKWARD}
+    assert backward - multiplying and lent == multiplying | backward
+    assert len(lent) < len(units.units)
 
 
 def test_on_tpus_functions_are_computed_beside_a_matmul():
