@@ -109,8 +109,10 @@ class OverlapSearch:
     def _tied(self, tried: Plan) -> Iterator[Plan]:
         """A program that is a little over the budget, and faster than what was found, with more and
         more barriers in front of what it holds too early."""
-        again = lambda each: next(iter(self._compiled(each, [(each, _way(tried))])), None)  # noqa: E731
-        tied = with_more_tied_steps(tried, self._over_bytes, again)
+        way = _way(tried)
+        tied = with_more_tied_steps(
+            tried, self._over_bytes, lambda each: self._begun(each, each, way)()
+        )
         for _ in range(MOST_TIED):
             is_near = self._over_bytes(tried) <= MOST_OVER_TIED * self._budget_bytes
             is_faster = compiled_seconds(tried) < self._seconds

@@ -32,24 +32,22 @@ _CAPABILITY = re.compile(r"cuda_compute_capability\s*\{\s*major:\s*(\d+)")
 def library_workspace(units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
     """What a unit is lent: where it multiplies, and where a matmul may be recomputed in front of
     it, for what it reads."""
-    multiplying = _values_of_matmuls(units)
-    own = _multiplies(units, unit)
-    again = unit.phase is Phase.BACKWARD and any(value in multiplying for value in unit.reads)
-    lent = lent_bytes(hardware) if own or again else 0
+    again = unit.phase is Phase.BACKWARD and not _of_matmuls(units).isdisjoint(unit.reads)
+    lent = lent_bytes(hardware) if again or _calls_cublas(units, unit) else 0
     return Workspace(fixed=(lent,) if lent else ())
 
 
 @functools.lru_cache(maxsize=4)
-def _values_of_matmuls(units: UnitGraph) -> frozenset[int]:
-    """What follows from a matmul by nothing but what may be recomputed."""
+def _of_matmuls(units: UnitGraph) -> frozenset[int]:
+    """The values that follow from a matmul by nothing but what may be recomputed."""
     found: set[int] = set()
     for unit in units.units:
-        if unit.may_recompute and (_multiplies(units, unit) or not found.isdisjoint(unit.reads)):
+        if unit.may_recompute and (_calls_cublas(units, unit) or not found.isdisjoint(unit.reads)):
             found.update(unit.outputs)
     return frozenset(found)
 
 
-def _multiplies(units: UnitGraph, unit: Unit) -> bool:
+def _calls_cublas(units: UnitGraph, unit: Unit) -> bool:
     equations = (units.graph.program.equations[index] for index in unit.equations)
     return any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations)
 
