@@ -115,8 +115,13 @@ class Chains:
         return bool(self._graph.opcodes[producer] & TAKES_EPILOGUE)
 
     def expands(self, index: int) -> bool:
-        """Whether the chain makes a tensor of others that are much smaller, which all readers do
-        for themselves."""
+        """Whether all readers make a tensor for themselves, of others that are much smaller; or, on
+        GPUs, put the elements of one between those of another, as the halves of an associative
+        scan (jax 0.10.2)."""
+        if self._fused is FusedMaps.OF_MAPS:
+            program = self._graph.program
+            producers = [program.values[v].producer for v in program.equations[index].reads]
+            return all(k is not None and interleaves(program.equations[k]) for k in producers)
         return self._is_of_matmuls and self._is_as_small(index, _OF_PRODUCTS)
 
     def in_readers(self, index: int) -> bool:

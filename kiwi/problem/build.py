@@ -453,6 +453,9 @@ class _Builder:
         self._kept, self._matrices = kept, matrices
         self.ranges = LiveRanges.of(offered.units)
         self._overwritten = overwritten_pairs(offered.units, self._rules.overwritable)
+        nodes = zip(offered.units.units, offered.unit_nodes, strict=True)
+        again = ((u, [r.recompute_at for r in node.residency.options]) for u, node in nodes)
+        self._lent = self._rules.lent_again(offered.units, again, offered.mesh.hardware)
         copies: Iterable[CopyNode] = self._find_copies(least_copy_bytes)
         if kept != NONE_KEPT:
             # `kiwi.plans.estimate_without_barriers` prices what XLA keeps under its own shardings.
@@ -610,12 +613,13 @@ class _Builder:
     def _usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
         """Memory of a unit's options. Strategies that hold equally much share their lists."""
         unit, residency = self._units.units[node.unit], node.residency
+        mesh = self._offered.mesh
         runs = [
             runs_of(self._units, unit, residency, option, self._overwritten)
             for option in residency.options
         ]
         held = [
-            unit_memory(self._units, unit, s, self._rules, self._offered.mesh.size)
+            unit_memory(self._units, unit, s, self._rules, mesh.size, self._lent.get(node.unit, 0))
             for s in node.strategies
         ]
         known = {

@@ -183,8 +183,11 @@ def _buffers(chosen: PlanningProblem, runs: ScheduledRuns) -> Iterator[Buffer]:
     for source in chosen.sources:
         local_bytes = chosen.local_bytes(source.value, source.shardings[0])
         yield from ranges.of_argument(source.value, local_bytes)
+    again_for = ((u, runs.again(u.index)) for u in units.units if runs.shares_points)
+    lent = chosen.rules.lent_again(units, again_for, chosen.mesh.hardware)
     for unit, node in zip(units.units, chosen.unit_nodes, strict=True):
-        memory = unit_memory(units, unit, node.strategies[0], chosen.rules, chosen.mesh.size)
+        given = node.strategies[0], chosen.rules, chosen.mesh.size, lent.get(unit.index, 0)
+        memory = unit_memory(units, unit, *given)
         yield from memory.buffers(ranges, unit, runs.of_unit(unit.index))
 
     def again(unit: int, _: CopyOption) -> Sequence[int]:

@@ -52,13 +52,19 @@ class UnitMemory:
 
 
 def unit_memory(
-    units: UnitGraph, unit: Unit, strategy: ShardingStrategy, rules: Rules, devices: int
+    units: UnitGraph,
+    unit: Unit,
+    strategy: ShardingStrategy,
+    rules: Rules,
+    devices: int,
+    lent_bytes: int = 0,
 ) -> UnitMemory:
-    """The sizes by a compiler's rules, on a mesh of so many devices."""
+    """The sizes by a compiler's rules, on a mesh of so many devices; `lent_bytes`: of
+    `Rules.lent_again`."""
     from_start = rules.held_from_start(units, unit, strategy.result_bytes, devices)
     return UnitMemory(
         strategy.result_bytes,
-        strategy.buffers_while_running,
+        strategy.buffers_while_running + ((lent_bytes,) if lent_bytes else ()),
         strategy.own_buffers,
         from_start,
         sum(each.bytes for each in from_start if each.end == unit.index),

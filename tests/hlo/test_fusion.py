@@ -121,6 +121,27 @@ def test_costly_maps_are_absorbed_where_the_compiler_repeats_them(fused, kept):
 
 
 @pytest.mark.parametrize(
+    ("fused", "between", "is_kept"),
+    [
+        (FusedMaps.OF_ONE_READER, 1, True),
+        (FusedMaps.OF_MAPS, 1, False),
+        (FusedMaps.OF_MAPS, 0, True),
+    ],
+)
+def test_on_gpus_each_reader_puts_elements_between_others(fused, between, is_kept):
+    """As an associative scan puts its halves together; what overlaps is summed once."""
+
+    def function(x, y):
+        behind, before = ((0, 1, between), (0, 0, 0)), ((1, 0, between), (0, 0, 0))
+        both = jax.lax.pad(x, 0.0, behind) + jax.lax.pad(y, 0.0, before)
+        return (both * 3).sum(0), (both * 4).sum(1)
+
+    graph = graph_of(function, X, X)
+    kept = materialised(graph, fused)
+    assert is_kept == ("add" in [e.name for e in graph.program.equations if kept[e.index]])
+
+
+@pytest.mark.parametrize(
     ("fused", "tensors", "kept"),
     [
         (FusedMaps.OF_MAPS, 1, []),

@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from kiwi.hlo.graph import Phase
 from kiwi.hlo.large_operators import has_matmul
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, hardware
 from kiwi.problem.costs import UnitWork
-from kiwi.xla.gpu.library_workspace import library_workspace
+from kiwi.xla.gpu.library_workspace import lent_again, library_workspace
 from kiwi.xla.rules.base import Rules
 from tests.helpers.planning import array, unit_with, units_of
 
@@ -106,20 +105,19 @@ def test_what_xla_generates_itself_is_lent_nothing(x, w):
 
 
 @pytest.mark.usefixtures("cublas_is_lent_its_workspace")
-def test_readers_of_what_follows_from_a_matmul_are_lent_one_in_the_backward_pass():
-    """It may be recomputed in front of them; nothing else is, such as a convnet's gradients."""
+def test_what_a_matmul_is_recomputed_for_is_lent_one():
+    """Unless it multiplies, too; nothing is lent where something else is recomputed."""
 
     def loss(w, x):
         return jnp.sin(jnp.tanh(jnp.cos(x)) @ w).sum()
 
     units = units_of(lambda w, x: jax.grad(loss, (0, 1))(w, x), array(64, 64), array(64, 64))
-    lent = {u.index for u in units.units if library_workspace(units, u, GPU).fixed}
-    multiplying = {u.index for u in units.units if has_matmul(units, u)}
-    (product,) = {u.index for u in units.units if u.phase is Phase.FORWARD} & multiplying
-    (value,) = units.units[product].outputs
-    backward = {r for r in units.readers[value] if units.units[r].phase is Phase.BACKWARD}
-    assert backward - multiplying and lent == multiplying | backward
-    assert len(lent) < len(units.units)
+    multiplying = [u.index for u in units.units if has_matmul(units, u)]
+    product, reader = multiplying[0], multiplying[0] + 1
+    assert reader not in multiplying
+    first, other = units.units[product], units.units[reader]
+    assert lent_again(units, [(first, [reader, multiplying[1], None])], GPU) == {reader: 32 * MIB}
+    assert lent_again(units, [(other, [product]), (first, ())], GPU) == {}
 
 
 def test_on_tpus_functions_are_computed_beside_a_matmul():

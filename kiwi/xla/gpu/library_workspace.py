@@ -8,17 +8,17 @@ Observed with jax 0.10.2 for each GPU of the catalogue; `tests/xla/gpu/test_comp
 
 import functools
 import re
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 import jax.numpy as jnp
 
 from kiwi.errors import CompilerUnavailableError
-from kiwi.hlo.graph import Phase
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import Hardware
 from kiwi.xla.gpu.target_config import target_config
-from kiwi.xla.rules.base import Workspace
+from kiwi.xla.rules.base import TimesAgain, Workspace
 from kiwi.xla.rules.matrix_operands import MATMUL
 
 _HOPPER = 9
@@ -30,21 +30,16 @@ _CAPABILITY = re.compile(r"cuda_compute_capability\s*\{\s*major:\s*(\d+)")
 
 
 def library_workspace(units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
-    """What a unit is lent: where it multiplies, and where a matmul may be recomputed in front of
-    it, for what it reads."""
-    again = unit.phase is Phase.BACKWARD and not _of_matmuls(units).isdisjoint(unit.reads)
-    lent = lent_bytes(hardware) if again or _calls_cublas(units, unit) else 0
+    """What a unit is lent that multiplies."""
+    lent = lent_bytes(hardware) if _calls_cublas(units, unit) else 0
     return Workspace(fixed=(lent,) if lent else ())
 
 
-@functools.lru_cache(maxsize=4)
-def _of_matmuls(units: UnitGraph) -> frozenset[int]:
-    """The values that follow from a matmul by nothing but what may be recomputed."""
-    found: set[int] = set()
-    for unit in units.units:
-        if unit.may_recompute and (_calls_cublas(units, unit) or not found.isdisjoint(unit.reads)):
-            found.update(unit.outputs)
-    return frozenset(found)
+def lent_again(units: UnitGraph, again: TimesAgain, hardware: Hardware) -> Mapping[int, int]:
+    """See `Rules.lent_again`; a unit that multiplies is lent its own."""
+    times = {t for unit, own in again if _calls_cublas(units, unit) for t in own if t is not None}
+    lent = lent_bytes(hardware)
+    return {t: lent for t in times if lent and not _calls_cublas(units, units.units[t])}
 
 
 def _calls_cublas(units: UnitGraph, unit: Unit) -> bool:

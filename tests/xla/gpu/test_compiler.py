@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import kiwi
-from examples import convnet, gpt, mlp, vit
+from examples import convnet, gpt, mlp, state_space, vit
 from kiwi.errors import CompilerUnavailableError, NotEnoughDevicesError
 from kiwi.hlo.row_reductions import LONGEST_ROW
 from kiwi.mesh import hardware
@@ -94,7 +94,7 @@ def test_summands_of_a_convolution_are_transposed_to_be_scattered(scattered: int
         out_shardings=result,
     )
     assert found.compiled is not None
-    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.1)
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.05)
 
 
 @needs_compiler
@@ -203,6 +203,14 @@ def test_what_cublas_is_lent_is_foreseen(profile: str, lent: int):
     assert found.compiled is not None and found.compiled.memory is not None
     assert lent in [b.bytes for b in found.compiled.memory.at_peak if b.kind == "temporary"]
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, abs=1024)
+
+
+@needs_compiler
+def test_of_an_associative_scan_halves_are_held():
+    """Nor is a matmul that is not recomputed lent anything."""
+    found = plan(state_space, {"width": 256, "sequence": 512, "batch": 32}, profile="h100-sxm")
+    assert found.compiled is not None and found.estimate.recompute_seconds == 0
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.05)
 
 
 @needs_compiler
