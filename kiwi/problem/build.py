@@ -59,7 +59,7 @@ from kiwi.problem.pins import Pins
 from kiwi.problem.reductions_apart import UnitOptions, recomputed_apart, reductions_apart
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
-from kiwi.problem.unit_memory import unit_memory
+from kiwi.problem.unit_memory import lent_again, unit_memory
 from kiwi.solver.problem import Edge, Node, Problem
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.rules.base import Rules
@@ -455,7 +455,7 @@ class _Builder:
         self._overwritten = overwritten_pairs(offered.units, self._rules.overwritable)
         nodes = zip(offered.units.units, offered.unit_nodes, strict=True)
         again = ((u, [r.recompute_at for r in node.residency.options]) for u, node in nodes)
-        self._lent = self._rules.lent_again(offered.units, again, offered.mesh.hardware)
+        self._lent = lent_again(offered.units, again, self._rules, offered.mesh.hardware)
         copies: Iterable[CopyNode] = self._find_copies(least_copy_bytes)
         if kept != NONE_KEPT:
             # `kiwi.plans.estimate_without_barriers` prices what XLA keeps under its own shardings.
@@ -613,17 +613,17 @@ class _Builder:
     def _usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
         """Memory of a unit's options. Strategies that hold equally much share their lists."""
         unit, residency = self._units.units[node.unit], node.residency
-        mesh = self._offered.mesh
         runs = [
             runs_of(self._units, unit, residency, option, self._overwritten)
             for option in residency.options
         ]
         held = [
-            unit_memory(self._units, unit, s, self._rules, mesh.size, self._lent.get(node.unit, 0))
+            unit_memory(self._units, unit, s, self._rules, self._offered.mesh.size)
             for s in node.strategies
         ]
+        lent = [self._lent[node.unit]] if node.unit in self._lent else []
         known = {
-            memory: [memory.buffers(self.ranges, unit, each) for each in runs]
+            memory: [(*memory.buffers(self.ranges, unit, each), *lent) for each in runs]
             for memory in dict.fromkeys(held)
         }
         return tuple(usage for memory in held for usage in known[memory])

@@ -25,7 +25,7 @@ from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.copies import CopyOption
 from kiwi.problem.solved import Solved
-from kiwi.problem.unit_memory import unit_memory
+from kiwi.problem.unit_memory import lent_again, unit_memory
 from kiwi.solver.schedule import Schedule
 
 
@@ -183,12 +183,12 @@ def _buffers(chosen: PlanningProblem, runs: ScheduledRuns) -> Iterator[Buffer]:
     for source in chosen.sources:
         local_bytes = chosen.local_bytes(source.value, source.shardings[0])
         yield from ranges.of_argument(source.value, local_bytes)
-    again_for = ((u, runs.again(u.index)) for u in units.units if runs.shares_points)
-    lent = chosen.rules.lent_again(units, again_for, chosen.mesh.hardware)
     for unit, node in zip(units.units, chosen.unit_nodes, strict=True):
-        given = node.strategies[0], chosen.rules, chosen.mesh.size, lent.get(unit.index, 0)
-        memory = unit_memory(units, unit, *given)
+        memory = unit_memory(units, unit, node.strategies[0], chosen.rules, chosen.mesh.size)
         yield from memory.buffers(ranges, unit, runs.of_unit(unit.index))
+
+    for_others = ((u, runs.again(u.index)) for u in units.units if runs.shares_points)
+    yield from lent_again(units, for_others, chosen.rules, chosen.mesh.hardware).values()
 
     def again(unit: int, _: CopyOption) -> Sequence[int]:
         return runs.again(unit)

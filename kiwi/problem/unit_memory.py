@@ -1,13 +1,14 @@
 """The sizes of what a unit holds under a sharding strategy, on one device: the same for all
 planners."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
 from kiwi.memory.live_ranges import LiveRanges, Run
 from kiwi.memory.timeline import Buffer
+from kiwi.mesh import Hardware
 from kiwi.problem.strategies import ShardingStrategy
 from kiwi.xla.rules.base import Rules
 
@@ -52,21 +53,36 @@ class UnitMemory:
 
 
 def unit_memory(
-    units: UnitGraph,
-    unit: Unit,
-    strategy: ShardingStrategy,
-    rules: Rules,
-    devices: int,
-    lent_bytes: int = 0,
+    units: UnitGraph, unit: Unit, strategy: ShardingStrategy, rules: Rules, devices: int
 ) -> UnitMemory:
-    """The sizes by a compiler's rules, on a mesh of so many devices; `lent_bytes`: of
-    `Rules.lent_again`."""
+    """The sizes by a compiler's rules, on a mesh of so many devices."""
     from_start = rules.held_from_start(units, unit, strategy.result_bytes, devices)
     return UnitMemory(
         strategy.result_bytes,
-        strategy.buffers_while_running + ((lent_bytes,) if lent_bytes else ()),
+        strategy.buffers_while_running,
         strategy.own_buffers,
         from_start,
         sum(each.bytes for each in from_start if each.end == unit.index),
         rules.sums_behind(units, unit) if strategy.collectives else None,
     )
+
+
+def lent_again(
+    units: UnitGraph,
+    again: Iterable[tuple[Unit, Iterable[int | None]]],
+    rules: Rules,
+    hardware: Hardware,
+) -> Mapping[int, Buffer]:
+    """By unit that is lent nothing itself, what a library is lent while others are recomputed for
+    it, one after another; `again`: those, and for which they are or may be (None: for none)."""
+
+    def lent_bytes(unit: Unit) -> int:
+        return sum(rules.workspace(units, unit, hardware).fixed)
+
+    found: dict[int, Buffer] = {}
+    for unit, times in again:
+        size_bytes = lent_bytes(unit)
+        for time in times if size_bytes else ():
+            if time is not None and not lent_bytes(units.units[time]):
+                found[time] = Buffer(time, time + 1, size_bytes, "result", time)
+    return found

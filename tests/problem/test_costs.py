@@ -8,9 +8,12 @@ import pytest
 
 from kiwi.hlo.large_operators import has_matmul
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.memory.timeline import Buffer
 from kiwi.mesh import DeviceMesh, hardware
 from kiwi.problem.costs import UnitWork
-from kiwi.xla.gpu.library_workspace import lent_again, library_workspace
+from kiwi.problem.unit_memory import lent_again
+from kiwi.xla.gpu.library_workspace import library_workspace
+from kiwi.xla.gpu.rules import GpuRules
 from kiwi.xla.rules.base import Rules
 from tests.helpers.planning import array, unit_with, units_of
 
@@ -116,8 +119,10 @@ def test_what_a_matmul_is_recomputed_for_is_lent_one():
     product, reader = multiplying[0], multiplying[0] + 1
     assert reader not in multiplying
     first, other = units.units[product], units.units[reader]
-    assert lent_again(units, [(first, [reader, multiplying[1], None])], GPU) == {reader: 32 * MIB}
-    assert lent_again(units, [(other, [product]), (first, ())], GPU) == {}
+    assert lent_again(units, [(first, [reader, multiplying[1], None])], GpuRules(), GPU) == {
+        reader: Buffer(reader, reader + 1, 32 * MIB, "result", reader)
+    }
+    assert lent_again(units, [(other, [product]), (first, ())], GpuRules(), GPU) == {}
 
 
 def test_on_tpus_functions_are_computed_beside_a_matmul():

@@ -8,7 +8,6 @@ Observed with jax 0.10.2 for each GPU of the catalogue; `tests/xla/gpu/test_comp
 
 import functools
 import re
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -18,7 +17,7 @@ from kiwi.errors import CompilerUnavailableError
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import Hardware
 from kiwi.xla.gpu.target_config import target_config
-from kiwi.xla.rules.base import TimesAgain, Workspace
+from kiwi.xla.rules.base import Workspace
 from kiwi.xla.rules.matrix_operands import MATMUL
 
 _HOPPER = 9
@@ -33,13 +32,6 @@ def library_workspace(units: UnitGraph, unit: Unit, hardware: Hardware) -> Works
     """What a unit is lent that multiplies."""
     lent = lent_bytes(hardware) if _calls_cublas(units, unit) else 0
     return Workspace(fixed=(lent,) if lent else ())
-
-
-def lent_again(units: UnitGraph, again: TimesAgain, hardware: Hardware) -> Mapping[int, int]:
-    """See `Rules.lent_again`; a unit that multiplies is lent its own."""
-    times = {t for unit, own in again if _calls_cublas(units, unit) for t in own if t is not None}
-    lent = lent_bytes(hardware)
-    return {t: lent for t in times if lent and not _calls_cublas(units, units.units[t])}
 
 
 def _calls_cublas(units: UnitGraph, unit: Unit) -> bool:

@@ -13,9 +13,9 @@ from kiwi.hlo.row_reductions import REDUCTIONS
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
 from kiwi.mesh import Hardware
-from kiwi.xla.gpu.library_workspace import lent_again, library_workspace
+from kiwi.xla.gpu.library_workspace import library_workspace
 from kiwi.xla.gpu.transposed_operands import transposed_operands, transposed_reads
-from kiwi.xla.rules.base import Intervals, Rules, TimesAgain, Transposes, Workspace
+from kiwi.xla.rules.base import Intervals, Rules, Transposes, Workspace
 from kiwi.xla.rules.matrix_operands import CONVOLUTION
 
 _FEATURES_LAST_BYTES = 2
@@ -38,12 +38,6 @@ class GpuRules(Rules):
     def workspace(self, units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
         """See `kiwi.xla.gpu.library_workspace`."""
         return library_workspace(units, unit, hardware)
-
-    def lent_again(
-        self, units: UnitGraph, again: TimesAgain, hardware: Hardware
-    ) -> Mapping[int, int]:
-        """See `kiwi.xla.gpu.library_workspace`."""
-        return lent_again(units, again, hardware)
 
     def transposed_reads(
         self, units: UnitGraph, unit: Unit, mesh_shape: tuple[int, ...]

@@ -4,7 +4,7 @@
 (`kiwi.xla.cpu.rules`, `kiwi.xla.gpu.rules`) says what its compiler does otherwise.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from types import MappingProxyType
@@ -20,9 +20,6 @@ from kiwi.mesh import DeviceMesh, Hardware, TensorSharding
 
 Intervals = tuple[Interval, ...]
 
-TimesAgain = Iterable[tuple[Unit, Iterable[int | None]]]
-"""Units, and those for which they are recomputed, or may be; of some options None."""
-
 Transposes = Callable[[TensorSharding, TensorSharding], bool]
 """Whether the copy of an operand, from the stored to the expected layout, is transposed."""
 
@@ -30,7 +27,7 @@ Transposes = Callable[[TensorSharding, TensorSharding], bool]
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
     """What a compiler holds beside operands and result while an operator runs: as a rule buffers
-    of a `fixed` number of bytes, none or more."""
+    of a `fixed` number of bytes, none or more, which libraries are lent."""
 
     fixed: tuple[int, ...] = ()
 
@@ -114,12 +111,6 @@ class Rules:
         """Operands that are copied to another buffer before the unit reads them, and what a
         library that computes it is lent."""
         return Workspace()
-
-    def lent_again(
-        self, units: UnitGraph, again: TimesAgain, hardware: Hardware
-    ) -> Mapping[int, int]:
-        """By unit, what a library is lent while units are recomputed for it, one after another."""
-        return {}
 
     def transposed_reads(
         self, units: UnitGraph, unit: Unit, mesh_shape: tuple[int, ...]
