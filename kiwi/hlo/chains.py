@@ -115,9 +115,8 @@ class Chains:
         return bool(self._graph.opcodes[producer] & TAKES_EPILOGUE)
 
     def expands(self, index: int) -> bool:
-        """Whether all readers make a tensor for themselves, of others that are much smaller; or, on
-        GPUs, put the elements of one between those of another, as the halves of an associative
-        scan (jax 0.10.2)."""
+        """Whether all readers make a tensor for themselves, of others that are much smaller; on
+        GPUs, whether they put elements between others, as the halves of an associative scan."""
         if self._fused is FusedMaps.OF_MAPS:
             program = self._graph.program
             producers = [program.values[v].producer for v in program.equations[index].reads]

@@ -20,7 +20,8 @@ buffers. An equation is *materialised* if one of these holds:
 
 Compilers differ in what they fuse (`FusedMaps`): cases 3 and 4 do not hold for a chain that all of
 its readers compute, if its operands take no more bytes than its result, in front of matmuls no more
-than twice as many, and for an addition at most half as many (a product of vectors). A compiler that
+than twice as many, and for an addition at most half as many (a product of vectors), or, on GPUs, of
+which each element is one of an operand (halves of an associative scan). A compiler that
 fuses maps with matmuls also fuses cheap gradients of at most two images with convolutions that
 alone read them, computes a scatter of one element into each row as a map, adds one to a matmul's
 result in place, computes what several matmuls read as the epilogue of another, makes random bits

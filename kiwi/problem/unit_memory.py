@@ -73,16 +73,13 @@ def lent_again(
     rules: Rules,
     hardware: Hardware,
 ) -> Mapping[int, Buffer]:
-    """By unit that is lent nothing itself, what a library is lent while others are recomputed for
-    it, one after another; `again`: those, and for which they are or may be (None: for none)."""
+    """By unit, what a library is lent while others are recomputed for it, one after another, unless
+    it is lent as much itself; `again`: those, and for which they are or may be, None for none."""
 
     def lent_bytes(unit: Unit) -> int:
-        return sum(rules.workspace(units, unit, hardware).fixed)
+        return rules.workspace(units, unit, hardware).lent_bytes
 
-    found: dict[int, Buffer] = {}
-    for unit, times in again:
-        size_bytes = lent_bytes(unit)
-        for time in times if size_bytes else ():
-            if time is not None and not lent_bytes(units.units[time]):
-                found[time] = Buffer(time, time + 1, size_bytes, "result", time)
-    return found
+    pairs = ((lent_bytes(unit), times) for unit, times in again)
+    found = {t: size for size, times in pairs if size for t in times if t is not None}
+    readers = (t for t in found if not lent_bytes(units.units[t]))
+    return {t: Buffer(t, t + 1, found[t], "result", t) for t in readers}

@@ -46,7 +46,8 @@ def settled(problem: Problem, solution: Sequence[int]) -> tuple[int, ...]:
 
 
 def _rank(node: Node, option: int) -> tuple[int, int]:
-    return _held(node.usage[option]), option
+    """Bytes times points of time, and the option."""
+    return sum(i.bytes * (i.end - i.start) for i in node.usage[option]), option
 
 
 def _edge_cost(edges: Sequence[Edge], node: int, choice: Sequence[int], option: int) -> float:
@@ -57,11 +58,6 @@ def _edge_cost(edges: Sequence[Edge], node: int, choice: Sequence[int], option: 
         tail, head = (option, choice[edge.head]) if is_tail else (choice[edge.tail], option)
         total += edge.costs[edge.cell(tail, head)]
     return float(total)
-
-
-def _held(usage: Sequence[Interval]) -> int:
-    """Bytes times points of time."""
-    return sum(i.bytes * (i.end - i.start) for i in usage)
 
 
 def _within(usage: Sequence[Interval], other: Sequence[Interval]) -> bool:

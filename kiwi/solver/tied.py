@@ -67,15 +67,9 @@ class Tied:
     def tied(self, solution: Sequence[int]) -> tuple[int, ...]:
         """The solution in which each class takes what most of its members take in a solution of the
         whole problem."""
-        return tuple(
-            int(_same(each.options, [solution[m] for m in each.members]).argmax())
-            for each in self.classes
-        )
-
-
-def _same(options: np.ndarray, taken: Sequence[int]) -> np.ndarray:
-    """For each option of a class how many of its members take it."""
-    return (options == np.array(taken)[:, None]).sum(axis=0)
+        taken = (np.array([[solution[m]] for m in each.members]) for each in self.classes)
+        pairs = zip(self.classes, taken, strict=True)
+        return tuple(int((each.options == own).sum(axis=0).argmax()) for each, own in pairs)
 
 
 def tied(problem: Problem, equal: Iterable[EqualNodes]) -> Tied:

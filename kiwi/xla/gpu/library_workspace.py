@@ -30,13 +30,9 @@ _CAPABILITY = re.compile(r"cuda_compute_capability\s*\{\s*major:\s*(\d+)")
 
 def library_workspace(units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
     """What a unit is lent that multiplies."""
-    lent = lent_bytes(hardware) if _calls_cublas(units, unit) else 0
-    return Workspace(fixed=(lent,) if lent else ())
-
-
-def _calls_cublas(units: UnitGraph, unit: Unit) -> bool:
     equations = (units.graph.program.equations[index] for index in unit.equations)
-    return any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations)
+    multiplies = any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations)
+    return Workspace(lent_bytes=lent_bytes(hardware) if multiplies else 0)
 
 
 def _is_of_library(eqn: Any) -> bool:

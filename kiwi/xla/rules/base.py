@@ -26,16 +26,16 @@ Transposes = Callable[[TensorSharding, TensorSharding], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """What a compiler holds beside operands and result while an operator runs: as a rule buffers
-    of a `fixed` number of bytes, none or more, which libraries are lent."""
+    """What a compiler holds beside operands and result while an operator runs: as a rule what a
+    library is lent, whatever it computes."""
 
-    fixed: tuple[int, ...] = ()
+    lent_bytes: int = 0
 
     def buffers(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, ...]:
         """Local bytes of each buffer; `shards` per factor, `read_bytes` local ones per read."""
-        return self.fixed
+        return (self.lent_bytes,) if self.lent_bytes else ()
 
 
 class Rules:
