@@ -48,12 +48,13 @@ def _budgets(rows: dict[str, Row], free: dict[str, Row], compiler: str) -> Itera
     yield "Under budgets (% of the free compiled peak): traffic over the free plan's; what is more"
     yield "than there, and than of the same shardings without any barrier (nothing is recomputed"
     yield "then), over what recomputed operators take, and conversions of operands that are brought"
-    yield "into a layout again; peaks with the plan's barriers and with one at every step, of programs"
-    yield "that wait for collectives, as all of these are; whether the plan, in its own way, fits."
+    yield "into a layout again; cycles beyond the free plan's over those of what is recomputed;"
+    yield "peaks with the plan's barriers and with one at every step, of programs that wait for"
+    yield "collectives, as all of these are; whether the plan fits, in its own way."
     yield ""
     yield (
         "| model | % | recomputed | tied steps | traffic | more / recomputed "
-        "| more than without barriers | more cycles / recomputed | kernels | peak MiB | every step | fits |"
+        "| more than without barriers | more cycles | kernels | peak MiB | every step | fits |"
     )
     yield "| --- |" + " ---: |" * 11
     for stem, row in rows.items():
