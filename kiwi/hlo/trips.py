@@ -71,7 +71,8 @@ def _of_comparison(eqn: Any, inputs: Sequence[Any], comparison: Any) -> int | No
     constants = eqn.params["cond_nconsts"]
     places = {v: k for k, v in enumerate(condition.invars)}
     for counter, limit, sign in ((0, 1, 1), (1, 0, -1)):
-        place = places.get(_key(comparison.invars[counter]))
+        atom = comparison.invars[counter]  # A literal cannot be hashed.
+        place = None if isinstance(atom, jex.Literal) else places.get(atom)
         end = _limit(eqn, comparison.invars[limit], places, inputs)
         if place is None or place < constants or end is None:
             continue
@@ -119,10 +120,6 @@ def _limit(eqn: Any, atom: Any, places: Mapping[Any, int], inputs: Sequence[Any]
     if place is None or (place >= constants and _step(eqn, place - constants) != 0):
         return None
     return _value(inputs[place])
-
-
-def _key(atom: Any) -> Any:
-    return None if isinstance(atom, jex.Literal) else atom
 
 
 def _value(given: Any) -> int | None:

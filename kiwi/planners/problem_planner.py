@@ -296,8 +296,7 @@ class ProblemSearch:
         # All rounds share what is allowed, but a late one gets a part of its own.
         allowed = total.less(before).at_least(late_part(total))
         result = self._beside_crowds(limit_bytes, allowed)
-        own, corrected = result.solution, self._corrected(limit_bytes)
-        starts = self._obvious_starts if self._missed < MOST_MISSED else ()
+        own, starts, corrected = result.solution, self._other_starts, self._corrected(limit_bytes)
         assert own is not None
         best = fastest_keeping(self._problem, corrected, own, starts, self._layers.solve, allowed)
         self._spent, self._found = self._spent.and_also(best.took), own
@@ -344,6 +343,9 @@ class ProblemSearch:
         result = self._solved(corrected, allowed, start and (*start, *[0] * extra))
         assert result.solution is not None
         return replace(result, solution=result.solution[: len(result.solution) - extra])
+
+    def _other_starts(self) -> tuple[tuple[int, ...], ...]:
+        return self._obvious_starts if self._missed < MOST_MISSED else ()
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit falls by what the heap wastes; what is held beyond that is the problem's."""
