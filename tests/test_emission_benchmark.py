@@ -88,6 +88,34 @@ metadata={op_name="jit(step)/kiwi_4/optimization_barrier"}
     assert found["recomputed_traffic_bytes"] == found["traffic_bytes"] // 2 > 0
 
 
+def test_what_a_reader_computes_again_is_recomputed():
+    """Of the three operands of a fused product one is read for a recomputed sine alone."""
+    text = """HloModule jit_step, is_scheduled=true
+
+%fused (a: f32[256], b: f32[256], c: f32[256]) -> f32[256] {
+  %a = f32[256]{0} parameter(0)
+  %flat = f32[256]{0} bitcast(%a)
+  %sine = f32[256]{0} sine(%flat), metadata={op_name="jit(step)/kiwi_2_again/sin"}
+  %b = f32[256]{0} parameter(1)
+  %added = f32[256]{0} add(%sine, %b), metadata={op_name="jit(step)/kiwi_2_again/add"}
+  %c = f32[256]{0} parameter(2)
+  %more = f32[256]{0} add(%added, %c), metadata={op_name="jit(step)/kiwi_7/add"}
+  ROOT %product = f32[256]{0} multiply(%more, %b), metadata={op_name="jit(step)/kiwi_7/mul"}
+}
+
+ENTRY %main (x: f32[256], y: f32[256], z: f32[256]) -> f32[256] {
+  %x = f32[256]{0} parameter(0)
+  %y = f32[256]{0} parameter(1)
+  %z = f32[256]{0} parameter(2)
+  ROOT %fusion = f32[256]{0} fusion(%x, %y, %z), kind=kLoop, calls=%fused, \
+metadata={op_name="jit(step)/kiwi_7/mul"}
+}
+"""
+    found = totals(text)
+    assert found["traffic_bytes"] == 4 * ROW_BYTES
+    assert found["recomputed_traffic_bytes"] == ROW_BYTES
+
+
 def test_programs_that_differ_in_names_are_equal():
     renamed = TEXT.replace("%doubled", "%add.7").replace("kiwi_3_again/", "")
     assert fingerprint(renamed) == fingerprint(TEXT)

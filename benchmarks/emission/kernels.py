@@ -1,7 +1,9 @@
 """The kernels of an optimised program, read from XLA's text: how often each runs, and its traffic.
 
 A kernel is an instruction of the entry computation or of a loop's body that computes or moves more
-than a scalar, and no collective. Its traffic is that of `kiwi.xla.read.work`.
+than a scalar, and no collective. Its traffic is that of `kiwi.xla.read.work`. Recomputed is that of
+kernels that end with something recomputed, and what others read for nothing else: XLA fuses what is
+recomputed with its reader.
 """
 
 import hashlib
@@ -9,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kiwi.xla.read.hlo_text import Instruction, Module, parse_module, runs
+from kiwi.xla.read.hlo_text import Computation, Instruction, Module, parse_module, runs
 from kiwi.xla.read.name_scopes import scope_of
 from kiwi.xla.read.work import ModuleWork, is_collective
 
@@ -37,12 +39,14 @@ class Kernel:
     """What one kernel does in a step: `runs` times `traffic_bytes`, in `cycles` where XLA says.
 
     - `is_behind_barrier`: whether it reads nothing but what has passed a barrier.
+    - `read_again_bytes`: what it reads for nothing but what is recomputed in it.
     """
 
     instruction: Instruction
     runs: int
     traffic_bytes: int
     is_behind_barrier: bool
+    read_again_bytes: int
 
     @property
     def is_recomputed(self) -> bool:
@@ -50,6 +54,11 @@ class Kernel:
         operand, for which XLA names no operator, that is brought into a layout once more."""
         scope = scope_of(self.instruction.attributes)
         return self.is_behind_barrier if scope is None else scope.is_recomputed
+
+    @property
+    def recomputed_bytes(self) -> int:
+        """The part of its traffic that is recomputation's."""
+        return self.traffic_bytes if self.is_recomputed else self.read_again_bytes
 
     @property
     def cycles(self) -> int:
@@ -72,7 +81,8 @@ def kernels(text: str) -> Iterator[Kernel]:
             if not found.is_scalar:
                 read = [computation.by_name[o] for o in instruction.operands]
                 is_behind = bool(read) and all(_BARRIER in each.attributes for each in read)
-                yield Kernel(instruction, times[name], found.moved_bytes, is_behind)
+                again = sum(_read_again(module, work, instruction, computation))
+                yield Kernel(instruction, times[name], found.moved_bytes, is_behind, again)
 
 
 def totals(text: str) -> dict[str, int]:
@@ -82,7 +92,7 @@ def totals(text: str) -> dict[str, int]:
     return {
         "kernels": sum(k.runs for k in found),
         "traffic_bytes": sum(k.runs * k.traffic_bytes for k in found),
-        "recomputed_traffic_bytes": sum(k.runs * k.traffic_bytes for k in again),
+        "recomputed_traffic_bytes": sum(k.runs * k.recomputed_bytes for k in found),
         "cycles": sum(k.runs * k.cycles for k in found),
         "recomputed_cycles": sum(k.runs * k.cycles for k in again),
         "matmuls": len(_MATMULS.findall(text)),
@@ -96,6 +106,30 @@ def fingerprint(text: str) -> str:
     bare = _METADATA.sub("", "\n".join(lines))
     told = _NAME.sub(lambda m: numbers.setdefault(m[0], f"%{len(numbers)}"), bare)
     return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def _read_again(
+    module: Module, work: ModuleWork, instruction: Instruction, computation: Computation
+) -> Iterator[int]:
+    """Bytes of each operand that a fusion reads for nothing but what is recomputed in it."""
+    inner = module.computations.get(instruction.computation("calls"))
+    if instruction.opcode != "fusion" or inner is None:
+        return
+    for parameter, name in zip(inner.parameters, instruction.operands, strict=False):
+        if _is_for_recomputation(inner, parameter):
+            size_bytes = computation.by_name[name].stored_bytes
+            yield min(size_bytes, work.read_bytes(inner, parameter, size_bytes))
+
+
+def _is_for_recomputation(inner: Computation, value: Instruction) -> bool:
+    """Whether all that read a value are recomputed, or are of no operator and read by such."""
+    readers = inner.readers.get(value.name, ())
+    return bool(readers) and all(_is_again(inner, reader) for reader in readers)
+
+
+def _is_again(inner: Computation, reader: Instruction) -> bool:
+    scope = scope_of(reader.attributes)
+    return _is_for_recomputation(inner, reader) if scope is None else scope.is_recomputed
 
 
 def _inside_of_kernels(module: Module) -> set[str]:

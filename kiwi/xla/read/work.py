@@ -161,7 +161,7 @@ class ModuleWork:
         if called in self._module.computations:
             inner = self._module.computations[called]
             read = (
-                min(size, self._read_bytes(inner, parameter, size))
+                min(size, self.read_bytes(inner, parameter, size))
                 for parameter, size in zip(inner.parameters, sizes, strict=False)
             )
             return self._written_bytes(inner, inner.root) + sum(read)
@@ -171,7 +171,7 @@ class ModuleWork:
             return 2 * instruction.stored_bytes
         return instruction.stored_bytes - _workspace_bytes(instruction) + sum(sizes)
 
-    def _read_bytes(self, inner: Computation, value: Instruction, size: int) -> int:
+    def read_bytes(self, inner: Computation, value: Instruction, size: int) -> int:
         """What a fusion reads of one of its operands, or of a bitcast of it."""
         total = 0
         for reader in inner.readers.get(value.name, ()):
@@ -181,15 +181,15 @@ class ModuleWork:
             if is_passed or (reader.opcode == _UPDATE and is_first):
                 continue
             if reader.opcode == "bitcast":
-                total += self._read_bytes(inner, reader, size)
+                total += self.read_bytes(inner, reader, size)
             elif reader.opcode in _SLICES and is_first:
                 total += int(self._read_share(inner, reader) * reader.stored_bytes)
             elif called in self._module.computations:
                 nested = self._module.computations[called]
                 parameter = nested.parameters[reader.operands.index(value.name)]
-                total += self._read_bytes(nested, parameter, size)
+                total += self.read_bytes(nested, parameter, size)
                 if _is_result(nested, parameter):  # It bitcasts it, and is read for it.
-                    total += self._read_bytes(inner, reader, size)
+                    total += self.read_bytes(inner, reader, size)
             elif reader.opcode == _SCATTER and is_first:
                 total += _update_bytes(inner, reader)
             elif _is_mapped(reader, value):
@@ -204,7 +204,7 @@ class ModuleWork:
         if value.name not in self._shares:
             self._shares[value.name] = 1.0
             if not _is_result(inner, value):
-                read = self._read_bytes(inner, value, value.stored_bytes)
+                read = self.read_bytes(inner, value, value.stored_bytes)
                 self._shares[value.name] = min(1.0, read / max(1, value.stored_bytes))
         return self._shares[value.name]
 
