@@ -88,6 +88,21 @@ metadata={op_name="jit(step)/kiwi_4/optimization_barrier"}
     assert found["recomputed_traffic_bytes"] == found["traffic_bytes"] // 2 > 0
 
 
+def test_generated_code_has_no_barriers_but_copies_what_it_converts_again():
+    text = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (x: f32[5,256]) -> (bf16[5,256], bf16[5,256]) {
+  %x = f32[5,256]{1,0} parameter(0)
+  %first = bf16[5,256]{1,0} convert(%x), backend_config={"estimated_cycles":"20"}
+  %started = (f32[5,256]{1,0}, f32[5,256]{1,0}, u32[]) copy-start(%x)
+  %near = f32[5,256]{1,0} copy-done(%started)
+  %second = bf16[5,256]{1,0} convert(%near), backend_config={"estimated_cycles":"30"}
+  ROOT %both = (bf16[5,256]{1,0}, bf16[5,256]{1,0}) tuple(%first, %second)
+}
+"""
+    assert totals(text)["recomputed_cycles"] == 30
+
+
 def test_what_a_reader_computes_again_is_recomputed():
     """Of the three operands of a fused product one is read for a recomputed sine alone."""
     text = """HloModule jit_step, is_scheduled=true

@@ -27,6 +27,10 @@ _NO_WORK = frozenset(
         "slice-done",
     }
 )
+_PASSED = frozenset(
+    {"bitcast", "copy", "copy-start", "copy-done", "custom-call", "slice-start", "slice-done"}
+)
+"""Opcodes through which XLA:TPU copies an operand to its vector memory."""
 _BARRIER = "/optimization_barrier"
 _METADATA = re.compile(r", metadata=\{[^}]*\}")
 _NAME = re.compile(r"%[\w.\-]+")
@@ -38,7 +42,8 @@ _MATMULS = re.compile(r" (?:dot|convolution)\(|__cublas|__cudnn")
 class Kernel:
     """What one kernel does in a step: `runs` times `traffic_bytes`, in `cycles` where XLA says.
 
-    - `is_behind_barrier`: whether it reads nothing but what has passed a barrier.
+    - `is_behind_barrier`: whether it reads nothing but what has passed a barrier, or converts what
+      was converted before: the generated code has no barriers.
     - `read_again_bytes`: what it reads for nothing but what is recomputed in it.
     """
 
@@ -74,6 +79,7 @@ def kernels(text: str) -> Iterator[Kernel]:
     for name, computation in module.computations.items():
         if name in inside:
             continue
+        converted: set[str] = set()
         for instruction in computation.instructions:
             if instruction.opcode in _NO_WORK or is_collective(instruction):
                 continue
@@ -81,6 +87,10 @@ def kernels(text: str) -> Iterator[Kernel]:
             if not found.is_scalar:
                 read = [computation.by_name[o] for o in instruction.operands]
                 is_behind = bool(read) and all(_BARRIER in each.attributes for each in read)
+                if instruction.opcode == "convert":
+                    source = _source(computation, read[0]).name
+                    is_behind |= source in converted
+                    converted.add(source)
                 again = sum(_read_again(module, work, instruction, computation))
                 yield Kernel(instruction, times[name], found.moved_bytes, is_behind, again)
 
@@ -106,6 +116,13 @@ def fingerprint(text: str) -> str:
     bare = _METADATA.sub("", "\n".join(lines))
     told = _NAME.sub(lambda m: numbers.setdefault(m[0], f"%{len(numbers)}"), bare)
     return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def _source(computation: Computation, value: Instruction) -> Instruction:
+    """What a value is a copy of."""
+    while value.opcode in _PASSED and value.operands[0] in computation.by_name:
+        value = computation.by_name[value.operands[0]]
+    return value
 
 
 def _read_again(
