@@ -15,7 +15,7 @@ from kiwi.emit.execution import Copy
 from kiwi.emit.kernels import on_each_device
 from kiwi.emit.needed_barriers import large_constants
 from kiwi.hlo.loops import SLICE
-from kiwi.hlo.program import Literal, Value
+from kiwi.hlo.program import Equation, Literal, Value
 from kiwi.hlo.units import Unit
 from kiwi.memory.loop_bodies import LoopBody, OperandRead
 from kiwi.mesh import TensorSharding
@@ -123,13 +123,17 @@ class Values:
             if equation.is_border:
                 continue
             if equation.is_unlowered and equation.name != "shard_map":
-                outputs = on_each_device(self._context, unit, equation, local)
+                outputs = self._unlowered(unit, equation, local)
             elif index in scalar_of:
                 outputs = equation.apply_to(scalar_of[index], local.__getitem__)
             else:
                 outputs = equation.apply(local.__getitem__)
             local.update(zip(equation.outputs, outputs, strict=True))
         return local
+
+    def _unlowered(self, unit: Unit, equation: Equation, local: dict[int, Any]) -> list[Any]:
+        """What may be for other devices than those of the planning machine."""
+        return on_each_device(self._context, unit, equation, local)
 
     def _border_operand(self, unit: Unit, local: dict[int, Any]) -> Any:
         (operand,) = self._program.equations[unit.root].inputs
