@@ -94,7 +94,7 @@ def test_summands_of_a_convolution_are_transposed_to_be_scattered(scattered: int
         out_shardings=result,
     )
     assert found.compiled is not None
-    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.05)
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.1)
 
 
 @needs_compiler
