@@ -134,12 +134,14 @@ class _BarrierBuilder:
     def _walk(self, body: LoopBody) -> None:
         before: list[int] = []
         copies = copies_made_again(self._execution, self._flow, body)
-        groups = {group.members[0].position: group for group in recomputed_groups(body)}
+        found = (g for g in recomputed_groups(body) if not g.is_apart(self._graph, self._flow, body))
+        groups = {group.members[0].position: group for group in found}
         for item in body.items:
             if isinstance(item, LoopBody):
                 first = next(item.steps()).position
                 assert item.loop is not None
-                self._loops[item.loop] = tuple(self._live.latest(first, before, SLACK))
+                if self._execution.compiler.rules.makes_constants_early:
+                    self._loops[item.loop] = tuple(self._live.latest(first, before, SLACK))
                 self._walk(item)
                 continue
             again = copies.get(item.position, set())

@@ -5,7 +5,8 @@
    them with the first computation nor computes them early, and fuses within the group as it likes.
    The barrier's trigger is the latest result that the group's reader reads beside it (the
    cotangent); it has to be computed after the first computation was read last, so that the two
-   lives are apart.
+   lives are apart. A loop's iterations need none where the first computation is in another loop's,
+   unless XLA could compute the group once for all of them.
 2. *Copies made again.* Of two reads of a value in one layout XLA makes one copy. Where the plan
    does not keep the first (`Execution.kept_copies`), the second reads the value behind a barrier.
    In front of its reader it would be waited for: where collectives overlap with computation and
@@ -13,8 +14,9 @@
    gradients of parameters to the end, and hold what they are computed of: each such barrier also
    waits for those of the steps in front of the second last one.
 3. *Large constants.* XLA:GPU computes a constant at the start of the step, and holds it: the
-   scalar that it is expanded from passes a barrier. Not where maps or reductions read it, into
-   which it is fused, nor for XLA:TPU, which computes it where it is read.
+   scalar that it is expanded from passes a barrier, also of what a loop stacks values in. Not where
+   maps or reductions read it, into which it is fused, nor for XLA:TPU, which computes it where it
+   is read.
 4. *Sums with what comes late.* Where a compiler ends matmuls with maps, a gradient that is added to
    one of a much later step, as that of a tied embedding, would be computed by the addition, and
    what it is computed of held until then: logits, through the whole backward pass.
@@ -102,6 +104,14 @@ class RecomputedGroup:
         """The values that the group reads and does not compute."""
         reads = (pair for m in self.members for pair in flow.source[m.position].items())
         return {value for value, source in reads if source not in self.positions}
+
+    def is_apart(self, units: UnitGraph, flow: Dataflow, body: LoopBody) -> bool:
+        """Whether XLA computes it again in each iteration anyway."""
+        if {m.unit for m in self.members} & {s.unit for s in body.steps() if not s.is_again}:
+            return False
+        program = units.graph.program
+        outside = {None, *program.loops_around(body.loop)[:-1]}
+        return any(program.loop_of(value) not in outside for value in self.inputs(flow))
 
 
 def recomputed_groups(body: LoopBody) -> Iterator[RecomputedGroup]:
