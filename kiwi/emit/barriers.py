@@ -134,8 +134,9 @@ class _BarrierBuilder:
     def _walk(self, body: LoopBody) -> None:
         before: list[int] = []
         copies = copies_made_again(self._execution, self._flow, body)
-        found = (g for g in recomputed_groups(body) if not g.is_apart(self._graph, self._flow, body))
-        groups = {group.members[0].position: group for group in found}
+        found = recomputed_groups(body)
+        merged = (g for g in found if not g.is_apart(self._graph, self._flow, body))
+        groups = {group.members[0].position: group for group in merged}
         for item in body.items:
             if isinstance(item, LoopBody):
                 first = next(item.steps()).position

@@ -364,7 +364,7 @@ class Interpreter(Values):
         return found
 
     def _buffers(self, body: LoopBody, values: Sequence[int]) -> list[Any]:
-        """Zeros to stack values in, tied to the step before the loop if `Barriers.loops` says so."""
+        """Zeros to stack values in, behind the loop's triggers (`Barriers.loops`)."""
         assert body.loop is not None
         infos = [self._program.values[v] for v in values]
         zeros = [jnp.zeros((), info.dtype) for info in infos]

@@ -28,6 +28,31 @@ def tiled_elements(shape: Sequence[int], minor: tuple[int, int] | None = None) -
     return min(map(elements_in_order, set(permutations(size for size in shape if size > 1))))
 
 
+@functools.lru_cache(maxsize=4096)
+def cuts_tiles(shape: tuple[int, ...], dim: int, count: int, itemsize: int) -> bool:
+    """Whether XLA:TPU reduce-scatters a buffer in `count` pieces along a dimension.
+
+    It does not where a piece has fewer than 8 rows, nor, of 2 bytes and in any but the outermost
+    dimension, where it has an odd number of whole tiles.
+    """
+
+    def waste(order: tuple[int, ...]) -> tuple[int, bool]:
+        sizes = [shape[d] for d in order]
+        return elements_in_order(sizes), sizes[-2] < 32 // itemsize
+
+    longer = tuple(d for d, size in enumerate(shape) if size > 1)
+    if dim not in longer or len(longer) < 2:
+        return True
+    outermost, *between, lanes = min(permutations(longer), key=waste)
+    rows = between[-1] if between else outermost
+    if dim not in (rows, lanes):
+        return True
+    tile, piece = _SUBLANES if dim == rows else _LANES, shape[dim] // count
+    if dim == rows and piece < tile:
+        return False
+    return itemsize != 2 or dim == outermost or piece % (2 * tile) != tile
+
+
 def elements_in_order(sizes: Sequence[int]) -> int:
     """The same where the last two dimensions of more than one element are the minor ones."""
     longer = [size for size in sizes if size > 1]

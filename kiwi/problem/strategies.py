@@ -313,7 +313,8 @@ class _Enumeration:
         partial_bytes = sum(v.size_bytes // s.shard_count(self._mesh.shape) for v, s in pairs)
         moved_bytes = partial_bytes * itemsize // result.itemsize
         sums = found.results[0], found.partial, dims, moved_bytes
-        scatters = self._rules.scatters_sums(self._mesh, dims)
+        shape = found.results[0].local_shape(result.shape, self._mesh.shape)
+        scatters = self._rules.scatters_sums(self._mesh, dims, shape, itemsize)
         share = share_of_sums(self._units, self._unit)
         reduced = reduction_collectives(self._mesh, *sums, scatters, least_share=share)
         trips = self._units.trips(self._unit)

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import kiwi
+from kiwi.emit.barriers import barriers
 from kiwi.emit.interpreter import emit
 from kiwi.memory.loop_bodies import LoopBody, loop_bodies
 from kiwi.mesh import TensorSharding
 from kiwi.xla.compilers import compile_for
+from kiwi.xla.read.name_scopes import scope_name
 from tests.helpers.loops import LOOPS, layers
 from tests.helpers.planning import array
 
@@ -68,6 +70,10 @@ def test_a_residual_is_computed_again_in_the_backward_body():
     root = loop_bodies(units, plan.execution.schedule.steps)
     (backward,) = (i for i in root.items if isinstance(i, LoopBody) and i.loop == 1)
     assert again == {s.unit for s in backward.steps() if s.is_again}
+    untied = replace(plan.execution, tied_steps=frozenset())
+    assert not any(barriers(untied).steps), "there is nothing that XLA could merge"
+    text = jax.jit(emit(untied)).lower(*jax.tree.leaves(layers().args)).compile()
+    assert all(scope_name(u, again=True) in text.as_text() for u in again)
     assert_equal_results(
         step("layers", budget, (1, 1))(*layers().args), jax.jit(layers().step)(*layers().args)
     )

@@ -103,7 +103,7 @@ def test_a_partial_axis_that_cuts_is_refused():
 
 def uses(profile, mesh_shape, source, partial, scattered):
     mesh = DeviceMesh.create(mesh_shape, profile)
-    has_it = of_platform(mesh.hardware.platform).rules.scatters_sums(mesh, {})
+    has_it = of_platform(mesh.hardware.platform).rules.scatters_sums(mesh, {}, (), 4)
     found = reduction_collectives(mesh, source, partial, scattered, 8000, has_it)
     for c in found:
         dim = scattered[c.axes[0]] if c.kind == "reduce-scatter" else 0

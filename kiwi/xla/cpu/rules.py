@@ -28,7 +28,9 @@ class CpuRules(Rules):
     fused_maps = FusedMaps.OF_ONE_READER
     moved_itemsizes: ClassVar = {"bfloat16": 4}
 
-    def scatters_sums(self, mesh: DeviceMesh, scattered: Mapping[int, int]) -> bool:
+    def scatters_sums(
+        self, mesh: DeviceMesh, scattered: Mapping[int, int], shape: tuple[int, ...], itemsize: int
+    ) -> bool:
         """Never."""
         return False
 

@@ -18,7 +18,7 @@ from kiwi.hlo.program import Value
 from kiwi.hlo.rule import Dims
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import DeviceMesh, Hardware, TensorSharding
-from kiwi.mesh.tiles import tiled_elements
+from kiwi.mesh.tiles import cuts_tiles, tiled_elements
 from kiwi.xla.rules.base import Rules, Workspace
 from kiwi.xla.tpu.buffers import buffers_of
 
@@ -73,8 +73,15 @@ class TpuRules(Rules):
         """The maps that it gathers from."""
         return GatheredMaps.of(units, unit)
 
-    def scatters_sums(self, mesh: DeviceMesh, scattered: Mapping[int, int]) -> bool:
-        """Not over all chips of a square of 4 x 4 or more, or of a slice of three dimensions."""
+    def scatters_sums(
+        self, mesh: DeviceMesh, scattered: Mapping[int, int], shape: tuple[int, ...], itemsize: int
+    ) -> bool:
+        """Not over all chips of a square of 4 x 4 or more, or of a slice of three dimensions; and
+        only pieces that tiles can be cut into."""
+        for dim in set(scattered.values()):
+            count = prod(mesh.shape[axis] for axis, other in scattered.items() if other == dim)
+            if not cuts_tiles(shape, dim, count, itemsize):
+                return False
         extents = () if mesh.topology is None else mesh.topology.extents
         longer = [extent for extent in extents if extent > 1]
         is_whole = prod(mesh.shape[axis] for axis in scattered) == mesh.size

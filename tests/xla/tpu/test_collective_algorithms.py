@@ -7,6 +7,8 @@ from math import prod
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
@@ -76,6 +78,33 @@ def test_sums_over_a_whole_slice_are_scattered_where_that_is_predicted(profile, 
     planned, compiled = plan.estimate.collectives, plan.compiled.collectives
     assert set(planned) == set(compiled) == {kind}
     assert planned[kind].bytes == compiled[kind].bytes  # In one or two of them.
+
+
+@pytest.mark.parametrize(
+    ("shape", "cut", "is_whole"),
+    [
+        ((512, 8 * 384), 1, False),
+        ((512, 8 * 256), 1, True),
+        ((1024, 8, 64), 0, False),  # The minor dimension.
+        ((1024, 8, 128), 0, True),
+        ((32, 8192), 0, False),
+        ((64, 8192), 0, True),
+    ],
+)
+def test_sums_are_scattered_in_pieces_that_tiles_can_be_cut_into(shape, cut, is_whole):
+    """Along another dimension they are moved behind it."""
+    summed = shape[0], shape[1:]
+    plan = kiwi.plan(
+        lambda x, y: jnp.tensordot(x, y, (0, 0)),
+        *[jax.ShapeDtypeStruct((16384, *np.atleast_1d(own)), "bfloat16") for own in summed],
+        mesh_shape=(2, 4),
+        profile="v5e",
+        verify="tpu",
+        in_shardings=PartitionSpec(("x", "y")),
+        out_shardings=PartitionSpec(*[None] * cut, ("x", "y")),
+    )
+    moved = {"reduce-scatter"} if is_whole else {"reduce-scatter", "all-to-all"}
+    assert set(plan.estimate.collectives) == set(plan.compiled.collectives) == moved
 
 
 def algorithms_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
