@@ -29,11 +29,11 @@ def tiled_elements(shape: Sequence[int], minor: tuple[int, int] | None = None) -
 
 
 @functools.lru_cache(maxsize=4096)
-def cuts_tiles(shape: tuple[int, ...], dim: int, count: int, itemsize: int) -> bool:
+def cuts_tiles(shape: tuple[int, ...], dim: int, count: int, itemsize: int, cores: int) -> bool:
     """Whether XLA:TPU reduce-scatters a buffer in `count` pieces along a dimension.
 
-    It does not where a piece has fewer than 8 rows, nor, of 2 bytes and in any but the outermost
-    dimension, where it has an odd number of whole tiles.
+    The outermost dimension, of which each core has a part, is filled up by a quarter at most; other
+    rows have to be whole tiles, and what is of 2 bytes an even number of tiles.
     """
 
     def waste(order: tuple[int, ...]) -> tuple[int, bool]:
@@ -41,16 +41,14 @@ def cuts_tiles(shape: tuple[int, ...], dim: int, count: int, itemsize: int) -> b
         return elements_in_order(sizes), sizes[-2] < 32 // itemsize
 
     longer = tuple(d for d, size in enumerate(shape) if size > 1)
-    if dim not in longer or len(longer) < 2:
+    if count == 1 or dim not in longer or len(longer) < 2:
         return True
-    outermost, *between, lanes = min(permutations(longer), key=waste)
-    rows = between[-1] if between else outermost
-    if dim not in (rows, lanes):
-        return True
-    tile, piece = _SUBLANES if dim == rows else _LANES, shape[dim] // count
-    if dim == rows and piece < tile:
-        return False
-    return itemsize != 2 or dim == outermost or piece % (2 * tile) != tile
+    order, piece = min(permutations(longer), key=waste), shape[dim] // count
+    if dim == order[-1]:
+        return itemsize != 2 or piece % (2 * _LANES) != _LANES
+    if dim == order[0]:
+        return len(order) > 2 or 4 * _filled(piece, cores * _SUBLANES) <= 5 * piece
+    return dim != order[-2] or piece % (32 // itemsize) == 0
 
 
 def elements_in_order(sizes: Sequence[int]) -> int:

@@ -23,6 +23,7 @@ from kiwi.xla.rules.base import Rules, Workspace
 from kiwi.xla.tpu.buffers import buffers_of
 
 _SAME = frozenset({"reshape"})
+_TWO_CORES = frozenset({"v4", "v5p"})
 
 
 class TpuRules(Rules):
@@ -76,17 +77,18 @@ class TpuRules(Rules):
     def scatters_sums(
         self, mesh: DeviceMesh, scattered: Mapping[int, int], shape: tuple[int, ...], itemsize: int
     ) -> bool:
-        """Not over all chips of a square of 4 x 4 or more, or of a slice of three dimensions; and
-        only pieces that tiles can be cut into."""
-        for dim in set(scattered.values()):
-            count = prod(mesh.shape[axis] for axis, other in scattered.items() if other == dim)
-            if not cuts_tiles(shape, dim, count, itemsize):
-                return False
+        """Not over two chips, all of a square of 4 x 4 or more, or of a slice of three dimensions;
+        and only in pieces that tiles can be cut into."""
+        interconnect = mesh.hardware.interconnect
+        cores = 1 + (interconnect is not None and interconnect.generation in _TWO_CORES)
+        dims, count = set(scattered.values()), prod(mesh.shape[axis] for axis in scattered)
+        if count == 2 or not all(cuts_tiles(shape, d, count, itemsize, cores) for d in dims):
+            return False
         extents = () if mesh.topology is None else mesh.topology.extents
         longer = [extent for extent in extents if extent > 1]
-        is_whole = prod(mesh.shape[axis] for axis in scattered) == mesh.size
+        is_whole = count == mesh.size
         is_square = len(longer) == 2 and longer[0] == longer[1] > 2
-        return not is_whole or len(set(scattered.values())) > 1 or not (is_square or longer[2:])
+        return not is_whole or len(dims) > 1 or not (is_square or longer[2:])
 
     def sums_behind(self, units: UnitGraph, unit: Unit) -> int | None:
         """The next operator of the backward pass that does not read the gradient of a parameter,
