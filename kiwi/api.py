@@ -64,9 +64,8 @@ def jit(fun: Callable[..., Any] | None = None, **options: Unpack[OptionTypes]) -
     (`kiwi.jit(fun, mesh_shape=(2, 4))`). Takes the options of `kiwi.options.Options`. Without
     `mesh_shape` and `mesh` the mesh is one axis over all attached devices.
 
-    Plans are cached per abstract signature: shapes, dtypes, pytree structure, static values; and
-    on disk, see `plan_cache`.
-    Arguments that live elsewhere are moved to where the plan wants them.
+    Plans are cached per abstract signature: shapes, dtypes, pytree structure, static values; and on
+    disk, see `plan_cache`. Arguments that live elsewhere are moved to where the plan wants them.
 
     **Raises:** at once the errors about options, on the first call those of `kiwi.plan`, and
     `NotEnoughDevicesError` if the mesh is larger than what is attached, `PlanMismatchError` if

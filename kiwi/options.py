@@ -174,9 +174,8 @@ class SearchOptions:
       a mesh of one device also a planner of `kiwi.solver.remat`, e.g. "remat".
     - `solver`: a backend of `kiwi.solver.solve`.
     - `effort`: how much work the search does, "quick", "normal" or "thorough": the same on every
-      machine, so that the plan is, too. On one as fast as the documentation's they end after 10,
-      60 and 240 s if not before; a plan that has to be tightened may take up to three times as
-      long.
+      machine, so that the plan is, too. On one as fast as the documentation's they end after 10, 60
+      and 240 s if not before; a plan that has to be tightened may take up to three times as long.
     - `time_limit_seconds`: ends the search whatever it has done by then. The best plan so far is
       returned, with its gap and a note: another run may find another one.
     - `gap`: the search may end once the plan is proven to be this close to the best one,

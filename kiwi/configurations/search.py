@@ -8,8 +8,7 @@
 4. The best plan is compiled. If its compiled program does not fit, it is planned again until one
    does; should it be slower then, the next best is compiled, and so on.
 
-Each number of devices and each profile has its own best: the frontier has one row of each at
-least.
+Each number of devices and each profile has its own best: the frontier has one row of each at least.
 """
 
 import functools

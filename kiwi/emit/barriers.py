@@ -2,12 +2,10 @@
 
 Barriers forbid fusion, and collectives are not combined across them. So there are as few as a
 plan's memory allows: those of `kiwi.emit.needed_barriers`, and one for each of
-`Execution.tied_steps`. The rest of this page is about the latter.
-
-XLA chooses its own order, and its peak may be larger than that of the plan's order. A barrier in
-front of a tied step passes the values that the step reads from earlier steps through one
-`optimization_barrier`, together with a recent result, the trigger: the step cannot start before the
-trigger is computed. These values pass no barrier:
+`Execution.tied_steps`: XLA chooses its own order, and its peak may be larger than that of the
+plan's. In front of a tied step the values that it reads from earlier steps pass one
+`optimization_barrier`, together with a recent result, the trigger, before which the step cannot
+start. These values pass no barrier:
 
 - What one of the last `SLACK` steps computed, so that XLA can fuse neighbours; unless a matmul
   would read it unscaled (`is_scaled`) while later steps read it scaled.
@@ -18,21 +16,18 @@ A resharded copy that an earlier step keeps for later ones (`Execution.kept_copi
 the barriers of these, and of recomputed groups, in place of the value.
 
 The trigger is the latest result that is older than the last `SLACK` steps, so that collectives of a
-step overlap with the neighbouring steps. Where nothing older is live, as between steps of which
-each is recomputed, it is the neighbour's: XLA would gather all parameters at the start of the step.
-It is read behind the barrier from then on, and must have a later reader: XLA drops operands of a
-barrier whose results nothing reads. An update that overwrites a donated argument is also tied to
-its neighbours if they read the argument, which XLA would copy at the start of the step.
+step overlap with the neighbours. Where nothing older is live, as between steps of which each is
+recomputed, it is the neighbour's: XLA would gather all parameters at the start of the step. It is
+read behind the barrier from then on, and must have a later reader: XLA drops operands of a barrier
+whose results nothing reads. An update that overwrites a donated argument is also tied to its
+neighbours if they read the argument, which XLA would copy at the start of the step.
 
-`SLACK` was found by compiling ten models (docs/memory.md); without slack collectives could not
-overlap at all. The operands of a barrier form a tuple, whose pointers XLA allocates for the whole
-step, at multiples of 64 bytes.
+`SLACK` was found by compiling ten models (docs/memory.md). The operands of a barrier form a tuple,
+whose pointers XLA allocates for the whole step, at multiples of 64 bytes.
 
-A fetch from the host (`kiwi.emit.context`) waits for the latest result that is older than the
-last step, whose time the copy then has.
-
-In the body of a loop only steps of the same body are neighbours and triggers; values from outside
-are older than all of them. For the body around it, a loop is one step.
+A fetch from the host (`kiwi.emit.context`) waits for the latest result that is older than the last
+step, whose time the copy then has. In the body of a loop only steps of the same body are neighbours
+and triggers; values from outside are older. For the body around it, a loop is one step.
 """
 
 from dataclasses import dataclass, replace

@@ -10,12 +10,10 @@ in either direction.
 *Outside of loops.* XLA would begin every copy to the host as late, and each copy back as early as
 it can, so that all values lie on the device at once.
 
-XLA:GPU keeps copies behind barriers. A value is copied as it is; what is read some steps later
-passes a barrier with the copy, which begins at once and ends there (`Context.steps_of_copies`).
-Back, the copy passes a barrier with the trigger of its step (`kiwi.emit.barriers`). DMA engines
-move whole arrays beside all kernels; elements of a buffer would be moved by a kernel, for which
-matmuls have to make room (on an H100, copies of 99 ms took 105 ms of the step that way, and 36 ms
-this way).
+XLA:GPU keeps copies behind barriers. A value is copied as it is, by DMA engines, beside all kernels
+(docs/host_memory.md); what is read some steps later passes a barrier with the copy, which begins at
+once and ends there (`Context.steps_of_copies`). Back, the copy passes a barrier with the trigger of
+its step (`kiwi.emit.barriers`).
 
 XLA:TPU moves copies in front of barriers. So there these values go the way of those of scans: equal
 ones are parts of one buffer, into which they are written, and of which they are slices. What paces

@@ -1,9 +1,8 @@
 """Buffers in the host's memory, of which the emitted program writes and reads elements.
 
-Each device writes and reads its own part of a value, and has its own token
-(`kiwi.emit.context`). A part is a matrix, and a buffer the matrices of its elements below one
-another: XLA:TPU copies slices of one dimension only. A buffer has two elements at least
-(`LEAST_ELEMENTS`).
+Each device writes and reads its own part of a value, and has its own token (`kiwi.emit.context`). A
+part is a matrix, and a buffer the matrices of its elements below one another: XLA:TPU copies slices
+of one dimension only. A buffer has two elements at least (`LEAST_ELEMENTS`).
 """
 
 from collections.abc import Sequence

@@ -1,32 +1,27 @@
 """Barriers without which the compiled program would not be the plan, in whatever order XLA runs it.
 
 1. *Recomputed groups.* Units that are recomputed one after the other read what the group does not
-   compute behind one barrier in front of the group, as `jax.checkpoint` has it: XLA neither merges
-   them with the first computation nor computes them early, and fuses within the group as it likes.
-   The barrier's trigger is the latest result that the group's reader reads beside it (the
-   cotangent); it has to be computed after the first computation was read last, so that the two
-   lives are apart. A loop's iterations need none where the first computation is in another loop's,
-   unless XLA could compute the group once for all of them.
+   compute behind one barrier, as `jax.checkpoint` has it: XLA neither merges them with the first
+   computation nor computes them early. Its trigger is the latest result that the group's reader
+   reads beside it (the cotangent), of after the first computation was read last. Iterations of a
+   loop need none where the first computation is in another loop's, unless XLA could compute the
+   group once for all of them.
 2. *Copies made again.* Of two reads of a value in one layout XLA makes one copy. Where the plan
-   does not keep the first (`Execution.kept_copies`), the second reads the value behind a barrier.
-   In front of its reader it would be waited for: where collectives overlap with computation and
-   there is memory for it, the barrier stands in front of the matmul before. XLA then would put off
-   gradients of parameters to the end, and hold what they are computed of: each such barrier also
-   waits for those of the steps in front of the second last one.
-3. *Large constants.* XLA:GPU computes a constant at the start of the step, and holds it: the
-   scalar that it is expanded from passes a barrier, also of what a loop stacks values in. Not where
-   maps or reductions read it, into which it is fused, nor for XLA:TPU, which computes it where it
-   is read.
+   does not keep the first (`Execution.kept_copies`), the second reads the value behind a barrier:
+   in front of its reader, or, where collectives overlap and there is memory for it, of the matmul
+   before. As XLA then would put off gradients of parameters to the end, and hold what they are
+   computed of, it also waits for those of the steps in front of the second last one.
+3. *Large constants.* XLA:GPU computes a constant at the start of the step, and holds it: the scalar
+   that it is expanded from passes a barrier, also of what a loop stacks values in. Not where maps
+   or reductions read it, into which it is fused, nor for XLA:TPU.
 4. *Sums with what comes late.* Where a compiler ends matmuls with maps, a gradient that is added to
    one of a much later step, as that of a tied embedding, would be computed by the addition, and
-   what it is computed of held until then: logits, through the whole backward pass.
+   what it is computed of held until then.
 
 XLA also takes multiplications by a scalar from the operands of a matmul to its result where that is
 smaller (`AlgebraicSimplifier::ScalarMultiplyReduction`), through changes of layout and of dtype but
 through no barrier. An operand that something else reads as well is then computed twice, scaled and
 not: in attention the gradient of the scores, of which the heap held two (`is_scaled`).
-
-docs/memory.md has figures.
 """
 
 import itertools

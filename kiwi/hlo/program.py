@@ -232,11 +232,10 @@ def kept_outputs(eqn: Any) -> tuple[Any, ...]:
 class Program:
     """The flat program of a traced function.
 
-    `arguments` are value indices in the order of the flattened arguments, `constants` map
-    captured arrays' value indices to the arrays, `results` follow the flattened results.
-    `loops` are the opened ones, by their index. `hints` are what the user says of values;
-    `constraints` the traced `with_sharding_constraint`s of values, see
-    `kiwi.hlo.sharding_constraints`.
+    `arguments` are value indices in the order of the flattened arguments, `constants` map captured
+    arrays' value indices to the arrays, `results` follow the flattened results. `loops` are the
+    opened ones, by their index. `hints` are what the user says of values; `constraints` the traced
+    `with_sharding_constraint`s of values, see `kiwi.hlo.sharding_constraints`.
     """
 
     values: tuple[Value, ...]

@@ -70,8 +70,7 @@ def identity_rule(shapes: Sequence[Sequence[int]]) -> ShardingRule:
 class ComposedRule:
     """The rule of several operators executed as one.
 
-    - `reads`: per outer operand, its key and `Dims`. A key read in two different ways occurs
-      twice.
+    - `reads`: per outer operand, its key and `Dims`. A key read in two different ways occurs twice.
     - `results`: `Dims` per requested result.
     - `operator_factors[k]`: the factors that the `k`-th operator's iteration space has.
     - `operator_operands[k]`, `operator_results[k]`: `Dims` of its own tensors, by key.

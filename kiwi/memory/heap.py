@@ -1,12 +1,11 @@
 """How much memory XLA's heap needs for buffers of known live ranges: more than is alive at once.
 
-XLA gives every temporary one offset for its whole life, so that free memory may lie in pieces
-too small for what comes. Its `GlobalDecreasingSizeBestFitHeap` (xla/service/heap_simulator)
-places buffers one after the other, each in the smallest gap that is free during its whole life. It
-tries two orders, and takes the better: by size, then length of life, and the other way round; of
-equal ones the buffer that is defined first comes first. The length of a life counts how many
-buffers are allocated and freed meanwhile. A buffer that is written over another one shares its
-place.
+XLA gives every temporary one offset for its whole life, so that free memory may lie in pieces too
+small for what comes. Its `GlobalDecreasingSizeBestFitHeap` (xla/service/heap_simulator) places
+buffers one after the other, each in the smallest gap that is free during its whole life. It tries
+two orders, and takes the better: by size, then length of life, and the other way round; of equal
+ones the buffer that is defined first comes first. The length of a life counts how many buffers are
+allocated and freed meanwhile. A buffer that is written over another one shares its place.
 """
 
 from collections.abc import Sequence
@@ -51,8 +50,7 @@ def allocated_bytes(buffers: Sequence[Buffer], horizon: int, units: "UnitGraph")
 def split(buffers: Sequence[Buffer], horizon: int, units: "UnitGraph") -> tuple[int, list[Buffer]]:
     """The bytes that XLA holds throughout, and the buffers that it puts on its heap.
 
-    A result that takes over an argument's buffer belongs to that buffer, which is held
-    throughout.
+    A result that takes over an argument's buffer belongs to that buffer, which is held throughout.
     """
     takes_over = {units.producer[r] for r in units.aliased_results}
     throughout, heap = 0, []

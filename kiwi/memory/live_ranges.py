@@ -22,8 +22,8 @@ In the body of an opened loop (`kiwi.hlo.loops`) the same holds within one itera
 8. What is read outside of the loop that it was computed in, by another one or as a result, is
    stacked: that takes its bytes times the iterations, from before the first iteration.
 9. What an iteration starts from is held in one place for the whole loop; a `while` begins in the
-   buffer of the initial value. What it hands on is
-   written there, unless the iteration still reads the former value when it is computed.
+   buffer of the initial value. What it hands on is written there, unless the iteration still reads
+   the former value when it is computed.
 10. An element of what is stacked is copied for each reader, while that runs.
 
 A conditional is a loop of one iteration around its branches, of which each has its own points of

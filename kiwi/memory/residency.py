@@ -4,10 +4,9 @@ Times are unit indices. A *late* reader is one behind the forward pass. A forwar
 
 1. *keep(end)*: computed once, alive until `end`. `end` is the last reader's time, or a later
    one at which a consumer may be recomputed (KIWI, Eq. 10, as one option per `h_i`).
-2. *recompute(at, end)*: alive until the last forward reader, computed again just before the
-   unit at time `at` runs, alive from then until `end`. `at` is the unit's own first late
-   reader (KIWI, Eq. 5), or that of a consumer recomputed with it: the chains that KIWI's
-   Eq. 9 forbids.
+2. *recompute(at, end)*: alive until the last forward reader, computed again just before the unit at
+   time `at` runs, alive from then until `end`. `at` is the unit's own first late reader (KIWI, Eq.
+   5), or that of a consumer recomputed with it: the chains that KIWI's Eq. 9 forbids.
 3. *offload(at, end)*, where host memory may be used: alive as in 2, but copied to the host behind
    its computation and fetched from there at `at`. It reads nothing then, and who is recomputed at
    `at` or later may read it. `at` is the unit's own first late reader, or the earliest time at

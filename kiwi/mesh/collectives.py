@@ -25,8 +25,7 @@ all-to-all and collective-permute.
   nothing from neighbours, it takes the slowest link as it is.
 
 A collective-permute takes one hop over the slowest link. Axes of size 1 cost nothing.
-
-**TPUs.** Where the axes lie on the dimensions of a topology, `kiwi.mesh.torus` tells the time.
+Where the axes lie on the dimensions of a TPU's topology, `kiwi.mesh.torus` tells the time.
 
 **Measured.** Where the mesh has a profile table that knows the kind along these axes, or over as
 many devices, its time goes before the formula's.

@@ -82,8 +82,7 @@ class ProfileTable:
     - `scales`: what a compiler's times were multiplied by, see `kiwi.profiling.by_compiler`.
     - `loaded_from`: its file, or its name if it comes with Kiwi; not part of the file.
 
-    **Raises:** `InvalidArgumentError` if entries contradict each other, or were measured
-    nowhere.
+    **Raises:** `InvalidArgumentError` if entries contradict each other, or were measured nowhere.
     """
 
     hardware: Hardware

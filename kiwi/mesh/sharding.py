@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 class TensorSharding:
     """The mesh axes that shard each dimension of a tensor.
 
-    `dims[d]` lists, major to minor, the indices of the mesh axes over which dimension `d` is
-    split; an empty tuple means that it is not split. A mesh axis that occurs in no dimension
-    holds copies.
+    `dims[d]` lists, major to minor, the indices of the mesh axes over which dimension `d` is split;
+    an empty tuple means that it is not split. A mesh axis that occurs in no dimension holds copies.
 
     **Raises:** `ShardingConflictError` if a mesh axis occurs twice or is negative.
     """

@@ -38,8 +38,8 @@ LEAST_PART = 1 / 16
 """The least part of what is over the budget that a unit must hold for its steps to be tied."""
 
 HOPELESS = 1.05
-"""By which factor a program may be larger than the smallest one for further steps to be tied; a
-lower limit takes less time then."""
+"""By which factor a program may be larger than the smallest one for further steps to be tied, or
+other places on the heap to be tried; a lower limit takes less time then."""
 
 
 def with_needed_barriers(plan: Plan) -> Plan | None:

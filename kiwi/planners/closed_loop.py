@@ -229,9 +229,11 @@ class ClosedLoop(Generic[P]):
         """The proposal as compiled, placed on the heap in the first way that fits, or the best."""
         tried = self._compiled(proposal)
         for plan in other_heaps(tried.plan):
-            if tried.plan.fits:
+            other = self._compiled(replace(proposal, plan=plan))
+            is_hopeless = other.plan.peak_bytes > HOPELESS * tried.plan.peak_bytes
+            tried = _smaller(tried, other)
+            if tried.plan.fits or is_hopeless:
                 break
-            tried = _smaller(tried, self._compiled(replace(proposal, plan=plan)))
         return tried
 
     def _postponed_fits(self) -> bool:

@@ -14,10 +14,9 @@ between producer and reader, whose options are
   layer that is recomputed stay gathered for its gradients.
 
 For any choice of producer and reader either *direct* or *copy* is allowed. *Kept* is offered once
-all else is decided (`kiwi.problem.kept_copies`), where an earlier reader expects the same layout.
-A unit that is recomputed is then two readers, with a node each.
-Resharding is priced on the edge between producer and reader; the edge between producer and copy
-gives it back for *kept*.
+all else is decided (`kiwi.problem.kept_copies`), where an earlier reader expects the same layout. A
+unit that is recomputed is then two readers, with a node each. Resharding is priced on the edge
+between producer and reader; the edge between producer and copy gives it back for *kept*.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -10,9 +10,8 @@ the barrier of a recomputation (`kiwi.emit.needed_barriers`) if the reduction is
 
 The first reduction then is a kernel of its own (`ShardingStrategy.apart_seconds`): it reads all
 rows once more. On eight H100s, for the logits of an attention layer that are recomputed for the
-backward pass, that is 49 us where the two reductions, recomputed, take 2.
-
-Where both hold the price counts twice.
+backward pass, that is 49 us where the two reductions, recomputed, take 2. Where both hold the price
+counts twice.
 
 A sum of costly functions that the backward pass reads, too, is a kernel of its own if it is kept,
 or if the end of its kernel is recomputed as well and it does not repeat (`RowReduction`).
@@ -56,13 +55,13 @@ def reductions_apart(
         unit, own = units.units[index], options(index)
         if found.repeats or not own.apart_seconds.any():
             continue
-        build = _Builder(unit, own, overlap, with_parts)
+        build, reader = _Builder(unit, own, overlap, with_parts), options(found.reader)
         if found.is_summed_once:
-            yield from build.edge(options(found.reader), _are_recomputed)
+            yield from build.edge(reader, lambda read, own: read.recomputes and own.recomputes)
             continue
         if found.rows in units.producer:
             yield from build.edge(options(units.producer[found.rows]), _rows_come_again(unit))
-        yield from build.edge(options(found.reader), _is_read_again)
+        yield from build.edge(reader, lambda read, own: read.recomputes and not own.recomputes)
 
 
 def recomputed_apart(
@@ -78,7 +77,8 @@ def recomputed_apart(
         own = options(index)
         if own.apart_seconds.any():
             build = _Builder(units.units[index], own, overlap, with_parts)
-            yield from build.edge(options(found.first), _is_recomputed_alone)
+            first = options(found.first)
+            yield from build.edge(first, lambda one, own: own.recomputes and not one.recomputes)
 
 
 def _rows_come_again(unit: Unit) -> Callable[[Residency, Residency], bool]:
@@ -89,18 +89,6 @@ def _rows_come_again(unit: Unit) -> Callable[[Residency, Residency], bool]:
         return unit.index < again_at <= own.end
 
     return holds
-
-
-def _is_read_again(reader: Residency, own: Residency) -> bool:
-    return reader.recomputes and not own.recomputes
-
-
-def _are_recomputed(reader: Residency, own: Residency) -> bool:
-    return reader.recomputes and own.recomputes
-
-
-def _is_recomputed_alone(first: Residency, own: Residency) -> bool:
-    return own.recomputes and not first.recomputes
 
 
 @dataclass(frozen=True, eq=False)

@@ -314,7 +314,8 @@ class _Enumeration:
         moved_bytes = partial_bytes * itemsize // result.itemsize
         sums = found.results[0], found.partial, dims, moved_bytes
         shape = found.results[0].local_shape(result.shape, self._mesh.shape)
-        scatters = self._rules.scatters_sums(self._mesh, dims, shape, itemsize)
+        part = replace(summed, shape=shape, itemsize=itemsize)
+        scatters = self._rules.scatters_sums(self._mesh, dims, part)
         share = share_of_sums(self._units, self._unit)
         reduced = reduction_collectives(self._mesh, *sums, scatters, least_share=share)
         trips = self._units.trips(self._unit)

@@ -1,11 +1,10 @@
 """`python -m kiwi.solver INSTANCE --time-limit 60 --seed 0 --out solution.json`.
 
-Reads an instance of the ASPLOS/EuroSys 2025 contest and writes
-{"solution": [option per node], "objective": ..., "bound": ..., "gap": ..., "peak": ...,
-"status": ..., "deterministic": ...}, first when a solution is found and again whenever a better
-one is. The time limit counts from the start of the process. On Ctrl-C and SIGTERM the search ends
-with the best solution so far. The exit status is 0 with a solution, 1 without one, 2 for bad input,
-130 when interrupted before there was one.
+Reads an instance of the ASPLOS/EuroSys 2025 contest and writes {"solution": [option per node],
+"objective": ..., "bound": ..., "gap": ..., "peak": ..., "status": ..., "deterministic": ...}, first
+when a solution is found and again whenever a better one is. The time limit counts from the start of
+the process. On Ctrl-C and SIGTERM the search ends with the best solution so far. The exit status is
+0 with a solution, 1 without one, 2 for bad input, 130 when interrupted before there was one.
 """
 
 import argparse

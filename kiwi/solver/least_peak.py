@@ -43,8 +43,7 @@ def least_peak(
     """Bisection down from `known_bytes`, the peak of some assignment, if any is known.
 
     Stops at an assignment that peaks at `enough_bytes` or less, at the deadline, and after
-    `most_work`. Exact only above
-    `net.limit_bytes`: times that cannot exceed that were dropped.
+    `most_work`. Exact only above `net.limit_bytes`: times that cannot exceed that were dropped.
     """
     free = replace(
         net,

@@ -17,10 +17,9 @@ def settled(problem: Problem, solution: Sequence[int]) -> tuple[int, ...]:
     """A solution of the same cost in which no node alone could hold less memory.
 
     A node's option is replaced by another that costs no more with the neighbours' options, loads
-    all channels alike, so that as much of it is hidden, and
-    holds no more memory at any time; of those that hold the same, by the first. Peak and cost can
-    only fall. Nodes are taken from the last to the first: what a node is held for is settled
-    before the node itself.
+    all channels alike, so that as much of it is hidden, and holds no more memory at any time; of
+    those that hold the same, by the first. Peak and cost can only fall. Nodes are taken from the
+    last to the first: what a node is held for is settled before the node itself.
     """
     choice = list(solution)
     around: list[list[Edge]] = [[] for _ in problem.nodes]

@@ -8,6 +8,7 @@ import pytest
 from benchmarks.resharding.greedy import greedy_path
 from benchmarks.resharding.reduction import reduction_path
 from kiwi.errors import ShardingConflictError
+from kiwi.hlo.program import Value
 from kiwi.mesh import (
     DeviceMesh,
     ReshardingTable,
@@ -103,7 +104,8 @@ def test_a_partial_axis_that_cuts_is_refused():
 
 def uses(profile, mesh_shape, source, partial, scattered):
     mesh = DeviceMesh.create(mesh_shape, profile)
-    has_it = of_platform(mesh.hardware.platform).rules.scatters_sums(mesh, {}, (), 4)
+    part = Value(0, (), "float32", 4, is_extended=False, producer=None)
+    has_it = of_platform(mesh.hardware.platform).rules.scatters_sums(mesh, {}, part)
     found = reduction_collectives(mesh, source, partial, scattered, 8000, has_it)
     for c in found:
         dim = scattered[c.axes[0]] if c.kind == "reduce-scatter" else 0

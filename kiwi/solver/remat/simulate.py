@@ -3,11 +3,10 @@
 Every number that Kiwi reports about a schedule of a `RematGraph` comes from this module, and so do
 bounds on memory that hold for every schedule of a graph.
 
-**Memory model.** Each computation of a value starts a live range, which ends at the last
-reader before the value is computed again (or at the computation itself, if there is none; or
-at the end of the step, for the last computation of a result). While step `k` runs, memory
-holds every live range that contains `k`, the temporary memory of the operator, and the inputs
-of the graph.
+**Memory model.** Each computation of a value starts a live range, which ends at the last reader
+before the value is computed again (or at the computation itself, if there is none; or at the end of
+the step, for the last computation of a result). While step `k` runs, memory holds every live range
+that contains `k`, the temporary memory of the operator, and the inputs of the graph.
 """
 
 import math

@@ -13,7 +13,7 @@ from typing import ClassVar
 from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import overwritable_by_operand
-from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation
+from kiwi.hlo.program import MAX_POOLING_GRADIENT, Equation, Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
 from kiwi.mesh import DeviceMesh, Hardware
@@ -28,9 +28,7 @@ class CpuRules(Rules):
     fused_maps = FusedMaps.OF_ONE_READER
     moved_itemsizes: ClassVar = {"bfloat16": 4}
 
-    def scatters_sums(
-        self, mesh: DeviceMesh, scattered: Mapping[int, int], shape: tuple[int, ...], itemsize: int
-    ) -> bool:
+    def scatters_sums(self, mesh: DeviceMesh, scattered: Mapping[int, int], part: Value) -> bool:
         """Never."""
         return False
 

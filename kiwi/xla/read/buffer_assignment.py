@@ -151,11 +151,23 @@ def _forwarded(instruction: Any, operands: Sequence[list[frozenset[int]]]) -> li
     return operands[0]
 
 
+def _carried(module: Any) -> Iterator[tuple[int, int]]:
+    """Each loop, and what its body begins with, beside what the body hands on."""
+    computations = {c.id: c for c in module.computations}
+    for computation in module.computations:
+        for loop in computation.instructions:
+            if loop.opcode == "while":
+                body = computations[loop.called_computation_ids[0]]
+                starts = (i.id for i in body.instructions if i.opcode == "parameter")
+                yield from ((start, body.root_id) for start in (loop.id, *starts))
+
+
 class _Program:
     """The instructions of a module by identity, and its flattened schedule."""
 
     def __init__(self, module: Any) -> None:
         self.instructions = {i.id: i for c in module.computations for i in c.instructions}
+        self._carried = dict(_carried(module))
         self._sequences = {s.key: list(s.value.instruction_ids) for s in module.schedule.sequences}
         self.order = list(self._flatten(module.entry_computation_id))
         self.position = {instruction: p for p, instruction in enumerate(self.order)}
@@ -183,7 +195,7 @@ class _Program:
                 found[origin] = position
         return found
 
-    def op_name(self, identity: int, index: tuple[int, ...]) -> str:
+    def op_name(self, identity: int, index: tuple[int, ...], most_loops: int = 2) -> str:
         """What made element `index` of an instruction's result: its metadata, or, where XLA gave
         it none of a unit's, that of what it copies or carries from one iteration to the next."""
         own = self.instructions[identity].metadata.op_name
@@ -191,6 +203,10 @@ class _Program:
             instruction = self.instructions[identity]
             if scope_of(instruction.metadata.op_name) is not None:
                 return instruction.metadata.op_name
+            if most_loops and identity in self._carried:
+                made = self.op_name(self._carried[identity], index, most_loops - 1)
+                if scope_of(made) is not None:
+                    return made
             if instruction.opcode not in _CARRIES or not instruction.operand_ids:
                 break
             operand = 0

@@ -91,9 +91,8 @@ def read_axis_uses(
 ) -> tuple[AxisUse, ...]:
     """The collectives of an optimised HLO module, largest first.
 
-    One inside a loop counts once for each iteration that XLA knows of
-    (`kiwi.xla.read.hlo_text`), an asynchronous one at its start, and one over groups of a single
-    device not at all.
+    One inside a loop counts once for each iteration that XLA knows of (`kiwi.xla.read.hlo_text`),
+    an asynchronous one at its start, and one over groups of a single device not at all.
     """
     read, times = CollectiveReader(mesh_shape, axis_names), runs(module)
     found = []

@@ -37,7 +37,7 @@ _MESSAGES = {
         "name=1:string opcode=2:string metadata=7:Metadata tuple_index=13:int64 id=35:int64 "
         "operand_ids=36:int64* called_computation_ids=38:int64*"
     ),
-    "Computation": "instructions=2:Instruction* id=5:int64",
+    "Computation": "instructions=2:Instruction* id=5:int64 root_id=6:int64",
     "Sequence": "instruction_ids=1:int64*",
     "SequenceEntry": "key=1:int64 value=2:Sequence",
     "Schedule": "sequences=1:SequenceEntry*",

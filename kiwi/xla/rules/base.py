@@ -125,12 +125,10 @@ class Rules:
         each factor is cut into."""
         return {}
 
-    def scatters_sums(
-        self, mesh: DeviceMesh, scattered: Mapping[int, int], shape: tuple[int, ...], itemsize: int
-    ) -> bool:
+    def scatters_sums(self, mesh: DeviceMesh, scattered: Mapping[int, int], part: Value) -> bool:
         """Whether partial sums are reduce-scattered where `kiwi.xla.rules.partitioner` says so, and
-        not all-reduced and cut; `scattered`: by mesh axis, the dimension of the result; `shape`:
-        of one device's partial sums."""
+        not all-reduced and cut; `scattered`: by mesh axis, the dimension of the result; `part`: one
+        device's partial sums."""
         return True
 
     def sums_behind(self, units: UnitGraph, unit: Unit) -> int | None:

@@ -74,15 +74,14 @@ class TpuRules(Rules):
         """The maps that it gathers from."""
         return GatheredMaps.of(units, unit)
 
-    def scatters_sums(
-        self, mesh: DeviceMesh, scattered: Mapping[int, int], shape: tuple[int, ...], itemsize: int
-    ) -> bool:
+    def scatters_sums(self, mesh: DeviceMesh, scattered: Mapping[int, int], part: Value) -> bool:
         """Not over two chips, all of a square of 4 x 4 or more, or of a slice of three dimensions;
         and only in pieces that tiles can be cut into."""
         interconnect = mesh.hardware.interconnect
         cores = 1 + (interconnect is not None and interconnect.generation in _TWO_CORES)
         dims, count = set(scattered.values()), prod(mesh.shape[axis] for axis in scattered)
-        if count == 2 or not all(cuts_tiles(shape, d, count, itemsize, cores) for d in dims):
+        pieces = (cuts_tiles(part.shape, d, count, part.itemsize, cores) for d in dims)
+        if count == 2 or not all(pieces):
             return False
         extents = () if mesh.topology is None else mesh.topology.extents
         longer = [extent for extent in extents if extent > 1]

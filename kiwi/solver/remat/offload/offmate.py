@@ -10,7 +10,7 @@ more is on the device than the program has there (section 4.6), transfers are fi
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kiwi.solver.mathopt_run import solve_model
 from kiwi.solver.remat.chain import Borders, stage_borders
@@ -77,28 +77,6 @@ def batch_choice(task: Task, host: Host, most_batch: float) -> tuple[float, floa
         return None
     seconds = program.seconds_of(answer.values)
     return program.choice(answer.values).batch, seconds
-
-
-def at_batch(graph: RematGraph, host: Host, batch: float) -> RematGraph:
-    """The graph for `batch` times as many samples: times and sizes in proportion, but for updates
-    and what they read or overwrite."""
-    updates = {each.operator for each in host.updates}
-    fixed = {v for k in updates for v in (*graph.operators[k].inputs, *graph.operators[k].outputs)}
-    values = (
-        value if v in fixed else replace(value, size_bytes=math.ceil(batch * value.size_bytes))
-        for v, value in enumerate(graph.values)
-    )
-    operators = (
-        operator
-        if k in updates
-        else replace(
-            operator,
-            compute_seconds=batch * operator.compute_seconds,
-            temporary_bytes=math.ceil(batch * operator.temporary_bytes),
-        )
-        for k, operator in enumerate(graph.operators)
-    )
-    return replace(graph, values=tuple(values), operators=tuple(operators))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """OffMate against exhaustive search of where weights are; its options, rounding and batch size."""
 
 import itertools
+import math
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +12,6 @@ from kiwi.solver.remat.chain import stage_borders
 from kiwi.solver.remat.offload.blocks import block_options, groups_of
 from kiwi.solver.remat.offload.host import IDLE, Host, HostRun, OffloadSchedule, Transfer
 from kiwi.solver.remat.offload.offmate import (
-    at_batch,
     batch_choice,
     host_updates,
     offmate,
@@ -165,6 +166,28 @@ def test_shares_become_whole_values():
     groups = groups_of(stage_borders(graph), host)
     assert [len(each) for each in host_updates(graph, groups, shares, more=True)] == [1, 1, 1]
     assert [len(each) for each in host_updates(graph, groups, shares, more=False)] == [0, 1, 0]
+
+
+def at_batch(graph, host, batch):
+    """The graph for `batch` times as many samples: times and sizes in proportion, but for updates
+    and what they read or overwrite."""
+    updates = {each.operator for each in host.updates}
+    fixed = {v for k in updates for v in (*graph.operators[k].inputs, *graph.operators[k].outputs)}
+    values = (
+        value if v in fixed else replace(value, size_bytes=math.ceil(batch * value.size_bytes))
+        for v, value in enumerate(graph.values)
+    )
+    operators = (
+        operator
+        if k in updates
+        else replace(
+            operator,
+            compute_seconds=batch * operator.compute_seconds,
+            temporary_bytes=math.ceil(batch * operator.temporary_bytes),
+        )
+        for k, operator in enumerate(graph.operators)
+    )
+    return replace(graph, values=tuple(values), operators=tuple(operators))
 
 
 def test_batch_of_most_throughput():
