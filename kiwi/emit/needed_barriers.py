@@ -4,8 +4,7 @@
    compute behind one barrier, as `jax.checkpoint` has it: XLA neither merges them with the first
    computation nor computes them early. Its trigger is the latest result that the group's reader
    reads beside it (the cotangent), of after the first computation was read last. Iterations of a
-   loop need none where the first computation is in another loop's, unless XLA could compute the
-   group once for all of them.
+   loop need none if the first is in another loop, unless XLA could compute the group once for all.
 2. *Copies made again.* Of two reads of a value in one layout XLA makes one copy. Where the plan
    does not keep the first (`Execution.kept_copies`), the second reads the value behind a barrier:
    in front of its reader, or, where collectives overlap and there is memory for it, of the matmul
@@ -15,8 +14,7 @@
    that it is expanded from passes a barrier, also of what a loop stacks values in. Not where maps
    or reductions read it, into which it is fused, nor for XLA:TPU.
 4. *Sums with what comes late.* Where a compiler ends matmuls with maps, a gradient that is added to
-   one of a much later step, as that of a tied embedding, would be computed by the addition, and
-   what it is computed of held until then.
+   one of a much later step, as a tied embedding's, would be computed then, and logits held so long.
 
 XLA also takes multiplications by a scalar from the operands of a matmul to its result where that is
 smaller (`AlgebraicSimplifier::ScalarMultiplyReduction`), through changes of layout and of dtype but
@@ -32,6 +30,7 @@ from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.in_place import is_of_library
+from kiwi.hlo.large_operators import early_values
 from kiwi.hlo.loops import ENTRIES, EXITS, SLICE, STACK
 from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit, UnitGraph
@@ -131,6 +130,7 @@ class LiveResults:
         self._graph, self._flow = execution.units, flow
         self._steps = execution.schedule.steps
         self._shared = shared_by(execution.units, execution.mesh.hardware)
+        self._early = early_values(execution.units)
 
     def of_step(self, computed: int, position: int) -> list[int]:
         """The results of a step of the same body that this position or a later one reads."""
@@ -221,14 +221,14 @@ class LiveResults:
                 yield position
 
     def trigger(self, group: RecomputedGroup, before: Sequence[int]) -> set[int]:
-        """The latest result that the group's reader reads beside it, if the group's earlier
-        results are all read by then; else the latest one."""
+        """The latest result that the group's reader reads beside it, if the group's earlier results
+        are all read by then; else the latest one. No reversed kernel, which waits for nothing."""
         first = group.members[0].position
         if group.reader is not None:
             read = self._flow.source[group.reader.position].items()
             parted, own = self._last_read_of_earlier(group), set(before)
             late = [(k, v) for v, k in read if k in own and k >= parted]
-            late = [(k, v) for k, v in late if v in self.of_step(k, first)]
+            late = [(k, v) for k, v in late if v in self.of_step(k, first) and not self._early[v]]
             if late:
                 return {max(late)[1]}
         return self.latest(first, before)

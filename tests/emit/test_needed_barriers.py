@@ -122,6 +122,32 @@ def test_readers_of_what_is_recomputed_read_its_operands_behind_the_barrier():
     assert rows and not any(id(v) in later for v in rows)
 
 
+def test_a_group_waits_for_no_reversed_kernel():
+    """The gradient of a convolution reads its kernel reversed, which is there from the start."""
+
+    def convolved(kernels, x):
+        for kernel in kernels:
+            x = jax.lax.conv_general_dilated(jax.nn.silu(x), kernel, (1, 1), "SAME")
+        return (x * x).sum()
+
+    args = [array(8, 8, 3, 3)] * 3, array(4, 8, 16, 16)
+    plan = kiwi.plan(jax.grad(convolved), *args, mesh_shape=(1,), profile="v5e", verify=None)
+    kept = replace(plan.execution, tied_steps=frozenset())
+    units, program = kept.units, kept.units.graph.program
+    reversed_units = {u.index for u in units.units if program.equations[u.root].name == "rev"}
+    pairs = [
+        (unit.index, reader)
+        for unit in units.units
+        for reader in units.readers.get(unit.outputs[0], ())
+        if unit.phase is Phase.FORWARD
+        and reversed_units & {units.producer.get(value) for value in units.units[reader].reads}
+    ]
+    assert pairs
+    for unit, reader in pairs:
+        (barrier,) = filter(None, barriers(recomputed(kept, reader, unit)).steps)
+        assert reversed_units.isdisjoint(units.producer[trigger] for trigger in barrier.triggers)
+
+
 def test_two_groups_have_barriers_of_their_own(kept, again):
     last = again.units.readers[again.units.units[0].outputs[0]][-1]
     twice = recomputed(again, last, 0)

@@ -75,6 +75,21 @@ def test_instructions_know_the_unit_that_they_belong_to():
     assert {3, 7} <= set(memory.units)
 
 
+def test_what_a_loop_carries_is_named_by_what_its_body_makes():
+    def function(x):
+        def body(carry, index):
+            buffer, y = carry
+            with jax.named_scope(scope_name(5)):
+                buffer = jax.lax.dynamic_update_index_in_dim(buffer, y, index, 0)
+            return (buffer, jnp.sin(y @ x)), None
+
+        return jax.lax.scan(body, (jnp.zeros((4, *x.shape)), x), jnp.arange(4))[0]
+
+    _, memory = memory_of(function, SIDE)
+    (stack,) = (b for b in memory.at_peak if b.bytes == 4 * 16 * KIB)
+    assert stack.scope == Scope(5, False, False)
+
+
 @pytest.mark.parametrize(
     ("op_name", "scope"),
     [
