@@ -2,9 +2,9 @@
 
 1. *Recomputed groups.* Units that are recomputed one after the other read what the group does not
    compute behind one barrier, as `jax.checkpoint` has it: XLA neither merges them with the first
-   computation nor computes them early. Its trigger is the latest result that the group's reader
-   reads beside it (the cotangent), of after the first computation was read last. Iterations of a
-   loop need none if the first is in another loop, unless XLA could compute the group once for all.
+   computation nor computes them early. Its trigger is the latest result that the reader reads
+   beside the group (the cotangent), computed after the first computation was read last. Iterations
+   need none if the first is in another loop, unless XLA could compute the group once for all.
 2. *Copies made again.* Of two reads of a value in one layout XLA makes one copy. Where the plan
    does not keep the first (`Execution.kept_copies`), the second reads the value behind a barrier:
    in front of its reader, or, where collectives overlap and there is memory for it, of the matmul
@@ -221,8 +221,8 @@ class LiveResults:
                 yield position
 
     def trigger(self, group: RecomputedGroup, before: Sequence[int]) -> set[int]:
-        """The latest result that the group's reader reads beside it, if the group's earlier results
-        are all read by then; else the latest one. No reversed kernel, which waits for nothing."""
+        """The latest result that the group's reader reads beside it and that waits for a matmul, if
+        the group's earlier results are all read by then; else the latest one."""
         first = group.members[0].position
         if group.reader is not None:
             read = self._flow.source[group.reader.position].items()
