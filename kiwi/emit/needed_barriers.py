@@ -3,8 +3,9 @@
 1. *Recomputed groups.* Units that are recomputed one after the other read what the group does not
    compute behind one barrier, as `jax.checkpoint` has it: XLA neither merges them with the first
    computation nor computes them early. Its trigger is the latest result that the reader reads
-   beside the group (the cotangent), computed after the first computation was read last. Iterations
-   need none if the first is in another loop, unless XLA could compute the group once for all.
+   beside the group (the cotangent), computed after the first computation was read last; a map's of
+   it, if XLA fuses that with the cotangent's matmul. Iterations need none if the first is in
+   another loop, unless XLA could compute the group once for all.
 2. *Copies made again.* Of two reads of a value in one layout XLA makes one copy. Where the plan
    does not keep the first (`Execution.kept_copies`), the second reads the value behind a barrier:
    in front of its reader, or, where collectives overlap and there is memory for it, of the matmul
@@ -131,6 +132,7 @@ class LiveResults:
         self._steps = execution.schedule.steps
         self._shared = shared_by(execution.units, execution.mesh.hardware)
         self._early = early_values(execution.units)
+        self._fused = execution.compiler.rules.fused_maps
 
     def of_step(self, computed: int, position: int) -> list[int]:
         """The results of a step of the same body that this position or a later one reads."""
@@ -230,8 +232,19 @@ class LiveResults:
             late = [(k, v) for v, k in read if k in own and k >= parted]
             late = [(k, v) for k, v in late if v in self.of_step(k, first) and not self._early[v]]
             if late:
-                return {max(late)[1]}
+                position, value = max(late)
+                return self._of_fused_map(position, first, before) or {value}
         return self.latest(first, before)
+
+    def _of_fused_map(self, matmul: int, first: int, before: Sequence[int]) -> set[int]:
+        """The live result of the first map that a compiler fuses with a step's matmul, whose own
+        result no barrier may part from it."""
+        if self._fused is not FusedMaps.OF_MATMULS or not self._is_matmul(self._unit(matmul)):
+            return set()
+        maps = (k for k in before if is_map(self._graph.graph, self._unit(k).root))
+        readers = (k for k in maps if matmul in self._flow.source[k].values())
+        alive = (v for k in readers for v in self.of_step(k, first))
+        return set(itertools.islice(alive, 1))
 
     def _last_read_of_earlier(self, group: RecomputedGroup) -> int:
         """When the results of the group's earlier computations are read last."""

@@ -148,6 +148,29 @@ def test_a_group_waits_for_no_reversed_kernel():
         assert reversed_units.isdisjoint(units.producer[trigger] for trigger in barrier.triggers)
 
 
+def test_a_group_waits_for_a_map_that_is_fused_with_the_matmul_its_reader_waits_for():
+    """A barrier on the matmul's own result would part it from the map, on TPUs."""
+
+    def gated(w, x):
+        opened = jnp.tanh(x @ w)
+        product = (opened @ w) @ w
+        scaled = jnp.tanh(product)
+        return scaled, scaled @ w, (opened * product) @ w
+
+    def waited_for(profile):
+        plan = kiwi.plan(gated, *ARGS, mesh_shape=(1,), profile=profile, verify=None)
+        kept = replace(plan.execution, tied_steps=frozenset())
+        units = kept.units
+        opened = units.units[0].outputs[0]
+        twice = recomputed(kept, units.readers[opened][-1], 0)
+        ((trigger,),) = (barrier.triggers for barrier in barriers(twice).steps if barrier)
+        root = units.units[units.producer[trigger]].root
+        return units.graph.program.equations[root].name
+
+    assert waited_for("v5e") == "tanh"
+    assert waited_for("h100-sxm") == "dot_general"
+
+
 def test_two_groups_have_barriers_of_their_own(kept, again):
     last = again.units.readers[again.units.units[0].outputs[0]][-1]
     twice = recomputed(again, last, 0)
