@@ -358,7 +358,7 @@ def build_problem(
     unit_nodes = tuple(
         UnitNode(
             unit.index,
-            _strategies(units, table, unit, fixed),
+            _strategies(table, unit, fixed),
             fixed.pins.residency(unit, lifetimes[unit.index]),
         )
         for unit in units.units
@@ -368,14 +368,9 @@ def build_problem(
     )
 
 
-def _strategies(
-    units: UnitGraph, table: StrategyTable, unit: Unit, fixed: Fixed
-) -> tuple[ShardingStrategy, ...]:
-    """Those that yield what is fixed, and of these those that move the fewest bytes.
-
-    All where nothing is fixed, or no strategy yields it. XLA's partitioner, too, takes operands
-    as they lie where it can.
-    """
+def _strategies(table: StrategyTable, unit: Unit, fixed: Fixed) -> tuple[ShardingStrategy, ...]:
+    """Those that yield what is fixed, and of these those that move the fewest bytes; all where
+    nothing is fixed, or no strategy yields it."""
     wanted = [fixed.values.get(output) for output in unit.outputs]
     if all(sharding is None for sharding in wanted):
         return fixed.pins.strategies(table, unit)
@@ -384,25 +379,21 @@ def _strategies(
         for s in table.all_of(unit)
         if all(w in (None, result) for w, result in zip(wanted, s.results, strict=True))
     ]
-    moved = [_moved_bytes(units, unit, strategy, fixed, table.mesh.shape) for strategy in found]
+    moved = [_moved_bytes(table, unit, strategy, fixed) for strategy in found]
     least = min(moved, default=(False, 0, 0))
     kept = tuple(s for s, size in zip(found, moved, strict=True) if size == least)
     return kept or table.of(unit)
 
 
 def _moved_bytes(
-    units: UnitGraph,
-    unit: Unit,
-    strategy: ShardingStrategy,
-    fixed: Fixed,
-    mesh_shape: Sequence[int],
+    table: StrategyTable, unit: Unit, strategy: ShardingStrategy, fixed: Fixed
 ) -> tuple[bool, int, int]:
     """Whether operands lie in another layout than the fixed one, the local bytes of these and of
     partial sums, and of these alone: XLA's partitioner takes operands as they lie where it can."""
     layouts = {**fixed.values, **fixed.arguments}
-    values = units.graph.program.values
+    values, shape = table.units.graph.program.values, table.mesh.shape
     operands = sum(
-        values[value].size_bytes // expected.shard_count(mesh_shape)
+        values[value].size_bytes // expected.shard_count(shape)
         for (value, _), expected in zip(unit.rule.reads, strategy.reads, strict=True)
         if layouts.get(value, expected) != expected
     )

@@ -38,7 +38,7 @@ class StrategyTable:
     """Strategies by unit."""
 
     def __init__(self, units: UnitGraph, mesh: DeviceMesh, rules: Rules) -> None:
-        self._units, self.mesh, self._rules = units, mesh, rules
+        self.units, self.mesh, self._rules = units, mesh, rules
         self._all: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
         self._undominated: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
 
@@ -76,14 +76,14 @@ class StrategyTable:
         self, unit: Unit, strategies: Sequence[ShardingStrategy], own: np.ndarray
     ) -> np.ndarray:
         """[s, t]: of doing t where s is wanted; `own` are those of each strategy alone."""
-        values = self._units.graph.program.values
-        moved = [self._rules.moved_value(self._units, unit, v) for v, _ in unit.rule.reads]
+        values = self.units.graph.program.values
+        moved = [self._rules.moved_value(self.units, unit, v) for v, _ in unit.rule.reads]
         before = (self._between(v, [s.reads[k] for s in strategies]) for k, v in enumerate(moved))
-        found = self._units.operand_trips(unit) * sum(before, np.zeros((len(strategies),) * 2))
+        found = self.units.operand_trips(unit) * sum(before, np.zeros((len(strategies),) * 2))
         found = own[None, :] + found
         for k, value in enumerate(unit.outputs):
             behind = self._between(values[value], [s.results[k] for s in strategies]).T
-            found += 2 * self._units.result_trips(value) * behind
+            found += 2 * self.units.result_trips(value) * behind
         return found
 
     def _between(self, moved: Value, layouts: Sequence[TensorSharding]) -> np.ndarray:
@@ -95,42 +95,33 @@ class StrategyTable:
         """All strategies of one unit, also those that others beat."""
         key = self._appearance(unit)
         if key not in self._all:
-            self._all[key] = enumerate_strategies(self._units, unit, self.mesh, self._rules)
+            self._all[key] = enumerate_strategies(self.units, unit, self.mesh, self._rules)
         return self._all[key]
 
     def _appearance(self, unit: Unit) -> Hashable:
         """All that strategies and their dominance depend on."""
-        values = self._units.graph.program.values
-        moved = (self._rules.moved_value(self._units, unit, value) for value, _ in unit.rule.reads)
+        values = self.units.graph.program.values
+        moved = (self._rules.moved_value(self.units, unit, value) for value, _ in unit.rule.reads)
         reads = tuple(
             (values[value].shape, self._stored(value), str(m.dtype), dims)
             for (value, dims), m in zip(unit.rule.reads, moved, strict=True)
         )
         outputs = tuple(
-            (values[o].shape, self._stored(o), self._units.result_trips(o)) for o in unit.outputs
+            (values[o].shape, self._stored(o), self.units.result_trips(o)) for o in unit.outputs
         )
-        summed = str(summed_value(self._units, unit).dtype) if unit.outputs else ""
+        summed = str(summed_value(self.units, unit).dtype) if unit.outputs else ""
         rule = unit.rule
         factors = (rule.factor_sizes, rule.results, rule.reduction, rule.blocked)
-        given = given_layouts(self._units, unit, self.mesh)
-        workspace = self._rules.workspace(self._units, unit, self.mesh.hardware)
-        work = UnitWork.of(self._units, unit, self.mesh, self._rules)
-        return (
-            reads,
-            outputs,
-            summed,
-            factors,
-            given,
-            workspace,
-            work,
-            self._units.operand_trips(unit),
-            share_of_sums(self._units, unit),
-        )
+        given = given_layouts(self.units, unit, self.mesh)
+        workspace = self._rules.workspace(self.units, unit, self.mesh.hardware)
+        work = UnitWork.of(self.units, unit, self.mesh, self._rules)
+        trips, share = self.units.operand_trips(unit), share_of_sums(self.units, unit)
+        return reads, outputs, summed, factors, given, workspace, work, trips, share
 
     def _stored(self, value: int) -> Hashable:
         """What the buffers of a value depend on beside its shape and layout."""
-        dtype = str(self._units.graph.program.values[value].dtype)
-        return dtype, self._rules.stored_as(self._units, value)
+        dtype = str(self.units.graph.program.values[value].dtype)
+        return dtype, self._rules.stored_as(self.units, value)
 
 
 def _without_cut_sums(strategies: Sequence[ShardingStrategy]) -> Sequence[ShardingStrategy]:
