@@ -7,7 +7,7 @@ its problem instead: `kiwi.planners.problem_planner`.)
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kiwi.planners.closed_loop import Orders, Proposal, Refusal
@@ -74,8 +74,9 @@ class LimitSearch:
         other = self.other_order(proposal.plan, proposal.limit_bytes, over_bytes)
         return None if other is None else self._proposal(other, 0.0)
 
-    def fallback(self, best: Plan | None) -> None:
-        """No plan is known before."""
+    def known(self, most_seconds: float) -> Iterator[Proposal]:
+        """None."""
+        return iter(())
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit rises by the room that is left, or falls by the excess."""

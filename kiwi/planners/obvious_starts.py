@@ -112,7 +112,9 @@ def _allowed(source: SourceNode, pattern: Pattern, is_batch: bool) -> np.ndarray
 
 
 class _Greedy:
-    """Chooses units one after the other, and each source with the first unit that reads it."""
+    """Chooses units one after the other, and each source with the first unit that reads it; then
+    all once more, from the last one on, beside what was chosen around them: a sum that was
+    scattered for less is whole again where its readers would gather it."""
 
     def __init__(self, planning: PlanningProblem) -> None:
         self._planning, self._nodes = planning, planning.problem.nodes
@@ -128,9 +130,8 @@ class _Greedy:
     def chosen(self, allowed: Sequence[np.ndarray], *, recomputes: bool) -> list[int] | None:
         """The options of sources and units; None where what was chosen leaves a unit none."""
         found: dict[int, int] = {}
-        for unit, node in enumerate(self._planning.unit_nodes):
-            i, costs = self._first + unit, self._nodes[self._first + unit].costs.copy()
-            read: dict[int, np.ndarray] = {}
+        for i in range(self._first, len(self._near)):
+            costs, read = self._nodes[i].costs.copy(), dict[int, np.ndarray]()
             for j, edge in self._near[i]:
                 if j in found:
                     costs += _between(edge, i, np.array([found[j]]))[0]
@@ -138,18 +139,29 @@ class _Greedy:
                     read[j] = read.get(j, 0.0) + _between(edge, i, allowed[j])
             for between in read.values():
                 costs += between.min(axis=0)
-            wanted = costs.copy()
-            residencies = self._wanted(node, recomputes=recomputes)
-            wanted[~np.tile(residencies, len(node.strategies))] = np.inf
-            best = int(np.argmin(wanted if np.isfinite(wanted).any() else costs))
+            wanted = costs + self._unwanted(i, allowed, recomputes=recomputes)
+            found[i] = best = int(np.argmin(wanted if np.isfinite(wanted).any() else costs))
             if not np.isfinite(costs[best]):
                 return None
-            found[i] = best
             for j, between in read.items():
                 found[j] = int(allowed[j][np.argmin(between[:, best])])
-        return [found.get(i, int(allowed[i][0])) for i in range(self._first)] + [
-            found[i] for i in range(self._first, self._first + self._count)
-        ]
+        found = {i: int(allowed[i][0]) for i in range(self._first)} | found
+        for i in reversed(range(len(self._near))):
+            costs = self._nodes[i].costs + self._unwanted(i, allowed, recomputes=recomputes)
+            for j, edge in self._near[i]:
+                costs += _between(edge, i, np.array([found[j]]))[0]
+            if np.isfinite(costs).any():
+                found[i] = int(np.argmin(costs))
+        return [found[i] for i in range(len(self._near))]
+
+    def _unwanted(self, i: int, allowed: Sequence[np.ndarray], *, recomputes: bool) -> np.ndarray:
+        """Infinite for the options of a source or a unit that do not suit a pattern best."""
+        if i < self._first:
+            is_wanted = np.isin(np.arange(self._nodes[i].costs.size), allowed[i])
+        else:
+            node = self._planning.unit_nodes[i - self._first]
+            is_wanted = np.tile(self._wanted(node, recomputes=recomputes), len(node.strategies))
+        return np.where(is_wanted, 0.0, np.inf)
 
     def _wanted(self, node: UnitNode, *, recomputes: bool) -> list[bool]:
         """Which residencies of a unit suit a pattern best."""

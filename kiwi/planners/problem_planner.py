@@ -17,7 +17,7 @@
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -389,23 +389,20 @@ class ProblemSearch:
         other = self._plan_in(ordered, plan.solve_result)
         return replace(proposal, plan=other, solve_seconds=0.0)
 
-    def fallback(self, best: Plan | None) -> _InOrder | None:
-        """The fastest solution known from the beginning that is faster, and whose heap fits: what
-        was learnt of the heap of another solution may have left it out."""
+    def known(self, most_seconds: float) -> Iterator[_InOrder]:
+        """Solutions known from the beginning: what was learnt of the heap of another one may have
+        left them out."""
         if self._answer is None:
-            return None
-        known = () if self._given is None else (self._given,)
-        if self._limit_bytes < self._budget_bytes or self._model.excess_bytes.any():
-            known += self._obvious_starts
+            return
+        given = () if self._given is None else (self._given,)
         limited = replace(self._problem.problem, limit_bytes=self._budget_bytes)
-        for seconds, solution in fitting(limited, known):
-            if best is not None and seconds >= best.estimate.step_seconds:
-                return None
+        for seconds, solution in fitting(limited, (*given, *self._obvious_starts)):
+            if seconds >= most_seconds:
+                return
             result = _of_solution(self._answer, limited, solution)
             found = self._proposal(Solved(self._problem, solution), result, self._spent)
             if found.plan.fits:
-                return found
-        return None
+                yield found
 
     def _moved_limit(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit moves by what the program is over the budget or below it, or to the middle of

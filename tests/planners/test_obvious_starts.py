@@ -1,6 +1,7 @@
 """Solutions that anyone would try first: what they are, and that no plan ends behind them."""
 
 import functools
+import math
 from dataclasses import replace
 
 import jax
@@ -148,7 +149,7 @@ def test_a_start_that_a_lowered_limit_leaves_out_is_the_plan_where_nothing_else_
     search.propose(budget)
     with pytest.raises(kiwi.errors.InfeasibleBudgetError):
         search.propose(1)
-    found = search.fallback(None)
-    assert found is not None and found.plan.fits
+    found = next(search.known(math.inf))
+    assert found.plan.fits
     assert found.plan.solve_result.objective in [price.cost for price in priced]
-    assert search.fallback(found.plan) is None
+    assert not [*search.known(found.plan.estimate.step_seconds)]
