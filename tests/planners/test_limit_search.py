@@ -10,7 +10,7 @@ import pytest
 import kiwi
 from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
 from kiwi.planners import barrier_levels
-from kiwi.planners.closed_loop import ClosedLoop, Orders, estimate_of_overlapping
+from kiwi.planners.closed_loop import ClosedLoop, Orders, Proposal, estimate_of_overlapping
 from kiwi.planners.limit_search import ORDERS, LimitSearch
 from kiwi.planners.overlap_search import (
     LEAST_GAIN,
@@ -339,6 +339,33 @@ def test_a_plan_waits_for_collectives_where_none_has_room_and_says_so(with_overl
     plan = with_overlap(int(share * BUDGET))
     assert plan.fits and not plan.compiled.is_overlapping
     assert NO_ROOM in plan.notes[-1]
+
+
+@pytest.mark.parametrize(("times", "is_rival"), [(1.0, False), (1.005, True), (1.02, False)])
+def test_a_known_plan_that_is_nearly_as_fast_is_compiled_beside(base, times, is_rival, monkeypatch):
+    """Its program is the faster one here."""
+    compiled, seconds = [], base.estimate.step_seconds
+    hiding = replace(base.estimate, hidden_seconds=seconds, peak_bytes=BUDGET)
+    best = replace(base, estimate=hiding, memory_budget_bytes=BUDGET)
+    rival = replace(best, estimate=replace(hiding, step_seconds=times * seconds))
+
+    def known(most_seconds):
+        return iter([Proposal(rival, BUDGET)] if times * seconds < most_seconds else [])
+
+    def waiting(step):
+        compiled.append(step)
+        return replace(base.compiled, peak_bytes=BUDGET)
+
+    def overlapping(step):
+        taken = base.compiled.time.step_seconds / (1 + len(compiled))
+        return replace(waiting(step), time=replace(base.compiled.time, step_seconds=taken))
+
+    search = LimitSearch(lambda _: best, BUDGET, cause="")
+    monkeypatch.setattr(search, "known", known)
+    tools = Tools(base.origin.settings, waiting, (begins(overlapping),))
+    plan = ClosedLoop(PLANNERS["alpa"], search, BUDGET, tools).run()
+    assert plan.compiled.is_overlapping and len(plan.rounds) == 1 + is_rival
+    assert plan.estimate.step_seconds == (times if is_rival else 1.0) * seconds
 
 
 def test_a_way_to_overlap_that_xla_fails_to_compile_is_left_out(base):
