@@ -137,7 +137,8 @@ def sweep(
         raise InvalidArgumentError(f"jobs={jobs} is not positive.")
     started = time.monotonic()
     budgets = sorted({parse_size(b) for b in memory_budgets})
-    shapes = sorted({tuple(s) for s in mesh_shapes}, key=_effort, reverse=True)
+    by_effort = sorted({(sum(n > 1 for n in s), math.prod(s), *s) for s in mesh_shapes})
+    shapes = [tuple(shape) for _, _, *shape in reversed(by_effort)]  # The longest go first.
     own = {"verify": None, "effort": DEFAULT_EFFORT, **options}
     found: list[SweepPoint] = []
     plan_mesh = functools.partial(_plan_mesh, function, args, budgets, own)
@@ -148,11 +149,6 @@ def sweep(
                 on_point(point)
     found.sort(key=lambda p: (p.device_count, p.mesh_shape, p.memory_budget_bytes))
     return Sweep(tuple(found), time.monotonic() - started)
-
-
-def _effort(shape: Sequence[int]) -> tuple[int, int]:
-    """The meshes that take longest go first."""
-    return sum(size > 1 for size in shape), math.prod(shape)
 
 
 def _planned_meshes(

@@ -237,8 +237,7 @@ class LiveResults:
         return self.latest(first, before)
 
     def _of_fused_map(self, matmul: int, first: int, before: Sequence[int]) -> set[int]:
-        """The live result of the first map that a compiler fuses with a step's matmul, whose own
-        result no barrier may part from it."""
+        """The live result of the first map that is fused with a matmul if no barrier parts them."""
         if self._fused is not FusedMaps.OF_MATMULS or not self._is_matmul(self._unit(matmul)):
             return set()
         maps = (k for k in before if is_map(self._graph.graph, self._unit(k).root))

@@ -28,7 +28,7 @@ from kiwi.mesh import TensorSharding
 from kiwi.planners.equal_layers import EqualLayers
 from kiwi.planners.refusals import ANY_PLAN
 from kiwi.planners.tools import Tools
-from kiwi.problem.build import PlanningProblem, SourceNode, UnitNode, build_problem
+from kiwi.problem.build import PlanningProblem, SourceNode, build_problem
 from kiwi.problem.solved import Start
 from kiwi.problem.translation import Choices, copies_that_follow
 from kiwi.solver import Problem, SolveResult, SolveStatus, evaluate
@@ -158,17 +158,14 @@ class _Greedy:
         """Infinite for the options of a source or a unit that do not suit a pattern best."""
         if i < self._first:
             is_wanted = np.isin(np.arange(self._nodes[i].costs.size), allowed[i])
-        else:
-            node = self._planning.unit_nodes[i - self._first]
-            is_wanted = np.tile(self._wanted(node, recomputes=recomputes), len(node.strategies))
-        return np.where(is_wanted, 0.0, np.inf)
-
-    def _wanted(self, node: UnitNode, *, recomputes: bool) -> list[bool]:
-        """Which residencies of a unit suit a pattern best."""
+            return np.where(is_wanted, 0.0, np.inf)
+        node = self._planning.unit_nodes[i - self._first]
         if recomputes and self._bodies:
-            return [r in self._bodies[node.unit].options for r in node.residency.options]
-        name = "recompute" if recomputes else "keep"
-        return [r.name == name for r in node.residency.options]
+            again = [r in self._bodies[node.unit].options for r in node.residency.options]
+        else:
+            name = "recompute" if recomputes else "keep"
+            again = [r.name == name for r in node.residency.options]
+        return np.where(np.tile(again, len(node.strategies)), 0.0, np.inf)
 
 
 def _between(edge: Edge, node: int, others: np.ndarray) -> np.ndarray:

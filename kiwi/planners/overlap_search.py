@@ -196,7 +196,7 @@ class _Limits:
                 return self._above(self._low_bytes)
             further_bytes = math.ceil(over_bytes + tried * FURTHER * self._budget_bytes)
             return peak_bytes - further_bytes if peak_bytes > further_bytes else None
-        if _is_tied(aim):  # A plan of less memory may do without.
+        if aim.execution.tied_steps:  # A plan of less memory may do without.
             return int(peak_bytes - FURTHER * self._budget_bytes)
         low_bytes = int(min(self._asked_bytes, peak_bytes))
         return self._above(low_bytes) if -over_bytes >= LOOSE * self._budget_bytes else None
@@ -225,15 +225,9 @@ def _peak_bytes(program: Plan) -> int:
     return program.compiled.overlapping_peak_bytes
 
 
-def _is_tied(plan: Plan) -> bool:
-    """Whether barriers keep some of its steps in order, beside those that every plan needs: little
-    overlaps across them."""
-    return bool(plan.execution.tied_steps)
-
-
 def _off(plan: Plan) -> float:
-    """The compiled schedule over the predicted one, ties aside."""
-    return 1.0 if _is_tied(plan) else compiled_seconds(plan) / plan.estimate.step_seconds
+    """The compiled schedule over the predicted one; 1 with tied steps: little overlaps there."""
+    return 1.0 if plan.execution.tied_steps else compiled_seconds(plan) / plan.estimate.step_seconds
 
 
 def compiled_seconds(plan: Plan) -> float:

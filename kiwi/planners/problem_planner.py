@@ -266,7 +266,9 @@ class ProblemSearch:
         self._layers = EqualLayers(start.problem, tools)
         nothing = np.zeros(start.problem.problem.horizon, dtype=np.int64)
         self._model, self._limit_alone_moves = _Model(nothing, nothing), False
-        self.first_limit_bytes = first_limit_bytes or self._aim_bytes(tools)
+        # A little room saves another check where that takes minutes.
+        is_long = len(start.problem.units.units) >= LONG_STEP and tools.compile is not None
+        self.first_limit_bytes = first_limit_bytes or int((AIM if is_long else 1) * budget_bytes)
         self._limit_bytes = self.first_limit_bytes
         self._spent = Allowance(0.0, 0.0)
         self._is_repeatable = True
@@ -283,11 +285,6 @@ class ProblemSearch:
             else "XLA's heap is predicted to waste more than any plan that was found leaves."
         )
         self.instead = ", or a larger mesh"
-
-    def _aim_bytes(self, tools: Tools) -> int:
-        """The limit to begin with: a little room saves another check where that takes minutes."""
-        is_long = len(self._problem.units.units) >= LONG_STEP
-        return int(AIM * self._budget_bytes) if is_long and tools.compile else self._budget_bytes
 
     def propose(self, limit_bytes: int) -> _InOrder:
         """The problem's solution, from the last one."""

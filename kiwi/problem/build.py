@@ -390,10 +390,9 @@ def _moved_bytes(
 ) -> tuple[bool, int, int]:
     """Whether operands lie in another layout than the fixed one, the local bytes of these and of
     partial sums, and of these alone: XLA's partitioner takes operands as they lie where it can."""
-    layouts = {**fixed.values, **fixed.arguments}
-    values, shape = table.units.graph.program.values, table.mesh.shape
+    layouts, values = {**fixed.values, **fixed.arguments}, table.units.graph.program.values
     operands = sum(
-        values[value].size_bytes // expected.shard_count(shape)
+        values[value].size_bytes // expected.shard_count(table.mesh.shape)
         for (value, _), expected in zip(unit.rule.reads, strategy.reads, strict=True)
         if layouts.get(value, expected) != expected
     )
