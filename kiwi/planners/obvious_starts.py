@@ -98,7 +98,7 @@ def _batch(planning: PlanningProblem) -> frozenset[int]:
 
 
 def _allowed(source: SourceNode, pattern: Pattern, is_batch: bool) -> np.ndarray:
-    """The options of an argument or constant that suit a pattern best."""
+    """Infinite for the options of an argument or constant that do not suit a pattern best."""
     data = set(pattern.data_axes)
 
     def distance(sharding: TensorSharding) -> int:
@@ -108,7 +108,7 @@ def _allowed(source: SourceNode, pattern: Pattern, is_batch: bool) -> np.ndarray
         return len(data - used) if pattern.shards_state else len(data & used)
 
     distances = np.array([distance(sharding) for sharding in source.shardings])
-    return np.flatnonzero(distances == distances.min())
+    return np.where(distances == distances.min(), 0.0, np.inf)
 
 
 class _Greedy:
@@ -119,8 +119,9 @@ class _Greedy:
     def __init__(self, planning: PlanningProblem) -> None:
         self._planning, self._nodes = planning, planning.problem.nodes
         self._first, self._count = len(planning.sources), len(planning.unit_nodes)
-        has_loops = bool(planning.units.graph.program.loops)
-        self._bodies = rematerialised_bodies(planning.units) if has_loops else ()
+        loops = planning.units.graph.program.loops
+        bodies = rematerialised_bodies(planning.units) if loops else ()
+        self._unwanted = {again: _unwanted(planning, bodies, again) for again in (False, True)}
         self._near: list[list[tuple[int, Edge]]] = [[] for _ in range(self._first + self._count)]
         for edge in planning.problem.edges:
             if max(edge.tail, edge.head) < len(self._near):
@@ -130,45 +131,44 @@ class _Greedy:
     def chosen(self, allowed: Sequence[np.ndarray], *, recomputes: bool) -> list[int] | None:
         """The options of sources and units; None where what was chosen leaves a unit none."""
         found: dict[int, int] = {}
+        unwanted = [*allowed, *self._unwanted[recomputes]]
         for i in range(self._first, len(self._near)):
             costs, read = self._nodes[i].costs.copy(), dict[int, np.ndarray]()
             for j, edge in self._near[i]:
                 if j in found:
                     costs += _between(edge, i, np.array([found[j]]))[0]
                 elif j < self._first:
-                    read[j] = read.get(j, 0.0) + _between(edge, i, allowed[j])
+                    read[j] = read.get(j, allowed[j][:, None]) + _between(edge, i, slice(None))
             for between in read.values():
                 costs += between.min(axis=0)
-            wanted = costs + self._unwanted(i, allowed, recomputes=recomputes)
+            wanted = costs + unwanted[i]
             found[i] = best = int(np.argmin(wanted if np.isfinite(wanted).any() else costs))
             if not np.isfinite(costs[best]):
                 return None
-            for j, between in read.items():
-                found[j] = int(allowed[j][np.argmin(between[:, best])])
-        found = {i: int(allowed[i][0]) for i in range(self._first)} | found
+            found |= {j: int(np.argmin(between[:, best])) for j, between in read.items()}
+        found = {i: int(np.argmin(own)) for i, own in enumerate(allowed)} | found
         for i in reversed(range(len(self._near))):
-            costs = self._nodes[i].costs + self._unwanted(i, allowed, recomputes=recomputes)
+            costs = self._nodes[i].costs + unwanted[i]
             for j, edge in self._near[i]:
                 costs += _between(edge, i, np.array([found[j]]))[0]
             if np.isfinite(costs).any():
                 found[i] = int(np.argmin(costs))
         return [found[i] for i in range(len(self._near))]
 
-    def _unwanted(self, i: int, allowed: Sequence[np.ndarray], *, recomputes: bool) -> np.ndarray:
-        """Infinite for the options of a source or a unit that do not suit a pattern best."""
-        if i < self._first:
-            is_wanted = np.isin(np.arange(self._nodes[i].costs.size), allowed[i])
-            return np.where(is_wanted, 0.0, np.inf)
-        node = self._planning.unit_nodes[i - self._first]
-        if recomputes and self._bodies:
-            again = [r in self._bodies[node.unit].options for r in node.residency.options]
-        else:
-            name = "recompute" if recomputes else "keep"
-            again = [r.name == name for r in node.residency.options]
-        return np.where(np.tile(again, len(node.strategies)), 0.0, np.inf)
+
+def _unwanted(
+    planning: PlanningProblem, bodies: Sequence[UnitResidency], again: bool
+) -> list[np.ndarray]:
+    """Infinite for the options of units that do not suit best what keeps all, or computes again."""
+    name, found = "recompute" if again else "keep", []
+    for node in planning.unit_nodes:
+        wanted = bodies[node.unit].options if again and bodies else ()
+        suits = [r in wanted if wanted else r.name == name for r in node.residency.options]
+        found.append(np.where(np.tile(suits, len(node.strategies)), 0.0, np.inf))
+    return found
 
 
-def _between(edge: Edge, node: int, others: np.ndarray) -> np.ndarray:
+def _between(edge: Edge, node: int, others: np.ndarray | slice) -> np.ndarray:
     """Costs between some options of the other end, and all of `node`."""
     if edge.head == node:
         return edge.costs[edge.tail_class[others]][:, edge.head_class]
