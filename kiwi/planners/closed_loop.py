@@ -49,7 +49,7 @@ LEAST_SLOWER = 0.001
 """By which part of the step a plan must be slower for other orders of the one before."""
 
 NEAR = 1.01
-"""Up to which part of the best plan's step one that anyone would try first is compiled as well: a
+"""Up to how many times the best plan's step a known plan takes that is compiled as well: that of a
 convnet whose parameters lie whole on eight v5es is predicted 0.6 % slower, and 0.1 % faster."""
 
 IN_TIME = 0.5
@@ -266,8 +266,8 @@ class ClosedLoop(Generic[P]):
         return given
 
     def _overlapping(self, proposal: P) -> Plan:
-        """The best plan, or one that needs less, with collectives that overlap with computation,
-        where that fits and its compiled schedule is no slower than one that waits for them."""
+        """The best plan, one that needs less, or a known one that is nearly as fast, with
+        collectives that overlap, where that is no slower as compiled than the best that waits."""
         best = proposal.plan
         waiting = best.estimate.without_overlap
         is_same = waiting.hidden_seconds == best.estimate.hidden_seconds

@@ -75,7 +75,7 @@ class LimitSearch:
         return None if other is None else self._proposal(other, 0.0)
 
     def known(self, most_seconds: float) -> Iterator[Proposal]:
-        """None."""
+        """No plan is known before."""
         return iter(())
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
