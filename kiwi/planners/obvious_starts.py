@@ -117,12 +117,11 @@ class _Greedy:
     scattered for less is whole again where its readers would gather it."""
 
     def __init__(self, planning: PlanningProblem) -> None:
-        self._planning, self._nodes = planning, planning.problem.nodes
-        self._first, self._count = len(planning.sources), len(planning.unit_nodes)
-        loops = planning.units.graph.program.loops
-        bodies = rematerialised_bodies(planning.units) if loops else ()
+        self._first = len(planning.sources)
+        self._nodes = planning.problem.nodes[: self._first + len(planning.unit_nodes)]
+        bodies = rematerialised_bodies(planning.units) if planning.units.graph.program.loops else ()
         self._unwanted = {again: _unwanted(planning, bodies, again) for again in (False, True)}
-        self._near: list[list[tuple[int, Edge]]] = [[] for _ in range(self._first + self._count)]
+        self._near: list[list[tuple[int, Edge]]] = [[] for _ in self._nodes]
         for edge in planning.problem.edges:
             if max(edge.tail, edge.head) < len(self._near):
                 self._near[edge.tail].append((edge.head, edge))

@@ -266,7 +266,6 @@ class ProblemSearch:
         self._layers = EqualLayers(start.problem, tools)
         nothing = np.zeros(start.problem.problem.horizon, dtype=np.int64)
         self._model, self._limit_alone_moves = _Model(nothing, nothing), False
-        # A little room saves another check where that takes minutes.
         is_long = len(start.problem.units.units) >= LONG_STEP and tools.compile is not None
         self.first_limit_bytes = first_limit_bytes or int((AIM if is_long else 1) * budget_bytes)
         self._limit_bytes = self.first_limit_bytes
@@ -387,13 +386,15 @@ class ProblemSearch:
         return replace(proposal, plan=other, solve_seconds=0.0)
 
     def known(self, most_seconds: float) -> Iterator[_InOrder]:
-        """Solutions known from the beginning: what was learnt of the heap of another one may have
-        left them out."""
+        """Solutions known from the beginning: what was learnt may have left them out."""
         if self._answer is None:
             return
-        given = () if self._given is None else (self._given,)
+        known = () if self._given is None else (self._given,)
+        is_lowered = self._limit_bytes < self._budget_bytes or self._model.excess_bytes.any()
+        if is_lowered or most_seconds > (self._answer.objective or 0.0):  # Else none is faster.
+            known += self._obvious_starts
         limited = replace(self._problem.problem, limit_bytes=self._budget_bytes)
-        for seconds, solution in fitting(limited, (*given, *self._obvious_starts)):
+        for seconds, solution in fitting(limited, known):
             if seconds >= most_seconds:
                 return
             result = _of_solution(self._answer, limited, solution)
