@@ -10,19 +10,15 @@ in either direction.
 *Outside of loops.* XLA would begin every copy to the host as late, and each copy back as early as
 it can, so that all values lie on the device at once.
 
-XLA:GPU keeps copies behind barriers. A value is copied as it is, by DMA engines, beside all kernels
-(docs/host_memory.md); what is read some steps later passes a barrier with the copy, which begins at
-once and ends there (`Context.steps_of_copies`). Back, the copy passes a barrier with the trigger of
-its step (`kiwi.emit.barriers`).
+XLA:GPU keeps copies behind barriers, which DMA engines make beside all kernels. What is read some
+steps later passes a barrier with the copy, which begins at once and ends there
+(`Context.steps_of_copies`). Back, the copy passes one with the trigger of its step
+(`kiwi.emit.barriers`).
 
 XLA:TPU moves copies in front of barriers. So there these values go the way of those of scans: equal
-ones are parts of one buffer, into which they are written, and of which they are slices. What paces
-the copies are the indices, to which zeros are added that XLA cannot know to be zeros:
-
-- A slice's index passes a barrier with the trigger of its step (`kiwi.emit.barriers`).
-- Behind each update one number is read back, the token. The next value that is offloaded passes a
-  barrier with it, so that whoever reads that value waits until the earlier copy has ended; and the
-  token is part of the next index, without which XLA would drop it.
+ones are slices of one buffer, at indices to which zeros are added that XLA cannot know to be zeros
+(docs/host_memory.md, "How copies are paced"). A slice's index passes a barrier with the trigger of
+its step; what is offloaded next, and its index, wait for a number read back of the last, the token.
 
 *Arguments and results* that the caller has there go the same way on TPUs, each in two halves: a
 fetch waits for the trigger of its step, a copy back for the token of the one before.

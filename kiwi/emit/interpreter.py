@@ -3,10 +3,7 @@
 Sharding constraints pin the results of each unit to their layouts, and its operands where the unit
 expects another layout than the stored one.
 
-**Barriers** (`kiwi.emit.barriers`). Without them XLA would merge a recomputation with the first
-computation, keep a value that it derives from a kept one (an absorbed equation, another layout, a
-gathered parameter), or copy a donated argument that an update overwrites while the argument has
-other readers.
+**Barriers**: see `kiwi.emit.needed_barriers` and `kiwi.emit.barriers`.
 
 **Loops.** The body of an opened scan runs in a `jax.lax.scan`. The scan carries a buffer for each
 value that is read outside of the loop; the body reads values of other loops, and stacked operands,

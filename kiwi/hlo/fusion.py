@@ -21,18 +21,8 @@ buffers. An equation is *materialised* if one of these holds:
 Compilers differ in what they fuse (`FusedMaps`): cases 3 and 4 do not hold for a chain that all of
 its readers compute, if its operands take no more bytes than its result, in front of matmuls no more
 than twice as many, and for an addition at most half as many (a product of vectors) or, on GPUs, if
-it puts elements between others (an associative scan). A compiler that fuses maps with matmuls also
-fuses cheap gradients of at most two images with convolutions that alone read them, computes a
-scatter of one element into each row as a map, adds one to a matmul's result in place, computes what
-several matmuls read as the epilogue of another, makes random bits wherever they are read, and fuses
-neither a pad between elements, nor the gradient of a mean over windows, nor the operand of a
-window: two units hold what they read of these (jax 0.10.2, libtpu 0.0.42: `benchmarks/fidelity`).
-
-The attention of such a compiler, where it is no kernel (jax 0.10.2 and libtpu 0.0.42: 30 variants
-of dtypes, masks, biases and orders of dimensions): the exponential of a softmax that is wider than
-its scores is held, unless the scores are no more than converted; probabilities and their gradient
-are held for the matmuls that read them, unless maps or reductions read what these matmuls yield in
-the backward pass, such as a bias' gradient. Neither holds for queries in groups.
+it puts elements between others (an associative scan). What else a compiler does that fuses maps
+with matmuls, in attention, too: docs/tpu.md, "What XLA:TPU does with memory".
 
 Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
 convolution or reduction whose only reader is a materialised map over the same elements is

@@ -12,7 +12,8 @@
    of `benchmarks/fidelity`, CPU and GPU).
 5. While a unit runs it also holds its workspace. Units that are recomputed for one reader run one
    after the other; where they share that reader's point of time, copies of operands, which are
-   many, are left out, and what a library is lent is there once.
+   many, are left out, and what a library is lent is there once. A map that runs again for one
+   other map alone is fused with it, and held nowhere (MoE on CPUs, `benchmarks/fidelity`).
 6. A value in host memory (`kiwi.hlo.host_memory`) takes none; what is fetched from there is as in
    4. The plan's own offloaded values (`kiwi.memory.residency`) take the host's memory in between.
 
@@ -40,12 +41,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import CARRY, JOIN, SLICE, STACK, LoopKind
 from kiwi.hlo.units import Unit, UnitGraph, loop_spans
 from kiwi.interval import Interval
-from kiwi.memory.residency import Residency, UnitResidency
+from kiwi.memory.residency import Residency, UnitResidency, residencies
 from kiwi.memory.timeline import Buffer
 
 _CONDITIONAL = frozenset({LoopKind.SWITCH, LoopKind.BRANCH})
@@ -62,6 +64,7 @@ class Run:
     - `overwritten_by`: the unit that reads it at `end` and writes its result over it; -1 for none.
     - `shares_point`: other units run at the same point of time.
     - `is_fetched`: nothing is computed, what was is copied back from the host.
+    - `is_fused`: its only reader computes it.
     """
 
     start: int
@@ -70,6 +73,7 @@ class Run:
     overwritten_by: int = -1
     shares_point: bool = False
     is_fetched: bool = False
+    is_fused: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +171,7 @@ class LiveRanges:
         if border == JOIN:
             switch = self.units.graph.program.equations[unit.root].jaxpr_eqn.params["loop"]
             return [(self.spans[switch][0], self.until(unit.loop, runs[-1].end) + 1, 1)]
-        return [held for run in runs for held in self._of_run(unit, run)]
+        return [held for run in runs if not run.is_fused for held in self._of_run(unit, run)]
 
     def _of_run(self, unit: Unit, run: Run) -> Iterator[tuple[int, int, int]]:
         """One computation's result; cases 4, 7, 8, 9, 11."""
@@ -237,8 +241,10 @@ def runs_of(
     residency: UnitResidency,
     option: Residency,
     overwritten: frozenset[tuple[int, int]],
+    fused: frozenset[tuple[int, int]],
 ) -> tuple[Run, ...]:
-    """The computations that a residency means; `overwritten` as `overwritten_pairs` finds them."""
+    """The computations that a residency means; `overwritten` as `overwritten_pairs` finds them,
+    `fused` as `fused_pairs` does."""
 
     def run(start: int, end: int, *, shares_point: bool = False) -> Run:
         by = end if (unit.index, end) in overwritten else -1
@@ -249,7 +255,9 @@ def runs_of(
         return (run(unit.index, option.end),)
     first_end = max(residency.last_forward_use, unit.index)
     again = run(option.again_at, option.end, shares_point=True)
-    return run(unit.index, first_end), replace(again, is_fetched=not option.recomputes)
+    is_fused = option.recompute_at == option.end and (unit.index, option.end) in fused
+    again = replace(again, is_fetched=not option.recomputes, is_fused=is_fused)
+    return run(unit.index, first_end), again
 
 
 def overwritten_pairs(units: UnitGraph, overwritable: Overwritable) -> frozenset[tuple[int, int]]:
@@ -268,6 +276,19 @@ def overwritten_pairs(units: UnitGraph, overwritable: Overwritable) -> frozenset
         if victims:
             found.add((min(victims, key=lambda p: (units.uses[p][-1].time, -p)), unit.index))
     return frozenset(found)
+
+
+def fused_pairs(units: UnitGraph) -> frozenset[tuple[int, int]]:
+    """Pairs of a map and a map of the same body that alone may read it when it runs again."""
+    times = ((r.recompute_at for r in each.options) for each in residencies(units))
+    again = [{time for time in each if time is not None} for each in times]
+    of_maps = (u for u in units.units if all(is_map(units.graph, e) for e in u.equations))
+    loops, pairs = {unit.index: unit.loop for unit in of_maps}, set()
+    for unit, loop in loops.items():
+        readers = [use.reader for use in units.uses[unit] if use.reader is not None]
+        reading = again[unit].intersection(readers).difference(*(again[r] for r in readers))
+        pairs |= {(unit, time) for time in reading if loops.get(time, -1) == loop}
+    return frozenset(pairs)
 
 
 def overwritable_temporaries(

@@ -25,11 +25,10 @@ R the units that the rule recomputes, and H(u) the time at which u of R runs aga
 2. A unit outside R is kept until its last reader, or until the last H(v) of its readers in R.
 3. A unit that nothing reads behind the forward pass, itself or through R, is not run again.
 
-**Full rematerialisation layer by layer**, in scans and in programs whose layers are unrolled. The
-layers of an unrolled program are found by structure: each begins with one of the units that repeat
-(`kiwi.hlo.repeated_layers`), and ends where the next one begins. Of the repeated units that one
-counts for which the fewest bytes pass from layer to layer: in a transformer the residual stream.
-What passes is kept, all else of a layer runs again where its backward pass begins.
+**Full rematerialisation layer by layer**, in scans and where layers are unrolled: each begins with
+one of the units that repeat (`kiwi.hlo.repeated_layers`), that one for which the fewest bytes pass
+from layer to layer, in a transformer the residual stream. What passes is kept, all else of a layer
+runs again where its backward pass begins.
 """
 
 from bisect import bisect

@@ -12,15 +12,8 @@ as long as that is an improvement, from several starts.
 **The best shape** has the fewest axes of which each is uniform: whose connections are all of one
 level. Where no shape is, the one whose worst axis is the least uneven.
 
-**A cluster** is the latency and bandwidth of every pair of its devices. Its file is JSON:
-
-    {"format": "kiwi-cluster", "version": 1,
-     "devices": ["gpu 0", "gpu 1"],
-     "latency_seconds": [[0, 3e-6], [3e-6, 0]],
-     "bandwidth_bytes_per_second": [[0, 2e11], [2e11, 0]]}
-
-Row i, column j is measured while device i sends to device j and no other device sends. The diagonal
-is not read. Further keys, such as a "source", are ignored.
+**A cluster** is the latency and bandwidth of every pair of its devices, measured while no other
+device sends. Its file is JSON (docs/links.md).
 """
 
 import json

@@ -16,8 +16,7 @@ A fifth, the *reduce-scatter*, leads from partial sums to a state; nothing leads
 
 Which moves there are depends on the shape of the mesh and on which axes cut which dimension, so
 one graph serves all tensors of a pattern, whatever the links. What a move costs depends on its
-`Traffic` and the bytes of the tensor alone. A graph has thousands of moves and tens of kinds of
-traffic, so that prices may be as dear to look up as they like.
+`Traffic` and the bytes of the tensor alone: thousands of moves have tens of prices.
 """
 
 from collections import defaultdict

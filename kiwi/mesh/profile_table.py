@@ -16,15 +16,8 @@ Beside matmuls, convolutions and reductions, operators are *streams* (memory tra
 fits into caches is faster) and *elementwise* functions (what a kernel takes longer for applying one
 once more).
 
-A table's file is readable JSON with a version, checked whole when read:
-
-    {"format": "kiwi-profile", "version": 3,
-     "hardware": {...}, "environment": {...} or null, "mesh_shape": [...], "scales": {...},
-     "operators": [{...}, ...], "collectives": [{...}, ...], "skipped": ["...", ...]}
-
-The keys of each part are the fields of `Hardware`, `Environment`, `OperatorEntry` and
-`CollectiveEntry`; no others are allowed, and all must be there but those with a default, which
-files of an earlier version do not know. Reading a file parses JSON and nothing else.
+A table's file is JSON with a version, checked whole when read (docs/profiles.md). Reading it parses
+JSON and nothing else.
 """
 
 import hashlib

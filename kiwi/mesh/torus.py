@@ -29,12 +29,10 @@ of all parts together, beta what one link carries one way.
 
 Latency: one alpha for each link on the way of the furthest two devices, or half around a ring.
 
-The algorithms are those that libtpu 0.0.42 names in compiled programs for 2x2 to 16x16 and 2x2x2 to
-8x8x8 (`collective_algorithm_config`: `UniDirectionNDRingStrategy` and `StrategyND` with the order
-of dimensions of each copy, `1DAllGatherNonMajorDimImbalanced`, `StrategyRing`,
-`3DAllGatherOnMajorDim`). Bounds: Chan, Heimlich, Purkayastha, van de Geijn, *Collective
-communication: theory, practice, and experience*, 2007; Austin et al., *How to Scale Your Model*,
-2025, part 3.
+The algorithms are those that libtpu 0.0.42 names in compiled programs
+(`tests/xla/tpu/test_collective_algorithms.py`). Bounds: Chan, Heimlich, Purkayastha, van de Geijn,
+*Collective communication: theory, practice, and experience*, 2007; Austin et al., *How to Scale
+Your Model*, 2025, part 3.
 
 **The best placement** of the axes of a mesh on the dimensions of a TPU topology. Slices are divided
 among the first axes, which are those that communicate least by JAX's convention

@@ -14,11 +14,10 @@ A problem with repeated layers (`kiwi.problem.equal_layers`) is solved in four s
 A later round of the closed loop leaves no more room than the one before, so that the bound of that
 one holds; where the tied solution costs hardly more, it is the answer without 3.
 
-**Groups.** Layers that are all alike may have no way to load the links of a device as much as its
-arithmetic units: with one sharding of theirs they compute for too long, with another one they wait
-for communication. The solutions of the tied problem at different weights of the channels are such
-ends (`SolveResult.others`). The first layers as in one of them and the others as in another one
-load every channel in proportion to their numbers. Between them two layers decide each for itself.
+**Groups** are the solutions of the tied problem at different weights of the channels
+(`SolveResult.others`): with one sharding layers compute for too long, with another one they wait
+for communication, and as many of each as balance that load every channel in proportion. Between
+the two groups two layers decide each for itself.
 """
 
 import math

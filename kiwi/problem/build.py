@@ -36,7 +36,7 @@ from kiwi.hlo.row_reductions import reduced_for_readers
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
 from kiwi.memory.heap import allocated_bytes
-from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs, runs_of
+from kiwi.memory.live_ranges import LiveRanges, fused_pairs, overwritten_pairs, runs_of
 from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.residency import Residency, UnitResidency, residencies, rewritten, with_offered
 from kiwi.memory.timeline import Buffer
@@ -443,6 +443,7 @@ class _Builder:
         self._kept, self._matrices = kept, matrices
         self.ranges = LiveRanges.of(offered.units)
         self._overwritten = overwritten_pairs(offered.units, self._rules.overwritable)
+        self._fused = fused_pairs(offered.units)
         nodes = zip(offered.units.units, offered.unit_nodes, strict=True)
         again = ((u, [r.recompute_at for r in node.residency.options]) for u, node in nodes)
         self._lent = lent_again(offered.units, again, self._rules, offered.mesh.hardware)
@@ -604,7 +605,7 @@ class _Builder:
         """Memory of a unit's options. Strategies that hold equally much share their lists."""
         unit, residency = self._units.units[node.unit], node.residency
         runs = [
-            runs_of(self._units, unit, residency, option, self._overwritten)
+            runs_of(self._units, unit, residency, option, self._overwritten, self._fused)
             for option in residency.options
         ]
         held = [

@@ -102,16 +102,6 @@ class LibraryCall:
         return bool(self.hlo & LIBRARY_OPCODES)
 
     @property
-    def is_reduction(self) -> bool:
-        """Whether it sums up what is fused with it."""
-        return "reduce" in self.hlo
-
-    @property
-    def is_transpose(self) -> bool:
-        """Whether it only changes the layout, within the kernel that reads it."""
-        return self.hlo == {"transpose"}
-
-    @property
     def known(self) -> tuple[str, str, str]:
         """What a table knows it by, beside shapes."""
         return self.opcode, self.variant, self.dtype

@@ -26,12 +26,10 @@ activations are waited for.
 What overlaps still costs a share of its time, `Hardware.interference`: it takes bandwidth of the
 memory and, on GPUs, multiprocessors.
 
-*Host memory.* Copies to the host and back from there are two more channels, in the windows of the
-forward and of the backward pass; of arguments and results on the host, in those of their fetches
-and stores. Engines of their own move them: they hide behind all of what is computed whatever the
-links do, so each such window is there a second time, for computing and copies
-(`Overlap.copied_share`), and that of a loop a third time, for the copies that crowd at the end of
-its body (`kiwi.problem.crowded_copies`).
+*Host memory.* Copies to the host and back are two more channels, in the windows in which they
+start. Engines of their own move them, whatever the links do, so each such window is there a second
+time, for computing and copies (`Overlap.copied_share`), and that of a loop a third time, for the
+copies that crowd at the end of its body (`kiwi.problem.crowded_copies`).
 """
 
 import functools

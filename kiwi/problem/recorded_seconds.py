@@ -63,7 +63,7 @@ class RecordedWork:
             calls.append(self.table.operator(*call.known, call.local_shapes(shards), roofline))
             called_bytes += size
         beyond = max(0, moved_bytes - called_bytes)
-        if any(call.is_reduction for call in self.calls):
+        if any("reduce" in call.hlo for call in self.calls):
             longer = (called_bytes + beyond) / called_bytes
             calls, beyond = [Price(longer * p.seconds, p.provenance) for p in calls], 0
         kernels = [*calls, *self._traffic(beyond)]

@@ -97,7 +97,7 @@ def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Po
     figures = (shapes, call.local_flops(shards), call.local_bytes(shards))
     entry = OperatorEntry(*call.known, *figures, *UNMEASURED)
     operands, body = _operands(shapes, dtypes), run
-    if call.is_transpose:
+    if call.hlo == {"transpose"}:
         # Alone it is a copy, which is tiled; a kernel that computes reads with strides.
         operands.append(jax.ShapeDtypeStruct(found, dtypes[0]))
         body = lambda x, y: run(x) * run(x) + y * y  # noqa: E731

@@ -1,9 +1,10 @@
 """When buffers are alive, case by case of `kiwi.memory.live_ranges`."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs, runs_of
+from kiwi.memory.live_ranges import LiveRanges, fused_pairs, overwritten_pairs, runs_of
 from kiwi.memory.residency import residencies
 from kiwi.xla.cpu.compiler import CPU
 from tests.helpers.planning import units_of
@@ -23,7 +24,8 @@ def held(buffers, size):
 def usage(units, unit, option, workspace=()):
     """The buffers of one option of a unit, whose result has 7 bytes."""
     own = residencies(units)[unit.index]
-    runs = runs_of(units, unit, own, option, overwritten_pairs(units, CPU.rules.overwritable))
+    overwritten = overwritten_pairs(units, CPU.rules.overwritable)
+    runs = runs_of(units, unit, own, option, overwritten, fused_pairs(units))
     return LiveRanges.of(units).of_unit(unit, runs, 7, workspace, workspace)
 
 
@@ -60,6 +62,20 @@ def test_cases_4_and_5_a_recomputed_value_has_two_lives_with_workspace_each(unit
     assert len(gap) and not times & set(gap)
     assert option.recompute_at in times and max(times) <= option.end
     assert held(found, 3) == {first.index, option.recompute_at}
+
+
+def gated(w, x):
+    h = x @ w
+    return (((h * (1 + jnp.tanh(h))) @ x.T) ** 2).sum()
+
+
+def test_case_5_a_map_that_is_recomputed_for_a_map_alone_is_held_nowhere():
+    units = units_of(jax.grad(gated), W, X)
+    gate = next(u for u in units.units if "tanh" in units.graph.opcodes[u.root])
+    residency = residencies(units)[gate.index]
+    option = next(r for r in residency.options if r.recomputes)
+    assert option.recompute_at == option.end
+    assert option.recompute_at not in held(usage(units, gate, option), 7)
 
 
 def test_keeping_a_value_holds_it_in_between(units):

@@ -152,6 +152,15 @@ def product_of_transposed(x, y):
     return jnp.einsum("bsd,sbh->dh", jnp.tanh(x), jnp.sin(y))
 
 
+def freed_by_its_copy(x, y):
+    """The weight gradient's operand is free once it is transposed, before the gradient is there."""
+
+    def loss(w):
+        return ((x @ w.T @ y) ** 2).sum()
+
+    return jnp.tanh(jax.grad(loss)(y)).sum()
+
+
 def joined(x, y):
     """Both operands of the concatenation are computed for it; its reader is a library call."""
     z = jnp.concatenate([jnp.tanh(x), jnp.sin(y)], axis=1)
@@ -196,6 +205,7 @@ def convolved(x, w):
 COPIED = [
     pytest.param(kernel_gradient, array(8, 16, 16, 16), array(8, 16, 16, 32), id="convolution"),
     pytest.param(product_of_transposed, array(64, 32, 256), array(32, 64, 128), id="matmul"),
+    pytest.param(freed_by_its_copy, array(16, 32, 128), array(512, 128), id="freed"),
     pytest.param(joined, array(4096, 64), array(4096, 192), id="concatenation"),
     pytest.param(pooled, array(16, 256, 256), array(16, 256, 256), id="reduce_window"),
     pytest.param(

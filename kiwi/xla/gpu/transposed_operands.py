@@ -9,12 +9,10 @@ in the order in which the left operand is described, and writes its result in ei
 - What is gathered lies with that dimension first: XLA:GPU gathers along the most major one only
   (`GpuLayoutAssignment`).
 
-Observed with jax 0.10.2 for H100s in the transformers of `benchmarks/fidelity`: 15 to 17 such
-kernels for each layer, for 16 units that read; and for matrices of two dimensions kept or summed
-over and heads of attention, gathered along each of their dimensions
-(`tests/xla/gpu/test_transposed_operands.py`, `test_compiler.py`). Three projections of one operand
-are one matmul there, of weights that are joined before and gradients that are cut apart behind it,
-which is not told.
+Observed with jax 0.10.2 for H100s in the transformers of `benchmarks/fidelity`, and for matrices
+and heads of attention gathered along each of their dimensions (`tests/xla/gpu`,
+`test_transposed_operands.py` and `test_compiler.py`). Three projections of one operand are one
+matmul there, which is not told.
 """
 
 import functools
