@@ -4,8 +4,10 @@ import datetime
 import json
 import os
 import platform
+import subprocess
 import sys
 from importlib import metadata
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +42,17 @@ def main(arguments: list[str]) -> None:
         command = [sys.executable, "-m", "benchmarks.replay", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, **ALLOCATOR})
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-_CORES.value :])
+    by_devices: dict[int, list[str]] = {}
+    for name in _MODELS.value:
+        by_devices.setdefault(prod(MODELS[name].mesh_shape), []).append(name)
+    if len(by_devices) > 1:
+        # JAX has as many threads as devices, and one device's kernels would be cut for all of them.
+        for names in by_devices.values():
+            command = [sys.executable, "-m", "benchmarks.replay", *sys.argv[1:]]
+            subprocess.run([*command, f"--models={','.join(names)}"], check=True)
+        return
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 8)
+    jax.config.update("jax_num_cpu_devices", *by_devices)
     out = Path(_OUT.value)
     out.parent.mkdir(parents=True, exist_ok=True)
     found = _others(out)

@@ -12,8 +12,8 @@
    of `benchmarks/fidelity`, CPU and GPU).
 5. While a unit runs it also holds its workspace. Units that are recomputed for one reader run one
    after the other; where they share that reader's point of time, copies of operands, which are
-   many, are left out, and what a library is lent is there once. A map that runs again for one
-   other map alone is fused with it, and held nowhere (MoE on CPUs, `benchmarks/fidelity`).
+   many, are left out, and what a library is lent is there once. A map that runs again for another
+   map alone is fused with it.
 6. A value in host memory (`kiwi.hlo.host_memory`) takes none; what is fetched from there is as in
    4. The plan's own offloaded values (`kiwi.memory.residency`) take the host's memory in between.
 

@@ -13,7 +13,6 @@ dimension. A move is one of:
   always exists: a block of the source lies on as many devices as want parts of it.
 
 A fifth, the *reduce-scatter*, leads from partial sums to a state; nothing leads back.
-
 Which moves there are depends on the shape of the mesh and on which axes cut which dimension, so
 one graph serves all tensors of a pattern, whatever the links. What a move costs depends on its
 `Traffic` and the bytes of the tensor alone: thousands of moves have tens of prices.

@@ -34,14 +34,11 @@ The algorithms are those that libtpu 0.0.42 names in compiled programs
 *Collective communication: theory, practice, and experience*, 2007; Austin et al., *How to Scale
 Your Model*, 2025, part 3.
 
-**The best placement** of the axes of a mesh on the dimensions of a TPU topology. Slices are divided
-among the first axes, which are those that communicate least by JAX's convention
-(`jax.experimental.mesh_utils.create_hybrid_device_mesh`). Within a slice a placement should
-
-1. divide as few dimensions among several axes as possible, as
-   `jax.experimental.mesh_utils.create_device_mesh` would rather divide none,
-2. have the least time, summed over the axes, of one collective of each kind,
-3. follow the order of the dimensions.
+**The best placement** of a mesh's axes on the dimensions of a topology (compare
+`jax.experimental.mesh_utils`): slices are divided among the first axes, which communicate least by
+JAX's convention; within a slice it divides as few dimensions among several axes as possible, then
+has the least time of one collective of each kind, summed over the axes, then follows the order of
+the dimensions.
 """
 
 from collections import Counter

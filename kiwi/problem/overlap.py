@@ -16,12 +16,10 @@ waits where nothing large is computed from it:
 Something large must be computed meanwhile: what is gathered before the first matmul of a step, or
 after a loop, is waited for, and so is what is reduced behind the last one.
 
-Both compilers run these collectives asynchronously, and move them by their latency-hiding
-schedulers (`xla_tpu_enable_async_collective_fusion`, `xla_gpu_enable_latency_hiding_scheduler`).
-XLA:TPU also gathers the operand of a matmul, and scatters its result, piece by piece while it
-multiplies (`Hardware.pipelines_matmuls`), but no dimension of the matmul's batch; for all-to-alls
-it waits (a mixture of experts of `benchmarks/fidelity`), and at convolutions (a convnet). Other
-activations are waited for.
+Both compilers' latency-hiding schedulers move these collectives. XLA:TPU also gathers the operand
+of a matmul, and scatters its result, piece by piece while it multiplies
+(`Hardware.pipelines_matmuls`), but no dimension of the matmul's batch. All-to-alls, convolutions'
+operands and other activations are waited for.
 
 What overlaps still costs a share of its time, `Hardware.interference`: it takes bandwidth of the
 memory and, on GPUs, multiprocessors.

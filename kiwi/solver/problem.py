@@ -161,11 +161,6 @@ class Problem:
             _check_edge_fits(edge, self.nodes)
 
     @property
-    def has_loads(self) -> bool:
-        """Whether channels work at once."""
-        return any(part.loads for part in (*self.nodes, *self.edges))
-
-    @property
     def option_count(self) -> int:
         """The number of options of all nodes together."""
         return sum(node.costs.size for node in self.nodes)

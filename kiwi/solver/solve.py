@@ -91,7 +91,8 @@ def solve(
     request = replace(request, started=time.monotonic())
     nothing = conclude(problem, (), 0.0, solver=solver)
     method = SOLVERS[solver]
-    if problem.has_loads and solver != "brute-force":  # which prices by the referee
+    loads = any(part.loads for part in (*problem.nodes, *problem.edges))
+    if loads and solver != "brute-force":  # which prices by the referee
         unclosed = SOLVERS[UNCLOSED.get(solver, solver)]
         method = partial(solve_with_loads, solver=method, unclosed=unclosed)
     result = method(request) if problem.nodes else nothing

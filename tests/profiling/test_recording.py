@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import kiwi
@@ -288,6 +289,12 @@ def test_programs_that_compute_it_often_run_on_each_device(make_mesh, monkeypatc
     square = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     timing = Bench(make_mesh(4), 3).time(TimedFunction(jnp.matmul, [square, square]))
     assert 0 < timing.seconds < 1
+
+
+def test_operands_differ_so_that_no_core_foresees_comparisons(make_mesh):
+    found = Bench(make_mesh(2), 3)._buffer(jax.ShapeDtypeStruct((1000, 300), jnp.bfloat16))
+    assert found.shape == (2000, 300) and len(np.unique(np.float32(found))) > 50
+    assert 0 <= float(found.min()) and float(found.max()) <= 1
 
 
 def test_what_does_not_fit_or_run_is_skipped_and_noted(monkeypatch):
