@@ -243,8 +243,7 @@ def runs_of(
     overwritten: frozenset[tuple[int, int]],
     fused: frozenset[tuple[int, int]],
 ) -> tuple[Run, ...]:
-    """The computations that a residency means; `overwritten` as `overwritten_pairs` finds them,
-    `fused` as `fused_pairs` does."""
+    """The computations that a residency means, given `overwritten_pairs` and `fused_pairs`."""
 
     def run(start: int, end: int, *, shares_point: bool = False) -> Run:
         by = end if (unit.index, end) in overwritten else -1
@@ -278,6 +277,7 @@ def overwritten_pairs(units: UnitGraph, overwritable: Overwritable) -> frozenset
     return frozenset(found)
 
 
+@functools.lru_cache(maxsize=4)
 def fused_pairs(units: UnitGraph) -> frozenset[tuple[int, int]]:
     """Pairs of a map and a map of the same body that alone may read it when it runs again."""
     times = ((r.recompute_at for r in each.options) for each in residencies(units))

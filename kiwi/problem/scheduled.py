@@ -44,7 +44,6 @@ class ScheduledRuns:
         for step, unit in enumerate(steps):
             self.steps_of[unit].append(step)
         self.shares_points = is_of_residencies(units, steps)
-        self._fused = live_ranges.fused_pairs(units) if self.shares_points else frozenset()
         if self.shares_points:
             is_first = [self.steps_of[unit][0] == step for step, unit in enumerate(steps)]
             self.points = list(accumulate(is_first, initial=0))[:-1]
@@ -63,14 +62,15 @@ class ScheduledRuns:
                 self._uses[step],
                 self._overwritten_by.get(step, -1),
                 self.shares_points and number > 0,
-                is_fused=number > 0 and self._is_fused(unit, step),
+                is_fused=self.shares_points and number > 0 and self._is_fused(unit, step),
             )
             for number, step in enumerate(self.steps_of[unit])
         )
 
     def _is_fused(self, unit: int, step: int) -> bool:
         point = self.points[step]
-        return self._uses[step] == (point,) and (unit, point) in self._fused
+        is_pair = (unit, point) in live_ranges.fused_pairs(self._units)
+        return is_pair and self._uses[step] == (point,)
 
     def again(self, unit: int) -> tuple[int, ...]:
         """The points of time at which a unit is recomputed."""

@@ -1,12 +1,12 @@
 """Kiwi's own problems: every example on a mesh, and the shardings that people write by hand."""
 
-import contextlib
 import dataclasses
 import functools
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -17,6 +17,7 @@ from benchmarks.solver.layered import layered_problem
 from examples import _common
 from kiwi.mesh import CATALOGUE, Hardware
 from kiwi.planners.registry import planner_named
+from kiwi.problem.build import PlanningProblem
 from kiwi.solver import Problem
 
 LAYERED = "layered"
@@ -90,10 +91,7 @@ def source(name: str, layers: int, mesh_shape: tuple[int, ...], profile: str) ->
         donate_argnums=0,
         verify="cpu",
     )
-    with _memory_as_recorded():
-        problem = planner_named("joint").formulate(
-            planned.traced(*model.arguments), planned.settings.memory_budget_bytes, planned.settings
-        )
+    problem = _formulated(planned, model.arguments)
     starts = {}
     for start, specs in _by_hand(model, mesh_shape):
         pinned = planned.with_options(in_shardings=(specs.state, specs.batch))
@@ -106,15 +104,14 @@ def source(name: str, layers: int, mesh_shape: tuple[int, ...], profile: str) ->
     return Source(replace(problem.problem, limit_bytes=None), starts)
 
 
-@contextlib.contextmanager
-def _memory_as_recorded() -> Iterator[None]:
-    """The account of memory when the instances were recorded: XLA:CPU freed no operand that it had
-    transposed, and what is recomputed for a map was held beside it."""
-    with (
-        mock.patch("kiwi.xla.cpu.copied_operands._is_freed", return_value=False),
-        mock.patch("kiwi.problem.build.fused_pairs", return_value=frozenset()),
-    ):
-        yield
+@mock.patch("kiwi.xla.cpu.copied_operands._is_freed", lambda *_: False)
+@mock.patch("kiwi.problem.build.fused_pairs", lambda _: frozenset())
+def _formulated(planned: kiwi.PlannedFunction, arguments: tuple[Any, ...]) -> PlanningProblem:
+    """By the account of memory with which the instances were recorded: XLA:CPU freed no operand
+    that it had transposed, and what is recomputed for a map was held beside it."""
+    settings = planned.settings
+    step = planned.traced(*arguments)
+    return planner_named("joint").formulate(step, settings.memory_budget_bytes, settings)
 
 
 def with_layers(model: Model, layers: int) -> Model:
