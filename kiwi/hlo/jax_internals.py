@@ -6,13 +6,14 @@ here. `tests/hlo/test_jax_internals.py` lists them and fails when one moves.
 
 import contextlib
 import importlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
-from jax._src import dispatch, source_info_util
+from jax._src import compiler, dispatch, source_info_util
 from jax._src.cudnn import fused_attention_stablehlo
 from jax._src.custom_partitioning_sharding_rule import (
     sdy_sharding_rule_to_mlir,
@@ -21,6 +22,7 @@ from jax._src.custom_partitioning_sharding_rule import (
 from jax._src.lax import windowed_reductions
 from jax._src.mesh import thread_resources
 from jax.interpreters import mlir
+from jaxlib import xla_client
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxlib.mlir.passmanager import PassManager
@@ -28,6 +30,8 @@ from jaxlib.mlir.passmanager import PassManager
 from kiwi.hlo.rule import Dims, ShardingRule
 
 _POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
+
+OnHost = tuple[Any, bool]
 
 _CUDNN_VERSION = 90800
 """The least that the CUDA wheels of jax 0.10 ask for."""
@@ -67,6 +71,37 @@ def assumed_gpu() -> AbstractContextManager[None]:
         return contextlib.nullcontext()
     of_jax_0_10 = {"gpu_version": None, "arch_name": "9.0", "compute_capability": 90}
     return _assumed(module, "get_gpu_info", module.GpuInfo(**of_jax_0_10))
+
+
+@contextlib.contextmanager
+def memories_stated(arguments: Sequence[OnHost], results: Sequence[OnHost]) -> Iterator[None]:
+    """Inside, XLA is told what of a program lies in the host's memory: types, and whether they do.
+    XLA:GPU reads it from the program for attached devices only; for others it takes all arguments
+    to be on the device, drops their copies, and has kernels read the host's memory in place."""
+    asked = compiler.get_compile_options
+
+    def stating(*args: Any, **kwargs: Any) -> Any:
+        options, placed = asked(*args, **kwargs), [_placed(*each) for each in results]
+        whole = placed[0] if len(placed) == 1 else xla_client.Shape.tuple_shape(placed)
+        options.argument_layouts = [_placed(*each) for each in arguments]
+        options.executable_build_options.result_layout = whole
+        return options
+
+    compiler.get_compile_options = stating
+    try:
+        yield
+    finally:
+        compiler.get_compile_options = asked
+
+
+def _placed(aval: Any, is_on_host: bool) -> Any:
+    """A type for XLA, row-major; in the memory of color 5, or the device's."""
+    if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
+        aval = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+    shape = xla_client.Shape.array_shape(aval.dtype, aval.shape)
+    order = ",".join(map(str, reversed(range(len(aval.shape)))))
+    kind = str(shape).split("{")[0]
+    return xla_client.Shape(f"{kind}{{{order}:S(5)}}") if is_on_host else shape
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """A function that is ready to be compiled, here or in a process of its own."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,11 @@ from jax.sharding import NamedSharding
 
 from kiwi.errors import CompileCheckError
 from kiwi.hlo.host_memory import HOST_MEMORY
-from kiwi.hlo.jax_internals import assumed_gpu, custom_partitioning_without_devices
+from kiwi.hlo.jax_internals import (
+    assumed_gpu,
+    custom_partitioning_without_devices,
+    memories_stated,
+)
 from kiwi.mesh import DeviceMesh
 
 
@@ -109,6 +114,18 @@ class ExportedStep:
     exported: export.Exported
     mesh: DeviceMesh
     donated: tuple[int, ...]
+
+    @property
+    def memories_stated(self) -> AbstractContextManager[None]:
+        """Inside, `compile` tells XLA what lies in the host's memory."""
+        found, mesh = self.exported, self.mesh.abstract_mesh()
+        ends = (found.in_avals, found.in_shardings_jax), (found.out_avals, found.out_shardings_jax)
+        stated = [
+            [(a, getattr(s, "memory_kind", None) == HOST_MEMORY) for a, s in pairs]
+            for pairs in (zip(avals, of(mesh), strict=True) for avals, of in ends)
+        ]
+        is_any = any(is_on_host for end in stated for _, is_on_host in end)
+        return memories_stated(*stated) if is_any else nullcontext()
 
     def compile(self, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
         """As `Step.compile`."""

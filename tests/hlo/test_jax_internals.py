@@ -14,6 +14,7 @@ from kiwi.hlo import jax_internals
 PACKAGE = Path(kiwi.__file__).parent
 
 PRIVATE_NAMES = (
+    "jax._src.compiler.get_compile_options",
     "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
     "jax._src.custom_partitioning_sharding_rule.sdy_sharding_rule_to_mlir",
     "jax._src.custom_partitioning_sharding_rule.str_to_sdy_sharding_rule",
@@ -27,6 +28,7 @@ PRIVATE_NAMES = (
     "jaxlib.mlir.dialects.sdy.TensorShardingPerValueAttr",
     "jaxlib.mlir.dialects.stablehlo.ConvDimensionNumbers",
     "jaxlib.mlir.passmanager.PassManager",
+    "jaxlib.xla_client.Shape.array_shape",
 )
 """What `jax_internals` reaches into, as dotted paths."""
 

@@ -121,14 +121,16 @@ GPU = GpuCompiler(
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
     devices = compile_only_devices(options["target_config"], step.mesh.size)
-    return to_plain(GPU.asked(options).compiled_to_buffers(step, devices, folder, DUMP))
+    with step.memories_stated:
+        return to_plain(GPU.asked(options).compiled_to_buffers(step, devices, folder, DUMP))
 
 
 def seconds_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """What the process answers: `gpu_seconds`, before any code is generated."""
     devices = compile_only_devices(options["target_config"], step.mesh.size)
     told = {**GPU.check_options, **GPU_STATING_OPTIONS, **dump_options(folder)}
-    return gpu_seconds(dumped(lambda: step.compile(devices, told), folder, DUMP).text)
+    with step.memories_stated:
+        return gpu_seconds(dumped(lambda: step.compile(devices, told), folder, DUMP).text)
 
 
 def check_plugin() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+import kiwi
 from kiwi.xla.compilers import compile_for
 from tests.helpers.offloading import all_as, arrays, perceptron
 from tests.xla.gpu.test_compiler import needs_compiler
@@ -27,3 +28,16 @@ def test_elements_that_scans_stack_stay_on_the_device():
         perceptron(2, is_scanned=True), arrays(2, 256, 8192), "offload", profile="h100-sxm"
     )
     assert not plan.execution.fetched
+
+
+@needs_compiler
+def test_arguments_on_the_host_are_on_the_device_while_they_are_read():
+    """XLA:GPU has to be told where arguments lie: else kernels read the host's memory in place."""
+    step, given = perceptron(4, is_scanned=False), arrays(4, 1024, 4096)
+    options = {"profile": "h100-sxm", "mesh_shape": (2,), "verify": "cuda", "donate_argnums": 0}
+    kinds = (kiwi.Constraints(memory_kinds={"ws": kind}) for kind in ("device", "pinned_host"))
+    kept, found = (kiwi.plan(step, *given, constraints=each, **options) for each in kinds)
+    assert found.compiled is not None and kept.compiled is not None
+    assert found.compiled.host_peak_bytes == found.estimate.host_peak_bytes > 0
+    read_bytes = found.compiled.temporary_bytes - kept.compiled.temporary_bytes
+    assert read_bytes >= found.compiled.host_peak_bytes
