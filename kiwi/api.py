@@ -6,8 +6,9 @@ solution ──▶ Plan ── emit ──▶ jax.jit ── compile ──▶ m
 """
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, overload
 
 import jax
@@ -147,8 +148,8 @@ class PlannedFunction:
             functools.partial(make_plan, cache=cache),
         )
 
-    _as_traced: Collection[str] = ()
-    """What an earlier Kiwi planned so, see `kiwi.hlo.tracing.trace`."""
+    _trace_options: Mapping[str, Any] = MappingProxyType({})
+    """Those of `kiwi.hlo.tracing.trace` with which a saved plan was made."""
 
     def _trace_of(self, call: Call, on_host: OnHost) -> StepToPlan:
         keep, opened = self.options.respect_user_checkpoint, self.options.open_loops
@@ -158,8 +159,8 @@ class PlannedFunction:
         key = (call.key, on_host, keep, opened, fused, str(trips))
         if key not in self._traced:
             kept = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
-            kept["as_traced"] = self._as_traced
-            self._traced[key] = trace_call(call, on_host, fused, **kept)
+            kept["fetches_elements"] = compiler.may_offload(in_scan=True)
+            self._traced[key] = trace_call(call, on_host, fused, **{**kept, **self._trace_options})
         return self._traced[key]
 
     def _on_host(self, call: Call) -> OnHost:

@@ -90,7 +90,10 @@ class AppliedPlan(PlannedFunction):
         )
         self.saved = saved
         self._strict = strict
-        self._as_traced = options["as_traced"]
+        self._trace_options = {
+            "as_traced": options["as_traced"],
+            "fetches_elements": options.get("fetches_elements", False),
+        }
 
     def _on_host(self, call: Call) -> OnHost:
         return on_host_of(self.saved.document)

@@ -127,8 +127,10 @@ class Interpreter(Values):
         (argument,), (output,) = unit.reads, unit.outputs
         source, target = self._layouts[argument], self._layouts[output]
         shape = self._program.values[output].shape
-        array = self._element_of(argument, self._lookup(argument))
-        if barrier and is_paced(self._context, source, shape):
+        array, depth = self._lookup(argument)
+        if depth < self._depth_of(argument):
+            array = self._moved(self._element_behind(barrier, array, depth), source, "device")
+        elif barrier and is_paced(self._context, source, shape):
             zero = self._behind(barrier, jnp.int32(0))
             on_host = self._moved(array, source, HOST_MEMORY)
             array = fetched(self._context, source, on_host, zero)
@@ -170,6 +172,12 @@ class Interpreter(Values):
     def _behind(self, barrier: Barrier, array: Any) -> Any:
         """An array behind the barrier of its step."""
         return self._behind_barrier(barrier, [array]).scalars[0]
+
+    def _element_behind(self, barrier: Barrier, stacked: Any, depth: int) -> Any:
+        """This iteration's element of what an interpreter inside `depth` scans holds; XLA knows
+        where it begins only behind the barrier of its step."""
+        index = self._indices[depth] + self._behind(barrier, jnp.int32(0))
+        return lax.dynamic_index_in_dim(stacked, index, 0, keepdims=False)
 
     def _end_copies(self, unit: Unit, position: int) -> None:
         """Whoever reads what a library call or an offloaded unit has computed waits for the copies
@@ -214,8 +222,7 @@ class Interpreter(Values):
         buffer = interpreter.on_host[name]
         layout = self._layouts[value]
         if place is None:
-            index = self._indices[len(interpreter._indices)] + self._behind(barrier, jnp.int32(0))
-            array = lax.dynamic_index_in_dim(buffer, index, 0, keepdims=False)
+            array = self._element_behind(barrier, buffer, len(interpreter._indices))
             array = self._moved(array, layout, "device")
         elif self._execution.compiler.hoists_copies:
             index = place.index + self._behind(barrier, jnp.int32(0))
@@ -224,15 +231,6 @@ class Interpreter(Values):
         else:
             array = self._moved(self._behind(barrier, buffer), layout, "device")
         self.env[value] = self._constrain(value, array, layout)
-
-    def _moved(
-        self, array: Any, sharding: TensorSharding, memory_kind: str, *, is_stacked: bool = False
-    ) -> Any:
-        spec = self._execution.mesh.partition_spec(sharding)
-        if is_stacked:
-            spec = jax.sharding.PartitionSpec(None, *spec)
-        wanted = jax.sharding.NamedSharding(self._context.jax_mesh, spec, memory_kind=memory_kind)
-        return jax.device_put(array, wanted)
 
     # Loops.
 

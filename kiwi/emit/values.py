@@ -233,14 +233,22 @@ class Values:
         target: TensorSharding,
         moved: Value | None = None,
     ) -> Any:
-        """Reshards move by move along the priced chain; XLA may gather the tensor otherwise."""
+        """Reshards move by move along the priced chain; XLA may gather the tensor otherwise. A
+        stack on the host that a loop slices in another layout is fetched first."""
         if source == target:
             return array
         table = self._execution.resharding_table(moved or self._program.values[value])
         with jax.named_scope(RESHARD_SCOPE):
+            if self._program.is_on_host(value):
+                array = self._moved(array, source, "device")
             for waypoint in (*table.waypoints(source, target), target):
                 array = self._constrain(value, array, waypoint)
         return array
+
+    def _moved(self, array: Any, sharding: TensorSharding, memory_kind: str) -> Any:
+        spec = self._execution.mesh.partition_spec(sharding)
+        wanted = jax.sharding.NamedSharding(self._context.jax_mesh, spec, memory_kind=memory_kind)
+        return jax.device_put(array, wanted)
 
     def _constrain_stacked(self, value: int, array: Any, depth: int) -> Any:
         """Constrains a value that an interpreter inside `depth` scans holds."""
@@ -251,7 +259,7 @@ class Values:
         info = self._program.values[value]
         if info.is_extended or self._execution.mesh.size == 1 or not (info.shape or stacked):
             return array
-        if value in self._program.host_values:
+        if jax.typeof(array).memory_space is jax.memory.Space.Host:
             return array  # The constraint would be an operator on the device.
         spec = self._execution.mesh.partition_spec(sharding)
         spec = jax.sharding.PartitionSpec(*[None] * stacked, *spec)

@@ -16,11 +16,18 @@ from kiwi.hlo.trips import WhileTrips
 
 
 class ProgramBuilder:
-    """Collects the parts of a `Program`."""
+    """Collects the parts of a `Program`; the options are those of `kiwi.hlo.tracing.trace`."""
 
-    def __init__(self, keep_checkpoints: bool, open_loops: bool, while_trips: WhileTrips) -> None:
+    def __init__(
+        self,
+        keep_checkpoints: bool,
+        open_loops: bool,
+        while_trips: WhileTrips,
+        fetches_elements: bool,
+    ) -> None:
         self._keep_checkpoints = keep_checkpoints
         self._open_loops = open_loops
+        self._fetches_elements = fetches_elements
         self._while_trips = while_trips
         self._loops: list[Loop] = []
         self._spaces: dict[Hashable, int] = {}

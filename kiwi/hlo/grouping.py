@@ -98,6 +98,7 @@ class _Ordering:
             for draft in drafts.units
             if drafts.graph.program.equations[draft.root].name == FETCH
             for output in draft.outputs
+            if draft.loop in (None, *(drafts.units[r].loop for r in drafts.readers[output]))
         }
         self._fetches = frozenset(self._unfetched.values())
 
@@ -146,7 +147,9 @@ class _Ordering:
     def _run(self, inside: list[int], loop: int | None, ordered: list[int]) -> None:
         """Appends a unit, or all units of an inner loop in order, behind the fetches for them."""
         wanted = (value for number in inside for value in self._drafts[number].reads)
-        ordered += [self._unfetched.pop(v) for v in wanted if v in self._unfetched]
+        fetches = {v: self._unfetched.get(v) for v in wanted}
+        here = [v for v, f in fetches.items() if f is not None and self._drafts[f].loop == loop]
+        ordered += map(self._unfetched.pop, here)
         around = self._graph.program.loops_around
         inner = self._drafts[inside[0]].loop
         if inner != loop:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,8 +12,9 @@ from jax.extend import core as jex
 
 from kiwi.hlo import loops
 from kiwi.hlo.building import ProgramBuilder
+from kiwi.hlo.host_memory import FETCH
 from kiwi.hlo.loops import Carry, Loop, LoopKind, ScanOperands, border_equation
-from kiwi.hlo.program import Literal, join_scopes
+from kiwi.hlo.program import LARGE_BYTES, Equation, Literal, join_scopes
 from kiwi.hlo.trips import trips_of_while
 
 
@@ -258,10 +260,34 @@ class _Border:
     def slice(self, stacked: int | Literal) -> int | Literal:
         """What was stacked in this space is at hand; of anything else an element."""
         assert isinstance(stacked, int)
-        known = self._builder._stacked.get(stacked)
+        builder, index = self._builder, self._loop.index
+        known = builder._stacked.get(stacked)
         if known is not None and known[1] == self._loop.space:
             return known[0]
-        return self._emit(loops.SLICE, stacked, self._loop.index, space=self._loop.space)
+        fetching = self._fetching(stacked)
+        if fetching is None:
+            return self._emit(loops.SLICE, stacked, index, space=self._loop.space)
+        element, eqn = self.slice(fetching.inputs[0]), fetching.jaxpr_eqn
+        traced = jax.make_jaxpr(partial(eqn.primitive.bind, **eqn.params))(builder._type(element))
+        own = traced.eqns[0].replace(source_info=self._source_info)
+        return builder._emit(own, (element,), self._scope, index)[0]
+
+    def _fetching(self, stacked: int | Literal) -> Equation | None:
+        """What yields a stack, if an iteration does it for its own element: the fetch from the
+        host, so that the stack never is on the device as a whole, or a conversion behind it. Not in
+        loops inside of loops, which would fetch each element in every outer iteration."""
+        builder = self._builder
+        if not (builder._fetches_elements and isinstance(stacked, int)):
+            return None
+        value = builder._values[stacked]
+        if self._loop.parent is not None or value.producer is None:
+            return None
+        if value.size_bytes < LARGE_BYTES * self._loop.length:
+            return None
+        equation = builder._equations[value.producer]
+        if equation.name == "convert_element_type" and self._fetching(equation.inputs[0]):
+            return equation
+        return equation if equation.name == FETCH else None
 
     def stack(self, y: int | Literal) -> int:
         length = self._loop.length

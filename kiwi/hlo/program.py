@@ -335,13 +335,15 @@ class Program:
 
     @functools.cached_property
     def host_values(self) -> frozenset[int]:
-        """The arguments and results that lie in host memory."""
-        fetched = [e.inputs[0] for e in self.equations if e.name == FETCH]
-        stored = [e.outputs[0] for e in self.equations if e.name == STORE]
-        return frozenset(v for v in (*fetched, *stored) if isinstance(v, int))
+        """The arguments and results that lie in host memory, and elements of such arguments."""
+        fetched = {v for e in self.equations if e.name == FETCH for v in e.reads}
+        stored = {e.outputs[0] for e in self.equations if e.name == STORE}
+        producers = (self.values[v].producer for v in fetched)
+        sliced = (self.equations[p].reads for p in producers if p is not None)
+        return frozenset(fetched.union(stored, *sliced))
 
     def is_on_host(self, value: int | Literal) -> bool:
-        """Whether an argument or a result lies in host memory."""
+        """Whether a value is one of `host_values`."""
         return isinstance(value, int) and value in self.host_values
 
     @functools.cached_property

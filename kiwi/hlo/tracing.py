@@ -49,6 +49,7 @@ def trace(
     open_loops: bool = False,
     while_trips: WhileTrips = DEFAULT_TRIPS,
     as_traced: Collection[str] = (),
+    fetches_elements: bool = False,
 ) -> Program:
     """Traces a function of flat arguments to a `Program`.
 
@@ -60,10 +61,12 @@ def trace(
     - `open_loops`: makes the bodies of loops and branches part of the program, see
       `kiwi.hlo.loops`. `while_trips`: see `kiwi.hlo.trips`.
     - `as_traced`: what is left so, see `kiwi.hlo.simplifications`.
+    - `fetches_elements`: whether each iteration of a scan fetches its own element of a stack in
+      host memory.
     """
     with jax_internals.assumed_cudnn():
         closed = jax.make_jaxpr(flat_function)(*arguments)
-    program = _Builder(keep_checkpoints, open_loops, while_trips).build(closed)
+    program = _Builder(keep_checkpoints, open_loops, while_trips, fetches_elements).build(closed)
     while (simplified := simplified_once(program, as_traced)) is not program:
         # What was transposed twice is transposed once then.
         program = _without_dead_code(simplified)

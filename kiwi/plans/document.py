@@ -16,7 +16,7 @@ import jax
 from kiwi.calls.constraints import Constraints
 from kiwi.calls.signature import result_shardings
 from kiwi.codec import to_plain
-from kiwi.hlo.host_memory import HOST_MEMORY
+from kiwi.hlo.host_memory import FETCH, HOST_MEMORY
 from kiwi.hlo.program import Literal, Program
 from kiwi.hlo.simplifications import left_as_traced
 from kiwi.options import IN_FILES
@@ -95,6 +95,7 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
         "table": table and {"loaded_from": table.loaded_from, "digest": table.digest},
         "open_loops": bool(program.loops),
         "as_traced": left_as_traced(program),
+        "fetches_elements": any(e.name == FETCH and e.loop is not None for e in program.equations),
     }
     if plan.origin is not None:
         settings = plan.origin.settings
