@@ -143,7 +143,9 @@ class _BarrierBuilder:
             again = copies.get(item.position, set())
             group = groups.get(item.position)
             root = self._graph.graph.program.equations[self._units[item.unit].root]
-            if item.is_fetched or root.name == FETCH:
+            if root.name == FETCH and root.loop is not None:
+                barrier = Barrier()  # XLA knows the element when the iteration begins.
+            elif item.is_fetched or root.name == FETCH:
                 barrier = Barrier(triggers=self._fetch_triggers(item.position, before))
             elif all(map(self._execution.is_tied, group.positions if group else (item.position,))):
                 copies_read = tuple(sorted(self._kept_by(item)))

@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 from kiwi.emit.context import Context
 from kiwi.hlo.host_memory import HOST_MEMORY, LEAST_ELEMENTS
 from kiwi.mesh import TensorSharding
+from kiwi.mesh.tiles import default_order
 
 _TILE_ROWS, _TILE_COLUMNS = 8, 1024
 """Of what is read back: a tile of XLA:TPU, and a part of a vector that has no columns."""
@@ -86,7 +87,7 @@ def fetched(context: Context, layout: TensorSharding, array: Any, zero: Any) -> 
         starts = (zero, zero + half)
         halves = (lax.dynamic_slice_in_dim(part, start, half, cut) for start in starts)
         moved = [jax.device_put(h, jax.memory.Space.Device) for h in halves]
-        return row_major(jnp.concatenate(moved, cut))
+        return _in_order(jnp.concatenate(moved, cut))
 
     spec = context.execution.mesh.partition_spec(layout)
     return context.on_each_device(read, (spec, P()), spec)(array, zero)
@@ -100,7 +101,7 @@ def stored(
 
     def write(buffer: Any, part: Any, token: Any) -> tuple[Any, Any]:
         cut, half = _half(part.shape)
-        zero, part = _zero_behind(token), row_major(part)
+        zero, part = _zero_behind(token), _in_order(part)
         for start in (0, half):
             piece = lax.slice_in_dim(part, start, start + half, axis=cut)
             on_host = jax.device_put(piece, jax.memory.Space.Host)
@@ -114,9 +115,14 @@ def stored(
 
 
 def row_major(part: Any) -> Any:
-    """An array in this order; XLA would also turn one in the host's memory, as whoever reads it
-    wants it."""
+    """An array in this order."""
     return with_layout_constraint(part, Layout(tuple(range(part.ndim))))
+
+
+def _in_order(part: Any) -> Any:
+    """An array in the order of an argument; XLA would also turn one in the host's memory, as
+    whoever reads it wants it."""
+    return with_layout_constraint(part, Layout(default_order(part.shape)))
 
 
 def _half(local: Sequence[int]) -> tuple[int, int]:
@@ -132,9 +138,8 @@ def _halved_dimension(local: Sequence[int]) -> int | None:
 
 
 def _tile(local: Sequence[int], dimension: int) -> int:
-    if dimension == len(local) - 1:
-        return _TILE_COLUMNS
-    return _TILE_ROWS if dimension == len(local) - 2 else 1
+    place = default_order(local)[::-1].index(dimension)
+    return (_TILE_COLUMNS, _TILE_ROWS)[place] if place < 2 else 1
 
 
 def _local_shape(context: Context, layout: TensorSharding, shape: Sequence[int]) -> tuple[int, ...]:

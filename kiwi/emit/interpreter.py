@@ -127,10 +127,8 @@ class Interpreter(Values):
         (argument,), (output,) = unit.reads, unit.outputs
         source, target = self._layouts[argument], self._layouts[output]
         shape = self._program.values[output].shape
-        array, depth = self._lookup(argument)
-        if depth < self._depth_of(argument):
-            array = self._moved(self._element_behind(barrier, array, depth), source, "device")
-        elif barrier and is_paced(self._context, source, shape):
+        array = self._element_of(argument, self._lookup(argument))
+        if barrier and is_paced(self._context, source, shape):
             zero = self._behind(barrier, jnp.int32(0))
             on_host = self._moved(array, source, HOST_MEMORY)
             array = fetched(self._context, source, on_host, zero)
@@ -172,12 +170,6 @@ class Interpreter(Values):
     def _behind(self, barrier: Barrier, array: Any) -> Any:
         """An array behind the barrier of its step."""
         return self._behind_barrier(barrier, [array]).scalars[0]
-
-    def _element_behind(self, barrier: Barrier, stacked: Any, depth: int) -> Any:
-        """This iteration's element of what an interpreter inside `depth` scans holds; XLA knows
-        where it begins only behind the barrier of its step."""
-        index = self._indices[depth] + self._behind(barrier, jnp.int32(0))
-        return lax.dynamic_index_in_dim(stacked, index, 0, keepdims=False)
 
     def _end_copies(self, unit: Unit, position: int) -> None:
         """Whoever reads what a library call or an offloaded unit has computed waits for the copies
@@ -222,7 +214,8 @@ class Interpreter(Values):
         buffer = interpreter.on_host[name]
         layout = self._layouts[value]
         if place is None:
-            array = self._element_behind(barrier, buffer, len(interpreter._indices))
+            index = self._indices[len(interpreter._indices)] + self._behind(barrier, jnp.int32(0))
+            array = lax.dynamic_index_in_dim(buffer, index, 0, keepdims=False)
             array = self._moved(array, layout, "device")
         elif self._execution.compiler.hoists_copies:
             index = place.index + self._behind(barrier, jnp.int32(0))

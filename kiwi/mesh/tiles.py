@@ -28,6 +28,14 @@ def tiled_elements(shape: Sequence[int], minor: tuple[int, int] | None = None) -
     return min(map(elements_in_order, set(permutations(size for size in shape if size > 1))))
 
 
+def default_order(shape: Sequence[int]) -> tuple[int, ...]:
+    """Of the dimensions of an argument, major to minor: row-major, or with that one as the minor
+    one which wastes least."""
+    dims = range(len(shape))
+    moved = [(*(d for d in dims if d != minor), minor) for minor in reversed(dims)]
+    return min(moved, key=lambda order: elements_in_order([shape[d] for d in order]), default=())
+
+
 @functools.lru_cache(maxsize=4096)
 def cuts_tiles(shape: tuple[int, ...], dim: int, count: int, itemsize: int, cores: int) -> bool:
     """Whether XLA:TPU reduce-scatters a buffer in `count` pieces along a dimension.
