@@ -160,7 +160,7 @@ class PlannedFunction:
         if key not in self._traced:
             kept = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
             kept["fetches_elements"] = compiler.may_offload(in_scan=True)
-            self._traced[key] = trace_call(call, on_host, fused, **{**kept, **self._trace_options})
+            self._traced[key] = trace_call(call, on_host, fused, **kept | dict(self._trace_options))
         return self._traced[key]
 
     def _on_host(self, call: Call) -> OnHost:

@@ -1,11 +1,9 @@
 """Optimization barriers: those that a plan needs, and those that keep XLA to the order of a plan.
 
-Barriers forbid fusion, and collectives are not combined across them. So there are as few as a
-plan's memory allows: those of `kiwi.emit.needed_barriers`, and one for each of
-`Execution.tied_steps`: XLA chooses its own order, and its peak may be larger than that of the
-plan's. In front of a tied step the values that it reads from earlier steps pass one
-`optimization_barrier`, together with a recent result, the trigger, before which the step cannot
-start. These values pass no barrier:
+There are as few as a plan's memory allows (docs/memory.md, "Barriers"): those of
+`kiwi.emit.needed_barriers`, and one for each of `Execution.tied_steps`. In front of a tied step the
+values that it reads from earlier steps pass one `optimization_barrier`, together with a recent
+result, the trigger, before which the step cannot start. These values pass no barrier:
 
 - What one of the last `SLACK` steps computed, so that XLA can fuse neighbours; unless a matmul
   would read it unscaled (`is_scaled`) while later steps read it scaled.
@@ -16,14 +14,10 @@ A resharded copy that an earlier step keeps for later ones (`Execution.kept_copi
 the barriers of these, and of recomputed groups, in place of the value.
 
 The trigger is the latest result that is older than the last `SLACK` steps, so that collectives of a
-step overlap with the neighbours. Where nothing older is live, as between steps of which each is
-recomputed, it is the neighbour's: XLA would gather all parameters at the start of the step. It is
-read behind the barrier from then on, and must have a later reader: XLA drops operands of a barrier
-whose results nothing reads. An update that overwrites a donated argument is also tied to its
-neighbours if they read the argument, which XLA would copy at the start of the step.
-
-`SLACK` was found by compiling ten models (docs/memory.md). The operands of a barrier form a tuple,
-whose pointers XLA allocates for the whole step, at multiples of 64 bytes.
+step overlap with the neighbours; where none is live, the neighbour's. It is read behind the barrier
+from then on, and must have a later reader: XLA drops operands of a barrier whose results nothing
+reads. An update that overwrites a donated argument is also tied to its neighbours if they read the
+argument, which XLA would copy at the start of the step.
 
 A fetch from the host (`kiwi.emit.context`) waits for the latest result that is older than the last
 step, whose time the copy then has. In the body of a loop only steps of the same body are neighbours
@@ -158,9 +152,13 @@ class _BarrierBuilder:
             before.append(item.position)
 
     def _fetch_triggers(self, position: int, before: list[int]) -> tuple[int, ...]:
-        """The latest result that is older than `SLACK` steps; where barriers hold copies, also a
-        gradient that was computed in front of the last fetch: XLA would leave those for the end,
-        and hold what they read."""
+        """The latest result that is older than `SLACK` steps; none of what an iteration begins with:
+        XLA:TPU fetches one iteration ahead then. Where barriers hold copies, also a gradient that
+        was computed in front of the last fetch: XLA would leave those for the end, and hold what
+        they read."""
+        units = (self._units[self._steps[k]] for k in before)
+        pairs = zip(before, units, strict=True)
+        before = [k for k, unit in pairs if self._graph.border(unit) not in ENTRIES]
         found = self._live.latest(position, before, SLACK) or self._live.latest(position, before)
         fetches = [k for k in before if k in self._fetches]
         if not self._execution.compiler.hoists_copies:

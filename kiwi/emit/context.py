@@ -1,27 +1,12 @@
-"""What all loop bodies of one evaluation share: the execution, its barriers and its dataflow.
+"""What all loop bodies of one evaluation share: the execution, its barriers and its dataflow; and
+where in the host's memory a plan puts the values that it offloads (`Execution.fetched`).
 
-It also says **where in the host's memory** a plan puts the values that it offloads
-(`Execution.fetched`).
-
-*Scans.* Each iteration hands its element on as a stacked result, which lies in the host's memory;
-the loop that reads it fetches the element of its own iteration. XLA:TPU copies one iteration ahead,
-in either direction.
-
-*Outside of loops.* XLA would begin every copy to the host as late, and each copy back as early as
-it can, so that all values lie on the device at once.
-
-XLA:GPU keeps copies behind barriers, which DMA engines make beside all kernels. What is read some
-steps later passes a barrier with the copy, which begins at once and ends there
-(`Context.steps_of_copies`). Back, the copy passes one with the trigger of its step
-(`kiwi.emit.barriers`).
-
-XLA:TPU moves copies in front of barriers. So there these values go the way of those of scans: equal
-ones are slices of one buffer, at indices to which zeros are added that XLA cannot know to be zeros
-(docs/host_memory.md, "How copies are paced"). A slice's index passes a barrier with the trigger of
-its step; what is offloaded next, and its index, wait for a number read back of the last, the token.
-
-*Arguments and results* that the caller has there go the same way on TPUs, each in two halves: a
-fetch waits for the trigger of its step, a copy back for the token of the one before.
+How copies are paced, and why, is in docs/host_memory.md, "How copies are paced". In scans each
+iteration hands its element on as a stacked result in the host's memory. Outside of them XLA:GPU
+copies whole arrays: what is read some steps later passes a barrier with the copy, which ends there
+(`Context.steps_of_copies`). For XLA:TPU equal values are slices of one buffer, at indices to which
+zeros are added that it cannot know to be zeros: a fetch waits for the trigger of its step, a copy
+to the host for the token of the one before. Arguments and results go the same way, in two halves.
 """
 
 import functools

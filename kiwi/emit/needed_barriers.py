@@ -1,21 +1,13 @@
-"""Barriers without which the compiled program would not be the plan, in whatever order XLA runs it.
+"""Barriers without which the compiled program would not be the plan, in whatever order XLA runs it:
+of recomputed groups, of copies made again, of large constants, and of sums with what comes late.
+Why, and what each saves: docs/memory.md, "Barriers".
 
-1. *Recomputed groups.* Units that are recomputed one after the other read what the group does not
-   compute behind one barrier, as `jax.checkpoint` has it: XLA neither merges them with the first
-   computation nor computes them early. Its trigger is the latest result that the reader reads
-   beside the group (the cotangent), computed after the first computation was read last; a map's of
-   it, if XLA fuses that with the cotangent's matmul. Iterations need none if the first is in
-   another loop, unless XLA could compute the group once for all.
-2. *Copies made again.* Of two reads of a value in one layout XLA makes one copy. Where the plan
-   does not keep the first (`Execution.kept_copies`), the second reads the value behind a barrier:
-   in front of its reader, or, where collectives overlap and there is memory for it, of the matmul
-   before. As XLA then would put off gradients of parameters to the end, and hold what they are
-   computed of, it also waits for those of the steps in front of the second last one.
-3. *Large constants.* XLA:GPU computes a constant at the start of the step, and holds it: the scalar
-   that it is expanded from passes a barrier, also of what a loop stacks values in. Not where maps
-   or reductions read it, into which it is fused, nor for XLA:TPU.
-4. *Sums with what comes late.* Where a compiler ends matmuls with maps, a gradient that is added to
-   one of a much later step, as a tied embedding's, would be computed then, and logits held so long.
+A group's trigger is the latest result that its reader reads beside it (the cotangent), computed
+after the first computation was read last; a map's of it, if XLA fuses that with the cotangent's
+matmul. Iterations need none if the first is in another loop, unless XLA could compute the group
+once for all. A copy that is made again waits in front of its reader, or, where collectives overlap
+and there is memory for it, of the matmul before, and then for the gradients of parameters in front
+of the second last one, too. No constant waits that maps or reductions read, into which it is fused.
 
 XLA also takes multiplications by a scalar from the operands of a matmul to its result where that is
 smaller (`AlgebraicSimplifier::ScalarMultiplyReduction`), through changes of layout and of dtype but

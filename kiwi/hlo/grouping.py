@@ -94,7 +94,7 @@ class _Ordering:
         self._waits = _dependencies(drafts)
         self._unread = Counter(value for draft in drafts.units for value in draft.reads)
         self._unfetched = {
-            output: draft.index
+            (draft.loop, output): draft.index
             for draft in drafts.units
             if drafts.graph.program.equations[draft.root].name == FETCH
             for output in draft.outputs
@@ -147,9 +147,8 @@ class _Ordering:
     def _run(self, inside: list[int], loop: int | None, ordered: list[int]) -> None:
         """Appends a unit, or all units of an inner loop in order, behind the fetches for them."""
         wanted = (value for number in inside for value in self._drafts[number].reads)
-        fetches = {v: self._unfetched.get(v) for v in wanted}
-        here = [v for v, f in fetches.items() if f is not None and self._drafts[f].loop == loop]
-        ordered += map(self._unfetched.pop, here)
+        keys = ((loop, value) for value in wanted)
+        ordered += [self._unfetched.pop(key) for key in keys if key in self._unfetched]
         around = self._graph.program.loops_around
         inner = self._drafts[inside[0]].loop
         if inner != loop:

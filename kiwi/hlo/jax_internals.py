@@ -31,10 +31,11 @@ from kiwi.hlo.rule import Dims, ShardingRule
 
 _POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 
-OnHost = tuple[Any, bool]
-
 _CUDNN_VERSION = 90800
 """The least that the CUDA wheels of jax 0.10 ask for."""
+
+Placed = tuple[Any, bool]
+"""The type of an argument or result, and whether it lies in the host's memory."""
 
 
 def assumed_cudnn() -> AbstractContextManager[None]:
@@ -74,10 +75,10 @@ def assumed_gpu() -> AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def memories_stated(arguments: Sequence[OnHost], results: Sequence[OnHost]) -> Iterator[None]:
-    """Inside, XLA is told what of a program lies in the host's memory: types, and whether they do.
-    XLA:GPU reads it from the program for attached devices only; for others it takes all arguments
-    to be on the device, drops their copies, and has kernels read the host's memory in place."""
+def memories_stated(arguments: Sequence[Placed], results: Sequence[Placed]) -> Iterator[None]:
+    """Inside, XLA is told what of a program lies in the host's memory. XLA:GPU reads it from the
+    program for attached devices only: for others it takes all arguments to be on the device, drops
+    their copies, and has kernels read the host's memory in place."""
     asked = compiler.get_compile_options
 
     def stating(*args: Any, **kwargs: Any) -> Any:

@@ -24,11 +24,6 @@ R the units that the rule recomputes, and H(u) the time at which u of R runs aga
    body of the loop that reads it; one outside of that loop before it.
 2. A unit outside R is kept until its last reader, or until the last H(v) of its readers in R.
 3. A unit that nothing reads behind the forward pass, itself or through R, is not run again.
-
-**Full rematerialisation layer by layer**, in scans and where layers are unrolled: each begins with
-one of the units that repeat (`kiwi.hlo.repeated_layers`), that one for which the fewest bytes pass
-from layer to layer, in a transformer the residual stream. What passes is kept, all else of a layer
-runs again where its backward pass begins.
 """
 
 from bisect import bisect
@@ -307,7 +302,9 @@ def _residency_by_rule(units: UnitGraph, unit: Unit, again: dict[int, int]) -> U
 
 
 def rematerialised_layers(units: UnitGraph) -> tuple[UnitResidency, ...]:
-    """The only residency of every unit, in order, as with `jax.checkpoint` around each layer."""
+    """The only residency of every unit, in order, as with `jax.checkpoint` around each layer, in
+    scans and unrolled: one begins with that of the units that repeat for which the fewest bytes
+    pass from layer to layer."""
     bodies = forward_bodies(units)
     return rewritten(units, bodies | _inside_of_layers(units, bodies))
 

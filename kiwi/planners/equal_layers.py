@@ -1,11 +1,9 @@
-"""Equal layers, equal decisions, where that costs next to nothing.
+"""Equal layers, equal decisions, where that costs next to nothing (docs/how_it_works.md).
 
-A problem with repeated layers (`kiwi.problem.equal_layers`) is solved in four steps:
-
-1. The layers tied: one node for the equal nodes of all layers. That problem has about as many
-   nodes as one layer, whatever their number.
+1. The layers tied: one node for the equal nodes of all layers (`kiwi.problem.equal_layers`).
 2. Two groups, where layers that are all alike load one channel and leave another one idle
-   (`best_mixture`): the first layers decide one way, the others another way.
+   (`best_mixture`): solutions of the tied problem at different weights of the channels
+   (`SolveResult.others`), as many layers of each as balance all loads.
 3. The whole problem from there, for a few rounds, and from the balance of channels of 1. Its bound
    is the one that is reported.
 4. If these rounds gain more than `WORTH`, the layers differ for a reason: the search goes on from
@@ -13,11 +11,6 @@ A problem with repeated layers (`kiwi.problem.equal_layers`) is solved in four s
 
 A later round of the closed loop leaves no more room than the one before, so that the bound of that
 one holds; where the tied solution costs hardly more, it is the answer without 3.
-
-**Groups** are the solutions of the tied problem at different weights of the channels
-(`SolveResult.others`): with one sharding layers compute for too long, with another one they wait
-for communication, and as many of each as balance that load every channel in proportion. Between
-the two groups two layers decide each for itself.
 """
 
 import math

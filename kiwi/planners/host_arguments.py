@@ -1,19 +1,11 @@
 """Which arguments lie in the host's memory, where Kiwi decides that (`offload_arguments`).
 
-Candidates are the arguments that a result replaces in the next step: moments, master weights,
-parameters. On the host one takes the device's memory only while it is read, and its bytes go over
-the link to the host once in each direction, beside computation and collectives.
-
-1. The candidates stand in the order of what they cost: first those that only the optimizer's
-   update reads, which are copied once there and once back; within these the largest, since few
-   large copies take fewer launches. Behind them what the forward pass reads.
-2. Sets of them grow along that order (`host_sets`). The smallest with which the step fits is
-   sought by halves, and then larger ones until one is slower. For each of them the step is planned
-   as a whole, sharding, recomputation, and values on the host, without a compiler and with little
-   effort.
-3. The set of the fastest plan is planned with all effort and compiled; where none of its plans
-   fits, the next larger one. Where the step fits without, it is planned without, too, and the
-   faster plan is the answer.
+Candidates and the order in which sets of them grow (`host_sets`): docs/host_memory.md, "Arguments
+by the plan's own decision". The smallest set with which the step fits is sought by halves, then
+larger ones until one is slower; for each the step is planned as a whole, without a compiler and
+with little effort. The set of the fastest plan is planned with all effort and compiled; where none
+of its plans fits, the next larger one. Where the step fits without, the faster plan is the answer,
+by estimate and as compiled.
 """
 
 import bisect
@@ -30,6 +22,7 @@ from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundErr
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.phases import phases
 from kiwi.options import Settings
+from kiwi.planners.joint import gains
 from kiwi.plans.plan import Plan
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
@@ -88,9 +81,10 @@ class _Search:
         if plain is None:
             return plans()
         try:
-            return min(plain, plans(), key=lambda plan: plan.estimate.step_seconds)
+            found = plans()
         except _REFUSALS:
             return plain
+        return found if gains(found, plain) else plain
 
     def _predicted_seconds(self, sets: Sequence[frozenset[int]]) -> dict[int, float]:
         """Of a step by the number of the set, of those that were planned and have a plan."""

@@ -72,7 +72,7 @@ class Joint(ProblemPlanner):
             if plain is None:
                 raise
             return plain
-        return found if plain is None or _gains(found, plain) else plain
+        return found if plain is None or gains(found, plain) else plain
 
     def _without_offloading(self, step: StepToPlan, budget_bytes: int, tools: Tools) -> Plan | None:
         """The plan that offloads no value, None where none is found to fit, arguments on the host
@@ -136,7 +136,7 @@ class Joint(ProblemPlanner):
             yield plan.estimate.step_seconds, choices
 
 
-def _gains(found: Plan, plain: Plan) -> bool:
+def gains(found: Plan, plain: Plan) -> bool:
     """Whether a plan that offloads is faster than one that does not, and as compiled no slower: no
     plan says which copies stand in each other's way."""
     is_faster = found.estimate.step_seconds < plain.estimate.step_seconds

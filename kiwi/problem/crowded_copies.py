@@ -1,14 +1,11 @@
-"""Where copies to and from the host crowd in an iteration of a loop.
+"""Where copies to and from the host crowd in an iteration of a loop: a body takes
 
-None is under way when an iteration ends: what a body computes last is copied beside little, and
-what the backward body reads first is fetched beside little. With the seconds c(u) of computing unit
-u and k(v) of copying the result of v, a forward body takes
+    max over v of (sum of c(u), u up to v + sum of k(w), w from v on)
 
-    max over v of (sum of c(u), u up to v + sum of k(w), w from v on),
-
-two machines in line (Johnson, *Optimal two- and three-stage production schedules*, 1954), and a
-backward one the same the other way around. The v at which that is largest, were all copied that may
-be, divides the body: the copies from v on hide behind what is computed after v alone.
+with the seconds c(u) of computing unit u and k(v) of copying the result of v (docs/host_memory.md,
+"What it costs"; two machines in line, Johnson, *Optimal two- and three-stage production schedules*,
+1954), a backward one the same the other way around. The v at which that is largest, were all copied
+that may be, divides the body: the copies from v on hide behind what is computed after v alone.
 """
 
 import math

@@ -1,33 +1,15 @@
-"""What communicates while the device computes.
+"""What communicates, or copies to the host and back, while the device computes: what may, in which
+window of time, is told by docs/cost_model.md, "What overlaps", and docs/host_memory.md.
 
-*Windows.* The body of a loop is a window of time, and what stands between two loops is one in each
-phase (forward, backward, update): a compiler moves nothing across a loop. What a loop starts from
-and takes elements of is resharded in front of it. In a window two channels work at once, the device
-and its links.
+In a window, the body of a loop or what stands between two loops in one phase, two channels work at
+once, the device and its links. Gathered *early* is what no matmul is behind, reduced *late* what no
+matmul reads any more; by XLA:TPU each sum beside one kernel (`kernel_seconds`). What is gathered
+before the first matmul of a step, or behind a loop, is waited for, and so is what is reduced behind
+the last one. What overlaps still costs a share of its time, `Hardware.interference`.
 
-*What may overlap.* A collective need not wait where nothing large is computed for it, and nothing
-waits where nothing large is computed from it:
-
-- what is gathered *early*: arguments, slices of them, and what no matmul is behind. XLA starts it
-  while the device computes for other readers. Fully sharded parameters are gathered so.
-- what is reduced *late*: no matmul reads what follows from it. Gradients are reduced so, while the
-  backward pass goes on; by XLA:TPU each beside one kernel (`kernel_seconds`).
-
-Something large must be computed meanwhile: what is gathered before the first matmul of a step, or
-after a loop, is waited for, and so is what is reduced behind the last one.
-
-Both compilers' latency-hiding schedulers move these collectives. XLA:TPU also gathers the operand
-of a matmul, and scatters its result, piece by piece while it multiplies
-(`Hardware.pipelines_matmuls`), but no dimension of the matmul's batch. All-to-alls, convolutions'
-operands and other activations are waited for.
-
-What overlaps still costs a share of its time, `Hardware.interference`: it takes bandwidth of the
-memory and, on GPUs, multiprocessors.
-
-*Host memory.* Copies to the host and back are two more channels, in the windows in which they
-start. Engines of their own move them, whatever the links do, so each such window is there a second
-time, for computing and copies (`Overlap.copied_share`), and that of a loop a third time, for the
-copies that crowd at the end of its body (`kiwi.problem.crowded_copies`).
+Engines of their own move copies to the host and back, whatever the links do, so each window is
+there a second time, for computing and copies (`Overlap.copied_share`), and that of a loop a third
+time, for the copies that crowd at the end of its body (`kiwi.problem.crowded_copies`).
 """
 
 import functools

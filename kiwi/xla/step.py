@@ -10,12 +10,8 @@ from jax import export
 from jax.sharding import NamedSharding
 
 from kiwi.errors import CompileCheckError
+from kiwi.hlo import jax_internals
 from kiwi.hlo.host_memory import HOST_MEMORY
-from kiwi.hlo.jax_internals import (
-    assumed_gpu,
-    custom_partitioning_without_devices,
-    memories_stated,
-)
 from kiwi.mesh import DeviceMesh
 
 
@@ -96,7 +92,7 @@ class Step:
         jitted = self.jit(self.mesh.abstract_mesh())
         try:
             exporting = export.export(jitted, platforms=[platform], disabled_checks=_KERNEL_CALLS)
-            with custom_partitioning_without_devices(), assumed_gpu():
+            with jax_internals.custom_partitioning_without_devices(), jax_internals.assumed_gpu():
                 return bytes(exporting(*self.arguments).serialize())
         except (ValueError, NotImplementedError, TypeError) as error:
             raise CompileCheckError(
@@ -125,7 +121,7 @@ class ExportedStep:
             for pairs in (zip(avals, of(mesh), strict=True) for avals, of in ends)
         ]
         is_any = any(is_on_host for end in stated for _, is_on_host in end)
-        return memories_stated(*stated) if is_any else nullcontext()
+        return jax_internals.memories_stated(*stated) if is_any else nullcontext()
 
     def compile(self, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
         """As `Step.compile`."""

@@ -142,24 +142,52 @@ def test_shardings_with_a_memory_kind_say_so_too(make_mesh):
     assert "host_store" in opcodes[0] and "host_store" not in opcodes[1]
 
 
-def test_scanned_layers_read_what_was_fetched_in_front_of_the_loop():
-    def scanned(weights: jax.Array, x: jax.Array) -> jax.Array:
-        body = lambda h, w: (jnp.tanh(h @ w), None)  # noqa: E731
-        return jnp.mean(jax.lax.scan(body, x, weights)[0] ** 2)
+def scanned(weights: jax.Array, x: jax.Array) -> jax.Array:
+    narrow = weights.astype(jnp.bfloat16)
+    body = lambda h, w: (jnp.tanh(h @ w.astype(jnp.float32)), None)  # noqa: E731
+    return jnp.mean(jax.lax.scan(body, x, narrow)[0] ** 2)
 
+
+@pytest.mark.parametrize(
+    ("profile", "width", "spec", "fetched"),
+    [
+        ("v5e", 1024, None, (1024, 1024)),
+        ("v5e", 1024, P("x"), (1024, 1024)),  # Cut along the layers: all are fetched in front.
+        ("v5e", 16, None, (2, 16, 16)),  # Small elements are not worth a copy each.
+        ("h100-sxm", 1024, None, (2, 1024, 1024)),  # openxla/xla#46231
+    ],
+)
+def test_scans_fetch_their_own_elements_on_tpus(
+    profile: str, width: int, spec: Any, fetched: tuple[int, ...], tmp_path
+):
+    """And fetch them again, or keep them, for the backward pass."""
     rng = np.random.default_rng(2)
-    weights = jnp.asarray(rng.standard_normal((4, 16, 16)), "float32") / 4
-    x = jnp.asarray(rng.standard_normal((8, 16)), "float32")
-    planned = kiwi.jit(
-        jax.value_and_grad(scanned),
-        mesh_shape=(2, 2),
-        verify=None,
-        constraints=Constraints(memory_kinds={"weights": "pinned_host"}),
-    )
-    value, gradient = planned(weights, x)
+    weights = jnp.asarray(rng.standard_normal((2, width, width)) / width**0.5, "float32")
+    x = jnp.asarray(rng.standard_normal((8, width)), "float32")
     wanted, expected = jax.value_and_grad(scanned)(weights, x)
-    np.testing.assert_allclose(value, wanted, rtol=1e-5)
-    np.testing.assert_allclose(gradient, expected, atol=1e-5)
+    options = {"profile": profile, "mesh_shape": (2, 2), "in_shardings": (spec, None)}
+    kinds = Constraints(memory_kinds={"weights": "pinned_host"})
+    step = jax.value_and_grad(scanned)
+    planned = kiwi.jit(step, verify=None, constraints=kinds, **options)
+    found = planned.plan(weights, x)
+    assert {d.shape for d in found.decisions if d.opcode == "host_fetch"} == {fetched}
+    assert found.estimate.host_peak_bytes > 0
+    found.save(tmp_path / "plan.json")
+    for function in (planned, kiwi.load_plan(tmp_path / "plan.json").apply(step)):
+        value, gradient = function(weights, x)
+        np.testing.assert_allclose(value, wanted, rtol=1e-2)
+        np.testing.assert_allclose(gradient, expected, atol=1e-3)
+
+
+def test_scans_in_scans_share_what_was_fetched_in_front_of_them():
+    def steps(weights: jax.Array, xs: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda total, x: (total + scanned(weights, x), None), 0.0, xs)[0]
+
+    kinds = Constraints(memory_kinds={"weights": "pinned_host"})
+    given = array(2, 1024, 1024), array(4, 8, 1024)
+    found = kiwi.plan(steps, *given, mesh_shape=(1,), profile="v5e", verify=None, constraints=kinds)
+    (fetch,) = [d for d in found.decisions if d.opcode == "host_fetch"]
+    assert fetch.shape == (2, 1024, 1024)
 
 
 def test_a_saved_plan_knows_what_lay_on_the_host(tmp_path):

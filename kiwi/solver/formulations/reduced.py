@@ -1,35 +1,15 @@
 """The paper's model of reduced complexity (Eq. 2-11), linear as in its appendix (Eq. 24-31).
 
 Its three simplifications: an operator is recomputed at most once, and only for the backward pass;
-backward operators are not recomputed; no input of a recomputed operator is recomputed.
+backward operators are not recomputed; no input of a recomputed operator is recomputed. Sets, data,
+variables and rows, each with the paper's number, are in docs/formulation.md, "The same in rows";
+rows have the names in brackets there. Beside them X(k) are forward operators whose first
+use behind the forward pass is k, L(k) those whose last forward use is k, Y(k) operators that are
+not forward and last used at k; `hz[i, j]` in {0, 1} is what attains the maximum that h is, and
+`F-, F, F+[i, k]` are h[i] < k, = k, > k.
 
-**Sets.** Operators i, j in order, parameters first; strategies o, p; X(k): forward operators whose
-first use behind the forward pass is k; L(k): those whose last forward use is k; Y(k): operators
-that are not forward and last used at k.
-
-**Data.** c[i, o] seconds of computation and communication; r[i, j, o, p] seconds of resharding;
-m[i, o] bytes of the result, w[i, o] of workspace; M the limit; H[i] the first use behind the
-forward pass, z[i] = 1 where there is one; live[i] the last use. Bytes are scaled to M.
-
-**Variables.** `s[i, o]` in {0, 1}: the strategy. `m[i]` in {0, 1}: the result stays in memory
-through the forward pass. `h[i]`: when it is freed at last; `hz[i, j]` in {0, 1}: what attains the
-maximum that h is; `F-, F, F+[i, k]` in {0, 1}: h[i] < k, = k, > k.
-Products with s as in `kiwi.solver.formulations.program`.
-
-**Minimise** (2) the sum of (1 + z[i] (1 - m[i])) (c[i] s[i] + sum over inputs j of r[j, i] e).
-
-**Constraints** (names of rows in brackets; numbers are the paper's)
-
-- (a) Each operator has one strategy (21) [one].
-- (b) m[j] = 0 implies m[i] = 1 for all inputs i (9, 31) [inputs].
-- (c) h[i] = max(live[i], H[j] (1 - m[j]) over readers j) (10, 24-28) [when].
-- (d) F[i, k] = 1 if and only if h[i] = k (11, 29, 30) [freed].
-- (e) U[k + 1] = U[k] + m s[k + 1] + recomputed for k + 1 - freed after k (3-7): U is this sum,
-  not a variable, which solvers over the integers could not take.
-- (f) U[k] and the workspaces of k and of what is recomputed for it need at most M (8) [memory].
-
-Beyond the paper: workspaces (f); results of the step are not freed; an operator that the backward
-pass does not read, or that may not be computed again, has m = 1.
+Beyond the paper: workspaces; results of the step are not freed; an operator that the backward pass
+does not read, or that may not be computed again, has m = 1.
 """
 
 from typing import ClassVar
@@ -77,7 +57,7 @@ class ReducedModel(StrategyProgram):
         return repeated_before(self.graph, at), self.strategies(values)
 
     def _add_inputs(self) -> None:
-        """(b)"""
+        """[inputs]"""
         for j in self.late:
             inputs = self.graph.inputs[j]
             if inputs:
@@ -86,7 +66,7 @@ class ReducedModel(StrategyProgram):
                 self.add(big * self.stays[j] + there >= big, f"inputs[{j}]")
 
     def _add_times(self) -> None:
-        """(c), (d), for forward operators that some reader may be recomputed behind."""
+        """[when], [freed], for forward operators that some reader may be recomputed behind."""
         for i, o in enumerate(self.graph.operators):
             if o.is_parameter or not o.is_forward or i in self.graph.results:
                 continue
@@ -100,7 +80,7 @@ class ReducedModel(StrategyProgram):
                 self._add_freed(i, k, h)
 
     def _add_maximum(self, i: int, h: mathopt.Variable, readers: list[int]) -> None:
-        """(c): Eq. 24 to 28."""
+        """[when]: Eq. 24 to 28."""
         big, live = float(len(self.graph.operators)), self.graph.last_use[i]
         hz = self._one_hot(len(readers) + 1, f"hz[{i}]")
         self.add(h <= live + big * (1.0 - hz[0]), f"when[{i},live]")
@@ -110,7 +90,7 @@ class ReducedModel(StrategyProgram):
             self.add(h <= time + big * (1.0 - attains), f"when[{i},{j},most]")
 
     def _add_freed(self, i: int, k: int, h: mathopt.Variable) -> None:
-        """(d): Eq. 29 and 30."""
+        """[freed]: Eq. 29 and 30."""
         big = float(len(self.graph.operators))
         before, at, after = self._one_hot(3, f"F[{i},{k}]")
         self.add(k * at + (k + _DELTA) * after <= h, f"freed[{i},{k},low]")
@@ -118,7 +98,7 @@ class ReducedModel(StrategyProgram):
         self._freed[i, k] = at
 
     def _add_memory(self) -> None:
-        """(e), (f)"""
+        """[memory]"""
         graph = self.graph
         held: Linear = mathopt.fast_sum(
             dot(self.size[i], self.chosen[i]) for i in range(graph.first)

@@ -1,37 +1,11 @@
 """The paper's full model (Eq. 1, appendix 7.1) as a tight integer linear program.
 
-**Sets.** Operators i, j, k that compute, numbered 0 .. n - 1, parameters apart; stages t, of
-which t ends with the first computation of operator t; strategies o, p; users(i) read i.
+Sets, data, variables and rows, each with the paper's number, are in docs/formulation.md, "The same
+in rows"; rows have the names in brackets there. Bytes are scaled to the limit, seconds to the
+cheapest step. `As, Bs, Hs` are products with the strategy (`kiwi.solver.formulations.program`).
 
-**Data.** c[i, o] seconds of computation and communication, paid each time; r[i, j, o, p] seconds
-of resharding from i to j; m[i, o] bytes of the result, w[i, o] of workspace; M the limit. Bytes
-are scaled to M, seconds to the cheapest step.
-
-**Variables.** `s[i, o]` in {0, 1}: the strategy. `A[t, i]` in {0, 1}: i is computed in stage t.
-`B[t, i]` in {0, 1}, i < t: i is kept from stage t - 1 into stage t. `H[t, i, q]` in [0, 1]: i is
-held in stage t behind its first q users. `As, Bs, Hs`: their products with s, `e` those of two
-choices (`kiwi.solver.formulations.program`).
-
-**Minimise** the sum of c As, of r e and, for recomputations, of r times the flow into As.
-
-**Constraints** (names of rows in brackets; numbers are the paper's)
-
-- (a) Each operator has one strategy (21) [one].
-- (b) A[t, t] = 1; nothing runs before its own stage (14): those A and B do not exist.
-- (c) A[t, j] <= A[t, i] + B[t, i] for i -> j: inputs are there (12) [inputs].
-- (d) B[t, i] <= A[t-1, i] + B[t-1, i]: only what is there is kept (13) [kept].
-- (e) A[t, i] + B[t, i] <= 1: what is kept is not computed (Checkmate's) [once].
-- (f) H[t, i, q] >= A[t, j] for the users j behind the q-th, and Hs >= Bs[t + 1] [hold].
-- (g) While k runs in stage t, parameters, what is held (i < k), what was kept and waits (i > k),
-  and k itself need at most M (16) [memory].
-- (h) Parameters are resident (15): they are in every row of (g).
-- (i) A[t, i] <= sum of A[t, j] over users + B[t + 1, i]: nothing runs for nothing [needed].
-- (j) Results are there at the end [results].
-- (k) The cost is at least that of a relaxation without stages [bound].
-
-Equations 17 to 20 define U by a recurrence over F, which frees. (f) and (g) say the same with H,
-that holds, in place of 1 - F: no chain of equations, and products that relax to convex hulls
-instead of big-M rows.
+Equations 17 to 20 define U by a recurrence over F, which frees. Here H, that holds, stands in place
+of 1 - F: no chain of equations, and products that relax to convex hulls instead of big-M rows.
 """
 
 from collections.abc import Sequence
@@ -81,7 +55,7 @@ class StagedModel(StrategyProgram):
         return Schedule(tuple(i for _, i in runs)), self.strategies(values)
 
     def add_bound(self, seconds: float) -> None:
-        """(k): what every schedule takes at least (`kiwi.solver.formulations.relaxation`), less
+        """[bound]: what every schedule takes at least (`kiwi.solver.formulations.relaxation`), less
         the solver's tolerance."""
         least = seconds / self.scale_seconds * (1.0 - 1e-9)
         self.add(self.model.objective.as_linear_expression() >= least, "bound")
@@ -108,7 +82,7 @@ class StagedModel(StrategyProgram):
         return run + self.kept[t, i] if (t, i) in self.kept else run
 
     def _add_runs(self) -> None:
-        """(b), (e): A, B and their products with s; no B for what is never kept."""
+        """Progress, [once]: A, B and their products with s; no B for what is never kept."""
         for t in self.graph.computing:
             for i in range(self.graph.first, t):
                 again = float(self.graph.operators[i].may_recompute)
@@ -122,19 +96,19 @@ class StagedModel(StrategyProgram):
             self.computed[t, t], self._computed_as[t, t] = run, self.chosen[t]
 
     def _add_inputs(self) -> None:
-        """(c)"""
+        """[inputs]"""
         for (t, j), run in self.computed.items():
             for i in self.graph.inputs[j]:
                 if i >= self.graph.first:
                     self.add(run <= self._there(t, i), f"inputs[{t},{i},{j}]")
 
     def _add_kept(self) -> None:
-        """(d)"""
+        """[kept]"""
         for (t, i), keep in self.kept.items():
             self.add(keep <= self._there(t - 1, i), f"kept[{t},{i}]")
 
     def _add_needed(self) -> None:
-        """(i)"""
+        """[needed]"""
         for (t, i), run in self.computed.items():
             if i != t and not self._is_result_at_end(t, i):
                 uses = [self.computed[t, j] for j in self._users(t, i)]
@@ -145,13 +119,13 @@ class StagedModel(StrategyProgram):
         return t == self.last and i in self.graph.results
 
     def _add_results(self) -> None:
-        """(j)"""
+        """[results]"""
         for i in self.graph.results:
             if self.graph.first <= i < self.last:
                 self.add(self._there(self.last, i) >= 1.0, f"results[{i}]")
 
     def _add_holds(self) -> None:
-        """(f)"""
+        """[hold]"""
         for t, i in self.computed:
             users = [] if self._is_result_at_end(t, i) else self._users(t, i)
             for q in range(len(users)):
@@ -172,7 +146,7 @@ class StagedModel(StrategyProgram):
         return self._held_as.get((t, i, past)) or self._kept_as.get((t + 1, i), [])
 
     def _add_memory(self) -> None:
-        """(g), (h)"""
+        """[memory]"""
         first = self.graph.first
         parameters = [dot(self.size[i], self.chosen[i]) for i in range(first)]
         for (t, k), run in self._computed_as.items():

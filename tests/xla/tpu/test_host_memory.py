@@ -38,6 +38,34 @@ def test_code_is_generated_for_slices_of_the_buffer():
     assert not begun_elsewhere(generated, plan.step, "tpu")()
 
 
+def test_no_stack_of_parameters_on_the_host_is_on_the_device():
+    """Each of the two loops fetches its own elements, and XLA:TPU generates code for that."""
+    layers, width = 16, 1024
+    kinds = kiwi.Constraints(memory_kinds={"ws": "pinned_host"})
+
+    def gradient(ws: jax.Array, x: jax.Array) -> jax.Array:
+        def loss(x: jax.Array) -> jax.Array:
+            return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0].sum()
+
+        return jax.grad(loss)(x)
+
+    plan = kiwi.plan(
+        gradient,
+        array(layers, width, width),
+        array(256, width),
+        mesh_shape=(2, 2),
+        profile="v5e",
+        verify="tpu",
+        memory_budget="16MiB",
+        constraints=kinds,
+    )
+    assert plan.compiled is not None and plan.fits
+    stack_bytes = layers * width * width * 4 // 4
+    assert plan.compiled.host_peak_bytes == plan.estimate.host_peak_bytes == stack_bytes
+    assert plan.compiled.peak_bytes < stack_bytes
+    assert not begun_elsewhere(generated, plan.step, "tpu")()
+
+
 def test_moments_on_the_host_come_one_after_the_other():
     """XLA:TPU would fetch all of them when the step begins."""
     layers, width = 6, 1024
