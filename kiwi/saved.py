@@ -90,10 +90,8 @@ class AppliedPlan(PlannedFunction):
         )
         self.saved = saved
         self._strict = strict
-        self._trace_options = {
-            "as_traced": options["as_traced"],
-            "fetches_elements": options.get("fetches_elements", False),
-        }
+        traced = {"fetches_elements": False, **options}  # Older files do not say.
+        self._trace_options = {name: traced[name] for name in ("as_traced", "fetches_elements")}
 
     def _on_host(self, call: Call) -> OnHost:
         return on_host_of(self.saved.document)

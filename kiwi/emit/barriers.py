@@ -152,11 +152,12 @@ class _BarrierBuilder:
             before.append(item.position)
 
     def _fetch_triggers(self, position: int, before: list[int]) -> tuple[int, ...]:
-        """The latest result that is older than `SLACK` steps, of what an iteration itself computes,
-        so that XLA:TPU may fetch one iteration ahead; where barriers hold copies, also a gradient
-        that was computed in front of the last fetch: XLA would leave it for the end."""
+        """The latest result that is older than `SLACK` steps; if the step is not tied none that an
+        iteration begins with, so that XLA:TPU may fetch one iteration ahead. Where barriers hold
+        copies, also a gradient in front of the last fetch: XLA would leave it for the end."""
         units, border = self._units, self._graph.border
-        before = [k for k in before if border(units[self._steps[k]]) not in ENTRIES]
+        if not self._execution.is_tied(position):
+            before = [k for k in before if border(units[self._steps[k]]) not in ENTRIES]
         found = self._live.latest(position, before, SLACK) or self._live.latest(position, before)
         fetches = [k for k in before if k in self._fetches]
         if not self._execution.compiler.hoists_copies:
