@@ -102,6 +102,7 @@ def _row(step: TrainingStep, **asked: Any) -> Row:
         "budget_bytes": plan.memory_budget_bytes,
         "host_budget_bytes": plan.host_limit_bytes,
         "step_seconds": plan.estimate.step_seconds,
+        "compiled_seconds": plan.compiled.step_seconds,
         "estimated_bytes": plan.estimate.peak_bytes,
         "compiled_bytes": plan.compiled.peak_bytes,
         "host_estimated_bytes": plan.estimate.host_peak_bytes,

@@ -1,5 +1,6 @@
 """What a process with XLA:TPU answers of a step that it compiles to the end."""
 
+import re
 from typing import Any
 
 from benchmarks.tpu.generated import with_reserved_stack
@@ -24,3 +25,10 @@ def _said(step: ExportedStep, options: Any) -> str:
     except Exception as error:
         return str(error)
     return ""
+
+
+def minor_to_major(step: ExportedStep, options: Any, folder: str) -> list[list[int]]:
+    """The order of dimensions that XLA gives each argument."""
+    text = step.compile(devices_of(step.mesh), TPU_COMPILER_OPTIONS).as_text()
+    arguments = text.split("entry_computation_layout={(")[1].split(")->")[0]
+    return [list(map(int, found.split(","))) for found in re.findall(r"{([\d,]+):", arguments)]

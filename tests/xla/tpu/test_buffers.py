@@ -11,9 +11,11 @@ from jax.sharding import PartitionSpec as P
 
 import kiwi
 from examples import mlp
-from kiwi.mesh.tiles import tiled_elements
+from kiwi.mesh.tiles import default_order, tiled_elements
+from kiwi.xla.compile.worker import begun_elsewhere
 from kiwi.xla.compilers import of_platform
 from kiwi.xla.tpu.buffers import buffers_of
+from tests.helpers.tpu_code import minor_to_major
 
 needs_compiler = pytest.mark.skipif(
     find_spec("libtpu") is None, reason="the extra aot-tpu is not installed"
@@ -53,6 +55,15 @@ def test_arguments_and_results_have_the_bytes_of_their_tiles(shape: tuple[int, .
     compiled = planned(lambda x: jnp.sin(x), array(*shape)).compiled
     assert compiled is not None
     assert compiled.argument_bytes == compiled.output_bytes == 4 * tiled_elements(shape)
+
+
+@needs_compiler
+def test_arguments_lie_in_the_default_order():
+    """Row-major, or with the dimension as the minor one that wastes least."""
+    shapes = [(64, 64, 64), (30, 20), (4, 512, 16, 64), (8, 2048, 16, 16), (8, 16, 128, 256)]
+    step = planned(lambda *xs: [x + 1 for x in xs], *(array(*s) for s in shapes), verify=None).step
+    found = begun_elsewhere(minor_to_major, step, "tpu")()
+    assert found == [list(reversed(default_order(shape))) for shape in shapes]
 
 
 @needs_compiler

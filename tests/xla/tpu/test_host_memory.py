@@ -10,6 +10,8 @@ import optax
 import pytest
 
 import kiwi
+from kiwi.emit.barriers import barriers
+from kiwi.planners.barrier_levels import with_tied_steps
 from kiwi.xla.compile.worker import begun_elsewhere
 from kiwi.xla.tpu.compiler import TPU
 from tests.helpers.offloading import all_as, arrays, perceptron
@@ -36,6 +38,16 @@ def test_code_is_generated_for_slices_of_the_buffer():
     plan = all_as(step, given, "offload", 2**29, mesh_shape=(2, 2))
     assert plan.residency_counts()["offload"] > 0
     assert not begun_elsewhere(generated, plan.step, "tpu")()
+
+
+def test_an_iteration_may_fetch_before_it_begins_unless_the_step_is_tied():
+    step, given = perceptron(4, is_scanned=True), arrays(4, 512, 4096)
+    plan = all_as(step, given, "offload")
+    tied = with_tied_steps(plan, frozenset(range(len(plan.execution.schedule.steps))))
+    free, late = (barriers(each.execution).steps for each in (plan, tied))
+    steps = plan.execution.schedule.steps
+    first = min(k for k, u in enumerate(steps) if u in plan.execution.fetched and u in steps[:k])
+    assert not free[first].triggers and late[first].triggers
 
 
 def test_no_stack_of_parameters_on_the_host_is_on_the_device():
