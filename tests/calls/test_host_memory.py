@@ -231,6 +231,7 @@ def test_only_what_lies_on_the_host_is_traced_twice(kinds: dict[str, str], times
 
 
 @pytest.mark.skipif(not INSTALLED, reason="the extra aot-cuda is not installed")
+@pytest.mark.usefixtures("cublas_is_lent_its_workspace")
 @pytest.mark.parametrize("constraints", [MOMENTS, ALL], ids=["moments", "all"])
 def test_the_gpu_compiler_leaves_host_memory_out_of_the_peak(constraints: Constraints):
     found = plan(constraints, mesh_shape=(2, 2), verify="cuda", profile="h100-sxm")
