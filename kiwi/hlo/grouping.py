@@ -146,8 +146,7 @@ class _Ordering:
 
     def _run(self, inside: list[int], loop: int | None, ordered: list[int]) -> None:
         """Appends a unit, or all units of an inner loop in order, behind the fetches for them."""
-        wanted = (value for number in inside for value in self._drafts[number].reads)
-        keys = ((loop, value) for value in wanted)
+        keys = ((loop, value) for number in inside for value in self._drafts[number].reads)
         ordered += [self._unfetched.pop(key) for key in keys if key in self._unfetched]
         around = self._graph.program.loops_around
         inner = self._drafts[inside[0]].loop

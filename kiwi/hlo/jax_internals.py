@@ -34,8 +34,8 @@ _POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 _CUDNN_VERSION = 90800
 """The least that the CUDA wheels of jax 0.10 ask for."""
 
-Placed = tuple[Any, bool]
-"""The type of an argument or result, and whether it lies in the host's memory."""
+Placed = Sequence[tuple[Any, int]]
+"""Types, each with XLA's color of the memory in which it lies; 0: the device's."""
 
 
 def assumed_cudnn() -> AbstractContextManager[None]:
@@ -74,8 +74,7 @@ def assumed_gpu() -> AbstractContextManager[None]:
     return _assumed(module, "get_gpu_info", module.GpuInfo(**of_jax_0_10))
 
 
-@contextlib.contextmanager
-def memories_stated(arguments: Sequence[Placed], results: Sequence[Placed]) -> Iterator[None]:
+def memories_stated(arguments: Placed, results: Placed) -> AbstractContextManager[None]:
     """Inside, XLA is told what of a program lies in the host's memory. XLA:GPU reads it from the
     program for attached devices only: for others it takes all arguments to be on the device, drops
     their copies, and has kernels read the host's memory in place."""
@@ -88,25 +87,20 @@ def memories_stated(arguments: Sequence[Placed], results: Sequence[Placed]) -> I
         options.executable_build_options.result_layout = whole
         return options
 
-    compiler.get_compile_options = stating
-    try:
-        yield
-    finally:
-        compiler.get_compile_options = asked
+    return _replaced(compiler, "get_compile_options", stating)
 
 
-def _placed(aval: Any, is_on_host: bool) -> Any:
-    """A type for XLA, row-major; in the memory of color 5, or the device's."""
+def _placed(aval: Any, color: int) -> Any:
+    """A type for XLA, row-major."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
         aval = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
     shape = xla_client.Shape.array_shape(aval.dtype, aval.shape)
     order = ",".join(map(str, reversed(range(len(aval.shape)))))
     kind = str(shape).split("{")[0]
-    return xla_client.Shape(f"{kind}{{{order}:S(5)}}") if is_on_host else shape
+    return xla_client.Shape(f"{kind}{{{order}:S({color})}}") if color else shape
 
 
-@contextlib.contextmanager
-def _assumed(module: Any, name: str, instead: Any) -> Iterator[None]:
+def _assumed(module: Any, name: str, instead: Any) -> AbstractContextManager[None]:
     """Inside, a module's function returns `instead` where it raises."""
     asked = getattr(module, name)
 
@@ -116,7 +110,13 @@ def _assumed(module: Any, name: str, instead: Any) -> Iterator[None]:
         except (RuntimeError, ValueError):
             return instead
 
-    setattr(module, name, answer)
+    return _replaced(module, name, answer)
+
+
+@contextlib.contextmanager
+def _replaced(module: Any, name: str, by: Any) -> Iterator[None]:
+    asked = getattr(module, name)
+    setattr(module, name, by)
     try:
         yield
     finally:

@@ -279,10 +279,9 @@ class _Border:
         builder = self._builder
         if not (builder._fetches_elements and isinstance(stacked, int)):
             return None
-        value = builder._values[stacked]
-        if self._loop.parent is not None or value.producer is None:
-            return None
-        if value.size_bytes < LARGE_BYTES * self._loop.length:
+        value, loop = builder._values[stacked], self._loop
+        is_small = value.size_bytes < LARGE_BYTES * loop.length
+        if is_small or loop.parent is not None or value.producer is None:
             return None
         equation = builder._equations[value.producer]
         if equation.name == "convert_element_type" and self._fetching(equation.inputs[0]):

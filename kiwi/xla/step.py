@@ -13,6 +13,7 @@ from kiwi.errors import CompileCheckError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.host_memory import HOST_MEMORY
 from kiwi.mesh import DeviceMesh
+from kiwi.xla.read.hlo_text import HOST_SPACE
 
 
 @dataclass(frozen=True)
@@ -116,11 +117,12 @@ class ExportedStep:
         """Inside, `compile` tells XLA what lies in the host's memory."""
         found, mesh = self.exported, self.mesh.abstract_mesh()
         ends = (found.in_avals, found.in_shardings_jax), (found.out_avals, found.out_shardings_jax)
+        colors: dict[str | None, int] = {HOST_MEMORY: HOST_SPACE}
         stated = [
-            [(a, getattr(s, "memory_kind", None) == HOST_MEMORY) for a, s in pairs]
+            [(a, colors.get(getattr(s, "memory_kind", None), 0)) for a, s in pairs]
             for pairs in (zip(avals, of(mesh), strict=True) for avals, of in ends)
         ]
-        is_any = any(is_on_host for end in stated for _, is_on_host in end)
+        is_any = any(color for end in stated for _, color in end)
         return jax_internals.memories_stated(*stated) if is_any else nullcontext()
 
     def compile(self, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
