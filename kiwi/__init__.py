@@ -3,7 +3,6 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from kiwi import deprecated
 from kiwi import errors as errors
 from kiwi.version import VERSION as __version__  # noqa: F401
 
@@ -45,8 +44,6 @@ _PLACES = {
     for name in names
 }
 """The module below this one that has each name."""
-
-deprecated.install()
 
 
 def __getattr__(name: str) -> Any:

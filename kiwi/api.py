@@ -29,7 +29,8 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.plan_cache import PlanCache
 from kiwi.problem.step import StepToPlan
 from kiwi.solver.warm_up import compile_loops
-from kiwi.xla.compilers import predicted_compiler, prepared, resolved
+from kiwi.targets.registry import predicted_target
+from kiwi.xla.compilers import prepared, resolved
 
 
 @shows_options(others=True)
@@ -154,13 +155,15 @@ class PlannedFunction:
     def _trace_of(self, call: Call, on_host: OnHost) -> StepToPlan:
         keep, opened = self.options.respect_user_checkpoint, self.options.open_loops
         trips = self.options.while_trips
-        compiler = predicted_compiler(self.settings.verify, self.settings.mesh.hardware)
-        fused = compiler.rules.fused_maps
-        key = (call.key, on_host, keep, opened, fused, str(trips))
+        hardware = self.settings.mesh.hardware
+        facts = predicted_target(self.settings.verify, hardware).facts(hardware)
+        key = (call.key, on_host, keep, opened, facts.target, str(trips))
         if key not in self._traced:
             kept = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
-            kept["fetches_elements"] = compiler.may_offload(in_scan=True)
-            self._traced[key] = trace_call(call, on_host, fused, **kept | dict(self._trace_options))
+            kept["fetches_elements"] = facts.may_offload(in_scan=True)
+            self._traced[key] = trace_call(
+                call, on_host, facts.fusion, **kept | dict(self._trace_options)
+            )
         return self._traced[key]
 
     def _on_host(self, call: Call) -> OnHost:

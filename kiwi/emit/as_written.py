@@ -20,10 +20,11 @@ from kiwi.hlo.grouping import regroup
 from kiwi.hlo.loops import EXITS, SLICE
 from kiwi.hlo.program import Equation, Program
 from kiwi.hlo.units import Unit
+from kiwi.kernels.graph import KernelGraph
 from kiwi.memory.loop_bodies import ScheduledUnit, dataflow, loop_bodies
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.solver.schedule import Schedule
-from kiwi.xla.cpu.compiler import CPU
+from kiwi.targets.cpu import CPU
 
 
 def evaluate_as_written(graph: HloGraph, inputs: Mapping[int, Any]) -> dict[int, Any]:
@@ -36,7 +37,9 @@ def evaluate_as_written(graph: HloGraph, inputs: Mapping[int, Any]) -> dict[int,
     layouts = {v.index: TensorSharding(((),) * len(v.shape)) for v in graph.program.values}
     reads = tuple(tuple(layouts[v] for v, _ in unit.rule.reads) for unit in units.units)
     results = (None,) * len(graph.program.results)
-    execution = Execution(units, mesh, CPU, Schedule(steps), (), results, layouts, reads)
+    # Nothing is planned: no rule has to state anything of the kernels.
+    kernels = KernelGraph.plain(units, mesh.hardware, CPU.facts(mesh.hardware))
+    execution = Execution(kernels, mesh, Schedule(steps), (), results, layouts, reads)
     barriers = Barriers((Barrier(),) * len(steps), {})
     body, flow = loop_bodies(units, steps), dataflow(units, steps)
     interpreter = _AsWritten(Context(execution, body, barriers, flow, mesh.abstract_mesh()), body)

@@ -130,7 +130,7 @@ class _BarrierBuilder:
             if isinstance(item, LoopBody):
                 first = next(item.steps()).position
                 assert item.loop is not None
-                if self._execution.compiler.rules.makes_constants_early:
+                if self._execution.facts.makes_constants_early:
                     self._loops[item.loop] = tuple(self._live.latest(first, before, SLACK))
                 self._walk(item)
                 continue
@@ -160,7 +160,7 @@ class _BarrierBuilder:
             before = [k for k in before if border(units[self._steps[k]]) not in ENTRIES]
         found = self._live.latest(position, before, SLACK) or self._live.latest(position, before)
         fetches = [k for k in before if k in self._fetches]
-        if not self._execution.compiler.hoists_copies:
+        if not self._execution.facts.hoists_copies:
             self._fetches.add(position)
         if found and fetches:
             (value,) = found

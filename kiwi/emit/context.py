@@ -85,7 +85,7 @@ class Context:
                 (value,) = units.units[unit].outputs
                 info = units.graph.program.values[value]
                 key: object = value
-                if execution.compiler.hoists_copies:
+                if execution.facts.hoists_copies:
                     key = buffer_key(info.shape, info.dtype, execution.layouts[value])
                 members.setdefault(key, []).append(value)
         return {

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.facts import TargetFacts
+from kiwi.kernels.graph import KernelGraph
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
 from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
 from kiwi.problem.edges import resharding_table
 from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
+from kiwi.targets.registry import TARGETS
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.step import XLAS_OWN, Arrangement
 
@@ -22,7 +25,8 @@ Copy = tuple[int, str, TensorSharding]
 class Execution:
     """A schedule of units and their layouts.
 
-    - `compiler`: the compiler whose collectives were priced: it settles the chains of resharding.
+    - `kernels`: of the step's units, for the target that the plan was made for. They settle the
+      chains of resharding.
     - `argument_shardings`: per flat argument.
     - `result_shardings`: per flat result; None for a result that is a literal.
     - `layouts`: per value index the sharding in which it is stored.
@@ -38,13 +42,12 @@ class Execution:
     - `fetched`: the units that do not run a second time where they stand in the schedule again:
       their results, copied to the host behind the first time, are fetched from there.
     - `arrangement`: how the compiler is told to arrange the program.
-    - `is_for_another_compiler`: operands are moved in their own dtype: what `compiler` narrows, for
-      it rounds them anyway (`Rules.moved_value`), another one may not.
+    - `is_for_another_compiler`: operands are moved in their own dtype: what the plan's
+      compiler narrows, for it rounds them anyway (`Kernel.moved`), another one may not.
     """
 
-    units: UnitGraph
+    kernels: KernelGraph
     mesh: DeviceMesh
-    compiler: Compiler
     schedule: Schedule
     argument_shardings: tuple[TensorSharding, ...]
     result_shardings: tuple[TensorSharding | None, ...]
@@ -57,6 +60,21 @@ class Execution:
     arrangement: Arrangement = XLAS_OWN
     copies_ahead: bool = False
     gradients_in_time: bool = False
+
+    @property
+    def units(self) -> UnitGraph:
+        """Those of the step, in order."""
+        return self.kernels.units
+
+    @property
+    def facts(self) -> TargetFacts:
+        """What the target of the plan does with any program."""
+        return self.kernels.facts
+
+    @property
+    def compiler(self) -> Compiler:
+        """The compiler that the plan was made for."""
+        return TARGETS[self.facts.target].compiler
 
     def is_tied(self, position: int) -> bool:
         """Whether barriers keep a step of the schedule in the plan's order."""
@@ -72,7 +90,7 @@ class Execution:
         """What is moved where a unit's operand is resharded."""
         if self.is_for_another_compiler:
             return self.units.graph.program.values[value]
-        return self.compiler.rules.moved_value(self.units, unit, value)
+        return self.kernels.moved_value(unit, value)
 
     def copy_of(self, unit: Unit, number: int) -> Copy:
         """The copy that entry `number` of a unit's `rule.reads` is, in whichever layout."""
@@ -81,7 +99,7 @@ class Execution:
 
     def resharding_table(self, moved: Value) -> ReshardingTable:
         """Between the layouts of what is moved, as it was priced."""
-        return resharding_table(self.mesh, self.compiler.rules, moved)
+        return resharding_table(self.mesh, self.facts, moved)
 
 
 def build_execution(solved: Solved) -> Execution:
@@ -96,9 +114,8 @@ def build_execution(solved: Solved) -> Execution:
     }
     fetched = frozenset(u for u in again_at if not choices[u][1].recomputes)
     return Execution(
-        units,
+        planning.kernels,
         planning.mesh,
-        planning.fixed.compiler,
         recomputation_schedule(depths, again_at, fetched),
         tuple(layouts[a] for a in units.graph.program.arguments),
         _result_shardings(planning, layouts),

@@ -75,7 +75,7 @@ def element(
 def is_paced(context: Context, layout: TensorSharding, shape: Sequence[int]) -> bool:
     """Whether an argument or result in host memory is copied half by half, as `fetched` does."""
     is_whole = _halved_dimension(_local_shape(context, layout, shape)) is None
-    return context.execution.compiler.hoists_copies and not is_whole
+    return context.execution.facts.hoists_copies and not is_whole
 
 
 def fetched(context: Context, layout: TensorSharding, array: Any, zero: Any) -> Any:

@@ -44,10 +44,10 @@ from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import CARRY, ENTRIES, EXITS, JOIN, STACK, Carry, Loop, LoopKind
 from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.matrix_operands import MATMUL
 from kiwi.memory.loop_bodies import LoopBody, ScheduledUnit
 from kiwi.mesh import TensorSharding
 from kiwi.xla.read.name_scopes import scope_name
-from kiwi.xla.rules.matrix_operands import MATMUL
 
 
 class Interpreter(Values):
@@ -133,7 +133,7 @@ class Interpreter(Values):
             on_host = self._moved(array, source, HOST_MEMORY)
             array = fetched(self._context, source, on_host, zero)
         else:
-            if not self._execution.compiler.hoists_copies:
+            if not self._execution.facts.hoists_copies:
                 array = self._behind(barrier, array)
             array = self._moved(array, source, "device")
         array = self._constrain(output, array, source)
@@ -190,7 +190,7 @@ class Interpreter(Values):
         """Copies a value to the host, or writes it to its place there, see
         `kiwi.emit.context`."""
         place, layout = self._context.host_places[value], self._layouts[value]
-        if not self._execution.compiler.hoists_copies:
+        if not self._execution.facts.hoists_copies:
             self.on_host[place.buffer] = self._moved(self.env[value], layout, HOST_MEMORY)
             self.leaving[place.buffer] = position + self._context.steps_of_copies
             return
@@ -217,7 +217,7 @@ class Interpreter(Values):
             index = self._indices[len(interpreter._indices)] + self._behind(barrier, jnp.int32(0))
             array = lax.dynamic_index_in_dim(buffer, index, 0, keepdims=False)
             array = self._moved(array, layout, "device")
-        elif self._execution.compiler.hoists_copies:
+        elif self._execution.facts.hoists_copies:
             index = place.index + self._behind(barrier, jnp.int32(0))
             shape = self._program.values[value].shape
             array = element(self._context, layout, shape, buffer, index)
@@ -411,7 +411,7 @@ def in_written_order(context: Context, unit: Unit, output: int, array: Any) -> A
     transpose some of them anyway, and XLA chooses which.
     """
     execution = context.execution
-    if not execution.compiler.transposes_products or not is_product(execution.units, unit):
+    if not execution.facts.transposes_products or not is_product(execution.units, unit):
         return array
     # XLA's partitioner knows no rule for a constraint of layouts, and would gather its operand.
     spec = execution.mesh.partition_spec(execution.layouts[output])

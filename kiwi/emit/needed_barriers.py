@@ -19,7 +19,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from kiwi.emit.execution import Execution
-from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.graph import HloGraph, Phase
 from kiwi.hlo.in_place import is_of_library
@@ -29,7 +28,6 @@ from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.loop_bodies import Dataflow, LoopBody, OperandRead, ScheduledUnit
 from kiwi.mesh import TensorSharding
-from kiwi.problem.costs import shared_by
 
 SLACK = 1
 """The number of latest steps whose results a step reads without a barrier."""
@@ -55,7 +53,7 @@ def large_constants(graph: UnitGraph, unit: Unit) -> tuple[int, ...]:
 def makes_constants_early(execution: Execution, unit: Unit) -> bool:
     """Whether XLA would hold large constants of a unit from the start of the step."""
     graph = execution.units
-    if not execution.compiler.rules.makes_constants_early or not large_constants(graph, unit):
+    if not execution.facts.makes_constants_early or not large_constants(graph, unit):
         return False
     return "reduce" not in graph.graph.opcodes[unit.root]
 
@@ -64,8 +62,7 @@ def early_summands(execution: Execution, flow: Dataflow, step: ScheduledUnit) ->
     """The results of library calls that nothing but a step reads, which waits for a result that is
     younger by more than `SLACK` steps."""
     graph, position = execution.units, step.position
-    fused = execution.compiler.rules.fused_maps
-    if fused is not FusedMaps.OF_MATMULS or execution.mesh.size == 1:
+    if not execution.facts.fusion.joins_maps_to_matmuls or execution.mesh.size == 1:
         return set()
     if not is_map(graph.graph, graph.units[step.unit].root):
         return set()
@@ -122,9 +119,9 @@ class LiveResults:
     def __init__(self, execution: Execution, flow: Dataflow) -> None:
         self._graph, self._flow = execution.units, flow
         self._steps = execution.schedule.steps
-        self._shared = shared_by(execution.units, execution.mesh.hardware)
+        self._shared = execution.kernels.shared
         self._early = early_values(execution.units)
-        self._fused = execution.compiler.rules.fused_maps
+        self._joins_maps = execution.facts.fusion.joins_maps_to_matmuls
 
     def of_step(self, computed: int, position: int) -> list[int]:
         """The results of a step of the same body that this position or a later one reads."""
@@ -230,7 +227,7 @@ class LiveResults:
 
     def _of_fused_map(self, matmul: int, first: int, before: Sequence[int]) -> set[int]:
         """The live result of the first map that is fused with a matmul if no barrier parts them."""
-        if self._fused is not FusedMaps.OF_MATMULS or not self._is_matmul(self._unit(matmul)):
+        if not self._joins_maps or not self._is_matmul(self._unit(matmul)):
             return set()
         maps = (k for k in before if is_map(self._graph.graph, self._unit(k).root))
         readers = (k for k in maps if matmul in self._flow.source[k].values())

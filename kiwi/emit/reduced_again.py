@@ -2,7 +2,7 @@
 
 Where a softmax is recomputed, two kernels need the sum of its exponentials: the one that writes the
 softmax again, and that of its gradient. XLA:GPU reduces rows in the kernel of their readers only
-where no other kernel reads what is reduced (`kiwi.hlo.row_reductions`), and would sum up in a
+where no other kernel reads what is reduced (`Kernel.rows`), and would sum up in a
 kernel of its own, as the first computation does (`RowReduction.is_summed_once`). So the gradient's
 kernel reads the rows behind a barrier, and reduces them once more (docs/memory.md).
 """
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kiwi.emit.execution import Execution
-from kiwi.hlo.row_reductions import reduced_for_readers
 
 
 @dataclass(frozen=True)
@@ -28,16 +27,15 @@ class ReducedAgain:
 
 def reduced_again(execution: Execution) -> Mapping[int, tuple[ReducedAgain, ...]]:
     """By unit of the backward pass; of devices that hold all of the rows that they read."""
-    found: dict[int, tuple[ReducedAgain, ...]] = {}
-    if execution.mesh.hardware.fuses_row_reductions:
-        for reader, own in _of_readers(execution):
-            found[reader] = (*found.get(reader, ()), own)
-    return found
+    by_reader: dict[int, tuple[ReducedAgain, ...]] = {}
+    for reader, again in _of_readers(execution):
+        by_reader[reader] = (*by_reader.get(reader, ()), again)
+    return by_reader
 
 
 def _of_readers(execution: Execution) -> Iterator[tuple[int, ReducedAgain]]:
     graph, recomputed = execution.units, execution.recomputed
-    reductions = reduced_for_readers(graph)
+    reductions = execution.kernels.rows
     for index, last in reductions.items():
         if not (last.repeats and {index, last.reader} <= recomputed):
             continue

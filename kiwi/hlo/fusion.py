@@ -35,10 +35,8 @@ epilogues and multi-output fusions are not told apart.
 from collections.abc import Sequence
 from math import prod
 
-from kiwi.hlo.chains import MAX_CHAIN, MAX_READS, Chains, FusedMaps
+from kiwi.hlo.chains import MAX_CHAIN, MAX_READS, NO_FUSION, Chains, Fusion
 from kiwi.hlo.equation_kinds import (
-    ADDS,
-    LAYOUT,
     LIBRARY_OPCODES,
     MATMULS,
     TAKES_EPILOGUE,
@@ -50,21 +48,21 @@ from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.program import Program
 
 
-def materialised(graph: HloGraph, fused: FusedMaps = FusedMaps.OF_ONE_READER) -> tuple[bool, ...]:
+def materialised(graph: HloGraph, fusion: Fusion = NO_FUSION) -> tuple[bool, ...]:
     """For each equation, whether its results have buffers."""
     program = graph.program
     results = program.result_values | program.next_values.keys() | program.pinned_values
     found: list[bool] = []
-    chains = Chains(graph, found, fused)
+    chains = Chains(graph, found, fusion)
     for equation in graph.program.equations:
         chains.add(equation.index)
-        decision = _decide(graph, equation.index, results, chains)
+        decision = _decide(graph, equation.index, results, chains, fusion)
         found.append(decision or chains.too_long(equation.index))
     for index in reversed(range(len(found))):
         if found[index] and _has_one_reader(graph, index, found, results):
             found[index] = False
     for index, is_root in enumerate(found):
-        if is_root and _has_epilogue(graph, index, found, results, fused):
+        if is_root and _has_epilogue(graph, index, found, results, fusion):
             found[index] = False
     return tuple(found)
 
@@ -106,7 +104,7 @@ def _has_epilogue(
     index: int,
     is_materialised: list[bool],
     results: frozenset[int],
-    fused: FusedMaps,
+    fusion: Fusion,
 ) -> bool:
     """Whether one kernel alone reads the result of a matmul, convolution or reduction, and ends
     it."""
@@ -121,30 +119,17 @@ def _has_epilogue(
         absorbed, reads = chain(graph, is_materialised, kernel)
         ends_other = any(graph.opcodes[k] & TAKES_EPILOGUE for k in absorbed)
         is_call = graph.opcodes[index] & LIBRARY_OPCODES
-        may_end = fused is FusedMaps.OF_MATMULS or _adds_one_tensor(graph, absorbed, reads, fused)
+        may_end = any(ends(graph, absorbed, reads) for ends in fusion.epilogues)
         if not may_end or not is_call or ends_other:
             return False
-    if _adds_to_scatter(graph, kernel, index, is_materialised, fused):
+    if fusion.adds_to_scatters_in_place and _adds_to_scatter(graph, kernel, index, is_materialised):
         return False
     sizes = {prod(values[equations[k].outputs[0]].shape) for k in (*members, kernel)}
     return len(sizes) == 1
 
 
-def _adds_one_tensor(
-    graph: HloGraph, absorbed: Sequence[int], reads: Sequence[int], fused: FusedMaps
-) -> bool:
-    """Whether a chain adds a bias and one tensor to a matmul's result, as cuBLAS does itself."""
-    sizes = [prod(graph.program.values[value].shape) for value in reads]
-    is_sum = all(graph.opcodes[k] <= ADDS | LAYOUT for k in absorbed)
-    return fused is FusedMaps.OF_MAPS and is_sum and sizes.count(max(sizes)) <= 2
-
-
-def _adds_to_scatter(
-    graph: HloGraph, kernel: int, index: int, is_materialised: list[bool], fused: FusedMaps
-) -> bool:
+def _adds_to_scatter(graph: HloGraph, kernel: int, index: int, is_materialised: list[bool]) -> bool:
     """Whether a kernel also reads a scatter, which then adds to the result of `index` in place."""
-    if fused is not FusedMaps.OF_MATMULS:
-        return False
     producers = (graph.program.values[v].producer for v in chain(graph, is_materialised, kernel)[1])
     return any("scatter" in graph.opcodes[p] for p in producers if p not in (None, index))
 
@@ -166,16 +151,18 @@ def chain(
     return sorted(members), sorted(reads)
 
 
-def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: Chains) -> bool:
+def _decide(
+    graph: HloGraph, index: int, results: frozenset[int], chains: Chains, fusion: Fusion
+) -> bool:
     equation, info = graph.program.equations[index], graph.equations[index]
     found = graph.opcodes[index]
-    is_fused = is_map(graph, index) or chains.compares(index) or chains.is_random(index)
+    is_fused = is_map(graph, index) or chains.holds(fusion.maps, index)
     if not is_fused or any(o in results for o in equation.outputs):
         return True
     if info.is_constant:
         return False
     readers = chains.readers(index)
-    if chains.is_apart(index):
+    if chains.holds(fusion.apart, index):
         return True
     if any(_enters_loop(graph.program, equation.loop, r) for r in readers):
         return True
@@ -183,18 +170,18 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: Chains
     if any(r.name == "shard_map" or r.is_transfer or r.is_kernel for r in reading):
         return True
     calls = {name for r in readers for name in graph.opcodes[r] & LIBRARY_OPCODES}
-    if chains.in_convolutions(index):
+    if chains.holds(fusion.in_convolutions, index):
         return False
-    if calls and not (calls <= MATMULS and chains.in_matmuls(index)):
+    if calls and not (calls <= MATMULS and chains.holds(fusion.in_matmuls, index)):
         is_read_through = is_layout_change(graph, index) or chains.only_passes(index)
         return not is_read_through or chains.has_slice(index)
     if len(readers) < 2:
         return False
-    if chains.is_softmax(index):
+    if chains.holds(fusion.stored, index):
         return True
-    if "add" in found and not (chains.shifts(index) or chains.expands(index)):
+    if "add" in found and not (chains.shifts(index) or chains.holds(fusion.sums_in_readers, index)):
         return True
-    return bool(found & WORTH_KEEPING) and not chains.in_readers(index)
+    return bool(found & WORTH_KEEPING) and not chains.holds(fusion.in_readers, index)
 
 
 def _enters_loop(program: Program, loop: int | None, reader: int) -> bool:

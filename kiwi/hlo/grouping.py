@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from graphlib import TopologicalSorter
 
-from kiwi.hlo.chains import FusedMaps
+from kiwi.hlo.chains import NO_FUSION, Fusion
 from kiwi.hlo.delayed_units import delay_to_first_reader
 from kiwi.hlo.equation_kinds import is_opaque
 from kiwi.hlo.fusion import chain, materialised
@@ -22,18 +22,18 @@ from kiwi.hlo.units import Unit, UnitGraph
 def build_units(
     graph: HloGraph,
     donated_arguments: frozenset[int] = frozenset(),
-    fused: FusedMaps = FusedMaps.OF_ONE_READER,
+    fusion: Fusion = NO_FUSION,
 ) -> UnitGraph:
     """Groups equations into units, in program order, except that updates run as soon as they can;
-    each loop's units together. `donated_arguments` as of `UnitGraph`; `fused`: the maps that the
-    compiler fuses.
+    each loop's units together. `donated_arguments` as of `UnitGraph`; `fusion`: what the
+    compiler computes inside of other kernels.
 
     XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all of them
     at the end. A unit that may write over the result just computed precedes all updates: only the
     next unit can (`kiwi.memory.live_ranges`, rule 4). Fetches from host memory stand just before
     their first reader, and so do units that `kiwi.hlo.delayed_units` can move there.
     """
-    roots = [index for index, is_root in enumerate(materialised(graph, fused)) if is_root]
+    roots = [index for index, is_root in enumerate(materialised(graph, fusion)) if is_root]
     found = regroup(graph, roots, donated_arguments)
     ordered = _numbered(found.units[draft] for draft in _Ordering(found).of(None))
     return replace(found, units=_numbered(delay_to_first_reader(replace(found, units=ordered))))

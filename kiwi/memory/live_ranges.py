@@ -42,7 +42,6 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from kiwi.hlo.equation_kinds import is_map
-from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import CARRY, JOIN, SLICE, STACK, LoopKind
 from kiwi.hlo.units import Unit, UnitGraph, loop_spans
@@ -52,7 +51,7 @@ from kiwi.memory.timeline import Buffer
 
 _CONDITIONAL = frozenset({LoopKind.SWITCH, LoopKind.BRANCH})
 
-Overwritable = Callable[[HloGraph, Unit], tuple[int, ...]]
+Overwritable = Callable[[Unit], tuple[int, ...]]
 """The values that a compiler may have a unit write over."""
 
 
@@ -297,7 +296,7 @@ def overwritable_temporaries(
     """The temporaries that a unit may write its result over, each with the unit that yields it."""
     if any(output in units.aliased_results for output in unit.outputs):
         return iter(())
-    return temporaries(units, unit, overwritable(units.graph, unit))
+    return temporaries(units, unit, overwritable(unit))
 
 
 def temporaries(

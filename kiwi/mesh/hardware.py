@@ -13,7 +13,6 @@ from importlib.resources import files
 
 from kiwi.codec import from_plain
 from kiwi.errors import InvalidArgumentError, UnknownProfileError
-from kiwi.mesh.collective_kinds import ALL_REDUCE, REDUCE_SCATTER
 from kiwi.mesh.topology import Interconnect
 
 
@@ -51,6 +50,30 @@ class Link:
 
 
 @dataclass(frozen=True)
+class BackendTraits:
+    """What all devices of a backend do, as far as prices depend on it.
+
+    The rules of `kiwi.targets.rules.backend_traits` say why.
+
+    - `gathers_first_dimension`: collectives gather and scatter the first dimension of a buffer
+      alone, so that another one is transposed.
+    - `copies_around_all_to_alls`: what an all-to-all moves is copied to the order in which it is
+      split, or from that in which it is joined.
+    - `combined_bytes`: by kind of collective, the bytes to which those that overlap with
+      computation are combined at most.
+    - `is_bound_by_bytes`: what a kernel maps, sums up or transposes takes what reading and writing
+      it take, and functions are computed meanwhile.
+    - `has_function_units`: a kernel multiplies matrices and computes functions at the same time.
+    """
+
+    gathers_first_dimension: bool = False
+    copies_around_all_to_alls: bool = False
+    combined_bytes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    is_bound_by_bytes: bool = True
+    has_function_units: bool = False
+
+
+@dataclass(frozen=True)
 class Hardware:
     """One kind of device, with its links.
 
@@ -74,8 +97,8 @@ class Hardware:
       meanwhile; None where the device waits for it. `host_interference`: that of copies between
       device and host, which take some per cent of the device's bandwidth (16 of 819 GB/s on a v5e,
       54 of 3350 on an H100).
-    - `platform`: jax's name for such devices, "gpu", "cpu" or "tpu": which of XLA's compilers makes
-      their programs (`kiwi.xla.compilers`).
+    - `backend`: jax's name for such devices: which of XLA's compilers makes their programs
+      (`kiwi.targets.registry`).
     - `clock_hertz`: of a TPU's cores, in which XLA:TPU counts; None where it is not known.
     - `target_config`: what XLA:GPU says of the device (`GpuTargetConfigProto` as text), where
       the machine was asked; None means that of the catalogue, see `kiwi.xla.gpu.target_config`.
@@ -93,13 +116,13 @@ class Hardware:
     inter_link: Link
     devices_per_node: int | None
     kernel_launch_seconds: float
+    backend: str
     source: str
     analytic: bool = True
     inter_link_is_shared: bool = False
     matmul_efficiency: float = 0.75
     bandwidth_efficiency: float = 0.85
     target_config: str | None = None
-    platform: str = "gpu"
     host_bandwidth_bytes_per_second: float = 16e9
     interconnect: Interconnect | None = None
     interference: float | None = None
@@ -160,81 +183,14 @@ class Hardware:
         return self.peak_flops_per_second(dtype) * self.kernel_efficiency
 
     @property
-    def pipelines_matmuls(self) -> bool:
-        """Whether matmuls run while their operands are gathered, and their results scattered, piece
-        by piece: XLA:TPU's windowed einsums (Wang et al., *Overlap communication with dependent
-        computation via decomposition*, ASPLOS 2023)."""
-        return self.platform == "tpu"
-
-    @property
-    def shares_kernels(self) -> bool:
-        """Whether one kernel computes all that is wanted of a tensor it goes over
-        (`kiwi.hlo.shared_kernels`): XLA:TPU's."""
-        return self.platform == "tpu"
-
-    @property
-    def is_bound_by_bytes(self) -> bool:
-        """Whether what a kernel maps, sums up or transposes takes what reading and writing it take,
-        and functions are computed meanwhile: all but XLA:CPU's kernels, where that depends on the
-        function, and on which dimensions are summed over."""
-        return self.platform != "cpu"
-
-    @property
-    def fuses_updates(self) -> bool:
-        """Whether one kernel updates a parameter and its moments: all but XLA:CPU's."""
-        return self.platform != "cpu"
-
-    @property
-    def copies_into_stacks(self) -> bool:
-        """Whether what a loop hands to another one is computed first, and copied into its stack
-        then: by XLA:GPU. Kernels of TPUs write it there."""
-        return self.platform == "gpu"
-
-    @property
-    def has_units_apart(self) -> bool:
-        """Whether a kernel multiplies matrices and computes functions at the same time, in units of
-        their own: TPUs. Of a bfloat16 matmul of (4096, 1024) by (1024, 1024) XLA:TPU states 71 us
-        on a v5e, whether four GELUs are behind it or none, and of these alone 58."""
-        return self.platform == "tpu"
-
-    @property
-    def fuses_strides(self) -> bool:
-        """Whether a kernel reads every n-th element, or writes them so far apart, on the way
-        (`kiwi.hlo.shared_kernels`): all but those of XLA:TPU."""
-        return self.platform != "tpu"
-
-    @property
-    def copies_around_all_to_alls(self) -> bool:
-        """Whether what an all-to-all moves is copied to the order in which it is split, or from
-        that in which it is joined: by XLA:TPU, between matmuls mostly once, between maps twice."""
-        return self.platform == "tpu"
+    def traits(self) -> BackendTraits:
+        """What all devices of its backend do."""
+        return BACKENDS.get(self.backend, BackendTraits())
 
     def combined_bytes(self, kind: str) -> int:
-        """The bytes that gathers ahead of computation, or sums behind it, are combined to at most,
-        0 where they are not: on GPUs where they overlap two thirds of the 32 MiB that plans allow
-        (a GPT and a ViT on eight H100s: 24 collectives of 491 MB in all), on TPUs sums to the 1 MiB
-        that plans allow (a data-parallel convnet on eight v5es: 14 for 27 all-reduces)."""
-        if self.platform == "gpu":
-            return 2 * 2**25 // 3 if self.overlapping_share else 0
-        return 2**20 if self.platform == "tpu" and kind in (ALL_REDUCE, REDUCE_SCATTER) else 0
-
-    @property
-    def gathers_first_dimension(self) -> bool:
-        """Whether collectives gather and scatter the first dimension of a buffer alone, so that
-        another one is transposed: NCCL's, on GPUs."""
-        return self.platform == "gpu"
-
-    @property
-    def fuses_row_reductions(self) -> bool:
-        """Whether what reads rows again reduces them in the same kernel
-        (`kiwi.hlo.row_reductions`): XLA:GPU's Triton kernels, on GPUs that multiply in tf32."""
-        return self.platform == "gpu" and "tf32" in self.flops_per_second
-
-    @property
-    def computes_maps_with_matmuls(self) -> bool:
-        """Whether one kernel computes a matmul or convolution and what maps its result. On GPUs a
-        library computes matmuls, and of what is behind them the addition alone."""
-        return self.platform != "gpu"
+        """The bytes that collectives of a kind are combined to at most, where they overlap with
+        computation; 0 where they are not."""
+        return self.traits.combined_bytes.get(kind, 0) if self.overlapping_share else 0
 
     @property
     def overlapping_share(self) -> float:
@@ -271,6 +227,15 @@ def _check_positive(name: str, value: float) -> None:
 def _check_fraction(name: str, value: float) -> None:
     if not 0 < value <= 1:
         raise InvalidArgumentError(f"{name}={value} must be above 0 and at most 1.")
+
+
+def _backends() -> Mapping[str, BackendTraits]:
+    text = files("kiwi.mesh").joinpath("backends.toml").read_text(encoding="utf-8")
+    return {name: from_plain(entry, BackendTraits) for name, entry in tomllib.loads(text).items()}
+
+
+BACKENDS = _backends()
+"""By jax's name; a backend that is not in `backends.toml` has the default traits."""
 
 
 def _catalogue() -> Mapping[str, Hardware]:

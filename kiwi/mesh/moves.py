@@ -122,7 +122,7 @@ class Traffic:
         share = tensor.least_share if self.kind == ALL_GATHER else 1.0
         seconds = collective(self.kind, mesh, self.axes, moved, least_share=share).seconds
         seconds += transposed_seconds(mesh, self.axes, self.dim, moved)
-        if self.kind == ALL_TO_ALL and mesh.hardware.copies_around_all_to_alls:
+        if self.kind == ALL_TO_ALL and mesh.hardware.traits.copies_around_all_to_alls:
             seconds += self._copied_seconds(mesh, moved, tensor.shape)
         return seconds + slice_price(mesh, moved).seconds if self.cuts_first else seconds
 
@@ -184,7 +184,7 @@ def transposed_seconds(
 ) -> float:
     """Of the transpose that stands before an all-gather of a dimension over mesh axes, or behind a
     reduce-scatter, on devices on which these move the first one alone; 0 on others."""
-    if dim == 0 or not mesh.hardware.gathers_first_dimension:
+    if dim == 0 or not mesh.hardware.traits.gathers_first_dimension:
         return 0.0
     return slice_price(mesh, gathered_bytes // prod(mesh.shape[axis] for axis in axes)).seconds
 

@@ -177,7 +177,7 @@ class ProfileTable:
         """
         size, roofline = max(1, int(moved_bytes)), self.roofline("float32", 0.0, moved_bytes)
         samples = self._samples.get((STREAM, "", STREAM_DTYPE, (1,)))
-        if not samples or self.hardware.is_bound_by_bytes:
+        if not samples or self.hardware.traits.is_bound_by_bytes:
             # Tables of version 1 have the bandwidth alone.
             if self.hardware.analytic:
                 return Price(roofline, Provenance.ANALYTIC)

@@ -149,7 +149,7 @@ class ReshardingTable:
     @cached_property
     def moved(self) -> MovedTensor:
         """The tensor; where all-to-alls are copied around, prices depend on its shape, too."""
-        shape = self.shape if self.mesh.hardware.copies_around_all_to_alls else None
+        shape = self.shape if self.mesh.hardware.traits.copies_around_all_to_alls else None
         return MovedTensor(self.mesh, self.tensor_bytes, self.least_share, shape)
 
     def _state(self, sharding: TensorSharding) -> int:

@@ -49,11 +49,12 @@ def find_table(name: str | Path) -> ProfileTable:
 
 
 def write_analytic(folder: Path) -> None:
-    """Writes the tables of the catalogue's GPUs; raises `ProfileFileError` if they cannot be
-    written."""
+    """Writes again the tables of the catalogue's devices that the folder has; raises
+    `ProfileFileError` if they cannot be written."""
     for name, entry in CATALOGUE.items():
-        if entry.platform == "gpu":
-            ProfileTable(entry).save(folder / f"{name}.json")
+        path = folder / f"{name}.json"
+        if path.exists():
+            ProfileTable(entry).save(path)
 
 
 def _folder() -> Traversable:

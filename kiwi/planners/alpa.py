@@ -33,7 +33,7 @@ from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
 from kiwi.solver.remat import solve
 from kiwi.solver.remat.solve import DEFAULT_PLANNER
-from kiwi.xla.compilers import predicted_compiler
+from kiwi.targets.registry import predicted_target
 
 Rule = Callable[[UnitGraph, int, Settings], frozenset[int]]
 """From the units of a step and a budget in bytes to the indices of the units to recompute."""
@@ -77,10 +77,10 @@ def rematerialised_first(units: UnitGraph, budget_bytes: int, settings: Settings
     `InfeasibleBudgetError` if there is no such schedule."""
     devices = settings.mesh.size
     one = DeviceMesh.create((1,), settings.mesh.hardware)
-    rules = predicted_compiler(settings.verify, one.hardware).rules
+    kernels = predicted_target(settings.verify, one.hardware).kernels(units, one.hardware)
     try:
         result = solve(
-            remat_graph(units, one_device_strategies(units, one, rules), rules),
+            remat_graph(kernels, one_device_strategies(kernels, one)),
             devices * budget_bytes,
             DEFAULT_PLANNER,
             settings.time_limit_seconds / 2,

@@ -44,7 +44,7 @@ other places on the heap to be tried; a lower limit takes less time then."""
 
 def with_needed_barriers(plan: Plan) -> Plan | None:
     """The plan with the barriers that it needs; None where its compiler needs one at every step."""
-    if not plan.execution.compiler.schedules_for_memory:
+    if not plan.execution.facts.schedules_for_memory:
         return None
     return with_tied_steps(plan, frozenset())
 
@@ -67,7 +67,7 @@ def arranged(plan: Plan, how: Arrangement) -> Plan:
 def with_copies_ahead(plan: Plan) -> Plan | None:
     """The plan with copies that begin ahead of their readers, not yet compiled; None if no copy
     does."""
-    if not plan.execution.compiler.copies_ahead:
+    if not plan.execution.facts.copies_ahead:
         return None
     return _with_other_barriers(plan, replace(plan.execution, copies_ahead=True))
 

@@ -250,7 +250,7 @@ class ClosedLoop(Generic[P]):
     def _nearest_order(self, given: P) -> P:
         """The first order of the same computations that fits, or the nearest. An order holds only
         where every step is tied: XLA puts a program with few barriers into its own."""
-        if not self._ties_all and given.plan.execution.compiler.schedules_for_memory:
+        if not self._ties_all and given.plan.execution.facts.schedules_for_memory:
             return given
         orders = self._proposer.orders
         for number in orders.numbers:
@@ -353,7 +353,7 @@ def estimate_of_overlapping(plan: Plan) -> Estimate:
     if execution.tied_steps and estimate.sums_behind:
         tied = {execution.schedule.steps[position] for position in execution.tied_steps}
         sums_seconds -= min(sum(estimate.sums_behind[unit] for unit in tied), sums_seconds)
-    if execution.gradients_in_time and not compiler.rules.sums_beside_one_kernel:
+    if execution.gradients_in_time and not execution.facts.sums_beside_one_kernel:
         sums_seconds *= IN_TIME
     if compiled is not None and compiled.overlap in compiler.ways_without_sums:
         sums_seconds = 0.0

@@ -220,7 +220,7 @@ def _offering(planning: PlanningProblem, layers: Sequence[UnitResidency]) -> Pla
     before = fixed.offered or ((),) * len(layers)
     offered = tuple((*mine, *own.options) for mine, own in zip(before, layers, strict=True))
     offering = replace(fixed, offered=offered)
-    return build_problem(planning.units, planning.mesh, offering, planning.problem.limit_bytes)
+    return build_problem(planning.kernels, planning.mesh, offering, planning.problem.limit_bytes)
 
 
 def _recomputed(

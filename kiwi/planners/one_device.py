@@ -90,12 +90,12 @@ class OneDevice:
     @classmethod
     def of(cls, base: Plan, solved: Solved) -> "OneDevice":
         """The step of a plan for one device, which is of the solution `solved`."""
-        units, rules = base.execution.units, base.execution.compiler.rules
+        kernels = base.execution.kernels
         held_bytes = int(MORE_FENCES * pointer_bytes(base.execution))
-        strategies = one_device_strategies(units, base.mesh, rules)
+        strategies = one_device_strategies(kernels, base.mesh)
         temporaries = tuple(each.buffers_while_running for each in strategies)
         tuples = tuple(int(each.pointer_bytes > 0) for each in barriers(base.execution).steps)
-        graph = remat_graph(units, strategies, rules, held_bytes)
+        graph = remat_graph(kernels, strategies, held_bytes)
         return cls(base, solved, graph, held_bytes, Details(temporaries, tuples))
 
 

@@ -144,10 +144,7 @@ def _parameters(planning: PlanningProblem) -> Iterator[Operator]:
 def _operators(planning: PlanningProblem) -> Iterator[Operator]:
     for node in planning.unit_nodes:
         unit = planning.units.units[node.unit]
-        sizes = [
-            unit_memory(planning.units, unit, strategy, planning.rules, planning.mesh.size)
-            for strategy in node.strategies
-        ]
+        sizes = [unit_memory(planning.kernels, unit, strategy) for strategy in node.strategies]
         yield Operator(
             f"unit {node.unit} ({planning.units.graph.opcode_of(unit.root)})",
             tuple(s.seconds for s in node.strategies),

@@ -37,7 +37,8 @@ from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult
 from kiwi.solver.schedule import Schedule
-from kiwi.xla.compilers import named, predicted_compiler
+from kiwi.targets.registry import predicted_target
+from kiwi.xla.compilers import named
 
 _LOG = logging.getLogger(__name__)
 
@@ -126,16 +127,17 @@ class Planner(ABC):
 
     def may_offload(self, settings: Settings) -> bool:
         """Whether values may go to the host's memory."""
-        compiler = predicted_compiler(settings.verify, settings.mesh.hardware)
-        return self.offloads and compiler.offloads and bool(settings.host_budget_bytes)
+        target = predicted_target(settings.verify, settings.mesh.hardware)
+        offloads = target.facts(settings.mesh.hardware).offloads
+        return self.offloads and offloads and bool(settings.host_budget_bytes)
 
     def _unused_host_budget(self, settings: Settings) -> tuple[str, ...]:
         if not settings.host_budget_bytes or self.may_offload(settings):
             return ()
         if not self.offloads:
             return (f"The planner {self.name!r} offloads nothing to the host's memory.",)
-        compiler = predicted_compiler(settings.verify, settings.mesh.hardware)
-        return (f"Nothing is offloaded to the host's memory in programs for {compiler.name!r}.",)
+        target = predicted_target(settings.verify, settings.mesh.hardware)
+        return (f"Nothing is offloaded to the host's memory in programs for {target.name!r}.",)
 
     def _check_step(self, step: StepToPlan, settings: Settings) -> None:
         if step.program.loops and not self.opens_loops:
@@ -164,16 +166,17 @@ class Planner(ABC):
     ) -> PlanningProblem:
         """The problem of a step; `offered` as in `kiwi.problem.build.Fixed`."""
         program, mesh = step.program, settings.mesh
-        compiler = predicted_compiler(settings.verify, mesh.hardware)
+        target = predicted_target(settings.verify, mesh.hardware)
+        kernels = target.kernels(step.units, mesh.hardware)
         arguments = step.given_arguments(mesh)
 
         def may_offload(unit: Unit) -> float:
-            return 0.0 if compiler.may_offload(in_scan=unit.loop is not None) else math.inf
+            return 0.0 if kernels.facts.may_offload(in_scan=unit.loop is not None) else math.inf
 
         pins = resolve_pins(
             step,
             settings,
-            compiler.rules,
+            kernels,
             heeds_hints=self.heeds_hints,
             recomputes=self.recomputes,
             offloads=may_offload if self.may_offload(settings) else None,
@@ -186,14 +189,13 @@ class Planner(ABC):
             arguments,
             results,
             carried,
-            compiler,
             self.recomputes,
             offered=offered,
             pins=pins,
             host_limit_bytes=settings.host_limit_bytes if self.may_offload(settings) else None,
         )
         fixed = self.fix(fixed, step, budget_bytes, settings)
-        return build_problem(step.units, mesh, fixed, budget_bytes)
+        return build_problem(kernels, mesh, fixed, budget_bytes)
 
     def fix(self, fixed: Fixed, step: StepToPlan, budget_bytes: int, settings: Settings) -> Fixed:
         """What the caller fixes, with what the planner fixes by a rule before it searches."""

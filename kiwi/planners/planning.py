@@ -20,7 +20,7 @@ import jax
 
 from kiwi.calls.host_memory import OnHost, host_results, moving
 from kiwi.calls.signature import Call
-from kiwi.hlo.chains import FusedMaps
+from kiwi.hlo.chains import NO_FUSION, Fusion
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
@@ -63,14 +63,16 @@ def make_plan(step: StepToPlan, settings: Settings, cache: PlanCache | None = No
 def trace_call(
     call: Call,
     on_host: OnHost | None = None,
-    fused: FusedMaps = FusedMaps.OF_ONE_READER,
+    fusion: Fusion = NO_FUSION,
     **kept: Any,
 ) -> StepToPlan:
     """Traces and lowers a call. Which results lie in host memory is known from the program, which
-    is then traced again. `fused`: the maps that the compiler fuses; `kept`: options of `trace`.
+    is then traced again.
+
+    - `fusion`: what the target computes inside of other kernels. `kept`: options of `trace`.
     """
     on_host = on_host or OnHost()
-    traced = functools.partial(_traced, call, fused, **kept)
+    traced = functools.partial(_traced, call, fusion, **kept)
     if on_host.results is not None:
         return traced(on_host.arguments, on_host.results)
     found = traced(frozenset(), frozenset())
@@ -79,7 +81,7 @@ def trace_call(
 
 
 def _traced(
-    call: Call, fused: FusedMaps, on_host: frozenset[int], to_host: frozenset[int], **kept: Any
+    call: Call, fusion: Fusion, on_host: frozenset[int], to_host: frozenset[int], **kept: Any
 ) -> StepToPlan:
     started = time.monotonic()
     out_tree: list[Any] = []
@@ -92,7 +94,7 @@ def _traced(
     moved = moving(flat, on_host, to_host)
     program = trace(moved, call.shapes, **kept)
     donated = frozenset(program.arguments[k] for k in call.donated)
-    units = build_units(lower(program), donated, fused)
+    units = build_units(lower(program), donated, fusion)
     return StepToPlan(call, out_tree[0], units, time.monotonic() - started)
 
 

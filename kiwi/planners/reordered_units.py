@@ -28,6 +28,7 @@ from kiwi.memory.timeline import Buffer
 from kiwi.problem.build import KeptCopies, PlanningProblem, UnitNode
 from kiwi.problem.solved import Solved
 from kiwi.problem.translation import Choices
+from kiwi.targets.registry import regrouped
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +87,8 @@ class Ordered:
             strategies = self.planning.unit_nodes[order[unit.index]].strategies
             nodes.append(UnitNode(unit.index, strategies, life))
         kept = frozenset(read._replace(unit=place[read.unit]) for read in self.kept)
-        planning = replace(self.planning, units=graph, unit_nodes=tuple(nodes), copies=())
+        kernels = regrouped(self.planning.kernels, graph)
+        planning = replace(self.planning, kernels=kernels, unit_nodes=tuple(nodes), copies=())
         none = (0,) * (len(planning.sources) + len(nodes))
         return Ordered(planning.restricted(none, kept), kept)
 
@@ -136,7 +138,7 @@ class _Moving:
         self._ranges = LiveRanges.of(planning.units)
         self._again = _recomputed_at(planning)
         self._readings = _readings(planning.units, self._again)
-        self._overwritten = overwritten_pairs(planning.units, planning.rules.overwritable)
+        self._overwritten = overwritten_pairs(planning.units, planning.kernels.overwritable)
 
     def steps(self) -> Steps:
         """All of them."""
@@ -182,7 +184,7 @@ class _Moving:
 
     def _moving(self, buffer: Buffer) -> list[MovingBuffer]:
         """A result, workspace or a copy; or, of what is held from the start, as many buffers of a
-        result's size as that is (`Rules.held_from_start`)."""
+        result's size as that is (`Kernel.held_early`)."""
         unit, end, size = buffer.index, buffer.end, buffer.bytes
         if buffer.kind == "copy":
             return [self._copy(buffer)]

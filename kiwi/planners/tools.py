@@ -12,7 +12,8 @@ from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
 from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
 from kiwi.solver.result import Balances, OnProgress
 from kiwi.solver.solve import COUNT_WORK
-from kiwi.xla.compilers import Begin, compile_for, overlapping_compiles, predicted_compiler
+from kiwi.targets.registry import predicted_target
+from kiwi.xla.compilers import Begin, compile_for, overlapping_compiles
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
 
@@ -130,7 +131,7 @@ class ProgressLog:
 
 def check_search(settings: Settings) -> None:
     """Raises `UnknownSolverError`, `InvalidArgumentError` or `CompilerUnavailableError`."""
-    predicted_compiler(settings.verify, settings.mesh.hardware)
+    predicted_target(settings.verify, settings.mesh.hardware)
     check_known(settings.solver, SOLVERS, "solver", UnknownSolverError)
     check_known(settings.effort, EFFORTS, "effort")
     if not settings.time_limit_seconds > 0:

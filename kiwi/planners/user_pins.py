@@ -23,6 +23,7 @@ from kiwi.hlo import jax_internals
 from kiwi.hlo.program import Program
 from kiwi.hlo.sharding_constraints import constraint_spec
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.graph import KernelGraph
 from kiwi.memory.residency import residencies
 from kiwi.mesh import DeviceMesh, enumerate_shardings
 from kiwi.options import Settings
@@ -30,13 +31,12 @@ from kiwi.problem.exclusions import rule_exclusions, why_not_recomputed
 from kiwi.problem.pins import Pin, Pins
 from kiwi.problem.step import StepToPlan
 from kiwi.problem.strategy_table import StrategyTable
-from kiwi.xla.rules.base import Rules
 
 
 def resolve_pins(
     step: StepToPlan,
     settings: Settings,
-    rules: Rules,
+    kernels: KernelGraph,
     *,
     heeds_hints: bool,
     recomputes: bool,
@@ -66,7 +66,7 @@ def resolve_pins(
                         suggestion="Drop one of them.",
                     )
             found[value] = (*known, pin)
-    check = _Check(step.units, mesh, rules, Pins(found), offloads)
+    check = _Check(step.units, mesh, kernels, Pins(found), offloads)
     check.run()
     return Pins(found | check.possible_constraints(dropped)) if heeds_hints else check.pins
 
@@ -160,13 +160,13 @@ class _Check:
 
     units: UnitGraph
     mesh: DeviceMesh
-    rules: Rules
+    kernels: KernelGraph
     pins: Pins
     offloads: Callable[[Unit], float] | None
 
     @functools.cached_property
     def _table(self) -> StrategyTable:
-        return StrategyTable(self.units, self.mesh, self.rules)
+        return StrategyTable(self.kernels, self.mesh)
 
     def run(self) -> None:
         if not self.pins.values:

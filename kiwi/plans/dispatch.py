@@ -26,7 +26,7 @@ from kiwi.calls.signature import Arguments, Call
 from kiwi.errors import PlanMismatchError
 from kiwi.plans.fingerprint import fingerprint
 from kiwi.plans.record import PlanRecord, place_leaves
-from kiwi.xla.compilers import of_platform
+from kiwi.xla.compilers import of_devices
 
 
 class OtherSignature(Exception):
@@ -55,7 +55,7 @@ class Dispatched:
         static = self._positions(first, options.static_argnums, options.static_argnames)
         donated = self._positions(first, options.donate_argnums, options.donate_argnames)
         in_shardings += named.values()
-        compiler = of_platform(mesh.devices.flat[0].platform)
+        compiler = of_devices(mesh)
         step, out_tree = plan.step_for(compiler), plan.traced.out_tree
 
         def planned_step(*args: Any) -> Any:

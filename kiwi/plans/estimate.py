@@ -199,7 +199,7 @@ def _offload_seconds(solved: Solved) -> float:
 
 def _spare_host_bytes(solved: Solved) -> int:
     """Of the elements that no value needs, in buffers of offloaded values that few others equal."""
-    if not solved.problem.fixed.compiler.hoists_copies:
+    if not solved.problem.facts.hoists_copies:
         return 0
     units, shape = solved.problem.units, solved.problem.mesh.shape
     sizes: dict[Hashable, list[int]] = {}
@@ -232,7 +232,7 @@ def copies_made(solved: Solved) -> Iterator[Copy]:
         for number, ((value, _), wanted) in enumerate(reads):
             read = OperandRead(unit.index, number)
             if layouts[value] != wanted and read not in solved.kept:
-                moved = planning.rules.moved_value(planning.units, unit, value)
+                moved = planning.kernels[unit.index].moved[number]
                 readers.setdefault((moved, wanted, unit.loop), {}).setdefault(unit.index, read)
     for (moved, wanted, _), found in readers.items():
         yield Copy(moved, layouts[moved.index], wanted, tuple(found.values()))

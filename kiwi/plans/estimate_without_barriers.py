@@ -55,7 +55,8 @@ def _buffers(planning: PlanningProblem, copies: Sequence[Copy]) -> Iterator[Buff
 
 def _untied(solved: Solved) -> Iterator[Buffer]:
     """What a plan's fences keep from being made at the start of the step."""
-    units, rules = solved.problem.units, solved.problem.rules
-    for unit, (strategy, _) in zip(units.units, solved.choices, strict=True):
-        for held in rules.held_without_barriers(units, unit, strategy.result_bytes):
-            yield Buffer(held.start, held.end, held.bytes, "result", unit.index)
+    kernels = solved.problem.kernels.kernels
+    for kernel, (strategy, _) in zip(kernels, solved.choices, strict=True):
+        for early in kernel.held_early_without_barriers:
+            held = early.interval(strategy.result_bytes)
+            yield Buffer(held.start, held.end, held.bytes, "result", kernel.unit.index)

@@ -114,7 +114,7 @@ class PlanCache:
 
 
 def _caches() -> Path:
-    if sys.platform == "darwin":
+    if platform.system() == "Darwin":
         return Path.home() / "Library" / "Caches"
     named = os.environ.get("XDG_CACHE_HOME", "")
     return Path(named) if os.path.isabs(named) else Path.home() / ".cache"

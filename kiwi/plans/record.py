@@ -23,8 +23,9 @@ from kiwi.problem.build import PlanningProblem
 from kiwi.problem.predicted_collectives import unforeseen
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import Progress, SolveResult
+from kiwi.targets.registry import target_named
 from kiwi.xla.compiler import Compiler
-from kiwi.xla.compilers import of_platform
+from kiwi.xla.compilers import of_devices
 from kiwi.xla.read.collectives import AxisUse
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import XLAS_OWN, Step
@@ -254,7 +255,8 @@ class PlanRecord:
         that every plan needs, or, where that does not order steps by memory, one at every step."""
         if compiler.name == self.execution.compiler.name:
             return self.step
-        tied_steps = frozenset[int]() if compiler.schedules_for_memory else None
+        facts = target_named(compiler.name).facts(self.mesh.hardware)
+        tied_steps = frozenset[int]() if facts.schedules_for_memory else None
         execution = replace(
             self.execution,
             tied_steps=tied_steps,
@@ -267,7 +269,7 @@ class PlanRecord:
     def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:
         """The planned step over flat leaves, jitted for concrete devices; raises
         `CompilerUnavailableError` if Kiwi does not know their compiler."""
-        compiler = of_platform(mesh.devices.flat[0].platform)
+        compiler = of_devices(mesh)
         return self.step_for(compiler).jit(mesh, self.run_options(compiler))
 
     def run_options(self, compiler: Compiler, *, waits: bool = False) -> Mapping[str, Any]:

@@ -31,7 +31,7 @@ from kiwi.plans.record import MadeBy, Origin
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult, SolveStatus
 from kiwi.solver.schedule import Schedule
-from kiwi.xla.compilers import named, of_platform
+from kiwi.targets.registry import target_named
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Arrangement
 
@@ -175,12 +175,10 @@ def _execution(
         None if r["sharding"] is None else from_plain(r["sharding"], TensorSharding, by)
         for r in saved["results"].values()
     )
-    # Earlier files priced moves by the profile's platform.
-    compiler = saved["options"].get("compiler")
+    target = target_named(saved["options"]["compiler"])
     return Execution(
-        units,
+        target.kernels(units, mesh.hardware),
         mesh,
-        of_platform(mesh.hardware.platform) if compiler is None else named(compiler),
         Schedule(tuple(saved["schedule"])),
         tuple(layouts[a] for a in units.graph.program.arguments),
         results,

@@ -32,9 +32,10 @@ from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.large_operators import large_ones, share_of_gathers
 from kiwi.hlo.loops import JOIN, SLICE
 from kiwi.hlo.program import Value
-from kiwi.hlo.row_reductions import reduced_for_readers
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
+from kiwi.kernels.facts import TargetFacts
+from kiwi.kernels.graph import KernelGraph
 from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.live_ranges import LiveRanges, fused_pairs, overwritten_pairs, runs_of
 from kiwi.memory.loop_bodies import OperandRead
@@ -51,7 +52,7 @@ from kiwi.problem.copies import (
     never,
     readers_of_copies,
 )
-from kiwi.problem.costs import UnitWork, passes_of_stacks, shared_by
+from kiwi.problem.costs import UnitWork
 from kiwi.problem.crowded_copies import Crowded, crowded
 from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
 from kiwi.problem.overlap import Overlap
@@ -61,16 +62,9 @@ from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
 from kiwi.problem.unit_memory import lent_again, unit_memory
 from kiwi.solver.problem import Edge, Node, Problem
-from kiwi.xla.compiler import Compiler
-from kiwi.xla.rules.base import Rules
 
 LEAST_OFFLOADED = 0.001
 """The part of the memory limit that a value has at least, on each device, to be offloaded."""
-
-MASKED_BYTES = 6
-"""As if each reduction of rows under a mask moved so much for an element instead of reading it; and
-nothing, if it is a sum kept for the backward pass: such kernels have better tiles. In bfloat16 a
-GPT's attention takes 1.7 ms a layer so on an H100, and 2.9 where the sum is recomputed."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,6 @@ class Fixed:
     - `results`: position among the function's results → its sharding.
     - `carried`: position of a result → value index of the argument that it replaces in the
       next step, and whose sharding it should have.
-    - `compiler`: the compiler whose buffers and collectives are predicted.
     - `recompute`: whether recomputation may be planned.
     - `values`: value index of what a unit yields → its sharding, where the unit has a strategy
       that yields it so.
@@ -95,7 +88,6 @@ class Fixed:
     arguments: Mapping[int, TensorSharding]
     results: Mapping[int, TensorSharding]
     carried: Mapping[int, int]
-    compiler: Compiler
     recompute: bool = True
     values: Mapping[int, TensorSharding] = field(default_factory=dict)
     rewrite: frozenset[int] | None = None
@@ -104,7 +96,7 @@ class Fixed:
     host_limit_bytes: int | None = None
 
     def least_offloaded_bytes(
-        self, limit_bytes: int | None, devices: int
+        self, facts: TargetFacts, limit_bytes: int | None, devices: int
     ) -> Callable[[Unit], float] | None:
         """How many bytes a unit's result has at least, on all devices together, to be offloaded;
         None where nothing is."""
@@ -113,7 +105,7 @@ class Fixed:
         least = LEAST_OFFLOADED * (limit_bytes or 0) * devices
 
         def least_of(unit: Unit) -> float:
-            if not self.compiler.may_offload(in_scan=unit.loop is not None):
+            if not facts.may_offload(in_scan=unit.loop is not None):
                 return math.inf
             return self.pins.least_offloaded_bytes(unit, least)
 
@@ -157,7 +149,7 @@ NONE_KEPT: KeptCopies = frozenset()
 class OfferedOptions:
     """What there is to choose from, for a step on a mesh."""
 
-    units: UnitGraph
+    kernels: KernelGraph
     mesh: DeviceMesh
     fixed: Fixed
     sources: tuple[SourceNode, ...]
@@ -165,21 +157,26 @@ class OfferedOptions:
     crowded: Crowded
 
     @property
-    def rules(self) -> Rules:
-        """Those of the compiler that is predicted."""
-        return self.fixed.compiler.rules
+    def units(self) -> UnitGraph:
+        """Those of the step, in order."""
+        return self.kernels.units
+
+    @property
+    def facts(self) -> TargetFacts:
+        """What the target does with any program."""
+        return self.kernels.facts
 
     @functools.cached_property
     def overlap(self) -> Overlap:
         """What communicates while the devices compute."""
         on_host = self.units.graph.program.host_values
         copies = bool(on_host) or self.fixed.host_limit_bytes is not None
-        found = Overlap.on(self.units, self.mesh.hardware, copies=copies)
-        found = replace(found, crowded=self.crowded)
-        if not self.rules.sums_beside_one_kernel:
-            return found
-        combined_bytes = self.rules.combined_sums_bytes
-        return replace(found, kernel_seconds=self._least_seconds, combined_bytes=combined_bytes)
+        overlap = Overlap.on(self.kernels, copies=copies)
+        overlap = replace(overlap, crowded=self.crowded)
+        if not self.facts.sums_beside_one_kernel:
+            return overlap
+        combined_bytes = self.facts.combined_sums_bytes
+        return replace(overlap, kernel_seconds=self._least_seconds, combined_bytes=combined_bytes)
 
     @functools.cached_property
     def _least_seconds(self) -> Mapping[int, float]:
@@ -202,15 +199,15 @@ class OfferedOptions:
         return crowded(self.units, self._least_seconds, copied, fetched)
 
     def _work(self, unit: int) -> UnitWork:
-        return UnitWork.of(self.units, self.units.units[unit], self.mesh, self.rules)
+        return UnitWork.of(self.kernels, self.units.units[unit], self.mesh)
 
     def local_bytes(self, value: int, layout: TensorSharding) -> int:
         """Bytes of one device's part of a value in a layout."""
-        return self.rules.local_bytes(self.units, value, layout, self.mesh.shape)
+        return self.kernels.storage.local_bytes(value, layout, self.mesh.shape)
 
     def copied_bytes(self, moved: Value, layout: TensorSharding) -> int:
         """Bytes of one device's part of a copy of what is moved, in a layout."""
-        return self.rules.copied_bytes(self.units, moved, layout, self.mesh.shape)
+        return self.kernels.storage.copied_bytes(moved, layout, self.mesh.shape)
 
     def allocated_bytes(self, buffers: Sequence[Buffer], horizon: int) -> int:
         """What the compiler allocates for buffers: more than is alive at once."""
@@ -225,9 +222,9 @@ class OfferedOptions:
         """Between the layouts of a value, as a unit reads it."""
         moved, share = self.units.graph.program.values[value], 1.0
         if reader is not None:
-            moved = self.rules.moved_value(self.units, reader, value)
+            moved = self.kernels.moved_value(reader, value)
             share = share_of_gathers(self.units, reader, value)
-        return resharding_table(self.mesh, self.rules, moved, least_share=share)
+        return resharding_table(self.mesh, self.facts, moved, least_share=share)
 
     @functools.cached_property
     def stored(self) -> dict[int, tuple[int, tuple[TensorSharding, ...]]]:
@@ -328,7 +325,7 @@ class PlanningProblem(OfferedOptions):
             for node, (strategy, residency) in choices
         )
         crowded = self.crowding(residency for _, residency in self.unit_choices(solution))
-        chosen = OfferedOptions(self.units, self.mesh, self.fixed, sources, nodes, crowded)
+        chosen = OfferedOptions(self.kernels, self.mesh, self.fixed, sources, nodes, crowded)
         return _assemble(chosen, self.problem.limit_bytes, kept, with_parts=True)
 
     def crowded_as(self, solution: Sequence[int]) -> "PlanningProblem":
@@ -336,25 +333,26 @@ class PlanningProblem(OfferedOptions):
         crowded = self.crowding(residency for _, residency in self.unit_choices(solution))
         if crowded == self.crowded:
             return self
-        given = self.units, self.mesh, self.fixed, self.sources, self.unit_nodes
+        given = self.kernels, self.mesh, self.fixed, self.sources, self.unit_nodes
         return _assemble(OfferedOptions(*given, crowded), self.problem.limit_bytes)
 
 
 @without_collection()
 def build_problem(
-    units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, limit_bytes: int | None
+    kernels: KernelGraph, mesh: DeviceMesh, fixed: Fixed, limit_bytes: int | None
 ) -> PlanningProblem:
     """Enumerates options and prices them."""
+    units = kernels.units
     program = units.graph.program
     values = (*program.arguments, *program.constants)
     sources = tuple(_source_node(units, mesh, fixed, value) for value in values)
     if fixed.rewrite is None:
-        least = fixed.least_offloaded_bytes(limit_bytes, mesh.size)
+        least = fixed.least_offloaded_bytes(kernels.facts, limit_bytes, mesh.size)
         lifetimes = residencies(units, recompute=fixed.recompute, least_offloaded_bytes=least)
     else:
         lifetimes = rewritten(units, fixed.rewrite)
     lifetimes = with_offered(lifetimes, fixed.offered)
-    table = StrategyTable(units, mesh, fixed.compiler.rules)
+    table = StrategyTable(kernels, mesh)
     unit_nodes = tuple(
         UnitNode(
             unit.index,
@@ -364,7 +362,7 @@ def build_problem(
         for unit in units.units
     )
     return _assemble(
-        OfferedOptions(units, mesh, fixed, sources, unit_nodes, Crowded()), limit_bytes
+        OfferedOptions(kernels, mesh, fixed, sources, unit_nodes, Crowded()), limit_bytes
     )
 
 
@@ -439,14 +437,14 @@ class _Builder:
         kept: KeptCopies | None,
         matrices: EdgeMatrices,
     ) -> None:
-        self._offered, self._units, self._rules = offered, offered.units, offered.rules
+        self._offered, self._units, self._kernels = offered, offered.units, offered.kernels
         self._kept, self._matrices = kept, matrices
         self.ranges = LiveRanges.of(offered.units)
-        self._overwritten = overwritten_pairs(offered.units, self._rules.overwritable)
+        self._overwritten = overwritten_pairs(offered.units, self._kernels.overwritable)
         self._fused = fused_pairs(offered.units)
         nodes = zip(offered.units.units, offered.unit_nodes, strict=True)
         again = ((u, [r.recompute_at for r in node.residency.options]) for u, node in nodes)
-        self._lent = lent_again(offered.units, again, self._rules, offered.mesh.hardware)
+        self._lent = lent_again(offered.kernels, again)
         copies: Iterable[CopyNode] = self._find_copies(least_copy_bytes)
         if kept != NONE_KEPT:
             # `kiwi.plans.estimate_without_barriers` prices what XLA keeps under its own shardings.
@@ -469,7 +467,7 @@ class _Builder:
             unit = self._units.units[node.unit]
             if self._units.border(unit) == JOIN:
                 continue  # Its place is written by the branch.
-            transposes = self._rules.transposed_reads(self._units, unit, shape)
+            transposed = dict(self._kernels[node.unit].transposed_copies)
             for read, (value, _) in enumerate(unit.rule.reads):
                 wanted = [s.reads[read] for s in node.strategies]
                 shards = min(w.shard_count(shape) for w in set(wanted))
@@ -477,9 +475,11 @@ class _Builder:
                 if is_negligible and self._kept == NONE_KEPT:
                     continue
                 layouts, residencies = self._offered.stored[value][1], node.residency.options
-                moved = self._rules.moved_value(self._units, unit, value)
-                where, transposed = (node.unit, read, moved), transposes.get(read, never)
-                copy = copy_node(*where, layouts, wanted, residencies, transposed)
+                moved = self._kernels[node.unit].moved[read]
+                transposes = never
+                if read in transposed:
+                    transposes = partial(transposed[read].is_transposed, shape)
+                copy = copy_node(node.unit, read, moved, layouts, wanted, residencies, transposes)
                 if copy is not None:
                     yield replace(copy, is_negligible=is_negligible)
 
@@ -499,7 +499,7 @@ class _Builder:
     def _is_copied(self, argument: int, value: int) -> bool:
         """Whether a result takes over a donated argument where collectives may not write."""
         is_over = self._units.aliased_results.get(value) == argument
-        return is_over and self._rules.copies_gathered_results
+        return is_over and self._offered.facts.copies_gathered_results
 
     def _node_of_copy(self, copy: CopyNode) -> Node:
         def again(_: int, option: CopyOption) -> tuple[int, ...]:
@@ -562,7 +562,7 @@ class _Builder:
     def _stacking_seconds(self, node: UnitNode) -> np.ndarray:
         """Of a unit's options, where what another loop reads of its results is copied to stacks."""
         unit, mesh = self._units.units[node.unit], self._offered.mesh
-        passes = passes_of_stacks(self._units, unit) if mesh.hardware.copies_into_stacks else 0
+        passes = self._kernels[node.unit].stack_passes
         if not passes or unit.loop is None:
             return np.zeros(len(node.strategies) * len(node.residency.options))
         behind = self.ranges.spans[unit.loop][1]
@@ -574,18 +574,16 @@ class _Builder:
 
     def _row_seconds(self, node: UnitNode) -> np.ndarray:
         """Of a unit's options, what reductions of rows wait for, and kernels of their own take."""
-        found, mesh = reduced_for_readers(self._units).get(node.unit), self._offered.mesh
+        rows, mesh = self._kernels[node.unit].rows, self._offered.mesh
         again = np.array([residency.recomputes for residency in node.residency.options])
-        if found is None or not mesh.hardware.fuses_row_reductions:
+        if rows is None:
             return np.zeros(len(node.strategies) * len(again))
         apart = np.array([s.apart_seconds for s in node.strategies])
         shards = np.array([s.results[0].shard_count(mesh.shape) for s in node.strategies])
-        read_bytes = self._units.graph.program.values[found.rows].itemsize
-        more_bytes = max(0, MASKED_BYTES - read_bytes)
-        once = -read_bytes if found.is_summed_once else more_bytes
-        waits = np.outer((apart > 0) / shards, np.where(again, 2 * more_bytes, once))
-        waits *= found.masked_elements / mesh.hardware.sustained_memory_bytes_per_second
-        return (waits + np.outer(apart * found.is_summed_once, ~again)).ravel()
+        more_bytes = np.where(again, rows.masked_again_bytes, rows.masked_once_bytes)
+        waits = np.outer((apart > 0) / shards, more_bytes)
+        waits *= rows.masked_elements / mesh.hardware.sustained_memory_bytes_per_second
+        return (waits + np.outer(apart * rows.is_summed_once, ~again)).ravel()
 
     def _host_usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
         """What a unit's options hold in the host's memory; empty where that is never anything."""
@@ -608,10 +606,7 @@ class _Builder:
             runs_of(self._units, unit, residency, option, self._overwritten, self._fused)
             for option in residency.options
         ]
-        held = [
-            unit_memory(self._units, unit, s, self._rules, self._offered.mesh.size)
-            for s in node.strategies
-        ]
+        held = [unit_memory(self._kernels, unit, s) for s in node.strategies]
         lent = [self._lent[node.unit]] if node.unit in self._lent else []
         known = {
             memory: [(*memory.buffers(self.ranges, unit, each), *lent) for each in runs]
@@ -692,8 +687,5 @@ class _Builder:
             return UnitOptions(number, apart_seconds, node.residency.options)
 
         with_parts, overlap = self._matrices.with_parts, offered.overlap
-        hardware = offered.mesh.hardware
-        if hardware.fuses_row_reductions:
-            yield from reductions_apart(self._units, options, overlap, with_parts=with_parts)
-        shared = shared_by(self._units, hardware)
-        yield from recomputed_apart(self._units, shared, options, overlap, with_parts=with_parts)
+        yield from reductions_apart(offered.kernels, options, overlap, with_parts=with_parts)
+        yield from recomputed_apart(offered.kernels, options, overlap, with_parts=with_parts)

@@ -7,7 +7,7 @@ between producer and reader, whose options are
 - *direct(d)*: the value is stored in layout d, and read so; no memory;
 - *copy(d, t)*: it is stored otherwise; a copy in layout d is held while the reader runs, and
   while it runs again at time t if it is recomputed there; twice that where the reader cannot read
-  what is gathered from the stored layout as it lies (`kiwi.xla.gpu.transposed_operands`);
+  what is gathered from the stored layout as it lies (`Kernel.transposed_copies`);
 - *kept(d)*: it is stored otherwise; the copy in layout d that an earlier reader of the value made,
   or kept itself, is held on to and read. Parameters gathered for the forward pass stay gathered
   until the backward pass has read them: FSDP without resharding in between. Those gathered for a
@@ -34,7 +34,6 @@ from kiwi.memory.residency import Residency
 from kiwi.memory.timeline import Buffer
 from kiwi.mesh import TensorSharding
 from kiwi.problem.strategies import ShardingStrategy
-from kiwi.xla.rules.base import Transposes
 
 CopiedBytes = Callable[[Value, TensorSharding], int]
 """Bytes of one device's part of a copy of what is moved, in a layout."""
@@ -42,6 +41,10 @@ CopiedBytes = Callable[[Value, TensorSharding], int]
 NEGLIGIBLE = 0.004
 """Copies below this part of the memory limit count only while they are kept: they are too many. In
 an estimate it is a part of what a device has of all values, where that is less."""
+
+
+Transposes = Callable[[TensorSharding, TensorSharding], bool]
+"""Whether the copy of an operand, from the stored to the expected layout, is transposed."""
 
 
 def never(stored: TensorSharding, target: TensorSharding) -> bool:
@@ -98,7 +101,7 @@ class CopyNode:
     `earlier` is the number of the node, among all copies, whose copy *kept* holds on to. The memory
     of a copy that `is_negligible` only counts while it is kept. `transposes` tells whether a copy
     is transposed by its reader, from the stored layout and the target. `moved` is what the copy is
-    of: the value that is read, in the dtype that `Rules.moved_value` says.
+    of: the value that is read, in the dtype that `Kernel.moved` says.
     """
 
     unit: int
@@ -224,7 +227,7 @@ class CopyNode:
 class GatheredResult(CopyNode):
     """The node of a result that takes over the donated argument `argument`, where collectives bring
     it into that one's layout and the compiler does not let them write there
-    (`Rules.copies_gathered_results`).
+    (`TargetFacts.copies_gathered_results`).
 
     What they yield is held until the step ends, and readers of the argument read a copy of it,
     which is made as the step starts.

@@ -12,32 +12,30 @@ A unit in the body of a loop takes its seconds once per iteration.
 Where no kernel computes a matmul together with what maps its result, those maps are a kernel of
 their own, which reads the result and writes it again, and so is what a library adds, where partial
 sums have to be summed up first. Operands that it does not read as they lie are transposed in
-another kernel each (`Rules.transposed_operands`).
+another kernel each (`Kernel.transposed_operands`).
 
-Where a compiler reduces rows in the kernel of their readers (`kiwi.hlo.row_reductions`), it takes
+Where a compiler reduces rows in the kernel of their readers (`Kernel.rows`), it takes
 no more than a launch: were it nothing, plans would compute the few bytes of it again for the
 backward pass, and the barrier for that makes a kernel of it. What is reduced in the kernel of an
-earlier unit (`kiwi.hlo.shared_kernels`) takes that and its own traffic, a map its traffic alone.
+earlier unit (`Kernel.shared`) takes that and its own traffic, a map its traffic alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from math import prod
-from operator import not_
 
 from kiwi.hlo.equations import REGION_PRIMITIVES
 from kiwi.hlo.large_operators import multiplies
-from kiwi.hlo.library_calls import adds_behind, maps_behind
-from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK, LoopKind
+from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
+from kiwi.hlo.reductions import reduces
 from kiwi.hlo.regions import region_workspace_bytes
-from kiwi.hlo.row_reductions import RowReduction, reduced_for_readers, written_rows
-from kiwi.hlo.shared_kernels import SharedKernel, moved_beside_strides, reduces, shared_kernels
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.kernel import Kernel, TransposedOperand
+from kiwi.kernels.matrix_operands import CONVOLUTION
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork
-from kiwi.xla.rules.base import Rules
-from kiwi.xla.rules.matrix_operands import CONVOLUTION
 
 _SLICES = frozenset({"dynamic_slice", "slice"})
 _PARTIAL_READERS = _SLICES | {"gather"}
@@ -60,7 +58,8 @@ class UnitWork:
       ends with lies in place; of what is stacked an iteration writes one element.
     - `stacked`: how many elements a stacked result has, 1 if it is none.
     - `is_transfer`: whether it copies between host and device memory.
-    - `reduced_for_readers`: what it reduces in its readers' kernel, if it does.
+    - `reduced_for_readers`: the factors that it reduces in its readers' kernel; None where it has
+      a kernel of its own.
     - `at_hand[k]`: where the kernel of an earlier unit computes it, whether this one has the k-th
       read anyway; else None. `reduces`: whether it ends in a reduction.
     - `functions`: of `work` what units of their own compute meanwhile, on devices that have such.
@@ -81,49 +80,56 @@ class UnitWork:
     border: str | None = None
     stacked: int = 1
     is_transfer: bool = False
-    reduced_for_readers: RowReduction | None = None
+    reduced_for_readers: frozenset[int] | None = None
     maps_apart: bool = False
     adds_apart: frozenset[int] = frozenset()
-    transposed: tuple[tuple[int, Callable[[Mapping[int, int]], bool]], ...] = ()
+    transposed: tuple[tuple[int, TransposedOperand], ...] = ()
     at_hand: tuple[bool, ...] | None = None
     reduces: bool = False
     functions: tuple[tuple[float, frozenset[int]], ...] = ()
     beside: tuple[tuple[float, frozenset[int]], ...] = ()
 
     @classmethod
-    def of(cls, units: UnitGraph, unit: Unit, mesh: DeviceMesh, rules: Rules) -> "UnitWork":
+    def of(cls, kernels: KernelGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
         """The work of `unit` on a device of `mesh`."""
-        hardware, table = mesh.hardware, mesh.table
-        graph, values = units.graph, units.graph.program.values
-        equation = graph.program.equations[unit.root]
+        units, kernel, hardware = kernels.units, kernels[unit.index], mesh.hardware
+        values = units.graph.program.values
+        equation = units.graph.program.equations[unit.root]
         border, is_transfer = units.border(unit), equation.is_transfer
-        shared = shared_by(units, hardware).get(unit.index)
         seconds = (_seconds(units, index, hardware) for index in unit.equations)
         work = [*zip(seconds, unit.rule.operator_factors, strict=True)]
-        is_apart = [hardware.has_units_apart and not multiplies(graph, k) for k in unit.equations]
-        is_of_library = not hardware.computes_maps_with_matmuls
+        is_apart = [place in kernel.functions_apart for place in range(len(work))]
+        table = None if is_transfer else mesh.table
+        bandwidth = hardware.sustained_memory_bytes_per_second
         return cls(
-            tuple(compress(work, map(not_, is_apart))),
-            tuple(_read_bytes(units, unit, key, rules) for key, _ in unit.rule.reads),
-            bool(graph.opcodes[unit.root] & _PARTIAL_READERS),
-            hardware.kernel_launch_seconds,
-            hardware.sustained_memory_bytes_per_second
-            if not is_transfer
-            else hardware.host_bandwidth_bytes_per_second,
-            None if table is None or is_transfer else RecordedWork.of(units, unit, table),
-            region_workspace_bytes(equation.jaxpr_eqn) if equation.name in REGION_PRIMITIVES else 0,
-            units.trips(unit),
-            border,
-            values[unit.outputs[0]].shape[0] if border == STACK else 1,
-            is_transfer,
-            reduced_for_readers(units).get(unit.index) if hardware.fuses_row_reductions else None,
-            is_of_library and maps_behind(units, unit),
-            unit.rule.reduction if is_of_library and adds_behind(units, unit) else frozenset(),
-            tuple(rules.transposed_operands(units, unit).items()),
-            None if shared is None else tuple(key in shared.values for key, _ in unit.rule.reads),
-            reduces(units, unit),
-            tuple(compress(work, is_apart)),
-            tuple(_moved_beside(units, unit, hardware)),
+            work=tuple(w for w, apart in zip(work, is_apart, strict=True) if not apart),
+            read_bytes=tuple(_read_bytes(kernels, unit, key) for key, _ in unit.rule.reads),
+            read_once=bool(units.graph.opcodes[unit.root] & _PARTIAL_READERS),
+            launch_seconds=hardware.kernel_launch_seconds,
+            bytes_per_second=(
+                hardware.host_bandwidth_bytes_per_second if is_transfer else bandwidth
+            ),
+            recorded=None if table is None else RecordedWork.of(units, unit, table),
+            workspace_bytes=(
+                region_workspace_bytes(equation.jaxpr_eqn)
+                if equation.name in REGION_PRIMITIVES
+                else 0
+            ),
+            trips=units.trips(unit),
+            border=border,
+            stacked=values[unit.outputs[0]].shape[0] if border == STACK else 1,
+            is_transfer=is_transfer,
+            reduced_for_readers=None if kernel.rows is None else kernel.rows.factors,
+            maps_apart=kernel.maps_apart,
+            adds_apart=kernel.adds_apart,
+            transposed=kernel.transposed_operands,
+            at_hand=_at_hand(kernel),
+            reduces=reduces(units, unit),
+            functions=tuple(compress(work, is_apart)),
+            beside=tuple(
+                (moved.bytes / bandwidth, unit.rule.operator_factors[moved.place])
+                for moved in kernel.moved_beside
+            ),
         )
 
     def price(
@@ -183,7 +189,7 @@ class UnitWork:
         self, once: Price, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> float:
         """What a second run takes, of `price` and its arguments: operands lie transposed."""
-        if not any(is_transposed(shards) for _, is_transposed in self.transposed):
+        if not any(operand.is_transposed(shards) for _, operand in self.transposed):
             return once.seconds
         return replace(self, transposed=()).price(shards, read_bytes, result_bytes).seconds
 
@@ -191,58 +197,33 @@ class UnitWork:
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, int]:
         """What kernels beside its library's move, and their number."""
-        moved = [read_bytes[k] for k, is_transposed in self.transposed if is_transposed(shards)]
+        moved = [read_bytes[k] for k, operand in self.transposed if operand.is_transposed(shards)]
         if self.maps_apart or any(shards.get(f, 1) > 1 for f in self.adds_apart):
             moved.append(result_bytes)
         return 2 * sum(moved), len(moved)
 
     def _is_in_kernel_of_readers(self, shards: Mapping[int, int]) -> bool:
-        reduced = self.reduced_for_readers
-        return reduced is not None and all(shards.get(f, 1) == 1 for f in reduced.factors)
+        factors = self.reduced_for_readers
+        return factors is not None and all(shards.get(f, 1) == 1 for f in factors)
 
 
-def shared_by(units: UnitGraph, hardware: Hardware) -> Mapping[int, SharedKernel]:
-    """By unit, what it shares with earlier ones on such devices (`kiwi.hlo.shared_kernels`)."""
-    if not hardware.fuses_updates:
-        return {}
-    return shared_kernels(units, updates_alone=not hardware.shares_kernels)
-
-
-def passes_of_stacks(units: UnitGraph, unit: Unit) -> int:
-    """How often what an iteration yields or starts from passes through memory to be handed to
-    another loop, where it is copied into a stack: zeros are written, the element is read and
-    written; matmuls read and write a copy of it."""
-    program, border = units.graph.program, units.border(unit)
-    if unit.loop is None or program.loops[unit.loop].kind is not LoopKind.SCAN:
-        return 0
-    if border not in (None, CARRY) or len(unit.outputs) != 1:
-        return 0
-    (value,) = unit.outputs
-    readers = (units.units[r] for r in units.readers.get(value, ()))
-    others = [r for r in readers if r.loop not in (None, unit.loop)]
-    equations = [k for r in others for k in r.equations if value in program.equations[k].reads]
-    is_multiplied = any(multiplies(units.graph, k) for k in equations)
-    return 0 if not others else 5 if is_multiplied else 3
-
-
-def _moved_beside(
-    units: UnitGraph, unit: Unit, hardware: Hardware
-) -> Iterator[tuple[float, frozenset[int]]]:
-    moved = [] if hardware.fuses_strides else [*moved_beside_strides(units, unit)]
-    moved += written_rows(units, unit) if hardware.fuses_row_reductions else ()
-    for place, size_bytes in moved:
-        seconds = size_bytes / hardware.sustained_memory_bytes_per_second
-        yield seconds, unit.rule.operator_factors[place]
+def _at_hand(kernel: Kernel) -> tuple[bool, ...] | None:
+    """For each read whether the earlier kernel that computes the unit has it anyway; None where the
+    unit has a kernel of its own."""
+    if kernel.shared is None:
+        return None
+    return tuple(key in kernel.shared.values for key, _ in kernel.unit.rule.reads)
 
 
 def _local_seconds(own: Sequence[tuple[float, frozenset[int]]], shards: Mapping[int, int]) -> float:
     return sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in own)
 
 
-def _read_bytes(units: UnitGraph, unit: Unit, value: int, rules: Rules) -> int:
-    """What each of a unit's reads of a value reads."""
-    found = _sliced_bytes(units, unit, value)
-    return found * rules.stored_itemsize(units, value) // units.graph.program.values[value].itemsize
+def _read_bytes(kernels: KernelGraph, unit: Unit, value: int) -> int:
+    """What each of a unit's reads of a value reads, as it is stored."""
+    sliced_bytes = _sliced_bytes(kernels.units, unit, value)
+    itemsize = kernels.units.graph.program.values[value].itemsize
+    return sliced_bytes * kernels.storage.itemsize(value) // itemsize
 
 
 def _sliced_bytes(units: UnitGraph, unit: Unit, value: int) -> int:

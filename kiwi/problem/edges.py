@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from kiwi.hlo.program import Value
+from kiwi.kernels.facts import TargetFacts
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
 from kiwi.mesh.moves import refines
 from kiwi.problem.copies import CopyNode, Reader
 from kiwi.solver.problem import Edge, Load
-from kiwi.xla.rules.base import Rules
 
 _ALWAYS = (Residency(None, 2**31),)
 
@@ -56,13 +56,13 @@ class Side:
 
 
 def resharding_table(
-    mesh: DeviceMesh, rules: Rules, value: Value, *, least_share: float = 1.0
+    mesh: DeviceMesh, facts: TargetFacts, value: Value, *, least_share: float = 1.0
 ) -> ReshardingTable:
     """Between the layouts of a value, in the bytes that the compiled program moves.
 
-    What a unit reads is moved as `Rules.moved_value` says; `least_share`: as `ReshardingTable`'s.
+    What a unit reads is moved as `Kernel.moved` says; `least_share`: as `ReshardingTable`'s.
     """
-    return ReshardingTable(mesh, value.shape, rules.moved_itemsize(value), least_share)
+    return ReshardingTable(mesh, value.shape, facts.moved_itemsize(value), least_share)
 
 
 @dataclass(frozen=True)

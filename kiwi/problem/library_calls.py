@@ -4,7 +4,7 @@ profile tables know them.
 A call is known by its opcode, by what its primitive was traced with beside shapes (the
 *variant*), and by the shapes of its operands on one device.
 
-Where kernels take what their bytes take (`Hardware.is_bound_by_bytes`), matmuls are those of
+Where kernels take what their bytes take (`BackendTraits.is_bound_by_bytes`), matmuls are those of
 matrices, as a library gets them: operands that lie otherwise are transposed in kernels of their
 own, which are priced apart. What only moves or sums up is no call there.
 """
@@ -18,9 +18,9 @@ from typing import Any
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
 from kiwi.hlo.rule import Dims
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.matrix_operands import MATMUL, orders_of_matmul
 from kiwi.mesh import Hardware
 from kiwi.mesh.profile_entries import Shapes
-from kiwi.xla.rules.matrix_operands import MATMUL, orders_of_matmul
 
 RECORDED_OPCODES = LIBRARY_OPCODES | {
     "reduce",
@@ -125,7 +125,7 @@ def library_calls(
     """Per equation of a unit its call on such devices; None where it is another operator, or
     several."""
     calls = [_call(units, unit, position) for position in range(len(unit.equations))]
-    if not hardware.is_bound_by_bytes:
+    if not hardware.traits.is_bound_by_bytes:
         return tuple(calls)
     known = (None if call is None or call.hlo <= _BY_BYTES else call for call in calls)
     equations = (units.graph.program.equations[k].jaxpr_eqn for k in unit.equations)

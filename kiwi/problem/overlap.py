@@ -31,8 +31,9 @@ from kiwi.hlo.large_operators import (
 )
 from kiwi.hlo.loops import CARRY, SLICE
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.graph import KernelGraph
 from kiwi.memory.residency import Residency, last_use
-from kiwi.mesh import Collective, Hardware
+from kiwi.mesh import Collective
 from kiwi.mesh.collective_kinds import REDUCE_SCATTER
 from kiwi.problem.crowded_copies import Crowded
 from kiwi.problem.edges import OverlappingMoves
@@ -70,10 +71,11 @@ class Overlap:
     crowded: Crowded = field(default_factory=Crowded)
 
     @classmethod
-    def on(cls, units: UnitGraph, hardware: Hardware, *, copies: bool) -> "Overlap":
-        """What overlaps on such devices."""
+    def on(cls, kernels: KernelGraph, *, copies: bool) -> "Overlap":
+        """What overlaps of such kernels; `copies`: whether anything is copied to the host."""
+        hardware, pipelines = kernels.hardware, kernels.facts.pipelines_matmuls
         copied_share = 1 - hardware.host_interference if copies else None
-        return cls(units, hardware.overlapping_share, hardware.pipelines_matmuls, copied_share)
+        return cls(kernels.units, hardware.overlapping_share, pipelines, copied_share)
 
     def computed(
         self, unit: Unit, seconds: np.ndarray, again: np.ndarray, residencies: Sequence[Residency]

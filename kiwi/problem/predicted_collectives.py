@@ -54,7 +54,7 @@ def _of_units(solved: Solved, once_per_layout: bool, known: bool) -> Iterator[_F
             yield each.kind, each.axes, each.bytes, times
         pairs = zip(unit.rule.reads, strategy.reads, strict=True)
         for read, ((value, _), wanted) in enumerate(pairs):
-            moved = planning.rules.moved_value(planning.units, unit, value)
+            moved = planning.kernels[unit.index].moved[read]
             key = (value, moved.dtype, wanted, unit.loop)
             is_there = once_per_layout and key in seen
             kept = (OperandRead(unit.index, read, again) in solved.kept for again in (False, True))

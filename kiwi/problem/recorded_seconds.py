@@ -8,7 +8,7 @@ all as recorded. What is fused with a reduction runs in its loop, which takes lo
 that it reads. Other calls' bytes are no traffic of their own. A unit without calls is one kernel,
 whose launch counts as well; recorded calls contain theirs.
 
-Where kernels take what their bytes take (`Hardware.is_bound_by_bytes`), functions are computed
+Where kernels take what their bytes take (`BackendTraits.is_bound_by_bytes`), functions are computed
 meanwhile, and what takes longer counts; reductions are traffic.
 """
 
@@ -69,7 +69,7 @@ class RecordedWork:
         kernels = [*calls, *self._traffic(beyond)]
         functions = [self._function(f, shards) for f in self.functions]
         seconds, functions_seconds = (sum(p.seconds for p in g) for g in (kernels, functions))
-        if self.table.hardware.is_bound_by_bytes:
+        if self.table.hardware.traits.is_bound_by_bytes:
             seconds = max(seconds, functions_seconds)
         else:
             seconds += functions_seconds

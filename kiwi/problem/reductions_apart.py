@@ -1,7 +1,7 @@
 """What it costs to keep what is reduced in the kernel of its readers, beside what is recomputed.
 
 The maximum and the sum of a softmax, or the mean and the variance of a normalisation, are never in
-memory where the compiler makes one kernel of reductions and readers (`kiwi.hlo.row_reductions`).
+memory where the compiler makes one kernel of reductions and readers (`Kernel.rows`).
 Readers of another phase reduce the rows again, in their own kernels. Neither is possible across
 the barrier of a recomputation (`kiwi.emit.needed_barriers`) if the reduction is not recomputed:
 
@@ -15,18 +15,17 @@ Where both hold the price counts twice.
 A sum of costly functions that the backward pass reads, too, is a kernel of its own if it is kept,
 or if the end of its kernel is recomputed as well and it does not repeat (`RowReduction`).
 
-What a compiler computes in the kernel of an earlier unit (`kiwi.hlo.shared_kernels`) is a kernel of
+What a compiler computes in the kernel of an earlier unit (`Kernel.shared`) is a kernel of
 its own if it is recomputed and the earlier unit is not.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from kiwi.hlo.row_reductions import reduced_for_readers
-from kiwi.hlo.shared_kernels import SharedKernel
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.units import Unit
+from kiwi.kernels.graph import KernelGraph
 from kiwi.memory.residency import Residency
 from kiwi.problem.edges import classes
 from kiwi.problem.overlap import Overlap
@@ -46,37 +45,41 @@ class UnitOptions:
 
 
 def reductions_apart(
-    units: UnitGraph, options: Callable[[int], UnitOptions], overlap: Overlap, *, with_parts: bool
+    kernels: KernelGraph,
+    options: Callable[[int], UnitOptions],
+    overlap: Overlap,
+    *,
+    with_parts: bool,
 ) -> Iterator[Edge]:
     """For each reduction in the kernel of its readers the edges from what yields the rows, and to
     the reader that ends the kernel; `options`: of a unit by its index."""
-    for index, found in sorted(reduced_for_readers(units).items()):
+    units = kernels.units
+    for index, reduction in sorted(kernels.rows.items()):
         unit, own = units.units[index], options(index)
-        if found.repeats or not own.apart_seconds.any():
+        if reduction.repeats or not own.apart_seconds.any():
             continue
-        build, reader = _Builder(unit, own, overlap, with_parts), options(found.reader)
-        if found.is_summed_once:
+        build, reader = _Builder(unit, own, overlap, with_parts), options(reduction.reader)
+        if reduction.is_summed_once:
             yield from build.edge(reader, lambda read, own: read.recomputes and own.recomputes)
             continue
-        if found.rows in units.producer:
-            yield from build.edge(options(units.producer[found.rows]), _rows_come_again(unit))
+        if reduction.rows in units.producer:
+            yield from build.edge(options(units.producer[reduction.rows]), _rows_come_again(unit))
         yield from build.edge(reader, lambda read, own: read.recomputes and not own.recomputes)
 
 
 def recomputed_apart(
-    units: UnitGraph,
-    shared: Mapping[int, SharedKernel],
+    kernels: KernelGraph,
     options: Callable[[int], UnitOptions],
     overlap: Overlap,
     *,
     with_parts: bool,
 ) -> Iterator[Edge]:
     """For each unit in the kernel of an earlier one the edge from that; as `reductions_apart`."""
-    for index, found in sorted(shared.items()):
+    for index, shared in sorted(kernels.shared.items()):
         own = options(index)
         if own.apart_seconds.any():
-            build = _Builder(units.units[index], own, overlap, with_parts)
-            first = options(found.first)
+            build = _Builder(kernels[index].unit, own, overlap, with_parts)
+            first = options(shared.first)
             yield from build.edge(first, lambda one, own: own.recomputes and not one.recomputes)
 
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.units import UnitGraph
+from kiwi.kernels.graph import KernelGraph
 from kiwi.mesh import DeviceMesh
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.scheduled import read_resharding_seconds
@@ -23,28 +24,26 @@ from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
 from kiwi.problem.unit_memory import UnitMemory, unit_memory
 from kiwi.solver.remat import Operator, RematGraph, Value
-from kiwi.xla.rules.base import Rules
 
 
 def remat_graph(
-    units: UnitGraph, strategies: Sequence[ShardingStrategy], rules: Rules, fence_bytes: int = 0
+    kernels: KernelGraph, strategies: Sequence[ShardingStrategy], fence_bytes: int = 0
 ) -> RematGraph:
     """The graph of one device, on which unit u runs under `strategies[u]`.
 
-    Time is that of computation, in seconds. `rules` are the compiler's, as for the strategies.
-    `fence_bytes` are resident beside what the units need: what keeps the program to a schedule.
+    Time is that of computation, in seconds. `fence_bytes` are resident
+    beside what the units need: what keeps the program to a schedule.
     """
+    units = kernels.units
     values = units.graph.program.values
-    memories = _memories(units, strategies, rules)
+    memories = _memories(kernels, strategies)
     graph = _graph(units, strategies, memories, lambda v: values[v].size_bytes)
     return replace(graph, values=(*graph.values, Value("fences", fence_bytes)))
 
 
-def _memories(
-    units: UnitGraph, strategies: Sequence[ShardingStrategy], rules: Rules
-) -> list[UnitMemory]:
-    pairs = zip(units.units, strategies, strict=True)
-    return [unit_memory(units, unit, strategy, rules, 1) for unit, strategy in pairs]
+def _memories(kernels: KernelGraph, strategies: Sequence[ShardingStrategy]) -> list[UnitMemory]:
+    pairs = zip(kernels.units.units, strategies, strict=True)
+    return [unit_memory(kernels, unit, strategy) for unit, strategy in pairs]
 
 
 def sharded_remat_graph(solved: Solved) -> RematGraph:
@@ -63,7 +62,7 @@ def sharded_remat_graph(solved: Solved) -> RematGraph:
     def local_bytes(value: int) -> int:
         return planning.local_bytes(value, layouts[value])
 
-    memories = _memories(units, strategies, planning.rules)
+    memories = _memories(planning.kernels, strategies)
     graph = _graph(units, strategies, memories, local_bytes)
     copied_bytes = [0] * len(units.units)
     for buffer in solved.restricted.buffers:
@@ -99,17 +98,16 @@ def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
 
     memories = [
         replace(m, from_start=(), written_over_bytes=0)
-        for m in _memories(units, strategies, planning.rules)
+        for m in _memories(planning.kernels, strategies)
     ]
     return _graph(units, strategies, memories, local_bytes)
 
 
-def one_device_strategies(
-    units: UnitGraph, mesh: DeviceMesh, rules: Rules
-) -> tuple[ShardingStrategy, ...]:
+def one_device_strategies(kernels: KernelGraph, mesh: DeviceMesh) -> tuple[ShardingStrategy, ...]:
     """The cheapest strategy of each unit by itself; on a mesh of one device there is just one."""
-    table = StrategyTable(units, mesh, rules)
-    return tuple(min(table.of(unit), key=lambda strategy: strategy.seconds) for unit in units.units)
+    table = StrategyTable(kernels, mesh)
+    units = kernels.units.units
+    return tuple(min(table.of(unit), key=lambda strategy: strategy.seconds) for unit in units)
 
 
 def _graph(

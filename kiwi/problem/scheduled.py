@@ -176,7 +176,7 @@ class Scheduled:
 def scheduled(chosen: PlanningProblem, schedule: Schedule) -> Scheduled:
     """The buffers of a valid schedule; `chosen` has one option for each node, of which the
     residencies do not matter."""
-    runs = ScheduledRuns(chosen.units, schedule.steps, chosen.rules.overwritable)
+    runs = ScheduledRuns(chosen.units, schedule.steps, chosen.kernels.overwritable)
     timeline = Timeline(tuple(_buffers(chosen, runs)), runs.ranges.horizon)
     if runs.shares_points:
         return Scheduled(timeline)
@@ -191,11 +191,11 @@ def _buffers(chosen: PlanningProblem, runs: ScheduledRuns) -> Iterator[Buffer]:
         local_bytes = chosen.local_bytes(source.value, source.shardings[0])
         yield from ranges.of_argument(source.value, local_bytes)
     for unit, node in zip(units.units, chosen.unit_nodes, strict=True):
-        memory = unit_memory(units, unit, node.strategies[0], chosen.rules, chosen.mesh.size)
+        memory = unit_memory(chosen.kernels, unit, node.strategies[0])
         yield from memory.buffers(ranges, unit, runs.of_unit(unit.index))
 
     for_others = ((u, runs.again(u.index)) for u in units.units if runs.shares_points)
-    yield from lent_again(units, for_others, chosen.rules, chosen.mesh.hardware).values()
+    yield from lent_again(chosen.kernels, for_others).values()
 
     def again(unit: int, _: CopyOption) -> Sequence[int]:
         return runs.again(unit)

@@ -17,14 +17,13 @@ from kiwi.hlo.large_operators import share_of_sums
 from kiwi.hlo.program import Value
 from kiwi.hlo.rule import ComposedRule, Dims
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.partitioner import can_scatter, reduction_collectives
 from kiwi.mesh import Collective, DeviceMesh, Price, Provenance, TensorSharding
 from kiwi.mesh.collective_kinds import COLLECTIVE_PERMUTE
 from kiwi.mesh.collectives import collective
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.manual_computations import GivenLayouts, given_layouts
-from kiwi.xla.rules.base import Rules
-from kiwi.xla.rules.max_pooling import found_bytes
-from kiwi.xla.rules.partitioner import can_scatter, reduction_collectives
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,10 @@ class ShardingStrategy:
     - `result_bytes`: local bytes of all results together.
     - `workspace_bytes`: local bytes held beyond operands and results while it runs: partial
       sums that are larger than the scattered result, what is alive inside of a region, and what is
-      found for the gradient of max pooling (`kiwi.xla.rules.max_pooling`).
+      found for the gradient of max pooling (`Kernel.workspace_of_result`).
     - `compiler_buffers`: bytes of more workspace that the compiler takes
-      (`buffers_while_running`): operands that it copies (`Rules.workspace`), or, where that
-      is more, sums in another place (`Rules.sums_elsewhere`).
+      (`buffers_while_running`): operands that it copies (`Kernel.workspace`), or, where that
+      is more, sums in another place (`TargetFacts.sums_elsewhere`).
     - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and cuts.
     - `compute_provenance`: where `compute_seconds` come from.
     - `apart_seconds`: what computing takes more in a kernel of its own, where it has none
@@ -109,10 +108,10 @@ def tensor_sharding(
 
 
 def enumerate_strategies(
-    units: UnitGraph, unit: Unit, mesh: DeviceMesh, rules: Rules
+    kernels: KernelGraph, unit: Unit, mesh: DeviceMesh
 ) -> tuple[ShardingStrategy, ...]:
     """All strategies that divide evenly, the cheaper of any two with the same layouts."""
-    return _Enumeration(units, unit, mesh, rules).strategies()
+    return _Enumeration(kernels, unit, mesh).strategies()
 
 
 def shards_of_strategies(unit: Unit, mesh: DeviceMesh) -> Iterator[dict[int, int]]:
@@ -184,11 +183,13 @@ class _Computation:
 class _Enumeration:
     """The strategies of one unit."""
 
-    def __init__(self, units: UnitGraph, unit: Unit, mesh: DeviceMesh, rules: Rules) -> None:
-        self._units, self._unit, self._mesh, self._rules = units, unit, mesh, rules
+    def __init__(self, kernels: KernelGraph, unit: Unit, mesh: DeviceMesh) -> None:
+        units = kernels.units
+        self._units, self._unit, self._mesh = units, unit, mesh
+        self._kernel, self._facts = kernels[unit.index], kernels.facts
+        self._storage = kernels.storage
         self._rule = unit.rule
-        self._work = UnitWork.of(units, unit, mesh, rules)
-        self._workspace = rules.workspace(units, unit, mesh.hardware)
+        self._work = UnitWork.of(kernels, unit, mesh)
         self._values = [units.graph.program.values[output] for output in unit.outputs]
         self._result_factors = {f for dims in unit.rule.results for own in dims for f in own}
 
@@ -255,7 +256,7 @@ class _Enumeration:
             tuple(results),
             tuple(partial),
             partial_bytes,
-            self._workspace.buffers(shards, read_bytes, partial_bytes),
+            self._kernel.workspace.buffers(shards, read_bytes, partial_bytes),
             work.workspace_bytes // prod(shards.values()),
             compute,
             work.apart_seconds(shards, read_bytes, partial_bytes),
@@ -264,10 +265,10 @@ class _Enumeration:
 
     def _read_bytes(self, layouts: Sequence[TensorSharding]) -> list[int]:
         """Local bytes of each read, as they lie in memory."""
-        shape, units, rules = self._mesh.shape, self._units, self._rules
+        shape, storage = self._mesh.shape, self._storage
         own = zip(self._work.read_bytes, self._rule.reads, layouts, strict=True)
         return [
-            int(b // layout.shard_count(shape) * rules.padding(units, value, layout, shape))
+            int(b // layout.shard_count(shape) * storage.padding(value, layout, shape))
             for b, (value, _), layout in own
         ]
 
@@ -288,8 +289,8 @@ class _Enumeration:
         scatters = bool(scatter) and can_scatter(found.results[0], found.partial, dims)
         result_bytes = self._local_bytes(results)
         workspace_bytes = found.partial_bytes - result_bytes + found.region_bytes
-        if self._rules.expands_max_pooling:
-            workspace_bytes += found_bytes(self._units, self._unit, result_bytes)
+        if self._kernel.workspace_of_result is not None:
+            workspace_bytes += self._kernel.workspace_of_result.local_bytes(result_bytes)
         return ShardingStrategy(
             found.reads,
             results,
@@ -308,14 +309,14 @@ class _Enumeration:
         """What sums up, in all iterations."""
         result, pairs = self._values[0], zip(self._values, found.results, strict=True)
         summed = summed_value(self._units, self._unit)
-        itemsize = self._rules.moved_itemsize(summed)
+        itemsize = self._facts.moved_itemsize(summed)
         # Partial sums are as large as they are when collectives move them.
         partial_bytes = sum(v.size_bytes // s.shard_count(self._mesh.shape) for v, s in pairs)
         moved_bytes = partial_bytes * itemsize // result.itemsize
         sums = found.results[0], found.partial, dims, moved_bytes
         shape = found.results[0].local_shape(result.shape, self._mesh.shape)
         part = replace(summed, shape=shape, itemsize=itemsize)
-        scatters = self._rules.scatters_sums(self._mesh, dims, part)
+        scatters = self._facts.scatters_sums(self._mesh, dims, part)
         share = share_of_sums(self._units, self._unit)
         reduced = reduction_collectives(self._mesh, *sums, scatters, least_share=share)
         trips = self._units.trips(self._unit)
@@ -345,15 +346,15 @@ class _Enumeration:
 
         It may take the place of operands, which are read by then; not that of the step's arguments.
         """
-        units, program, shape = self._units, self._units.graph.program, self._mesh.shape
+        program, shape = self._units.graph.program, self._mesh.shape
         equation = program.equations[self._unit.root]
         if not found.partial:
             return ()
         cuts = [prod(shape[a] for a in axes) for axes in found.results[0].dims]
-        if not self._rules.sums_elsewhere(equation, cuts, scattered):
+        if not self._facts.sums_elsewhere(equation, cuts, scattered):
             return ()
         read_bytes = sum(
-            self._rules.local_bytes(units, value, layout, shape)
+            self._storage.local_bytes(value, layout, shape)
             for (value, _), layout in zip(self._unit.rule.reads, found.reads, strict=True)
             if program.values[value].producer is not None
         )
@@ -362,9 +363,8 @@ class _Enumeration:
 
     def _local_bytes(self, layouts: Sequence[TensorSharding]) -> int:
         """Bytes of one device's part of all results."""
-        units, rules, shape = self._units, self._rules, self._mesh.shape
-        pairs = zip(self._unit.outputs, layouts, strict=True)
-        return sum(rules.local_bytes(units, value, layout, shape) for value, layout in pairs)
+        shape, pairs = self._mesh.shape, zip(self._unit.outputs, layouts, strict=True)
+        return sum(self._storage.local_bytes(value, layout, shape) for value, layout in pairs)
 
 
 def _all_exist(layouts: list[TensorSharding | None]) -> TypeGuard[list[TensorSharding]]:

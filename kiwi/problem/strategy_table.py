@@ -25,20 +25,20 @@ import numpy as np
 
 from kiwi.hlo.large_operators import share_of_sums
 from kiwi.hlo.program import Value
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.units import Unit
+from kiwi.kernels.graph import KernelGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.edges import resharding_table
 from kiwi.problem.manual_computations import given_layouts
 from kiwi.problem.strategies import ShardingStrategy, enumerate_strategies, summed_value
-from kiwi.xla.rules.base import Rules
 
 
 class StrategyTable:
     """Strategies by unit."""
 
-    def __init__(self, units: UnitGraph, mesh: DeviceMesh, rules: Rules) -> None:
-        self.units, self.mesh, self._rules = units, mesh, rules
+    def __init__(self, kernels: KernelGraph, mesh: DeviceMesh) -> None:
+        self.kernels, self.units, self.mesh = kernels, kernels.units, mesh
         self._all: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
         self._undominated: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
 
@@ -77,7 +77,7 @@ class StrategyTable:
     ) -> np.ndarray:
         """[s, t]: of doing t where s is wanted; `own` are those of each strategy alone."""
         values = self.units.graph.program.values
-        moved = [self._rules.moved_value(self.units, unit, v) for v, _ in unit.rule.reads]
+        moved = self.kernels[unit.index].moved
         before = (self._between(v, [s.reads[k] for s in strategies]) for k, v in enumerate(moved))
         found = self.units.operand_trips(unit) * sum(before, np.zeros((len(strategies),) * 2))
         found = own[None, :] + found
@@ -88,23 +88,23 @@ class StrategyTable:
 
     def _between(self, moved: Value, layouts: Sequence[TensorSharding]) -> np.ndarray:
         """Seconds of resharding what is moved between any two layouts."""
-        table = resharding_table(self.mesh, self._rules, moved)
+        table = resharding_table(self.mesh, self.kernels.facts, moved)
         return table.seconds_matrix(layouts, layouts)
 
     def all_of(self, unit: Unit) -> tuple[ShardingStrategy, ...]:
         """All strategies of one unit, also those that others beat."""
         key = self._appearance(unit)
         if key not in self._all:
-            self._all[key] = enumerate_strategies(self.units, unit, self.mesh, self._rules)
+            self._all[key] = enumerate_strategies(self.kernels, unit, self.mesh)
         return self._all[key]
 
     def _appearance(self, unit: Unit) -> Hashable:
         """All that strategies and their dominance depend on."""
         values = self.units.graph.program.values
-        moved = (self._rules.moved_value(self.units, unit, value) for value, _ in unit.rule.reads)
+        kernel = self.kernels[unit.index]
         reads = tuple(
             (values[value].shape, self._stored(value), str(m.dtype), dims)
-            for (value, dims), m in zip(unit.rule.reads, moved, strict=True)
+            for (value, dims), m in zip(unit.rule.reads, kernel.moved, strict=True)
         )
         outputs = tuple(
             (values[o].shape, self._stored(o), self.units.result_trips(o)) for o in unit.outputs
@@ -113,15 +113,15 @@ class StrategyTable:
         rule = unit.rule
         factors = (rule.factor_sizes, rule.results, rule.reduction, rule.blocked)
         given = given_layouts(self.units, unit, self.mesh)
-        workspace = self._rules.workspace(self.units, unit, self.mesh.hardware)
-        work = UnitWork.of(self.units, unit, self.mesh, self._rules)
+        work = UnitWork.of(self.kernels, unit, self.mesh)
         trips, share = self.units.operand_trips(unit), share_of_sums(self.units, unit)
-        return reads, outputs, summed, factors, given, workspace, work, trips, share
+        held = kernel.workspace, kernel.workspace_of_result
+        return reads, outputs, summed, factors, given, held, work, trips, share
 
     def _stored(self, value: int) -> Hashable:
         """What the buffers of a value depend on beside its shape and layout."""
         dtype = str(self.units.graph.program.values[value].dtype)
-        return dtype, self._rules.stored_as(self.units, value)
+        return dtype, self.kernels.storage.kind(value)
 
 
 def _without_cut_sums(strategies: Sequence[ShardingStrategy]) -> Sequence[ShardingStrategy]:

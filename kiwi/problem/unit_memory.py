@@ -4,13 +4,12 @@ planners."""
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.units import Unit
 from kiwi.interval import Interval
+from kiwi.kernels.graph import KernelGraph
 from kiwi.memory.live_ranges import LiveRanges, Run
 from kiwi.memory.timeline import Buffer
-from kiwi.mesh import Hardware
 from kiwi.problem.strategies import ShardingStrategy
-from kiwi.xla.rules.base import Rules
 
 
 @dataclass(frozen=True)
@@ -52,34 +51,30 @@ class UnitMemory:
         return (*ranges.of_unit(unit, runs, *sizes, self.held_until), *early)
 
 
-def unit_memory(
-    units: UnitGraph, unit: Unit, strategy: ShardingStrategy, rules: Rules, devices: int
-) -> UnitMemory:
-    """The sizes by a compiler's rules, on a mesh of so many devices."""
-    from_start = rules.held_from_start(units, unit, strategy.result_bytes, devices)
+def unit_memory(kernels: KernelGraph, unit: Unit, strategy: ShardingStrategy) -> UnitMemory:
+    """The sizes of a unit's kernel under a strategy."""
+    kernel = kernels[unit.index]
+    from_start = tuple(held.interval(strategy.result_bytes) for held in kernel.held_early)
     return UnitMemory(
         strategy.result_bytes,
         strategy.buffers_while_running,
         strategy.own_buffers,
         from_start,
         sum(each.bytes for each in from_start if each.end == unit.index),
-        rules.sums_behind(units, unit) if strategy.collectives else None,
+        kernel.sums_behind if strategy.collectives else None,
     )
 
 
 def lent_again(
-    units: UnitGraph,
-    again: Iterable[tuple[Unit, Iterable[int | None]]],
-    rules: Rules,
-    hardware: Hardware,
+    kernels: KernelGraph, again: Iterable[tuple[Unit, Iterable[int | None]]]
 ) -> Mapping[int, Buffer]:
     """By unit, what a library is lent while others are recomputed for it, one after another, unless
     it is lent as much itself; `again`: those, and for which they are or may be, None for none."""
 
-    def lent_bytes(unit: Unit) -> int:
-        return rules.workspace(units, unit, hardware).lent_bytes
+    def lent_bytes(unit: int) -> int:
+        return kernels[unit].workspace.lent_bytes
 
-    pairs = ((lent_bytes(unit), times) for unit, times in again)
+    pairs = ((lent_bytes(unit.index), times) for unit, times in again)
     found = {t: size for size, times in pairs if size for t in times if t is not None}
-    readers = (t for t in found if not lent_bytes(units.units[t]))
+    readers = (t for t in found if not lent_bytes(t))
     return {t: Buffer(t, t + 1, found[t], "result", t) for t in readers}

@@ -102,7 +102,7 @@ class CompilerBench:
             description=f"{self.hardware.description}; kernels as {self.version} states them",
             source=f"{self.version}; else as {self.hardware.name}: {self.hardware.source}",
             analytic=False,
-            target_config=target_config(self.hardware) if self.hardware.platform == "gpu" else None,
+            target_config=target_config(self.hardware) if self.hardware.backend == "gpu" else None,
         )
 
     @property
@@ -112,7 +112,7 @@ class CompilerBench:
 
     @cached_property
     def _compiler(self) -> Compiler:
-        return of_platform(self.hardware.platform)
+        return of_platform(self.hardware.backend)
 
     @cached_property
     def _alone(self) -> DeviceMesh:

@@ -311,7 +311,7 @@ def _hardware(bench: Bench) -> Hardware:
         analytic=False,
         # How the device describes itself to XLA:GPU, or else how the nearest known one does.
         target_config=None
-        if base.platform != "gpu"
+        if base.backend != "gpu"
         else attached_target_config(device) or target_config(base),
     )
 

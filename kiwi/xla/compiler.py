@@ -17,17 +17,16 @@ from kiwi.xla.compile.dump import dump_options, dumped
 from kiwi.xla.compile.worker import Answer, Begun, process_ahead
 from kiwi.xla.read.buffer_assignment import HOST_ONLY
 from kiwi.xla.read.compiled_program import CompiledProgram, read_compiled, read_dump
-from kiwi.xla.rules.base import Rules
 from kiwi.xla.step import Arrangement, ExportedStep, Step
 
 
 @dataclass(frozen=True, eq=False)
 class Compiler(ABC):
-    """One of XLA's compilers: its options, its rules, and how it compiles for a check.
+    """One of XLA's compilers: its options, and how it compiles for a check.
 
     - `name`: in `verify`, e.g. "cuda".
     - `platforms`: jax's names of the devices that it compiles for; the first one is also
-      `Hardware.platform`.
+      `Hardware.backend`.
     - `run_options`: compiler options that a plan runs with; `check_options`: those that a check
       compiles with.
     - `overlapping_options`: what takes the place of `run_options` where collectives are to overlap
@@ -36,18 +35,8 @@ class Compiler(ABC):
       reductions are waited for.
     - `schedulers`: those that it has beside its own, the best first, for `scheduler_option`;
       `heaps`: options under which it places buffers otherwise.
-    - `rules`: what it does with a program, as far as memory and communication depend on it.
-    - `has_host_memory`: whether it tells host memory from device memory. `offloads`: whether values
-      that plans offload are known to leave the device in the programs that it makes;
-      `offloads_in_scans`: also those that scans stack, and come back as they were.
-    - `hoists_copies`: whether it moves copies from and to the host in front of barriers, so that
-      plans copy elements of buffers there, at indices that it does not know.
-    - `transposes_products`: whether it may lay out what matmuls yield in an order that they do not
-      write, unless it is told not to.
+    - `has_host_memory`: whether it tells host memory from device memory.
     - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
-    - `schedules_for_memory`: whether its own scheduler keeps memory low, so that plans begin with
-      the barriers that they need. XLA:CPU's needs more memory in its own order.
-    - `copies_ahead`: whether programs are tried in which copies begin ahead of their readers.
     - `stated_kinds`: of which functions it states the time well enough to plan with it (values of
       `kiwi.profiling.measure.Kind`); `distributions`: those that bring it, whichever is installed.
     - `reads_heap_trace`: whether a check reads when XLA's heap frees each buffer, which only a dump
@@ -58,21 +47,14 @@ class Compiler(ABC):
     platforms: tuple[str, ...]
     run_options: Mapping[str, Any]
     check_options: Mapping[str, Any]
-    rules: Rules
     has_host_memory: bool = True
-    offloads: bool = False
-    offloads_in_scans: bool = False
-    hoists_copies: bool = False
-    transposes_products: bool = False
     other_memories: Mapping[int, str] = field(default_factory=lambda: HOST_ONLY)
-    schedules_for_memory: bool = True
     reads_heap_trace: bool = True
     overlapping_options: tuple[Mapping[str, Any], ...] = ()
     ways_without_sums: frozenset[int] = frozenset()
     schedulers: tuple[str, ...] = ()
     scheduler_option: str | None = None
     heaps: tuple[Mapping[str, Any], ...] = ()
-    copies_ahead: bool = False
     stated_kinds: frozenset[str] = frozenset()
     distributions: tuple[str, ...] = ("jaxlib",)
     way: int | None = None
@@ -89,10 +71,6 @@ class Compiler(ABC):
         """By number of a `timed_scope` the seconds that it states of what is in it; without those
         of which it states nothing, or only a part. Raises as `compile`."""
         return {}
-
-    def may_offload(self, *, in_scan: bool) -> bool:
-        """Whether a value may be offloaded."""
-        return self.offloads and (self.offloads_in_scans or not in_scan)
 
     @property
     def overlapping(self) -> "tuple[Compiler, ...]":

@@ -55,27 +55,22 @@ def of_platform(platform: str) -> Compiler:
     )
 
 
+def of_devices(mesh: jax.sharding.Mesh) -> Compiler:
+    """The compiler for the devices of a mesh; raises as `of_platform`."""
+    return of_platform(mesh.devices.flat[0].platform)
+
+
 def resolved(verify: str | None, hardware: Hardware) -> tuple[str | None, tuple[str, ...]]:
     """The target that "auto" means for the hardware, any other as it is; and notes for the reader:
     what to install, where another compiler has to stand in."""
     if verify != AUTO:
         return verify, ()
     try:
-        compiler = of_platform(hardware.platform)
+        compiler = of_platform(hardware.backend)
         compiler.check_available(hardware)
     except CompilerUnavailableError as error:
         return CPU.name, (f"Checked by XLA:CPU. {error.what} {error.suggestion}",)
     return compiler.name, ()
-
-
-def predicted_compiler(verify: str | None, hardware: Hardware) -> Compiler:
-    """The compiler whose buffers and collectives a plan predicts.
-
-    It is the compiler that `verify` names; without a check, that of the hardware's platform.
-
-    **Raises:** as `named` and `of_platform`.
-    """
-    return of_platform(hardware.platform) if verify is None else named(verify)
 
 
 def compile_for(target: str, step: Step) -> CompiledProgram:

@@ -209,7 +209,9 @@ def work_seconds(work: Work, hardware: Hardware) -> float:
     computing = _rated(work.matmul_flops, hardware.matmul_flops_per_second)
     computing += _rated(work.convolution_flops, hardware.convolution_flops_per_second)
     mapping = _rated(work.operations, lambda d: hardware.peak_flops_per_second(d, matmul=False))
-    computing = max(computing, mapping) if hardware.has_units_apart else computing + mapping
+    computing = (
+        max(computing, mapping) if hardware.traits.has_function_units else computing + mapping
+    )
     moving = work.moved_bytes / hardware.sustained_memory_bytes_per_second
     return hardware.kernel_launch_seconds + max(computing, moving)
 

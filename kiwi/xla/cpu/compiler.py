@@ -15,7 +15,6 @@ from kiwi.codec import from_plain, to_plain
 from kiwi.mesh import DeviceMesh
 from kiwi.xla.compile.worker import begun_elsewhere, process_ahead
 from kiwi.xla.compiler import Compiler
-from kiwi.xla.cpu.rules import CpuRules
 from kiwi.xla.read.compiled_program import CompiledProgram, read_compiled
 from kiwi.xla.step import ExportedStep, Step
 
@@ -65,9 +64,7 @@ CPU = CpuCompiler(
     ("cpu",),
     CPU_COMPILER_OPTIONS,
     CPU_CHECK_OPTIONS,
-    CpuRules(),
     has_host_memory=False,
-    schedules_for_memory=False,
     reads_heap_trace=False,  # A check in this process has no dump, and tells the same.
 )
 

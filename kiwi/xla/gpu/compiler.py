@@ -16,7 +16,6 @@ from kiwi.mesh import Hardware
 from kiwi.xla.compile.dump import dump_options, dumped
 from kiwi.xla.compile.worker import Answer, Begun, begun_elsewhere
 from kiwi.xla.compiler import CompilerElsewhere
-from kiwi.xla.gpu.rules import GpuRules
 from kiwi.xla.gpu.target_config import target_config
 from kiwi.xla.read.stated_times import gpu_seconds
 from kiwi.xla.step import ExportedStep, Step
@@ -107,12 +106,7 @@ GPU = GpuCompiler(
     ("gpu", "cuda"),
     GPU_COMPILER_OPTIONS,
     GPU_CHECK_OPTIONS,
-    GpuRules(),
     overlapping_options=(GPU_OVERLAPPING_OPTIONS,),
-    # Not in scans: elements in the host's memory come back in the wrong order (openxla/xla#46231).
-    offloads=True,
-    copies_ahead=True,
-    transposes_products=True,
     stated_kinds=frozenset({"matmul", "operator", "stream", "collective"}),
     distributions=PLUGINS,
 )

@@ -20,7 +20,6 @@ from kiwi.xla.read.buffer_assignment import HOST_ONLY
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.read.stated_times import tpu_cycles
 from kiwi.xla.step import ExportedStep, Step
-from kiwi.xla.tpu.rules import TpuRules
 
 TPU_OVERLAPPING_OPTIONS = {
     "xla_jf_rematerialization_percent_shared_memory_limit": 100_000,
@@ -35,7 +34,8 @@ TPU_OVERLAPPING_OPTIONS = {
   a limit of this many per cent.
 - Space to batch turns parts of images into a larger batch, and holds several copies of them.
 - All-reduces combined into one hold what all of them sum until the last is computed: on slices
-  without reduce-scatter (`TpuRules.scatters_sums`) all gradients of a step. Small ones gain by it.
+  without reduce-scatter (`kiwi.targets.rules.tpu_sums`) all gradients of a step. Small ones gain
+  by it.
 - Fast merge places buffers on the heap in the order in which they are defined, as long as that fits
   the chip, and wastes up to a quarter of it. Without it the heap is that of `kiwi.memory.heap`.
 """
@@ -140,7 +140,6 @@ TPU = TpuCompiler(
     ("tpu",),
     TPU_COMPILER_OPTIONS,
     TPU_CHECK_OPTIONS,
-    TpuRules(),
     other_memories={1: "VMEM", **HOST_ONLY},
     # Plan files hold a place among them: others go to the end.
     overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS, TPU_REDUCING_OPTIONS),
@@ -149,11 +148,7 @@ TPU = TpuCompiler(
     # `local_order`, `ilp` takes minutes (docs/tpu.md).
     schedulers=("local_order",),
     scheduler_option="xla_memory_scheduler",
-    copies_ahead=True,
     heaps=TPU_HEAPS,
-    offloads=True,
-    offloads_in_scans=True,
-    hoists_copies=True,
     # Matmuls agree with what published steps reach (docs/profiles.md). Reductions count as if they
     # wrote what they read, bfloat16 as if it were float32, gathers as next to nothing.
     stated_kinds=frozenset({"matmul", "elementwise", "stream"}),

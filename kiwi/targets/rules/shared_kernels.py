@@ -1,28 +1,24 @@
-"""Units that XLA computes in the kernel of an earlier one, by multi-output fusion.
+"""XLA computes units in the kernel of an earlier one, by multi-output fusion.
 
 A kernel that goes over a tensor anyway also computes what else is wanted of it: both moments of
 Adam, and the parameter with them. XLA:GPU does so in updates alone, XLA:TPU everywhere: there a
 matmul or a map also reduces what it yields, for the gradient of a bias or the maximum of a softmax.
 A unit then reads from memory what its kernel has not, and no more. What depends on a reduction, as
 a variance does on a mean, goes over the tensor again.
-
-Slices of every n-th element, and pads between elements, XLA:TPU fuses with nothing, as associative
-scans show (`tests/hlo/test_strides.py`).
-
-Observed with libtpu 0.0.42.1, and with jax 0.10.2 for H100s, in the models of
-`benchmarks/fidelity`; `tests/hlo/test_shared_kernels.py` holds it.
 """
 
-import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.program import Equation
-from kiwi.hlo.row_reductions import REDUCTIONS
+from kiwi.hlo.reductions import reduces
+from kiwi.hlo.strides import is_strided_unit
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.kernel import SharedKernel
+from kiwi.targets.rule import Rule
 
 
 @dataclass
@@ -40,21 +36,8 @@ class _Kernel:
     yielded: set[int] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class SharedKernel:
-    """What a unit shares with earlier ones.
-
-    - `first`: the unit whose kernel it is.
-    - `values`: what the unit reads and this kernel has anyway.
-    """
-
-    first: int
-    values: frozenset[int]
-
-
-@functools.lru_cache(maxsize=4)
 def shared_kernels(units: UnitGraph, *, updates_alone: bool) -> Mapping[int, SharedKernel]:
-    """By unit, those in the kernel of an earlier one; kept while a step is planned.
+    """By unit, those in the kernel of an earlier one.
 
     - `updates_alone`: whether the compiler does so in updates only.
     """
@@ -112,44 +95,34 @@ def _goes_over(units: UnitGraph, unit: Unit) -> bool:
     return is_of_maps and not is_strided_unit(units, unit)
 
 
-def reduces(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a unit ends in a reduction."""
-    return units.graph.program.equations[unit.root].name in REDUCTIONS
-
-
 def _elements(units: UnitGraph, values: Collection[int]) -> int:
     """Of the largest of some values."""
     shapes = (units.graph.program.values[value].shape for value in values)
     return max(map(prod, shapes), default=0)
 
 
-def is_strided(equation: Equation) -> bool:
-    """Whether an equation takes every n-th element, or puts elements so far apart."""
-    params = equation.jaxpr_eqn.params if equation.name in ("slice", "pad") else {}
-    strides = params.get("strides") or ()
-    between = (interior for _, _, interior in params.get("padding_config", ()))
-    return any(stride != 1 for stride in strides) or any(between)
+def _apply_to_updates(graph: KernelGraph) -> KernelGraph:
+    return graph.stating("shared", shared_kernels(graph.units, updates_alone=True))
 
 
-def is_strided_unit(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a unit has such an equation."""
-    return any(is_strided(units.graph.program.equations[k]) for k in unit.equations)
+def _apply_everywhere(graph: KernelGraph) -> KernelGraph:
+    return graph.stating("shared", shared_kernels(graph.units, updates_alone=False))
 
 
-def moved_beside_strides(units: UnitGraph, unit: Unit) -> tuple[tuple[int, int], ...]:
-    """By place of a strided equation that takes what a unit reads, or yields its result, the bytes
-    that go through memory between it and the rest of the unit.
+UPDATES = Rule(
+    name="shared_updates",
+    does="One kernel updates a parameter and its moments.",
+    component="MultiOutputFusion",
+    observed="jax 0.10.2, H100",
+    evidence=("tests/hlo/test_shared_kernels.py", "benchmarks/fidelity"),
+    apply=_apply_to_updates,
+)
 
-    What XLA makes of those in between is not said: slices of broadcasts are broadcasts.
-    """
-    program = units.graph.program
-    equations = [program.equations[k] for k in unit.equations]
-    read, found = {value for value, _ in unit.rule.reads}, []
-    for place, equation in enumerate(equations):
-        if not is_strided(equation):
-            continue
-        is_first, is_last = equation.reads[0] in read, place == len(equations) - 1
-        if is_first != is_last:
-            (value, *_) = equation.outputs if is_first else equation.reads
-            found.append((place, 2 * program.values[value].size_bytes))
-    return tuple(found)
+EVERYWHERE = Rule(
+    name="shared_kernels",
+    does="A kernel that goes over a tensor also computes what else maps or reduces it.",
+    component="multi-output fusion of XLA:TPU",
+    observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
+    evidence=("tests/hlo/test_shared_kernels.py", "benchmarks/fidelity"),
+    apply=_apply_everywhere,
+)

@@ -1,68 +1,40 @@
-"""Reductions over rows that are computed in the kernel of their readers.
+"""XLA:GPU reduces rows in the kernel of the maps that read the rows again.
 
 A softmax and a normalisation reduce rows and read the same rows again: the maximum, the sum of
-exponentials, the mean and the variance go to the kernel that writes the result. XLA:GPU makes one
-kernel of it (`SoftmaxRewriterTriton`, from compute capability 8.0 on): it reads the rows once, and
-what it reduces is never in memory. Their gradients reduce rows in the same way. Rows are those
-along the last dimension, of up to `LONGEST_ROW` elements (jax 0.10.2, H100: softmax, layer and RMS
-normalisation of 1,000 to 128,256 elements in float32 and bfloat16, the models of
-`benchmarks/fidelity` and their gradients; `tests/xla/gpu/test_compiler.py` holds it).
+exponentials, the mean and the variance go to the kernel that writes the result. It reads the rows
+once, and what it reduces is never in memory. Their gradients reduce rows in the same way. Rows are
+those along the last dimension, of up to `LONGEST_ROW` elements, on GPUs that multiply in tf32.
 
 Costly functions of the rows are not computed twice: the sum of a softmax's exponentials that the
 backward pass reads as well is a kernel of its own, with the maximum. What sums columns of
 normalised rows, as the gradient of a normalisation's scale, reads them from memory: the kernel that
 reduces rows writes them there first.
-
-Known imperfection: what computes a mean in bfloat16 and subtracts it, as `jnp.var` does beside
-`jnp.mean`, is five kernels instead of one.
 """
 
-import functools
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from math import prod
 
 from kiwi.hlo.equation_kinds import WORTH_KEEPING, is_map
 from kiwi.hlo.program import Value
+from kiwi.hlo.reductions import REDUCTIONS
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.kernel import MovedBeside, RowReduction
+from kiwi.targets.rule import Rule
 
 LONGEST_ROW = 16_384
 """Elements of the longest rows that are reduced so."""
 
-REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
+MASKED_BYTES = 6
+"""A reduction of rows under a mask takes as long as if it moved this much for each element instead
+of reading it, and nothing if it is a sum kept for the backward pass: such kernels have better
+tiles."""
 
 
-@dataclass(frozen=True)
-class RowReduction:
-    """What a unit reduces in the kernel of its readers.
-
-    - `factors`: those that it reduces.
-    - `rows`: the value whose rows the readers go over again.
-    - `reader`: the unit of maps that ends the kernel.
-    - `is_summed_once`: whether it reduces costly functions of them for readers of another phase as
-      well, in a kernel of its own. If it is recomputed for these, either pass reduces them in the
-      kernel of its readers; if `reader` is recomputed, too, these have two kernels (`repeats`).
-    - `masked_elements`: of the rows, where they take in what several share, such as a causal mask
-      for all heads: XLA:GPU's kernels go over many heads at once, and wait. Else 0.
-    """
-
-    factors: frozenset[int]
-    rows: int
-    reader: int
-    is_summed_once: bool
-    masked_elements: int
-
-    @property
-    def repeats(self) -> bool:
-        """Whether each kernel of its readers reduces the rows for itself where two have some
-        (`kiwi.emit.reduced_again`); under a mask that takes longer than a kernel of its own."""
-        return self.is_summed_once and not self.masked_elements
-
-
-@functools.lru_cache(maxsize=4)
 def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
-    """By unit, those that reduce rows for the maps that read them again; kept while a step is
-    planned. A reader in another phase computes it again in a kernel of its own."""
+    """By unit, those that reduce rows for the maps that read them again. A reader in another phase
+    computes it again in a kernel of its own."""
     found: dict[int, RowReduction] = {}
     for unit in reversed(units.units):  # readers first
         rows = _rows(units, unit)
@@ -78,23 +50,37 @@ def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
             last = found[last].reader
         costly = [k for k in unit.equations if units.graph.opcodes[k] & WORTH_KEEPING]
         is_summed_once = bool(costly) and len(near) < len(readers)
-        masked = _size(rows) if any(_is_shared(units, k, rows) for k in unit.equations) else 0
-        found[unit.index] = RowReduction(frozenset(dims[-1]), read, last, is_summed_once, masked)
+        reduction = RowReduction(frozenset(dims[-1]), read, last, is_summed_once)
+        if any(_is_shared(units, k, rows) for k in unit.equations):
+            reduction = _masked(reduction, units.graph.program.values[read], _size(rows))
+        found[unit.index] = reduction
     return found
 
 
-def written_rows(units: UnitGraph, unit: Unit) -> tuple[tuple[int, int], ...]:
-    """By place of a reduction of columns that ends a unit, the bytes of what it sums that go
-    through memory, where the unit reduces rows first."""
+def _masked(reduction: RowReduction, rows: Value, elements: int) -> RowReduction:
+    """A reduction of rows under a mask that several of them share, which takes longer."""
+    more_bytes = max(0, MASKED_BYTES - rows.itemsize)
+    return replace(
+        reduction,
+        masked_elements=elements,
+        masked_once_bytes=-rows.itemsize if reduction.is_summed_once else more_bytes,
+        masked_again_bytes=2 * more_bytes,
+    )
+
+
+def written_rows(
+    units: UnitGraph, unit: Unit, reduced: Mapping[int, RowReduction]
+) -> tuple[MovedBeside, ...]:
+    """What goes through memory in front of a reduction of columns that ends a unit, where the unit
+    reduces rows first; `reduced`: as `reduced_for_readers` says."""
     program, place = units.graph.program, len(unit.equations) - 1
     root = program.equations[unit.root]
     if root.name not in REDUCTIONS or _rows(units, unit) is not None:
         return ()
-    found = reduced_for_readers(units)
     summed = program.values[root.reads[0]]
     read = {units.producer[value] for value in unit.reads if value in units.producer}
-    is_of_rows = any(found[producer].rows in unit.reads for producer in read & found.keys())
-    return ((place, 2 * summed.size_bytes),) if is_of_rows else ()
+    is_of_rows = any(reduced[producer].rows in unit.reads for producer in read & reduced.keys())
+    return (MovedBeside(place, 2 * summed.size_bytes),) if is_of_rows else ()
 
 
 def _rows(units: UnitGraph, unit: Unit) -> Value | None:
@@ -143,3 +129,29 @@ def _rows_read_again(units: UnitGraph, reader: Unit, unit: Unit, rows: Value) ->
 
 def _size(value: Value) -> int:
     return prod(value.shape)
+
+
+def _apply(graph: KernelGraph) -> KernelGraph:
+    if "tf32" not in graph.hardware.flops_per_second:
+        return graph
+    units = graph.units
+    reduced = reduced_for_readers(units)
+    written = {unit.index: written_rows(units, unit, reduced) for unit in units.units}
+    return graph.stating("rows", reduced).adding("moved_beside", written)
+
+
+RULE = Rule(
+    name="softmax_rows",
+    does="What a softmax or a normalisation reduces along the last dimension is reduced in the "
+    "kernel that reads the rows again.",
+    component="SoftmaxRewriterTriton",
+    observed="jax 0.10.2, H100: rows of 1,000 to 128,256 elements in float32 and bfloat16",
+    evidence=(
+        "tests/xla/gpu/test_compiler.py",
+        "tests/targets/test_softmax_rows.py",
+        "benchmarks/fidelity",
+    ),
+    apply=_apply,
+    limits="A mean in bfloat16 that is subtracted, as `jnp.var` does beside `jnp.mean`, is five "
+    "kernels instead of one.",
+)

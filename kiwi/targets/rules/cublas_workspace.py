@@ -1,9 +1,8 @@
-"""What XLA:GPU lends cuBLAS while it multiplies.
+"""XLA:GPU lends cuBLAS a buffer while it multiplies.
 
-From compute capability 9.0 on 32 MiB, before that 4 MiB, whatever is multiplied; nothing where XLA
-generates the code itself, which it does for integers, vectors, and matrices of a hundred elements.
-
-Observed with jax 0.10.2 for each GPU of the catalogue; `tests/xla/gpu/test_compiler.py` holds it.
+The buffer has 32 MiB from compute capability 9.0 on, 4 MiB before, whatever is multiplied. Nothing
+is lent where XLA generates the code itself: for integers, vectors, and matrices of a hundred
+elements.
 """
 
 import functools
@@ -15,10 +14,12 @@ import jax.numpy as jnp
 
 from kiwi.errors import CompilerUnavailableError
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.kernel import Workspace
+from kiwi.kernels.matrix_operands import MATMUL
 from kiwi.mesh import Hardware
+from kiwi.targets.rule import Rule
 from kiwi.xla.gpu.target_config import target_config
-from kiwi.xla.rules.base import Workspace
-from kiwi.xla.rules.matrix_operands import MATMUL
 
 _HOPPER = 9
 _BYTES, _BYTES_FROM_HOPPER = 4 * 2**20, 32 * 2**20
@@ -28,11 +29,10 @@ _GENERATED_ELEMENTS = 100
 _CAPABILITY = re.compile(r"cuda_compute_capability\s*\{\s*major:\s*(\d+)")
 
 
-def library_workspace(units: UnitGraph, unit: Unit, hardware: Hardware) -> Workspace:
-    """What a unit is lent that multiplies."""
+def multiplies_with_library(units: UnitGraph, unit: Unit) -> bool:
+    """Whether cuBLAS computes a matmul of a unit."""
     equations = (units.graph.program.equations[index] for index in unit.equations)
-    multiplies = any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations)
-    return Workspace(lent_bytes=lent_bytes(hardware) if multiplies else 0)
+    return any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations)
 
 
 def _is_of_library(eqn: Any) -> bool:
@@ -57,3 +57,20 @@ def lent_bytes(hardware: Hardware) -> int:
     except CompilerUnavailableError:
         return 0
     return _BYTES_FROM_HOPPER if found and int(found[1]) >= _HOPPER else _BYTES
+
+
+def _apply(graph: KernelGraph) -> KernelGraph:
+    lent = Workspace(lent_bytes=lent_bytes(graph.hardware))
+    units = graph.units
+    multiplying = (u.index for u in units.units if multiplies_with_library(units, u))
+    return graph.stating("workspace", dict.fromkeys(multiplying, lent))
+
+
+RULE = Rule(
+    name="cublas_workspace",
+    does="cuBLAS is lent 32 MiB while it multiplies, 4 MiB before compute capability 9.0.",
+    component="GemmRewriter, cuBLAS",
+    observed="jax 0.10.2, each GPU of the catalogue",
+    evidence=("tests/xla/gpu/test_compiler.py",),
+    apply=_apply,
+)

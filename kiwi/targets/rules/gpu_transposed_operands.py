@@ -1,4 +1,4 @@
-"""Operands that XLA:GPU transposes to another buffer, in a kernel of its own, for a matmul.
+"""XLA:GPU transposes operands of a matmul to another buffer, in a kernel of its own.
 
 A matmul reads the batch, then what is kept and what is summed over, either of the two first, each
 in the order in which the left operand is described, and writes its result in either order as well.
@@ -8,41 +8,47 @@ in the order in which the left operand is described, and writes its result in ei
   all their gradients: each unit that reads one does so anew.
 - What is gathered lies with that dimension first: XLA:GPU gathers along the most major one only
   (`GpuLayoutAssignment`).
-
-Observed with jax 0.10.2 for H100s in the transformers of `benchmarks/fidelity`, and for matrices
-and heads of attention gathered along each of their dimensions (`tests/xla/gpu`,
-`test_transposed_operands.py` and `test_compiler.py`). Three projections of one operand are one
-matmul there, which is not told.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from kiwi.hlo.equation_kinds import is_map
-from kiwi.hlo.library_calls import maps_behind
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.library_calls import maps_behind
+from kiwi.kernels.matrix_operands import MATMUL, Matrix, matrices
 from kiwi.mesh import TensorSharding
-from kiwi.xla.rules.base import Transposes
-from kiwi.xla.rules.matrix_operands import MATMUL, Matrix, matrices
+from kiwi.targets.rule import Rule
 
 Order = tuple[int, ...]
 
 
-def transposed_operands(
-    units: UnitGraph, unit: Unit
-) -> dict[int, Callable[[Mapping[int, int]], bool]]:
-    """By number of the read, whether it is transposed; asked with the pieces of each factor."""
-    found = {}
+@dataclass(frozen=True)
+class LyingOperand:
+    """An operand of a matmul whose dimensions lie in one of some orders.
+
+    - `orders`: from major to minor.
+    """
+
+    matrix: Matrix
+    orders: tuple[Order, ...]
+
+    def is_transposed(self, shards: Mapping[int, int]) -> bool:
+        """Whether none of the orders is readable, where factors are cut into so many pieces."""
+        lying = ([self.matrix.dims[d] for d in order] for order in self.orders)
+        return not any(self.matrix.is_readable(dims, shards) for dims in lying)
+
+
+def transposed_operands(units: UnitGraph, unit: Unit) -> tuple[tuple[int, LyingOperand], ...]:
+    """By number of the read, when a kernel of its own transposes it first."""
+    operands = {}
     for matrix in matrices(units, unit, (MATMUL,)):
         orders = _orders(units, unit.rule.reads[matrix.read][0])
         if orders:
-            found[matrix.read] = functools.partial(_is_transposed, matrix, orders)
-    return found
-
-
-def _is_transposed(matrix: Matrix, orders: tuple[Order, ...], shards: Mapping[int, int]) -> bool:
-    lying = ([matrix.dims[d] for d in order] for order in orders)
-    return not any(matrix.is_readable(dims, shards) for dims in lying)
+            operands[matrix.read] = LyingOperand(matrix, orders)
+    return tuple(operands.items())
 
 
 def _orders(units: UnitGraph, value: int) -> tuple[Order, ...]:
@@ -66,16 +72,24 @@ def _orders(units: UnitGraph, value: int) -> tuple[Order, ...]:
     return as_it_is, (*as_it_is[: len(batch)], *as_it_is[first:], *as_it_is[len(batch) : first])
 
 
-def transposed_reads(
-    units: UnitGraph, unit: Unit, mesh_shape: tuple[int, ...]
-) -> dict[int, Transposes]:
+@dataclass(frozen=True)
+class GatheredOperand:
+    """An operand of a matmul of more than two dimensions, as it lies where it was gathered."""
+
+    matrix: Matrix
+
+    def is_transposed(
+        self, mesh_shape: tuple[int, ...], stored: TensorSharding, wanted: TensorSharding
+    ) -> bool:
+        """Whether the copy of it in the layout `wanted` is transposed."""
+        return _is_copy_transposed(self.matrix, mesh_shape, stored, wanted)
+
+
+def gathered_operands(units: UnitGraph, unit: Unit) -> tuple[tuple[int, GatheredOperand], ...]:
     """By number of the read; none of two dimensions, which are read in either order."""
-    found = matrices(units, unit, (MATMUL,))
-    return {
-        m.read: functools.partial(_is_copy_transposed, m, mesh_shape)
-        for m in found
-        if len(m.dims) > 2
-    }
+    operands = matrices(units, unit, (MATMUL,))
+    by_read = {m.read: GatheredOperand(m) for m in operands if len(m.dims) > 2}
+    return tuple(by_read.items())
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -102,3 +116,22 @@ def _shards(matrix: Matrix, mesh_shape: tuple[int, ...], layout: TensorSharding)
             found[factor] = min(left, matrix.sizes[factor])
             left //= found[factor]
     return found
+
+
+def _apply(graph: KernelGraph) -> KernelGraph:
+    units = graph.units
+    operands = {unit.index: transposed_operands(units, unit) for unit in units.units}
+    copies = {unit.index: gathered_operands(units, unit) for unit in units.units}
+    return graph.adding("transposed_operands", operands).adding("transposed_copies", copies)
+
+
+RULE = Rule(
+    name="gpu_transposed_operands",
+    does="A matmul reads the batch, then what is kept and what is summed over, either of the two "
+    "first. An operand that lies otherwise is transposed to another buffer.",
+    component="GpuLayoutAssignment, TransposeFolding",
+    observed="jax 0.10.2, H100",
+    evidence=("tests/xla/gpu/test_transposed_operands.py", "tests/xla/gpu/test_compiler.py"),
+    apply=_apply,
+    limits="Three projections of one operand are one matmul, which is not told.",
+)

@@ -1,4 +1,4 @@
-"""Operands that XLA:CPU copies before an operator can read them.
+"""XLA:CPU copies operands before matmuls, convolutions, concatenations and windows read them.
 
 1. A matmul reads matrices (`DotDecomposer`): the left operand's dimensions in the order batch,
    kept, summed, the right one's in the order batch, summed, kept, each group as the operator names
@@ -11,9 +11,6 @@
 3. What nothing else reads is free once its copy is made, before result and other copies are.
 4. A concatenation copies what it joins, and a window slides over its operand (`reduce_window`,
    `select_and_scatter`), each computed first. XLA:GPU fuses them.
-
-Observed with jax 0.10.2 in the compiled programs of `benchmarks/fidelity` (LSTM, GPT, U-Net) and of
-`benchmarks/remat` (U-Net, convnet); `tests/plans/test_memory.py` holds them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +18,12 @@ from dataclasses import dataclass
 
 from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.kernel import Workspace
+from kiwi.kernels.matrix_operands import CONVOLUTION, MATMUL, Matrix, matrices
 from kiwi.memory.live_ranges import temporaries
 from kiwi.memory.residency import is_result, may_be_recomputed
-from kiwi.xla.rules.base import Workspace
-from kiwi.xla.rules.matrix_operands import CONVOLUTION, MATMUL, Matrix, matrices
+from kiwi.targets.rule import Rule
 
 _COMPUTE_APART = frozenset({"concatenate", "reduce_window", "select_and_scatter"})
 """Opcodes of rule 4."""
@@ -98,3 +97,19 @@ def _computed_apart(units: UnitGraph, unit: Unit) -> Iterator[float]:
         for operand in root.inputs:
             if isinstance(operand, int) and operand not in unit.reads and size:
                 yield program.values[operand].size_bytes / size
+
+
+def _apply(graph: KernelGraph) -> KernelGraph:
+    units = graph.units
+    return graph.stating("workspace", {u.index: CopiedMatrices.of(units, u) for u in units.units})
+
+
+RULE = Rule(
+    name="cpu_copied_operands",
+    does="Operands of matmuls and convolutions that lie in another order than the library reads "
+    "are transposed first; what concatenations join and windows slide over is computed first.",
+    component="DotDecomposer, TransposeFolding, CpuConvCanonicalization",
+    observed="jax 0.10.2",
+    evidence=("tests/plans/test_memory.py", "benchmarks/fidelity", "benchmarks/remat"),
+    apply=_apply,
+)

@@ -1,0 +1,1 @@
+"""What the compiler will run for each unit of a step: facts that problem and emission read."""

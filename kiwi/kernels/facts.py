@@ -1,0 +1,99 @@
+"""`TargetFacts`: what a target does with any program, whatever the units are.
+
+The defaults are what all of XLA's compilers share, which follows from the passes that they have in
+common. A target's rules (`kiwi.targets.rules`) change them one by one.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kiwi.hlo.chains import Fusion
+from kiwi.hlo.program import Equation, Value
+from kiwi.mesh import DeviceMesh
+
+ScattersSums = Callable[[DeviceMesh, Mapping[int, int], Value], bool]
+"""Whether partial sums are reduce-scattered where `kiwi.kernels.partitioner` says so, and not
+all-reduced and cut. Takes the mesh, by mesh axis the dimension of the result that it cuts, and one
+device's partial sums."""
+
+SumsElsewhere = Callable[[Equation, Sequence[int], Collection[int]], bool]
+"""Whether the partial sums of an operator take another buffer beside summands and result. Takes the
+operator, into how many pieces each dimension of the summands is cut, and the dimensions that a
+reduce-scatter cuts further."""
+
+
+def _always(mesh: DeviceMesh, scattered: Mapping[int, int], part: Value) -> bool:
+    return True
+
+
+def _never(root: Equation, cuts: Sequence[int], scattered: Collection[int]) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """What a target does with any program. Bytes are those of one device.
+
+    - `target`: its name, e.g. "cuda".
+    - `fusion`: what is computed inside of other kernels.
+
+    Communication:
+
+    - `moved_itemsizes`: by dtype the bytes per element that collectives move, where that is not the
+      dtype's own size.
+    - `scatters_sums`, `sums_elsewhere`: see their types.
+    - `copies_gathered_results`: a collective may not write a result where the donated argument is
+      that it takes over (`kiwi.problem.copies.GatheredResult`).
+    - `sums_beside_one_kernel`: partial sums are moved beside that kernel alone behind which they
+      are reduce-scattered, and waited for where there is none.
+    - `combined_sums_bytes`: up to this size sums are combined with others, and waited for.
+    - `pipelines_matmuls`: a matmul runs while its operands are gathered and its result scattered.
+
+    Kernels:
+
+    - `computes_maps_with_matmuls`: one kernel computes a matmul and the maps of its result.
+
+    Emission:
+
+    - `makes_constants_early`: large constants are computed at the start of the step, unless a
+      barrier prevents it.
+    - `hoists_copies`: copies from and to the host are moved in front of barriers. Plans then copy
+      elements of buffers there, at indices that the compiler does not know.
+    - `transposes_products`: what matmuls yield may be laid out in an order that they do not write,
+      unless the compiler is told not to.
+    - `copies_ahead`: programs are tried in which copies begin ahead of their readers.
+    - `schedules_for_memory`: the compiler's scheduler keeps memory low, so that plans begin with
+      the barriers that they need. Otherwise every step has one.
+
+    Host memory:
+
+    - `offloads`: values that plans offload leave the device in the compiled program.
+      `offloads_in_scans`: also those that scans stack, and they come back as they were.
+    """
+
+    target: str
+    fusion: Fusion = field(default_factory=Fusion)
+    moved_itemsizes: tuple[tuple[str, int], ...] = ()
+    scatters_sums: ScattersSums = _always
+    sums_elsewhere: SumsElsewhere = _never
+    copies_gathered_results: bool = False
+    sums_beside_one_kernel: bool = False
+    combined_sums_bytes: int = 0
+    pipelines_matmuls: bool = False
+    computes_maps_with_matmuls: bool = True
+    makes_constants_early: bool = True
+    hoists_copies: bool = False
+    transposes_products: bool = False
+    copies_ahead: bool = False
+    schedules_for_memory: bool = True
+    offloads: bool = False
+    offloads_in_scans: bool = False
+
+    def moved_itemsize(self, value: Value) -> int:
+        """Bytes per element that collectives move of a value."""
+        dtype = str(value.dtype)
+        return dict(self.moved_itemsizes).get(dtype, value.itemsize)
+
+    def may_offload(self, *, in_scan: bool) -> bool:
+        """Whether a value may be offloaded."""
+        return self.offloads and (self.offloads_in_scans or not in_scan)

@@ -1,0 +1,103 @@
+"""`KernelGraph`: the units of a step with what the compiler runs for each of them."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kiwi.hlo.program import Value
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.facts import TargetFacts
+from kiwi.kernels.kernel import Kernel, RowReduction, SharedKernel
+from kiwi.kernels.storage import Storage
+from kiwi.mesh import Hardware
+
+
+@dataclass(frozen=True, eq=False)
+class KernelGraph:
+    """What a target runs for the units of a step on such devices.
+
+    - `units`: of the step, in order.
+    - `kernels`: one for each unit.
+    - `storage`: how many bytes values take.
+    - `facts`: what the target does with any program.
+    - `passes`: the names of the rules that stated facts, in order.
+    """
+
+    units: UnitGraph
+    hardware: Hardware
+    facts: TargetFacts
+    kernels: tuple[Kernel, ...]
+    storage: Storage
+    passes: tuple[str, ...] = ()
+
+    @classmethod
+    def plain(cls, units: UnitGraph, hardware: Hardware, facts: TargetFacts) -> "KernelGraph":
+        """The kernels before any rule has stated facts of them."""
+        values = units.graph.program.values
+        kernels = (
+            Kernel(unit, tuple(values[value] for value, _ in unit.rule.reads))
+            for unit in units.units
+        )
+        return cls(units, hardware, facts, tuple(kernels), Storage(values))
+
+    def __getitem__(self, unit: int) -> Kernel:
+        """The kernel of a unit, by its index."""
+        return self.kernels[unit]
+
+    def stating(self, fact: str, by_unit: Mapping[int, Any]) -> "KernelGraph":
+        """The same with another value of one fact of some kernels, by index of the unit."""
+        if not by_unit:
+            return self
+        kernels = list(self.kernels)
+        for index, stated in by_unit.items():
+            kernels[index] = replace(kernels[index], **{fact: stated})
+        return replace(self, kernels=tuple(kernels))
+
+    def adding(self, fact: str, by_unit: Mapping[int, tuple[Any, ...]]) -> "KernelGraph":
+        """The same with more entries of a fact that is a tuple, by index of the unit."""
+        longer = {
+            index: (*getattr(self.kernels[index], fact), *more)
+            for index, more in by_unit.items()
+            if more
+        }
+        return self.stating(fact, longer)
+
+    @functools.cached_property
+    def rows(self) -> Mapping[int, RowReduction]:
+        """By unit, what is reduced in the kernel of its readers."""
+        return {k.unit.index: k.rows for k in self.kernels if k.rows is not None}
+
+    @functools.cached_property
+    def shared(self) -> Mapping[int, SharedKernel]:
+        """By unit, the earlier kernel that computes it."""
+        return {k.unit.index: k.shared for k in self.kernels if k.shared is not None}
+
+    def overwritable(self, unit: Unit) -> tuple[int, ...]:
+        """The values that a unit of the graph may write its result over."""
+        return self.kernels[unit.index].overwritable
+
+    def moved_value(self, unit: Unit, value: int) -> Value:
+        """What is moved where an operand of a unit of the graph is resharded."""
+        return self.kernels[unit.index].moved_of(value)
+
+    def describe(self) -> Iterator[str]:
+        """Lines for a reader: the passes, then what is particular of each kernel."""
+        yield f"kernels for {self.facts.target!r} on {self.hardware.name}"
+        yield "passes: " + ", ".join(self.passes)
+        for kernel in self.kernels:
+            yield describe_kernel(self, kernel)
+
+
+def describe_kernel(graph: KernelGraph, kernel: Kernel) -> str:
+    """One line: the unit's operator, and each fact that is not the default."""
+    unit = kernel.unit
+    stated = []
+    for name, field in type(kernel).__dataclass_fields__.items():
+        if name in ("unit", "moved"):
+            continue
+        fact = getattr(kernel, name)
+        if fact != field.default:
+            stated.append(f"{name}={fact!r}")
+    operator = graph.units.graph.opcode_of(unit.root)
+    return f"{unit.index:4d} {operator}" + (f": {', '.join(stated)}" if stated else "")

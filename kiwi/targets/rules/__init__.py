@@ -1,0 +1,1 @@
+"""Rules of XLA, one file each."""

@@ -1,0 +1,58 @@
+"""`Target`: the rules of one of XLA's compilers, and the compiler itself."""
+
+import functools
+from dataclasses import dataclass
+
+from kiwi.hlo.units import UnitGraph
+from kiwi.kernels.facts import TargetFacts
+from kiwi.kernels.graph import KernelGraph
+from kiwi.mesh import Hardware
+from kiwi.targets.rule import Rule
+from kiwi.xla.compiler import Compiler
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What programs are planned for.
+
+    - `rules`: in the order in which they state facts; a later one may read what an earlier one
+      stated.
+    - `compiler`: which compiles for such devices, with its options.
+    """
+
+    rules: tuple[Rule, ...]
+    compiler: Compiler
+
+    @property
+    def name(self) -> str:
+        """As in `verify`, e.g. "cuda"."""
+        return self.compiler.name
+
+    def facts(self, hardware: Hardware) -> TargetFacts:
+        """What holds of any program on such devices."""
+        return _facts(self, hardware)
+
+    def kernels(self, units: UnitGraph, hardware: Hardware) -> KernelGraph:
+        """What runs for the units of a step; kept while the step is planned."""
+        return _kernels(self, units, hardware)
+
+
+@functools.lru_cache(maxsize=64)
+def _facts(target: Target, hardware: Hardware) -> TargetFacts:
+    facts = TargetFacts(target.name)
+    for rule in target.rules:
+        if rule.states is not None:
+            facts = rule.states(facts, hardware)
+    return facts
+
+
+@functools.lru_cache(maxsize=8)
+def _kernels(target: Target, units: UnitGraph, hardware: Hardware) -> KernelGraph:
+    graph = KernelGraph.plain(units, hardware, target.facts(hardware))
+    for rule in target.rules:
+        if rule.apply is not None:
+            graph = rule.apply(graph)
+    passes = tuple(rule.name for rule in target.rules)
+    return KernelGraph(
+        graph.units, graph.hardware, graph.facts, graph.kernels, graph.storage, passes
+    )
