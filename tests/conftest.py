@@ -13,7 +13,7 @@ import pytest
 
 from kiwi.mesh import Hardware
 from kiwi.planners import known_peaks
-from kiwi.xla.gpu import library_workspace
+from kiwi.targets.rules import cublas_workspace
 
 DEVICE_COUNT = 8
 
@@ -58,9 +58,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def cublas_is_lent_nothing() -> Iterator[Callable[[Hardware], int]]:
     """The steps of tests take KiB; 32 MiB on top would be all of it. Yields what is lent indeed."""
-    lent_bytes = library_workspace.lent_bytes
+    lent_bytes = cublas_workspace.lent_bytes
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library_workspace, "lent_bytes", lambda _: 0)
+        patch.setattr(cublas_workspace, "lent_bytes", lambda _: 0)
         yield lent_bytes
 
 
@@ -69,7 +69,7 @@ def cublas_is_lent_its_workspace(
     cublas_is_lent_nothing: Callable[[Hardware], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For tests of what is compiled for GPUs."""
-    monkeypatch.setattr(library_workspace, "lent_bytes", cublas_is_lent_nothing)
+    monkeypatch.setattr(cublas_workspace, "lent_bytes", cublas_is_lent_nothing)
 
 
 @pytest.fixture(scope="session")

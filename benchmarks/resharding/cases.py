@@ -11,7 +11,7 @@ from kiwi.hlo.program import Value
 from kiwi.mesh import DeviceMesh, ReshardingTable, TensorSharding
 from kiwi.mesh.moves import divisible_pattern, move_graph
 from kiwi.problem.edges import resharding_table
-from kiwi.xla.compilers import named
+from kiwi.targets.registry import target_named
 
 _MESHES = ((8,), (2, 4), (4, 2), (2, 2, 2))
 _HARDWARE = ("v100-sxm2", "h100-sxm", "cpu")
@@ -34,7 +34,7 @@ class Case:
         """Prices on the case's links, in the bytes that programs of a compiler move."""
         dtype = jnp.dtype(self.dtype)
         value = Value(0, self.shape, dtype, dtype.itemsize, is_extended=False, producer=None)
-        return resharding_table(self.mesh, named(target).rules, value)
+        return resharding_table(self.mesh, target_named(target).facts(self.mesh.hardware), value)
 
     def __str__(self) -> str:
         layouts = f"{self.mesh.describe(self.source)} → {self.mesh.describe(self.target)}"

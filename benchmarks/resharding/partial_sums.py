@@ -11,6 +11,7 @@ from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
 from kiwi.mesh import DeviceMesh
 from kiwi.problem.strategies import ShardingStrategy, enumerate_strategies
+from kiwi.targets.registry import target_named
 from kiwi.xla.read.collectives import CollectiveUse, by_kind
 
 
@@ -37,7 +38,8 @@ def reduced_matmuls(mesh: DeviceMesh, target: Target, dtype: str = "float32") ->
     units = build_units(graph)
     (unit,) = units.units
     found = []
-    for strategy in enumerate_strategies(units, unit, mesh, target.compiler.rules):
+    kernels = target_named(target.name).kernels(units, mesh.hardware)
+    for strategy in enumerate_strategies(kernels, unit, mesh):
         if strategy.collectives:
             (result,) = strategy.results
             compiled = target.uses(lambda x, w: x @ w, mesh, shapes, strategy.reads, result)

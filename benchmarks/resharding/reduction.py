@@ -10,7 +10,7 @@ partitioned program has no name for the result. So the cheapest chain from parti
 recursion over the sets of axes left, and ends in the shortest paths between shardings.
 
 An operator whose result is constrained to one sharding is compiled to one reduction and no
-chain; see `kiwi.xla.rules.partitioner`.
+chain; see `kiwi.kernels.partitioner`.
 """
 
 from collections.abc import Iterable, Iterator

@@ -140,7 +140,7 @@ def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
     from kiwi.problem.build import Fixed, build_problem
     from kiwi.solver import evaluate, solve, warm_up
     from kiwi.solver.settle import settled
-    from kiwi.xla.compilers import of_platform
+    from kiwi.targets.registry import target_of
 
     flat, arguments, state_size = _training_step(layers)
     mesh = DeviceMesh.create(MESH_SHAPE, hardware(PROFILE), None)
@@ -153,8 +153,9 @@ def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
     units = build_units(graph, frozenset(program.arguments[:state_size]))
     units_seconds = clock.lap()
     carried = {k: program.arguments[k] for k in range(state_size)}  # the state comes first in both
-    fixed = Fixed({}, {}, carried, of_platform(mesh.hardware.platform))
-    problem = build_problem(units, mesh, fixed, budget_bytes or None).problem
+    fixed = Fixed({}, {}, carried)
+    kernels = target_of(mesh.hardware).kernels(units, mesh.hardware)
+    problem = build_problem(kernels, mesh, fixed, budget_bytes or None).problem
     problem_seconds = clock.lap()
     spent = trace_seconds + lower_seconds + units_seconds + problem_seconds
     result = solve(

@@ -1,8 +1,9 @@
 """`Target`: the rules of one of XLA's compilers, and the compiler itself."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kiwi.errors import check_known
 from kiwi.hlo.units import UnitGraph
 from kiwi.kernels.facts import TargetFacts
 from kiwi.kernels.graph import KernelGraph
@@ -27,6 +28,14 @@ class Target:
     def name(self) -> str:
         """As in `verify`, e.g. "cuda"."""
         return self.compiler.name
+
+    def without(self, *names: str) -> "Target":
+        """The same without some rules, to see what they are worth; raises `InvalidArgumentError`
+        for a name that is none of its rules'."""
+        known = [rule.name for rule in self.rules]
+        for name in names:
+            check_known(name, known, "rule")
+        return replace(self, rules=tuple(rule for rule in self.rules if rule.name not in names))
 
     def facts(self, hardware: Hardware) -> TargetFacts:
         """What holds of any program on such devices."""

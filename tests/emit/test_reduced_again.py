@@ -8,7 +8,6 @@ import pytest
 import kiwi
 from kiwi.emit.reduced_again import reduced_again
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.row_reductions import reduced_for_readers
 from tests.helpers.planning import array, random_arrays
 
 HEADS = array(2, 128, 32), array(2, 32, 128), array(2, 128, 32)
@@ -45,7 +44,7 @@ def test_gradients_reduce_the_rows_of_a_softmax_that_is_computed_again(function)
     units = plan.execution.units.units
     found = reduced_again(plan.execution)
     assert found and all(units[reader].phase is Phase.BACKWARD for reader in found)
-    reductions = reduced_for_readers(plan.execution.units)
+    reductions = plan.execution.kernels.rows
     for own in (own for each in found.values() for own in each):
         largest, exponentials = (reductions[k] for k in own.units)
         assert largest.rows == exponentials.rows == own.rows

@@ -10,7 +10,7 @@ from kiwi.hlo.loops import CARRY, RESULT
 from kiwi.mesh import DeviceMesh, hardware
 from kiwi.planners.planning import trace_call
 from kiwi.problem.costs import UnitWork
-from kiwi.xla.rules.base import Rules
+from tests.helpers.planning import kernels_of
 
 MET_FREE = {
     "bitcast_convert",
@@ -46,9 +46,10 @@ def test_operators_of_the_examples_are_priced(name):
     assert free <= MET_FREE
     assert all(info.flops > 0 for info in graph.equations if info.is_region)
     mesh = DeviceMesh.create((2, 4), hardware("h100-sxm"))
+    kernels = kernels_of(units)
     for unit in units.units:
         if units.border(unit) in (CARRY, RESULT):
             continue  # already in place
-        work = UnitWork.of(units, unit, mesh, Rules())
+        work = UnitWork.of(kernels, unit, mesh)
         seconds = work.price({}, work.read_bytes, 4).seconds
         assert seconds > 0, graph.opcode_of(unit.root)

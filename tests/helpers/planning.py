@@ -7,15 +7,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from kiwi.hlo.chains import Fusion
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.program import Program
 from kiwi.hlo.tracing import trace
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.graph import KernelGraph
 from kiwi.mesh import CATALOGUE, DeviceMesh, Hardware, TensorSharding
 from kiwi.problem.build import Fixed, PlanningProblem, build_problem
-from kiwi.xla.compilers import of_platform
+from kiwi.targets.registry import target_of
 
 WAITING = replace(CATALOGUE["h100-sxm"], interference=None)
 """GPUs that wait for all that they communicate."""
@@ -54,6 +56,17 @@ def units_of(function: Callable[..., Any], *args: Any, donated: Sequence[int] = 
     return build_units(graph, frozenset(graph.program.arguments[k] for k in donated))
 
 
+def kernels_of(units: UnitGraph, profile: Hardware | str = "h100-sxm") -> KernelGraph:
+    """What the target of such devices runs for units."""
+    hardware = CATALOGUE[profile] if isinstance(profile, str) else profile
+    return target_of(hardware).kernels(units, hardware)
+
+
+def fusion_of(profile: str) -> Fusion:
+    """What the target of such devices computes inside of other kernels."""
+    return target_of(CATALOGUE[profile]).facts(CATALOGUE[profile]).fusion
+
+
 def problem_of(
     units: UnitGraph,
     mesh_shape: Sequence[int],
@@ -71,10 +84,9 @@ def problem_of(
         {position[k]: s for k, s in (arguments or {}).items()},
         dict(results or {}),
         {r: position[k] for r, k in (carried or {}).items()},
-        of_platform(mesh.hardware.platform),
         recompute,
     )
-    return build_problem(units, mesh, fixed, limit_bytes)
+    return build_problem(kernels_of(units, mesh.hardware), mesh, fixed, limit_bytes)
 
 
 def unit_with(units: UnitGraph, opcode: str, occurrence: int = 0) -> Unit:

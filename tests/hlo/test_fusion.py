@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from kiwi.hlo.chains import MAX_CHAIN, MAX_READS, FusedMaps
+from kiwi.hlo.chains import MAX_CHAIN, MAX_READS, NO_FUSION
 from kiwi.hlo.equation_kinds import is_layout_change, is_map
 from kiwi.hlo.fusion import materialised
-from tests.helpers.planning import array, graph_of
+from tests.helpers.planning import array, fusion_of, graph_of
 
+GPU, TPU = fusion_of("h100-sxm"), fusion_of("v5e")
 X, W = array(8, 16), array(16, 16)
 
 
@@ -108,9 +109,9 @@ def two_readers(x, w):
 @pytest.mark.parametrize(
     ("fused", "kept"),
     [
-        (FusedMaps.OF_ONE_READER, {"tanh", "mul"}),
-        (FusedMaps.OF_MAPS, {"mul"}),
-        (FusedMaps.OF_MATMULS, set()),
+        (NO_FUSION, {"tanh", "mul"}),
+        (GPU, {"mul"}),
+        (TPU, set()),
     ],
 )
 def test_costly_maps_are_absorbed_where_the_compiler_repeats_them(fused, kept):
@@ -123,9 +124,9 @@ def test_costly_maps_are_absorbed_where_the_compiler_repeats_them(fused, kept):
 @pytest.mark.parametrize(
     ("fused", "between", "is_kept"),
     [
-        (FusedMaps.OF_ONE_READER, 1, True),
-        (FusedMaps.OF_MAPS, 1, False),
-        (FusedMaps.OF_MAPS, 0, True),
+        (NO_FUSION, 1, True),
+        (GPU, 1, False),
+        (GPU, 0, True),
     ],
 )
 def test_on_gpus_each_reader_puts_elements_between_others(fused, between, is_kept):
@@ -144,9 +145,9 @@ def test_on_gpus_each_reader_puts_elements_between_others(fused, between, is_kep
 @pytest.mark.parametrize(
     ("fused", "tensors", "kept"),
     [
-        (FusedMaps.OF_MAPS, 1, []),
-        (FusedMaps.OF_MAPS, 2, ["dot_general"]),
-        (FusedMaps.OF_ONE_READER, 1, ["dot_general"]),
+        (GPU, 1, []),
+        (GPU, 2, ["dot_general"]),
+        (NO_FUSION, 1, ["dot_general"]),
     ],
 )
 def test_on_gpus_a_matmul_adds_a_bias_and_one_tensor(fused, tensors, kept):
@@ -168,7 +169,7 @@ def test_what_several_matmuls_read_is_the_epilogue_of_another(readers: int, kept
         return [y @ w, y.T @ x][:readers]
 
     graph = graph_of(function, array(16, 16), array(16, 16), array(16, 16))
-    found = materialised(graph, FusedMaps.OF_MATMULS)
+    found = materialised(graph, TPU)
     names = [e.name for e in graph.program.equations if found[e.index]]
     assert names.count("select_n") == kept
     assert names.count("dot_general") == readers + 1 - kept
@@ -180,7 +181,7 @@ def test_a_repeated_map_is_materialised_where_its_operands_are_larger():
         return (y * 3).sum(0), (y * 4).sum(1)
 
     graph = graph_of(function, X, X)
-    found = materialised(graph, FusedMaps.OF_MATMULS)
+    found = materialised(graph, TPU)
     assert "exp" in {e.name for e in graph.program.equations if found[e.index]}
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from kiwi.memory.live_ranges import LiveRanges, fused_pairs, overwritten_pairs, runs_of
 from kiwi.memory.residency import residencies
-from kiwi.xla.cpu.compiler import CPU
-from tests.helpers.planning import units_of
+from tests.helpers.planning import kernels_of, units_of
 from tests.helpers.three_layers import W, X, forward_tanhs, loss
 
 
@@ -24,7 +23,7 @@ def held(buffers, size):
 def usage(units, unit, option, workspace=()):
     """The buffers of one option of a unit, whose result has 7 bytes."""
     own = residencies(units)[unit.index]
-    overwritten = overwritten_pairs(units, CPU.rules.overwritable)
+    overwritten = overwritten_pairs(units, kernels_of(units, "cpu").overwritable)
     runs = runs_of(units, unit, own, option, overwritten, fused_pairs(units))
     return LiveRanges.of(units).of_unit(unit, runs, 7, workspace, workspace)
 

@@ -9,6 +9,7 @@ from benchmarks.resharding.greedy import greedy_path
 from benchmarks.resharding.reduction import reduction_path
 from kiwi.errors import ShardingConflictError
 from kiwi.hlo.program import Value
+from kiwi.kernels.partitioner import reduction_collectives
 from kiwi.mesh import (
     DeviceMesh,
     ReshardingTable,
@@ -17,8 +18,7 @@ from kiwi.mesh import (
     enumerate_shardings,
 )
 from kiwi.mesh.moves import slice_price, transposed_seconds
-from kiwi.xla.compilers import of_platform
-from kiwi.xla.rules.partitioner import reduction_collectives
+from kiwi.targets.registry import target_of
 from tests.helpers.collectives import all_reduce, reduce_scatter
 
 X, Y, Z = range(3)
@@ -105,7 +105,7 @@ def test_a_partial_axis_that_cuts_is_refused():
 def uses(profile, mesh_shape, source, partial, scattered):
     mesh = DeviceMesh.create(mesh_shape, profile)
     part = Value(0, (), "float32", 4, is_extended=False, producer=None)
-    has_it = of_platform(mesh.hardware.platform).rules.scatters_sums(mesh, {}, part)
+    has_it = target_of(mesh.hardware).facts(mesh.hardware).scatters_sums(mesh, {}, part)
     found = reduction_collectives(mesh, source, partial, scattered, 8000, has_it)
     for c in found:
         dim = scattered[c.axes[0]] if c.kind == "reduce-scatter" else 0
@@ -122,7 +122,7 @@ def test_gpus_transpose_what_they_gather_or_scatter_along_another_dimension(prof
     table = ReshardingTable(mesh, (1024, 512), 4)
     cut = sharding((X,), ()), sharding((), (X,))
     found = [table.seconds(layout, sharding((), ())) for layout in cut]
-    more = slice_price(mesh, size // 8).seconds if mesh.hardware.platform == "gpu" else 0.0
+    more = slice_price(mesh, size // 8).seconds if mesh.hardware.backend == "gpu" else 0.0
     assert found[1] - found[0] == pytest.approx(more, rel=1e-6, abs=1e-12)
     sums = [
         reduction_collectives(mesh, sharding((), ()), (X,), {X: dim}, size, True)[0].seconds

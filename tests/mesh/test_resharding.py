@@ -54,7 +54,7 @@ def kinds(steps):
 )
 def test_tpus_copy_what_an_all_to_all_splits(shape, copies):
     source, target = sharding((X, Y), (), ()), sharding((X,), (), (Y,))
-    tpu = replace(MESH, hardware=replace(MACHINE, platform="tpu"))
+    tpu = replace(MESH, hardware=replace(MACHINE, backend="tpu"))
     sizes = [table(shape, mesh) for mesh in (MESH, tpu)]
     here, there = (each.seconds(source, target) for each in sizes)
     local_bytes = sizes[0].tensor_bytes // 8

@@ -11,7 +11,7 @@ from kiwi.errors import InvalidArgumentError, UnknownProfileError
 from kiwi.mesh import CATALOGUE, CollectiveEntry, Environment, OperatorEntry, ProfileTable
 from kiwi.mesh.shipped import find_table, shipped_names, table_named, write_analytic
 
-GPUS = [name for name, entry in CATALOGUE.items() if entry.platform == "gpu"]
+GPUS = [name for name, entry in CATALOGUE.items() if entry.backend == "gpu"]
 
 
 @pytest.mark.parametrize("name", GPUS)

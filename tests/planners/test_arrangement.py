@@ -83,7 +83,6 @@ def test_options_are_those_of_check_run_and_overlap():
     more = {TPU.scheduler_option: OTHER.scheduler, **TPU.heaps[2]}
     for options in (told.run_options, told.check_options, *told.overlapping_options):
         assert more.items() <= options.items()
-    assert told.rules is TPU.rules
     assert TPU.arranged(XLAS_OWN).check_options == TPU.check_options
     for compiler in (CPU, GPU):
         assert compiler.arranged(OTHER).run_options == compiler.run_options

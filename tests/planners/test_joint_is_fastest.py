@@ -43,7 +43,7 @@ def test_what_one_program_held_beyond_its_prediction_rules_out_no_other():
     excess of both in every plan, none was left."""
     step, weights = step_of(2, 512, "relu")
     arguments = (weights, jax.ShapeDtypeStruct((512, 512), jnp.float32))
-    profile = replace(hardware("v100-sxm2"), platform="cpu")  # The compiler that checks it.
+    profile = replace(hardware("v100-sxm2"), backend="cpu")  # The compiler that checks it.
     _check(step, arguments, 0.9, ["alpa+dots"], mesh_shape=(2, 2), profile=profile)
 
 

@@ -23,7 +23,6 @@ from kiwi.plans.estimate import estimate_schedule
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.solver.remat import simulate, solve
 from kiwi.solver.schedule import Schedule
-from kiwi.xla.cpu.compiler import CPU
 from tests.helpers.perceptron import step_of
 from tests.helpers.planning import array
 
@@ -77,9 +76,8 @@ def test_arguments_in_host_memory_are_not_resident():
     for kinds in ({}, {"x": "pinned_host"}):
         constraints = kiwi.Constraints(memory_kinds=kinds)
         plan = _plan("keep-all", "1GiB", verify=None, constraints=constraints)
-        units = plan.execution.units
-        strategies = one_device_strategies(units, plan.mesh, CPU.rules)
-        graph = remat_graph(units, strategies, CPU.rules)
+        strategies = one_device_strategies(plan.execution.kernels, plan.mesh)
+        graph = remat_graph(plan.execution.kernels, strategies)
         resident.append(graph.resident_bytes)
     assert resident[0] - resident[1] == 4 * BATCH * WIDTH
 

@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 import kiwi
 from kiwi.errors import LoopNotSupportedError
-from kiwi.mesh import Hardware
 from kiwi.planners.registry import PLANNERS
+from kiwi.targets.registry import TARGETS
 from tests.helpers.loops import descent, layers, normal
 from tests.helpers.planning import WAITING
 
@@ -80,7 +80,7 @@ def test_a_planned_stack_computes_the_same_and_its_peak_is_foreseen(planner):
 def written_in_place() -> Iterator[None]:
     """What the forward loop hands to the backward one, as on TPUs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Hardware, "copies_into_stacks", False)
+        patch.setitem(TARGETS, "cuda", TARGETS["cuda"].without("gpu_copied_stacks"))
         yield
 
 

@@ -12,10 +12,7 @@ from kiwi.memory.timeline import Buffer
 from kiwi.mesh import DeviceMesh, hardware
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.unit_memory import lent_again
-from kiwi.xla.gpu.library_workspace import library_workspace
-from kiwi.xla.gpu.rules import GpuRules
-from kiwi.xla.rules.base import Rules
-from tests.helpers.planning import array, unit_with, units_of
+from tests.helpers.planning import array, kernels_of, unit_with, units_of
 
 MIB = 2**20
 GPU = hardware("h100-sxm")
@@ -27,7 +24,7 @@ MATMUL_SECONDS = 2 * ROWS * WIDTH**2 / GPU.matmul_flops_per_second("float32")
 
 
 def seconds(units: UnitGraph, unit: Unit, profile: str = "h100-sxm") -> float:
-    work = UnitWork.of(units, unit, DeviceMesh.create((1,), profile), Rules())
+    work = UnitWork.of(kernels_of(units, profile), unit, DeviceMesh.create((1,), profile))
     result_bytes = sum(units.graph.program.values[o].size_bytes for o in unit.outputs)
     return work.price({}, work.read_bytes, result_bytes).seconds
 
@@ -49,8 +46,6 @@ def test_on_gpus_maps_behind_a_matmul_but_additions_are_a_kernel_of_their_own(be
     expected = kernels * GPU.kernel_launch_seconds + max(MATMUL_SECONDS, moved)
     expected += 2 * ONE_PASS_SECONDS * (kernels - 1)
     assert seconds(units, unit) == pytest.approx(expected, rel=2e-2)
-    tpu = hardware("v5e")
-    assert tpu.computes_maps_with_matmuls
     plain = units_of(lambda x, w: x @ w, *arguments[:2])
     alone = seconds(plain, plain.units[0], "v5e")
     assert seconds(units, unit, "v5e") == pytest.approx(alone, rel=0.01)
@@ -60,7 +55,7 @@ def test_a_bias_waits_for_partial_sums():
     """Then no matmul adds it: a kernel reads the sums and writes them again."""
     units = units_of(lambda x, w, b: x @ w + b, *MATMUL, array(WIDTH))
     (unit,) = units.units
-    work = UnitWork.of(units, unit, DeviceMesh.create((8,), "h100-sxm"), Rules())
+    work = UnitWork.of(kernels_of(units), unit, DeviceMesh.create((8,), "h100-sxm"))
     (summed,) = unit.rule.reduction
     read = work.read_bytes
     whole, partial = (work.price({summed: n}, read, SQUARE_BYTES).seconds for n in (1, 8))
@@ -84,7 +79,7 @@ def test_of_what_is_sliced_the_slices_are_read():
 @pytest.mark.usefixtures("cublas_is_lent_its_workspace")
 def test_cublas_is_lent_a_workspace(profile: str, lent_bytes: int):
     units = units_of(lambda x, w: x @ w, array(64, 64), array(64, 64))
-    lent = library_workspace(units, units.units[0], hardware(profile))
+    lent = kernels_of(units, profile)[0].workspace
     assert lent.buffers({}, [0, 0], 0) == (lent_bytes,)
 
 
@@ -101,10 +96,10 @@ def test_cublas_is_lent_a_workspace(profile: str, lent_bytes: int):
 def test_what_xla_generates_itself_is_lent_nothing(x, w):
     units = units_of(lambda x, w: x @ w, x, w)
     unit = unit_with(units, "dot_general")
-    assert library_workspace(units, unit, GPU).buffers({}, [0, 0], 0) == ()
+    assert kernels_of(units, GPU)[unit.index].workspace.buffers({}, [0, 0], 0) == ()
     matmul = units_of(lambda x, w: x @ w, array(64, 64), array(64, 64))
     nobody = replace(GPU, name="described by nobody")
-    assert library_workspace(matmul, matmul.units[0], nobody).buffers({}, [0, 0], 0) == ()
+    assert kernels_of(matmul, nobody)[0].workspace.buffers({}, [0, 0], 0) == ()
 
 
 @pytest.mark.usefixtures("cublas_is_lent_its_workspace")
@@ -119,10 +114,11 @@ def test_what_a_matmul_is_recomputed_for_is_lent_one():
     product, reader = multiplying[0], multiplying[0] + 1
     assert reader not in multiplying
     first, other = units.units[product], units.units[reader]
-    assert lent_again(units, [(first, [reader, multiplying[1], None])], GpuRules(), GPU) == {
+    kernels = kernels_of(units, GPU)
+    assert lent_again(kernels, [(first, [reader, multiplying[1], None])]) == {
         reader: Buffer(reader, reader + 1, 32 * MIB, "result", reader)
     }
-    assert lent_again(units, [(other, [product]), (first, ())], GpuRules(), GPU) == {}
+    assert lent_again(kernels, [(other, [product]), (first, ())]) == {}
 
 
 def test_on_tpus_functions_are_computed_beside_a_matmul():
@@ -132,5 +128,5 @@ def test_on_tpus_functions_are_computed_beside_a_matmul():
     mapped = units_of(lambda x, w: jnp.maximum(x @ w, 0.0), *arguments)
     found = [seconds(units, units.units[0], "v5e") for units in (plain, mapped)]
     assert found[0] == found[1]
-    work = UnitWork.of(mapped, mapped.units[0], DeviceMesh.create((1,), "v5e"), Rules())
+    work = UnitWork.of(kernels_of(mapped, "v5e"), mapped.units[0], DeviceMesh.create((1,), "v5e"))
     assert work.functions and len(work.work) == 1

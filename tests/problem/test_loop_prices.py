@@ -15,9 +15,10 @@ import pytest
 import kiwi
 from kiwi.hlo.large_operators import large_ones, reduces_late
 from kiwi.memory.residency import Residency
-from kiwi.mesh import DeviceMesh, Hardware, TensorSharding, hardware
-from kiwi.problem.costs import passes_of_stacks
+from kiwi.mesh import DeviceMesh, TensorSharding, hardware
 from kiwi.problem.overlap import Overlap
+from kiwi.targets.registry import TARGETS
+from kiwi.targets.rules.gpu_copied_stacks import passes_of_stacks
 from tests.helpers.planning import WAITING, units_of
 
 WIDTH, HIDDEN, LENGTH, HEADS = 4096, 11008, 2048, 32
@@ -97,7 +98,7 @@ def _assert_alike(length: int, mesh: tuple[int, ...]) -> None:
 @pytest.fixture
 def written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the forward loop hands to the backward one, as on TPUs."""
-    monkeypatch.setattr(Hardware, "copies_into_stacks", False)
+    monkeypatch.setitem(TARGETS, "cuda", TARGETS["cuda"].without("gpu_copied_stacks"))
 
 
 @pytest.mark.usefixtures("written_in_place")
@@ -122,8 +123,8 @@ def test_on_gpus_what_a_loop_hands_to_another_one_is_copied_into_a_stack(monkeyp
     assert sorted(filter(None, passes.values())) == [3, 5, 5]
     options = {"mesh_shape": (1,), "profile": "h100-sxm", "verify": None, "memory_budget": "10TB"}
     found = []
-    for copies in (True, False):
-        monkeypatch.setattr(Hardware, "copies_into_stacks", copies)
+    for target in (TARGETS["cuda"], TARGETS["cuda"].without("gpu_copied_stacks")):
+        monkeypatch.setitem(TARGETS, "cuda", target)
         plan = kiwi.plan(function, *arguments, planner="xla", **options)
         found.append(plan.estimate.step_seconds)
     copied_bytes = (3 + 5 + 5) * 4 * 4 * 512**2

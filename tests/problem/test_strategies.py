@@ -9,8 +9,8 @@ from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.mesh.moves import transposed_seconds
 from kiwi.problem.strategies import enumerate_strategies, tensor_sharding
-from kiwi.xla.cpu.compiler import CPU
-from kiwi.xla.gpu.compiler import GPU
+from kiwi.targets.cpu import CPU
+from kiwi.targets.gpu import GPU
 from tests.helpers.collectives import all_reduce, reduce_scatter
 from tests.helpers.planning import array, units_of
 
@@ -22,9 +22,9 @@ def matmul(i=8, k=16, j=32) -> UnitGraph:
     return units_of(lambda x, w: x @ w, array(i, k), array(k, j))
 
 
-def strategies_of(units, mesh=MESH, compiler=GPU):
+def strategies_of(units, mesh=MESH, target=GPU):
     (unit,) = units.units
-    return enumerate_strategies(units, unit, mesh, compiler.rules)
+    return enumerate_strategies(target.kernels(units, mesh.hardware), unit, mesh)
 
 
 def layout(*dims):

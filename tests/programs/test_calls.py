@@ -14,8 +14,7 @@ from jax.sharding import PartitionSpec
 import kiwi
 from kiwi.hlo.regions import ASSUMED_TRIPS, region_flops, region_workspace_bytes, trips
 from kiwi.problem.strategies import enumerate_strategies
-from kiwi.xla.cpu.compiler import CPU
-from tests.helpers.planning import array, units_of
+from tests.helpers.planning import array, kernels_of, units_of
 
 W = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32) / 4
 X = np.random.default_rng(1).standard_normal((8, 16)).astype(np.float32)
@@ -46,7 +45,7 @@ def test_shard_map_lies_as_it_says(make_mesh):
     (first, *_) = [
         u for u in units.units if units.graph.program.equations[u.root].name == "shard_map"
     ]
-    (strategy,) = enumerate_strategies(units, first, plan.mesh, CPU.rules)
+    (strategy,) = enumerate_strategies(plan.execution.kernels, first, plan.mesh)
     assert [s.dims for s in strategy.reads] == [((0,), (1,))]
     assert ((0, 1), ()) in [s.dims for s in strategy.results]
     assert [(c.kind, c.axes, c.bytes) for c in strategy.collectives] == [("all-to-all", (1,), 64)]
@@ -100,7 +99,7 @@ def test_an_unknown_primitive_is_replicated_and_kept():
 def test_a_primitive_that_lowers_to_known_operators_is_sharded_like_them():
     units = units_of(lambda x: SINE.bind(x), array(8, 16))
     (unit,) = units.units
-    layouts = [s.results for s in enumerate_strategies(units, unit, mesh_of(2, 4), CPU.rules)]
+    layouts = [s.results for s in enumerate_strategies(kernels_of(units), unit, mesh_of(2, 4))]
     assert len(layouts) > 4
 
 

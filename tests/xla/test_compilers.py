@@ -8,7 +8,8 @@ from jax.sharding import PartitionSpec
 import kiwi
 from kiwi.errors import CompilerUnavailableError, InvalidArgumentError
 from kiwi.mesh import DeviceMesh, hardware
-from kiwi.xla.compilers import COMPILERS, compile_for, of_platform, predicted_compiler, resolved
+from kiwi.targets.registry import predicted_target, target_of
+from kiwi.xla.compilers import COMPILERS, compile_for, of_platform, resolved
 from kiwi.xla.gpu import compiler as gpu_compiler
 from kiwi.xla.tpu import compiler as tpu_compiler
 from tests.helpers.planning import array
@@ -29,13 +30,13 @@ H100, PROCESSOR, V5E = hardware("h100-sxm"), hardware("cpu"), hardware("v5e")
     ],
 )
 def test_the_check_settles_what_is_predicted_and_else_the_profile(verify, profile, name):
-    assert predicted_compiler(verify, profile) is COMPILERS[name]
+    assert predicted_target(verify, profile).compiler is COMPILERS[name]
 
 
 @pytest.mark.parametrize("profile", ["h100-sxm", "v5e", "cpu"])
 def test_auto_is_the_profiles_own_compiler_or_the_cpus_with_a_note(profile, monkeypatch):
     own, notes = resolved("auto", hardware(profile))
-    assert (own == predicted_compiler(None, hardware(profile)).name) == (notes == ())
+    assert (own == target_of(hardware(profile)).name) == (notes == ())
     for backend in (gpu_compiler, tpu_compiler):
         monkeypatch.setattr(backend, "find_spec", lambda name: None, raising=False)
         monkeypatch.setattr(backend, "PLUGINS", ("jax-no-plugin",), raising=False)
@@ -56,7 +57,7 @@ def test_a_name_that_is_no_compiler_is_refused():
 def test_a_platform_without_rules_is_no_gpu():
     with pytest.raises(CompilerUnavailableError, match="platform 'neuron'"):
         of_platform("neuron")
-    mesh = DeviceMesh.create((2,), replace(H100, platform="neuron"))
+    mesh = DeviceMesh.create((2,), replace(H100, backend="neuron"))
     with pytest.raises(CompilerUnavailableError, match="platform 'neuron'"):
         kiwi.plan(lambda x: x + 1, array(8), mesh=mesh, verify=None)
     assert kiwi.plan(lambda x: x + 1, array(8), mesh=mesh, verify="cpu").fits

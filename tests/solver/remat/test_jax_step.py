@@ -27,8 +27,8 @@ def base():
 
 @pytest.fixture(scope="module")
 def graph(base):
-    units = base.execution.units
-    return remat_graph(units, one_device_strategies(units, base.mesh, CPU.rules), CPU.rules)
+    kernels = base.execution.kernels
+    return remat_graph(kernels, one_device_strategies(kernels, base.mesh))
 
 
 def test_graph_has_one_operator_per_unit_and_all_arguments_resident(base, graph):
@@ -38,9 +38,8 @@ def test_graph_has_one_operator_per_unit_and_all_arguments_resident(base, graph)
 
 
 def test_what_fences_hold_is_resident(base, graph):
-    units = base.execution.units
-    strategies = one_device_strategies(units, base.mesh, CPU.rules)
-    fenced = remat_graph(units, strategies, CPU.rules, 1000)
+    strategies = one_device_strategies(base.execution.kernels, base.mesh)
+    fenced = remat_graph(base.execution.kernels, strategies, 1000)
     assert fenced.resident_bytes == graph.resident_bytes + 1000
     assert order_peak_bytes(fenced) == order_peak_bytes(graph) + 1000
 

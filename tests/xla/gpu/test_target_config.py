@@ -63,7 +63,7 @@ def test_the_compiler_tells_what_its_device_is():
 
 
 def test_every_gpu_of_the_catalogue_is_described():
-    gpus = sorted(name for name, entry in CATALOGUE.items() if entry.platform == "gpu")
+    gpus = sorted(name for name, entry in CATALOGUE.items() if entry.backend == "gpu")
     assert described() == gpus == sorted(CAPABILITIES)
 
 

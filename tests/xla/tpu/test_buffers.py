@@ -14,7 +14,6 @@ from examples import mlp
 from kiwi.mesh.tiles import default_order, tiled_elements
 from kiwi.xla.compile.worker import begun_elsewhere
 from kiwi.xla.compilers import of_platform
-from kiwi.xla.tpu.buffers import buffers_of
 from tests.helpers.tpu_code import minor_to_major
 
 needs_compiler = pytest.mark.skipif(
@@ -89,7 +88,7 @@ def test_a_product_that_only_matmuls_read_is_stored_narrow(precision: str):
     predicted = found.estimate.peak_bytes / found.compiled.peak_bytes
     assert predicted == pytest.approx(1, abs=0.1)
     units = found.execution.units
-    narrow = {v for v in units.producer if buffers_of(units).is_narrow(v)}
+    narrow = found.execution.kernels.storage.stored_itemsize
     assert (units.units[0].outputs[0] in narrow) == (precision == "default")
 
 

@@ -59,7 +59,7 @@ def test_the_argument_that_a_gathered_result_replaces_is_copied(
     assert copies == [size]
     # Both copies take time, behind that of the gather.
     hardware, layouts = found.mesh.hardware, found.execution.layouts
-    moved, rules = units.graph.program.values[value], found.execution.compiler.rules
+    moved, rules = units.graph.program.values[value], found.execution.facts
     gather = resharding_table(found.mesh, rules, moved)
     copied = 2 * size / hardware.sustained_memory_bytes_per_second + hardware.kernel_launch_seconds
     assert found.estimate.resharding_seconds == pytest.approx(

@@ -1,5 +1,6 @@
 """Which gathered copies XLA:GPU's matmuls transpose: for each dimension that is gathered."""
 
+import functools
 from unittest.mock import Mock
 
 import jax.numpy as jnp
@@ -7,9 +8,8 @@ import pytest
 
 from kiwi.memory.residency import Residency
 from kiwi.mesh import TensorSharding
-from kiwi.problem.copies import CopyNode, Reading, copy_node
-from kiwi.xla.gpu.transposed_operands import transposed_reads
-from kiwi.xla.rules.base import Transposes
+from kiwi.problem.copies import CopyNode, Reading, Transposes, copy_node
+from kiwi.targets.rules.gpu_transposed_operands import gathered_operands
 from tests.helpers.planning import array, units_of
 
 SIZES = {"b": 8, "s": 16, "d": 32, "e": 64, "h": 8, "k": 16, "t": 24}
@@ -22,7 +22,8 @@ def first_operand(pattern: str) -> Transposes:
     units = units_of(lambda x, y: jnp.einsum(pattern, x, y), *arrays)
     (unit,) = [u for u in units.units if units.graph.opcode_of(u.root) == "dot_general"]
     read = [value for value, _ in unit.rule.reads].index(units.graph.program.arguments[0])
-    return transposed_reads(units, unit, (8,))[read]
+    operand = dict(gathered_operands(units, unit))[read]
+    return functools.partial(operand.is_transposed, (8,))
 
 
 def cut(rank: int, *dims: int) -> TensorSharding:

@@ -6,7 +6,7 @@ import pytest
 
 from examples import gpt, mlp
 from kiwi.hlo.graph import Phase
-from kiwi.xla.tpu.rules import TpuRules
+from kiwi.targets.rules.tpu_sums import sums_behind
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
 
 
@@ -40,7 +40,6 @@ def test_a_gradient_is_scattered_behind_the_next_product():
     state, batch = mlp.abstract_state(config), mlp.abstract_batch(config)
     step = mlp.make_train_step(config)
     units = planned(step, state, batch, mesh_shape=(2, 4), verify=None).execution.units
-    rules = TpuRules()
     products = [
         unit
         for unit in units.units
@@ -48,13 +47,13 @@ def test_a_gradient_is_scattered_behind_the_next_product():
     ]
     assert products
     for unit in products:
-        behind = rules.sums_behind(units, unit)
+        behind = sums_behind(units, unit)
         if behind is not None:
             other = units.units[behind]
             assert other.phase is not Phase.UPDATE
             assert set(unit.outputs).isdisjoint(other.reads)
-    assert any(rules.sums_behind(units, unit) is not None for unit in products)
-    assert all(rules.sums_behind(units, u) is None for u in units.units if u not in products)
+    assert any(sums_behind(units, unit) is not None for unit in products)
+    assert all(sums_behind(units, u) is None for u in units.units if u not in products)
 
 
 @needs_compiler
@@ -64,9 +63,9 @@ def test_an_all_reduced_gradient_is_held_through_the_next_product():
     state, batch = mlp.abstract_state(config), mlp.abstract_batch(config)
     options = {"mesh_shape": (2, 2, 2), "profile": "v5p", "donate_argnums": 0}
     found = planned(mlp.make_train_step(config), state, batch, **options)
-    units, rules = found.execution.units, TpuRules()
+    units = found.execution.units
     reduced = {
-        unit.index: rules.sums_behind(units, unit)
+        unit.index: sums_behind(units, unit)
         for unit, entry in zip(units.units, found.breakdown.operators, strict=True)
         if entry.seconds["communication"] > 0
     }

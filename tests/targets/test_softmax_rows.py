@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 import kiwi
-from kiwi.hlo.row_reductions import LONGEST_ROW, reduced_for_readers, written_rows
+from kiwi.targets.rules.softmax_rows import LONGEST_ROW, reduced_for_readers
+from tests.helpers.planning import kernels_of
 
 ROWS = jax.ShapeDtypeStruct((64, 128), "float32")
 
@@ -106,7 +107,8 @@ def test_the_gradient_of_a_scale_reads_normalised_rows_from_memory(function, tim
     weights = jax.ShapeDtypeStruct((128,), "float32")
     gradient = jax.value_and_grad(scaled, has_aux=True)
     units = kiwi.jit(gradient, mesh_shape=(1,)).traced(weights, ROWS).units
-    found = [size for unit in units.units for _, size in written_rows(units, unit)]
+    kernels = kernels_of(units).kernels
+    found = [moved.bytes for kernel in kernels for moved in kernel.moved_beside]
     assert found == [n * 4 * 64 * 128 for n in times]
 
 

@@ -4,10 +4,21 @@ import jax
 import jax.numpy as jnp
 
 from kiwi.solver.problem import Interval
-from kiwi.xla.cpu.compiler import CPU
-from kiwi.xla.gpu.compiler import GPU
-from kiwi.xla.rules.max_pooling import found_bytes
-from tests.helpers.planning import array, units_of
+from tests.helpers.planning import array, kernels_of, units_of
+
+GPU = "h100-sxm"
+
+
+def held_early(units, unit, profile, result_bytes):
+    """What a target holds from the start of the step for a unit."""
+    kernel = kernels_of(units, profile)[unit.index]
+    return tuple(held.interval(result_bytes) for held in kernel.held_early)
+
+
+def without_barriers(units, unit, profile):
+    """What it also holds where no barrier prevents it."""
+    kernel = kernels_of(units, profile)[unit.index]
+    return tuple(held.interval(1024) for held in kernel.held_early_without_barriers)
 
 
 def pooled(x):
@@ -25,31 +36,31 @@ def gradient_of(units):
 def test_a_cpu_holds_an_index_array_per_dimension_from_the_start():
     units = units_of(jax.grad(pooled), array(2, 8, 8, 4))
     unit, size = gradient_of(units), 2 * 8 * 8 * 4 * 4
-    assert CPU.rules.held_from_start(units, unit, size, 1) == (
-        Interval(0, unit.index + 1, 4 * size),
-    )
-    assert GPU.rules.held_from_start(units, unit, size, 1) == ()
+    assert held_early(units, unit, "cpu", size) == (Interval(0, unit.index + 1, 4 * size),)
+    assert held_early(units, unit, GPU, size) == ()
 
 
 def test_indices_have_four_bytes_whatever_the_dtype():
     units = units_of(jax.grad(pooled), array(2, 8, 8, 4, dtype="bfloat16"))
     size = 2 * 8 * 8 * 4 * 2
-    assert CPU.rules.held_from_start(units, gradient_of(units), size, 1)[0].bytes == 4 * 2 * size
+    assert held_early(units, gradient_of(units), "cpu", size)[0].bytes == 4 * 2 * size
 
 
 def test_what_is_found_is_held_a_value_and_an_index_per_dimension():
     units = units_of(jax.grad(pooled), array(2, 8, 8, 4))
-    assert found_bytes(units, gradient_of(units), 1024) == 1024 // 4 * 5
-    assert all(found_bytes(units, u, 1024) == 0 for u in units.units if u != gradient_of(units))
+    selected = {k.unit.index: k.workspace_of_result for k in kernels_of(units).kernels}
+    found = selected.pop(gradient_of(units).index)
+    assert found is not None and found.local_bytes(1024) == 1024 // 4 * 5
+    assert not any(selected.values())
 
 
 def test_without_fences_the_zeros_are_there_from_the_start():
     units = units_of(jax.grad(pooled), array(2, 8, 8, 4))
     unit = gradient_of(units)
-    for compiler in (CPU, GPU):
-        found = compiler.rules.held_without_barriers(units, unit, 1024)
+    for profile in ("cpu", GPU):
+        found = without_barriers(units, unit, profile)
         assert found == (Interval(0, unit.index + 1, 1024),)
-    assert GPU.rules.held_without_barriers(units, units.units[0], 1024) == ()
+    assert without_barriers(units, units.units[0], GPU) == ()
 
 
 def test_without_fences_a_gpu_makes_them_with_the_zeros_of_a_relu_and_of_its_gradient():
@@ -59,7 +70,7 @@ def test_without_fences_a_gpu_makes_them_with_the_zeros_of_a_relu_and_of_its_gra
     units = units_of(jax.grad(loss), array(4, 4), array(2, 8, 8, 4))
     unit = gradient_of(units)
     relu = units.units[unit.index + 1]  # Its gradient: g where x > 0, else 0.
-    assert GPU.rules.held_without_barriers(units, unit, 1024) == (
+    assert without_barriers(units, unit, GPU) == (
         Interval(0, unit.index + 1, 1024),
         Interval(0, relu.index + 1, 1024),
     )

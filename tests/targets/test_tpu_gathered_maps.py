@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from kiwi.xla.tpu.rules import GatheredMaps
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
 
 ROWS, CLASSES = 8192, 4096
@@ -26,8 +25,8 @@ def arguments() -> tuple[jax.ShapeDtypeStruct, ...]:
 @needs_compiler
 def test_logits_are_held_in_float32_while_the_chosen_ones_are_taken():
     found = planned(jax.value_and_grad(loss), *arguments())
-    units = found.execution.units
-    sizes = [GatheredMaps.of(units, unit).buffers({}, (), 0) for unit in units.units]
+    kernels = found.execution.kernels.kernels
+    sizes = [kernel.workspace.buffers({}, (), 0) for kernel in kernels]
     assert [size for own in sizes for size in own] == [ROWS * CLASSES * 4]
     assert found.compiled is not None
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.05)
@@ -40,5 +39,5 @@ def test_what_is_no_map_is_gathered_as_it_is():
         jax.ShapeDtypeStruct((ROWS,), "int32"),
         verify=None,
     )
-    units = found.execution.units
-    assert not any(GatheredMaps.of(units, unit).buffers({}, (), 0) for unit in units.units)
+    kernels = found.execution.kernels.kernels
+    assert not any(kernel.workspace.buffers({}, (), 0) for kernel in kernels)

@@ -3,12 +3,11 @@
 import jax.numpy as jnp
 import pytest
 
-from kiwi.mesh import DeviceMesh
+from kiwi.mesh import DeviceMesh, hardware
 from kiwi.problem.strategies import enumerate_strategies
 from kiwi.problem.strategy_table import StrategyTable, _without_cut_sums
-from kiwi.xla.cpu.compiler import CPU
-from kiwi.xla.gpu.compiler import GPU
-from tests.helpers.planning import array, units_of
+from kiwi.targets.registry import target_of
+from tests.helpers.planning import array, kernels_of, units_of
 
 
 @pytest.mark.parametrize("mesh_shape", [(2, 4), (2, 2, 2)])
@@ -16,13 +15,13 @@ def test_scattering_strategies_stand_in_for_those_that_cut(mesh_shape):
     units = units_of(lambda x, w: [x @ w], array(512, 1024), array(1024, 256))
     (unit,) = units.units
     mesh = DeviceMesh.create(mesh_shape, "h100-sxm")
-    found = enumerate_strategies(units, unit, mesh, GPU.rules)
+    found = enumerate_strategies(kernels_of(units), unit, mesh)
     cutting = [s for s in found if s.cuts_sums]
     assert cutting
     for s in cutting:
         assert [c.kind for c in s.collectives] == ["all-reduce"] * len(s.collectives)
         assert s.workspace_bytes > 0
-    left = StrategyTable(units, mesh, GPU.rules).undominated(unit, found)
+    left = StrategyTable(kernels_of(units), mesh).undominated(unit, found)
     assert not any(s.cuts_sums for s in left)
     # The same operands, and as little memory for the result, by a reduce-scatter.
     for s in cutting:
@@ -35,7 +34,7 @@ def test_they_stay_where_nothing_scatters_as_far():
     units = units_of(lambda x, w: [x @ w], array(4, 1024), array(1024, 2))
     (unit,) = units.units
     mesh = DeviceMesh.create((2, 4), "h100-sxm")
-    left = _without_cut_sums(enumerate_strategies(units, unit, mesh, GPU.rules))
+    left = _without_cut_sums(enumerate_strategies(kernels_of(units), unit, mesh))
     summed = [s for s in left if s.reads[0].dims == ((), (0, 1))]
     assert [s.result_bytes for s in summed if s.cuts_sums] == [4]
     assert all(s.result_bytes > 4 for s in summed if not s.cuts_sums)
@@ -44,5 +43,6 @@ def test_they_stay_where_nothing_scatters_as_far():
 def test_collectives_on_cpus_move_wider_elements():
     (value, *_) = units_of(lambda x: [jnp.sin(x)], array(8, 8)).graph.program.values
     narrow, half = (value.of_dtype(dtype) for dtype in ("bfloat16", "float16"))
-    assert [CPU.rules.moved_itemsize(each) for each in (value, narrow, half)] == [4, 4, 2]
-    assert GPU.rules.moved_itemsize(narrow) == 2
+    cpu, gpu = (target_of(hardware(name)).facts(hardware(name)) for name in ("cpu", "h100-sxm"))
+    assert [cpu.moved_itemsize(moved) for moved in (value, narrow, half)] == [4, 4, 2]
+    assert gpu.moved_itemsize(narrow) == 2
