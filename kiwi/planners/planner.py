@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import ClassVar
 
 from kiwi.emit.execution import build_execution
@@ -66,6 +66,17 @@ class Planner(ABC):
     offloads: ClassVar[bool] = False
     is_start: ClassVar[bool] = False
 
+    @property
+    def parameters(self) -> dict[str, bool | int | float | str]:
+        """Its parameters that are not at their defaults, by name, as plan files keep them."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in ("name", "description")
+            and field.default is not MISSING
+            and getattr(self, field.name) != field.default
+        }
+
     @abstractmethod
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
@@ -83,6 +94,10 @@ class Planner(ABC):
         """What plans for budgets from `budget_bytes` on share; None if that is nothing. The
         smallest budget's problem has the most copies of operands: it serves all budgets."""
         return Start(self.formulate(step, budget_bytes, settings))
+
+    def settings_for(self, settings: Settings) -> Settings:
+        """The settings that it plans for, of those that were asked for."""
+        return settings
 
     def check(self, mesh: DeviceMesh) -> None:
         """Raises `InvalidMeshError` where it cannot plan for the mesh."""
@@ -125,7 +140,9 @@ class Planner(ABC):
         if not plan.solve_result.deterministic:
             _LOG.warning(CLOCK_ENDED_SEARCH)
         notes = (*plan.notes, *settings.notes, *self._unused_host_budget(settings))
-        return replace(plan, planning_seconds=seconds, notes=notes)
+        return replace(
+            plan, planning_seconds=seconds, notes=notes, planner_parameters=self.parameters
+        )
 
     def may_offload(self, settings: Settings) -> bool:
         """Whether values may go to the host's memory."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from kiwi.errors import InvalidArgumentError, UnknownPlannerError, check_known
+from kiwi.options import PlannerObject
 from kiwi.planners.planner import Planner
 
 MODULES = ("kiwi.planners.product", "kiwi.literature.planners")
@@ -43,8 +44,16 @@ def planners() -> Mapping[str, Planner]:
     return MappingProxyType(_registered)
 
 
-def planner_named(name: str) -> Planner:
-    """The planner of a name; raises `UnknownPlannerError`, which lists all."""
+def planner_named(name: str | PlannerObject) -> Planner:
+    """The planner of a name, or the one that is given; raises `UnknownPlannerError`, which lists
+    all; `InvalidArgumentError` if it is neither a name nor a planner."""
+    if isinstance(name, Planner):
+        return name
+    if not isinstance(name, str):
+        raise InvalidArgumentError(
+            f"planner={name!r} is neither a name nor a planner.",
+            suggestion='planner="joint", or an object such as those of kiwi.literature.planners.',
+        )
     for module in MODULES:
         if name in _registered:
             break

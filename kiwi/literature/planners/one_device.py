@@ -1,4 +1,4 @@
-"""Plans for one device by the planners of `kiwi.literature.remat`: recomputation and order alone.
+"""Plans for one device by schedules of `kiwi.literature.remat`: recomputation and order alone.
 
 1. The step is planned without a limit and without recomputation: what is to be scheduled.
 2. A planner finds a schedule of its units within the budget.
@@ -17,6 +17,7 @@ peak, but another heap (`kiwi.memory.order_search`).
 
 import itertools
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -25,6 +26,7 @@ from kiwi.emit.barriers import POINTER_BYTES, barriers
 from kiwi.emit.execution import Execution
 from kiwi.literature.planners.remat_graph import one_device_strategies, remat_graph
 from kiwi.literature.remat import RematGraph, RematResult, Search
+from kiwi.literature.remat.solve import Method
 from kiwi.memory.order_search import MovingBuffer, Steps, better_order, needed_bytes
 from kiwi.options import Settings
 from kiwi.planners.closed_loop import ClosedLoop, Orders
@@ -101,10 +103,14 @@ class OneDevice:
 
 @dataclass(frozen=True)
 class OneDevicePlanner(Planner):
-    """A planner of `kiwi.literature.remat`, of the same name."""
+    """A planner of recomputation alone, whose search is in `kiwi.literature.remat`."""
 
     heeds_hints: ClassVar[bool] = True
     is_sharding: ClassVar[bool] = False
+
+    @abstractmethod
+    def method(self) -> Method:
+        """How a schedule is found, with the parameters of this planner."""
 
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
@@ -119,6 +125,7 @@ class OneDevicePlanner(Planner):
             self.name,
             max(allowed.seconds, LEAST_SECONDS),
             planned_seconds=allowed.planned_seconds,
+            method=self.method(),
         )
         return self.tightened(one_device, search.within, budget_bytes, tools)
 
@@ -148,12 +155,12 @@ class OneDevicePlanner(Planner):
     def to_schedule(
         self, step: StepToPlan, budget_bytes: int, settings: Settings, start: Start | None = None
     ) -> OneDevice:
-        """The step that keeps everything: without a limit the only solution, because on one device
-        every node has one option."""
+        """The step that keeps everything. On one device there is one strategy for each unit, and
+        its first residency keeps what it yields."""
         own = start or Start(self.formulate(step, budget_bytes, settings))
         problem = own.problem
         solved = Solved(problem, (0,) * len(problem.problem.nodes))
-        assert all(len(node.costs) == 1 for node in problem.problem.nodes)
+        assert all(len(node.strategies) == 1 for node in problem.unit_nodes)
         unlimited = replace(problem.problem, limit_bytes=None)
         result = conclude(unlimited, tuple(solved.solution), -math.inf, solver=self.name)
         return OneDevice.of(self.plan_of(step, solved, result, budget_bytes), solved)
@@ -229,24 +236,6 @@ def _solve_result(base: SolveResult, result: RematResult) -> SolveResult:
         iterations=result.iterations,
         deterministic=result.deterministic,
     )
-
-
-ONE_DEVICE_PLANNERS = tuple(
-    OneDevicePlanner(name, f"on one device: {description}")
-    for name, description in (
-        ("checkmate", "the best schedule by stages, an integer program"),
-        ("checkmate-lp", "a schedule by stages, rounded from a linear program"),
-        ("fastsa", "schedules by simulated annealing, quickly"),
-        ("hiremate", "an integer program over recursive groups"),
-        ("keep-all", "nothing: the given order"),
-        ("moccasin", "at most two computations each, by constraint programming"),
-        ("order-only", "the order alone"),
-        ("remat", "schedules by many annealing runs and reordering"),
-        ("rk-checkmate", "the best schedule by stages of kept inputs and results"),
-        ("rockmate", "rk-checkmate within blocks, rotor over them"),
-        ("rotor", "the best persistent schedule of a chain"),
-    )
-)
 
 
 def repacked(

@@ -98,21 +98,21 @@ def _solved(task: Task, program: StageProgram) -> Finding:
     )
 
 
-def checkmate_lp(task: Task) -> Finding:
-    """The best rounding of the relaxation."""
+def checkmate_lp(task: Task, thresholds: int = RANDOM_THRESHOLDS) -> Finding:
+    """The best rounding of the relaxation, of those at 0.5 and at so many random thresholds."""
     for share in BUDGET_SHARES:
         built = checkmate_program(task, integer=False, budget_share=share)
         with quiet_stdout():
             result = mathopt.solve(built.model, mathopt.SolverType.PDLP, params=_parameters(task))
         if result.has_primal_feasible_solution():
-            return _rounded(task, built, result)
+            return _rounded(task, built, result, thresholds)
     return Finding(None, deterministic=not _timed_out(result))
 
 
-def _rounded(task: Task, built: StageProgram, result: mathopt.SolveResult) -> Finding:
+def _rounded(task: Task, built: StageProgram, result: mathopt.SolveResult, count: int) -> Finding:
     kept = {cell: result.variable_values(each) for cell, each in built.present.items()}
     draw = random.Random(task.seed)
-    thresholds = [0.5] + [draw.random() for _ in range(RANDOM_THRESHOLDS)]
+    thresholds = [0.5] + [draw.random() for _ in range(count)]
     rounded = {round_kept(built.graph, kept, threshold).steps for threshold in thresholds}
     schedules = [Schedule(steps) for steps in sorted(rounded)]
     valid = [candidate(task, each) for each in schedules if not violations(task.graph, each)]

@@ -8,7 +8,7 @@ everything, is always among the options, so that Rockmate is at least as good as
 
 import itertools
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kiwi.literature.remat.chain import Borders, Option, Steps, stage_borders
 from kiwi.literature.remat.checkmate import rk_checkmate
@@ -17,17 +17,30 @@ from kiwi.literature.remat.result import Finding, Task
 from kiwi.literature.remat.rotor import solve_chain
 from kiwi.literature.remat.simulate import evenly, largest_working_set, order_peak_bytes
 
-PEAK_BUDGETS = 3
-SAVE_BUDGETS = 4
+PEAK_BUDGETS, SAVE_BUDGETS = 3, 4
 LARGEST_BLOCK = 60
-"""Most operators of a block that is solved; larger ones keep the option to save all."""
 BLOCKS_SHARE = 0.7
 """Share of the time limit for the blocks."""
 
 
-def rockmate(task: Task) -> Finding:
+@dataclass(frozen=True)
+class BlockBudgets:
+    """For which budgets blocks are solved.
+
+    - `peaks`, `saves`: how many peak and save budgets of each block (M_peak and M_save of section
+      2.6); each pair is an integer program.
+    - `largest_block`: most operators of a block that is solved; larger ones save everything.
+    """
+
+    peaks: int = PEAK_BUDGETS
+    saves: int = SAVE_BUDGETS
+    largest_block: int = LARGEST_BLOCK
+
+
+def rockmate(task: Task, budgets: BlockBudgets | None = None) -> Finding:
     """The best persistent schedule over the options of all blocks; raises
     `kiwi.errors.InvalidProblemError` if no backward operator is known."""
+    budgets = budgets or BlockBudgets()
     borders = stage_borders(task.graph)
     blocks = [block_graph(borders, s) for s in borders.stages]
     solved: dict[RematGraph, tuple[Steps, ...]] = {}
@@ -37,7 +50,7 @@ def rockmate(task: Task) -> Finding:
     for s, block in enumerate(blocks):
         if block not in solved:
             seconds = max(0.0, ends - time.monotonic()) / (left - len(solved))
-            solved[block], ended = _block_schedules(task, borders, s, block, seconds)
+            solved[block], ended = _block_schedules(task, borders, s, block, seconds, budgets)
             by_clock = by_clock or ended
     options = [_options(borders, s, solved[block]) for s, block in enumerate(blocks)]
     finding = solve_chain(task, borders.chain(options))
@@ -62,11 +75,16 @@ def block_graph(borders: Borders, index: int) -> RematGraph:
 
 
 def _block_schedules(
-    task: Task, borders: Borders, index: int, block: RematGraph, seconds: float
+    task: Task,
+    borders: Borders,
+    index: int,
+    block: RematGraph,
+    seconds: float,
+    budgets: BlockBudgets,
 ) -> tuple[tuple[Steps, ...], bool]:
     """Schedules of the block for all pairs of budgets, as far as the time goes; whether the clock
     ended a search."""
-    if len(block.operators) > LARGEST_BLOCK or len(block.operators) < 4:
+    if len(block.operators) > budgets.largest_block or len(block.operators) < 4:
         return (), False
     loss, gradients = len(borders.groups.forward[index]), borders.gradients[index + 1]
     deadline = min(task.deadline, time.monotonic() + seconds)
@@ -76,7 +94,8 @@ def _block_schedules(
         for value, writer in enumerate(block.producer)
         if 0 <= writer < loss and any(k > loss for k in block.readers[value])
     )
-    peaks, saved = evenly(low, high, PEAK_BUDGETS), evenly(0, most_saved, SAVE_BUDGETS)
+    peaks = evenly(low, high, budgets.peaks)
+    saved = evenly(0, most_saved, budgets.saves)
     found: dict[Steps, None] = {}
     by_clock = False
     for peak_bytes, save_bytes in itertools.product(peaks, saved):

@@ -49,10 +49,11 @@ class ChainTables(NamedTuple):
     held: Units
 
 
-def rotor(task: Task) -> Finding:
+def rotor(task: Task, most_units: int = MOST_UNITS) -> Finding:
     """The best persistent schedule in which a stage saves all or nothing; raises
-    `kiwi.errors.InvalidProblemError` if no backward operator is known."""
-    return solve_chain(task, make_chain(task.graph))
+    `kiwi.errors.InvalidProblemError` if no backward operator is known. `most_units`: of memory, in
+    which the budget is counted."""
+    return solve_chain(task, make_chain(task.graph), most_units)
 
 
 def solve_chain(task: Task, chain: Chain, most_units: int = MOST_UNITS) -> Finding:

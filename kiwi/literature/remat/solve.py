@@ -29,7 +29,7 @@ Find = Callable[[Task], Finding]
 
 
 @dataclass(frozen=True)
-class Planner:
+class Method:
     """A way to find a schedule.
 
     `compiled`: planners with compiled loops that `find` runs, too. Compiling takes ten seconds at
@@ -60,18 +60,18 @@ def keep_all(task: Task) -> Finding:
     return Finding(Schedule(task.graph.order))
 
 
-PLANNERS: dict[str, Planner] = {
-    "checkmate": Planner(checkmate),
-    "checkmate-lp": Planner(checkmate_lp),
-    "fastsa": Planner(fastsa, (fastsa,), counts_work=True),
-    "hiremate": Planner(hiremate, (fastsa, rotor)),
-    "keep-all": Planner(keep_all, counts_work=True),
-    "moccasin": Planner(moccasin, counts_work=True),
-    "order-only": Planner(order_only, (fastsa,), counts_work=True),
-    "remat": Planner(remat, (fastsa,), counts_work=True),
-    "rk-checkmate": Planner(rk_checkmate),
-    "rockmate": Planner(rockmate, (rotor,)),
-    "rotor": Planner(rotor, (rotor,), counts_work=True),
+PLANNERS: dict[str, Method] = {
+    "checkmate": Method(checkmate),
+    "checkmate-lp": Method(checkmate_lp),
+    "fastsa": Method(fastsa, (fastsa,), counts_work=True),
+    "hiremate": Method(hiremate, (fastsa, rotor)),
+    "keep-all": Method(keep_all, counts_work=True),
+    "moccasin": Method(moccasin, counts_work=True),
+    "order-only": Method(order_only, (fastsa,), counts_work=True),
+    "remat": Method(remat, (fastsa,), counts_work=True),
+    "rk-checkmate": Method(rk_checkmate),
+    "rockmate": Method(rockmate, (rotor,)),
+    "rotor": Method(rotor, (rotor,), counts_work=True),
 }
 DEFAULT_PLANNER = "remat"
 CHAIN_PLANNER = "rotor"
@@ -94,7 +94,7 @@ def solve(
     """A schedule of `graph` whose peak is at most `budget_bytes`, in little time.
 
     The time limit is for the search; compiling the planner's inner loops, once per machine,
-    is not counted (`Planner.warm_up`). `planned_seconds`: by which planners that count their work
+    is not counted (`Method.warm_up`). `planned_seconds`: by which planners that count their work
     plan it, by default the time limit; they find the same unless they reach that first. The clock
     ends the others after `planned_seconds`.
 
@@ -114,28 +114,31 @@ def solve(
 class Search:
     """Searches in one graph under one budget after another; `remat` goes on where the last ended.
 
-    **Arguments:** as of `solve`; the time limit is that of each search.
+    **Arguments:** as of `solve`; the time limit is that of each search. `method`: how the planner
+    finds a schedule, by default with its usual parameters.
     """
 
     graph: RematGraph
     planner: str = DEFAULT_PLANNER
     time_limit_seconds: float = 10.0
     planned_seconds: float | None = None
+    method: Method | None = None
     _last: Schedule | None = field(default=None, init=False)
 
     def within(self, budget_bytes: int, seed: int = 0) -> RematResult:
         """A schedule whose peak is at most `budget_bytes`, as `solve` finds it."""
         graph, planner, limit = self.graph, self.planner, self.time_limit_seconds
         _check_arguments(planner, budget_bytes, limit, seed)
-        PLANNERS[planner].warm_up()
+        method = self.method or PLANNERS[planner]
+        method.warm_up()
         started = time.monotonic()
         planned = min(limit, self.planned_seconds or limit)
-        ends = started + (limit if PLANNERS[planner].counts_work else planned)
+        ends = started + (limit if method.counts_work else planned)
         task = Task(graph, budget_bytes, ends, planned, seed, self._last)
         # A budget below the bound is replaced by the bound, so that the planner still looks for the
         # smallest peak, which the error names.
         sought_bytes = max(budget_bytes, largest_working_set(graph).size_bytes)
-        finding = PLANNERS[planner].find(replace(task, budget_bytes=sought_bytes))
+        finding = method.find(replace(task, budget_bytes=sought_bytes))
         self._last = finding.schedule or self._last
         found = None if finding.schedule is None else candidate(task, finding.schedule)
         if found is None or not found.fits:

@@ -58,7 +58,7 @@ def _cheap(
             again.append(k)
             needed.update(operator.inputs)
         else:
-            sent |= wanted
+            sent |= wanted - host.stays
     return tuple(reversed(again)), frozenset(sent)
 
 

@@ -9,11 +9,14 @@ FastSA, and the schedules compared as they are simulated. When to copy is found 
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kiwi.literature.remat.fastsa import (
+    FIRST_STAGE,
     PAPER_SHARES,
     SECOND_STAGE,
+    AnnealingSettings,
     fastsa,
     run_annealing,
     within_time,
@@ -26,7 +29,6 @@ from kiwi.literature.remat.result import Task
 from kiwi.solver.schedule import Schedule
 
 PRICES = (1.0, 0.3, 0.1, 0.03)
-"""Shares of the time of copies that are tried."""
 ROUNDS, LEAST_SHARE = 2, 16
 """How often each is annealed, each time for this share of the memory less at most."""
 SHARES = (*PAPER_SHARES[:-1], 1.0)
@@ -34,29 +36,41 @@ HEAT, LEAST_HEAT = 0.3, 1e-3
 """The first temperature, in mean times of an operator, and that of the text, at least."""
 
 
-def fastsa_offload(task: Task, host: Host) -> OffloadFinding:
-    """The best schedule of all prices: as many moves as plain FastSA makes, which comes first."""
-    plain = fastsa(task)
+def fastsa_offload(
+    task: Task,
+    host: Host,
+    prices: Sequence[float] = PRICES,
+    first: AnnealingSettings = FIRST_STAGE,
+    second: AnnealingSettings = SECOND_STAGE,
+) -> OffloadFinding:
+    """The best schedule of all prices: as many moves as plain FastSA makes, which comes first.
+
+    `prices`: shares of the time of copies that are tried; `first`, `second`: the stages of plain
+    FastSA.
+    """
+    plain = fastsa(task, first, second)
     order = Schedule(task.graph.order)
-    first = plain.schedule or order
-    schedules, deterministic = [OffloadSchedule(first.steps)], plain.deterministic
-    for price, start in itertools.product(PRICES, (order, first)):
-        found, completed = _annealed(task, host, price, start)
+    best = plain.schedule or order
+    schedules, deterministic = [OffloadSchedule(best.steps)], plain.deterministic
+    seconds = task.time_limit_seconds / (2 * len(prices) * ROUNDS)
+    for price, start in itertools.product(prices, (order, best)):
+        found, completed = _annealed(task, host, price, start, seconds)
         deterministic = deterministic and completed
         schedules += found
     return OffloadFinding(best_schedule(task, host, schedules), deterministic=deterministic)
 
 
 def _annealed(
-    task: Task, host: Host, price: float, start: Schedule
+    task: Task, host: Host, price: float, start: Schedule, seconds: float
 ) -> tuple[list[OffloadSchedule], bool]:
-    """Schedules for one price, and whether the moves were made in time."""
+    """Schedules for one price, and whether the moves were made in time; `seconds`: by which the
+    moves of one run are planned."""
     graph, budget_bytes = task.graph, task.budget_bytes
-    seconds = task.time_limit_seconds / (2 * len(PRICES) * ROUNDS)
     heat = max(LEAST_HEAT, HEAT / max(1, len(graph.operators)))
     cooling = replace(SECOND_STAGE, first_temperature=heat, last_temperature=1e-4 * heat)
     (settings,) = within_time(seconds, replace(cooling, shares=SHARES))
-    sizes = {v: graph.values[v].size_bytes for v, k in enumerate(graph.producer) if k >= 0}
+    movable = [v for v, k in enumerate(graph.producer) if k >= 0 and v not in host.stays]
+    sizes = {v: graph.values[v].size_bytes for v in movable}
     fetched = {v: price * host.both_ways_seconds(size) for v, size in sizes.items()}
     schedules, completed = [], True
     for _ in range(ROUNDS):

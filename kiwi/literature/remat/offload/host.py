@@ -34,6 +34,7 @@ class Host:
       back. Both directions work at once.
     - `memory_bytes`: for values of the graph; None: as much as they need.
     - `updates`: operators that may run on the host.
+    - `stays`: values of the graph that are never copied to the host.
 
     Raises `kiwi.errors.InvalidProblemError` unless bandwidths are positive.
     """
@@ -42,6 +43,7 @@ class Host:
     inward_bytes_per_second: float
     memory_bytes: int | None = None
     updates: tuple[Update, ...] = ()
+    stays: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if not min(self.outward_bytes_per_second, self.inward_bytes_per_second) > 0:

@@ -42,16 +42,19 @@ TOLERANCE = 1e-6
 """Of shares, as solvers find them."""
 
 
-def offmate(task: Task, host: Host, *, sends_activations: bool = True) -> OffloadFinding:
+def offmate(
+    task: Task, host: Host, *, sends_activations: bool = True, gap: float = GAP
+) -> OffloadFinding:
     """A schedule of blocks within the budget; raises `kiwi.errors.InvalidProblemError` if no
-    backward operator is known. Without `sends_activations` only weights and states are copied."""
+    backward operator is known. Without `sends_activations` only weights and states are copied.
+    `gap`: relative, at which the solver ends."""
     blocks = _Blocks.of(task.graph, host, sends_activations)
     budget_bytes, schedules = float(task.budget_bytes), []
     bound, infeasible, deterministic = None, False, True
     for number in range(ROUNDS):
         seconds = task.remaining_seconds() / (ROUNDS - number if number else 2)
         program = blocks.program(budget_bytes)
-        answer = solve_model(program.model, seconds, task.seed, GAP)
+        answer = solve_model(program.model, seconds, task.seed, gap)
         deterministic = deterministic and not answer.timed_out
         if number == 0 and math.isfinite(answer.bound):
             bound = answer.bound * program.seconds_unit

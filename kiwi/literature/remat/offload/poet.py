@@ -1,8 +1,8 @@
 """POET: recomputation and paging by one integer program, for least time or least energy.
 
 Patil et al., ICML 2022. Checkmate's program (`kiwi.literature.remat.stages`, whose names are used
-here) with a second memory. For values d that are read in stages after the one that computes them, and
-stages t in between:
+here) with a second memory. For values d that are read in stages after the one that computes them,
+and stages t in between:
 
 **Variables.** `hosted[t, d]` in {0, 1}: d is on the host when stage t begins. `sending[t, d]`,
 `fetching[t, d]` in {0, 1}: a copy is under way during stage t; of it in [0, 1] the part that is
@@ -173,6 +173,8 @@ class PagingProgram(StageProgram):
             self._add(sending + self._hosted[t, d] <= 1.0)
             self._add(fetching <= self._hosted[t, d])
             self._add(fetching + self._there(t, d) <= 1.0)
+            if d in self._host.stays:
+                sending.upper_bound = 0.0
         for (t, _), deleted in self._deleted.items():
             for d, each in deleted.items():
                 if (t, d) in self._outward.under_way:

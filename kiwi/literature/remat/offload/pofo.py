@@ -67,18 +67,18 @@ class Blocks:
     seconds: float
 
 
-def pofo(task: Task, host: Host) -> OffloadFinding:
+def pofo(task: Task, host: Host, most_units: int = MOST_UNITS) -> OffloadFinding:
     """A schedule of blocks within the budget; raises `kiwi.errors.InvalidProblemError` if no
-    backward operator is known."""
+    backward operator is known. `most_units`: of memory, in which what runs again is counted."""
     borders = stage_borders(task.graph)
     chain = borders.chain([(borders.keep_all(index),) for index in borders.stages])
-    plain = solve_chain(task, chain)
+    plain = solve_chain(task, chain, most_units)
     schedules = [OffloadSchedule(plain.schedule.steps)] if plain.schedule is not None else []
     budget_bytes = task.budget_bytes - chain.resident_bytes
     for number in range(ROUNDS):
         if budget_bytes <= 0 or (number and task.remaining_seconds() <= 0):
             break
-        table = RotorTable(chain, unit_bytes_of(chain, budget_bytes, MOST_UNITS), budget_bytes)
+        table = RotorTable(chain, unit_bytes_of(chain, budget_bytes, most_units), budget_bytes)
         blocks = best_blocks(table, budget_bytes, task.graph, host)
         if blocks is None:
             break
@@ -288,6 +288,7 @@ def _schedule(
         for step in sent
         for value in task.graph.operators[steps[step]].outputs
         if value not in shared
+        and value not in host.stays
         and (absence := absence_over(task.graph, steps, step, value, turn)) is not None
     ]
     return paced(task.graph, host, steps, absences, task.budget_bytes)

@@ -14,14 +14,33 @@ from kiwi.literature.remat.offload.pofo import pofo
 from kiwi.literature.remat.offload.simulate import OffloadFinding, OffloadSimulation, fits, simulate
 from kiwi.literature.remat.result import Task
 from kiwi.literature.remat.simulate import largest_working_set, order_peak_bytes
+from kiwi.literature.remat.solve import PLANNERS
 
 Find = Callable[[Task, Host], OffloadFinding]
 
-OFFLOAD_PLANNERS: dict[str, Find] = {
-    "fastsa": fastsa_offload,
-    "offmate": offmate,
-    "poet": poet,
-    "pofo": pofo,
+
+@dataclass(frozen=True)
+class OffloadMethod:
+    """A way to find a schedule with offloading.
+
+    `like`: the planner without offloading whose compiled loops it runs, "" for none. Compiling them
+    is no part of a search, whose time is limited.
+    """
+
+    find: Find
+    like: str = ""
+
+    def warm_up(self) -> None:
+        """Makes the compiled loops ready, once in a process."""
+        if self.like:
+            PLANNERS[self.like].warm_up()
+
+
+OFFLOAD_PLANNERS: dict[str, OffloadMethod] = {
+    "fastsa": OffloadMethod(fastsa_offload, "fastsa"),
+    "offmate": OffloadMethod(offmate),
+    "poet": OffloadMethod(poet),
+    "pofo": OffloadMethod(pofo, "rotor"),
 }
 
 
@@ -49,11 +68,13 @@ def solve_offload(
     seed: int = 0,
     *,
     planned_seconds: float | None = None,
+    method: OffloadMethod | None = None,
 ) -> OffloadResult:
     """A schedule of `graph` that needs at most `budget_bytes` on the device, in little time.
 
     `planned_seconds`: by which `fastsa` plans its moves, by default half of the time limit, so that
     it finds the same unless it reaches that first. The clock ends the integer programs.
+    `method`: how the planner finds a schedule, by default with its usual parameters.
 
     Raises `kiwi.errors.UnknownPlannerError`; `kiwi.errors.InvalidArgumentError`;
     `kiwi.errors.InvalidProblemError` where the planner cannot take the graph; and
@@ -66,10 +87,12 @@ def solve_offload(
         )
     if budget_bytes <= 0 or not time_limit_seconds > 0:
         raise InvalidArgumentError("the budget and the time limit must be positive")
+    method = method or OFFLOAD_PLANNERS[planner]
+    method.warm_up()
     started = time.monotonic()
     planned = planned_seconds or time_limit_seconds / 2
     task = Task(graph, budget_bytes, started + time_limit_seconds, planned, seed)
-    finding = OFFLOAD_PLANNERS[planner](task, host)
+    finding = method.find(task, host)
     found = None if finding.schedule is None else simulate(graph, host, finding.schedule)
     if finding.schedule is None or found is None or not fits(task, host, found):
         raise _infeasible(task, planner, finding, found)
