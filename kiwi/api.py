@@ -119,7 +119,7 @@ class PlannedFunction:
         """What plans are made for: the options, with mesh, budget in bytes, and compiler."""
         found = self.options.settings(self._table)
         verify, notes = resolved(found.verify, found.mesh.hardware)
-        return replace(found, verify=verify, notes=notes)
+        return planner_named(found.planner).settings_for(replace(found, verify=verify, notes=notes))
 
     def traced(self, *args: Any, **kwargs: Any) -> StepToPlan:
         """The function traced and lowered for these arguments; cached."""

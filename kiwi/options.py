@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax
 from typing_extensions import TypedDict
@@ -74,6 +74,15 @@ def _is_yes(text: str) -> bool:
 def _option(default: Any, name: str, help: str | None = None, **more: Any) -> Any:
     """A field for an option that the command line has as well; the arguments are `Flag`'s."""
     return field(default=default, metadata={"flag": Flag(name, help, **more)})
+
+
+class PlannerObject(Protocol):
+    """A planner as an object; every `kiwi.planners.planner.Planner` is one."""
+
+    @property
+    def name(self) -> str:
+        """By which plans, their files and errors call it."""
+        ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -171,7 +180,9 @@ class SearchOptions:
       "two-stage" decides sharding first, and then recomputation of the sharded values;
       "kiwi-full" and "kiwi-reduced" are the paper's models, for small steps;
       "xla" decides nothing: values are sharded as XLA does by itself from the shardings given. On
-      a mesh of one device also a planner of `kiwi.solver.remat`, e.g. "remat".
+      a mesh of one device also those that recompute, as "rotor", or copy values to the host, as
+      "pofo". In place of a name a planner with parameters of its own:
+      `kiwi.literature.planners.Rotor(slots=200)`.
     - `solver`: a backend of `kiwi.solver.solve`.
     - `effort`: how much work the search does, "quick", "normal" or "thorough": the same on every
       machine, so that the plan is, too. On one as fast as the documentation's they end after 10, 60
@@ -196,7 +207,9 @@ class SearchOptions:
       its bound.
     """
 
-    planner: str = _option("joint", "--planner", "{default} by default.")
+    planner: str | PlannerObject = _option(  # noqa: RUF009
+        "joint", "--planner", "{default} by default."
+    )
     solver: str = _option("auto", "--solver", "a backend of kiwi.solver ({default})")
     effort: str = _option("normal", "--effort", "quick, normal or thorough ({default})")
     time_limit_seconds: float = _option(
@@ -225,6 +238,11 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "time_limit_seconds", float(self.time_limit_seconds))
+
+    @property
+    def planner_name(self) -> str:
+        """The name of the planner, also of one that is given as an object."""
+        return self.planner if isinstance(self.planner, str) else self.planner.name
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -325,7 +343,7 @@ class OptionTypes(TypedDict, total=False):
     topology: str | None
     num_slices: int | None
     axis_names: Sequence[str] | None
-    planner: str
+    planner: str | PlannerObject
     solver: str
     effort: str
     time_limit_seconds: float

@@ -1,6 +1,7 @@
 """Plans in files: `kiwi.load_plan(path)` and what it returns."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from kiwi.calls.signature import Call
 from kiwi.hlo.trips import DEFAULT_TRIPS
 from kiwi.options import Options
 from kiwi.planners.known_peaks import note_peak
+from kiwi.planners.planner import Planner
 from kiwi.planners.registry import planner_named
 from kiwi.plans.breakdown import Decision
 from kiwi.plans.diff import PlanDifference
@@ -80,7 +82,7 @@ class AppliedPlan(PlannedFunction):
             Options(
                 mesh=saved.mesh,
                 memory_budget=saved.memory_budget_bytes,
-                planner=options["planner"],
+                planner=_planner_of(options),
                 verify=options.get("verify"),
                 respect_user_checkpoint=options.get("respect_user_checkpoint", False),
                 open_loops=options.get("open_loops", False),
@@ -105,6 +107,12 @@ class AppliedPlan(PlannedFunction):
             note_peak(traced, self.settings, found.peak_bytes)
             self._plans[call.key] = found
         return self._plans[call.key]
+
+
+def _planner_of(options: Document) -> Planner:
+    """The planner that made a saved plan, with the parameters that it had."""
+    planner = planner_named(options["planner"])
+    return replace(planner, **options.get("planner_parameters", {}))
 
 
 def diff(first: Plan | SavedPlan, second: Plan | SavedPlan) -> PlanDifference:

@@ -39,13 +39,8 @@ from benchmarks.remat.row import (
 )
 from examples import convnet, encoder, encoder_decoder, gpt, unet, vit
 from kiwi.errors import BudgetNotMetError, KiwiError
-from kiwi.options import Settings
-from kiwi.planners.limit_search import MOST_ROUNDS
-from kiwi.planners.one_device import OneDevice, OneDevicePlanner
-from kiwi.planners.registry import planner_named
-from kiwi.planners.tools import Tools
-from kiwi.plans.plan import Plan
-from kiwi.solver.remat import (
+from kiwi.literature.planners.one_device import OneDevice, OneDevicePlanner
+from kiwi.literature.remat import (
     PLANNERS,
     RematGraph,
     RematResult,
@@ -53,6 +48,11 @@ from kiwi.solver.remat import (
     largest_working_set,
     order_peak_bytes,
 )
+from kiwi.options import Settings
+from kiwi.planners.limit_search import MOST_ROUNDS
+from kiwi.planners.registry import planner_named
+from kiwi.planners.tools import Tools
+from kiwi.plans.plan import Plan
 
 NO_LIMIT, TARGET = "100TiB", "cpu"
 RESULTS = Path(__file__).parent / "results" / "jax_models.json"

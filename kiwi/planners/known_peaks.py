@@ -22,14 +22,16 @@ _least_bytes: dict[Hashable, dict[str, int]] = {}
 def note_peak(step: StepToPlan, settings: Settings, peak_bytes: int) -> None:
     """Takes note of what a plan needs on a device."""
     own = _least_bytes.setdefault(_key(step, settings), {})
-    own[settings.planner] = min(peak_bytes, own.get(settings.planner, peak_bytes))
+    name = settings.planner_name
+    own[name] = min(peak_bytes, own.get(name, peak_bytes))
 
 
 def known_peak_bytes(step: StepToPlan, settings: Settings) -> int | None:
     """The least peak of the plans for a step that the settings' planner may make; None where there
     are none."""
     own = _least_bytes.get(_key(step, settings), {})
-    return min(own.values(), default=None) if settings.planner == ANY else own.get(settings.planner)
+    name = settings.planner_name
+    return min(own.values(), default=None) if name == ANY else own.get(name)
 
 
 def at_most_known(

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import ClassVar
 
 from kiwi.emit.execution import build_execution
@@ -53,6 +53,8 @@ class Planner(ABC):
     - `opens_loops`: whether it plans bodies of loops and branches, see `kiwi.hlo.loops`.
     - `is_sharding`: whether it plans for several devices.
     - `offloads`: whether its problem offers the host's memory.
+    - `is_start`: whether "joint" may begin with its plans where it finds none alone
+      (`kiwi.planners.joint`); of a `ProblemPlanner` only.
     """
 
     name: str
@@ -63,6 +65,18 @@ class Planner(ABC):
     opens_loops: ClassVar[bool] = False
     is_sharding: ClassVar[bool] = True
     offloads: ClassVar[bool] = False
+    is_start: ClassVar[bool] = False
+
+    @property
+    def parameters(self) -> dict[str, bool | int | float | str]:
+        """Its parameters that are not at their defaults, by name, as plan files keep them."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in ("name", "description")
+            and field.default is not MISSING
+            and getattr(self, field.name) != field.default
+        }
 
     @abstractmethod
     def plan(
@@ -81,6 +95,10 @@ class Planner(ABC):
         """What plans for budgets from `budget_bytes` on share; None if that is nothing. The
         smallest budget's problem has the most copies of operands: it serves all budgets."""
         return Start(self.formulate(step, budget_bytes, settings))
+
+    def settings_for(self, settings: Settings) -> Settings:
+        """The settings that it plans for, of those that were asked for."""
+        return settings
 
     def check(self, mesh: DeviceMesh) -> None:
         """Raises `InvalidMeshError` where it cannot plan for the mesh."""
@@ -123,7 +141,9 @@ class Planner(ABC):
         if not plan.solve_result.deterministic:
             _LOG.warning(CLOCK_ENDED_SEARCH)
         notes = (*plan.notes, *settings.notes, *self._unused_host_budget(settings))
-        return replace(plan, planning_seconds=seconds, notes=notes)
+        return replace(
+            plan, planning_seconds=seconds, notes=notes, planner_parameters=self.parameters
+        )
 
     def may_offload(self, settings: Settings) -> bool:
         """Whether values may go to the host's memory."""

@@ -97,6 +97,8 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
         "as_traced": left_as_traced(program),
         "fetches_elements": any(e.name == FETCH and e.loop is not None for e in program.equations),
     }
+    if plan.planner_parameters:
+        found["planner_parameters"] = dict(plan.planner_parameters)
     if plan.origin is not None:
         settings = plan.origin.settings
         found = {name: getattr(settings, name) for name in IN_FILES} | found

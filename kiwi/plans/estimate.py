@@ -114,22 +114,41 @@ def estimate_schedule(solved: Solved, schedule: Schedule, resident_bytes: int = 
 
     The schedule of a solution is estimated as the solution is, to the byte.
 
-    - `solved`: how everything is sharded, and the copies of operands that are kept; its residencies
-      do not matter.
-    - `schedule`: of units, valid; each is computed at least once.
+    - `solved`: how everything is sharded, and the copies of operands that are kept; of its
+      residencies only those that offload matter: they say what copies to the host take.
+    - `schedule`: of units, valid; each is computed at least once. The later steps of the units that
+      `solved` offloads are fetches; the device waits for all of a value but its first.
     - `resident_bytes`: what is held throughout beside the units, such as pointers of tuples.
     """
-    solved = replace(solved, schedule=schedule)
+    choices = enumerate(solved.choices)
+    fetched = frozenset(u for u, (_, residency) in choices if residency.fetch_at is not None)
+    solved = replace(solved, schedule=schedule, fetched=fetched)
     chosen = solved.restricted
     evaluation = evaluate(chosen.problem, [0] * len(chosen.problem.nodes))
     pairs = zip(solved.runs, again_seconds(solved), strict=True)
     recompute_seconds = sum((runs - 1) * seconds for runs, seconds in pairs)
-    found = _estimate(solved, evaluation, recompute_seconds, scheduled(chosen, schedule))
+    found = _estimate(solved, evaluation, recompute_seconds, scheduled(chosen, schedule, fetched))
+    again = _further_fetch_seconds(solved, schedule)
     return replace(
         found,
+        step_seconds=found.step_seconds + again,
+        communication_seconds=found.communication_seconds + again,
+        offload_seconds=found.offload_seconds + again,
         peak_bytes=found.peak_bytes + resident_bytes,
         memory_bytes=tuple(each + resident_bytes for each in found.memory_bytes),
     )
+
+
+def _further_fetch_seconds(solved: Solved, schedule: Schedule) -> float:
+    """Of fetching offloaded values a second time and more often."""
+    runs, chosen = schedule.computations(), solved.restricted
+    nodes = chosen.problem.nodes[len(chosen.sources) :]
+    held = [
+        node.host_usage[0] * max(0, runs[unit.unit] - 2)
+        for unit, node in zip(chosen.unit_nodes, nodes, strict=False)  # behind them are copies'
+        if node.host_usage
+    ]
+    return float(solved.problem.seconds_to_host(held).sum())
 
 
 def _estimate(

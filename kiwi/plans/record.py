@@ -6,7 +6,7 @@ adds the methods by which users reach them.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import jax
@@ -90,6 +90,7 @@ class PlanRecord:
     """How one training step runs on a mesh; see `kiwi.plan`.
 
     - `mesh`: the device mesh planned for; `profile`: name of the hardware profile.
+    - `planner`: its name; `planner_parameters`: those that are not at their defaults.
     - `memory_budget_bytes`: per device.
     - `estimate`: predicted times and memory.
     - `compiled`: figures of the compiled program, or None where it was not verified.
@@ -131,6 +132,7 @@ class PlanRecord:
     as_written: Estimate | None = None
     host_limit_bytes: int | None = None
     cached_on: str = ""
+    planner_parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
     @functools.cached_property
     def in_shardings(self) -> Any:

@@ -70,6 +70,7 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
         breakdown=breakdown,
         origin=origin,
         host_limit_bytes=origin.settings.host_limit_bytes if origin else None,
+        planner_parameters=saved["options"].get("planner_parameters", {}),
     )
 
 

@@ -33,9 +33,15 @@ def _head(plan: PlanRecord) -> str:
         f"Plan for {plan.mesh.size} x {plan.profile} ({mesh}), budget "
         f"{format_bytes(plan.memory_budget_bytes)} per device\n"
         + (f"{over}\n" if over else "")
-        + f"planner {plan.planner}, {result.status.value} ({gap}, {result.solver} "
+        + f"planner {_planner(plan)}, {result.status.value} ({gap}, {result.solver} "
         f"{result.seconds:.1f} s), {origin} in {plan.planning_seconds:.1f} s"
     )
+
+
+def _planner(plan: PlanRecord) -> str:
+    """Its name, with the parameters that are not at their defaults."""
+    given = ", ".join(f"{name}={value!r}" for name, value in plan.planner_parameters.items())
+    return f"{plan.planner}({given})" if given else plan.planner
 
 
 def _time(plan: PlanRecord) -> str:

@@ -12,7 +12,7 @@ schedule each step has a point of its own.
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -36,10 +36,19 @@ class ScheduledRuns:
     - `points[k]`: the point of time of step k. `ranges`: the live ranges over these points.
     - `steps_of[u]`: the steps that compute unit u, in order.
     - `shares_points`: whether points of time are those of units.
+    - `fetched`: the units whose later steps are fetches from the host, which read nothing of the
+      device's memory.
     """
 
-    def __init__(self, units: UnitGraph, steps: Sequence[int], overwritable: Overwritable) -> None:
+    def __init__(
+        self,
+        units: UnitGraph,
+        steps: Sequence[int],
+        overwritable: Overwritable,
+        fetched: Set[int] = frozenset(),
+    ) -> None:
         self._units, self._steps, self._overwritable = units, steps, overwritable
+        self._fetched = fetched
         self.steps_of: list[list[int]] = [[] for _ in units.units]
         for step, unit in enumerate(steps):
             self.steps_of[unit].append(step)
@@ -62,29 +71,38 @@ class ScheduledRuns:
                 self._uses[step],
                 self._overwritten_by.get(step, -1),
                 self.shares_points and number > 0,
+                is_fetched=self._is_fetch(step),
                 is_fused=self.shares_points and number > 0 and self._is_fused(unit, step),
             )
             for number, step in enumerate(self.steps_of[unit])
         )
 
+    def _is_fetch(self, step: int) -> bool:
+        unit = self._steps[step]
+        return unit in self._fetched and step != self.steps_of[unit][0]
+
     def _is_fused(self, unit: int, step: int) -> bool:
         point = self.points[step]
         is_pair = (unit, point) in live_ranges.fused_pairs(self._units)
-        return is_pair and self._uses[step] == (point,)
+        return is_pair and not self._is_fetch(step) and self._uses[step] == (point,)
 
     def again(self, unit: int) -> tuple[int, ...]:
         """The points of time at which a unit is recomputed."""
-        return tuple(self.points[step] for step in self.steps_of[unit][1:])
+        return tuple(
+            self.points[step] for step in self.steps_of[unit][1:] if not self._is_fetch(step)
+        )
 
     @functools.cached_property
     def _source(self) -> tuple[dict[int, int], ...]:
-        return dataflow(self._units, self._steps).source
+        return dataflow(self._units, self._steps, fetched=self._fetched).source
 
     @functools.cached_property
     def _uses(self) -> list[tuple[int, ...]]:
         """For each step when its results are read."""
         readers: list[set[int]] = [set() for _ in self._steps]
         for step, sources in enumerate(self._source):
+            if self._is_fetch(step):
+                continue
             for source in sources.values():
                 if source >= 0:
                     readers[source].add(step)
@@ -173,10 +191,12 @@ class Scheduled:
     times: tuple[int, ...] = ()
 
 
-def scheduled(chosen: PlanningProblem, schedule: Schedule) -> Scheduled:
+def scheduled(
+    chosen: PlanningProblem, schedule: Schedule, fetched: Set[int] = frozenset()
+) -> Scheduled:
     """The buffers of a valid schedule; `chosen` has one option for each node, of which the
-    residencies do not matter."""
-    runs = ScheduledRuns(chosen.units, schedule.steps, chosen.kernels.overwritable)
+    residencies do not matter. `fetched`: as of `ScheduledRuns`."""
+    runs = ScheduledRuns(chosen.units, schedule.steps, chosen.kernels.overwritable, fetched)
     timeline = Timeline(tuple(_buffers(chosen, runs)), runs.ranges.horizon)
     if runs.shares_points:
         return Scheduled(timeline)

@@ -18,12 +18,14 @@ class Solved:
     - `solution`: at least the options of sources and units; those of copies follow from them.
     - `kept`: reads that use an earlier reader's copy.
     - `schedule`: of the units; None for the one that the solution's residencies mean.
+    - `fetched`: the units whose later steps in the schedule are fetches from the host.
     """
 
     problem: PlanningProblem
     solution: Sequence[int]
     kept: KeptCopies = NONE_KEPT
     schedule: Schedule | None = None
+    fetched: frozenset[int] = frozenset()
 
     @functools.cached_property
     def restricted(self) -> PlanningProblem:
@@ -41,7 +43,8 @@ class Solved:
         if self.schedule is None:
             return tuple(2 if residency.recomputes else 1 for _, residency in self.choices)
         counts = self.schedule.computations()
-        return tuple(counts[unit] for unit in range(len(self.choices)))
+        units = range(len(self.choices))
+        return tuple(1 if unit in self.fetched else counts[unit] for unit in units)
 
     @functools.cached_property
     def layouts(self) -> dict[int, TensorSharding]:

@@ -122,7 +122,7 @@ def test_joint_is_never_slower_by_more_than_its_gap(free):
         assert joint.estimate.step_seconds <= slack * base.estimate.step_seconds
 
 
-@pytest.mark.parametrize("planner", [p.name for p in RULE_BASED])
+@pytest.mark.parametrize("planner", [*(p.name for p in RULE_BASED), "two-pass"])
 def test_a_verified_plan_computes_the_same(planner):
     model, budget = "gpt", NO_LIMIT
     if planner == "two-pass":

@@ -10,7 +10,7 @@ from examples import mlp
 from kiwi.planners import problem_planner
 from kiwi.planners.problem_planner import ProblemSearch, late_part
 from kiwi.planners.refusals import raised_limits
-from kiwi.planners.registry import PLANNERS
+from kiwi.planners.registry import planner_named
 from kiwi.planners.tools import Tools
 from kiwi.plans.memory_report import unit_at_peak
 from kiwi.problem.solved import Start
@@ -165,7 +165,7 @@ def test_a_limit_that_leaves_room_falls_below_what_the_plan_holds():
     plan = plan_under("64GiB", verify=None)
     held = max(plan.estimate.memory_bytes)
     start, tools = Start(plan.origin.planning), Tools(plan.origin.settings)
-    search = ProblemSearch(PLANNERS["joint"], plan.traced, held, tools, start, 2 * held)
+    search = ProblemSearch(planner_named("joint"), plan.traced, held, tools, start, 2 * held)
     over = replace(plan, estimate=replace(plan.estimate, peak_bytes=held + 10))
     assert search.learn(replace(over, memory_budget_bytes=held), ()) == held - 10
 

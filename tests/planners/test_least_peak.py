@@ -12,8 +12,8 @@ import kiwi
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.planners.known_peaks import at_most_known, known_peak_bytes, note_peak
 from kiwi.planners.obvious_starts import least_peak, with_shardings_of
+from kiwi.planners.product import JOINT
 from kiwi.planners.refusals import infeasible_budget, with_least_peak
-from kiwi.planners.registry import JOINT
 from kiwi.planners.tools import Tools
 from kiwi.solver import SolveResult, SolveStatus, evaluate
 from tests.helpers.loops import descent

@@ -19,7 +19,7 @@ from kiwi.planners.overlap_search import (
     NO_ROOM,
     OverlapSearch,
 )
-from kiwi.planners.registry import PLANNERS
+from kiwi.planners.registry import planner_named
 from kiwi.planners.tools import Tools
 from kiwi.plans.record import Origin
 from kiwi.xla.gpu.compiler import GPU
@@ -50,7 +50,7 @@ def tightened(base):
         search = LimitSearch(find, budget, orders=orders, **options)
         assert isinstance(base.origin, Origin)
         tools = Tools(base.origin.settings, compile_step)
-        return ClosedLoop(PLANNERS["alpa"], search, budget, tools).run()
+        return ClosedLoop(planner_named("alpa"), search, budget, tools).run()
 
     return run
 
@@ -295,7 +295,7 @@ def with_overlap(base, asked):
         ways = tuple(partial(overlapping, times=times) for times in slower)
         tools = Tools(base.origin.settings, waiting, tuple(map(begins, ways)))
         return ClosedLoop(
-            PLANNERS["alpa"], LimitSearch(find, BUDGET, cause=""), BUDGET, tools
+            planner_named("alpa"), LimitSearch(find, BUDGET, cause=""), BUDGET, tools
         ).run()
 
     return run
@@ -363,7 +363,7 @@ def test_a_known_plan_that_is_nearly_as_fast_is_compiled_beside(base, times, is_
     search = LimitSearch(lambda _: best, BUDGET, cause="")
     monkeypatch.setattr(search, "known", known)
     tools = Tools(base.origin.settings, waiting, (begins(overlapping),))
-    plan = ClosedLoop(PLANNERS["alpa"], search, BUDGET, tools).run()
+    plan = ClosedLoop(planner_named("alpa"), search, BUDGET, tools).run()
     assert plan.compiled.is_overlapping and len(plan.rounds) == 1 + is_rival
     assert plan.estimate.step_seconds == (times if is_rival else 1.0) * seconds
 
