@@ -78,8 +78,12 @@ class KernelGraph:
         return self.kernels[unit.index].overwritable
 
     def moved_value(self, unit: Unit, value: int) -> Value:
-        """What is moved where an operand of a unit of the graph is resharded."""
-        return self.kernels[unit.index].moved_of(value)
+        """What is moved where an operand of a unit of the graph is resharded; the value itself if
+        the unit does not read it."""
+        for (read, _), moved in zip(unit.rule.reads, self.kernels[unit.index].moved, strict=True):
+            if read == value:
+                return moved
+        return self.units.graph.program.values[value]
 
     def describe(self) -> Iterator[str]:
         """Lines for a reader: the passes, then what is particular of each kernel."""

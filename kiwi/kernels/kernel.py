@@ -183,8 +183,3 @@ class Kernel:
     adds_apart: frozenset[int] = frozenset()
     functions_apart: frozenset[int] = frozenset()
     stack_passes: int = 0
-
-    def moved_of(self, value: int) -> Value:
-        """The first of its reads of a value, as collectives move it."""
-        numbers = (k for k, (read, _) in enumerate(self.unit.rule.reads) if read == value)
-        return self.moved[next(numbers)]

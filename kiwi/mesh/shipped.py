@@ -49,12 +49,11 @@ def find_table(name: str | Path) -> ProfileTable:
 
 
 def write_analytic(folder: Path) -> None:
-    """Writes again the tables of the catalogue's devices that the folder has; raises
-    `ProfileFileError` if they cannot be written."""
-    for name, entry in CATALOGUE.items():
-        path = folder / f"{name}.json"
-        if path.exists():
-            ProfileTable(entry).save(path)
+    """Writes the shipped tables of the catalogue's devices anew; raises `ProfileFileError` if they
+    cannot be written."""
+    for name in shipped_names():
+        if name in CATALOGUE:
+            ProfileTable(CATALOGUE[name]).save(folder / f"{name}.json")
 
 
 def _folder() -> Traversable:

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kiwi.mesh
 from kiwi.errors import InvalidArgumentError, ShardingConflictError
 from kiwi.mesh import (
     DeviceMesh,
     Link,
-    ReshardingStep,
     ReshardingTable,
     TensorSharding,
     enumerate_shardings,
@@ -369,8 +367,3 @@ def test_shardings_that_do_not_fit_are_refused(bad, what):
 def test_impossible_tensors_are_refused(shape, itemsize):
     with pytest.raises(InvalidArgumentError, match="does not exist"):
         ReshardingTable(MESH, shape, itemsize)
-
-
-def test_the_former_name_of_a_step_warns():
-    with pytest.warns(DeprecationWarning, match="ReshardingStep"):
-        assert kiwi.mesh.Step is ReshardingStep

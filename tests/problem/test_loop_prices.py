@@ -15,11 +15,11 @@ import pytest
 import kiwi
 from kiwi.hlo.large_operators import large_ones, reduces_late
 from kiwi.memory.residency import Residency
-from kiwi.mesh import DeviceMesh, TensorSharding, hardware
+from kiwi.mesh import TensorSharding, hardware
 from kiwi.problem.overlap import Overlap
 from kiwi.targets.registry import TARGETS
 from kiwi.targets.rules.gpu_copied_stacks import passes_of_stacks
-from tests.helpers.planning import WAITING, units_of
+from tests.helpers.planning import WAITING, kernels_of, units_of
 
 WIDTH, HIDDEN, LENGTH, HEADS = 4096, 11008, 2048, 32
 BATCH = 8
@@ -185,7 +185,7 @@ def test_reductions_behind_computation_are_told_from_gathers():
     assert waits.step_seconds == pytest.approx(found.step_seconds + found.hidden_sums_seconds)
     assert waits.hidden_sums_seconds == 0 and waits.hidden_seconds >= 0
     assert waits.step_seconds <= found.without_overlap.step_seconds
-    overlap = Overlap.on(plan.execution.units, plan.mesh.hardware, copies=False)
+    overlap = Overlap.on(plan.execution.kernels, copies=False)
     once, again = np.ones(1), np.zeros(1)
     matmuls = list(large_ones(plan.execution.units))
     hidden = [bool(overlap.gathered(u, u.reads[-1], once, again)) for u in matmuls[:4]]
@@ -214,7 +214,7 @@ def test_tpus_wait_for_gathers_of_a_batch_and_for_all_to_alls():
     units = units_of(product, *arrays)
     *_, unit = units.units
     for profile, overlapping in (("v5e", [False, True, False]), ("h100-sxm", [True] * 3)):
-        overlap = Overlap.on(units, DeviceMesh.create((2,), profile).hardware, copies=False)
+        overlap = Overlap.on(kernels_of(units, profile), copies=False)
         moves = overlap.overlapping_moves(unit, unit.reads[-1])
         dims = ((0,), (), ()), ((), (0,), ()), ((), (), ())
         of_batch, of_rows, whole = map(TensorSharding, dims)

@@ -62,8 +62,8 @@ def test_without_communication_a_matmul_costs_its_share_of_the_work():
 
 def test_partial_sums_are_all_reduced():
     # XLA:CPU sums to a place of its own; the operands are arguments, and stay.
-    for compiler, buffers in ((GPU, ()), (CPU, (8 * 32 * 4,))):
-        found = strategies_of(matmul(), compiler=compiler)
+    for target, buffers in ((GPU, ()), (CPU, (8 * 32 * 4,))):
+        found = strategies_of(matmul(), target=target)
         strategy = find(found, [layout([], [Y]), layout([Y], [])], layout([], []))
         assert strategy.collectives == (all_reduce(MESH, [Y], 8 * 32 * 4),)
         assert strategy.communication_seconds == all_reduce(MESH, [Y], 8 * 32 * 4).seconds > 0
@@ -72,8 +72,8 @@ def test_partial_sums_are_all_reduced():
 
 def test_partial_sums_are_scattered_where_shards_are_wanted():
     size = 8 * 32 * 4
-    for compiler, reduced, sums in ((GPU, reduce_scatter, 0), (CPU, all_reduce, size)):
-        found = strategies_of(matmul(), compiler=compiler)
+    for target, reduced, sums in ((GPU, reduce_scatter, 0), (CPU, all_reduce, size)):
+        found = strategies_of(matmul(), target=target)
         strategy = find(found, [layout([], [Y]), layout([Y], [])], layout([Y], []))
         assert strategy.collectives == (reduced(MESH, [Y], size),)
         assert strategy.result_bytes == size // 4
