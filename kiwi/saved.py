@@ -7,9 +7,9 @@ from typing import Any
 from kiwi.api import PlannedFunction
 from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
+from kiwi.campaign.known_peaks import note_peak
 from kiwi.hlo.trips import DEFAULT_TRIPS
 from kiwi.options import Options
-from kiwi.planners.known_peaks import note_peak
 from kiwi.planners.registry import planner_named
 from kiwi.plans.breakdown import Decision
 from kiwi.plans.diff import PlanDifference

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from kiwi.campaign.tools import Tools
 from kiwi.errors import InfeasibleBudgetError, InvalidFunctionError
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.units import Unit, UnitGraph
@@ -26,7 +27,6 @@ from kiwi.memory.residency import may_run_again
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.problem_planner import ProblemPlanner
-from kiwi.planners.tools import Tools
 from kiwi.problem.build import Fixed
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.problem.step import StepToPlan

@@ -19,12 +19,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from kiwi.campaign.closed_loop import Refusal
+from kiwi.campaign.offloading import gains
+from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, KiwiError, NoPlanFoundError
 from kiwi.options import Settings
-from kiwi.planners.closed_loop import Refusal
-from kiwi.planners.overlap_search import compiled_seconds
 from kiwi.planners.problem_planner import ProblemPlanner
-from kiwi.planners.tools import Tools
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
@@ -134,13 +134,6 @@ class Joint(ProblemPlanner):
             assert plan.solve_result.solution is not None
             choices = Choices.of(problem, plan.solve_result.solution)
             yield plan.estimate.step_seconds, choices
-
-
-def gains(found: Plan, plain: Plan) -> bool:
-    """Whether a plan that offloads is faster than one that does not, and as compiled no slower: no
-    plan says which copies stand in each other's way."""
-    is_faster = found.estimate.step_seconds < plain.estimate.step_seconds
-    return is_faster and compiled_seconds(found) <= compiled_seconds(plain)
 
 
 def may_help(error: Refusal, budget_bytes: int) -> bool:

@@ -6,7 +6,7 @@
 4. It is emitted and compiled as any plan. While the compiled peak is over the budget, steps change
    places again: orders that need equally much compile to different peaks. Where that does not help,
    the limit is lowered by the excess, and planned again with another seed, from the last schedule
-   where the planner can (`kiwi.planners.limit_search`).
+   where the planner can (`kiwi.campaign.limit_search`).
 
 **Order.** A schedule is found for the sum of what is alive. XLA's heap needs more: free memory lies
 in pieces (`kiwi.memory.heap`), under tight budgets up to 9 % of what is alive. And XLA may run a
@@ -21,14 +21,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from kiwi.campaign.closed_loop import ClosedLoop, Orders
+from kiwi.campaign.limit_search import MOST_ORDERS, MOST_ROUNDS, ORDERS, LimitSearch
+from kiwi.campaign.tools import LEAST_SECONDS, Tools
 from kiwi.emit.barriers import POINTER_BYTES, barriers
 from kiwi.emit.execution import Execution
 from kiwi.memory.order_search import MovingBuffer, Steps, better_order, needed_bytes
 from kiwi.options import Settings
-from kiwi.planners.closed_loop import ClosedLoop, Orders
-from kiwi.planners.limit_search import MOST_ORDERS, MOST_ROUNDS, ORDERS, LimitSearch
 from kiwi.planners.planner import Planner, with_schedule
-from kiwi.planners.tools import LEAST_SECONDS, Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.problem.solved import Solved, Start

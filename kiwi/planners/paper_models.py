@@ -4,7 +4,7 @@
 2. The model is solved for the budget; its schedule and strategies are simulated, emitted and
    compiled as any plan.
 3. While the compiled peak is over the budget, the limit is lowered by the excess, and the model
-   solved again (`kiwi.planners.limit_search`).
+   solved again (`kiwi.campaign.limit_search`).
 
 **The `ShardedGraph`** is what the paper's formulations choose for. Arguments and constants become
 parameters, resident throughout; units become operators, in order. Sizes are those of
@@ -20,12 +20,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from kiwi.campaign.closed_loop import ClosedLoop
+from kiwi.campaign.limit_search import MOST_ROUNDS, LimitSearch
+from kiwi.campaign.tools import Tools
 from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
 from kiwi.hlo.graph import Phase
-from kiwi.planners.closed_loop import ClosedLoop
-from kiwi.planners.limit_search import MOST_ROUNDS, LimitSearch
 from kiwi.planners.planner import Planner, with_schedule
-from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved, Start

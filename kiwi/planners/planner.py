@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from kiwi.emit.execution import build_execution
+from kiwi.campaign.known_peaks import at_most_known, note_peak
+from kiwi.campaign.tools import CLOCK_ENDED_SEARCH, Tools, check_search
 from kiwi.errors import (
     InfeasibleBudgetError,
     InvalidArgumentError,
@@ -24,17 +25,14 @@ from kiwi.hlo.units import Unit
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
 from kiwi.options import Settings
-from kiwi.planners.known_peaks import at_most_known, note_peak
-from kiwi.planners.tools import CLOCK_ENDED_SEARCH, Tools, check_search
-from kiwi.planners.user_pins import resolve_pins
-from kiwi.plans.breakdown import CostBreakdown, decisions
-from kiwi.plans.estimate import estimate_schedule, estimate_solution
-from kiwi.plans.estimate_without_barriers import estimate_as_written
+from kiwi.plans.estimate import estimate_schedule
+from kiwi.plans.of_solution import plan_of_solution
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import Fixed, PlanningProblem, build_problem
 from kiwi.problem.pins import Pins
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
+from kiwi.problem.user_pins import resolve_pins
 from kiwi.solver import SolveResult
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.compilers import named, predicted_compiler
@@ -203,26 +201,7 @@ class Planner(ABC):
         self, step: StepToPlan, solved: Solved, result: SolveResult, budget_bytes: int
     ) -> Plan:
         """The plan of a solution, not yet compiled; `result` is what the solver says of it."""
-        estimate = estimate_solution(solved)
-        as_is = solved.problem.fixed.values
-        mesh = solved.problem.mesh
-        return Plan(
-            mesh=mesh,
-            profile=mesh.hardware.name,
-            planner=self.name,
-            memory_budget_bytes=budget_bytes,
-            estimate=estimate,
-            compiled=None,
-            solve_result=result,
-            decisions=decisions(solved),
-            execution=build_execution(solved),
-            traced=step,
-            notes=(),
-            planning_seconds=0.0,
-            breakdown=CostBreakdown((), ()),
-            as_written=estimate_as_written(solved, estimate) if as_is else None,
-            host_limit_bytes=solved.problem.fixed.host_limit_bytes,
-        )
+        return plan_of_solution(self.name, step, solved, result, budget_bytes)
 
 
 def with_schedule(plan: Plan, solved: Solved, schedule: Schedule, resident_bytes: int = 0) -> Plan:

@@ -20,16 +20,16 @@ import jax
 
 from kiwi.calls.host_memory import OnHost, host_results, moving
 from kiwi.calls.signature import Call
+from kiwi.campaign.equal_layers import EqualLayers
+from kiwi.campaign.known_peaks import note_peak
+from kiwi.campaign.refusals import infeasible_budget
+from kiwi.campaign.tools import Tools, check_search
 from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
 from kiwi.options import Settings
-from kiwi.planners.equal_layers import EqualLayers
-from kiwi.planners.known_peaks import note_peak
-from kiwi.planners.refusals import infeasible_budget
 from kiwi.planners.registry import planner_named
-from kiwi.planners.tools import Tools, check_search
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.plan import Plan
 from kiwi.plans.plan_cache import PlanCache

@@ -60,7 +60,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Round:
-    """What the closed loop tried in one round, see `kiwi.planners.closed_loop`.
+    """What the closed loop tried in one round, see `kiwi.campaign.closed_loop`.
 
     - `limit_bytes`: the memory limit that the solver was given.
     - `correction_bytes`: the most that earlier rounds' compiled programs added to the prediction.

@@ -7,12 +7,13 @@ import pytest
 
 import kiwi
 from examples import gpt, mlp
+from kiwi.campaign.problem_search import limit_below
+from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.memory import residency
 from kiwi.planners.joint import fastest_start, may_help
-from kiwi.planners.problem_planner import ProblemPlanner, limit_below
+from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.planners.registry import JOINT
-from kiwi.planners.tools import Tools
 from kiwi.plans.estimate import estimate_solution
 from kiwi.problem.solved import Solved
 from kiwi.problem.translation import Choices, offered

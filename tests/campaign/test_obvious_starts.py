@@ -13,10 +13,10 @@ from jax.sharding import PartitionSpec as P
 import kiwi
 from benchmarks.starts.drawn import drawn
 from examples import gpt, mlp
-from kiwi.planners.obvious_starts import obvious_starts
-from kiwi.planners.problem_planner import ProblemSearch
+from kiwi.campaign.obvious_starts import obvious_starts
+from kiwi.campaign.problem_search import ProblemSearch
+from kiwi.campaign.tools import Tools
 from kiwi.planners.registry import planner_named
-from kiwi.planners.tools import Tools
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Start
 from kiwi.solver import SolveStatus, evaluate, solve

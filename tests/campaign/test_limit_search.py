@@ -8,19 +8,19 @@ import jax.numpy as jnp
 import pytest
 
 import kiwi
-from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
-from kiwi.planners import barrier_levels
-from kiwi.planners.closed_loop import ClosedLoop, Orders, Proposal, estimate_of_overlapping
-from kiwi.planners.limit_search import ORDERS, LimitSearch
-from kiwi.planners.overlap_search import (
+from kiwi.campaign import barrier_levels
+from kiwi.campaign.closed_loop import ClosedLoop, Orders, Proposal, estimate_of_overlapping
+from kiwi.campaign.limit_search import ORDERS, LimitSearch
+from kiwi.campaign.overlap_search import (
     LEAST_GAIN,
     MOST_PLANS,
     NO_GAIN,
     NO_ROOM,
     OverlapSearch,
 )
+from kiwi.campaign.tools import Tools
+from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
 from kiwi.planners.registry import PLANNERS
-from kiwi.planners.tools import Tools
 from kiwi.plans.record import Origin
 from kiwi.xla.gpu.compiler import GPU
 from kiwi.xla.tpu.compiler import TPU

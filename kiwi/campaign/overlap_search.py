@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from kiwi.errors import CompileCheckError
-from kiwi.planners.barrier_levels import (
+from kiwi.campaign.barrier_levels import (
     with_copies_ahead,
     with_gradients_in_time,
     with_more_tied_steps,
 )
+from kiwi.errors import CompileCheckError
 from kiwi.plans.plan import Plan
 from kiwi.xla.compilers import Begin
 from kiwi.xla.read.compiled_program import CompiledProgram

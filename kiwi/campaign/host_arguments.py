@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from kiwi.calls.constraints import slash_path
 from kiwi.calls.host_memory import OnHost, can_be_copied, on_host
 from kiwi.calls.replaced_arguments import replaced_arguments
+from kiwi.campaign.offloading import gains
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.phases import phases
 from kiwi.options import Settings
-from kiwi.planners.joint import gains
 from kiwi.plans.plan import Plan
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes

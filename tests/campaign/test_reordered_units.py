@@ -12,12 +12,12 @@ from jax import lax
 
 import kiwi
 from examples import mlp
+from kiwi.campaign import closed_loop as loop
+from kiwi.campaign import tools
+from kiwi.campaign.problem_search import ProblemSearch
+from kiwi.campaign.reordered_units import Ordered
 from kiwi.memory import order_search as orders
 from kiwi.memory.loop_bodies import loop_bodies
-from kiwi.planners import closed_loop as loop
-from kiwi.planners import tools
-from kiwi.planners.problem_planner import ProblemSearch
-from kiwi.planners.reordered_units import Ordered
 from kiwi.plans.estimate import estimate_solution
 from kiwi.problem.solved import Solved
 from tests.helpers.loops import LOOPS

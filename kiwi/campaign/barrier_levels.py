@@ -11,7 +11,7 @@
    over the budget is covered, and where that does not help, all that could; `MOST_TRIALS` times,
    or until that made the program larger.
 
-Where no plan fits so, the loop ties every step (`kiwi.planners.closed_loop`).
+Where no plan fits so, the loop ties every step (`kiwi.campaign.closed_loop`).
 
 A program whose collectives overlap with computation may have its barriers earlier: copies that
 begin ahead of their readers are hidden, and held longer.

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from kiwi.campaign.closed_loop import Refusal
+from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
-from kiwi.planners.closed_loop import Refusal
-from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.pins import Pins
 from kiwi.sizes import format_bytes

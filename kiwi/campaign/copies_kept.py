@@ -3,7 +3,7 @@
 A search makes every copy anew for each reader, and finds parameters that are whole on every device
 faster than such as are gathered twice. Where memory is left, the second gather need not be. So what
 a search found is compared with solutions for arguments sharded as anyone would try first
-(`kiwi.planners.obvious_starts`), once each keeps its copies.
+(`kiwi.campaign.obvious_starts`), once each keeps its copies.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kiwi.planners.tools import spent
+from kiwi.campaign.tools import spent
 from kiwi.plans.estimate import copies_again, copies_made
 from kiwi.problem.build import KeptCopies, PlanningProblem
 from kiwi.problem.kept_copies import KEPT_SHARE, kept_copies

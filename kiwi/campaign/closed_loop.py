@@ -6,7 +6,7 @@ what a plan needs as compiled, and may put the same computations *in another ord
 1. A plan is proposed under a limit, at first the budget unless the proposer knows better. Where
    there is none, the proposer may name another limit.
 2. It is compiled, with few barriers first, and with more while it is over the budget
-   (`kiwi.planners.barrier_levels`). If no plan fits so, all is begun anew with a barrier at every
+   (`kiwi.campaign.barrier_levels`). If no plan fits so, all is begun anew with a barrier at every
    step. Without a compiler the estimate of such a plan stands in: its peak counts as if compiled.
 3. If the plan is over the budget, other orders of its computations may fit: orders that need
    equally much memory compile to peaks some per cent apart, and take no time of the step, which a
@@ -25,8 +25,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
-from kiwi.planners.barrier_levels import (
+from kiwi.campaign.barrier_levels import (
     HOPELESS,
     MOST_TRIALS,
     arranged,
@@ -35,10 +34,11 @@ from kiwi.planners.barrier_levels import (
     with_more_tied_steps,
     with_needed_barriers,
 )
-from kiwi.planners.notes import notes
-from kiwi.planners.overlap_search import NO_GAIN, NO_ROOM, OverlapSearch, compiled_seconds
-from kiwi.planners.planner import Planner
-from kiwi.planners.tools import Tools
+from kiwi.campaign.notes import notes
+from kiwi.campaign.overlap_search import NO_GAIN, NO_ROOM, OverlapSearch, compiled_seconds
+from kiwi.campaign.planner_facts import PlannerFacts
+from kiwi.campaign.tools import Tools
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
@@ -139,7 +139,7 @@ class ClosedLoop(Generic[P]):
     """
 
     def __init__(
-        self, planner: Planner, proposer: Proposer[P], budget_bytes: int, tools: Tools
+        self, planner: PlannerFacts, proposer: Proposer[P], budget_bytes: int, tools: Tools
     ) -> None:
         self._planner, self._proposer = planner, proposer
         self._budget_bytes, self._tools = budget_bytes, tools

@@ -5,7 +5,7 @@ import pytest
 import kiwi
 from benchmarks.solver.generated.sources import as_recorded
 from examples import mlp
-from kiwi.planners import copies_kept
+from kiwi.campaign import copies_kept
 from kiwi.solver import evaluate
 
 CONFIG = mlp.MlpConfig(layers=3, width=1024, batch=16384, optimizer="adam")

@@ -1,6 +1,6 @@
 """Schedules that are sought under other limits until a compiled program is well within the budget.
 
-What the planners of schedules supply to the closed loop (`kiwi.planners.closed_loop`): "two-stage",
+What the planners of schedules supply to the closed loop (`kiwi.campaign.closed_loop`): "two-stage",
 the paper's models and the planners of one device. They know no memory but what a schedule asks for,
 so that what a compiled program needs beyond the budget is taken off the limit. ("joint" corrects
 its problem instead: `kiwi.planners.problem_planner`.)
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kiwi.planners.closed_loop import Orders, Proposal, Refusal
+from kiwi.campaign.closed_loop import Orders, Proposal, Refusal
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 

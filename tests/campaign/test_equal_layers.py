@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kiwi
-from kiwi.planners import equal_layers
+from kiwi.campaign import equal_layers
 from kiwi.planners.registry import JOINT
 from kiwi.problem.equal_layers import equal_nodes
 from kiwi.solver.tied import tied
