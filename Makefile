@@ -35,7 +35,7 @@ demo: $(STAMP) ## Plan a GPT training step for 8 GPUs and TPUs, and train under 
 
 # The solvers' loops are compiled once before, and not in every process of the tests.
 warm_up = $(BIN)/python -c 'from kiwi.solver import warm_up; warm_up()' \
-	& $(BIN)/python -c 'from kiwi.solver.remat import PLANNERS; PLANNERS["hiremate"].warm_up()'; wait
+	& $(BIN)/python -c 'from kiwi.literature.remat import PLANNERS; PLANNERS["hiremate"].warm_up()'; wait
 
 test: $(STAMP) ## Run the tests (WORKERS=2 processes)
 	$(warm_up)

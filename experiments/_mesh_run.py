@@ -22,7 +22,8 @@ from kiwi.errors import KiwiError
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.joint import fastest_start
-from kiwi.planners.registry import JOINT, planner_named
+from kiwi.planners.product import JOINT
+from kiwi.planners.registry import planner_named
 from kiwi.plans.plan import Plan
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan

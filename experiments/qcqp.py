@@ -1,6 +1,6 @@
 """The paper's full model (Eq. 1, 12-23) as written: products of variables, solved by Gurobi.
 
-`kiwi.solver.formulations.staged` is the same problem as a linear program. This one is for those
+`kiwi.literature.formulations.staged` is the same problem as a linear program. This one is for those
 who have a licence and want the paper's own; the licence that comes with gurobipy takes models of
 up to 200 variables with products.
 
@@ -36,7 +36,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kiwi.errors import SolverUnavailableError
-from kiwi.solver.formulations import Answer, Read, ShardedGraph, price, solve_formulation
+from kiwi.literature.formulations import Answer, Read, ShardedGraph, price, solve_formulation
 from kiwi.solver.result import SolveStatus, relative_gap
 from kiwi.solver.schedule import Schedule
 

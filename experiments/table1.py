@@ -18,11 +18,11 @@ from absl import app, flags
 
 import kiwi
 from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags
+from kiwi.literature.formulations import FORMULATIONS, Answer, ShardedGraph, solve_formulation
+from kiwi.literature.planners.paper_models import sharded_graph
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
-from kiwi.planners.paper_models import sharded_graph
 from kiwi.planners.registry import planner_named
-from kiwi.solver.formulations import FORMULATIONS, Answer, ShardedGraph, solve_formulation
 
 define_flags("table1", seconds=60.0)
 

@@ -171,7 +171,7 @@ class SearchOptions:
       "two-stage" decides sharding first, and then recomputation of the sharded values;
       "kiwi-full" and "kiwi-reduced" are the paper's models, for small steps;
       "xla" decides nothing: values are sharded as XLA does by itself from the shardings given. On
-      a mesh of one device also a planner of `kiwi.solver.remat`, e.g. "remat".
+      a mesh of one device also a planner of `kiwi.literature.remat`, e.g. "remat".
     - `solver`: a backend of `kiwi.solver.solve`.
     - `effort`: how much work the search does, "quick", "normal" or "thorough": the same on every
       machine, so that the plan is, too. On one as fast as the documentation's they end after 10, 60

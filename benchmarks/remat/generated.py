@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks.remat.graphs import graph_named
 from benchmarks.remat.row import WIDTH, Results, Row, add_common_options, command_of, solved, table
-from kiwi.solver.remat import budget_from_share
+from kiwi.literature.remat import budget_from_share
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kiwi.solver.remat import Operator, RematGraph, Value, single_output_graph
-from kiwi.solver.remat.offload import Update
+from kiwi.literature.remat import Operator, RematGraph, Value, single_output_graph
+from kiwi.literature.remat.offload import Update
 
 
 def layered(operators: int, seed: int = 0) -> RematGraph:

@@ -41,11 +41,8 @@ from examples import convnet, encoder, encoder_decoder, gpt, unet, vit
 from kiwi.campaign.limit_search import MOST_ROUNDS
 from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, KiwiError
-from kiwi.options import Settings
-from kiwi.planners.one_device import OneDevice, OneDevicePlanner
-from kiwi.planners.registry import planner_named
-from kiwi.plans.plan import Plan
-from kiwi.solver.remat import (
+from kiwi.literature.planners.one_device import OneDevice, OneDevicePlanner
+from kiwi.literature.remat import (
     PLANNERS,
     RematGraph,
     RematResult,
@@ -53,6 +50,9 @@ from kiwi.solver.remat import (
     largest_working_set,
     order_peak_bytes,
 )
+from kiwi.options import Settings
+from kiwi.planners.registry import planner_named
+from kiwi.plans.plan import Plan
 
 NO_LIMIT, TARGET = "100TiB", "cpu"
 RESULTS = Path(__file__).parent / "results" / "jax_models.json"

@@ -32,12 +32,12 @@ from benchmarks.remat.graphs import Layer, Optimizer, fine_tuning, graph_named
 from benchmarks.remat.jax_models import MODELS, trace_model
 from benchmarks.remat.row import WIDTH, Results, Row, command_of, solved, table
 from kiwi.errors import KiwiError
+from kiwi.literature.remat import PLANNERS, RematGraph, Search, order_peak_bytes
+from kiwi.literature.remat.offload import Host, OffloadSimulation, simulate, solve_offload
+from kiwi.literature.remat.offload.offmate import offmate
+from kiwi.literature.remat.offload.simulate import fits
+from kiwi.literature.remat.result import Task
 from kiwi.mesh import hardware
-from kiwi.solver.remat import PLANNERS, RematGraph, Search, order_peak_bytes
-from kiwi.solver.remat.offload import Host, OffloadSimulation, simulate, solve_offload
-from kiwi.solver.remat.offload.offmate import offmate
-from kiwi.solver.remat.offload.simulate import fits
-from kiwi.solver.remat.result import Task
 
 LINK_SHARE = 0.5
 BUDGETS = {"resnet-1": (70, 60), "blocks-12": (70, 50, 35, 20)}

@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.remat.row import WIDTH, Results, Row, add_common_options, command_of, solved, table
-from kiwi.solver.remat import budget_from_share
-from kiwi.solver.remat.node_link import read_node_link
+from kiwi.literature.remat import budget_from_share
+from kiwi.literature.remat.node_link import read_node_link
 
 Figures = dict[str, float | None]
 OVER_BUDGET = "FastSA over budget"

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from benchmarks.provenance import commit
 from kiwi.errors import InfeasibleBudgetError, KiwiError
-from kiwi.solver.remat import (
+from kiwi.literature.remat import (
     PLANNERS,
     RematGraph,
     RematResult,

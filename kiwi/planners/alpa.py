@@ -6,34 +6,23 @@
 - "alpa+megatron": the attention core is recomputed (Korthikanti et al. 2022, section 5): what
   lies on a way from a batched matrix product (the scores) through an exponential (the softmax)
   to another batched one, without the latter, whose result is kept.
-- "two-pass": a schedule of recomputation is found first, for unsharded values and a budget that
-  is as many times larger as there are devices; then what it computes again is sharded. So do
-  systems that run the two passes one after the other (Liu et al. 2023).
 
 A rule says which units run again; each runs as late as it can (`kiwi.memory.residency`).
 Sharding is then chosen under the memory limit by the same solver as for "alpa".
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from kiwi.campaign.tools import Tools
-from kiwi.errors import InfeasibleBudgetError, InvalidFunctionError
+from kiwi.errors import InvalidFunctionError
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import may_run_again
-from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.problem.build import Fixed
-from kiwi.problem.remat_graph import one_device_strategies, remat_graph
 from kiwi.problem.step import StepToPlan
-from kiwi.sizes import format_bytes
-from kiwi.solver.remat import solve
-from kiwi.solver.remat.solve import DEFAULT_PLANNER
-from kiwi.xla.compilers import predicted_compiler
 
 Rule = Callable[[UnitGraph, int, Settings], frozenset[int]]
 """From the units of a step and a budget in bytes to the indices of the units to recompute."""
@@ -70,33 +59,6 @@ def attention_core(units: UnitGraph, _: int, __: Settings) -> frozenset[int]:
             suggestion='planner="joint" finds what to recompute in any step.',
         )
     return frozenset(found)
-
-
-def rematerialised_first(units: UnitGraph, budget_bytes: int, settings: Settings) -> frozenset[int]:
-    """What a schedule for one device runs twice, under the budget of all devices together; raises
-    `InfeasibleBudgetError` if there is no such schedule."""
-    devices = settings.mesh.size
-    one = DeviceMesh.create((1,), settings.mesh.hardware)
-    rules = predicted_compiler(settings.verify, one.hardware).rules
-    try:
-        result = solve(
-            remat_graph(units, one_device_strategies(units, one, rules), rules),
-            devices * budget_bytes,
-            DEFAULT_PLANNER,
-            settings.time_limit_seconds / 2,
-            settings.seed,
-            planned_seconds=Tools(settings).allowance.part(1 / 2).planned_seconds,
-        )
-    except InfeasibleBudgetError as error:
-        least = None if not error.least_peak_bytes else -(-error.least_peak_bytes // devices)
-        raise InfeasibleBudgetError(
-            f"No schedule of unsharded values fits {devices} times {format_bytes(budget_bytes)}.",
-            cause="The first of the two passes sees no sharding.",
-            suggestion='planner="joint", or a larger memory_budget.',
-            least_peak_bytes=least,
-        ) from error
-    runs = Counter(result.schedule.steps)
-    return frozenset(u for u, n in runs.items() if n > 1)
 
 
 def _primitives(units: UnitGraph, unit: Unit) -> set[str]:
@@ -137,6 +99,7 @@ class Alpa(ProblemPlanner):
 
     heeds_hints: ClassVar[bool] = True
     opens_loops: ClassVar[bool] = True
+    is_start: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -146,26 +109,15 @@ class RuleBased(ProblemPlanner):
     rule: Rule
 
     opens_loops: ClassVar[bool] = True
+    is_start: ClassVar[bool] = True
 
     def fix(self, fixed: Fixed, step: StepToPlan, budget_bytes: int, settings: Settings) -> Fixed:
         """Fixes what is recomputed."""
         return replace(fixed, rewrite=self.rule(step.units, budget_bytes, settings))
 
 
-@dataclass(frozen=True)
-class TwoPass(RuleBased):
-    """The same where the rule depends on the budget, and on a schedule of one device, which runs
-    every unit in one sequence."""
-
-    opens_loops: ClassVar[bool] = False
-
-    def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> None:
-        """What is recomputed depends on the budget: no other budget's problem will do."""
-
-
 ALPA = Alpa("alpa", "sharding alone (Zheng et al., 2022)")
 RULE_BASED = (
     RuleBased("alpa+dots", "sharding, with all but matrix products recomputed", all_but_matmuls),
     RuleBased("alpa+megatron", "sharding, with the attention core recomputed", attention_core),
-    TwoPass("two-pass", "recomputation of unsharded values, then sharding", rematerialised_first),
 )

@@ -25,6 +25,7 @@ from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, KiwiError, NoPlanFoundError
 from kiwi.options import Settings
 from kiwi.planners.problem_planner import ProblemPlanner
+from kiwi.planners.registry import planners
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
@@ -43,17 +44,18 @@ CLOSE = 1.02
 
 @dataclass(frozen=True)
 class Joint(ProblemPlanner):
-    """Sharding and recomputation of each operator as one choice.
-
-    - `baselines`: whose plans it may begin with.
-    """
-
-    baselines: tuple[ProblemPlanner, ...] = ()
+    """Sharding and recomputation of each operator as one choice."""
 
     recomputes: ClassVar[bool] = True
     heeds_hints: ClassVar[bool] = True
     opens_loops: ClassVar[bool] = True
     offloads: ClassVar[bool] = True
+
+    @property
+    def baselines(self) -> tuple[ProblemPlanner, ...]:
+        """Whose plans it may begin with: every registered planner that offers them."""
+        registered = planners().values()
+        return tuple(p for p in registered if isinstance(p, ProblemPlanner) and p.is_start)
 
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
@@ -122,8 +124,9 @@ class Joint(ProblemPlanner):
         self, step: StepToPlan, budget_bytes: int, tools: Tools
     ) -> Iterator[tuple[float, Choices]]:
         """Of the baselines that have a plan, its seconds and what it chooses."""
-        own = tools.unchecked.part(1 / (2 * len(self.baselines)))
-        for baseline in self.baselines:
+        baselines = self.baselines
+        own = tools.unchecked.part(1 / (2 * len(baselines)))
+        for baseline in baselines:
             if step.program.loops and not baseline.opens_loops:
                 continue
             try:

@@ -50,6 +50,8 @@ class Planner(ABC):
     - `opens_loops`: whether it plans bodies of loops and branches, see `kiwi.hlo.loops`.
     - `is_sharding`: whether it plans for several devices.
     - `offloads`: whether its problem offers the host's memory.
+    - `is_start`: whether "joint" may begin with its plans where it finds none alone
+      (`kiwi.planners.joint`); of a `ProblemPlanner` only.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Planner(ABC):
     opens_loops: ClassVar[bool] = False
     is_sharding: ClassVar[bool] = True
     offloads: ClassVar[bool] = False
+    is_start: ClassVar[bool] = False
 
     @abstractmethod
     def plan(

@@ -1,50 +1,72 @@
-"""All planners by name: the one table that settings, errors, the command line and tests read."""
+"""All planners by name: the one table that settings, errors, the command line and tests read.
+
+Planners come in modules with a tuple `PLANNERS`, which are named here and not imported
+(`MODULES`). One after the other is imported while a name that is asked for is not in the table, and
+all of them where planners are listed. A module that is not installed is left out: Kiwi's own
+planners work without those of the literature.
+"""
+
+import functools
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from kiwi.errors import InvalidArgumentError, UnknownPlannerError, check_known
-from kiwi.planners.alpa import ALPA, RULE_BASED
-from kiwi.planners.joint import Joint
-from kiwi.planners.one_device import ONE_DEVICE_PLANNERS
-from kiwi.planners.paper_models import PAPER_MODELS
 from kiwi.planners.planner import Planner
-from kiwi.planners.two_stage import TwoStage
-from kiwi.planners.xla import Xla
 
-JOINT = Joint("joint", "sharding and recomputation together", (ALPA, *RULE_BASED))
+MODULES = ("kiwi.planners.product", "kiwi.literature.planners")
+"""The modules whose `PLANNERS` are found by their names, in the order in which they are listed."""
 
-PLANNERS: dict[str, Planner] = {}
-"""Every planner by name, in the order in which they are listed."""
+_registered: dict[str, Planner] = {}
 
 
 def register(planner: Planner) -> None:
     """Adds a planner, which is then found by its name; raises `InvalidArgumentError` if there is
     one of that name."""
-    if planner.name in PLANNERS:
+    if planner.name in planners():
         raise InvalidArgumentError(
             f"There is a planner {planner.name!r} already.", suggestion="Another name."
         )
-    PLANNERS[planner.name] = planner
+    _registered[planner.name] = planner
+
+
+def unregister(name: str) -> None:
+    """Takes a planner out that was added by `register`; raises `UnknownPlannerError`."""
+    planner_named(name)
+    del _registered[name]
+
+
+def planners() -> Mapping[str, Planner]:
+    """Every planner by name, in the order in which they are listed."""
+    for module in MODULES:
+        _load(module)
+    return MappingProxyType(_registered)
 
 
 def planner_named(name: str) -> Planner:
     """The planner of a name; raises `UnknownPlannerError`, which lists all."""
-    check_known(name, PLANNERS, "planner", UnknownPlannerError)
-    return PLANNERS[name]
+    for module in MODULES:
+        if name in _registered:
+            break
+        _load(module)
+    check_known(name, _registered, "planner", UnknownPlannerError)
+    return _registered[name]
 
 
 def described() -> str:
     """Every planner with what it decides, for a reader at a terminal."""
-    return "; ".join(f"{p.name}: {p.description}" for p in PLANNERS.values())
+    return "; ".join(f"{p.name}: {p.description}" for p in planners().values())
 
 
-for _planner in (
-    JOINT,
-    ALPA,
-    Xla("xla", "nothing: values are sharded as XLA does by itself"),
-    *RULE_BASED,
-    TwoStage(
-        "two-stage", "sharding for growing budgets, then recomputation by rotor (Liu et al., 2023)"
-    ),
-    *PAPER_MODELS,
-    *ONE_DEVICE_PLANNERS,
-):
-    register(_planner)
+@functools.cache
+def _load(module: str) -> None:
+    """Adds the planners of a module, once in a process; none of a module that is not installed."""
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        is_missing = error.name is not None and f"{module}.".startswith(f"{error.name}.")
+        if not is_missing:
+            raise
+        return
+    for planner in found.PLANNERS:
+        _registered[planner.name] = planner

@@ -11,7 +11,7 @@ from kiwi.campaign import problem_search
 from kiwi.campaign.problem_search import ProblemSearch, late_part
 from kiwi.campaign.refusals import raised_limits
 from kiwi.campaign.tools import Tools
-from kiwi.planners.registry import PLANNERS
+from kiwi.planners.registry import planner_named
 from kiwi.plans.memory_report import unit_at_peak
 from kiwi.problem.solved import Start
 from kiwi.solver.effort import Allowance
@@ -165,7 +165,7 @@ def test_a_limit_that_leaves_room_falls_below_what_the_plan_holds():
     plan = plan_under("64GiB", verify=None)
     held = max(plan.estimate.memory_bytes)
     start, tools = Start(plan.origin.planning), Tools(plan.origin.settings)
-    search = ProblemSearch(PLANNERS["joint"], plan.traced, held, tools, start, 2 * held)
+    search = ProblemSearch(planner_named("joint"), plan.traced, held, tools, start, 2 * held)
     over = replace(plan, estimate=replace(plan.estimate, peak_bytes=held + 10))
     assert search.learn(replace(over, memory_budget_bytes=held), ()) == held - 10
 

@@ -7,7 +7,7 @@ import pytest
 
 import kiwi
 from kiwi.campaign import equal_layers
-from kiwi.planners.registry import JOINT
+from kiwi.planners.product import JOINT
 from kiwi.problem.equal_layers import equal_nodes
 from kiwi.solver.tied import tied
 from tests.helpers.planning import WAITING

@@ -14,7 +14,7 @@ from kiwi.campaign.obvious_starts import least_peak, with_shardings_of
 from kiwi.campaign.refusals import infeasible_budget, with_least_peak
 from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
-from kiwi.planners.registry import JOINT
+from kiwi.planners.product import JOINT
 from kiwi.solver import SolveResult, SolveStatus, evaluate
 from tests.campaign.test_equal_layers import OPTIONS, arguments, step
 from tests.helpers.loops import descent

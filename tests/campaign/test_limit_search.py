@@ -20,7 +20,7 @@ from kiwi.campaign.overlap_search import (
 )
 from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
-from kiwi.planners.registry import PLANNERS
+from kiwi.planners.registry import planner_named
 from kiwi.plans.record import Origin
 from kiwi.xla.gpu.compiler import GPU
 from kiwi.xla.tpu.compiler import TPU
@@ -37,7 +37,9 @@ def base():
     def step(weights):
         return jax.grad(lambda ws: jnp.sum(jnp.tanh(ws[0] @ ws[1]) @ ws[2]))(weights)
 
-    return kiwi.plan(step, shapes, mesh_shape=(1,), memory_budget=BUDGET, planner="alpa")
+    return kiwi.plan(
+        step, shapes, mesh_shape=(1,), memory_budget=BUDGET, planner="alpa", verify="cpu"
+    )
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def tightened(base):
         search = LimitSearch(find, budget, orders=orders, **options)
         assert isinstance(base.origin, Origin)
         tools = Tools(base.origin.settings, compile_step)
-        return ClosedLoop(PLANNERS["alpa"], search, budget, tools).run()
+        return ClosedLoop(planner_named("alpa"), search, budget, tools).run()
 
     return run
 
@@ -295,7 +297,7 @@ def with_overlap(base, asked):
         ways = tuple(partial(overlapping, times=times) for times in slower)
         tools = Tools(base.origin.settings, waiting, tuple(map(begins, ways)))
         return ClosedLoop(
-            PLANNERS["alpa"], LimitSearch(find, BUDGET, cause=""), BUDGET, tools
+            planner_named("alpa"), LimitSearch(find, BUDGET, cause=""), BUDGET, tools
         ).run()
 
     return run
@@ -363,7 +365,7 @@ def test_a_known_plan_that_is_nearly_as_fast_is_compiled_beside(base, times, is_
     search = LimitSearch(lambda _: best, BUDGET, cause="")
     monkeypatch.setattr(search, "known", known)
     tools = Tools(base.origin.settings, waiting, (begins(overlapping),))
-    plan = ClosedLoop(PLANNERS["alpa"], search, BUDGET, tools).run()
+    plan = ClosedLoop(planner_named("alpa"), search, BUDGET, tools).run()
     assert plan.compiled.is_overlapping and len(plan.rounds) == 1 + is_rival
     assert plan.estimate.step_seconds == (times if is_rival else 1.0) * seconds
 

@@ -5,10 +5,10 @@ import math
 import pytest
 
 from experiments.qcqp import solve_qcqp
-from kiwi.solver.formulations import price
+from kiwi.literature.formulations import price
 from kiwi.solver.result import SolveStatus
-from tests.solver.formulations.oracles import full_seconds
-from tests.solver.formulations.random_graphs import random_graph, random_limit
+from tests.literature.formulations.oracles import full_seconds
+from tests.literature.formulations.random_graphs import random_graph, random_limit
 
 
 @pytest.mark.parametrize("first", range(0, 200, 20))

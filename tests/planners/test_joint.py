@@ -13,7 +13,7 @@ from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundErr
 from kiwi.memory import residency
 from kiwi.planners.joint import fastest_start, may_help
 from kiwi.planners.problem_planner import ProblemPlanner
-from kiwi.planners.registry import JOINT
+from kiwi.planners.product import JOINT
 from kiwi.plans.estimate import estimate_solution
 from kiwi.problem.solved import Solved
 from kiwi.problem.translation import Choices, offered

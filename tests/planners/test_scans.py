@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 import kiwi
 from kiwi.errors import LoopNotSupportedError
 from kiwi.mesh import Hardware
-from kiwi.planners.registry import PLANNERS
+from kiwi.planners.registry import planner_named, planners
 from tests.helpers.loops import descent, layers, normal
 from tests.helpers.planning import WAITING
 
@@ -107,11 +107,11 @@ def test_xla_lays_a_scanned_stack_out_as_an_unrolled_one():
     assert scanned.estimate.peak_bytes == pytest.approx(unrolled.estimate.peak_bytes, rel=0.3)
 
 
-@pytest.mark.parametrize("planner", [n for n in PLANNERS if n not in OPENING])
+@pytest.mark.parametrize("planner", [n for n in planners() if n not in OPENING])
 def test_the_others_say_that_they_cannot(planner):
-    mesh_shape = (2, 4) if PLANNERS[planner].is_sharding else (1,)
+    mesh_shape = (2, 4) if planner_named(planner).is_sharding else (1,)
     options = {"mesh_shape": mesh_shape, "planner": planner, "verify": None}
-    assert not PLANNERS[planner].opens_loops
+    assert not planner_named(planner).opens_loops
     with pytest.raises(LoopNotSupportedError, match="open_loops=False"):
         kiwi.plan(layers().step, *layers().args, memory_budget="1GiB", **options)
 

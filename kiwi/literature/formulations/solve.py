@@ -1,0 +1,151 @@
+"""The formulations by name: how their models are built, solved and read.
+
+An answer's time and peak are those of `price`; over the limit they would be a bug, and raise.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+
+from kiwi.errors import (
+    InvalidProblemError,
+    SolverUnavailableError,
+    UnknownSolverError,
+    check_known,
+)
+from kiwi.literature.formulations.joint import build_joint
+from kiwi.literature.formulations.program import StrategyProgram, conflict
+from kiwi.literature.formulations.reduced import ReducedModel
+from kiwi.literature.formulations.relaxation import solve_relaxation
+from kiwi.literature.formulations.sharded_graph import Answer, ShardedGraph, Solution, price
+from kiwi.literature.formulations.staged import StagedModel
+from kiwi.solver.mathopt_run import MODEL_SOLVERS, solve_model
+from kiwi.solver.result import SolveStatus, is_closed
+from kiwi.solver.solve import solve
+
+DEFAULT_SOLVER = "highs"
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What is to be solved; `started` is a reading of `time.monotonic`."""
+
+    graph: ShardedGraph
+    limit_bytes: int
+    seed: int
+    gap: float
+    started: float
+
+    def answer(
+        self, found: Solution | None, bound: float, solver: str, message: str = ""
+    ) -> Answer:
+        """The answer, priced by simulation."""
+        seconds = time.monotonic() - self.started
+        if found is None:
+            proven = bound == math.inf
+            status = SolveStatus.INFEASIBLE if proven else SolveStatus.NO_SOLUTION_FOUND
+            return Answer(status, None, None, None, bound, solver, seconds, message)
+        priced = price(self.graph, *found)
+        if priced.peak_bytes > self.limit_bytes:
+            raise InvalidProblemError(
+                f"A solution of {solver} peaks at {priced.peak_bytes} of {self.limit_bytes} bytes.",
+                cause="the solver's tolerance, or a bug in the formulation",
+            )
+        closed = is_closed(priced.compute_seconds, bound, self.gap)
+        status = SolveStatus.OPTIMAL if closed else SolveStatus.FEASIBLE
+        return Answer(status, *found, priced, bound, solver, seconds, message)
+
+    def faster(self, *found: Solution | None) -> Solution | None:
+        """The fastest of several solutions, the first of equals."""
+        solutions = [each for each in found if each is not None]
+        return min(solutions, key=lambda s: price(self.graph, *s).compute_seconds, default=None)
+
+
+def solve_formulation(
+    graph: ShardedGraph,
+    limit_bytes: int,
+    formulation: str,
+    *,
+    solver: str = DEFAULT_SOLVER,
+    time_limit_seconds: float = 60.0,
+    seed: int = 0,
+    gap: float = 1e-6,
+    relax_first: bool = True,
+) -> Answer:
+    """Solves one of `FORMULATIONS` for a limit in bytes.
+
+    - `solver`: "highs", "cp-sat", "scip" or "gurobi" for the integer programs; where Gurobi's
+      licence does not fit, HiGHS stands in and the answer's message says so.
+    - `relax_first`: asks the relaxation before the full model, and only what it leaves open of the
+      model with stages; False does not.
+
+    **Raises:** `UnknownSolverError`, `InvalidProblemError`.
+    """
+    check_known(solver, MODEL_SOLVERS, "solver", UnknownSolverError)
+    check_known(formulation, FORMULATIONS, "formulation", InvalidProblemError)
+    asked = _Question(graph, limit_bytes, seed, gap, time.monotonic())
+    build = FORMULATIONS[formulation]
+    if build is None:
+        return _solve_joint(asked, time_limit_seconds, gap)
+    known = None
+    if build is StagedModel and relax_first:
+        known = _known(asked, time_limit_seconds)
+        if known.status is SolveStatus.OPTIMAL:
+            return known
+    left = max(0.1, time_limit_seconds - (time.monotonic() - asked.started))
+    return _solve_program(asked, build, solver, left, known)
+
+
+FORMULATIONS: dict[str, type[StrategyProgram] | None] = {
+    "full": StagedModel,
+    "reduced": ReducedModel,
+    "joint": None,
+}
+"""By name the integer program; "joint" is a `Problem`, with solvers of its own."""
+
+
+def _solve_joint(asked: _Question, seconds: float, gap: float) -> Answer:
+    built = build_joint(asked.graph, asked.limit_bytes)
+    result = solve(built.problem, time_limit_seconds=seconds, seed=asked.seed, gap=gap)
+    found = None if result.solution is None else built.read_answer(result.solution)
+    return asked.answer(found, result.bound, result.solver)
+
+
+def _known(asked: _Question, seconds: float) -> Answer:
+    """What is known of the full model without its stages: the better of the joint schedule and
+    the relaxation's own, and the relaxation's bound."""
+    joint = _solve_joint(asked, min(seconds / 4, 5.0), gap=1e-3)
+    bound, relaxed = solve_relaxation(asked.graph, asked.limit_bytes, seconds / 4, asked.seed)
+    return asked.answer(asked.faster(joint.solution, relaxed), bound, "relaxation")
+
+
+def _solve_program(
+    asked: _Question,
+    build: type[StrategyProgram],
+    solver: str,
+    seconds: float,
+    known: Answer | None,
+) -> Answer:
+    """Solves an integer program, beginning with what is known; the search may run out of time
+    behind that."""
+    built, hint, message = build(asked.graph, asked.limit_bytes), None, ""
+    start = None if known is None else known.solution
+    if known is not None and isinstance(built, StagedModel):
+        if start is not None:
+            hint = built.hint(*start)
+        if math.isfinite(known.bound_seconds):
+            built.add_bound(known.bound_seconds)
+    settings = (built.model, seconds, asked.seed, asked.gap, hint)
+    try:
+        answer = solve_model(*settings, solver=solver)
+    except SolverUnavailableError as error:
+        if solver != "gurobi":
+            raise
+        solver, message = DEFAULT_SOLVER, f"{error.what} HiGHS stood in."
+        answer = solve_model(*settings)
+    if answer.infeasible:
+        told = conflict(lambda: build(asked.graph, asked.limit_bytes).model, build.families)
+        message += f" Under {asked.limit_bytes} bytes there is no schedule. {told}"
+    found = None if answer.values is None else built.read_answer(answer.values)
+    bound = answer.bound * built.scale_seconds if math.isfinite(answer.bound) else answer.bound
+    return asked.answer(asked.faster(found, start), bound, solver, message.strip())

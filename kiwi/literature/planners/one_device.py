@@ -1,0 +1,328 @@
+"""Plans for one device by the planners of `kiwi.literature.remat`: recomputation and order alone.
+
+1. The step is planned without a limit and without recomputation: what is to be scheduled.
+2. A planner finds a schedule of its units within the budget.
+3. Steps change places where XLA's heap would waste much (`repacked`).
+4. It is emitted and compiled as any plan. While the compiled peak is over the budget, steps change
+   places again: orders that need equally much compile to different peaks. Where that does not help,
+   the limit is lowered by the excess, and planned again with another seed, from the last schedule
+   where the planner can (`kiwi.campaign.limit_search`).
+
+**Order.** A schedule is found for the sum of what is alive. XLA's heap needs more: free memory lies
+in pieces (`kiwi.memory.heap`), under tight budgets up to 9 % of what is alive. And XLA may run a
+step before the one in front of it (`kiwi.emit.barriers`), while what both read is there: an MLP at
+40 % held 13 % more so. Many orders of the same computations have the same time and hardly another
+peak, but another heap (`kiwi.memory.order_search`).
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from kiwi.campaign.closed_loop import ClosedLoop, Orders
+from kiwi.campaign.limit_search import MOST_ORDERS, MOST_ROUNDS, ORDERS, LimitSearch
+from kiwi.campaign.tools import LEAST_SECONDS, Tools
+from kiwi.emit.barriers import POINTER_BYTES, barriers
+from kiwi.emit.execution import Execution
+from kiwi.literature.planners.remat_graph import one_device_strategies, remat_graph
+from kiwi.literature.remat import RematGraph, RematResult, Search
+from kiwi.memory.order_search import MovingBuffer, Steps, better_order, needed_bytes
+from kiwi.options import Settings
+from kiwi.planners.planner import Planner, with_schedule
+from kiwi.plans.plan import Plan
+from kiwi.problem.solved import Solved, Start
+from kiwi.problem.step import StepToPlan
+from kiwi.solver import SolveResult
+from kiwi.solver.result import conclude
+from kiwi.solver.schedule import Schedule
+
+MORE_FENCES = 1.2
+"""Room for the fences of what is recomputed: schedules of the models of `benchmarks/remat` have up
+to a tenth more steps at 40 %."""
+
+MOST_SEARCHES = 3
+"""How many searches for an order there are at most before a schedule is compiled."""
+SEED_STRIDE = 1000
+
+Find = Callable[[int, int], RematResult]
+"""A schedule within a limit in bytes, for a seed."""
+
+AIM = 0.985
+"""Share of the budget at which a heap is small enough: compiled ones are up to 1.5 % larger than
+simulated, because neighbours may run in another order."""
+
+
+@dataclass(frozen=True)
+class Details:
+    """What XLA's heap sees of operators, beside a `RematGraph`.
+
+    - `temporaries`: the bytes of each buffer that an operator holds while it runs.
+    - `events`: as in `kiwi.memory.order_search.Steps`.
+    """
+
+    temporaries: tuple[tuple[int, ...], ...]
+    events: tuple[int, ...]
+
+
+def pointer_bytes(execution: Execution) -> int:
+    """What XLA holds for tuples throughout: those that pass fences, and that of the results."""
+    results = len(execution.units.graph.program.results)
+    return barriers(execution).pointer_bytes + POINTER_BYTES * results
+
+
+@dataclass(frozen=True, eq=False)
+class OneDevice:
+    """A step on one device, to be scheduled.
+
+    - `base`: the plan that computes everything once, in the given order.
+    - `graph`: of its units. `pointer_bytes` of what is resident there are for tuples, more than
+      those of `base`. `details`: of the graph's operators.
+    """
+
+    base: Plan
+    solved: Solved
+    graph: RematGraph
+    pointer_bytes: int
+    details: Details
+
+    @classmethod
+    def of(cls, base: Plan, solved: Solved) -> "OneDevice":
+        """The step of a plan for one device, which is of the solution `solved`."""
+        units, rules = base.execution.units, base.execution.compiler.rules
+        held_bytes = int(MORE_FENCES * pointer_bytes(base.execution))
+        strategies = one_device_strategies(units, base.mesh, rules)
+        temporaries = tuple(each.buffers_while_running for each in strategies)
+        tuples = tuple(int(each.pointer_bytes > 0) for each in barriers(base.execution).steps)
+        graph = remat_graph(units, strategies, rules, held_bytes)
+        return cls(base, solved, graph, held_bytes, Details(temporaries, tuples))
+
+
+@dataclass(frozen=True)
+class OneDevicePlanner(Planner):
+    """A planner of `kiwi.literature.remat`, of the same name."""
+
+    heeds_hints: ClassVar[bool] = True
+    is_sharding: ClassVar[bool] = False
+
+    def plan(
+        self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
+    ) -> Plan:
+        """The fastest schedule whose program is within the budget; raises `InfeasibleBudgetError`
+        with the smallest budget known to be feasible and a proven bound, `BudgetNotMetError` if no
+        schedule fits as compiled, `InvalidProblemError` where the planner cannot take the graph."""
+        one_device = self.to_schedule(step, budget_bytes, tools.settings, start)
+        allowed = tools.allowance.part(1 / MOST_ROUNDS)
+        search = Search(
+            one_device.graph,
+            self.name,
+            max(allowed.seconds, LEAST_SECONDS),
+            planned_seconds=allowed.planned_seconds,
+        )
+        return self.tightened(one_device, search.within, budget_bytes, tools)
+
+    def tightened(self, step: OneDevice, find: Find, budget_bytes: int, tools: Tools) -> Plan:
+        """The fastest of the schedules that `find` finds whose program fits, as compiled; raises
+        what `find` raises for the budget itself; `BudgetNotMetError`."""
+        step = replace(step, base=replace(step.base, memory_budget_bytes=budget_bytes))
+        seeds = itertools.count(tools.settings.seed)
+
+        def plan_within(limit_bytes: int) -> Plan:
+            seed = next(seeds)
+            return scheduled(step, find(limit_bytes, seed), limit_bytes, seed)
+
+        def reordered(plan: Plan, limit_bytes: int, over_bytes: int) -> Plan | None:
+            return in_another_order(step, plan, limit_bytes, over_bytes, next(seeds))
+
+        search = LimitSearch(
+            plan_within,
+            budget_bytes,
+            cause="XLA holds more than the schedule asks for.",
+            varies=True,
+            other_order=reordered,
+            orders=Orders(ORDERS, of_all=MOST_ORDERS, at_once=True),
+        )
+        return ClosedLoop(self, search, budget_bytes, tools).run()
+
+    def to_schedule(
+        self, step: StepToPlan, budget_bytes: int, settings: Settings, start: Start | None = None
+    ) -> OneDevice:
+        """The step that keeps everything: without a limit the only solution, because on one device
+        every node has one option."""
+        own = start or Start(self.formulate(step, budget_bytes, settings))
+        problem = own.problem
+        solved = Solved(problem, (0,) * len(problem.problem.nodes))
+        assert all(len(node.costs) == 1 for node in problem.problem.nodes)
+        unlimited = replace(problem.problem, limit_bytes=None)
+        result = conclude(unlimited, tuple(solved.solution), -math.inf, solver=self.name)
+        return OneDevice.of(self.plan_of(step, solved, result, budget_bytes), solved)
+
+
+def scheduled(step: OneDevice, result: RematResult, limit_bytes: int, seed: int = 0) -> Plan:
+    """The plan of a schedule that was found for a step.
+
+    Steps may change places, within the limit, where XLA's heap would exceed the plan's budget.
+    """
+    base = step.base
+    schedule = _repacked(step, result.schedule, limit_bytes, base.memory_budget_bytes, seed)
+    return _with_schedule(step, _solve_result(base.solve_result, result), schedule)
+
+
+def in_another_order(
+    step: OneDevice, plan: Plan, limit_bytes: int, over_bytes: int, seed: int
+) -> Plan | None:
+    """A plan of `scheduled` whose steps change places again; None if they stay.
+
+    What the compiled program was over the budget, `over_bytes`, is taken off the heap aimed at.
+    """
+    before = plan.execution.schedule
+    aimed_bytes = step.base.memory_budget_bytes - over_bytes
+    schedule = _repacked(step, before, limit_bytes, aimed_bytes, seed, anew=True)
+    if schedule == before:
+        return None
+    return _with_schedule(step, plan.solve_result, schedule)
+
+
+def _repacked(
+    step: OneDevice,
+    before: Schedule,
+    limit_bytes: int,
+    budget_bytes: int,
+    seed: int,
+    *,
+    anew: bool = False,
+) -> Schedule:
+    """The order that needs least of those that some searches find, with the tuples of its fences.
+
+    The first that is within the plan's budget is taken.
+    """
+    graph, found = step.graph, []
+    for number in range(MOST_SEARCHES):
+        own, details = seed + number * SEED_STRIDE, step.details
+        order = repacked(graph, before, limit_bytes, budget_bytes, own, details, anew=anew)
+        held_bytes = pointer_bytes(replace(step.base.execution, schedule=order))
+        needed = needed_bytes(steps_of(graph, order, details)) - step.pointer_bytes + held_bytes
+        found.append((needed, order))
+        if needed <= step.base.memory_budget_bytes:
+            break
+    return min(found, key=lambda each: each[0])[1]
+
+
+def _with_schedule(step: OneDevice, answer: SolveResult, schedule: Schedule) -> Plan:
+    """The plan of a step under a schedule, with the pointers of the barriers that it needs."""
+    held_bytes = pointer_bytes(replace(step.base.execution, schedule=schedule))
+    plan = with_schedule(step.base, step.solved, schedule, held_bytes)
+    return replace(plan, solve_result=replace(answer, peak_bytes=plan.estimate.peak_bytes))
+
+
+def _solve_result(base: SolveResult, result: RematResult) -> SolveResult:
+    """The planner's outcome but for its peak; the bound is the time of computing all once."""
+    return replace(
+        base,
+        status=result.status,
+        objective=result.compute_seconds,
+        bound=result.bound_seconds,
+        seconds=result.seconds,
+        solver=result.planner,
+        message="",
+        iterations=result.iterations,
+        deterministic=result.deterministic,
+    )
+
+
+ONE_DEVICE_PLANNERS = tuple(
+    OneDevicePlanner(name, f"on one device: {description}")
+    for name, description in (
+        ("checkmate", "the best schedule by stages, an integer program"),
+        ("checkmate-lp", "a schedule by stages, rounded from a linear program"),
+        ("fastsa", "schedules by simulated annealing, quickly"),
+        ("hiremate", "an integer program over recursive groups"),
+        ("keep-all", "nothing: the given order"),
+        ("moccasin", "at most two computations each, by constraint programming"),
+        ("order-only", "the order alone"),
+        ("remat", "schedules by many annealing runs and reordering"),
+        ("rk-checkmate", "the best schedule by stages of kept inputs and results"),
+        ("rockmate", "rk-checkmate within blocks, rotor over them"),
+        ("rotor", "the best persistent schedule of a chain"),
+    )
+)
+
+
+def repacked(
+    graph: RematGraph,
+    schedule: Schedule,
+    limit_bytes: int,
+    budget_bytes: int,
+    seed: int = 0,
+    details: Details | None = None,
+    *,
+    anew: bool = False,
+) -> Schedule:
+    """The same computations in an order that stays well within the budget, or at least needs less.
+
+    - `schedule`: valid; its peak is within `limit_bytes`, and so is that of the result.
+    - `anew`: as in `kiwi.memory.order_search.better_order`.
+    """
+    steps = steps_of(graph, schedule, details)
+    order = better_order(steps, limit_bytes, AIM * budget_bytes, seed, anew=anew)
+    return Schedule(tuple(schedule.steps[k] for k in order))
+
+
+def steps_of(graph: RematGraph, schedule: Schedule, details: Details | None = None) -> Steps:
+    """The steps of a schedule, each of which goes on reading the computations that it reads."""
+    if details is None:
+        temporaries = tuple((each.temporary_bytes,) for each in graph.operators)
+        details = Details(temporaries, (0,) * len(graph.operators))
+    return _Flow(graph, schedule, details).steps()
+
+
+class _Flow:
+    """Follows values through a schedule; `latest` is the step that computed each."""
+
+    def __init__(self, graph: RematGraph, schedule: Schedule, details: Details) -> None:
+        self._graph, self._steps, self._details = graph, schedule.steps, details
+        self._precedes: set[tuple[int, int]] = set()
+        self._latest: dict[int, int] = {}
+        self._readers: dict[int, list[int]] = {}
+        self._buffers: list[MovingBuffer] = []
+
+    def steps(self) -> Steps:
+        """All of them."""
+        for step, index in enumerate(self._steps):
+            operator = self._graph.operators[index]
+            for value in operator.inputs:
+                self._read(value, step)
+            for value in operator.outputs:
+                self._compute(value, step)
+            temporaries = self._details.temporaries[index]
+            self._buffers += [MovingBuffer(size, step, is_temporary=True) for size in temporaries]
+        for value in self._graph.results:
+            self._read(value, len(self._steps))
+        for value in self._latest:
+            self._end(value)
+        return Steps(
+            (1,) * len(self._steps),
+            frozenset(self._precedes),
+            tuple(self._buffers),
+            swaps=True,
+            constant_bytes=self._graph.resident_bytes,
+            events=tuple(self._details.events[index] for index in self._steps),
+        )
+
+    def _read(self, value: int, step: int) -> None:
+        if value in self._latest:
+            self._readers[value].append(step)
+
+    def _compute(self, value: int, step: int) -> None:
+        """Again, behind everything that read it before."""
+        if value in self._latest:
+            before = (self._latest[value], *self._readers[value])
+            self._precedes.update((each, step) for each in before if each != step)
+            self._end(value)
+        self._latest[value], self._readers[value] = step, []
+
+    def _end(self, value: int) -> None:
+        first, readers = self._latest[value], tuple(self._readers[value])
+        self._precedes.update((first, r) for r in readers if r < len(self._steps))
+        self._buffers.append(MovingBuffer(self._graph.values[value].size_bytes, first, readers))

@@ -1,0 +1,222 @@
+"""Kiwi's own planner: annealing with reordering, and improvement of large neighbourhoods.
+
+Rounds of two threads each (compiled code holds no lock). First short and long annealing runs from
+the given order and a run of `fastsa`, at temperatures in units of the mean time of an operator
+and with equation 1 of FastSA as objective. All kinds of moves are used, most of them aimed: chains
+are recomputed and dropped in one move. Then in turn
+
+- the recomputations of many operators at once are planned anew by constraint programming
+  (`improvement`), of all operators where the graph is small: exact for the order found;
+- cooler annealing runs start from the best schedule, which may change the order, too.
+
+Stops early once no recomputation is left: then the schedule is optimal. A search that goes on from
+what an earlier one found for another budget begins with the runs from the best schedule.
+
+**Large-neighbourhood improvement** plans recomputations of operators that lie together anew. First
+of all operators at once, which small graphs allow: no schedule with the same order of first
+computations and as many copies is better then. Otherwise of growing or shrinking sets of operators
+around one that is recomputed, as large as can be searched completely.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from kiwi.literature.remat.annealing.anneal import PRODUCT, SHARP, STRICT
+from kiwi.literature.remat.fastsa import AnnealingSettings, fastsa, run_annealing
+from kiwi.literature.remat.graph import RematGraph
+from kiwi.literature.remat.result import Candidate, Finding, Task, candidate
+from kiwi.solver.schedule import Schedule
+
+MOVES_PER_SECOND = 400_000
+"""Planned moves per second and thread: about half of what one core does."""
+MOVES_PER_OPERATOR = 20_000
+"""More in one run gain nothing on small graphs."""
+AIMED_SHARES = (1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0)
+ORDER, FASTSA, BEST = "order", "fastsa", "best"
+COOLING = 1e-3
+
+WORKERS = 2
+SECONDS_PER_TRY = 0.1
+"""By which tries are planned; the effort below takes about as long."""
+EFFORT = 0.02
+"""Of one try, in CP-SAT's deterministic time."""
+WHOLE_EFFORT = 0.2
+MOST_PLACES = 50_000
+"""Free operators times steps: for more the programs take long to build."""
+MOST_PLACES_OF_ALL = 8_000
+"""The same where all operators are free: more are not searched completely in the time."""
+FIRST_SIZE = 12
+GROWTH = 1.25
+
+
+@dataclass(frozen=True)
+class Run:
+    """One annealing run: where it starts, its heat (in mean operator times), its objective."""
+
+    start: str
+    heat: float
+    objective: int = PRODUCT
+
+
+@dataclass(frozen=True)
+class Round:
+    """A share of the time for parallel runs, or without any for improvement.
+
+    `until_met`: the runs instead where the best schedule is over the budget, if they differ.
+    """
+
+    share: float
+    runs: tuple[Run, ...] = ()
+    until_met: tuple[Run, ...] = ()
+
+
+FROM_ORDER, FROM_ORDER_SHARP = Run(ORDER, 2.0), Run(ORDER, 1.0, SHARP)
+AROUND_BEST, TO_BUDGET = Run(BEST, 0.5), Run(BEST, 0.1, SHARP)
+COOL = (Run(BEST, 0.1, STRICT), Run(BEST, 0.03))
+PLAIN = Run(FASTSA, 0.0)
+
+ROUNDS = (
+    Round(0.08, (Run(ORDER, 0.5), FROM_ORDER_SHARP)),
+    Round(0.42, (FROM_ORDER, PLAIN), until_met=(FROM_ORDER, FROM_ORDER_SHARP)),
+    Round(0.08),
+    Round(0.15, (TO_BUDGET, AROUND_BEST), until_met=(TO_BUDGET, PLAIN)),
+    Round(0.07),
+    Round(0.12, COOL),
+    Round(0.08),
+)
+
+ROUNDS_FROM_START = (
+    Round(0.3, (TO_BUDGET, AROUND_BEST), until_met=(TO_BUDGET, Run(BEST, 0.5, SHARP))),
+    Round(0.08),
+    Round(0.3, (COOL[0], FROM_ORDER), until_met=(Run(BEST, 0.03, SHARP), FROM_ORDER_SHARP)),
+    Round(0.08),
+    Round(0.16, COOL),
+    Round(0.08),
+)
+
+
+def remat(task: Task) -> Finding:
+    """The best schedule of all rounds."""
+    best = candidate(task, task.start or Schedule(task.graph.order))
+    rounds = ROUNDS if task.start is None else ROUNDS_FROM_START
+    iterations, deterministic = 0, True
+    for number, each in enumerate(rounds):
+        if best.is_least or task.remaining_seconds() <= 0:
+            break
+        left = sum(later.share for later in rounds[number:])
+        wall_seconds = task.remaining_seconds() * each.share / left
+        seeds = [task.seed * 1009 + number * WORKERS + place for place in range(WORKERS)]
+        for found in _round(task, each, best, wall_seconds, seeds):
+            iterations += found.iterations
+            deterministic = deterministic and found.deterministic
+            mine = candidate(task, found.schedule or best.schedule)
+            best = min([best, mine], key=lambda c: c.rank)
+    return Finding(best.schedule, iterations=iterations, deterministic=deterministic)
+
+
+def _round(
+    task: Task, each: Round, best: Candidate, wall_seconds: float, seeds: list[int]
+) -> list[Finding]:
+    """Takes `share` of the time limit on a fast machine, and at most `wall_seconds`."""
+    seconds = each.share * task.time_limit_seconds
+    if not each.runs:
+        return [improvement(task, best, seconds, wall_seconds, seeds[0])]
+
+    def work(run: Run, seed: int) -> Finding:
+        if run.start == FASTSA:  # as it plans by itself in the whole time, most of which it leaves
+            deadline = min(task.deadline, time.monotonic() + wall_seconds)
+            return fastsa(replace(task, deadline=deadline))
+        own = replace(task, seed=seed)
+        start = best.schedule if run.start == BEST else Schedule(task.graph.order)
+        return _annealed(own, run, start, seconds, wall_seconds)
+
+    runs = each.runs if best.fits else each.until_met or each.runs
+    with ThreadPoolExecutor(WORKERS) as pool:
+        return list(pool.map(work, runs, seeds))
+
+
+def _annealed(
+    task: Task, run: Run, start: Schedule, seconds: float, wall_seconds: float
+) -> Finding:
+    count = max(1, len(task.graph.operators))
+    heat = run.heat / count
+    moves = max(1000, min(MOVES_PER_OPERATOR * count, round(seconds * MOVES_PER_SECOND)))
+    settings = AnnealingSettings(moves, run.objective, heat, heat * COOLING, AIMED_SHARES)
+    found = run_annealing(task, task.graph, start, settings, wall_seconds)
+    return Finding(found.schedule, iterations=found.moves, deterministic=found.completed)
+
+
+def improvement(
+    task: Task, start: Candidate, seconds: float, wall_seconds: float, seed: int
+) -> Finding:
+    """Improves a schedule within the budget; others are returned as they are.
+
+    `seconds`: the time on a machine as fast as planned; `wall_seconds`: the most in any case.
+    """
+    if not start.fits or not _has_room(range(FIRST_SIZE), start):
+        return Finding(start.schedule)
+    ends = time.monotonic() + wall_seconds
+    best, tries = start, 0
+    whole = [k for k, operator in enumerate(task.graph.operators) if operator.recomputable]
+    if _has_room(whole, best, MOST_PLACES_OF_ALL):
+        best, complete = _tried(task, best, [whole], WHOLE_EFFORT * min(1.0, seconds), ends)
+        tries = 1
+        if complete:
+            return Finding(best.schedule, iterations=tries)
+    draw, size = random.Random(seed), FIRST_SIZE
+    for _ in range(max(1, round(seconds / SECONDS_PER_TRY))):
+        if best.is_least or time.monotonic() >= ends:
+            break
+        around = [_around(task.graph, best, size, draw) for _ in range(WORKERS)]
+        sets = [free for free in around if _has_room(free, best)]
+        best, complete = _tried(task, best, sets, EFFORT, ends)
+        tries += WORKERS
+        size = max(4, round(size * GROWTH if complete else size / GROWTH))
+    return Finding(best.schedule, iterations=tries, deterministic=time.monotonic() < ends)
+
+
+def _has_room(free: Sequence[int], best: Candidate, most_places: int = MOST_PLACES) -> bool:
+    return 0 < len(free) * len(best.schedule.steps) <= most_places
+
+
+def _tried(
+    task: Task, best: Candidate, sets: list[list[int]], effort: float, ends: float
+) -> tuple[Candidate, bool]:
+    """The best of all neighbourhoods of `best`, searched at once; whether they were completely."""
+
+    def work(free: list[int]) -> tuple[Schedule | None, bool]:
+        left = ends - time.monotonic()
+        from kiwi.literature.remat.neighbourhood import (
+            improve,  # CP-SAT, with pandas: half a second
+        )
+
+        return improve(task.graph, best.schedule, free, task.budget_bytes, effort, left)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        found = list(pool.map(work, sets))
+    better = [candidate(task, schedule) for schedule, _ in found if schedule is not None]
+    complete = bool(found) and all(complete for _, complete in found)
+    return min([best, *better], key=lambda c: c.rank), complete
+
+
+def _around(graph: RematGraph, best: Candidate, size: int, draw: random.Random) -> list[int]:
+    """Operators around one that is recomputed, as a walk along operands and readers finds them."""
+    counts = Counter(best.schedule.steps)
+    again = [k for k in sorted(counts) if counts[k] > 1]
+    if not again:
+        return []
+    free = [draw.choice(again)]
+    inside = set(free)
+    for k in free:
+        near = [*graph.predecessors(k)]
+        near += [reader for v in graph.operators[k].outputs for reader in graph.readers[v]]
+        draw.shuffle(near)
+        for other in near:
+            if other not in inside and graph.operators[other].recomputable and len(free) < size:
+                inside.add(other)
+                free.append(other)
+    return free

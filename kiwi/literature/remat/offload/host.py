@@ -1,0 +1,109 @@
+"""What stands beside the device: host memory, a link of two directions, the host's processor.
+
+And schedules with copies to the host and back.
+"""
+
+import math
+from dataclasses import dataclass
+
+from kiwi.errors import InvalidProblemError
+from kiwi.literature.remat.graph import RematGraph
+
+IDLE = -1
+"""A step without an operator, for copies alone."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """An operator that overwrites inputs of the graph in place: weights, the optimizer's state.
+
+    It runs once, on the device in `compute_seconds` or on the host in `host_seconds`. Infinite
+    `host_seconds`: on the device only. It reads what it overwrites, and nothing reads that later.
+    """
+
+    operator: int
+    overwrites: frozenset[int]
+    host_seconds: float = math.inf
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host of one device.
+
+    - `outward_bytes_per_second`: of copies from the device to the host; `inward_bytes_per_second`:
+      back. Both directions work at once.
+    - `memory_bytes`: for values of the graph; None: as much as they need.
+    - `updates`: operators that may run on the host.
+
+    Raises `kiwi.errors.InvalidProblemError` unless bandwidths are positive.
+    """
+
+    outward_bytes_per_second: float
+    inward_bytes_per_second: float
+    memory_bytes: int | None = None
+    updates: tuple[Update, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not min(self.outward_bytes_per_second, self.inward_bytes_per_second) > 0:
+            raise InvalidProblemError("a link to the host must have a positive bandwidth")
+
+    def outward_seconds(self, size_bytes: float) -> float:
+        """The time of a copy from the device to the host."""
+        return size_bytes / self.outward_bytes_per_second
+
+    def inward_seconds(self, size_bytes: float) -> float:
+        """The time of a copy from the host to the device."""
+        return size_bytes / self.inward_bytes_per_second
+
+    def both_ways_seconds(self, size_bytes: float) -> float:
+        """The time of a copy to the host and back."""
+        return self.outward_seconds(size_bytes) + self.inward_seconds(size_bytes)
+
+    def check(self, graph: RematGraph) -> None:
+        """Raises `kiwi.errors.InvalidProblemError` where an update is not one of `graph`."""
+        for update in self.updates:
+            operator = graph.operators[update.operator]
+            wrong = [v for v in update.overwrites if graph.producer[v] >= 0]
+            if wrong or not update.overwrites <= set(operator.inputs):
+                raise InvalidProblemError(
+                    f"{operator.name!r} overwrites what is no input of the graph, or not read by it"
+                )
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A copy of `value` that is made during the steps `first` to `last`, both included."""
+
+    value: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class HostRun:
+    """An update that the host makes during the steps `first` to `last`, both included."""
+
+    operator: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class OffloadSchedule:
+    """What the device computes, step by step, and what goes on beside it.
+
+    - `steps`: the operator of each step, or `IDLE`.
+    - `outward`, `inward`: copies from the device to the host, and back.
+    - `host_runs`: updates on the host.
+    - `host_inputs`: inputs of the graph that are on the host when the step begins, and again when
+      it ends.
+
+    A value may be used where the last copy of it was made: by an operator, by a transfer, by a host
+    run. An older copy leaves memory after its last use.
+    """
+
+    steps: tuple[int, ...]
+    outward: tuple[Transfer, ...] = ()
+    inward: tuple[Transfer, ...] = ()
+    host_runs: tuple[HostRun, ...] = ()
+    host_inputs: frozenset[int] = frozenset()

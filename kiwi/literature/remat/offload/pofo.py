@@ -1,0 +1,293 @@
+"""POFO: recomputation and offloading of a chain together, by dynamic programming.
+
+Beaumont, Eyraud-Dubois and Shilova, NeurIPS 2021. What they assume holds here, too: copies to the
+host are made while the chain runs forward for the first time, copies back while it runs backward,
+and a value that is being copied holds memory only for the part that is on the device.
+
+The first run forward divides the chain into blocks: a stage that saves all, or stages that save
+nothing but the input of what follows, and are later run again by `rotor`'s program in the memory
+that is left. What a block saves stays, or goes to the host. The state in front of a stage is
+
+- `kept`: bytes that stay on the device,
+- `behind`: bytes on their way to the host that are still on the device,
+- `ahead`: bytes of earlier blocks that are back before they are used, while the rest of the chain
+  runs backward. Time is reversed there, so that both shrink while stages run,
+
+with the time of what comes before. The device waits when a block would not fit otherwise. States
+are not rounded: of those in front of a stage only such are kept that no other one beats in all
+figures, `MOST_LABELS` at most. The source rounds memory instead.
+
+Transfers of whole values are then fitted to the steps (`pacing`). Where whole values do not fit
+where parts did, the program is solved again for less memory. `rotor`'s own schedule is the answer
+where nothing better is found, or where the host has too little memory.
+"""
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from kiwi.literature.remat.chain import Chain, stage_borders
+from kiwi.literature.remat.graph import RematGraph
+from kiwi.literature.remat.offload.host import Host, OffloadSchedule
+from kiwi.literature.remat.offload.pacing import absence_over, paced
+from kiwi.literature.remat.offload.simulate import OffloadFinding, best_schedule, simulate
+from kiwi.literature.remat.result import Task
+from kiwi.literature.remat.rotor import MOST_UNITS, RotorTable, solve_chain, unit_bytes_of
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+MOST_LABELS, MOST_WORK = 2000, 2_000_000_000
+"""Of states in front of a stage: less for long chains."""
+ROUNDS, LEAST_SHARE = 12, 16
+"""How often the program is solved, each time for this share of the memory less at most."""
+BEHIND, AHEAD, SECONDS = 1, 2, 3
+"""Columns of labels; the first is what stays."""
+
+
+class Block(NamedTuple):
+    """Stages `first` to `last`. `saves_all`: one stage, which runs forward once. `sent`: what the
+    block saves goes to the host. `units`: of memory, in which it is run again otherwise."""
+
+    first: int
+    last: int
+    saves_all: bool
+    sent: bool = False
+    units: int = 0
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a chain in order, and their time with what the device waits for copies."""
+
+    blocks: tuple[Block, ...]
+    seconds: float
+
+
+def pofo(task: Task, host: Host) -> OffloadFinding:
+    """A schedule of blocks within the budget; raises `kiwi.errors.InvalidProblemError` if no
+    backward operator is known."""
+    borders = stage_borders(task.graph)
+    chain = borders.chain([(borders.keep_all(index),) for index in borders.stages])
+    plain = solve_chain(task, chain)
+    schedules = [OffloadSchedule(plain.schedule.steps)] if plain.schedule is not None else []
+    budget_bytes = task.budget_bytes - chain.resident_bytes
+    for number in range(ROUNDS):
+        if budget_bytes <= 0 or (number and task.remaining_seconds() <= 0):
+            break
+        table = RotorTable(chain, unit_bytes_of(chain, budget_bytes, MOST_UNITS), budget_bytes)
+        blocks = best_blocks(table, budget_bytes, task.graph, host)
+        if blocks is None:
+            break
+        schedules.append(_schedule(task, host, table, blocks, borders.shared))
+        peak_bytes = simulate(task.graph, host, schedules[-1]).peak_bytes
+        if peak_bytes <= task.budget_bytes:
+            break
+        budget_bytes -= max(1, min(peak_bytes - task.budget_bytes, budget_bytes // LEAST_SHARE))
+    return OffloadFinding(best_schedule(task, host, schedules))
+
+
+def best_blocks(
+    table: RotorTable, budget_bytes: int, graph: RematGraph, host: Host
+) -> Blocks | None:
+    """The blocks of least time, None if none fit; values may be on both sides in parts."""
+    return _Program(table, budget_bytes, graph, host).solve()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A block: its forward run, what it saves, of which `output_bytes` the next block reads.
+
+    `backward_peak_bytes`: of a stage that saves all. What runs again has a table instead.
+    """
+
+    block: Block
+    forward_seconds: float
+    forward_peak_bytes: int
+    saved_bytes: int
+    output_bytes: int
+    backward_seconds: float = 0.0
+    backward_peak_bytes: int = 0
+
+
+class _Arrival(NamedTuple):
+    """Labels behind a block: rows, the rows in front of it, and its memory for running again."""
+
+    block: Block
+    input_sent: bool
+    labels: Floats
+    parents: Ints
+    units: Ints
+
+
+class _Program:
+    """Labels in front of each stage, by whether the input of the stage was sent to the host."""
+
+    def __init__(self, table: RotorTable, budget_bytes: int, graph: RematGraph, host: Host) -> None:
+        self._table, self._budget, self._graph, self._host = table, budget_bytes, graph, host
+        self._count = len(table.chain.stages)
+        self._most = max(50, min(MOST_LABELS, int((MOST_WORK / self._count**2) ** 0.5)))
+        self._labels: dict[tuple[int, bool], Floats] = {(0, False): np.zeros((1, 4))}
+        self._arrived: dict[tuple[int, bool], list[_Arrival]] = {}
+        self._from: dict[tuple[int, bool], list[tuple[_Arrival, int]]] = {}
+
+    def solve(self) -> Blocks | None:
+        """The blocks of least time."""
+        for stage in range(self._count):
+            runs = list(_runs(self._table.chain, self._graph, stage))
+            for sent in (False, True):
+                self._settle(stage, sent)
+                for run in runs if (stage, sent) in self._labels else ():
+                    self._extend(stage, sent, run)
+        self._settle(self._count, False)
+        labels = self._labels.get((self._count, False))
+        return None if labels is None else self._traced(labels)
+
+    def _settle(self, stage: int, sent: bool) -> None:
+        """Keeps the labels in front of a stage that are not beaten."""
+        arrived = self._arrived.pop((stage, sent), None)
+        if arrived is None:
+            return
+        labels = np.concatenate([each.labels for each in arrived])
+        order = np.lexsort(labels.T)
+        kept = order[_unbeaten(labels[order], self._most)]
+        owners = [(each, row) for each in arrived for row in range(len(each.labels))]
+        self._labels[stage, sent] = labels[kept]
+        self._from[stage, sent] = [owners[k] for k in kept.tolist()]
+
+    def _extend(self, stage: int, sent: bool, run: _Run) -> None:
+        """All labels in front of a stage, behind one block more."""
+        host, chain, block = self._host, self._table.chain, run.block
+        kept, behind, ahead, seconds = self._labels[stage, sent].T
+        room = self._budget - kept - run.forward_peak_bytes
+        waiting = np.maximum(0.0, behind - room)
+        seconds = np.where(room >= 0, seconds + host.outward_seconds(1) * waiting, np.inf)
+        sending = run.forward_seconds * host.outward_bytes_per_second
+        behind = np.maximum(0.0, behind - waiting - sending)
+        input_bytes = chain.stages[stage - 1].output_bytes if sent else 0
+        room, units, backward = self._backward(run, self._budget - kept - input_bytes, ahead)
+        waiting = np.maximum(0.0, ahead - room)
+        seconds = np.where(room >= 0, seconds + host.inward_seconds(1) * waiting, np.inf)
+        seconds = seconds + run.forward_seconds + backward
+        with np.errstate(invalid="ignore"):
+            fetching = backward * host.inward_bytes_per_second
+        ahead = np.maximum(0.0, ahead - waiting - fetching) + input_bytes
+        parents = np.flatnonzero(np.isfinite(seconds))
+        if not len(parents):
+            return
+        saved, rest = run.saved_bytes, run.saved_bytes - run.output_bytes
+        here = np.column_stack((kept + saved, behind, ahead, seconds))[parents]
+        away = np.column_stack((kept, behind + saved, ahead + rest, seconds))[parents]
+        self._arrive(_Arrival(block, sent, here, parents, units[parents]))
+        if block.last + 1 < self._count:
+            self._arrive(_Arrival(block._replace(sent=True), sent, away, parents, units[parents]))
+
+    def _arrive(self, arrival: _Arrival) -> None:
+        key = arrival.block.last + 1, arrival.block.sent
+        self._arrived.setdefault(key, []).append(arrival)
+
+    def _backward(self, run: _Run, room: Floats, ahead: Floats) -> tuple[Floats, Ints, Floats]:
+        """What may be ahead while a block runs backward, the units for running it again, its time.
+
+        What is run again gets the memory that is left; the device waits where that is too little.
+        """
+        if run.block.saves_all:
+            seconds = np.full(len(room), run.backward_seconds)
+            return room - run.backward_peak_bytes, np.zeros(len(room), np.int64), seconds
+        table, block = self._table, run.block
+        unit_bytes, least = table.unit_bytes, table.least[block.first, block.last]
+        feasible = np.flatnonzero(np.isfinite(least))
+        if not len(feasible):
+            return np.full(len(room), -1.0), np.zeros(len(room), np.int64), np.zeros(len(room))
+        units = ((room - ahead) // unit_bytes).astype(np.int64)
+        units = np.clip(units, feasible[0], len(least) - 1)
+        return room - units * unit_bytes, units, least[units]
+
+    def _traced(self, labels: Floats) -> Blocks:
+        """What is under way at the turn is waited for."""
+        waiting = self._host.outward_seconds(1) * labels[:, BEHIND]
+        waiting = waiting + self._host.inward_seconds(1) * labels[:, AHEAD]
+        at = int(np.argmin(labels[:, SECONDS] + waiting))
+        seconds = float(labels[at, SECONDS] + waiting[at])
+        blocks: list[Block] = []
+        stage, sent = self._count, False
+        while stage:
+            arrival, row = self._from[stage, sent][at]
+            blocks.append(arrival.block._replace(units=int(arrival.units[row])))
+            stage, sent, at = arrival.block.first, arrival.input_sent, int(arrival.parents[row])
+        return Blocks(tuple(reversed(blocks)), seconds)
+
+
+@njit(cache=True, nogil=True)
+def _unbeaten(labels, most):
+    """Rows, of labels sorted by time, that no earlier one equals or beats; `most` at most."""
+    kept = np.empty(most, np.int64)
+    count = 0
+    for row in range(len(labels)):
+        beaten = False
+        for k in range(count):
+            if np.all(labels[kept[k], :SECONDS] <= labels[row, :SECONDS]):
+                beaten = True
+                break
+        if not beaten:
+            kept[count] = row
+            count += 1
+            if count == most:
+                break
+    return kept[:count]
+
+
+def _runs(chain: Chain, graph: RematGraph, stage: int) -> Iterator[_Run]:
+    """The blocks that begin with a stage."""
+    first, last = chain.stages[stage], len(chain.stages) - 1
+    held_bytes = chain.stages[last].held_gradient_bytes
+    option = first.options[0]
+    yield _Run(
+        Block(stage, stage, saves_all=True),
+        graph.seconds_of(option.forward),
+        held_bytes + option.forward_peak_bytes,
+        option.saved_bytes,
+        first.output_bytes,
+        graph.seconds_of(option.backward),
+        option.backward_peak_bytes,
+    )
+    seconds, needed = 0.0, 0
+    for k in range(stage, last):
+        each = chain.stages[k]
+        between = chain.stages[k - 1].output_bytes if k > stage else 0
+        seconds += each.discard_seconds
+        needed = max(needed, held_bytes + between + each.discard_peak_bytes)
+        output = each.output_bytes
+        yield _Run(Block(stage, k, saves_all=False), seconds, max(needed, output), output, output)
+
+
+def _schedule(
+    task: Task, host: Host, table: RotorTable, blocks: Blocks, shared: Set[int]
+) -> OffloadSchedule:
+    """The steps of blocks, with transfers of what is sent."""
+    chain, steps, sent = table.chain, list(table.chain.prologue), []
+    for block in blocks.blocks:
+        begin = len(steps)
+        if block.saves_all:
+            steps += chain.stages[block.first].options[0].forward
+        else:
+            for stage in chain.stages[block.first : block.last + 1]:
+                steps += stage.discard
+        sent += range(begin, len(steps)) if block.sent else ()
+    turn = len(steps)
+    for block in reversed(blocks.blocks):
+        if block.saves_all:
+            steps += chain.stages[block.first].options[0].backward
+        else:
+            steps += table.steps(block.first, block.last, block.units)
+    absences = [
+        absence
+        for step in sent
+        for value in task.graph.operators[steps[step]].outputs
+        if value not in shared
+        and (absence := absence_over(task.graph, steps, step, value, turn)) is not None
+    ]
+    return paced(task.graph, host, steps, absences, task.budget_bytes)

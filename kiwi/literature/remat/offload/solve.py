@@ -1,0 +1,97 @@
+"""One interface to the planners with offloading: checks the question, simulates the answer."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, UnknownPlannerError
+from kiwi.literature.remat.graph import RematGraph
+from kiwi.literature.remat.offload.fastsa import fastsa_offload
+from kiwi.literature.remat.offload.host import Host, OffloadSchedule
+from kiwi.literature.remat.offload.offmate import offmate
+from kiwi.literature.remat.offload.poet import poet
+from kiwi.literature.remat.offload.pofo import pofo
+from kiwi.literature.remat.offload.simulate import OffloadFinding, OffloadSimulation, fits, simulate
+from kiwi.literature.remat.result import Task
+from kiwi.literature.remat.simulate import largest_working_set, order_peak_bytes
+
+Find = Callable[[Task, Host], OffloadFinding]
+
+OFFLOAD_PLANNERS: dict[str, Find] = {
+    "fastsa": fastsa_offload,
+    "offmate": offmate,
+    "poet": poet,
+    "pofo": pofo,
+}
+
+
+@dataclass(frozen=True)
+class OffloadResult:
+    """A simulated schedule within the memory of both sides.
+
+    `family_bound`, `deterministic`: as of `OffloadFinding`; `seconds`: of planning.
+    """
+
+    schedule: OffloadSchedule
+    simulation: OffloadSimulation
+    family_bound: float | None
+    planner: str
+    seconds: float
+    deterministic: bool
+
+
+def solve_offload(
+    graph: RematGraph,
+    host: Host,
+    budget_bytes: int,
+    planner: str,
+    time_limit_seconds: float = 10.0,
+    seed: int = 0,
+    *,
+    planned_seconds: float | None = None,
+) -> OffloadResult:
+    """A schedule of `graph` that needs at most `budget_bytes` on the device, in little time.
+
+    `planned_seconds`: by which `fastsa` plans its moves, by default half of the time limit, so that
+    it finds the same unless it reaches that first. The clock ends the integer programs.
+
+    Raises `kiwi.errors.UnknownPlannerError`; `kiwi.errors.InvalidArgumentError`;
+    `kiwi.errors.InvalidProblemError` where the planner cannot take the graph; and
+    `kiwi.errors.InfeasibleBudgetError` if no schedule was found, with the smallest peak known.
+    """
+    if planner not in OFFLOAD_PLANNERS:
+        raise UnknownPlannerError(
+            f"there is no planner {planner!r} that offloads",
+            suggestion=f"one of {', '.join(sorted(OFFLOAD_PLANNERS))}",
+        )
+    if budget_bytes <= 0 or not time_limit_seconds > 0:
+        raise InvalidArgumentError("the budget and the time limit must be positive")
+    started = time.monotonic()
+    planned = planned_seconds or time_limit_seconds / 2
+    task = Task(graph, budget_bytes, started + time_limit_seconds, planned, seed)
+    finding = OFFLOAD_PLANNERS[planner](task, host)
+    found = None if finding.schedule is None else simulate(graph, host, finding.schedule)
+    if finding.schedule is None or found is None or not fits(task, host, found):
+        raise _infeasible(task, planner, finding, found)
+    return OffloadResult(
+        finding.schedule,
+        found,
+        finding.family_bound,
+        planner,
+        time.monotonic() - started,
+        finding.deterministic,
+    )
+
+
+def _infeasible(
+    task: Task, planner: str, finding: OffloadFinding, found: OffloadSimulation | None
+) -> InfeasibleBudgetError:
+    known = [order_peak_bytes(task.graph), *([] if found is None else [found.peak_bytes])]
+    bound_bytes = largest_working_set(task.graph).size_bytes - task.graph.resident_bytes
+    return InfeasibleBudgetError(
+        f"no schedule within {task.budget_bytes} bytes of the device",
+        cause=finding.why_none(planner),
+        suggestion=f"a budget of {min(known)} bytes, the smallest known to be feasible",
+        least_peak_bytes=min(known),
+        least_peak_bound_bytes=bound_bytes,
+    )
