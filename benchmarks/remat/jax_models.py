@@ -38,7 +38,7 @@ from benchmarks.remat.row import (
     table,
 )
 from examples import convnet, encoder, encoder_decoder, gpt, unet, vit
-from kiwi.campaign.limit_search import MOST_ROUNDS
+from kiwi.campaign import shares
 from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, KiwiError
 from kiwi.literature.planners.one_device import OneDevice, OneDevicePlanner
@@ -201,7 +201,7 @@ def _compiled_row(traced: OneDevice, row: Row, budget_bytes: int) -> Row:
         mesh=traced.base.mesh,
         memory_budget_bytes=budget_bytes,
         planner=row.planner,
-        time_limit_seconds=MOST_ROUNDS * row.time_limit_seconds,
+        time_limit_seconds=shares.SCHEDULE_ROUNDS * row.time_limit_seconds,
         verify=TARGET,
         solver="auto",
         seed=row.seed,

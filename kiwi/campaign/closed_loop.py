@@ -25,9 +25,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
+from kiwi.campaign import shares
 from kiwi.campaign.barrier_levels import (
-    HOPELESS,
-    MOST_TRIALS,
     arranged,
     other_heaps,
     with_copies_ahead,
@@ -44,17 +43,6 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 from kiwi.sizes import format_bytes
 from kiwi.xla.step import Arrangement
-
-LEAST_SLOWER = 0.001
-"""By which part of the step a plan must be slower for other orders of the one before."""
-
-NEAR = 1.01
-"""Up to how many times the best plan's step a known plan takes that is compiled as well: that of a
-convnet whose parameters lie whole on eight v5es is predicted 0.6 % slower, and 0.1 % faster."""
-
-IN_TIME = 0.5
-"""Which part of hidden reductions is hidden where matmuls wait for gradients: they are summed up in
-pairs, from the second on until a few matmuls behind the first. Of a GPT's on H100s, a third."""
 
 Refusal = InfeasibleBudgetError | NoPlanFoundError
 
@@ -195,7 +183,9 @@ class ClosedLoop(Generic[P]):
     def _costs_time(self, proposal: P) -> bool:
         """Whether the plan before fits in another order, and the next one would be slower."""
         before = self._postponed
-        if before is None or _seconds(proposal.plan) <= (1 + LEAST_SLOWER) * _seconds(before.plan):
+        if before is None or _seconds(proposal.plan) <= (1 + shares.LEAST_SLOWER) * _seconds(
+            before.plan
+        ):
             return False
         return self._postponed_fits()
 
@@ -225,9 +215,9 @@ class ClosedLoop(Generic[P]):
             lambda plan: plan.peak_bytes - self._budget_bytes,
             lambda plan: self._compiled(replace(proposal, plan=plan)).plan,
         )
-        for plan in islice(tied, MOST_TRIALS):
+        for plan in islice(tied, shares.MOST_TIED_TRIALS):
             nearest = _smaller(nearest, replace(proposal, plan=plan))
-            if plan.peak_bytes > HOPELESS * nearest.plan.peak_bytes:
+            if plan.peak_bytes > shares.HOPELESS_PROGRAM * nearest.plan.peak_bytes:
                 break
         return nearest
 
@@ -236,7 +226,7 @@ class ClosedLoop(Generic[P]):
         tried = self._compiled(proposal)
         for plan in other_heaps(tried.plan):
             other = self._compiled(replace(proposal, plan=plan))
-            is_hopeless = other.plan.peak_bytes > HOPELESS * tried.plan.peak_bytes
+            is_hopeless = other.plan.peak_bytes > shares.HOPELESS_PROGRAM * tried.plan.peak_bytes
             tried = _smaller(tried, other)
             if tried.plan.fits or is_hopeless:
                 break
@@ -275,7 +265,7 @@ class ClosedLoop(Generic[P]):
             return self._with_rounds(best)
         search = OverlapSearch(self._budget_bytes, self._tools.compiles_overlapping)
         found = search.run(best, functools.partial(self._of_less_memory, best))
-        known = self._proposer.known(NEAR * _seconds(best))
+        known = self._proposer.known(shares.NEARLY_AS_FAST * _seconds(best))
         for rival in islice((k for k in known if _seconds(k.plan) > _seconds(best)), 1):
             found = search.run(self._as_arranged(best, rival), lambda *_: None)
         if found is not None and compiled_seconds(found) <= compiled_seconds(best):
@@ -354,7 +344,7 @@ def estimate_of_overlapping(plan: Plan) -> Estimate:
         tied = {execution.schedule.steps[position] for position in execution.tied_steps}
         sums_seconds -= min(sum(estimate.sums_behind[unit] for unit in tied), sums_seconds)
     if execution.gradients_in_time and not compiler.rules.sums_beside_one_kernel:
-        sums_seconds *= IN_TIME
+        sums_seconds *= shares.GRADIENTS_HIDDEN
     if compiled is not None and compiled.overlap in compiler.ways_without_sums:
         sums_seconds = 0.0
     is_ahead = with_copies_ahead(plan) is None

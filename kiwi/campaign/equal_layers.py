@@ -6,8 +6,8 @@
    (`SolveResult.others`), as many layers of each as balance all loads.
 3. The whole problem from there, for a few rounds, and from the balance of channels of 1. Its bound
    is the one that is reported.
-4. If these rounds gain more than `WORTH`, the layers differ for a reason: the search goes on from
-   what they found. Otherwise the tied solution is the answer.
+4. If these rounds gain more than `shares.DIFFERENT_LAYERS_GAIN`, the layers differ for a reason:
+   the search goes on from what they found. Otherwise the tied solution is the answer.
 
 A later round of the closed loop leaves no more room than the one before, so that the bound of that
 one holds; where the tied solution costs hardly more, it is the answer without 3.
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kiwi.campaign import shares
 from kiwi.campaign.tools import Tools, spent
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.equal_layers import equal_nodes
@@ -29,25 +30,6 @@ from kiwi.solver.loads.restricted import Restricted
 from kiwi.solver.result import Balances, conclude, is_closed
 from kiwi.solver.settle import settled
 from kiwi.solver.tied import EqualNodes, Tied, tied
-
-LEAST_LAYERS = 4
-"""With fewer, the whole problem is small, and layers differ for a reason more often."""
-
-LEAST_SHARE = 0.5
-"""The part of all nodes that equal layers have at least."""
-
-WORTH = 0.005
-"""By which part of the step time different layers have to be faster."""
-
-TIED_SHARE = 0.5
-"""The part of the work for the tied problem."""
-
-TIED_ROUNDS = 2
-"""Rounds of the tied problem. What stays open there may be what its layers have to do alike, which
-no search of it closes."""
-
-POLISH_ROUNDS = 4
-"""Rounds of the whole problem that show whether different layers are worth it."""
 
 Solution = tuple[int, ...]
 
@@ -63,9 +45,9 @@ class EqualLayers:
         self._balances: Balances | None = None
         self._is_grouped = False
         if tools.settings.equal_layers:
-            equal = tuple(e for e in equal_nodes(planning) if len(e.members) >= LEAST_LAYERS)
+            equal = tuple(e for e in equal_nodes(planning) if len(e.members) >= shares.LEAST_LAYERS)
             count = sum(len(each.members) for each in equal)
-            if count >= LEAST_SHARE * len(planning.problem.nodes):
+            if count >= shares.LEAST_EQUAL_SHARE * len(planning.problem.nodes):
                 self._equal = equal
 
     def solve(
@@ -77,7 +59,7 @@ class EqualLayers:
             self._balances = result.balances if result.solution else None
             return settled_result(problem, result)
         small = tied(problem, self._equal)
-        part = allowed.part(TIED_SHARE)
+        part = allowed.part(shares.TIED_SHARE)
         first = self._solved_tied(small, part, warm_start)
         left = allowed.less(spent(first)).at_least(part)
         if first.solution is None:
@@ -97,9 +79,9 @@ class EqualLayers:
             return _after(searches, _with_bound(problem, start, known, len(small.classes)))
         given = () if warm_start is None else tuple(warm_start)
         better = _cheaper(problem, start, given)
-        polished = self._tools.solve(problem, left, better, POLISH_ROUNDS, best.balances)
+        polished = self._tools.solve(problem, left, better, shares.POLISH_ROUNDS, best.balances)
         assert polished.objective is not None
-        if polished.objective >= (1 - WORTH) * best.objective:
+        if polished.objective >= (1 - shares.DIFFERENT_LAYERS_GAIN) * best.objective:
             found = _with_bound(problem, start, polished, len(small.classes))
             self._known = problem, found
             return _after(searches, found)
@@ -116,7 +98,7 @@ class EqualLayers:
         """The problem with groups of layers, and its solution, where that is worth it; in later
         rounds its layers are in these groups from the start."""
         assert first.objective is not None
-        most = (1 - WORTH) * first.objective
+        most = (1 - shares.DIFFERENT_LAYERS_GAIN) * first.objective
         if self._is_grouped or first.bound > most:
             return None
         mixture = best_mixture(small.problem, first, max(e.end_layer for e in self._equal))
@@ -125,7 +107,7 @@ class EqualLayers:
         equal = mixture.groups(self._equal)
         groups = tied(problem, equal)
         rest = mixture.between(groups, small, self._equal)
-        found = self._tools.solve(rest.problem, part, None, TIED_ROUNDS, first.balances)
+        found = self._tools.solve(rest.problem, part, None, shares.TIED_ROUNDS, first.balances)
         if found.objective is None or found.solution is None or found.objective > most:
             return None
         self._equal, self._is_grouped = equal, True
@@ -139,14 +121,16 @@ class EqualLayers:
         before, found = self._known
         assert found.objective is not None
         limits = [math.inf if p.limit_bytes is None else p.limit_bytes for p in (before, problem)]
-        is_alike = objective <= (1 + WORTH) * found.objective
+        is_alike = objective <= (1 + shares.DIFFERENT_LAYERS_GAIN) * found.objective
         took = {"iterations": 0, "work": 0, "seconds": 0.0}
         return replace(found, **took) if limits[1] <= limits[0] and is_alike else None
 
     def solve_roughly(self, problem: Problem, allowed: Allowance) -> SolveResult:
         """A solution after a few rounds, with equal layers where there are any."""
         if not self._equal:
-            return settled_result(problem, self._tools.solve(problem, allowed, None, TIED_ROUNDS))
+            return settled_result(
+                problem, self._tools.solve(problem, allowed, None, shares.TIED_ROUNDS)
+            )
         small = tied(problem, self._equal)
         found = self._solved_tied(small, allowed, None)
         return replace(found, solution=found.solution and small.expanded(found.solution))
@@ -164,7 +148,7 @@ class EqualLayers:
 
         own = self._tools.with_settings(on_progress=expanded)
         start = None if warm_start is None else small.tied(warm_start)
-        found = own.solve(small.problem, allowed, start, TIED_ROUNDS)
+        found = own.solve(small.problem, allowed, start, shares.TIED_ROUNDS)
         return settled_result(small.problem, found)
 
 

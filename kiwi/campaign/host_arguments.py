@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from kiwi.calls.constraints import slash_path
 from kiwi.calls.host_memory import OnHost, can_be_copied, on_host
 from kiwi.calls.replaced_arguments import replaced_arguments
+from kiwi.campaign import shares
 from kiwi.campaign.offloading import gains
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.hlo.graph import Phase
@@ -26,12 +27,6 @@ from kiwi.options import Settings
 from kiwi.plans.plan import Plan
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
-
-LATE_SHARES, EARLY_SHARES = (0.25, 0.5, 0.75, 1.0), (0.5, 1.0)
-"""Of the bytes of what the update reads only, and then of the others: as far as sets reach."""
-
-LEAST_SHARE = 1e-3
-"""Of the bytes of all candidates: what is smaller stays on the device."""
 
 _SHOWN = 3
 """Of the arguments in a note."""
@@ -48,9 +43,12 @@ def host_sets(step: StepToPlan, given: Mapping[int, str]) -> list[frozenset[int]
     lie there in each."""
     late, early = _candidates(step, given.keys())
     found = [on_host(given)]
-    for group, shares in ((late, LATE_SHARES), (early, EARLY_SHARES)):
+    for group, parts in (
+        (late, shares.LATE_ARGUMENT_SHARES),
+        (early, shares.EARLY_ARGUMENT_SHARES),
+    ):
         base = found[-1]
-        sets = (base | _first(step, group, share) for share in shares)
+        sets = (base | _first(step, group, part) for part in parts)
         found.extend(each for each in dict.fromkeys(sets) if each != base)
     return found
 
@@ -133,7 +131,7 @@ def _candidates(step: StepToPlan, given: Collection[int]) -> tuple[list[int], li
         for k, value in enumerate(program.arguments)
         if value in replaced and k not in given and can_be_copied(step.call.shapes[k].dtype)
     }
-    least_bytes = LEAST_SHARE * sum(sizes.values())
+    least_bytes = shares.LEAST_ARGUMENT_SHARE * sum(sizes.values())
     ordered = sorted((k for k in sizes if sizes[k] >= least_bytes), key=lambda k: -sizes[k])
     pairs = zip(program.equations, phases(program), strict=True)
     early = {v for equation, phase in pairs if phase is not Phase.UPDATE for v in equation.reads}

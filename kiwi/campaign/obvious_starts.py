@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kiwi.campaign import shares
 from kiwi.campaign.equal_layers import EqualLayers
-from kiwi.campaign.refusals import ANY_PLAN
 from kiwi.campaign.tools import Tools
 from kiwi.memory.residency import UnitResidency, rematerialised_bodies, rematerialised_layers
 from kiwi.mesh import TensorSharding
@@ -174,10 +174,6 @@ def _between(edge: Edge, node: int, others: np.ndarray | slice) -> np.ndarray:
     return edge.costs[:, edge.head_class[others]][edge.tail_class].T
 
 
-SHARE = 0.1
-"""Of what searches may take, for each of these two at most."""
-
-
 @dataclass(frozen=True)
 class LeastPeak:
     """- `peak_bytes`: of the solution of least memory that is known; None where there is none.
@@ -189,8 +185,8 @@ class LeastPeak:
 
 def least_peak(planning: PlanningProblem, limit_bytes: int, tools: Tools) -> LeastPeak:
     """The least peak of the fastest shardings; `limit_bytes` is the least that is of interest."""
-    allowed = tools.allowance.part(SHARE)
-    quick = tools.with_settings(gap=ANY_PLAN, on_progress=None)
+    allowed = tools.allowance.part(shares.LEAST_PEAK_SHARE)
+    quick = tools.with_settings(gap=shares.ANY_PLAN, on_progress=None)
     layers = rematerialised_layers(planning.units)
     planning = _offering(planning, layers)
     equal = EqualLayers(planning, quick)

@@ -22,15 +22,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kiwi.campaign import shares
 from kiwi.campaign.closed_loop import Orders, Proposal, Refusal
 from kiwi.campaign.copies_kept import fastest_keeping
 from kiwi.campaign.equal_layers import EqualLayers, settled_result
+from kiwi.campaign.limits import Measured, ProblemLimits
 from kiwi.campaign.obvious_starts import better_start, obvious_starts
 from kiwi.campaign.planner_facts import PlannerFacts
 from kiwi.campaign.refusals import infeasible_budget
 from kiwi.campaign.reordered_units import Ordered
 from kiwi.campaign.tools import Tools, spent
-from kiwi.errors import BudgetNotMetError, NoPlanFoundError
+from kiwi.errors import NoPlanFoundError
 from kiwi.plans.of_solution import plan_of_solution
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
@@ -44,58 +46,17 @@ from kiwi.solver.evaluate import fitting
 from kiwi.solver.problem import Node, Problem
 from kiwi.xla.read.buffer_assignment import as_intervals, excess
 
-MOST_ROUNDS = 5
-"""How many plans are compiled at most."""
-
-MOST_SOLVES = 6
-"""How often is solved without a check, lowering the limit by what the heap wastes."""
-
-ORDERS = Orders(range(1, 6), of_all=8)
+ORDERS = Orders(shares.PROBLEM_ORDERS, of_all=shares.MOST_PROBLEM_ORDERS)
 """Other orders of plans that are compiled."""
 
-PREDICTED_ORDERS = Orders(range(1), at_once=True)
+PREDICTED_ORDERS = Orders(shares.PREDICTED_ORDERS, at_once=True)
 """Other orders of plans that are not compiled."""
-
-MOST_MISSED = 2
-"""How many plans may be over the budget before only what the search finds is proposed."""
-
-LEAST_LOWERING = 0.001
-"""The part of the budget by which the limit is lowered at least."""
-
-WORTH = 0.01
-"""The part of the budget by which the limit is raised at least where a plan has room left."""
-
-ROOM = 0.05
-"""The part of the budget, beyond what a plan leaves of its limit, that makes a higher one be tried:
-of what XLA:GPU fuses deeply it holds less than predicted."""
-
-NEAR_BUDGET = 0.95
-"""The part of the budget from which compiled memory corrects the prediction."""
-
-LONG_STEP = 1000
-"""Units from which on a check takes long: on one core 40 seconds for 2,500."""
-
-AIM = 0.99
-"""The part of the budget with which the search for such a step begins: compiled peaks lie up to a
-per cent above the predicted ones, or below."""
-
-LATE_SHARE = 0.25
-"""The part of the work that every round may do, and of the time limit, however long the others
-took."""
-
-LATE_SECONDS = 8.0
-"""What it gets of the latter at least, if that is not more than half of it: a start that the
-compiled program has shown not to fit may leave a search with nothing but its first rounds."""
 
 
 def late_part(total: Allowance) -> Allowance:
     """What a late round may take."""
-    late, seconds = total.part(LATE_SHARE), min(total.seconds / 2, LATE_SECONDS)
+    late, seconds = total.part(shares.LATE_SHARE), min(total.seconds / 2, shares.LATE_SECONDS)
     return late.at_least(Allowance(0.0, seconds))
-
-
-MOST_CUTS = 4
-"""How often a problem is solved again with copies that crowd where those of the last one do."""
 
 
 @dataclass
@@ -122,7 +83,7 @@ class _Model:
             beyond = plan.compiled.peak_bytes - plan.estimate.peak_bytes
             self.waste_bytes += max(beyond, 0)
             return
-        matters = NEAR_BUDGET * plan.memory_budget_bytes
+        matters = shares.NEAR_BUDGET * plan.memory_budget_bytes
         found = excess(memory, plan.estimate.memory_bytes, matters)
         is_new = np.any(found > self.excess_bytes) or memory.fragmentation_bytes > self.waste_bytes
         self.excess_bytes = np.maximum(self.excess_bytes, found)
@@ -134,7 +95,7 @@ class _Model:
         """Halves by how much the limit was lowered last; whether it still is."""
         lowered = (self.waste_bytes - self.solved_waste_bytes) // 2
         self.waste_bytes = self.solved_waste_bytes + lowered
-        return lowered > LEAST_LOWERING * budget_bytes
+        return lowered > shares.LEAST_LOWERING * budget_bytes
 
     def forget_excess(self) -> bool:
         """Forgets what the last program held beyond its prediction; whether that was anything."""
@@ -169,16 +130,19 @@ class ProblemSearch:
         self._layers = EqualLayers(start.problem, tools)
         nothing = np.zeros(start.problem.problem.horizon, dtype=np.int64)
         self._model, self._limit_alone_moves = _Model(nothing, nothing), False
-        is_long = len(start.problem.units.units) >= LONG_STEP and tools.compile is not None
-        self.first_limit_bytes = first_limit_bytes or int((AIM if is_long else 1) * budget_bytes)
+        is_long = len(start.problem.units.units) >= shares.LONG_STEP and tools.compile is not None
+        self.first_limit_bytes = first_limit_bytes or int(
+            (shares.LONG_STEP_AIM if is_long else 1) * budget_bytes
+        )
         self._limit_bytes = self.first_limit_bytes
+        self._limits = ProblemLimits(budget_bytes)
         self._spent = Allowance(0.0, 0.0)
         self._is_repeatable = True
         self._answer: SolveResult | None = None
         self._found: tuple[int, ...] | None = None
         self._missed = 0
         self.is_checked = tools.compile is not None
-        self.most_rounds = MOST_ROUNDS if self.is_checked else MOST_SOLVES
+        self.most_rounds = shares.PROBLEM_ROUNDS if self.is_checked else shares.PREDICTED_ROUNDS
         self.orders = ORDERS if self.is_checked else PREDICTED_ORDERS
         self.cause = (
             "The budget is close to the least that is possible, or XLA holds more than any plan "
@@ -213,7 +177,7 @@ class ProblemSearch:
         best = self._own(limit_bytes, allowed, self._latest)
         assert best.solution is not None
         cut = self._problem.crowded_as(best.solution)
-        for _ in range(MOST_CUTS):
+        for _ in range(shares.MOST_CROWD_CUTS):
             if cut is self._problem:
                 break
             self._cut(cut)
@@ -244,20 +208,21 @@ class ProblemSearch:
         return replace(result, solution=result.solution[: len(result.solution) - extra])
 
     def _other_starts(self) -> tuple[tuple[int, ...], ...]:
-        return self._obvious_starts if self._missed < MOST_MISSED else ()
+        return self._obvious_starts if self._missed < shares.MOST_MISSED else ()
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit falls by what the heap wastes; what is held beyond that is the problem's."""
         self._missed += not plan.fits
         if plan.execution.tied_steps is not None or self._limit_alone_moves:
-            return self._moved_limit(plan, rounds)
+            self._latest = self._found
+            return self._limits.after_program(self._measured(plan), rounds, fits=plan.fits)
         if plan.fits:
             return None
         self._latest = self._found
         if self.is_checked:
             self._model.learn(plan)
             return self._next_limit()
-        return max(0, self._held_bytes(plan) - (plan.peak_bytes - self._budget_bytes))
+        return self._limits.after_excess(self._measured(plan))
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
         """A limit that is lowered by less, if it was lowered, or by the excess of the last program;
@@ -266,9 +231,7 @@ class ProblemSearch:
             return self._budget_bytes if self._limit_bytes < self._budget_bytes else None
         if self.is_checked and rounds[-1].is_tied:
             return self._relaxed_limit(rounds[-1])
-        raised_bytes = (min(each.limit_bytes for each in rounds) - self._limit_bytes) // 2
-        is_worth = raised_bytes > LEAST_LOWERING * self._budget_bytes
-        return self._limit_bytes + raised_bytes if is_worth else None
+        return self._limits.after_refusal(self._limit_bytes, rounds)
 
     def reordered(self, proposal: _InOrder, number: int) -> _InOrder | None:
         """The units in another order, where the heap wastes what the plan is over the budget.
@@ -305,30 +268,6 @@ class ProblemSearch:
             if found.plan.fits:
                 yield found
 
-    def _moved_limit(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
-        """The limit moves by what the program is over the budget or below it, or to the middle of
-        the nearest ones on both sides. XLA orders a program with few barriers as it likes: when it
-        holds more than planned tells nothing of the next one."""
-        budget_bytes = self._budget_bytes
-        self._latest = self._found
-        # What is predicted may lie below the limit: just below that, it would be found again.
-        over = [
-            min(each.limit_bytes, each.predicted_peak_bytes)
-            for each in rounds
-            if each.peak_bytes > budget_bytes
-        ]
-        within = [each.limit_bytes for each in rounds if each.peak_bytes <= budget_bytes]
-        held_bytes, left_bytes = self._held_bytes(plan), budget_bytes - plan.peak_bytes
-        if not over and left_bytes + held_bytes - self._limit_bytes < ROOM * budget_bytes:
-            return None
-        limit_bytes = left_bytes + (self._limit_bytes if plan.fits else held_bytes)
-        if not (within and over):
-            return max(0, limit_bytes)
-        if not max(within) < limit_bytes < min(over):
-            limit_bytes = (max(within) + min(over)) // 2
-        is_worth = limit_bytes - max(within) > WORTH * budget_bytes
-        return limit_bytes if is_worth else None
-
     def _relaxed_limit(self, last: Round) -> int | None:
         """The limit after less of what the last program taught, or lowered by what it was over."""
         if self._model.relax(self._budget_bytes):
@@ -336,12 +275,11 @@ class ProblemSearch:
         self._limit_alone_moves = self._model.forget_excess()
         if not self._limit_alone_moves:
             return None
-        held_bytes = min(last.limit_bytes, last.predicted_peak_bytes)
-        return max(0, held_bytes - (last.peak_bytes - self._budget_bytes))
+        return self._limits.after_excess(Measured.of(last))
 
-    def _held_bytes(self, plan: Plan) -> int:
-        """What the last plan holds: a little less of a limit that leaves room it would meet too."""
-        return min(self._limit_bytes, max(plan.estimate.memory_bytes))
+    def _measured(self, plan: Plan) -> Measured:
+        """The last plan, by what it holds without the waste of a heap."""
+        return Measured(self._limit_bytes, max(plan.estimate.memory_bytes), plan.peak_bytes)
 
     def _next_limit(self) -> int:
         return max(0, self._budget_bytes - self._model.waste_bytes)
@@ -401,15 +339,6 @@ class ProblemSearch:
     @functools.cached_property
     def _obvious_starts(self) -> tuple[tuple[int, ...], ...]:
         return obvious_starts(self._problem)
-
-
-def limit_below(error: Refusal, budget_bytes: int) -> int | None:
-    """What the nearest compiled program was predicted to hold, less what it is over the budget;
-    None where none was compiled."""
-    if not isinstance(error, BudgetNotMetError):
-        return None
-    nearest: Plan = error.plan
-    return min(budget_bytes, nearest.estimate.peak_bytes - (nearest.peak_bytes - budget_bytes))
 
 
 def _of_solution(result: SolveResult, problem: Problem, solution: tuple[int, ...]) -> SolveResult:

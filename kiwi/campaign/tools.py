@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kiwi.campaign import shares
 from kiwi.errors import InvalidArgumentError, UnknownSolverError, check_known
 from kiwi.options import Settings
 from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
@@ -19,9 +20,6 @@ from kiwi.xla.step import Step
 Compile = Callable[[Step], CompiledProgram]
 
 CLOCK_ENDED_SEARCH = "The time limit ended the search: another run may find another plan."
-
-LEAST_SECONDS = 0.1
-"""Of a search of which nothing else is left; work ends it."""
 
 MOST_ENTRIES = 2000
 """From here on only improvements of the solution are kept."""
@@ -84,7 +82,7 @@ class Tools:
         return solve(
             problem,
             solver=self.settings.solver,
-            time_limit_seconds=max(seconds, LEAST_SECONDS),
+            time_limit_seconds=max(seconds, shares.LEAST_SECONDS),
             work_limit=int(allowed.work),
             seed=self.settings.seed,
             gap=self.settings.gap,

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from kiwi.campaign import shares
 from kiwi.campaign.closed_loop import Refusal
 from kiwi.campaign.offloading import gains
 from kiwi.campaign.tools import Tools
@@ -33,13 +34,6 @@ from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.problem.translation import Choices, offered
 from kiwi.solver.evaluate import fitting
-
-HOPELESS = 1.25
-"""How far above the budget, relatively, the smallest peak found may be for baselines to be asked:
-what they recompute is another selection, not another step."""
-
-CLOSE = 1.02
-"""The same of the smallest compiled program: what it is over the budget they are to save."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,7 @@ class Joint(ProblemPlanner):
             return super().plan(step, budget_bytes, tools, start)
         # With all work, as without a host, than which no plan is slower then.
         plain = self._without_offloading(step, budget_bytes, tools)
-        half = tools.part(1 / 2)
+        half = tools.part(shares.OFFLOADING_SHARE)
         begun = None if plain is None else self._begun_with(plain, step, budget_bytes, half)
         try:
             found = super().plan(step, budget_bytes, half, begun)
@@ -125,7 +119,7 @@ class Joint(ProblemPlanner):
     ) -> Iterator[tuple[float, Choices]]:
         """Of the baselines that have a plan, its seconds and what it chooses."""
         baselines = self.baselines
-        own = tools.unchecked.part(1 / (2 * len(baselines)))
+        own = tools.unchecked.part(shares.BASELINES_SHARE / len(baselines))
         for baseline in baselines:
             if step.program.loops and not baseline.opens_loops:
                 continue
@@ -142,9 +136,9 @@ class Joint(ProblemPlanner):
 def may_help(error: Refusal, budget_bytes: int) -> bool:
     """Whether baselines are worth asking after "joint" found no plan."""
     if isinstance(error, BudgetNotMetError):
-        return error.plan.peak_bytes <= CLOSE * budget_bytes
+        return error.plan.peak_bytes <= shares.BASELINES_CLOSE * budget_bytes
     least = error.least_peak_bytes if isinstance(error, InfeasibleBudgetError) else None
-    return least is None or least <= HOPELESS * budget_bytes
+    return least is None or least <= shares.BASELINES_HOPELESS * budget_bytes
 
 
 def fastest_start(

@@ -20,6 +20,7 @@ import jax
 
 from kiwi.calls.host_memory import OnHost, host_results, moving
 from kiwi.calls.signature import Call
+from kiwi.campaign import shares
 from kiwi.campaign.equal_layers import EqualLayers
 from kiwi.campaign.known_peaks import note_peak
 from kiwi.campaign.refusals import infeasible_budget
@@ -38,9 +39,6 @@ from kiwi.problem.kept_copies import KEPT_SHARE, kept_copies
 from kiwi.problem.solved import Solved
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult, SolveStatus
-
-SHARE = 0.1
-"""Of the work for a plan. More hardly raises the bound: what is left is mostly rounding."""
 
 
 def check_settings(settings: Settings) -> None:
@@ -106,7 +104,9 @@ def quick_bound(step: StepToPlan, settings: Settings) -> float:
     start = planner.start_for(step, budget_bytes, settings)
     if start is None:
         return 0.0
-    tools = Tools.of(settings).unchecked.with_settings(on_progress=None).part(SHARE)
+    tools = (
+        Tools.of(settings).unchecked.with_settings(on_progress=None).part(shares.QUICK_BOUND_SHARE)
+    )
     limited = _limited(start.problem, budget_bytes)
     result = _solved(limited, tools)
     if result.status is SolveStatus.INFEASIBLE:

@@ -8,9 +8,11 @@
 
 from dataclasses import dataclass, replace
 
+from kiwi.campaign import shares
 from kiwi.campaign.closed_loop import ClosedLoop, Refusal
+from kiwi.campaign.limits import limit_below
 from kiwi.campaign.obvious_starts import least_peak
-from kiwi.campaign.problem_search import ProblemSearch, limit_below
+from kiwi.campaign.problem_search import ProblemSearch
 from kiwi.campaign.refusals import blamed, raised_limits, with_least_peak
 from kiwi.campaign.reordered_units import reformulated
 from kiwi.campaign.tools import ProgressLog, Tools
@@ -64,7 +66,7 @@ class ProblemPlanner(Planner):
         try:
             return own.problem, self.search(step, budget_bytes, tools, own)
         except (InfeasibleBudgetError, NoPlanFoundError) as refusal:
-            half = tools.part(1 / 2)
+            half = tools.part(shares.SECOND_SEARCH_SHARE)
             other, error = None, refusal
             if start is None and not isinstance(refusal, BudgetNotMetError):
                 least = least_peak(own.problem, budget_bytes, tools)

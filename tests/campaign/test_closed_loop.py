@@ -7,7 +7,7 @@ import pytest
 
 import kiwi
 from examples import mlp
-from kiwi.campaign import problem_search
+from kiwi.campaign import shares
 from kiwi.campaign.problem_search import ProblemSearch, late_part
 from kiwi.campaign.refusals import raised_limits
 from kiwi.campaign.tools import Tools
@@ -71,12 +71,12 @@ def test_a_budget_that_nothing_meets_is_refused_with_the_nearest():
 
 def test_a_step_whose_check_takes_long_is_planned_with_a_little_room(monkeypatch):
     budget = int(0.7 * free_peak())
-    monkeypatch.setattr(problem_search, "LONG_STEP", 1)
+    monkeypatch.setattr(shares, "LONG_STEP", 1)
     plan = plan_under.__wrapped__(budget)
-    assert plan.rounds[0].limit_bytes == int(problem_search.AIM * budget)
+    assert plan.rounds[0].limit_bytes == int(shares.LONG_STEP_AIM * budget)
     assert plan.fits
     # Where nothing is found with that room, the whole budget is tried.
-    monkeypatch.setattr(problem_search, "AIM", 0.05)
+    monkeypatch.setattr(shares, "LONG_STEP_AIM", 0.05)
     assert plan_under.__wrapped__(budget).rounds[0].limit_bytes == budget
 
 

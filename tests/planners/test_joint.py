@@ -7,7 +7,7 @@ import pytest
 
 import kiwi
 from examples import gpt, mlp
-from kiwi.campaign.problem_search import limit_below
+from kiwi.campaign.limits import limit_below
 from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.memory import residency

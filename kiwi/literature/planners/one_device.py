@@ -21,9 +21,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from kiwi.campaign import shares
 from kiwi.campaign.closed_loop import ClosedLoop, Orders
-from kiwi.campaign.limit_search import MOST_ORDERS, MOST_ROUNDS, ORDERS, LimitSearch
-from kiwi.campaign.tools import LEAST_SECONDS, Tools
+from kiwi.campaign.limit_search import LimitSearch
+from kiwi.campaign.tools import Tools
 from kiwi.emit.barriers import POINTER_BYTES, barriers
 from kiwi.emit.execution import Execution
 from kiwi.literature.planners.remat_graph import one_device_strategies, remat_graph
@@ -113,11 +114,11 @@ class OneDevicePlanner(Planner):
         with the smallest budget known to be feasible and a proven bound, `BudgetNotMetError` if no
         schedule fits as compiled, `InvalidProblemError` where the planner cannot take the graph."""
         one_device = self.to_schedule(step, budget_bytes, tools.settings, start)
-        allowed = tools.allowance.part(1 / MOST_ROUNDS)
+        allowed = tools.allowance.part(1 / shares.SCHEDULE_ROUNDS)
         search = Search(
             one_device.graph,
             self.name,
-            max(allowed.seconds, LEAST_SECONDS),
+            max(allowed.seconds, shares.LEAST_SECONDS),
             planned_seconds=allowed.planned_seconds,
         )
         return self.tightened(one_device, search.within, budget_bytes, tools)
@@ -141,7 +142,7 @@ class OneDevicePlanner(Planner):
             cause="XLA holds more than the schedule asks for.",
             varies=True,
             other_order=reordered,
-            orders=Orders(ORDERS, of_all=MOST_ORDERS, at_once=True),
+            orders=Orders(shares.SCHEDULE_ORDERS, of_all=shares.MOST_SCHEDULE_ORDERS, at_once=True),
         )
         return ClosedLoop(self, search, budget_bytes, tools).run()
 

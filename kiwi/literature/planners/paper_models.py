@@ -20,8 +20,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from kiwi.campaign import shares
 from kiwi.campaign.closed_loop import ClosedLoop
-from kiwi.campaign.limit_search import MOST_ROUNDS, LimitSearch
+from kiwi.campaign.limit_search import LimitSearch
 from kiwi.campaign.tools import Tools
 from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
 from kiwi.hlo.graph import Phase
@@ -84,7 +85,7 @@ class PaperModel(Planner):
             self.model,
             solver=settings.solver if settings.solver in MODEL_SOLVERS else DEFAULT_SOLVER,
             # The clock ends integer programs: nothing that they count is in proportion to it.
-            time_limit_seconds=tools.allowance.part(1 / MOST_ROUNDS).planned_seconds,
+            time_limit_seconds=tools.allowance.part(1 / shares.SCHEDULE_ROUNDS).planned_seconds,
             seed=settings.seed,
             gap=settings.gap,
         )
