@@ -20,6 +20,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kiwi.campaign import shares
+from kiwi.campaign.attempt import Attempt
+from kiwi.campaign.attempts import (
+    DIFFERENT_LAYERS,
+    EACH_OPERATOR,
+    TIED_LAYERS,
+    TWO_GROUPS,
+)
 from kiwi.campaign.tools import Tools, spent
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.equal_layers import equal_nodes
@@ -44,6 +51,8 @@ class EqualLayers:
         self._known: tuple[Problem, SolveResult] | None = None
         self._balances: Balances | None = None
         self._is_grouped = False
+        self.made_by = 0
+        """The number in the history of the last answer."""
         if tools.settings.equal_layers:
             equal = tuple(e for e in equal_nodes(planning) if len(e.members) >= shares.LEAST_LAYERS)
             count = sum(len(each.members) for each in equal)
@@ -57,14 +66,15 @@ class EqualLayers:
         if not self._equal:
             result = self._tools.solve(problem, allowed, warm_start, balances=self._balances)
             self._balances = result.balances if result.solution else None
-            return settled_result(problem, result)
+            return self._logged(EACH_OPERATOR, problem, settled_result(problem, result))
         small = tied(problem, self._equal)
         part = allowed.part(shares.TIED_SHARE)
-        first = self._solved_tied(small, part, warm_start)
+        first = self._logged(TIED_LAYERS, problem, self._solved_tied(small, part, warm_start))
         left = allowed.less(spent(first)).at_least(part)
         if first.solution is None:
             found = self._tools.solve(problem, left, warm_start)
-            return _after([first], _with_peak_of(settled_result(problem, found), first))
+            found = self._logged(EACH_OPERATOR, problem, settled_result(problem, found))
+            return _after([first], _with_peak_of(found, first))
         searches = [first]
         groups = self._better_groups(problem, small, first, part)
         if groups is not None:
@@ -81,7 +91,9 @@ class EqualLayers:
         better = _cheaper(problem, start, given)
         polished = self._tools.solve(problem, left, better, shares.POLISH_ROUNDS, best.balances)
         assert polished.objective is not None
-        if polished.objective >= (1 - shares.DIFFERENT_LAYERS_GAIN) * best.objective:
+        is_better = polished.objective < (1 - shares.DIFFERENT_LAYERS_GAIN) * best.objective
+        self._logged(DIFFERENT_LAYERS, problem, polished, is_better=is_better)
+        if not is_better:
             found = _with_bound(problem, start, polished, len(small.classes))
             self._known = problem, found
             return _after(searches, found)
@@ -89,8 +101,9 @@ class EqualLayers:
         if is_closed(polished.objective, polished.bound, self._tools.settings.gap):
             return _after(searches, settled_result(problem, polished))
         left = left.less(spent(polished)).at_least(part)
-        found = self._tools.solve(problem, left, polished.solution)
-        return _after([*searches, polished], settled_result(problem, found))
+        found = settled_result(problem, self._tools.solve(problem, left, polished.solution))
+        self._logged(DIFFERENT_LAYERS, problem, found)
+        return _after([*searches, polished], found)
 
     def _better_groups(
         self, problem: Problem, small: Tied, first: SolveResult, part: Allowance
@@ -108,7 +121,9 @@ class EqualLayers:
         groups = tied(problem, equal)
         rest = mixture.between(groups, small, self._equal)
         found = self._tools.solve(rest.problem, part, None, shares.TIED_ROUNDS, first.balances)
-        if found.objective is None or found.solution is None or found.objective > most:
+        is_better = found.objective is not None and found.objective <= most
+        self._logged(TWO_GROUPS, problem, found, is_better=is_better)
+        if found.solution is None or not is_better:
             return None
         self._equal, self._is_grouped = equal, True
         return groups, replace(found, solution=rest.whole(found.solution))
@@ -128,12 +143,21 @@ class EqualLayers:
     def solve_roughly(self, problem: Problem, allowed: Allowance) -> SolveResult:
         """A solution after a few rounds, with equal layers where there are any."""
         if not self._equal:
-            return settled_result(
-                problem, self._tools.solve(problem, allowed, None, shares.TIED_ROUNDS)
-            )
+            found = self._tools.solve(problem, allowed, None, shares.TIED_ROUNDS)
+            return self._logged(EACH_OPERATOR, problem, settled_result(problem, found))
         small = tied(problem, self._equal)
-        found = self._solved_tied(small, allowed, None)
+        found = self._logged(TIED_LAYERS, problem, self._solved_tied(small, allowed, None))
         return replace(found, solution=found.solution and small.expanded(found.solution))
+
+    def _logged(
+        self, attempt: Attempt, problem: Problem, result: SolveResult, *, is_better: bool = True
+    ) -> SolveResult:
+        """The result, on record; the answer of this problem, if it is better."""
+        limit_bytes, history = problem.limit_bytes, self._tools.history
+        number = history.solution(attempt, limit_bytes, result, is_better=is_better)
+        if is_better:
+            self.made_by = number
+        return result
 
     def _solved_tied(
         self, small: Tied, allowed: Allowance, warm_start: Sequence[int] | None

@@ -7,18 +7,26 @@ the fastest program is over; from there on the limit falls by what is still over
 the way to a plan that was too large. So are plans that need no ties, where steps were tied to fit.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
 from kiwi.campaign import shares
+from kiwi.campaign.attempt import Attempt
+from kiwi.campaign.attempts import (
+    COPIES_AHEAD,
+    GRADIENTS_IN_TIME,
+    LESS_MEMORY,
+    OVERLAPPING,
+    OVERLAPPING_TIED,
+)
 from kiwi.campaign.barrier_levels import (
     with_copies_ahead,
     with_gradients_in_time,
     with_more_tied_steps,
 )
+from kiwi.campaign.history import History
 from kiwi.campaign.limits import Measured, OverlapLimits
 from kiwi.errors import CompileCheckError
 from kiwi.plans.plan import Plan
@@ -39,8 +47,11 @@ Propose = Callable[[int, float], Plan | None]
 class OverlapSearch:
     """`_found`: the fastest program within the budget."""
 
-    def __init__(self, budget_bytes: int, compiles: Sequence[Begin]) -> None:
+    def __init__(
+        self, budget_bytes: int, compiles: Sequence[Begin], history: History | None = None
+    ) -> None:
         self._budget_bytes, self._compiles = budget_bytes, compiles
+        self._history = history or History()
         self._found: Plan | None = None
 
     def run(self, best: Plan, propose: Propose) -> Plan | None:
@@ -52,8 +63,9 @@ class OverlapSearch:
                 break
             aim = _fastest(programs)
             seconds = min(shares.OVERLAP_GAIN * self._seconds, compiled_seconds(best))
-            plan = aims.next(aim, tried, seconds, propose)
-            programs = [] if plan is None else self._programs(plan)
+            with self._history.within(LESS_MEMORY):
+                plan = aims.next(aim, tried, seconds, propose)
+                programs = [] if plan is None else self._programs(plan)
         return self._found
 
     @property
@@ -65,14 +77,18 @@ class OverlapSearch:
         with copies that begin ahead of their readers, then also with gradients that are waited for;
         without those that XLA fails to compile."""
         ahead = with_copies_ahead(plan)
-        others = list(filter(None, (ahead, with_gradients_in_time(ahead or plan))))
+        in_time = with_gradients_in_time(ahead or plan)
+        variants = ((COPIES_AHEAD, ahead), (GRADIENTS_IN_TIME, in_time))
+        others = [(attempt, each) for attempt, each in variants if each is not None]
         if len(self._compiles) == 1:  # Which way is the fastest need not be known first.
-            found = self._compiled(plan, [(each, 0) for each in (plan, *others)])
+            every = ((OVERLAPPING, plan), *others)
+            found = self._compiled(plan, [(attempt, each, 0) for attempt, each in every])
         else:
-            found = self._compiled(plan, [(plan, way) for way in range(len(self._compiles))])
+            ways = range(len(self._compiles))
+            found = self._compiled(plan, [(OVERLAPPING, plan, way) for way in ways])
             if found:
                 way = _way(_fastest(found))
-                found += self._compiled(plan, [(each, way) for each in others])
+                found += self._compiled(plan, [(attempt, each, way) for attempt, each in others])
         if found:
             least = min(found, key=_peak_bytes)
             tied = [self._tied(each) for each in dict.fromkeys((_fastest(found), least))]
@@ -88,7 +104,9 @@ class OverlapSearch:
         more barriers in front of what it holds too early."""
         way = _way(tried)
         tied = with_more_tied_steps(
-            tried, self._over_bytes, lambda each: self._begun(each, each, way)()
+            tried,
+            self._over_bytes,
+            lambda each: self._begun(OVERLAPPING_TIED, each, each, way)(),
         )
         for _ in range(shares.MOST_TIED_OVERLAPPING):
             is_near = self._over_bytes(tried) <= shares.MOST_OVER_TIED * self._budget_bytes
@@ -97,20 +115,30 @@ class OverlapSearch:
                 break
             yield (tried := found)
 
-    def _compiled(self, plan: Plan, emitted: Sequence[tuple[Plan, int]]) -> list[Plan]:
+    def _compiled(self, plan: Plan, emitted: Sequence[tuple[Attempt, Plan, int]]) -> list[Plan]:
         """A plan with the program of each that is emitted for it, in one of the ways, all compiled
         at the same time; without those that XLA fails to compile."""
-        begun = [self._begun(each, plan, way) for each, way in emitted]
+        begun = [self._begun(attempt, each, plan, way) for attempt, each, way in emitted]
         return [program for finish in begun if (program := finish()) is not None]
 
-    def _begun(self, emitted: Plan, plan: Plan, way: int) -> Callable[[], Plan | None]:
+    def _begun(
+        self, attempt: Attempt, emitted: Plan, plan: Plan, way: int
+    ) -> Callable[[], Plan | None]:
         """Begins to compile what is emitted for a plan, in one of the ways; what it returns waits
         for the plan with that program."""
         try:
             program = self._compiles[way](emitted.step)
         except CompileCheckError:  # of options that no plan needs
+            self._history.program(attempt, emitted, None, None)
             return lambda: None
-        return functools.partial(_finished, emitted, plan, way, program)
+
+        def finish() -> Plan | None:
+            found = _finished(emitted, plan, way, program)
+            needed_bytes = None if found is None else _peak_bytes(found)
+            logged = self._history.program(attempt, found or emitted, None, needed_bytes)
+            return None if found is None else logged
+
+        return finish
 
     def _over_bytes(self, plan: Plan) -> int:
         """By how much a program whose collectives overlap is over the budget."""

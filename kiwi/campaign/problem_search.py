@@ -23,6 +23,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kiwi.campaign import shares
+from kiwi.campaign.attempts import (
+    CROWDED_COPIES,
+    KNOWN_START,
+    OBVIOUS_START,
+    OTHER_ARGUMENTS,
+)
 from kiwi.campaign.closed_loop import Orders, Proposal, Refusal
 from kiwi.campaign.copies_kept import fastest_keeping
 from kiwi.campaign.equal_layers import EqualLayers, settled_result
@@ -118,13 +124,12 @@ class ProblemSearch:
         self,
         planner: PlannerFacts,
         step: StepToPlan,
-        budget_bytes: int,
         tools: Tools,
         start: Start,
         first_limit_bytes: int | None = None,
     ) -> None:
         self._planner, self._step, self._tools = planner, step, tools
-        self._budget_bytes = budget_bytes
+        self._budget_bytes = budget_bytes = tools.settings.memory_budget_bytes
         self._problem = self._uncut = start.problem
         self._given = self._latest = start.solution
         self._layers = EqualLayers(start.problem, tools)
@@ -141,6 +146,7 @@ class ProblemSearch:
         self._answer: SolveResult | None = None
         self._found: tuple[int, ...] | None = None
         self._missed = 0
+        self._made_by = 0
         self.is_checked = tools.compile is not None
         self.most_rounds = shares.PROBLEM_ROUNDS if self.is_checked else shares.PREDICTED_ROUNDS
         self.orders = ORDERS if self.is_checked else PREDICTED_ORDERS
@@ -161,10 +167,16 @@ class ProblemSearch:
         result = self._beside_crowds(limit_bytes, allowed)
         own, starts, corrected = result.solution, self._other_starts, self._corrected(limit_bytes)
         assert own is not None
-        best = fastest_keeping(self._problem, corrected, own, starts, self._layers.solve, allowed)
+
+        def solved(problem: Problem, part: Allowance, start: Sequence[int]) -> SolveResult:
+            with self._tools.history.within(OTHER_ARGUMENTS):
+                return self._layers.solve(problem, part, start)
+
+        best = fastest_keeping(self._problem, corrected, own, starts, solved, allowed)
         self._spent, self._found = self._spent.and_also(best.took), own
         self._answer = result
         if best.solution != self._found:
+            self._made_by = self._layers.made_by
             self._answer = _of_solution(result, self._problem.problem, best.solution)
         return self._proposal(Solved(self._problem, best.solution, best.kept), self._answer, before)
 
@@ -175,6 +187,7 @@ class ProblemSearch:
         self._cut(self._uncut)
         before = self._spent
         best = self._own(limit_bytes, allowed, self._latest)
+        made_by = self._made_by
         assert best.solution is not None
         cut = self._problem.crowded_as(best.solution)
         for _ in range(shares.MOST_CROWD_CUTS):
@@ -184,14 +197,16 @@ class ProblemSearch:
             assert best.solution is not None
             best = _of_solution(best, cut.problem, best.solution)
             left = allowed.less(self._spent.less(before)).at_least(late_part(allowed))
-            again = self._own(limit_bytes, left, best.solution)
+            with self._tools.history.within(CROWDED_COPIES):
+                again = self._own(limit_bytes, left, best.solution)
             assert again.solution is not None
             cut = self._problem.crowded_as(again.solution)
             again = replace(_of_solution(again, cut.problem, again.solution), bound=best.bound)
             assert best.objective is not None and again.objective is not None
             if again.objective >= best.objective:
                 break
-            best = again
+            best, made_by = again, self._made_by
+        self._made_by = made_by
         return best
 
     def _cut(self, problem: PlanningProblem) -> None:
@@ -264,6 +279,8 @@ class ProblemSearch:
             if seconds >= most_seconds:
                 return
             result = _of_solution(self._answer, limited, solution)
+            history = self._tools.history
+            self._made_by = history.solution(KNOWN_START, self._budget_bytes, result)
             found = self._proposal(Solved(self._problem, solution), result, self._spent)
             if found.plan.fits:
                 yield found
@@ -285,8 +302,9 @@ class ProblemSearch:
         return max(0, self._budget_bytes - self._model.waste_bytes)
 
     def _proposal(self, solved: Solved, result: SolveResult, before: Allowance) -> _InOrder:
+        plan = plan_of_solution(self._planner.name, self._step, solved, result, self._budget_bytes)
         return _InOrder(
-            plan_of_solution(self._planner.name, self._step, solved, result, self._budget_bytes),
+            replace(plan, made_by=(self._made_by,)),
             self._limit_bytes,
             self._spent.seconds - before.seconds,
             int(self._model.excess_bytes.max(initial=0)),
@@ -316,12 +334,15 @@ class ProblemSearch:
         """Solves; raises where there is no solution."""
         problem = planning.problem
         result = self._layers.solve(problem, allowed, warm_start)
+        self._made_by = self._layers.made_by
         self._spent = self._spent.and_also(spent(result))
         if (start := better_start(lambda: self._obvious_starts, problem, result)) is not None:
             left, before = allowed.less(spent(result)), result
             result = settled_result(problem, self._tools.solve(problem, left, start))
             result = replace(result, deterministic=before.deterministic and result.deterministic)
             self._spent = self._spent.and_also(spent(result))
+            history = self._tools.history
+            self._made_by = history.solution(OBVIOUS_START, problem.limit_bytes, result)
         # Where the clock ended one search, another run may go on from another solution.
         self._is_repeatable = self._is_repeatable and result.deterministic
         limit = problem.limit_bytes or 0

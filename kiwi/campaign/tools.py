@@ -3,10 +3,11 @@ said while it worked."""
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kiwi.campaign import shares
+from kiwi.campaign.history import History
 from kiwi.errors import InvalidArgumentError, UnknownSolverError, check_known
 from kiwi.options import Settings
 from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
@@ -33,12 +34,14 @@ class Tools:
     - `compiles_overlapping`: the same with collectives that overlap with computation, in each of
       the ways in which that may take more memory, the best one first.
     - `share`: of what the settings allow searches to take.
+    - `history`: the log of all attempts of one planning; tools made from others share it.
     """
 
     settings: Settings
     compile: Compile | None = None
     compiles_overlapping: tuple[Begin, ...] = ()
     share: float = 1.0
+    history: History = field(default_factory=History)
 
     @staticmethod
     def of(settings: Settings) -> "Tools":

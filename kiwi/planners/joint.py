@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kiwi.campaign import shares
+from kiwi.campaign.attempts import WITH_OFFLOADING, WITHOUT_OFFLOADING
 from kiwi.campaign.closed_loop import Refusal
 from kiwi.campaign.offloading import gains
 from kiwi.campaign.tools import Tools
@@ -63,7 +64,8 @@ class Joint(ProblemPlanner):
         half = tools.part(shares.OFFLOADING_SHARE)
         begun = None if plain is None else self._begun_with(plain, step, budget_bytes, half)
         try:
-            found = super().plan(step, budget_bytes, half, begun)
+            with tools.history.within(WITH_OFFLOADING):
+                found = super().plan(step, budget_bytes, half, begun)
         except (InfeasibleBudgetError, NoPlanFoundError):
             if plain is None:
                 raise
@@ -76,7 +78,8 @@ class Joint(ProblemPlanner):
         own = tools.with_settings(host_budget_bytes=None)
         start = Start(self.formulate(step, budget_bytes, own.settings))
         try:
-            found = super().plan(step, budget_bytes, own, start)
+            with tools.history.within(WITHOUT_OFFLOADING):
+                found = super().plan(step, budget_bytes, own, start)
         except (InfeasibleBudgetError, NoPlanFoundError):
             return None
         found = replace(found, host_limit_bytes=tools.settings.host_limit_bytes)
@@ -125,7 +128,8 @@ class Joint(ProblemPlanner):
                 continue
             try:
                 problem = baseline.formulate(step, budget_bytes, own.settings)
-                plan = baseline.search(step, budget_bytes, own, Start(problem))
+                limited = own.with_settings(memory_budget_bytes=budget_bytes)
+                plan = baseline.search(step, limited, Start(problem))
             except KiwiError:  # it has no plan, or cannot take the step: another one may
                 continue
             assert plan.solve_result.solution is not None

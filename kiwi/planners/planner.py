@@ -14,6 +14,7 @@ from typing import ClassVar
 from kiwi.campaign.known_peaks import at_most_known, note_peak
 from kiwi.campaign.tools import CLOCK_ENDED_SEARCH, Tools, check_search
 from kiwi.errors import (
+    BudgetNotMetError,
     InfeasibleBudgetError,
     InvalidArgumentError,
     InvalidMeshError,
@@ -114,6 +115,8 @@ class Planner(ABC):
         try:
             plan = self.plan(step, settings.memory_budget_bytes, tools, start)
         except InfeasibleBudgetError as error:
+            if isinstance(error, BudgetNotMetError):
+                error.plan = replace(error.plan, history=tools.history.concluded(()))
             lowered = at_most_known(error, step, known)
             if lowered is error:
                 raise
@@ -123,7 +126,8 @@ class Planner(ABC):
         if not plan.solve_result.deterministic:
             _LOG.warning(CLOCK_ENDED_SEARCH)
         notes = (*plan.notes, *settings.notes, *self._unused_host_budget(settings))
-        return replace(plan, planning_seconds=seconds, notes=notes)
+        history = tools.history.concluded(plan.made_by)
+        return replace(plan, planning_seconds=seconds, notes=notes, history=history)
 
     def may_offload(self, settings: Settings) -> bool:
         """Whether values may go to the host's memory."""

@@ -19,6 +19,7 @@ from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.plans.breakdown import CostBreakdown, Decision
 from kiwi.plans.estimate import Estimate
+from kiwi.plans.history import Trial
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.predicted_collectives import unforeseen
 from kiwi.problem.step import StepToPlan
@@ -107,6 +108,8 @@ class PlanRecord:
     - `rounds`: what the closed loop tried, the last one being this plan unless it was refused.
     - `host_limit_bytes`: what one device may take of its host's memory; None where nothing is
       offloaded.
+    - `history`: what the search tried (`kiwi.campaign.attempts`); `made_by`: the positions in it of
+      the attempts that made the plan: that of its solution, then that of its program.
     - `cached_on`: the day on which a plan from the cache (`kiwi.plans.plan_cache`) was made, whose
       times are those of then; "" for a new one.
     """
@@ -130,6 +133,8 @@ class PlanRecord:
     as_written: Estimate | None = None
     host_limit_bytes: int | None = None
     cached_on: str = ""
+    history: tuple[Trial, ...] = ()
+    made_by: tuple[int, ...] = ()
 
     @functools.cached_property
     def in_shardings(self) -> Any:

@@ -164,8 +164,9 @@ def test_a_limit_that_leaves_room_falls_below_what_the_plan_holds():
     """A little less of it would be met by the same plan, whose heap wastes as much."""
     plan = plan_under("64GiB", verify=None)
     held = max(plan.estimate.memory_bytes)
-    start, tools = Start(plan.origin.planning), Tools(plan.origin.settings)
-    search = ProblemSearch(planner_named("joint"), plan.traced, held, tools, start, 2 * held)
+    start = Start(plan.origin.planning)
+    tools = Tools(replace(plan.origin.settings, memory_budget_bytes=held))
+    search = ProblemSearch(planner_named("joint"), plan.traced, tools, start, 2 * held)
     over = replace(plan, estimate=replace(plan.estimate, peak_bytes=held + 10))
     assert search.learn(replace(over, memory_budget_bytes=held), ()) == held - 10
 
