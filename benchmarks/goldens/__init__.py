@@ -1,22 +1,27 @@
-"""What Kiwi does today, recorded, so that a change that should alter nothing can be checked.
+"""Recorded plans and programs: the gate of changes that should alter nothing.
 
-    python -m benchmarks.goldens record            # everything, about 20 minutes if idle
-    python -m benchmarks.goldens record gpt vit    # some examples
-    python -m benchmarks.goldens confirm           # which of them does the clock decide?
-    python -m benchmarks.goldens check             # plans again, prints what differs
-    python -m benchmarks.goldens check gpt --planner joint --planner command --budget 75%
+    python -m benchmarks.goldens check --jobs 2                 # everything
+    python -m benchmarks.goldens check mlp --target v5e         # one model for one target
+    python -m benchmarks.goldens check gpt vit --budget free    # two models, all targets
+    python -m benchmarks.goldens record                         # writes `recorded/` anew
+    python -m benchmarks.goldens record mlp --target cpu        # one file of it
 
-Every example of `benchmarks.goldens.models` is planned for three budgets by five planners, each
-plan compiled for virtual CPU devices. The budgets are "free", the profile's memory, and two shares
-of the estimated peak of the free plan; their bytes are recorded, and `check` plans under those.
-The planner "command" stands for calls of `python -m kiwi plan`: what it prints, and how it exits.
+A cell is one of ten training steps (`benchmarks.goldens.models`), planned for one target under one
+budget. Targets are a CPU, H100s and v5es. Their plans are not compiled, so that a cell takes
+seconds; a few small steps are also planned with the compile check of each target ("cpu-checked"
+and so on). Budgets are the profile's memory ("free") and two shares of the peak that the free
+plan is estimated to have ("loose", "tight"). The budgets are recorded in bytes, and `check` plans
+under the recorded ones.
 
-Only Kiwi's public interface is used, so that modules may move. Whole numbers and texts have to be
-equal, floats to 1e-9 of their size. Searches that the clock ended ("clock": true), then or now,
-have to end alike, with step time and peak within 5 %: "close". On a busy machine these are more;
-`confirm`, some time after `record`, plans again to find out which they are, and keeps the cells
-that the clock had no part in. `check` exits with 1 where anything else differs.
+A cell records the outcome: the decisions, the shardings, the estimate, the notes, the printed
+summary, and digests of the emitted programs as StableHLO, with a barrier at every step and with
+the needed barriers alone. An error is recorded by its type and text. Numbers and texts must be
+equal to the last digit: searches count work and not seconds. A cell whose search the clock ended
+cannot be recorded.
 
-Results are `recorded/<example>.json`. Operators, arguments and results are tables of an example; a
-cell names them by ranges of positions, e.g. {"P('x',) keep": "0-7 9"}.
+`check` prints what differs, and exits with 1 if anything does. A difference that a change is meant
+to make gets a line in `differences.md`, in the commit that records it.
+
+The files are `recorded/<model>.<target>.json`. A file lists operators, arguments and results once;
+a cell names them by ranges of positions, for example {"P('x',) keep": "0-7 9"}.
 """

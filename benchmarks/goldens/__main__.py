@@ -6,53 +6,54 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from benchmarks.goldens import command
-from benchmarks.goldens.cells import PLANNERS, SHARES
+from benchmarks.goldens.cells import BUDGETS, TARGETS, Series, all_series
 from benchmarks.goldens.models import MODELS, use_devices
-from benchmarks.goldens.work import Selection, Work, check, confirm, record
+from benchmarks.goldens.work import Done, Work, check, record
 
 
-def _each(work: Work, examples: Sequence[str], jobs: int, selection: Selection) -> list[list[str]]:
-    """`work` on each example, in so many processes."""
+def _done(work: Work, chosen: Sequence[Series], jobs: int, budgets: Sequence[str]) -> list[Done]:
+    """`work` on each series, in so many processes."""
     if jobs == 1:
         use_devices()
-        return [work(example, selection) for example in examples]
+        return [work(series, budgets) for series in chosen]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, use_devices) as pool:
-        running = [pool.submit(work, example, selection) for example in examples]
-        return [each.result() for each in running]
+        return list(pool.map(work, chosen, [budgets] * len(chosen)))
 
 
 def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.goldens")
-    parser.add_argument(
-        "action",
-        choices=("record", "check", "confirm"),
-        help="confirm: plan again what was recorded, and mark what the clock decides",
-    )
-    parser.add_argument("examples", nargs="*", metavar="EXAMPLE", help=", ".join(MODELS))
-    planners, budgets = (*PLANNERS, command.COMMAND), (*SHARES, *command.CALLS)
-    parser.add_argument("--planner", nargs="+", default=[], choices=planners)
-    parser.add_argument("--budget", nargs="+", default=[], choices=budgets)
+    parser.add_argument("action", choices=("record", "check"))
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
+    parser.add_argument("--target", nargs="+", default=[], choices=TARGETS)
+    parser.add_argument("--budget", nargs="+", default=[], choices=BUDGETS, help="of a check")
     parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
     parsed = parser.parse_args()
-    unknown = sorted(set(parsed.examples) - set(MODELS))
+    unknown = sorted(set(parsed.models) - set(MODELS))
     if unknown:
-        parser.error(f"no example {', '.join(unknown)}; there are {', '.join(MODELS)}")
+        parser.error(f"no model {', '.join(unknown)}; there are {', '.join(MODELS)}")
+    if parsed.action == "record" and parsed.budget:
+        parser.error("a model is recorded for all budgets; --budget is for check")
     return parsed
 
 
 def main() -> int:
-    """Records or checks; the exit code is 1 where something differs."""
+    """Records or checks; the exit code is 1 where something differs or cannot be recorded."""
     parsed = _parsed()
-    examples = parsed.examples or list(MODELS)
-    selection = Selection(tuple(parsed.planner), tuple(parsed.budget))
-    work = {"record": record, "check": check, "confirm": confirm}[parsed.action]
-    found = [line for own in _each(work, examples, parsed.jobs, selection) for line in own]
-    if parsed.action == "record":
-        return 0
-    print("\n".join(found) if found else "Nothing differs.")
-    return int(bool(found))
+    chosen = [
+        series
+        for series in all_series()
+        if (not parsed.models or series.model in parsed.models)
+        and (not parsed.target or series.target in parsed.target)
+        and (not parsed.budget or set(series.budgets) & set(parsed.budget))
+    ]
+    work = {"record": record, "check": check}[parsed.action]
+    done = _done(work, chosen, parsed.jobs, tuple(parsed.budget))
+    lines = [line for series in done for line in series.lines]
+    print(f"{sum(series.cpu_seconds for series in done):.0f} CPU seconds")
+    if parsed.action == "check" or lines:
+        print("\n".join(lines) if lines else "Nothing differs.")
+    return int(bool(lines))
 
 
 if __name__ == "__main__":

@@ -1,147 +1,117 @@
-"""The training steps that are recorded: one layer or two, at real widths.
+"""The training steps whose plans are recorded: one layer or two, at real widths.
 
-Only shapes are needed, so that widths cost nothing; the number of operators does. The module's
-attributes `<example>_step` and `<example>_arguments` are for `python -m kiwi plan`.
+Only shapes are needed, so that widths cost nothing; the number of operators does.
 """
 
 import functools
 import importlib
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import PartitionSpec
 
 from examples import (
     accumulation,
     convnet,
-    encoder,
-    encoder_decoder,
     equinox_vit,
-    flax_linen_gpt,
-    flax_nnx_gpt,
     gpt,
+    llama,
     lstm,
-    mixed_precision,
     mlp,
     moe,
-    moe_all_to_all,
     state_space,
-    unet,
     vit,
 )
 
 MESH_SHAPE = (2, 4)
-AXIS_NAMES = ("x", "y")
-
-_GPT = gpt.GptConfig(layers=2, width=1024, heads=16, batch=32, sequence=512, vocabulary=4096)
-_GPT_1L = gpt.GptConfig(layers=1, width=1024, heads=16, batch=32, sequence=512, vocabulary=4096)
-_GPT_BFLOAT16 = gpt.GptConfig(
-    layers=1, width=1024, heads=16, batch=32, sequence=512, vocabulary=4096, dtype="bfloat16"
-)
 
 
 @dataclass(frozen=True)
 class Model:
     """A module of `examples` and a configuration of it.
 
-    - `batch_dimension`: of its inputs.
-    - `remat_seconds`: the time limit of the planner "remat", whose searches take all they get on
-      more than about fifty operators.
+    - `shares`: the budgets "loose" and "tight", as shares of the estimated peak of the free plan.
+      A search for the least peak, which a budget that is too small asks for, takes ten times as
+      long as a plan: most models have budgets that can be met.
     """
 
     module: str
     config: Any
-    batch_dimension: int = 0
-    remat_seconds: float = 12.0
+    shares: tuple[float, float] = (0.75, 0.55)
 
-    @functools.cached_property
-    def takes_mesh(self) -> bool:
-        """Whether the step is written for one mesh."""
-        return "mesh" in inspect.signature(self._module.make_train_step).parameters
-
-    def step(self, mesh_shape: Sequence[int] = MESH_SHAPE) -> Callable[..., Any]:
+    def step(self) -> Callable[..., Any]:
         """The training step."""
-        given = {"mesh": _mesh(mesh_shape)} if self.takes_mesh else {}
-        return self._module.make_train_step(self.config, **given)
+        return self._module.make_train_step(self.config)
 
     @functools.cached_property
     def arguments(self) -> tuple[Any, Any]:
         """The shapes of state and batch."""
-        make_state = functools.partial(self._module.make_state, self.config)
-        make_batch = functools.partial(self._module.make_batch, self.config)
-        return jax.eval_shape(make_state), jax.eval_shape(make_batch)
+        return self._shapes("state"), self._shapes("batch")
 
-    @property
-    def data_parallel(self) -> tuple[Any, Any]:
-        """Shardings: the state on every device, the batch divided among all."""
-        whole = PartitionSpec()
-        divided = PartitionSpec(*[None] * self.batch_dimension, AXIS_NAMES)
-        state, batch = self.arguments
-        return (
-            jax.tree.map(lambda _: whole, state),
-            jax.tree.map(lambda leaf: divided if leaf.ndim else whole, batch),
-        )
+    def _shapes(self, what: str) -> Any:
+        """`abstract_<what>` of the module; what it lacks is made, by shapes alone."""
+        if hasattr(self._module, f"abstract_{what}"):
+            return getattr(self._module, f"abstract_{what}")(self.config)
+        return jax.eval_shape(lambda: getattr(self._module, f"make_{what}")(self.config))
 
     @property
     def _module(self) -> Any:
         return importlib.import_module(f"examples.{self.module}")
 
 
+_GPT = gpt.GptConfig(layers=1, width=1024, heads=16, batch=32, sequence=512, vocabulary=4096)
+
 MODELS: Mapping[str, Model] = {
     "mlp": Model(
         "mlp",
         mlp.MlpConfig(layers=3, width=512, batch=16384, optimizer="adam"),
-        remat_seconds=400.0,
+        shares=(0.85, 0.75),
     ),
-    "gpt": Model("gpt", _GPT),
-    # Small enough for latencies to matter more than bandwidths.
-    "gpt_tiny": Model("gpt", gpt.SIZES["tiny"]),
-    "vit": Model("vit", vit.VitConfig(layers=1, width=512, heads=8, batch=64, image=128, patch=8)),
-    "encoder": Model(
-        "encoder",
-        encoder.EncoderConfig(layers=1, width=1024, heads=16, batch=32, sequence=512),
-    ),
-    "encoder_decoder": Model(
-        "encoder_decoder",
-        encoder_decoder.EncoderDecoderConfig(
-            layers=1, width=1024, heads=16, batch=32, sequence=512, vocabulary=4096
+    "gpt": Model("gpt", _GPT, shares=(0.8, 0.7)),
+    # bfloat16 parameters, fewer heads of keys than of queries, and a scan over the layers.
+    "llama": Model(
+        "llama",
+        llama.LlamaConfig(
+            layers=2,
+            width=1024,
+            hidden=2816,
+            heads=16,
+            kv_heads=8,
+            batch=32,
+            sequence=512,
+            vocabulary=4096,
         ),
     ),
-    "convnet": Model(
-        "convnet", convnet.ConvnetConfig(stages=(64, 128), image=64, batch=256, classes=16)
+    "vit": Model(
+        "vit",
+        vit.VitConfig(layers=1, width=512, heads=8, batch=64, image=128, patch=8),
+        shares=(0.8, 0.7),
     ),
-    "unet": Model("unet", unet.UnetConfig(stages=(64, 128), image=64, batch=32)),
-    "lstm": Model("lstm", lstm.LstmConfig(layers=2, width=1024, batch=128, sequence=128)),
-    "moe": Model("moe", moe.MoeConfig(layers=1, width=1024, heads=16, batch=64, sequence=512)),
-    "moe_all_to_all": Model(
-        "moe_all_to_all",
-        moe_all_to_all.Config(width=512, experts=8, batch=64, sequence=128, vocabulary=4096),
+    "convnet": Model(
+        "convnet",
+        convnet.ConvnetConfig(stages=(64, 128), image=64, batch=256, classes=16),
+        shares=(0.97, 0.75),
+    ),
+    "lstm": Model(
+        "lstm", lstm.LstmConfig(layers=1, width=1024, batch=128, sequence=128), shares=(0.8, 0.65)
+    ),
+    "moe": Model(
+        "moe",
+        moe.MoeConfig(layers=1, width=1024, heads=16, batch=64, sequence=512),
+        shares=(0.85, 0.75),
     ),
     "state_space": Model(
         "state_space",
         state_space.StateSpaceConfig(layers=1, width=512, batch=32, sequence=256),
+        shares=(0.85, 0.75),
     ),
-    "accumulation": Model("accumulation", accumulation.Config(_GPT_1L), batch_dimension=1),
-    "mixed_precision": Model("mixed_precision", mixed_precision.Config(_GPT_BFLOAT16)),
+    "accumulation": Model("accumulation", accumulation.Config(_GPT), shares=(0.8, 0.7)),
     "equinox_vit": Model(
         "equinox_vit",
         equinox_vit.Config(layers=1, width=512, heads=8, batch=64, image=64, patch=4),
-    ),
-    "flax_linen_gpt": Model(
-        "flax_linen_gpt",
-        flax_linen_gpt.Config(
-            layers=2, width=1024, heads=16, batch=32, sequence=512, vocabulary=4096
-        ),
-    ),
-    "flax_nnx_gpt": Model(
-        "flax_nnx_gpt",
-        flax_nnx_gpt.Config(
-            layers=1, width=1024, heads=16, batch=32, sequence=512, vocabulary=4096
-        ),
+        shares=(0.8, 0.7),
     ),
 }
 
@@ -150,18 +120,3 @@ def use_devices() -> None:
     """Virtual CPU devices, as many as the mesh has; before anything else of jax is used."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", int(np.prod(MESH_SHAPE)))
-
-
-def __getattr__(name: str) -> Any:
-    """`<example>_step` and `<example>_arguments`, as the `kiwi` command asks for them."""
-    example, _, what = name.rpartition("_")
-    if example not in MODELS or what not in ("step", "arguments"):
-        raise AttributeError(name)
-    model = MODELS[example]
-    return model.step() if what == "step" else lambda: model.arguments
-
-
-def _mesh(shape: Sequence[int]) -> jax.sharding.Mesh:
-    devices = np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape)
-    types = (jax.sharding.AxisType.Auto,) * len(shape)
-    return jax.sharding.Mesh(devices, AXIS_NAMES[: len(shape)], axis_types=types)

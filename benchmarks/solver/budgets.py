@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import kiwi
-from benchmarks.goldens.models import use_devices
+from benchmarks.solver.generated.models import use_devices
 from examples import gpt
 from kiwi.planners.registry import planner_named
 from kiwi.solver import Problem, Progress, solve, warm_up

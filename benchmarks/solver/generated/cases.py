@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.goldens.models import MODELS
+from benchmarks.solver.generated.models import MODELS
 from benchmarks.solver.generated.sources import LAYERED, source
 from kiwi.solver import Edge, Node, Problem, SolveResult, solve
 from kiwi.solver.least_peak import least_peak

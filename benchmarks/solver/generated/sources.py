@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 
 import kiwi
-from benchmarks.goldens.models import MODELS, Model, use_devices
+from benchmarks.solver.generated.models import MODELS, Model, use_devices
 from benchmarks.solver.layered import layered_problem
 from examples import _common
 from kiwi.mesh import CATALOGUE, Hardware

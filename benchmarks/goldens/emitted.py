@@ -1,0 +1,47 @@
+"""The programs that a plan emits; the one module here that reaches behind Kiwi's public interface.
+
+A program is the StableHLO that is sent to the target's compiler, without source locations.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from typing import Any
+
+import kiwi
+from kiwi.hlo import jax_internals
+from kiwi.planners.barrier_levels import with_needed_barriers
+
+_OPERATOR = re.compile(r"\b(?:stablehlo|sdy|mhlo|chlo)\.([a-z_]+)")
+
+COUNTED = ("optimization_barrier", "sharding_constraint", "custom_call", "dot_general", "while")
+"""Operators whose numbers tell at a glance what changed in a program."""
+
+
+def programs(plan: kiwi.Plan, platform: str) -> dict[str, Any]:
+    """Digests of the planned program, and of the same with the needed barriers alone; None where
+    the compiler needs a barrier at every step.
+
+    `platform`: of jax, for which the programs are lowered.
+    """
+    needed = with_needed_barriers(plan)
+    return {
+        "planned": _digest(plan, platform),
+        "needed barriers": None if needed is None else _digest(needed, platform),
+    }
+
+
+def _digest(plan: kiwi.Plan, platform: str) -> str:
+    step = plan.step
+    jitted = step.jit(step.mesh.abstract_mesh())
+    with jax_internals.custom_partitioning_without_devices(), jax_internals.assumed_gpu():
+        traced = jitted.trace(*step.arguments)
+        return text_digest(traced.lower(lowering_platforms=(platform,)).as_text())
+
+
+def text_digest(text: str) -> str:
+    """The number of lines of a module, those of its operators in `COUNTED`, and a hash."""
+    operators = Counter(_OPERATOR.findall(text))
+    counts = ", ".join(f"{operators[name]} {name}" for name in COUNTED if operators[name])
+    hashed = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return f"{len(text.splitlines())} lines, {counts}: {hashed}"
