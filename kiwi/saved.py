@@ -17,12 +17,14 @@ from kiwi.plans.diff import diff as compare
 from kiwi.plans.document import Document, document
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.file import malformed, read
+from kiwi.plans.history import Trial
 from kiwi.plans.plan import Plan
 from kiwi.plans.restore import (
     check_arguments,
     compiled_of,
     decisions_of,
     estimate_of,
+    history_of,
     mesh_of,
     on_host_of,
     restore,
@@ -34,7 +36,8 @@ class SavedPlan:
     """A plan read from a file: what was decided, without the function that it is for.
 
     - `document`: everything in the file, see `kiwi.plans.document`.
-    - `mesh`, `estimate`, `compiled`, `decisions`, `memory_budget_bytes`: as of `kiwi.Plan`.
+    - `mesh`, `estimate`, `compiled`, `decisions`, `history`, `memory_budget_bytes`: as of
+      `kiwi.Plan`.
     """
 
     def __init__(self, content: Document, name: str = "plan") -> None:
@@ -45,6 +48,7 @@ class SavedPlan:
             self.estimate: Estimate = estimate_of(content)
             self.compiled: CompiledProgram | None = compiled_of(content)
             self.decisions: tuple[Decision, ...] = decisions_of(content)
+            self.history: tuple[Trial, ...] = history_of(content)
             self.memory_budget_bytes: int = content["options"]["memory_budget_bytes"]
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise malformed(error, name) from error

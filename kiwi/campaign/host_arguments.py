@@ -19,11 +19,13 @@ from kiwi.calls.constraints import slash_path
 from kiwi.calls.host_memory import OnHost, can_be_copied, on_host
 from kiwi.calls.replaced_arguments import replaced_arguments
 from kiwi.campaign import shares
+from kiwi.campaign.attempts import HOST_ARGUMENTS
 from kiwi.campaign.offloading import gains
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.phases import phases
 from kiwi.options import Settings
+from kiwi.plans.history import Outcome, Trial
 from kiwi.plans.plan import Plan
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
@@ -77,12 +79,12 @@ class _Search:
         plans = functools.partial(self._first_plan, sets[best:])
         plain = self._plan_or_none(sets[0], self.settings) if best and 0 in predicted else None
         if plain is None:
-            return plans()
+            return _with_sets(plans(), predicted)
         try:
             found = plans()
         except _REFUSALS:
-            return plain
-        return found if gains(found, plain) else plain
+            return _with_sets(plain, predicted)
+        return _with_sets(found if gains(found, plain) else plain, predicted)
 
     def _predicted_seconds(self, sets: Sequence[frozenset[int]]) -> dict[int, float]:
         """Of a step by the number of the set, of those that were planned and have a plan."""
@@ -119,6 +121,16 @@ class _Search:
         step = self.trace(OnHost(arguments))
         plan = self.make(step, settings)
         return replace(plan, notes=(*plan.notes, *_notes(step, arguments - self.given)))
+
+
+def _with_sets(plan: Plan, predicted: Mapping[int, float]) -> Plan:
+    """The plan, with the sets that were planned before in its history."""
+    sets = tuple(
+        Trial(f"{HOST_ARGUMENTS.name}, set {number}", (), Outcome.FOUND, predicted_seconds=seconds)
+        for number, seconds in sorted(predicted.items())
+    )
+    made_by = tuple(len(sets) + number for number in plan.made_by)
+    return replace(plan, history=(*sets, *plan.history), made_by=made_by)
 
 
 def _candidates(step: StepToPlan, given: Collection[int]) -> tuple[list[int], list[int]]:
