@@ -17,11 +17,11 @@ from typing_extensions import Unpack
 from kiwi.calls.constraints import Constraints
 from kiwi.calls.host_memory import OnHost, given_memories, host_arguments
 from kiwi.calls.signature import Arguments, Call, JitOptions, bind
+from kiwi.campaign.host_arguments import plan_with_host_arguments
 from kiwi.errors import InvalidArgumentError
 from kiwi.memory.heap import HEAP_LOOPS
 from kiwi.memory.order_search import ORDER_LOOPS
 from kiwi.options import Options, OptionTypes, OptionTypesAndOthers, Settings, shows_options, split
-from kiwi.planners.host_arguments import plan_with_host_arguments
 from kiwi.planners.planning import check_settings, make_plan, trace_call
 from kiwi.planners.registry import planner_named
 from kiwi.plans.dispatch import REFUSED, Dispatched, check_same_plan

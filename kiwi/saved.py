@@ -8,9 +8,9 @@ from typing import Any
 from kiwi.api import PlannedFunction
 from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
+from kiwi.campaign.known_peaks import note_peak
 from kiwi.hlo.trips import DEFAULT_TRIPS
 from kiwi.options import Options
-from kiwi.planners.known_peaks import note_peak
 from kiwi.planners.planner import Planner
 from kiwi.planners.registry import planner_named
 from kiwi.plans.breakdown import Decision
@@ -19,12 +19,14 @@ from kiwi.plans.diff import diff as compare
 from kiwi.plans.document import Document, document
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.file import malformed, read
+from kiwi.plans.history import Trial
 from kiwi.plans.plan import Plan
 from kiwi.plans.restore import (
     check_arguments,
     compiled_of,
     decisions_of,
     estimate_of,
+    history_of,
     mesh_of,
     on_host_of,
     restore,
@@ -36,7 +38,8 @@ class SavedPlan:
     """A plan read from a file: what was decided, without the function that it is for.
 
     - `document`: everything in the file, see `kiwi.plans.document`.
-    - `mesh`, `estimate`, `compiled`, `decisions`, `memory_budget_bytes`: as of `kiwi.Plan`.
+    - `mesh`, `estimate`, `compiled`, `decisions`, `history`, `memory_budget_bytes`: as of
+      `kiwi.Plan`.
     """
 
     def __init__(self, content: Document, name: str = "plan") -> None:
@@ -47,6 +50,7 @@ class SavedPlan:
             self.estimate: Estimate = estimate_of(content)
             self.compiled: CompiledProgram | None = compiled_of(content)
             self.decisions: tuple[Decision, ...] = decisions_of(content)
+            self.history: tuple[Trial, ...] = history_of(content)
             self.memory_budget_bytes: int = content["options"]["memory_budget_bytes"]
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise malformed(error, name) from error

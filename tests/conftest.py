@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import pytest
 
+from kiwi.campaign import known_peaks
 from kiwi.mesh import Hardware
-from kiwi.planners import known_peaks
 from kiwi.targets.rules import cublas_workspace
 
 DEVICE_COUNT = 8

@@ -15,8 +15,8 @@ import jax
 import kiwi
 from benchmarks.anywhere.planned import CASES, SHARES, Case, step_of
 from benchmarks.provenance import commit
+from kiwi.campaign.tools import Tools
 from kiwi.planners.registry import planner_named
-from kiwi.planners.tools import Tools
 
 PARTS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 _FOLDER = Path(__file__).parent

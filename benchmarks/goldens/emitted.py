@@ -9,8 +9,8 @@ from collections import Counter
 from typing import Any
 
 import kiwi
+from kiwi.campaign.barrier_levels import with_needed_barriers
 from kiwi.hlo import jax_internals
-from kiwi.planners.barrier_levels import with_needed_barriers
 
 _OPERATOR = re.compile(r"\b(?:stablehlo|sdy|mhlo|chlo)\.([a-z_]+)")
 

@@ -9,7 +9,7 @@ order: 40 % is 10 % of that way at least.
 
 Schedules are emitted and compiled by XLA:CPU; while the compiled peak is over the budget, other
 orders are compiled, and it is planned again under a lower limit, as `kiwi.plan` does
-(`kiwi.planners.limit_search`). The first figures of a row are those of the first schedule, the
+(`kiwi.campaign.limit_search`). The first figures of a row are those of the first schedule, the
 others those of the fastest schedule whose compiled peak is within the budget, or of the nearest
 one. Models are scaled down so that compiling is quick: their structure and number of layers are
 what planning depends on.
@@ -38,6 +38,8 @@ from benchmarks.remat.row import (
     table,
 )
 from examples import convnet, encoder, encoder_decoder, gpt, unet, vit
+from kiwi.campaign import shares
+from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, KiwiError
 from kiwi.literature.planners.one_device import OneDevice, OneDevicePlanner
 from kiwi.literature.remat import (
@@ -49,9 +51,7 @@ from kiwi.literature.remat import (
     order_peak_bytes,
 )
 from kiwi.options import Settings
-from kiwi.planners.limit_search import MOST_ROUNDS
 from kiwi.planners.registry import planner_named
-from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 
 NO_LIMIT, TARGET = "100TiB", "cpu"
@@ -201,7 +201,7 @@ def _compiled_row(traced: OneDevice, row: Row, budget_bytes: int) -> Row:
         mesh=traced.base.mesh,
         memory_budget_bytes=budget_bytes,
         planner=row.planner,
-        time_limit_seconds=MOST_ROUNDS * row.time_limit_seconds,
+        time_limit_seconds=shares.SCHEDULE_ROUNDS * row.time_limit_seconds,
         verify=TARGET,
         solver="auto",
         seed=row.seed,

@@ -38,7 +38,7 @@ PACKAGES = ("jax", "jaxlib", "numba", "numpy", "ortools")
 
 @dataclass(frozen=True)
 class ClosedLoop:
-    """What the compiler makes of schedules under ever lower limits (`kiwi.planners.limit_search`).
+    """What the compiler makes of schedules under ever lower limits (`kiwi.campaign.limit_search`).
 
     - `met`: a compiled peak is within the budget. The other figures are of that schedule, or of the
       nearest one.

@@ -13,9 +13,9 @@ from absl import app, flags
 import kiwi
 from benchmarks.provenance import commit
 from benchmarks.starts.drawn import Drawn, drawn
-from kiwi.planners.obvious_starts import obvious_starts
+from kiwi.campaign.obvious_starts import obvious_starts
+from kiwi.campaign.tools import Tools
 from kiwi.planners.registry import planner_named
-from kiwi.planners.tools import Tools
 from kiwi.plans.estimate import Estimate, estimate_solution
 from kiwi.problem.solved import Solved
 from kiwi.problem.step import StepToPlan

@@ -22,6 +22,8 @@ from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
 from kiwi.options import split
 from kiwi.plans.document import document
+from kiwi.plans.explain import SEARCH
+from kiwi.plans.explain_search import SearchExplanation
 from kiwi.plans.explain_text import document_summary, explanation_text, find_in_document
 from kiwi.plans.plan import Plan
 from kiwi.plans.report_data import report_data
@@ -69,6 +71,10 @@ def _reporter(show: Show) -> Any:
 def explain(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi explain`."""
     saved = kiwi.saved.load_plan(arguments.plan)
+    if arguments.subject == SEARCH:
+        data = {"history": saved.document.get("history", [])}
+        output.result(data, str(SearchExplanation(saved.history)))
+        return True
     if arguments.op is None:
         output.result(saved.document, document_summary(saved.document))
         return True

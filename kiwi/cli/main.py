@@ -17,6 +17,7 @@ from kiwi.configurations.search import OBJECTIVES
 from kiwi.errors import InfeasibleError, KiwiError
 from kiwi.options import flags, integers_of_text, mesh_of_text
 from kiwi.planners.registry import described
+from kiwi.plans.explain import SEARCH
 from kiwi.version import VERSION
 
 DONE, NO, USAGE, INFEASIBLE, FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
@@ -59,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     group = parser.add_subparsers(required=True, metavar="COMMAND")
     for run, text, add in (
         (commands.plan, "plan a function of a file", _add_plan),
-        (commands.explain, "show a plan, or one operator", _add_explain),
+        (commands.explain, "show a plan, its search, or one operator", _add_explain),
         (commands.diff, "compare two plans", _add_diff),
         (commands.sweep, "plan for several meshes and budgets", _add_sweep),
         (commands.search, "find the best mesh, batch, microbatches and stages", _add_search),
@@ -140,6 +141,9 @@ def _add_constraints(parser: argparse.ArgumentParser) -> None:
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN.json")
+    parser.add_argument(
+        "subject", nargs="?", choices=[SEARCH], help="search: the attempts that led to the plan"
+    )
     parser.add_argument("--op", metavar="NAME", help="index, opcode, name scope or file.py:line")
     parser.add_argument(
         "--function",

@@ -1,1 +1,1 @@
-"""The planners, one closed loop for all of them, and the registry in which they are found."""
+"""The planners, and the registry in which they are found."""

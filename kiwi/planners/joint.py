@@ -19,13 +19,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from kiwi.campaign import shares
+from kiwi.campaign.attempts import WITH_OFFLOADING, WITHOUT_OFFLOADING
+from kiwi.campaign.closed_loop import Refusal
+from kiwi.campaign.offloading import gains
+from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, KiwiError, NoPlanFoundError
 from kiwi.options import Settings
-from kiwi.planners.closed_loop import Refusal
-from kiwi.planners.overlap_search import compiled_seconds
 from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.planners.registry import planners
-from kiwi.planners.tools import Tools
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
@@ -33,13 +35,6 @@ from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.problem.translation import Choices, offered
 from kiwi.solver.evaluate import fitting
-
-HOPELESS = 1.25
-"""How far above the budget, relatively, the smallest peak found may be for baselines to be asked:
-what they recompute is another selection, not another step."""
-
-CLOSE = 1.02
-"""The same of the smallest compiled program: what it is over the budget they are to save."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +61,11 @@ class Joint(ProblemPlanner):
             return super().plan(step, budget_bytes, tools, start)
         # With all work, as without a host, than which no plan is slower then.
         plain = self._without_offloading(step, budget_bytes, tools)
-        half = tools.part(1 / 2)
+        half = tools.part(shares.OFFLOADING_SHARE)
         begun = None if plain is None else self._begun_with(plain, step, budget_bytes, half)
         try:
-            found = super().plan(step, budget_bytes, half, begun)
+            with tools.history.within(WITH_OFFLOADING):
+                found = super().plan(step, budget_bytes, half, begun)
         except (InfeasibleBudgetError, NoPlanFoundError):
             if plain is None:
                 raise
@@ -82,7 +78,8 @@ class Joint(ProblemPlanner):
         own = tools.with_settings(host_budget_bytes=None)
         start = Start(self.formulate(step, budget_bytes, own.settings))
         try:
-            found = super().plan(step, budget_bytes, own, start)
+            with tools.history.within(WITHOUT_OFFLOADING):
+                found = super().plan(step, budget_bytes, own, start)
         except (InfeasibleBudgetError, NoPlanFoundError):
             return None
         found = replace(found, host_limit_bytes=tools.settings.host_limit_bytes)
@@ -125,13 +122,14 @@ class Joint(ProblemPlanner):
     ) -> Iterator[tuple[float, Choices]]:
         """Of the baselines that have a plan, its seconds and what it chooses."""
         baselines = self.baselines
-        own = tools.unchecked.part(1 / (2 * len(baselines)))
+        own = tools.unchecked.part(shares.BASELINES_SHARE / len(baselines))
         for baseline in baselines:
             if step.program.loops and not baseline.opens_loops:
                 continue
             try:
                 problem = baseline.formulate(step, budget_bytes, own.settings)
-                plan = baseline.search(step, budget_bytes, own, Start(problem))
+                limited = own.with_settings(memory_budget_bytes=budget_bytes)
+                plan = baseline.search(step, limited, Start(problem))
             except KiwiError:  # it has no plan, or cannot take the step: another one may
                 continue
             assert plan.solve_result.solution is not None
@@ -139,19 +137,12 @@ class Joint(ProblemPlanner):
             yield plan.estimate.step_seconds, choices
 
 
-def gains(found: Plan, plain: Plan) -> bool:
-    """Whether a plan that offloads is faster than one that does not, and as compiled no slower: no
-    plan says which copies stand in each other's way."""
-    is_faster = found.estimate.step_seconds < plain.estimate.step_seconds
-    return is_faster and compiled_seconds(found) <= compiled_seconds(plain)
-
-
 def may_help(error: Refusal, budget_bytes: int) -> bool:
     """Whether baselines are worth asking after "joint" found no plan."""
     if isinstance(error, BudgetNotMetError):
-        return error.plan.peak_bytes <= CLOSE * budget_bytes
+        return error.plan.peak_bytes <= shares.BASELINES_CLOSE * budget_bytes
     least = error.least_peak_bytes if isinstance(error, InfeasibleBudgetError) else None
-    return least is None or least <= HOPELESS * budget_bytes
+    return least is None or least <= shares.BASELINES_HOPELESS * budget_bytes
 
 
 def fastest_start(

@@ -11,8 +11,10 @@ from abc import ABC, abstractmethod
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import ClassVar
 
-from kiwi.emit.execution import build_execution
+from kiwi.campaign.known_peaks import at_most_known, note_peak
+from kiwi.campaign.tools import CLOCK_ENDED_SEARCH, Tools, check_search
 from kiwi.errors import (
+    BudgetNotMetError,
     InfeasibleBudgetError,
     InvalidArgumentError,
     InvalidMeshError,
@@ -24,17 +26,14 @@ from kiwi.hlo.units import Unit
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
 from kiwi.options import Settings
-from kiwi.planners.known_peaks import at_most_known, note_peak
-from kiwi.planners.tools import CLOCK_ENDED_SEARCH, Tools, check_search
-from kiwi.planners.user_pins import resolve_pins
-from kiwi.plans.breakdown import CostBreakdown, decisions
-from kiwi.plans.estimate import estimate_schedule, estimate_solution
-from kiwi.plans.estimate_without_barriers import estimate_as_written
+from kiwi.plans.estimate import estimate_schedule
+from kiwi.plans.of_solution import plan_of_solution
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import Fixed, PlanningProblem, build_problem
 from kiwi.problem.pins import Pins
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
+from kiwi.problem.user_pins import resolve_pins
 from kiwi.solver import SolveResult
 from kiwi.solver.schedule import Schedule
 from kiwi.targets.registry import predicted_target
@@ -132,6 +131,8 @@ class Planner(ABC):
         try:
             plan = self.plan(step, settings.memory_budget_bytes, tools, start)
         except InfeasibleBudgetError as error:
+            if isinstance(error, BudgetNotMetError):
+                error.plan = replace(error.plan, history=tools.history.concluded(()))
             lowered = at_most_known(error, step, known)
             if lowered is error:
                 raise
@@ -142,7 +143,11 @@ class Planner(ABC):
             _LOG.warning(CLOCK_ENDED_SEARCH)
         notes = (*plan.notes, *settings.notes, *self._unused_host_budget(settings))
         return replace(
-            plan, planning_seconds=seconds, notes=notes, planner_parameters=self.parameters
+            plan,
+            planning_seconds=seconds,
+            notes=notes,
+            planner_parameters=self.parameters,
+            history=tools.history.concluded(plan.made_by),
         )
 
     def may_offload(self, settings: Settings) -> bool:
@@ -225,26 +230,7 @@ class Planner(ABC):
         self, step: StepToPlan, solved: Solved, result: SolveResult, budget_bytes: int
     ) -> Plan:
         """The plan of a solution, not yet compiled; `result` is what the solver says of it."""
-        estimate = estimate_solution(solved)
-        as_is = solved.problem.fixed.values
-        mesh = solved.problem.mesh
-        return Plan(
-            mesh=mesh,
-            profile=mesh.hardware.name,
-            planner=self.name,
-            memory_budget_bytes=budget_bytes,
-            estimate=estimate,
-            compiled=None,
-            solve_result=result,
-            decisions=decisions(solved),
-            execution=build_execution(solved),
-            traced=step,
-            notes=(),
-            planning_seconds=0.0,
-            breakdown=CostBreakdown((), ()),
-            as_written=estimate_as_written(solved, estimate) if as_is else None,
-            host_limit_bytes=solved.problem.fixed.host_limit_bytes,
-        )
+        return plan_of_solution(self.name, step, solved, result, budget_bytes)
 
 
 def with_schedule(plan: Plan, solved: Solved, schedule: Schedule, resident_bytes: int = 0) -> Plan:

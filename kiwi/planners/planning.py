@@ -20,16 +20,17 @@ import jax
 
 from kiwi.calls.host_memory import OnHost, host_results, moving
 from kiwi.calls.signature import Call
+from kiwi.campaign import shares
+from kiwi.campaign.equal_layers import EqualLayers
+from kiwi.campaign.known_peaks import note_peak
+from kiwi.campaign.refusals import infeasible_budget
+from kiwi.campaign.tools import Tools, check_search
 from kiwi.hlo.chains import NO_FUSION, Fusion
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
 from kiwi.options import Settings
-from kiwi.planners.equal_layers import EqualLayers
-from kiwi.planners.known_peaks import note_peak
-from kiwi.planners.refusals import infeasible_budget
 from kiwi.planners.registry import planner_named
-from kiwi.planners.tools import Tools, check_search
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.plan import Plan
 from kiwi.plans.plan_cache import PlanCache
@@ -38,9 +39,6 @@ from kiwi.problem.kept_copies import KEPT_SHARE, kept_copies
 from kiwi.problem.solved import Solved
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult, SolveStatus
-
-SHARE = 0.1
-"""Of the work for a plan. More hardly raises the bound: what is left is mostly rounding."""
 
 
 def check_settings(settings: Settings) -> None:
@@ -108,7 +106,9 @@ def quick_bound(step: StepToPlan, settings: Settings) -> float:
     start = planner.start_for(step, budget_bytes, settings)
     if start is None:
         return 0.0
-    tools = Tools.of(settings).unchecked.with_settings(on_progress=None).part(SHARE)
+    tools = (
+        Tools.of(settings).unchecked.with_settings(on_progress=None).part(shares.QUICK_BOUND_SHARE)
+    )
     limited = _limited(start.problem, budget_bytes)
     result = _solved(limited, tools)
     if result.status is SolveStatus.INFEASIBLE:

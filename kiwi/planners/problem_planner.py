@@ -1,101 +1,24 @@
-"""Planners whose plans are solutions of the `Problem` of the step: the search, and what it learns.
+"""Planners whose plans are solutions of the `Problem` of the step.
 
-1. The problem is solved under the limit, once more from an obvious start
-   (`kiwi.planners.obvious_starts`) where one is better than what was found; copies that fit beside
-   the solution are kept (`kiwi.problem.kept_copies`).
-2. What a compiled program holds beyond the prediction, unit by unit, becomes memory of the problem
-   that no option can avoid (`kiwi.xla.read.buffer_assignment`); what its heap wastes lowers the
-   limit. The next search starts from the last solution. If no plan is left, the limit is lowered by
-   half as much: another plan's heap may waste less. In the end the excess moves the limit instead:
-   it may be one of that plan alone. With few barriers the limit alone moves.
-3. Without a compiler, the limit is lowered by what the predicted size of XLA's heap
-   (`kiwi.memory.heap`) is over the budget.
-4. Where a peak is over the budget by no more than the heap wastes, units change places
-   (`kiwi.planners.reordered_units`).
-5. Where no plan is predicted to fit, the compiler has the last word: the search begins again with a
-   limit above the budget, near the least peak that was found.
+The planner formulates the problem; a campaign searches it (`kiwi.campaign`), and begins again from
+other starts where it finds no plan.
 """
 
-import functools
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
-from kiwi.planners.closed_loop import ClosedLoop, Orders, Proposal, Refusal
-from kiwi.planners.copies_kept import fastest_keeping
-from kiwi.planners.equal_layers import EqualLayers, settled_result
-from kiwi.planners.obvious_starts import better_start, least_peak, obvious_starts
+from kiwi.campaign.campaign import Campaign, run, searched
+from kiwi.campaign.closed_loop import Refusal
+from kiwi.campaign.reordered_units import reformulated
+from kiwi.campaign.searches import SEARCHES
+from kiwi.campaign.tools import ProgressLog, Tools
+from kiwi.options import Settings
 from kiwi.planners.planner import Planner
-from kiwi.planners.refusals import blamed, infeasible_budget, raised_limits, with_least_peak
-from kiwi.planners.reordered_units import Ordered, reformulated
-from kiwi.planners.tools import ProgressLog, Tools, spent
 from kiwi.plans.breakdown import build_breakdown
 from kiwi.plans.plan import Plan
-from kiwi.plans.record import Origin, Round
+from kiwi.plans.record import Origin
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
-from kiwi.sizes import format_bytes
-from kiwi.solver import SolveResult, SolveStatus, evaluate
-from kiwi.solver.effort import Allowance
-from kiwi.solver.evaluate import fitting
-from kiwi.solver.problem import Node, Problem
-from kiwi.xla.read.buffer_assignment import as_intervals, excess
-
-MOST_ROUNDS = 5
-"""How many plans are compiled at most."""
-
-MOST_SOLVES = 6
-"""How often is solved without a check, lowering the limit by what the heap wastes."""
-
-ORDERS = Orders(range(1, 6), of_all=8)
-"""Other orders of plans that are compiled."""
-
-PREDICTED_ORDERS = Orders(range(1), at_once=True)
-"""Other orders of plans that are not compiled."""
-
-MOST_MISSED = 2
-"""How many plans may be over the budget before only what the search finds is proposed."""
-
-LEAST_LOWERING = 0.001
-"""The part of the budget by which the limit is lowered at least."""
-
-WORTH = 0.01
-"""The part of the budget by which the limit is raised at least where a plan has room left."""
-
-ROOM = 0.05
-"""The part of the budget, beyond what a plan leaves of its limit, that makes a higher one be tried:
-of what XLA:GPU fuses deeply it holds less than predicted."""
-
-NEAR_BUDGET = 0.95
-"""The part of the budget from which compiled memory corrects the prediction."""
-
-LONG_STEP = 1000
-"""Units from which on a check takes long: on one core 40 seconds for 2,500."""
-
-AIM = 0.99
-"""The part of the budget with which the search for such a step begins: compiled peaks lie up to a
-per cent above the predicted ones, or below."""
-
-LATE_SHARE = 0.25
-"""The part of the work that every round may do, and of the time limit, however long the others
-took."""
-
-LATE_SECONDS = 8.0
-"""What it gets of the latter at least, if that is not more than half of it: a start that the
-compiled program has shown not to fit may leave a search with nothing but its first rounds."""
-
-
-def late_part(total: Allowance) -> Allowance:
-    """What a late round may take."""
-    late, seconds = total.part(LATE_SHARE), min(total.seconds / 2, LATE_SECONDS)
-    return late.at_least(Allowance(0.0, seconds))
-
-
-MOST_CUTS = 4
-"""How often a problem is solved again with copies that crowd where those of the last one do."""
 
 
 @dataclass(frozen=True)
@@ -107,415 +30,53 @@ class ProblemPlanner(Planner):
     ) -> Plan:
         """See `Planner.plan`."""
         log = ProgressLog(tools.settings.on_progress)
-        logged = tools.with_settings(on_progress=log)
-        problem, plan = self._searched(step, budget_bytes, logged, start)
+        tools = tools.with_settings(planner=self.name, memory_budget_bytes=budget_bytes)
+        campaign = self._campaign(step, tools.with_settings(on_progress=log), start)
+        problem, plan = run(campaign, SEARCHES)
         solution = plan.solve_result.solution
         assert solution is not None
-        settings = replace(tools.settings, planner=self.name, memory_budget_bytes=budget_bytes)
-        own = step
         if plan.execution.units is not problem.units:
-            own = replace(step, units=plan.execution.units)
+            step = replace(step, units=plan.execution.units)
             problem, solution = reformulated(
                 problem,
                 solution,
-                own.units,
-                lambda offered: self.formulate(own, budget_bytes, settings, offered=offered),
+                step.units,
+                lambda offered: self.formulate(step, budget_bytes, tools.settings, offered=offered),
             )
         solved = Solved(problem, solution, plan.execution.kept_copies)
         return replace(
             plan,
-            traced=own,
-            origin=Origin(own, settings, self, problem.fixed.offered),
+            traced=step,
+            origin=Origin(step, tools.settings, self, problem.fixed.offered),
             breakdown=build_breakdown(solved),
             progress=log.entries,
         )
 
-    def _searched(
-        self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None
-    ) -> tuple[PlanningProblem, Plan]:
-        """A plan, and the problem that it solves: the given one, or one of `other_start`."""
-        own = start or Start(self.formulate(step, budget_bytes, tools.settings))
-        try:
-            return own.problem, self.search(step, budget_bytes, tools, own)
-        except (InfeasibleBudgetError, NoPlanFoundError) as refusal:
-            half = tools.part(1 / 2)
-            other, error = None, refusal
-            if start is None and not isinstance(refusal, BudgetNotMetError):
-                least = least_peak(own.problem, budget_bytes, tools)
-                error = with_least_peak(refusal, budget_bytes, least.peak_bytes)
-                other = least.start
-            limit_bytes = limit_below(error, budget_bytes)
-            if start is None and other is None:
-                other = self.other_start(error, step, limit_bytes or budget_bytes, tools)
-            if other is not None:
-                return other.problem, self.search(step, budget_bytes, half, other, limit_bytes)
-            found = self._above_budget(error, step, budget_bytes, half, own)
-            if isinstance(found, Plan):
-                return own.problem, found
-            if isinstance(found, NoPlanFoundError) or not own.problem.fixed.pins.labels:
-                raise found from None
+    def _campaign(self, step: StepToPlan, tools: Tools, start: Start | None) -> Campaign:
+        """What is known before the first search."""
 
-            def planned(trial: Tools) -> Plan:
-                start = Start(self.formulate(step, budget_bytes, trial.settings))
-                return self.search(step, budget_bytes, trial, start)
+        def formulated(settings: Settings) -> PlanningProblem:
+            return self.formulate(step, settings.memory_budget_bytes, settings)
 
-            raise blamed(found, own.problem.fixed.pins, tools, planned) from error
+        def other_start(error: Refusal, budget_bytes: int, tools: Tools) -> Start | None:
+            return self.other_start(error, step, budget_bytes, tools)
 
-    def _above_budget(
-        self, error: Refusal, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start
-    ) -> Plan | Refusal:
-        """A plan that is predicted to be above the budget and compiles to less, or why there is
-        none."""
-        for limit_bytes in raised_limits(error, budget_bytes) if tools.compile else ():
-            try:
-                return self.search(step, budget_bytes, tools, start, limit_bytes)
-            except BudgetNotMetError as not_met:
-                return not_met
-            except (InfeasibleBudgetError, NoPlanFoundError):
-                continue
-        return error
+        return Campaign(
+            planner=self,
+            step=step,
+            tools=tools,
+            start=start or Start(formulated(tools.settings)),
+            is_given=start is not None,
+            formulate=formulated,
+            other_start=other_start,
+        )
 
-    def search(
-        self,
-        step: StepToPlan,
-        budget_bytes: int,
-        tools: Tools,
-        start: Start,
-        limit_bytes: int | None = None,
-    ) -> Plan:
-        """The plan that the closed loop finds for one problem; it begins with `limit_bytes`, by
-        default the budget."""
-        proposer = ProblemSearch(self, step, budget_bytes, tools, start, limit_bytes)
-        return ClosedLoop(self, proposer, budget_bytes, tools).run()
+    def search(self, step: StepToPlan, tools: Tools, start: Start) -> Plan:
+        """The plan that the closed loop finds for one problem, without other starts."""
+        return searched(self, step, tools, start)
 
     def other_start(
         self, error: Refusal, step: StepToPlan, budget_bytes: int, tools: Tools
     ) -> Start | None:
         """What to begin another search with after the first one found no plan."""
         return None
-
-
-@dataclass
-class _Model:
-    """What compiled programs taught so far: bytes by unit, and bytes at every time.
-
-    `solved_excess_bytes`, `solved_waste_bytes`: those under which the last plan was found.
-    """
-
-    excess_bytes: np.ndarray
-    solved_excess_bytes: np.ndarray
-    waste_bytes: int = 0
-    solved_waste_bytes: int = 0
-
-    def learn(self, plan: Plan) -> None:
-        """Takes over what the plan's compiled program holds beyond its prediction.
-
-        Where it is far below the budget it stays out: that would only narrow the search.
-        """
-        assert plan.compiled is not None
-        memory = plan.compiled.memory
-        self.solved_excess_bytes, self.solved_waste_bytes = self.excess_bytes, self.waste_bytes
-        if memory is None:
-            beyond = plan.compiled.peak_bytes - plan.estimate.peak_bytes
-            self.waste_bytes += max(beyond, 0)
-            return
-        matters = NEAR_BUDGET * plan.memory_budget_bytes
-        found = excess(memory, plan.estimate.memory_bytes, matters)
-        is_new = np.any(found > self.excess_bytes) or memory.fragmentation_bytes > self.waste_bytes
-        self.excess_bytes = np.maximum(self.excess_bytes, found)
-        self.waste_bytes = max(self.waste_bytes, memory.fragmentation_bytes)
-        if not is_new:  # The program holds no more than predicted, which is too much.
-            self.waste_bytes += plan.compiled.peak_bytes - plan.memory_budget_bytes
-
-    def relax(self, budget_bytes: int) -> bool:
-        """Halves by how much the limit was lowered last; whether it still is."""
-        lowered = (self.waste_bytes - self.solved_waste_bytes) // 2
-        self.waste_bytes = self.solved_waste_bytes + lowered
-        return lowered > LEAST_LOWERING * budget_bytes
-
-    def forget_excess(self) -> bool:
-        """Forgets what the last program held beyond its prediction; whether that was anything."""
-        learnt, self.excess_bytes = self.excess_bytes, self.solved_excess_bytes
-        return bool(np.any(learnt > self.excess_bytes))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _InOrder(Proposal):
-    """A plan, and the order in which its problem was solved."""
-
-    ordered: Ordered
-
-
-class ProblemSearch:
-    """What the closed loop asks of one problem; by default `first_limit_bytes` is the budget, or
-    just below it where a check takes long."""
-
-    def __init__(
-        self,
-        planner: Planner,
-        step: StepToPlan,
-        budget_bytes: int,
-        tools: Tools,
-        start: Start,
-        first_limit_bytes: int | None = None,
-    ) -> None:
-        self._planner, self._step, self._tools = planner, step, tools
-        self._budget_bytes = budget_bytes
-        self._problem = self._uncut = start.problem
-        self._given = self._latest = start.solution
-        self._layers = EqualLayers(start.problem, tools)
-        nothing = np.zeros(start.problem.problem.horizon, dtype=np.int64)
-        self._model, self._limit_alone_moves = _Model(nothing, nothing), False
-        is_long = len(start.problem.units.units) >= LONG_STEP and tools.compile is not None
-        self.first_limit_bytes = first_limit_bytes or int((AIM if is_long else 1) * budget_bytes)
-        self._limit_bytes = self.first_limit_bytes
-        self._spent = Allowance(0.0, 0.0)
-        self._is_repeatable = True
-        self._answer: SolveResult | None = None
-        self._found: tuple[int, ...] | None = None
-        self._missed = 0
-        self.is_checked = tools.compile is not None
-        self.most_rounds = MOST_ROUNDS if self.is_checked else MOST_SOLVES
-        self.orders = ORDERS if self.is_checked else PREDICTED_ORDERS
-        self.cause = (
-            "The budget is close to the least that is possible, or XLA holds more than any plan "
-            "can influence; kiwi.memory_report(error.plan) shows what."
-            if self.is_checked
-            else "XLA's heap is predicted to waste more than any plan that was found leaves."
-        )
-        self.instead = ", or a larger mesh"
-
-    def propose(self, limit_bytes: int) -> _InOrder:
-        """The problem's solution, from the last one."""
-        self._limit_bytes = limit_bytes
-        before, total = self._spent, self._tools.allowance
-        # All rounds share what is allowed, but a late one gets a part of its own.
-        allowed = total.less(before).at_least(late_part(total))
-        result = self._beside_crowds(limit_bytes, allowed)
-        own, starts, corrected = result.solution, self._other_starts, self._corrected(limit_bytes)
-        assert own is not None
-        best = fastest_keeping(self._problem, corrected, own, starts, self._layers.solve, allowed)
-        self._spent, self._found = self._spent.and_also(best.took), own
-        self._answer = result
-        if best.solution != self._found:
-            self._answer = _of_solution(result, self._problem.problem, best.solution)
-        return self._proposal(Solved(self._problem, best.solution, best.kept), self._answer, before)
-
-    def _beside_crowds(self, limit_bytes: int, allowed: Allowance) -> SolveResult:
-        """The solution from the last one, what was learnt left out. Where its copies crowd is known
-        from it alone: solved again with that, as long as it gets faster. Without cuts copies hide
-        behind more, so that the first bound is one for all."""
-        self._cut(self._uncut)
-        before = self._spent
-        best = self._own(limit_bytes, allowed, self._latest)
-        assert best.solution is not None
-        cut = self._problem.crowded_as(best.solution)
-        for _ in range(MOST_CUTS):
-            if cut is self._problem:
-                break
-            self._cut(cut)
-            assert best.solution is not None
-            best = _of_solution(best, cut.problem, best.solution)
-            left = allowed.less(self._spent.less(before)).at_least(late_part(allowed))
-            again = self._own(limit_bytes, left, best.solution)
-            assert again.solution is not None
-            cut = self._problem.crowded_as(again.solution)
-            again = replace(_of_solution(again, cut.problem, again.solution), bound=best.bound)
-            assert best.objective is not None and again.objective is not None
-            if again.objective >= best.objective:
-                break
-            best = again
-        return best
-
-    def _cut(self, problem: PlanningProblem) -> None:
-        if problem is not self._problem:
-            self._problem, self._layers = problem, EqualLayers(problem, self._tools)
-
-    def _own(
-        self, limit_bytes: int, allowed: Allowance, start: Sequence[int] | None
-    ) -> SolveResult:
-        corrected = self._corrected(limit_bytes)
-        extra = len(corrected.problem.nodes) - len(self._problem.problem.nodes)
-        result = self._solved(corrected, allowed, start and (*start, *[0] * extra))
-        assert result.solution is not None
-        return replace(result, solution=result.solution[: len(result.solution) - extra])
-
-    def _other_starts(self) -> tuple[tuple[int, ...], ...]:
-        return self._obvious_starts if self._missed < MOST_MISSED else ()
-
-    def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
-        """The limit falls by what the heap wastes; what is held beyond that is the problem's."""
-        self._missed += not plan.fits
-        if plan.execution.tied_steps is not None or self._limit_alone_moves:
-            return self._moved_limit(plan, rounds)
-        if plan.fits:
-            return None
-        self._latest = self._found
-        if self.is_checked:
-            self._model.learn(plan)
-            return self._next_limit()
-        return max(0, self._held_bytes(plan) - (plan.peak_bytes - self._budget_bytes))
-
-    def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
-        """A limit that is lowered by less, if it was lowered, or by the excess of the last program;
-        the budget after a little room."""
-        if not rounds:
-            return self._budget_bytes if self._limit_bytes < self._budget_bytes else None
-        if self.is_checked and rounds[-1].is_tied:
-            return self._relaxed_limit(rounds[-1])
-        raised_bytes = (min(each.limit_bytes for each in rounds) - self._limit_bytes) // 2
-        is_worth = raised_bytes > LEAST_LOWERING * self._budget_bytes
-        return self._limit_bytes + raised_bytes if is_worth else None
-
-    def reordered(self, proposal: _InOrder, number: int) -> _InOrder | None:
-        """The units in another order, where the heap wastes what the plan is over the budget.
-
-        Its heap is predicted to need no more than the budget, or at least less than now.
-        """
-        plan = proposal.plan
-        if plan.peak_bytes - self._budget_bytes > _wasted_bytes(plan):
-            return None
-        limit_bytes = max(proposal.limit_bytes, *plan.estimate.memory_bytes)
-        seed = self._tools.settings.seed + number
-        if plan.execution.fetched:
-            return None
-        ordered = proposal.ordered.another(limit_bytes, self._budget_bytes, seed)
-        if ordered is None:
-            return None
-        other = self._plan_in(ordered, plan.solve_result)
-        return replace(proposal, plan=other, solve_seconds=0.0)
-
-    def known(self, most_seconds: float) -> Iterator[_InOrder]:
-        """Solutions known from the beginning: what was learnt may have left them out."""
-        if self._answer is None:
-            return
-        known = () if self._given is None else (self._given,)
-        is_lowered = self._limit_bytes < self._budget_bytes or self._model.excess_bytes.any()
-        if is_lowered or most_seconds > (self._answer.objective or 0.0):  # Else none is faster.
-            known += self._obvious_starts
-        limited = replace(self._problem.problem, limit_bytes=self._budget_bytes)
-        for seconds, solution in fitting(limited, known):
-            if seconds >= most_seconds:
-                return
-            result = _of_solution(self._answer, limited, solution)
-            found = self._proposal(Solved(self._problem, solution), result, self._spent)
-            if found.plan.fits:
-                yield found
-
-    def _moved_limit(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
-        """The limit moves by what the program is over the budget or below it, or to the middle of
-        the nearest ones on both sides. XLA orders a program with few barriers as it likes: when it
-        holds more than planned tells nothing of the next one."""
-        budget_bytes = self._budget_bytes
-        self._latest = self._found
-        # What is predicted may lie below the limit: just below that, it would be found again.
-        over = [
-            min(each.limit_bytes, each.predicted_peak_bytes)
-            for each in rounds
-            if each.peak_bytes > budget_bytes
-        ]
-        within = [each.limit_bytes for each in rounds if each.peak_bytes <= budget_bytes]
-        held_bytes, left_bytes = self._held_bytes(plan), budget_bytes - plan.peak_bytes
-        if not over and left_bytes + held_bytes - self._limit_bytes < ROOM * budget_bytes:
-            return None
-        limit_bytes = left_bytes + (self._limit_bytes if plan.fits else held_bytes)
-        if not (within and over):
-            return max(0, limit_bytes)
-        if not max(within) < limit_bytes < min(over):
-            limit_bytes = (max(within) + min(over)) // 2
-        is_worth = limit_bytes - max(within) > WORTH * budget_bytes
-        return limit_bytes if is_worth else None
-
-    def _relaxed_limit(self, last: Round) -> int | None:
-        """The limit after less of what the last program taught, or lowered by what it was over."""
-        if self._model.relax(self._budget_bytes):
-            return self._next_limit()
-        self._limit_alone_moves = self._model.forget_excess()
-        if not self._limit_alone_moves:
-            return None
-        held_bytes = min(last.limit_bytes, last.predicted_peak_bytes)
-        return max(0, held_bytes - (last.peak_bytes - self._budget_bytes))
-
-    def _held_bytes(self, plan: Plan) -> int:
-        """What the last plan holds: a little less of a limit that leaves room it would meet too."""
-        return min(self._limit_bytes, max(plan.estimate.memory_bytes))
-
-    def _next_limit(self) -> int:
-        return max(0, self._budget_bytes - self._model.waste_bytes)
-
-    def _proposal(self, solved: Solved, result: SolveResult, before: Allowance) -> _InOrder:
-        return _InOrder(
-            self._planner.plan_of(self._step, solved, result, self._budget_bytes),
-            self._limit_bytes,
-            self._spent.seconds - before.seconds,
-            int(self._model.excess_bytes.max(initial=0)),
-            ordered=Ordered.given(solved),
-        )
-
-    def _plan_in(self, ordered: Ordered, found: SolveResult) -> Plan:
-        """The plan of a solution in another order, not yet compiled."""
-        plan = self._planner.plan_of(self._step, ordered.solved, found, self._budget_bytes)
-        answer = replace(found, peak_bytes=max(plan.estimate.memory_bytes))
-        return replace(plan, solve_result=answer)
-
-    def _corrected(self, limit_bytes: int) -> PlanningProblem:
-        """The problem with what was learnt as one more node, whose only option holds it."""
-        problem = replace(self._problem.problem, limit_bytes=limit_bytes)
-        usage = as_intervals(self._model.excess_bytes)
-        if usage:
-            node = Node("held by the compiled program", np.zeros(1), (usage,))
-            problem = replace(problem, nodes=(*problem.nodes, node))
-        return replace(self._problem, problem=problem)
-
-    def _solved(
-        self, planning: PlanningProblem, allowed: Allowance, warm_start: Sequence[int] | None
-    ) -> SolveResult:
-        """Solves; raises where there is no solution."""
-        problem = planning.problem
-        result = self._layers.solve(problem, allowed, warm_start)
-        self._spent = self._spent.and_also(spent(result))
-        if (start := better_start(lambda: self._obvious_starts, problem, result)) is not None:
-            left, before = allowed.less(spent(result)), result
-            result = settled_result(problem, self._tools.solve(problem, left, start))
-            result = replace(result, deterministic=before.deterministic and result.deterministic)
-            self._spent = self._spent.and_also(spent(result))
-        # Where the clock ended one search, another run may go on from another solution.
-        self._is_repeatable = self._is_repeatable and result.deterministic
-        limit = problem.limit_bytes or 0
-        if result.status is SolveStatus.INFEASIBLE:
-            raise infeasible_budget(limit, result)
-        if result.solution is None:
-            raise NoPlanFoundError(
-                f"No plan was found in {result.seconds:.3g} s under {format_bytes(limit)}.",
-                cause="The budget is close to the least that is possible. " + result.message,
-                suggestion="A larger memory_budget or mesh"
-                + (', or effort="thorough".' if result.deterministic else ", or time limit."),
-            )
-        return replace(result, deterministic=self._is_repeatable)
-
-    @functools.cached_property
-    def _obvious_starts(self) -> tuple[tuple[int, ...], ...]:
-        return obvious_starts(self._problem)
-
-
-def limit_below(error: Refusal, budget_bytes: int) -> int | None:
-    """What the nearest compiled program was predicted to hold, less what it is over the budget;
-    None where none was compiled."""
-    if not isinstance(error, BudgetNotMetError):
-        return None
-    nearest: Plan = error.plan
-    return min(budget_bytes, nearest.estimate.peak_bytes - (nearest.peak_bytes - budget_bytes))
-
-
-def _of_solution(result: SolveResult, problem: Problem, solution: tuple[int, ...]) -> SolveResult:
-    """A search's result with another solution, as the evaluator prices it."""
-    found = evaluate(problem, solution)
-    return replace(result, solution=solution, objective=found.cost, peak_bytes=found.peak_bytes)
-
-
-def _wasted_bytes(plan: Plan) -> int:
-    """What the heap wastes, of the compiled program or as predicted."""
-    if plan.compiled is None:
-        return plan.estimate.peak_bytes - max(plan.estimate.memory_bytes)
-    memory = plan.compiled.memory
-    return 0 if memory is None else memory.fragmentation_bytes

@@ -63,6 +63,7 @@ def document(plan: PlanRecord) -> Document:
         "bounds": _bounds(plan),
         "checks": to_plain(plan.compiled, by),
         "notes": list(plan.notes),
+        "history": to_plain(plan.history, by),
     }
 
 

@@ -7,7 +7,7 @@ to the alternative, starting from the plan, so that everything around it may fol
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Literal, TypeVar, overload
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ from kiwi.memory.residency import RESIDENCIES
 from kiwi.mesh import TensorSharding
 from kiwi.plans.breakdown import OperatorEntry
 from kiwi.plans.document import document
+from kiwi.plans.explain_search import SearchExplanation
 from kiwi.plans.explain_text import ForcedAlternative, explanation_text
 from kiwi.plans.record import Origin, PlanRecord
 from kiwi.problem.alternatives import Alternative
@@ -26,6 +27,9 @@ from kiwi.problem.solved import Start
 from kiwi.problem.translation import follow
 from kiwi.solver import SolveResult, SolveStatus, evaluate, solve
 from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
+
+SEARCH = "search"
+"""What `explain` takes for the search itself."""
 
 _Plan = TypeVar("_Plan", bound=PlanRecord)
 
@@ -47,18 +51,27 @@ class Explanation:
         return explanation_text(document(self.plan), self.entry.unit, self.forced)
 
 
+@overload
+def explain(plan: PlanRecord, operator: Literal["search"]) -> SearchExplanation: ...
+@overload
 def explain(
     plan: PlanRecord, operator: int | str, *, forced: int = 3, time_limit_seconds: float = 100.0
-) -> Explanation:
-    """Explains one operator.
+) -> Explanation: ...
+def explain(
+    plan: PlanRecord, operator: int | str, *, forced: int = 3, time_limit_seconds: float = 100.0
+) -> Explanation | SearchExplanation:
+    """Explains one operator, or how the plan was found.
 
     - `operator`: the index of a decision; or a part of its opcode, name stack or source line
-      (`"gpt.py:85"`), of which the costliest match is taken.
+      (`"gpt.py:85"`), of which the costliest match is taken. `"search"` explains the search: its
+      attempts, in order, and which of them made the plan. An operator of that name has its index.
     - `forced`: for how many alternatives the problem is solved again, each with the effort
       "quick", and for at most `time_limit_seconds`.
 
     **Raises:** `InvalidArgumentError` if there is no such operator.
     """
+    if operator == SEARCH:
+        return SearchExplanation(plan.history)
     unit = find_operator(plan, operator)
     entry = plan.breakdown.operators[unit]
     if not forced or plan.origin is None:

@@ -19,6 +19,7 @@ from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.plans.breakdown import CostBreakdown, Decision
 from kiwi.plans.estimate import Estimate
+from kiwi.plans.history import Trial
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.predicted_collectives import unforeseen
 from kiwi.problem.step import StepToPlan
@@ -61,7 +62,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Round:
-    """What the closed loop tried in one round, see `kiwi.planners.closed_loop`.
+    """What the closed loop tried in one round, see `kiwi.campaign.closed_loop`.
 
     - `limit_bytes`: the memory limit that the solver was given.
     - `correction_bytes`: the most that earlier rounds' compiled programs added to the prediction.
@@ -109,6 +110,8 @@ class PlanRecord:
     - `rounds`: what the closed loop tried, the last one being this plan unless it was refused.
     - `host_limit_bytes`: what one device may take of its host's memory; None where nothing is
       offloaded.
+    - `history`: what the search tried (`kiwi.campaign.attempts`); `made_by`: the positions in it of
+      the attempts that made the plan: that of its solution, then that of its program.
     - `cached_on`: the day on which a plan from the cache (`kiwi.plans.plan_cache`) was made, whose
       times are those of then; "" for a new one.
     """
@@ -133,6 +136,8 @@ class PlanRecord:
     host_limit_bytes: int | None = None
     cached_on: str = ""
     planner_parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    history: tuple[Trial, ...] = ()
+    made_by: tuple[int, ...] = ()
 
     @functools.cached_property
     def in_shardings(self) -> Any:

@@ -25,6 +25,7 @@ from kiwi.plans.breakdown import CostBreakdown, Decision
 from kiwi.plans.document import Document
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.fingerprint import EquationLine, differences, fingerprint, type_text
+from kiwi.plans.history import Outcome, Trial
 from kiwi.plans.plan import Plan
 from kiwi.plans.plan_codec import mesh_of, partition_spec, plan_converter
 from kiwi.plans.record import MadeBy, Origin
@@ -53,6 +54,7 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
     # Without the table that it was priced from it cannot be priced again.
     lost = regrouped or (saved["options"].get("recorded", False) and table is None)
     own = replace(_with_given_shardings(saved, traced), units=units)
+    history = history_of(saved)
     origin = None if lost else _origin(saved, own, replace(mesh, table=table), breakdown, planner)
     return Plan(
         mesh=mesh,
@@ -71,6 +73,8 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
         origin=origin,
         host_limit_bytes=origin.settings.host_limit_bytes if origin else None,
         planner_parameters=saved["options"].get("planner_parameters", {}),
+        history=history,
+        made_by=tuple(k for k, each in enumerate(history) if each.outcome is Outcome.ANSWER),
     )
 
 
@@ -204,6 +208,11 @@ def breakdown_of(saved: Document, units: UnitGraph) -> CostBreakdown:
         "operators": list(saved["operators"].values()),
     }
     return from_plain(parts, CostBreakdown, _converter(saved))
+
+
+def history_of(saved: Document) -> tuple[Trial, ...]:
+    """What the search tried; nothing in files of older versions."""
+    return from_plain(saved.get("history", []), tuple[Trial, ...], _converter(saved), "history")
 
 
 def estimate_of(saved: Document, breakdown: CostBreakdown | None = None) -> Estimate:

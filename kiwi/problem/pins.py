@@ -1,7 +1,7 @@
 """What the user pins: options that a problem is left with.
 
 A pin says of one value how it lies, or whether it is kept or recomputed. It takes options away and
-adds none; whether any are left is for `kiwi.planners.user_pins` to see before.
+adds none; whether any are left is for `kiwi.problem.user_pins` to see before.
 """
 
 from collections.abc import Iterable, Mapping

@@ -13,12 +13,12 @@ from jax.sharding import PartitionSpec as P
 import kiwi
 from benchmarks.programs.random_plans import random_kept_copies, random_solution, with_random_ties
 from examples import convnet, gpt, mlp
+from kiwi.campaign.obvious_starts import obvious_starts
 from kiwi.emit.barriers import barriers
 from kiwi.emit.execution import Execution, build_execution, recomputation_schedule
 from kiwi.emit.interpreter import emit
 from kiwi.hlo.program import Program
 from kiwi.mesh import TensorSharding
-from kiwi.planners.obvious_starts import obvious_starts
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved
 from kiwi.solver import evaluate

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 import kiwi
 from kiwi.api import PlannedFunction
+from kiwi.campaign.barrier_levels import with_needed_barriers
 from kiwi.options import Options
-from kiwi.planners.barrier_levels import with_needed_barriers
 from kiwi.planners.registry import planner_named
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved

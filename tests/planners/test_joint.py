@@ -7,13 +7,16 @@ import pytest
 
 import kiwi
 from examples import gpt, mlp
+from kiwi.campaign.campaign import Campaign
+from kiwi.campaign.limits import limit_below
+from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.memory import residency
 from kiwi.planners.joint import fastest_start, may_help
-from kiwi.planners.problem_planner import ProblemPlanner, limit_below
+from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.planners.product import JOINT
-from kiwi.planners.tools import Tools
 from kiwi.plans.estimate import estimate_solution
+from kiwi.plans.history import Outcome
 from kiwi.problem.solved import Solved
 from kiwi.problem.translation import Choices, offered
 from tests.helpers.planning import WAITING
@@ -118,20 +121,21 @@ def test_joint_ends_with_a_plan_where_a_baseline_has_one(keeping, tmp_path, monk
     rule = _planned(mlp, MLP, "alpa+dots", TIGHT_BYTES)
     assert rule.fits
     step, settings = _joint(rule, TIGHT_BYTES)
-    search, starts = ProblemPlanner.search, []
+    search, starts = Campaign.search, []
 
-    def found_from_a_baseline(self, step, budget_bytes, tools, start, limit_bytes=None):
-        if self.name == JOINT.name:
-            starts.append(start)
-            if len(starts) == 1:
-                raise NoPlanFoundError("Its own search ends without a plan.")
-        return search(self, step, budget_bytes, tools, start, limit_bytes)
+    def found_from_a_baseline(self, start, tools, limit_bytes=None):
+        starts.append(start)
+        if len(starts) == 1:
+            raise NoPlanFoundError("Its own search ends without a plan.")
+        return search(self, start, tools, limit_bytes)
 
-    monkeypatch.setattr(ProblemPlanner, "search", found_from_a_baseline)
+    monkeypatch.setattr(Campaign, "search", found_from_a_baseline)
     settings = replace(settings, time_limit_seconds=30.0, gap=0.12)  # It ends with the gap.
     plan = JOINT.make(step, settings)
     assert plan.fits and plan.planner == "joint" and plan.execution.recomputed
     assert len(starts) == 2 and starts[1].solution is not None
+    answer = [trial for trial in plan.history if trial.outcome is Outcome.ANSWER]
+    assert [trial.within[0] for trial in answer] == ["from a baseline"] * 2
     # What it began with had been searched for a second, and to a gap.
     assert plan.estimate.step_seconds <= rule.estimate.step_seconds / (1 - settings.gap)
     # It can be changed like any other, also when read from a file.

@@ -10,8 +10,8 @@ import pytest
 
 import kiwi
 from kiwi.calls.signature import Arguments
+from kiwi.campaign.barrier_levels import with_needed_barriers
 from kiwi.errors import InvalidArgumentError
-from kiwi.planners.barrier_levels import with_needed_barriers
 from kiwi.plans.record import PlanRecord
 from tests.helpers.loops import layers
 

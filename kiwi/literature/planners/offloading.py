@@ -7,7 +7,7 @@
    `kiwi.literature.remat.offload.simulate`.
 3. It is emitted as a schedule of units in which some steps are fetches (`as_emitted`), estimated by
    the account of all plans, and compiled. While it is over the budget the limit is lowered by the
-   excess, and the planner asked again (`kiwi.planners.limit_search`).
+   excess, and the planner asked again (`kiwi.campaign.limit_search`).
 
 **What is emitted** of an `OffloadSchedule`. A value is copied out once, behind its first
 computation; XLA paces that copy (docs/host_memory.md). A fetch stands where its transfer begins. A
@@ -25,6 +25,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from kiwi.campaign import shares
+from kiwi.campaign.closed_loop import ClosedLoop
+from kiwi.campaign.limit_search import LimitSearch
+from kiwi.campaign.tools import Tools
 from kiwi.literature.planners.one_device import OneDevice, OneDevicePlanner, pointer_bytes
 from kiwi.literature.remat.fastsa import FIRST_STAGE, SECOND_STAGE, fastsa
 from kiwi.literature.remat.graph import RematGraph
@@ -43,10 +47,7 @@ from kiwi.literature.remat.rotor import MOST_UNITS
 from kiwi.literature.remat.solve import PLANNERS, Method
 from kiwi.memory.residency import Residency
 from kiwi.options import Settings
-from kiwi.planners.closed_loop import ClosedLoop
-from kiwi.planners.limit_search import MOST_ROUNDS, LimitSearch
 from kiwi.planners.planner import with_schedule
-from kiwi.planners.tools import LEAST_SECONDS, Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved, Start
@@ -117,7 +118,7 @@ class OffloadingPlanner(OneDevicePlanner):
         base = replace(one_device.base, host_limit_bytes=settings.host_limit_bytes)
         one_device = replace(one_device, base=base)
         host = host_of(one_device, settings.host_limit_bytes)
-        allowed = tools.allowance.part(1 / MOST_ROUNDS)
+        allowed = tools.allowance.part(1 / shares.SCHEDULE_ROUNDS)
 
         def plan_within(limit_bytes: int) -> Plan:
             found = solve_offload(
@@ -125,7 +126,7 @@ class OffloadingPlanner(OneDevicePlanner):
                 host,
                 limit_bytes,
                 self.name,
-                max(allowed.seconds, LEAST_SECONDS),
+                max(allowed.seconds, shares.LEAST_SECONDS),
                 settings.seed,
                 planned_seconds=allowed.planned_seconds,
                 method=self.offload_method(),

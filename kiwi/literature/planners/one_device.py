@@ -6,7 +6,7 @@
 4. It is emitted and compiled as any plan. While the compiled peak is over the budget, steps change
    places again: orders that need equally much compile to different peaks. Where that does not help,
    the limit is lowered by the excess, and planned again with another seed, from the last schedule
-   where the planner can (`kiwi.planners.limit_search`).
+   where the planner can (`kiwi.campaign.limit_search`).
 
 **Order.** A schedule is found for the sum of what is alive. XLA's heap needs more: free memory lies
 in pieces (`kiwi.memory.heap`), under tight budgets up to 9 % of what is alive. And XLA may run a
@@ -22,6 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from kiwi.campaign import shares
+from kiwi.campaign.closed_loop import ClosedLoop, Orders
+from kiwi.campaign.limit_search import LimitSearch
+from kiwi.campaign.tools import Tools
 from kiwi.emit.barriers import POINTER_BYTES, barriers
 from kiwi.emit.execution import Execution
 from kiwi.literature.planners.remat_graph import one_device_strategies, remat_graph
@@ -29,10 +33,7 @@ from kiwi.literature.remat import RematGraph, RematResult, Search
 from kiwi.literature.remat.solve import Method
 from kiwi.memory.order_search import MovingBuffer, Steps, better_order, needed_bytes
 from kiwi.options import Settings
-from kiwi.planners.closed_loop import ClosedLoop, Orders
-from kiwi.planners.limit_search import MOST_ORDERS, MOST_ROUNDS, ORDERS, LimitSearch
 from kiwi.planners.planner import Planner, with_schedule
-from kiwi.planners.tools import LEAST_SECONDS, Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
@@ -119,11 +120,11 @@ class OneDevicePlanner(Planner):
         with the smallest budget known to be feasible and a proven bound, `BudgetNotMetError` if no
         schedule fits as compiled, `InvalidProblemError` where the planner cannot take the graph."""
         one_device = self.to_schedule(step, budget_bytes, tools.settings, start)
-        allowed = tools.allowance.part(1 / MOST_ROUNDS)
+        allowed = tools.allowance.part(1 / shares.SCHEDULE_ROUNDS)
         search = Search(
             one_device.graph,
             self.name,
-            max(allowed.seconds, LEAST_SECONDS),
+            max(allowed.seconds, shares.LEAST_SECONDS),
             planned_seconds=allowed.planned_seconds,
             method=self.method(),
         )
@@ -148,7 +149,7 @@ class OneDevicePlanner(Planner):
             cause="XLA holds more than the schedule asks for.",
             varies=True,
             other_order=reordered,
-            orders=Orders(ORDERS, of_all=MOST_ORDERS, at_once=True),
+            orders=Orders(shares.SCHEDULE_ORDERS, of_all=shares.MOST_SCHEDULE_ORDERS, at_once=True),
         )
         return ClosedLoop(self, search, budget_bytes, tools).run()
 

@@ -4,7 +4,7 @@
 2. The model is solved for the budget; its schedule and strategies are simulated, emitted and
    compiled as any plan.
 3. While the compiled peak is over the budget, the limit is lowered by the excess, and the model
-   solved again (`kiwi.planners.limit_search`).
+   solved again (`kiwi.campaign.limit_search`).
 
 **The `ShardedGraph`** is what the paper's formulations choose for. Arguments and constants become
 parameters, resident throughout; units become operators, in order. Sizes are those of
@@ -20,6 +20,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from kiwi.campaign import shares
+from kiwi.campaign.closed_loop import ClosedLoop
+from kiwi.campaign.limit_search import LimitSearch
+from kiwi.campaign.tools import Tools
 from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
 from kiwi.hlo.graph import Phase
 from kiwi.literature.formulations import (
@@ -31,10 +35,7 @@ from kiwi.literature.formulations import (
     solve_formulation,
 )
 from kiwi.literature.formulations.solve import DEFAULT_SOLVER
-from kiwi.planners.closed_loop import ClosedLoop
-from kiwi.planners.limit_search import MOST_ROUNDS, LimitSearch
 from kiwi.planners.planner import Planner, with_schedule
-from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved, Start
@@ -84,7 +85,7 @@ class PaperModel(Planner):
             self.model,
             solver=settings.solver if settings.solver in MODEL_SOLVERS else DEFAULT_SOLVER,
             # The clock ends integer programs: nothing that they count is in proportion to it.
-            time_limit_seconds=tools.allowance.part(1 / MOST_ROUNDS).planned_seconds,
+            time_limit_seconds=tools.allowance.part(1 / shares.SCHEDULE_ROUNDS).planned_seconds,
             seed=settings.seed,
             gap=settings.gap,
         )

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kiwi.campaign.tools import Tools
 from kiwi.errors import InfeasibleBudgetError
 from kiwi.hlo.units import UnitGraph
 from kiwi.literature.planners.remat_graph import one_device_strategies, remat_graph
@@ -19,7 +20,6 @@ from kiwi.literature.remat.solve import DEFAULT_PLANNER
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.alpa import RuleBased
-from kiwi.planners.tools import Tools
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
 from kiwi.targets.registry import predicted_target

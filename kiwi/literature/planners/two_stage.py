@@ -15,15 +15,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from kiwi.campaign.closed_loop import ClosedLoop
+from kiwi.campaign.limit_search import LimitSearch
+from kiwi.campaign.tools import Tools, spent
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
 from kiwi.literature.planners.remat_graph import sharded_remat_graph, smallest_remat_graph
 from kiwi.literature.remat import RematGraph, simulate
 from kiwi.literature.remat.result import Task
 from kiwi.literature.remat.rotor import rotor
-from kiwi.planners.closed_loop import ClosedLoop
-from kiwi.planners.limit_search import LimitSearch
 from kiwi.planners.planner import Planner, with_schedule
-from kiwi.planners.tools import Tools, spent
 from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved, Start

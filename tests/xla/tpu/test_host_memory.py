@@ -10,8 +10,8 @@ import optax
 import pytest
 
 import kiwi
+from kiwi.campaign.barrier_levels import with_tied_steps
 from kiwi.emit.barriers import barriers
-from kiwi.planners.barrier_levels import with_tied_steps
 from kiwi.xla.compile.worker import begun_elsewhere
 from kiwi.xla.tpu.compiler import TPU
 from tests.helpers.offloading import all_as, arrays, perceptron

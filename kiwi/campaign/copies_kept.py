@@ -3,7 +3,7 @@
 A search makes every copy anew for each reader, and finds parameters that are whole on every device
 faster than such as are gathered twice. Where memory is left, the second gather need not be. So what
 a search found is compared with solutions for arguments sharded as anyone would try first
-(`kiwi.planners.obvious_starts`), once each keeps its copies.
+(`kiwi.campaign.obvious_starts`), once each keeps its copies.
 """
 
 import itertools
@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kiwi.planners.tools import spent
+from kiwi.campaign import shares
+from kiwi.campaign.tools import spent
 from kiwi.plans.estimate import copies_again, copies_made
 from kiwi.problem.build import KeptCopies, PlanningProblem
 from kiwi.problem.kept_copies import KEPT_SHARE, kept_copies
@@ -20,12 +21,6 @@ from kiwi.problem.solved import Solved
 from kiwi.solver import Problem, SolveResult, evaluate
 from kiwi.solver.effort import Allowance
 from kiwi.solver.evaluate import fitting
-
-MOST_OTHERS = 1
-"""How many other shardings of the arguments are tried at most."""
-
-LEAST_GAIN = 0.995
-"""To which part of its time another solution has to bring a step: it may take more memory."""
 
 Solve = Callable[[Problem, Allowance, Sequence[int]], SolveResult]
 """Solves a problem from a start."""
@@ -58,7 +53,7 @@ def fastest_keeping(
     share, limit_bytes = allowed.part(KEPT_SHARE), corrected.problem.limit_bytes
     best = _keeping(planning, corrected, tuple(found), share)
     others = _others(planning, limit_bytes, starts(), found)
-    for start in itertools.islice(others, MOST_OTHERS):
+    for start in itertools.islice(others, shares.MOST_OTHER_ARGUMENT_SHARDINGS):
         limited = _with_axes_of(planning, corrected.problem, start)
         result = solve(limited, share, (*start, *[0] * (len(limited.nodes) - len(start))))
         best = replace(best, took=best.took.and_also(spent(result)))
@@ -66,9 +61,12 @@ def fastest_keeping(
             continue
         solution = tuple(result.solution[: len(start)])
         cost = evaluate(planning.problem, solution).cost
-        if cost - _again_seconds(planning, solution) < LEAST_GAIN * best.seconds:
+        if (
+            cost - _again_seconds(planning, solution)
+            < shares.OTHER_ARGUMENT_SHARDINGS_GAIN * best.seconds
+        ):
             other = _keeping(planning, corrected, solution, share)
-            is_faster = other.seconds < LEAST_GAIN * best.seconds
+            is_faster = other.seconds < shares.OTHER_ARGUMENT_SHARDINGS_GAIN * best.seconds
             took = best.took.and_also(other.took)
             best = replace(other if is_faster else best, took=took)
     return best

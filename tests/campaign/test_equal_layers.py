@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kiwi
-from kiwi.planners import equal_layers
+from kiwi.campaign import shares
 from kiwi.planners.product import JOINT
 from kiwi.problem.equal_layers import equal_nodes
 from kiwi.solver.tied import tied
@@ -76,7 +76,7 @@ def taken_by_layers(plan):
 
 
 def test_under_a_limit_the_same_operators_of_all_layers_run_again(budget, monkeypatch):
-    monkeypatch.setattr(equal_layers, "WORTH", 0.5)
+    monkeypatch.setattr(shares, "DIFFERENT_LAYERS_GAIN", 0.5)
     plan = planned(budget)
     assert plan.estimate.peak_bytes <= budget
     assert plan.execution.recomputed
@@ -89,7 +89,7 @@ def test_layers_differ_where_being_alike_costs_more(budget, monkeypatch):
     plan = planned(budget)
     assert any(len(taken) > 1 for taken in taken_by_layers(plan))
     assert plan.estimate.peak_bytes <= budget
-    monkeypatch.setattr(equal_layers, "WORTH", 0.5)
+    monkeypatch.setattr(shares, "DIFFERENT_LAYERS_GAIN", 0.5)
     alike = planned(budget)
     assert plan.solve_result.objective < (1 - 0.005) * alike.solve_result.objective
 

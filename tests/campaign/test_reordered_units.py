@@ -12,12 +12,11 @@ from jax import lax
 
 import kiwi
 from examples import mlp
+from kiwi.campaign import shares, tools
+from kiwi.campaign.problem_search import ProblemSearch
+from kiwi.campaign.reordered_units import Ordered
 from kiwi.memory import order_search as orders
 from kiwi.memory.loop_bodies import loop_bodies
-from kiwi.planners import closed_loop as loop
-from kiwi.planners import tools
-from kiwi.planners.problem_planner import ProblemSearch
-from kiwi.planners.reordered_units import Ordered
 from kiwi.plans.estimate import estimate_solution
 from kiwi.problem.solved import Solved
 from tests.helpers.loops import LOOPS
@@ -192,7 +191,7 @@ def test_another_order_is_compiled_where_a_lower_limit_costs_time(wasting):
 
 def test_a_lower_limit_that_costs_little_is_taken_at_once(wasting, monkeypatch):
     budget = recomputing().memory_budget_bytes
-    monkeypatch.setattr(loop, "LEAST_SLOWER", ANY)
+    monkeypatch.setattr(shares, "LEAST_SLOWER", ANY)
     wasting(int(0.03 * budget))
     plan = _mlp(budget, verify="cpu").plan(*_abstract())
     first, *others = plan.rounds

@@ -3,9 +3,11 @@ said while it worked."""
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kiwi.campaign import shares
+from kiwi.campaign.history import History
 from kiwi.errors import InvalidArgumentError, UnknownSolverError, check_known
 from kiwi.options import Settings
 from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
@@ -21,9 +23,6 @@ Compile = Callable[[Step], CompiledProgram]
 
 CLOCK_ENDED_SEARCH = "The time limit ended the search: another run may find another plan."
 
-LEAST_SECONDS = 0.1
-"""Of a search of which nothing else is left; work ends it."""
-
 MOST_ENTRIES = 2000
 """From here on only improvements of the solution are kept."""
 
@@ -36,12 +35,14 @@ class Tools:
     - `compiles_overlapping`: the same with collectives that overlap with computation, in each of
       the ways in which that may take more memory, the best one first.
     - `share`: of what the settings allow searches to take.
+    - `history`: the log of all attempts of one planning; tools made from others share it.
     """
 
     settings: Settings
     compile: Compile | None = None
     compiles_overlapping: tuple[Begin, ...] = ()
     share: float = 1.0
+    history: History = field(default_factory=History)
 
     @staticmethod
     def of(settings: Settings) -> "Tools":
@@ -85,7 +86,7 @@ class Tools:
         return solve(
             problem,
             solver=self.settings.solver,
-            time_limit_seconds=max(seconds, LEAST_SECONDS),
+            time_limit_seconds=max(seconds, shares.LEAST_SECONDS),
             work_limit=int(allowed.work),
             seed=self.settings.seed,
             gap=self.settings.gap,

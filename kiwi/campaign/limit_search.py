@@ -1,6 +1,6 @@
 """Schedules that are sought under other limits until a compiled program is well within the budget.
 
-What the planners of schedules supply to the closed loop (`kiwi.planners.closed_loop`): "two-stage",
+What the planners of schedules supply to the closed loop (`kiwi.campaign.closed_loop`): "two-stage",
 the paper's models and the planners of one device. They know no memory but what a schedule asks for,
 so that what a compiled program needs beyond the budget is taken off the limit. ("joint" corrects
 its problem instead: `kiwi.planners.problem_planner`.)
@@ -10,22 +10,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kiwi.planners.closed_loop import Orders, Proposal, Refusal
+from kiwi.campaign import shares
+from kiwi.campaign.closed_loop import Orders, Proposal, Refusal
+from kiwi.campaign.limits import Measured, ScheduleLimits
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
-
-MOST_ROUNDS = 4
-"""How many schedules are sought at most; they share the time limit."""
-ORDERS = range(3)
-"""One number for each other order of a schedule."""
-MOST_ORDERS = 8
-"""How many orders of all schedules are compiled together."""
-WORTH = 0.005
-"""Share of the budget by which a limit has to rise for another schedule to be sought."""
-
-CLOSE = 1.03
-"""Up to how far above the budget, relatively, the smallest peak known may be for a search that
-found nothing to be repeated."""
 
 Reordered = Callable[[Plan, int, int], Plan | None]
 """From a plan that is over the budget as compiled, its limit and the excess in bytes: the same
@@ -50,10 +39,11 @@ class LimitSearch:
     varies: bool = False
     other_order: Reordered | None = None
     orders: Orders = field(default_factory=lambda: Orders(range(0)))
-    most_rounds: int = MOST_ROUNDS
+    most_rounds: int = shares.SCHEDULE_ROUNDS
     _limit_bytes: int = 0
-    _refused_bytes: int = 0
-    _best_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        self._limits = ScheduleLimits(self.budget_bytes, varies=self.varies)
 
     @property
     def first_limit_bytes(self) -> int:
@@ -80,51 +70,26 @@ class LimitSearch:
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit rises by the room that is left, or falls by the excess."""
-        limit_bytes = self._above(plan, rounds) if plan.fits else self._below(plan)
-        if plan.fits:
-            self._best_bytes = plan.estimate.peak_bytes
-        if self._best_bytes is not None:
-            gained_bytes = limit_bytes - self._best_bytes
-            return limit_bytes if gained_bytes >= WORTH * self.budget_bytes else None
-        return limit_bytes if limit_bytes > 0 else None
+        last = Measured(self._limit_bytes, plan.estimate.peak_bytes, plan.peak_bytes)
+        return self._limits.after_program(last, rounds)
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
         """A limit between the smallest peak known and the last one, if that may help."""
         if not rounds:
             return self._limit_bytes if self._may_vary(error) else None
-        if self._best_bytes is not None:
+        if self._limits.has_best:
             return None
-        last_bytes = min(each.predicted_peak_bytes for each in rounds)
-        least_bytes = getattr(error, "least_peak_bytes", None) or last_bytes
-        lower_bytes = least_bytes if least_bytes < last_bytes else 0
-        self._refused_bytes = max(self._refused_bytes, self._limit_bytes, lower_bytes)
-        if self.varies:
-            return min(each.limit_bytes for each in rounds)
-        return (self._refused_bytes + last_bytes) // 2 if lower_bytes else None
-
-    def _above(self, plan: Plan, rounds: Sequence[Round]) -> int:
-        """Takes back what was taken off too much; a first plan had nothing taken off."""
-        own_bytes = plan.estimate.peak_bytes
-        too_large = (r.predicted_peak_bytes for r in rounds if r.peak_bytes > self.budget_bytes)
-        over = [predicted_bytes for predicted_bytes in too_large if predicted_bytes > own_bytes]
-        if not over:
-            return own_bytes
-        limit_bytes = own_bytes + self.budget_bytes - plan.peak_bytes
-        return limit_bytes if limit_bytes < min(over) else (own_bytes + min(over)) // 2
-
-    def _below(self, plan: Plan) -> int:
-        # What is predicted may lie below the limit: taken off that, the same plan would be found.
-        own_bytes = plan.estimate.peak_bytes
-        limit_bytes = min(self._limit_bytes, own_bytes) - (plan.peak_bytes - self.budget_bytes)
-        if self.varies and limit_bytes <= self._refused_bytes:
-            limit_bytes = (self._refused_bytes + own_bytes) // 2
-        return limit_bytes
+        least_bytes = getattr(error, "least_peak_bytes", None)
+        return self._limits.after_refusal(self._limit_bytes, least_bytes, rounds)
 
     def _may_vary(self, error: Refusal) -> bool:
         """Whether another search may find what the first one did not: just a smaller peak."""
         least_bytes = getattr(error, "least_peak_bytes", None) or math.inf
         bound_bytes = getattr(error, "least_peak_bound_bytes", None) or 0
-        is_close = bound_bytes <= self.budget_bytes and least_bytes <= CLOSE * self.budget_bytes
+        is_close = (
+            bound_bytes <= self.budget_bytes
+            and least_bytes <= shares.REPEATED_CLOSE * self.budget_bytes
+        )
         return self.varies and is_close
 
     def _proposal(self, plan: Plan, seconds: float) -> Proposal:

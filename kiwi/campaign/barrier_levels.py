@@ -8,10 +8,10 @@
 3. Of some units the compiled program holds more at its peak than the plan does at that time: it
    computed them early, reads them late, or computes beside them what backward readers need of
    their operands. One step is tied for each, those of the largest difference first, until what is
-   over the budget is covered, and where that does not help, all that could; `MOST_TRIALS` times,
-   or until that made the program larger.
+   over the budget is covered, and where that does not help, all that could;
+   `shares.MOST_TIED_TRIALS` times, or until that made the program larger.
 
-Where no plan fits so, the loop ties every step (`kiwi.planners.closed_loop`).
+Where no plan fits so, the loop ties every step (`kiwi.campaign.closed_loop`).
 
 A program whose collectives overlap with computation may have its barriers earlier: copies that
 begin ahead of their readers are hidden, and held longer.
@@ -23,6 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from kiwi.campaign import shares
 from kiwi.emit.barriers import barriers
 from kiwi.emit.execution import Execution
 from kiwi.emit.needed_barriers import SLACK
@@ -30,16 +31,6 @@ from kiwi.interval import curve_bytes
 from kiwi.plans.plan import Plan
 from kiwi.xla.read.buffer_assignment import CompiledMemory
 from kiwi.xla.step import Arrangement
-
-MOST_TRIALS = 4
-"""How often steps of one plan are tied by what its compiled program holds."""
-
-LEAST_PART = 1 / 16
-"""The least part of what is over the budget that a unit must hold for its steps to be tied."""
-
-HOPELESS = 1.05
-"""By which factor a program may be larger than the smallest one for further steps to be tied, or
-other places on the heap to be tried; a lower limit takes less time then."""
 
 
 def with_needed_barriers(plan: Plan) -> Plan | None:
@@ -117,7 +108,7 @@ def more_tied_steps(
     tied = tried.execution.tied_steps
     if memory is None or tied is None:
         return None
-    found, missing_bytes, least_bytes = set(tied), over_bytes, LEAST_PART * over_bytes
+    found, missing_bytes, least_bytes = set(tied), over_bytes, shares.LEAST_TIED_PART * over_bytes
     for size, unit, now in _unplanned(tried, memory):
         positions = set(ties(tried.execution, unit, now))
         if missing_bytes > 0 and size >= least_bytes and not positions <= tied:

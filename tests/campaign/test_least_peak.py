@@ -9,17 +9,17 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import kiwi
+from kiwi.campaign.known_peaks import at_most_known, known_peak_bytes, note_peak
+from kiwi.campaign.obvious_starts import least_peak, with_shardings_of
+from kiwi.campaign.refusals import infeasible_budget, with_least_peak
+from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
-from kiwi.planners.known_peaks import at_most_known, known_peak_bytes, note_peak
-from kiwi.planners.obvious_starts import least_peak, with_shardings_of
 from kiwi.planners.product import JOINT
-from kiwi.planners.refusals import infeasible_budget, with_least_peak
-from kiwi.planners.tools import Tools
 from kiwi.solver import SolveResult, SolveStatus, evaluate
+from tests.campaign.test_equal_layers import OPTIONS, arguments, step
 from tests.helpers.loops import descent
 from tests.helpers.planning import array
 from tests.memory.test_layers import LISTED, STACKED, WIDTHS, layer, scanned, unrolled
-from tests.planners.test_equal_layers import OPTIONS, arguments, step
 
 LAYERS = 3
 LITTLE_BYTES = 2**20

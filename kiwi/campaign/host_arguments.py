@@ -18,20 +18,17 @@ from dataclasses import dataclass, replace
 from kiwi.calls.constraints import slash_path
 from kiwi.calls.host_memory import OnHost, can_be_copied, on_host
 from kiwi.calls.replaced_arguments import replaced_arguments
+from kiwi.campaign import shares
+from kiwi.campaign.attempts import HOST_ARGUMENTS
+from kiwi.campaign.offloading import gains
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.phases import phases
 from kiwi.options import Settings
-from kiwi.planners.joint import gains
+from kiwi.plans.history import Outcome, Trial
 from kiwi.plans.plan import Plan
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
-
-LATE_SHARES, EARLY_SHARES = (0.25, 0.5, 0.75, 1.0), (0.5, 1.0)
-"""Of the bytes of what the update reads only, and then of the others: as far as sets reach."""
-
-LEAST_SHARE = 1e-3
-"""Of the bytes of all candidates: what is smaller stays on the device."""
 
 _SHOWN = 3
 """Of the arguments in a note."""
@@ -48,9 +45,12 @@ def host_sets(step: StepToPlan, given: Mapping[int, str]) -> list[frozenset[int]
     lie there in each."""
     late, early = _candidates(step, given.keys())
     found = [on_host(given)]
-    for group, shares in ((late, LATE_SHARES), (early, EARLY_SHARES)):
+    for group, parts in (
+        (late, shares.LATE_ARGUMENT_SHARES),
+        (early, shares.EARLY_ARGUMENT_SHARES),
+    ):
         base = found[-1]
-        sets = (base | _first(step, group, share) for share in shares)
+        sets = (base | _first(step, group, part) for part in parts)
         found.extend(each for each in dict.fromkeys(sets) if each != base)
     return found
 
@@ -79,12 +79,12 @@ class _Search:
         plans = functools.partial(self._first_plan, sets[best:])
         plain = self._plan_or_none(sets[0], self.settings) if best and 0 in predicted else None
         if plain is None:
-            return plans()
+            return _with_sets(plans(), predicted)
         try:
             found = plans()
         except _REFUSALS:
-            return plain
-        return found if gains(found, plain) else plain
+            return _with_sets(plain, predicted)
+        return _with_sets(found if gains(found, plain) else plain, predicted)
 
     def _predicted_seconds(self, sets: Sequence[frozenset[int]]) -> dict[int, float]:
         """Of a step by the number of the set, of those that were planned and have a plan."""
@@ -123,6 +123,16 @@ class _Search:
         return replace(plan, notes=(*plan.notes, *_notes(step, arguments - self.given)))
 
 
+def _with_sets(plan: Plan, predicted: Mapping[int, float]) -> Plan:
+    """The plan, with the sets that were planned before in its history."""
+    sets = tuple(
+        Trial(f"{HOST_ARGUMENTS.name}, set {number}", (), Outcome.FOUND, predicted_seconds=seconds)
+        for number, seconds in sorted(predicted.items())
+    )
+    made_by = tuple(len(sets) + number for number in plan.made_by)
+    return replace(plan, history=(*sets, *plan.history), made_by=made_by)
+
+
 def _candidates(step: StepToPlan, given: Collection[int]) -> tuple[list[int], list[int]]:
     """Flat arguments that results replace, the largest first: those that only the update reads,
     and the others."""
@@ -133,7 +143,7 @@ def _candidates(step: StepToPlan, given: Collection[int]) -> tuple[list[int], li
         for k, value in enumerate(program.arguments)
         if value in replaced and k not in given and can_be_copied(step.call.shapes[k].dtype)
     }
-    least_bytes = LEAST_SHARE * sum(sizes.values())
+    least_bytes = shares.LEAST_ARGUMENT_SHARE * sum(sizes.values())
     ordered = sorted((k for k in sizes if sizes[k] >= least_bytes), key=lambda k: -sizes[k])
     pairs = zip(program.equations, phases(program), strict=True)
     early = {v for equation, phase in pairs if phase is not Phase.UPDATE for v in equation.reads}

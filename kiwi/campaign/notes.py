@@ -5,15 +5,15 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from kiwi.campaign.planner_facts import PlannerFacts
+from kiwi.campaign.tools import CLOCK_ENDED_SEARCH
 from kiwi.hlo.equation_kinds import is_opaque
 from kiwi.hlo.hints import HINT_PRIMITIVE
 from kiwi.hlo.regions import inner_jaxprs
-from kiwi.planners.planner import Planner
-from kiwi.planners.tools import CLOCK_ENDED_SEARCH
-from kiwi.planners.user_pins import constraint_pin
 from kiwi.plans.record import PlanRecord
 from kiwi.problem.library_calls import library_calls
 from kiwi.problem.manual_computations import given_layouts
+from kiwi.problem.user_pins import constraint_pin
 from kiwi.sizes import format_bytes, format_seconds
 
 NOTED_DIFFERENCE = 0.25
@@ -23,7 +23,7 @@ LONG_DIMENSION = 32
 """Elements on each device from which a dimension is long: padding is little of it."""
 
 
-def notes(plan: PlanRecord, planner: Planner) -> tuple[str, ...]:
+def notes(plan: PlanRecord, planner: PlannerFacts) -> tuple[str, ...]:
     """What the reader should know, one sentence each."""
     return (
         *_undivided(plan),
@@ -132,7 +132,7 @@ def _regions(plan: PlanRecord) -> Iterator[str]:
     return (text.format(", ".join(sorted(names))) for text, names in found.items() if names)
 
 
-def _unread_hints(plan: PlanRecord, planner: Planner) -> Iterator[str]:
+def _unread_hints(plan: PlanRecord, planner: PlannerFacts) -> Iterator[str]:
     """Hints that the planner does not heed, or that are inside of what is planned whole."""
     graph = plan.execution.units.graph
     placed = [p for hints in graph.program.hints.values() for p in hints if p.hint.pins]

@@ -2,31 +2,14 @@
 
 from collections.abc import Callable
 
+from kiwi.campaign import shares
+from kiwi.campaign.closed_loop import Refusal
+from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
-from kiwi.planners.closed_loop import Refusal
-from kiwi.planners.tools import Tools
 from kiwi.plans.plan import Plan
 from kiwi.problem.pins import Pins
 from kiwi.sizes import format_bytes
 from kiwi.solver import SolveResult
-
-MOST_RAISED = 1.25
-"""The largest limit, in parts of the budget, from which a plan may be compiled to fit."""
-
-FIRST_RAISED = 1.1
-"""The first such limit where no peak is known."""
-
-ABOVE_LEAST = 1.01
-"""Such a limit in parts of the least peak that was found."""
-
-MOST_DROPPED = 12
-"""How many pins are dropped one at a time; with more, all are named."""
-
-TRIAL_EFFORT = "quick"
-"""Of each trial."""
-
-ANY_PLAN = 1.0
-"""The gap at which a trial ends: whether there is a plan is known long before the best one."""
 
 
 def raised_limits(error: Refusal, budget_bytes: int) -> tuple[int, ...]:
@@ -35,10 +18,10 @@ def raised_limits(error: Refusal, budget_bytes: int) -> tuple[int, ...]:
     if isinstance(error, BudgetNotMetError):
         return ()
     least_bytes = getattr(error, "least_peak_bytes", None)
-    limits = (FIRST_RAISED * budget_bytes, MOST_RAISED * budget_bytes)
+    limits = (shares.FIRST_RAISED * budget_bytes, shares.MOST_RAISED * budget_bytes)
     if least_bytes is not None:
-        limits = (ABOVE_LEAST * least_bytes,)
-    return tuple(int(limit) for limit in limits if limit <= MOST_RAISED * budget_bytes)
+        limits = (shares.ABOVE_LEAST * least_bytes,)
+    return tuple(int(limit) for limit in limits if limit <= shares.MOST_RAISED * budget_bytes)
 
 
 def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:
@@ -88,7 +71,9 @@ def blamed(
     """
     # A budget that only compiled programs break is only met, or not, by compiled programs.
     trial = tools if isinstance(error, BudgetNotMetError) else tools.unchecked
-    trial = trial.with_settings(effort=TRIAL_EFFORT, gap=ANY_PLAN, on_progress=None)
+    trial = trial.with_settings(
+        effort=shares.PIN_TRIAL_EFFORT, gap=shares.ANY_PLAN, on_progress=None
+    )
 
     def is_possible_without(*labels: str) -> bool:
         try:
@@ -99,7 +84,7 @@ def blamed(
     labels = pins.labels
     if not labels or not is_possible_without(*labels):
         return error
-    tried = labels if len(labels) <= MOST_DROPPED else ()
+    tried = labels if len(labels) <= shares.MOST_DROPPED_PINS else ()
     guilty = [label for label in tried if is_possible_without(label)]
     without = ", or without ".join(guilty) or f"the pins {', '.join(labels)}"
     return error.changed(

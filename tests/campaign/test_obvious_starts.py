@@ -13,10 +13,10 @@ from jax.sharding import PartitionSpec as P
 import kiwi
 from benchmarks.starts.drawn import drawn
 from examples import gpt, mlp
-from kiwi.planners.obvious_starts import obvious_starts
-from kiwi.planners.problem_planner import ProblemSearch
+from kiwi.campaign.obvious_starts import obvious_starts
+from kiwi.campaign.problem_search import ProblemSearch
+from kiwi.campaign.tools import Tools
 from kiwi.planners.registry import planner_named
-from kiwi.planners.tools import Tools
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Start
 from kiwi.solver import SolveStatus, evaluate, solve
@@ -173,7 +173,9 @@ def test_a_start_that_a_lowered_limit_leaves_out_is_the_plan_where_nothing_else_
     priced = [evaluate(problem.problem, start) for start in obvious_starts(problem)]
     least = min(priced, key=lambda price: price.peak_bytes)
     budget = int(1.5 * least.peak_bytes)  # Some heaps waste much.
-    search = ProblemSearch(joint, step, budget, tools, Start(problem))
+    search = ProblemSearch(
+        joint, step, tools.with_settings(memory_budget_bytes=budget), Start(problem)
+    )
     search.propose(budget)
     with pytest.raises(kiwi.errors.InfeasibleBudgetError):
         search.propose(1)

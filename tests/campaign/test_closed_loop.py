@@ -7,11 +7,11 @@ import pytest
 
 import kiwi
 from examples import mlp
-from kiwi.planners import problem_planner
-from kiwi.planners.problem_planner import ProblemSearch, late_part
-from kiwi.planners.refusals import raised_limits
+from kiwi.campaign import shares
+from kiwi.campaign.problem_search import ProblemSearch, late_part
+from kiwi.campaign.refusals import raised_limits
+from kiwi.campaign.tools import Tools
 from kiwi.planners.registry import planner_named
-from kiwi.planners.tools import Tools
 from kiwi.plans.memory_report import unit_at_peak
 from kiwi.problem.solved import Start
 from kiwi.solver.effort import Allowance
@@ -71,12 +71,12 @@ def test_a_budget_that_nothing_meets_is_refused_with_the_nearest():
 
 def test_a_step_whose_check_takes_long_is_planned_with_a_little_room(monkeypatch):
     budget = int(0.7 * free_peak())
-    monkeypatch.setattr(problem_planner, "LONG_STEP", 1)
+    monkeypatch.setattr(shares, "LONG_STEP", 1)
     plan = plan_under.__wrapped__(budget)
-    assert plan.rounds[0].limit_bytes == int(problem_planner.AIM * budget)
+    assert plan.rounds[0].limit_bytes == int(shares.LONG_STEP_AIM * budget)
     assert plan.fits
     # Where nothing is found with that room, the whole budget is tried.
-    monkeypatch.setattr(problem_planner, "AIM", 0.05)
+    monkeypatch.setattr(shares, "LONG_STEP_AIM", 0.05)
     assert plan_under.__wrapped__(budget).rounds[0].limit_bytes == budget
 
 
@@ -84,7 +84,7 @@ def test_a_refusal_carries_the_nearest_plan(monkeypatch):
     """A compiler that needs 10 MiB more than anybody could know refuses every budget."""
     from dataclasses import replace
 
-    from kiwi.planners import tools
+    from kiwi.campaign import tools
 
     compile_for = tools.compile_for
 
@@ -107,7 +107,7 @@ def test_where_no_plan_is_left_the_limit_is_lowered_by_less(monkeypatch):
     """The first program needs so much more that no plan is below; the others need no more."""
     from dataclasses import replace
 
-    from kiwi.planners import tools
+    from kiwi.campaign import tools
 
     compile_for, more = tools.compile_for, [int(0.45 * free_peak())]
 
@@ -130,7 +130,7 @@ def test_the_compiler_has_the_last_word_where_no_plan_is_predicted_to_fit(monkey
     """A compiler that needs a fifth less than anybody could know."""
     from dataclasses import replace
 
-    from kiwi.planners import tools
+    from kiwi.campaign import tools
 
     with pytest.raises(kiwi.errors.InfeasibleBudgetError) as refused:
         plan_under(int(0.1 * free_peak()))
@@ -164,8 +164,9 @@ def test_a_limit_that_leaves_room_falls_below_what_the_plan_holds():
     """A little less of it would be met by the same plan, whose heap wastes as much."""
     plan = plan_under("64GiB", verify=None)
     held = max(plan.estimate.memory_bytes)
-    start, tools = Start(plan.origin.planning), Tools(plan.origin.settings)
-    search = ProblemSearch(planner_named("joint"), plan.traced, held, tools, start, 2 * held)
+    start = Start(plan.origin.planning)
+    tools = Tools(replace(plan.origin.settings, memory_budget_bytes=held))
+    search = ProblemSearch(planner_named("joint"), plan.traced, tools, start, 2 * held)
     over = replace(plan, estimate=replace(plan.estimate, peak_bytes=held + 10))
     assert search.learn(replace(over, memory_budget_bytes=held), ()) == held - 10
 

@@ -12,7 +12,7 @@ a weight that the batch's axes leave alone be cut by columns and the next one by
 search for the least peak follows prices of memory through all options at once. What is worth most
 to know is simpler: how far recomputation brings the peak of the plan without a limit down. So its
 shardings are fixed, and the residencies are searched alone; where layers repeat they are tied
-(`kiwi.planners.equal_layers`). It never ends behind full rematerialisation layer by layer under
+(`kiwi.campaign.equal_layers`). It never ends behind full rematerialisation layer by layer under
 these shardings, or under those that anyone would try first.
 """
 
@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kiwi.campaign import shares
+from kiwi.campaign.equal_layers import EqualLayers
+from kiwi.campaign.tools import Tools
 from kiwi.memory.residency import UnitResidency, rematerialised_bodies, rematerialised_layers
 from kiwi.mesh import TensorSharding
-from kiwi.planners.equal_layers import EqualLayers
-from kiwi.planners.refusals import ANY_PLAN
-from kiwi.planners.tools import Tools
 from kiwi.problem.build import PlanningProblem, SourceNode, build_problem
 from kiwi.problem.solved import Start
 from kiwi.problem.translation import Choices, copies_that_follow
@@ -174,10 +174,6 @@ def _between(edge: Edge, node: int, others: np.ndarray | slice) -> np.ndarray:
     return edge.costs[:, edge.head_class[others]][edge.tail_class].T
 
 
-SHARE = 0.1
-"""Of what searches may take, for each of these two at most."""
-
-
 @dataclass(frozen=True)
 class LeastPeak:
     """- `peak_bytes`: of the solution of least memory that is known; None where there is none.
@@ -189,8 +185,8 @@ class LeastPeak:
 
 def least_peak(planning: PlanningProblem, limit_bytes: int, tools: Tools) -> LeastPeak:
     """The least peak of the fastest shardings; `limit_bytes` is the least that is of interest."""
-    allowed = tools.allowance.part(SHARE)
-    quick = tools.with_settings(gap=ANY_PLAN, on_progress=None)
+    allowed = tools.allowance.part(shares.LEAST_PEAK_SHARE)
+    quick = tools.with_settings(gap=shares.ANY_PLAN, on_progress=None)
     layers = rematerialised_layers(planning.units)
     planning = _offering(planning, layers)
     equal = EqualLayers(planning, quick)

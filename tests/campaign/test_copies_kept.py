@@ -5,7 +5,7 @@ import pytest
 import kiwi
 from benchmarks.solver.generated.sources import as_recorded
 from examples import mlp
-from kiwi.planners import copies_kept
+from kiwi.campaign import shares
 from kiwi.solver import evaluate
 
 CONFIG = mlp.MlpConfig(layers=3, width=1024, batch=16384, optimizer="adam")
@@ -43,10 +43,13 @@ def free():
 
 def test_parameters_are_sharded_fully_where_they_are_gathered_once(free, monkeypatch):
     assert shard_counts(free) == {8} and free.execution.kept_copies
-    monkeypatch.setattr(copies_kept, "MOST_OTHERS", 0)
+    monkeypatch.setattr(shares, "MOST_OTHER_ARGUMENT_SHARDINGS", 0)
     alone = planned()
     assert shard_counts(alone) != {8}
-    assert free.estimate.step_seconds < copies_kept.LEAST_GAIN * alone.estimate.step_seconds
+    assert (
+        free.estimate.step_seconds
+        < shares.OTHER_ARGUMENT_SHARDINGS_GAIN * alone.estimate.step_seconds
+    )
 
 
 def test_what_is_stated_of_the_solution_is_the_evaluators(free):

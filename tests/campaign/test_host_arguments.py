@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import kiwi
+from kiwi.campaign.host_arguments import host_sets
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError
-from kiwi.planners.host_arguments import host_sets
 from tests.helpers.adam import OPTIMIZER, adam_step
 
 WIDTHS, BATCH = (64, 128, 64), 32

@@ -8,19 +8,17 @@ import jax.numpy as jnp
 import pytest
 
 import kiwi
-from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
-from kiwi.planners import barrier_levels
-from kiwi.planners.closed_loop import ClosedLoop, Orders, Proposal, estimate_of_overlapping
-from kiwi.planners.limit_search import ORDERS, LimitSearch
-from kiwi.planners.overlap_search import (
-    LEAST_GAIN,
-    MOST_PLANS,
+from kiwi.campaign import barrier_levels, shares
+from kiwi.campaign.closed_loop import ClosedLoop, Orders, Proposal, estimate_of_overlapping
+from kiwi.campaign.limit_search import LimitSearch
+from kiwi.campaign.overlap_search import (
     NO_GAIN,
     NO_ROOM,
     OverlapSearch,
 )
+from kiwi.campaign.tools import Tools
+from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
 from kiwi.planners.registry import planner_named
-from kiwi.planners.tools import Tools
 from kiwi.plans.record import Origin
 from kiwi.xla.gpu.compiler import GPU
 from kiwi.xla.tpu.compiler import TPU
@@ -37,7 +35,9 @@ def base():
     def step(weights):
         return jax.grad(lambda ws: jnp.sum(jnp.tanh(ws[0] @ ws[1]) @ ws[2]))(weights)
 
-    return kiwi.plan(step, shapes, mesh_shape=(1,), memory_budget=BUDGET, planner="alpa")
+    return kiwi.plan(
+        step, shapes, mesh_shape=(1,), memory_budget=BUDGET, planner="alpa", verify="cpu"
+    )
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def tightened(base):
 
     def run(find, compile_step, *, budget=BUDGET, most_orders=8, other_order=None, **options):
         options = {"cause": "", "other_order": other_order, **options}
-        orders = Orders(ORDERS, of_all=most_orders, at_once=True)
+        orders = Orders(shares.SCHEDULE_ORDERS, of_all=most_orders, at_once=True)
         search = LimitSearch(find, budget, orders=orders, **options)
         assert isinstance(base.origin, Origin)
         tools = Tools(base.origin.settings, compile_step)
@@ -317,7 +317,7 @@ def test_a_limit_rises_again_where_the_program_needs_far_less(asked, with_overla
     plan = with_overlap(lambda limit: 8 * WASTE if limit == BUDGET else 0, (0.9,))
     assert plan.compiled.is_overlapping and plan.fits
     assert asked[0][:3] == [BUDGET, BUDGET - 8 * WASTE, BUDGET - 4 * WASTE]
-    assert len(asked[0]) <= 1 + MOST_PLANS
+    assert len(asked[0]) <= 1 + shares.MOST_OVERLAP_PLANS
 
 
 def test_a_limit_is_sought_between_plans_that_fit_and_those_that_do_not(asked, with_overlap):
@@ -383,7 +383,7 @@ def test_a_way_to_overlap_that_xla_fails_to_compile_is_left_out(base):
 
 def test_a_plan_of_less_memory_goes_without_ties(base):
     """Little overlaps across them; how far such a program is off says nothing of others."""
-    shares, asked = iter((0.9, 0.5)), []
+    parts, asked = iter((0.9, 0.5)), []
     compiled = replace(base.compiled, peak_bytes=BUDGET)
 
     def with_ties(steps):
@@ -392,7 +392,7 @@ def test_a_plan_of_less_memory_goes_without_ties(base):
         return replace(base, execution=execution, estimate=estimate, compiled=compiled)
 
     def program(step):
-        seconds = next(shares) * base.estimate.step_seconds
+        seconds = next(parts) * base.estimate.step_seconds
         return replace(compiled, time=replace(base.compiled.time, step_seconds=seconds))
 
     def propose(limit_bytes, most_seconds):
@@ -402,7 +402,7 @@ def test_a_plan_of_less_memory_goes_without_ties(base):
     found = OverlapSearch(BUDGET, [begins(program)]).run(with_ties((0,)), propose)
     assert found is not None and not found.execution.tied_steps
     ((limit_bytes, most),) = asked
-    assert limit_bytes < BUDGET and most == pytest.approx(0.9 * LEAST_GAIN)
+    assert limit_bytes < BUDGET and most == pytest.approx(0.9 * shares.OVERLAP_GAIN)
 
 
 @pytest.mark.parametrize(("over", "ties_tried"), [(0.1, 2), (0.2, 0)])

@@ -8,8 +8,7 @@ import pytest
 
 import kiwi
 from examples import mlp
-from kiwi.emit.barriers import barriers
-from kiwi.planners.barrier_levels import (
+from kiwi.campaign.barrier_levels import (
     all_ties,
     first_tie,
     more_tied_steps,
@@ -17,8 +16,9 @@ from kiwi.planners.barrier_levels import (
     with_needed_barriers,
     with_tied_steps,
 )
+from kiwi.campaign.tools import Tools
+from kiwi.emit.barriers import barriers
 from kiwi.planners.registry import planner_named
-from kiwi.planners.tools import Tools
 from kiwi.xla.compilers import compile_for
 from kiwi.xla.cpu.compiler import CPU
 from kiwi.xla.gpu.compiler import GPU

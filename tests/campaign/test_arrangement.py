@@ -11,9 +11,9 @@ import pytest
 
 import kiwi
 from examples import mlp
-from kiwi.planners.barrier_levels import with_needed_barriers
+from kiwi.campaign.barrier_levels import with_needed_barriers
+from kiwi.campaign.tools import Tools
 from kiwi.planners.registry import planner_named
-from kiwi.planners.tools import Tools
 from kiwi.xla.compilers import compile_for
 from kiwi.xla.cpu.compiler import CPU
 from kiwi.xla.gpu.compiler import GPU

@@ -7,46 +7,31 @@ the fastest program is over; from there on the limit falls by what is still over
 the way to a plan that was too large. So are plans that need no ties, where steps were tied to fit.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from kiwi.errors import CompileCheckError
-from kiwi.planners.barrier_levels import (
+from kiwi.campaign import shares
+from kiwi.campaign.attempt import Attempt
+from kiwi.campaign.attempts import (
+    COPIES_AHEAD,
+    GRADIENTS_IN_TIME,
+    LESS_MEMORY,
+    OVERLAPPING,
+    OVERLAPPING_TIED,
+)
+from kiwi.campaign.barrier_levels import (
     with_copies_ahead,
     with_gradients_in_time,
     with_more_tied_steps,
 )
+from kiwi.campaign.history import History
+from kiwi.campaign.limits import Measured, OverlapLimits
+from kiwi.errors import CompileCheckError
 from kiwi.plans.plan import Plan
 from kiwi.xla.compilers import Begin
 from kiwi.xla.read.compiled_program import CompiledProgram
-
-MOST_PLANS = 5
-"""How many plans of less memory are compiled at most. Of an encoder on eight H100s the third one
-fits, 15 % faster than one that waits."""
-
-MOST_OVER = 0.5
-"""By which part of the budget a program may be over it to be aimed at."""
-
-FURTHER = 0.04
-"""By which part of the budget each plan needs less beside what the one before is over: programs
-whose collectives begin early follow plans loosely."""
-
-LOOSE = 0.015
-"""Which part of the budget may be left."""
-
-MOST_TIED = 3
-MOST_OVER_TIED = 0.15
-"""How often steps of one program are tied, and by which part of the budget it may be over it then.
-Of a ViT on eight H100s nine tied steps save 32 of 435 MiB, and less time than a smaller plan."""
-
-LEAST_GAIN = 0.99
-"""To which part of a compiled schedule that overlaps another plan must be expected to bring it."""
-
-AS_FAST = 1.001
-"""Up to which part of the fastest program's time others count as fast as it."""
 
 NO_ROOM = (
     "Collectives do not overlap with computation: no plan was found that has room for that and is "
@@ -62,21 +47,25 @@ Propose = Callable[[int, float], Plan | None]
 class OverlapSearch:
     """`_found`: the fastest program within the budget."""
 
-    def __init__(self, budget_bytes: int, compiles: Sequence[Begin]) -> None:
+    def __init__(
+        self, budget_bytes: int, compiles: Sequence[Begin], history: History | None = None
+    ) -> None:
         self._budget_bytes, self._compiles = budget_bytes, compiles
+        self._history = history or History()
         self._found: Plan | None = None
 
     def run(self, best: Plan, propose: Propose) -> Plan | None:
         """The fastest program within the budget that was found, of `best`, a compiled plan, or of
         one of less memory."""
-        programs, limits = self._programs(best), _Limits(self._budget_bytes)
-        for tried in range(MOST_PLANS):
+        programs, aims = self._programs(best), _Aims(self._budget_bytes)
+        for tried in range(shares.MOST_OVERLAP_PLANS):
             if not programs:
                 break
             aim = _fastest(programs)
-            seconds = min(LEAST_GAIN * self._seconds, compiled_seconds(best))
-            plan = limits.next(aim, self._over_bytes(aim), tried, seconds, propose)
-            programs = [] if plan is None else self._programs(plan)
+            seconds = min(shares.OVERLAP_GAIN * self._seconds, compiled_seconds(best))
+            with self._history.within(LESS_MEMORY):
+                plan = aims.next(aim, tried, seconds, propose)
+                programs = [] if plan is None else self._programs(plan)
         return self._found
 
     @property
@@ -88,14 +77,18 @@ class OverlapSearch:
         with copies that begin ahead of their readers, then also with gradients that are waited for;
         without those that XLA fails to compile."""
         ahead = with_copies_ahead(plan)
-        others = list(filter(None, (ahead, with_gradients_in_time(ahead or plan))))
+        in_time = with_gradients_in_time(ahead or plan)
+        variants = ((COPIES_AHEAD, ahead), (GRADIENTS_IN_TIME, in_time))
+        others = [(attempt, each) for attempt, each in variants if each is not None]
         if len(self._compiles) == 1:  # Which way is the fastest need not be known first.
-            found = self._compiled(plan, [(each, 0) for each in (plan, *others)])
+            every = ((OVERLAPPING, plan), *others)
+            found = self._compiled(plan, [(attempt, each, 0) for attempt, each in every])
         else:
-            found = self._compiled(plan, [(plan, way) for way in range(len(self._compiles))])
+            ways = range(len(self._compiles))
+            found = self._compiled(plan, [(OVERLAPPING, plan, way) for way in ways])
             if found:
                 way = _way(_fastest(found))
-                found += self._compiled(plan, [(each, way) for each in others])
+                found += self._compiled(plan, [(attempt, each, way) for attempt, each in others])
         if found:
             least = min(found, key=_peak_bytes)
             tied = [self._tied(each) for each in dict.fromkeys((_fastest(found), least))]
@@ -111,29 +104,41 @@ class OverlapSearch:
         more barriers in front of what it holds too early."""
         way = _way(tried)
         tied = with_more_tied_steps(
-            tried, self._over_bytes, lambda each: self._begun(each, each, way)()
+            tried,
+            self._over_bytes,
+            lambda each: self._begun(OVERLAPPING_TIED, each, each, way)(),
         )
-        for _ in range(MOST_TIED):
-            is_near = self._over_bytes(tried) <= MOST_OVER_TIED * self._budget_bytes
+        for _ in range(shares.MOST_TIED_OVERLAPPING):
+            is_near = self._over_bytes(tried) <= shares.MOST_OVER_TIED * self._budget_bytes
             is_faster = compiled_seconds(tried) < self._seconds
             if not (is_near and is_faster) or (found := next(tied, None)) is None:
                 break
             yield (tried := found)
 
-    def _compiled(self, plan: Plan, emitted: Sequence[tuple[Plan, int]]) -> list[Plan]:
+    def _compiled(self, plan: Plan, emitted: Sequence[tuple[Attempt, Plan, int]]) -> list[Plan]:
         """A plan with the program of each that is emitted for it, in one of the ways, all compiled
         at the same time; without those that XLA fails to compile."""
-        begun = [self._begun(each, plan, way) for each, way in emitted]
+        begun = [self._begun(attempt, each, plan, way) for attempt, each, way in emitted]
         return [program for finish in begun if (program := finish()) is not None]
 
-    def _begun(self, emitted: Plan, plan: Plan, way: int) -> Callable[[], Plan | None]:
+    def _begun(
+        self, attempt: Attempt, emitted: Plan, plan: Plan, way: int
+    ) -> Callable[[], Plan | None]:
         """Begins to compile what is emitted for a plan, in one of the ways; what it returns waits
         for the plan with that program."""
         try:
             program = self._compiles[way](emitted.step)
         except CompileCheckError:  # of options that no plan needs
+            self._history.program(attempt, emitted, None, None)
             return lambda: None
-        return functools.partial(_finished, emitted, plan, way, program)
+
+        def finish() -> Plan | None:
+            found = _finished(emitted, plan, way, program)
+            needed_bytes = None if found is None else _peak_bytes(found)
+            logged = self._history.program(attempt, found or emitted, None, needed_bytes)
+            return None if found is None else logged
+
+        return finish
 
     def _over_bytes(self, plan: Plan) -> int:
         """By how much a program whose collectives overlap is over the budget."""
@@ -155,62 +160,48 @@ def _finished(
     return replace(emitted, compiled=compiled)
 
 
-class _Limits:
+class _Aims:
     """Under which limits plans are asked for whose programs may fit.
 
-    `_high`: the plan of the least planned peak whose program is over the budget; `_high_bytes`:
-    that, or its limit; `_low_bytes`: a peak below, of a plan whose program is not, or that no plan
-    worth trying has; `_asked_bytes`: the last limit.
+    `_high`: the plan of the least planned peak whose program is over the budget; `_asked_bytes`:
+    the last limit, None at first.
     """
 
     def __init__(self, budget_bytes: int) -> None:
-        self._budget_bytes = budget_bytes
+        self._limits = OverlapLimits(budget_bytes)
         self._high: Plan | None = None
-        self._low_bytes: int | None = None
-        self._high_bytes = self._asked_bytes = math.inf
+        self._asked_bytes: int | None = None
 
-    def next(
-        self, aim: Plan, over_bytes: int, tried: int, seconds: float, propose: Propose
-    ) -> Plan | None:
+    def next(self, aim: Plan, tried: int, seconds: float, propose: Propose) -> Plan | None:
         """The plan whose program of the kind of `aim`, which is over the budget, may fit, where it
         promises to take less."""
-        limit_bytes = self._below(aim, over_bytes, tried)
+        limit_bytes = self._limit_after(aim, tried)
         # If the next plan's program is as far from its prediction as one of those beside it.
         most_seconds = seconds / min(_off(p) for p in (aim, self._high or aim))
         while limit_bytes is not None:
             self._asked_bytes = limit_bytes
             if (plan := propose(limit_bytes, most_seconds)) is not None:
                 return plan
-            limit_bytes = self._above(limit_bytes)
+            limit_bytes = self._limits.after_refusal(limit_bytes)
         return None
 
-    def _below(self, aim: Plan, over_bytes: int, tried: int) -> int | None:
-        peak_bytes = aim.estimate.peak_bytes
-        if over_bytes > MOST_OVER * self._budget_bytes:
-            return None
-        if over_bytes > 0:
-            if self._high is None or peak_bytes < self._high.estimate.peak_bytes:
-                self._high = aim
-            self._high_bytes = min(self._high_bytes, self._asked_bytes, peak_bytes)
-            if self._low_bytes is not None:
-                return self._above(self._low_bytes)
-            further_bytes = math.ceil(over_bytes + tried * FURTHER * self._budget_bytes)
-            return peak_bytes - further_bytes if peak_bytes > further_bytes else None
-        if aim.execution.tied_steps:  # A plan of less memory may do without.
-            return int(peak_bytes - FURTHER * self._budget_bytes)
-        low_bytes = int(min(self._asked_bytes, peak_bytes))
-        return self._above(low_bytes) if -over_bytes >= LOOSE * self._budget_bytes else None
-
-    def _above(self, low_bytes: int) -> int | None:
-        """The limit halfway to the plan that was too large; None where little is between."""
-        self._low_bytes = low_bytes
-        more_bytes = 0 if self._high is None else int(self._high_bytes - low_bytes)
-        return low_bytes + more_bytes // 2 if more_bytes > LOOSE * self._budget_bytes else None
+    def _limit_after(self, aim: Plan, tried: int) -> int | None:
+        planned_bytes = aim.estimate.peak_bytes
+        # The first plan fills what it is predicted to need.
+        asked_bytes = planned_bytes if self._asked_bytes is None else self._asked_bytes
+        measured = Measured(asked_bytes, planned_bytes, _peak_bytes(aim))
+        limit_bytes = self._limits.after_program(
+            measured, tried, is_tied=bool(aim.execution.tied_steps)
+        )
+        is_over = 0 < self._limits.over_bytes(measured) <= self._limits.most_over_bytes
+        if is_over and (self._high is None or planned_bytes < self._high.estimate.peak_bytes):
+            self._high = aim
+        return limit_bytes
 
 
 def _fastest(programs: Sequence[Plan]) -> Plan:
     """The fastest program; of those that take as long, the one that needs least."""
-    most_seconds = AS_FAST * min(map(compiled_seconds, programs))
+    most_seconds = shares.AS_FAST * min(map(compiled_seconds, programs))
     as_fast = (each for each in programs if compiled_seconds(each) <= most_seconds)
     return min(as_fast, key=_peak_bytes)
 

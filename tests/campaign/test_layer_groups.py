@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kiwi.planners.equal_layers import best_mixture
+from kiwi.campaign.equal_layers import best_mixture
 from kiwi.solver import Edge, Node, Problem, evaluate, solve
 from kiwi.solver.problem import Load
 from kiwi.solver.tied import EqualNodes, tied

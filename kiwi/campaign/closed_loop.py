@@ -6,7 +6,7 @@ what a plan needs as compiled, and may put the same computations *in another ord
 1. A plan is proposed under a limit, at first the budget unless the proposer knows better. Where
    there is none, the proposer may name another limit.
 2. It is compiled, with few barriers first, and with more while it is over the budget
-   (`kiwi.planners.barrier_levels`). If no plan fits so, all is begun anew with a barrier at every
+   (`kiwi.campaign.barrier_levels`). If no plan fits so, all is begun anew with a barrier at every
    step. Without a compiler the estimate of such a plan stands in: its peak counts as if compiled.
 3. If the plan is over the budget, other orders of its computations may fit: orders that need
    equally much memory compile to peaks some per cent apart, and take no time of the step, which a
@@ -25,36 +25,36 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
-from kiwi.planners.barrier_levels import (
-    HOPELESS,
-    MOST_TRIALS,
+from kiwi.campaign import shares
+from kiwi.campaign.attempt import Attempt
+from kiwi.campaign.attempts import (
+    ALL_BARRIERS,
+    KNOWN_START,
+    MORE_TIED_STEPS,
+    NEEDED_BARRIERS,
+    OTHER_HEAP,
+    OTHER_ORDER,
+    OTHER_SCHEDULER,
+    RIVAL,
+    SCHEDULE,
+)
+from kiwi.campaign.barrier_levels import (
     arranged,
     other_heaps,
     with_copies_ahead,
     with_more_tied_steps,
     with_needed_barriers,
 )
-from kiwi.planners.notes import notes
-from kiwi.planners.overlap_search import NO_GAIN, NO_ROOM, OverlapSearch, compiled_seconds
-from kiwi.planners.planner import Planner
-from kiwi.planners.tools import Tools
+from kiwi.campaign.notes import notes
+from kiwi.campaign.overlap_search import NO_GAIN, NO_ROOM, OverlapSearch, compiled_seconds
+from kiwi.campaign.planner_facts import PlannerFacts
+from kiwi.campaign.tools import Tools
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 from kiwi.sizes import format_bytes
 from kiwi.xla.step import Arrangement
-
-LEAST_SLOWER = 0.001
-"""By which part of the step a plan must be slower for other orders of the one before."""
-
-NEAR = 1.01
-"""Up to how many times the best plan's step a known plan takes that is compiled as well: that of a
-convnet whose parameters lie whole on eight v5es is predicted 0.6 % slower, and 0.1 % faster."""
-
-IN_TIME = 0.5
-"""Which part of hidden reductions is hidden where matmuls wait for gradients: they are summed up in
-pairs, from the second on until a few matmuls behind the first. Of a GPT's on H100s, a third."""
 
 Refusal = InfeasibleBudgetError | NoPlanFoundError
 
@@ -139,7 +139,7 @@ class ClosedLoop(Generic[P]):
     """
 
     def __init__(
-        self, planner: Planner, proposer: Proposer[P], budget_bytes: int, tools: Tools
+        self, planner: PlannerFacts, proposer: Proposer[P], budget_bytes: int, tools: Tools
     ) -> None:
         self._planner, self._proposer = planner, proposer
         self._budget_bytes, self._tools = budget_bytes, tools
@@ -158,7 +158,8 @@ class ClosedLoop(Generic[P]):
             self._ties_all = True
             refusal = self._run_rounds()
         for other in islice(self._proposer.known(self._best_seconds), 1):
-            self._tried(other)
+            with self._tools.history.within(KNOWN_START):
+                self._tried(other)
         if self._best is not None:
             return self._overlapping(self._best)
         if self._nearest is None:
@@ -181,6 +182,7 @@ class ClosedLoop(Generic[P]):
                     break
                 limit_bytes = self._proposer.refused(error, self._rounds)
                 continue
+            proposal = self._on_record(proposal)
             if _seconds(proposal.plan) >= self._best_seconds or self._costs_time(proposal):
                 break
             limit_bytes = self._proposer.learn(self._tried(proposal).plan, self._rounds)
@@ -195,7 +197,9 @@ class ClosedLoop(Generic[P]):
     def _costs_time(self, proposal: P) -> bool:
         """Whether the plan before fits in another order, and the next one would be slower."""
         before = self._postponed
-        if before is None or _seconds(proposal.plan) <= (1 + LEAST_SLOWER) * _seconds(before.plan):
+        if before is None or _seconds(proposal.plan) <= (1 + shares.LEAST_SLOWER) * _seconds(
+            before.plan
+        ):
             return False
         return self._postponed_fits()
 
@@ -213,30 +217,31 @@ class ClosedLoop(Generic[P]):
         """The proposal with the first barriers with which it fits, or with the nearest."""
         plan = None if self._ties_all else with_needed_barriers(proposal.plan)
         if plan is None:
-            return self._on_any_heap(proposal)
-        nearest = self._on_any_heap(replace(proposal, plan=plan))
+            return self._on_any_heap(proposal, ALL_BARRIERS)
+        nearest = self._on_any_heap(replace(proposal, plan=plan), NEEDED_BARRIERS)
         for scheduler in plan.execution.compiler.schedulers:
             if nearest.plan.fits:
                 break
             other = arranged(plan, Arrangement(scheduler))
-            nearest = _smaller(nearest, self._on_any_heap(replace(proposal, plan=other)))
+            scheduled = self._on_any_heap(replace(proposal, plan=other), OTHER_SCHEDULER)
+            nearest = _smaller(nearest, scheduled)
         tied = with_more_tied_steps(
             nearest.plan,
             lambda plan: plan.peak_bytes - self._budget_bytes,
-            lambda plan: self._compiled(replace(proposal, plan=plan)).plan,
+            lambda plan: self._compiled(replace(proposal, plan=plan), MORE_TIED_STEPS).plan,
         )
-        for plan in islice(tied, MOST_TRIALS):
+        for plan in islice(tied, shares.MOST_TIED_TRIALS):
             nearest = _smaller(nearest, replace(proposal, plan=plan))
-            if plan.peak_bytes > HOPELESS * nearest.plan.peak_bytes:
+            if plan.peak_bytes > shares.HOPELESS_PROGRAM * nearest.plan.peak_bytes:
                 break
         return nearest
 
-    def _on_any_heap(self, proposal: P) -> P:
+    def _on_any_heap(self, proposal: P, attempt: Attempt) -> P:
         """The proposal as compiled, placed on the heap in the first way that fits, or the best."""
-        tried = self._compiled(proposal)
+        tried = self._compiled(proposal, attempt)
         for plan in other_heaps(tried.plan):
-            other = self._compiled(replace(proposal, plan=plan))
-            is_hopeless = other.plan.peak_bytes > HOPELESS * tried.plan.peak_bytes
+            other = self._compiled(replace(proposal, plan=plan), OTHER_HEAP)
+            is_hopeless = other.plan.peak_bytes > shares.HOPELESS_PROGRAM * tried.plan.peak_bytes
             tried = _smaller(tried, other)
             if tried.plan.fits or is_hopeless:
                 break
@@ -260,7 +265,8 @@ class ClosedLoop(Generic[P]):
             if other is None:
                 break
             self._orders_left -= 1
-            given = _smaller(given, self._compiled(other))
+            other = replace(other, plan=replace(other.plan, made_by=given.plan.made_by))
+            given = _smaller(given, self._compiled(other, OTHER_ORDER))
             if given.plan.fits:
                 break
         return given
@@ -273,11 +279,13 @@ class ClosedLoop(Generic[P]):
         is_same = waiting.hidden_seconds == best.estimate.hidden_seconds
         if not self._tools.compiles_overlapping or is_same:
             return self._with_rounds(best)
-        search = OverlapSearch(self._budget_bytes, self._tools.compiles_overlapping)
+        history = self._tools.history
+        search = OverlapSearch(self._budget_bytes, self._tools.compiles_overlapping, history)
         found = search.run(best, functools.partial(self._of_less_memory, best))
-        known = self._proposer.known(NEAR * _seconds(best))
+        known = self._proposer.known(shares.NEARLY_AS_FAST * _seconds(best))
         for rival in islice((k for k in known if _seconds(k.plan) > _seconds(best)), 1):
-            found = search.run(self._as_arranged(best, rival), lambda *_: None)
+            with history.within(RIVAL):
+                found = search.run(self._as_arranged(best, rival), lambda *_: None)
         if found is not None and compiled_seconds(found) <= compiled_seconds(best):
             return self._with_rounds(replace(found, estimate=estimate_of_overlapping(found)))
         plan = self._with_rounds(replace(best, estimate=waiting))
@@ -292,15 +300,25 @@ class ClosedLoop(Generic[P]):
             return None
         if _seconds(proposal.plan) >= most_seconds:
             return None
-        return self._as_arranged(best, proposal)
+        return self._as_arranged(best, self._on_record(proposal))
 
     def _as_arranged(self, best: Plan, proposal: P) -> Plan:
         """A proposal as compiled, arranged as the best one."""
         plan = with_needed_barriers(proposal.plan) or proposal.plan
         plan = arranged(plan, best.execution.arrangement)
-        return self._compiled(replace(proposal, plan=plan)).plan
+        attempt = ALL_BARRIERS if plan.execution.tied_steps is None else NEEDED_BARRIERS
+        return self._compiled(replace(proposal, plan=plan), attempt).plan
 
-    def _compiled(self, proposal: P) -> P:
+    def _on_record(self, proposal: P) -> P:
+        """The proposal; its solution is logged here unless the proposer has done so."""
+        plan = proposal.plan
+        if plan.made_by:
+            return proposal
+        history = self._tools.history
+        number = history.solution(SCHEDULE, proposal.limit_bytes, plan.solve_result)
+        return replace(proposal, plan=replace(plan, made_by=(number,)))
+
+    def _compiled(self, proposal: P, attempt: Attempt) -> P:
         """The proposal with its compiled program, on record."""
         compile, plan = self._tools.compile, proposal.plan
         compiled = None if compile is None else compile(plan.step)
@@ -316,6 +334,9 @@ class ClosedLoop(Generic[P]):
             )
         )
         checked = replace(plan, compiled=compiled)
+        checked = self._tools.history.program(
+            attempt, checked, proposal.limit_bytes, checked.peak_bytes
+        )
         if checked.fits:
             self._best = replace(proposal, plan=checked)
         elif self._nearest is None or checked.peak_bytes < self._nearest.peak_bytes:
@@ -354,7 +375,7 @@ def estimate_of_overlapping(plan: Plan) -> Estimate:
         tied = {execution.schedule.steps[position] for position in execution.tied_steps}
         sums_seconds -= min(sum(estimate.sums_behind[unit] for unit in tied), sums_seconds)
     if execution.gradients_in_time and not execution.facts.sums_beside_one_kernel:
-        sums_seconds *= IN_TIME
+        sums_seconds *= shares.GRADIENTS_HIDDEN
     if compiled is not None and compiled.overlap in compiler.ways_without_sums:
         sums_seconds = 0.0
     is_ahead = with_copies_ahead(plan) is None

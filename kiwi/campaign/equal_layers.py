@@ -6,8 +6,8 @@
    (`SolveResult.others`), as many layers of each as balance all loads.
 3. The whole problem from there, for a few rounds, and from the balance of channels of 1. Its bound
    is the one that is reported.
-4. If these rounds gain more than `WORTH`, the layers differ for a reason: the search goes on from
-   what they found. Otherwise the tied solution is the answer.
+4. If these rounds gain more than `shares.DIFFERENT_LAYERS_GAIN`, the layers differ for a reason:
+   the search goes on from what they found. Otherwise the tied solution is the answer.
 
 A later round of the closed loop leaves no more room than the one before, so that the bound of that
 one holds; where the tied solution costs hardly more, it is the answer without 3.
@@ -19,7 +19,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kiwi.planners.tools import Tools, spent
+from kiwi.campaign import shares
+from kiwi.campaign.attempt import Attempt
+from kiwi.campaign.attempts import (
+    DIFFERENT_LAYERS,
+    EACH_OPERATOR,
+    TIED_LAYERS,
+    TWO_GROUPS,
+)
+from kiwi.campaign.tools import Tools, spent
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.equal_layers import equal_nodes
 from kiwi.solver import Problem, Progress, SolveResult, evaluate
@@ -29,25 +37,6 @@ from kiwi.solver.loads.restricted import Restricted
 from kiwi.solver.result import Balances, conclude, is_closed
 from kiwi.solver.settle import settled
 from kiwi.solver.tied import EqualNodes, Tied, tied
-
-LEAST_LAYERS = 4
-"""With fewer, the whole problem is small, and layers differ for a reason more often."""
-
-LEAST_SHARE = 0.5
-"""The part of all nodes that equal layers have at least."""
-
-WORTH = 0.005
-"""By which part of the step time different layers have to be faster."""
-
-TIED_SHARE = 0.5
-"""The part of the work for the tied problem."""
-
-TIED_ROUNDS = 2
-"""Rounds of the tied problem. What stays open there may be what its layers have to do alike, which
-no search of it closes."""
-
-POLISH_ROUNDS = 4
-"""Rounds of the whole problem that show whether different layers are worth it."""
 
 Solution = tuple[int, ...]
 
@@ -62,10 +51,12 @@ class EqualLayers:
         self._known: tuple[Problem, SolveResult] | None = None
         self._balances: Balances | None = None
         self._is_grouped = False
+        self.made_by = 0
+        """The number in the history of the last answer."""
         if tools.settings.equal_layers:
-            equal = tuple(e for e in equal_nodes(planning) if len(e.members) >= LEAST_LAYERS)
+            equal = tuple(e for e in equal_nodes(planning) if len(e.members) >= shares.LEAST_LAYERS)
             count = sum(len(each.members) for each in equal)
-            if count >= LEAST_SHARE * len(planning.problem.nodes):
+            if count >= shares.LEAST_EQUAL_SHARE * len(planning.problem.nodes):
                 self._equal = equal
 
     def solve(
@@ -75,14 +66,15 @@ class EqualLayers:
         if not self._equal:
             result = self._tools.solve(problem, allowed, warm_start, balances=self._balances)
             self._balances = result.balances if result.solution else None
-            return settled_result(problem, result)
+            return self._logged(EACH_OPERATOR, problem, settled_result(problem, result))
         small = tied(problem, self._equal)
-        part = allowed.part(TIED_SHARE)
-        first = self._solved_tied(small, part, warm_start)
+        part = allowed.part(shares.TIED_SHARE)
+        first = self._logged(TIED_LAYERS, problem, self._solved_tied(small, part, warm_start))
         left = allowed.less(spent(first)).at_least(part)
         if first.solution is None:
             found = self._tools.solve(problem, left, warm_start)
-            return _after([first], _with_peak_of(settled_result(problem, found), first))
+            found = self._logged(EACH_OPERATOR, problem, settled_result(problem, found))
+            return _after([first], _with_peak_of(found, first))
         searches = [first]
         groups = self._better_groups(problem, small, first, part)
         if groups is not None:
@@ -97,9 +89,11 @@ class EqualLayers:
             return _after(searches, _with_bound(problem, start, known, len(small.classes)))
         given = () if warm_start is None else tuple(warm_start)
         better = _cheaper(problem, start, given)
-        polished = self._tools.solve(problem, left, better, POLISH_ROUNDS, best.balances)
+        polished = self._tools.solve(problem, left, better, shares.POLISH_ROUNDS, best.balances)
         assert polished.objective is not None
-        if polished.objective >= (1 - WORTH) * best.objective:
+        is_better = polished.objective < (1 - shares.DIFFERENT_LAYERS_GAIN) * best.objective
+        self._logged(DIFFERENT_LAYERS, problem, polished, is_better=is_better)
+        if not is_better:
             found = _with_bound(problem, start, polished, len(small.classes))
             self._known = problem, found
             return _after(searches, found)
@@ -107,8 +101,9 @@ class EqualLayers:
         if is_closed(polished.objective, polished.bound, self._tools.settings.gap):
             return _after(searches, settled_result(problem, polished))
         left = left.less(spent(polished)).at_least(part)
-        found = self._tools.solve(problem, left, polished.solution)
-        return _after([*searches, polished], settled_result(problem, found))
+        found = settled_result(problem, self._tools.solve(problem, left, polished.solution))
+        self._logged(DIFFERENT_LAYERS, problem, found)
+        return _after([*searches, polished], found)
 
     def _better_groups(
         self, problem: Problem, small: Tied, first: SolveResult, part: Allowance
@@ -116,7 +111,7 @@ class EqualLayers:
         """The problem with groups of layers, and its solution, where that is worth it; in later
         rounds its layers are in these groups from the start."""
         assert first.objective is not None
-        most = (1 - WORTH) * first.objective
+        most = (1 - shares.DIFFERENT_LAYERS_GAIN) * first.objective
         if self._is_grouped or first.bound > most:
             return None
         mixture = best_mixture(small.problem, first, max(e.end_layer for e in self._equal))
@@ -125,8 +120,10 @@ class EqualLayers:
         equal = mixture.groups(self._equal)
         groups = tied(problem, equal)
         rest = mixture.between(groups, small, self._equal)
-        found = self._tools.solve(rest.problem, part, None, TIED_ROUNDS, first.balances)
-        if found.objective is None or found.solution is None or found.objective > most:
+        found = self._tools.solve(rest.problem, part, None, shares.TIED_ROUNDS, first.balances)
+        is_better = found.objective is not None and found.objective <= most
+        self._logged(TWO_GROUPS, problem, found, is_better=is_better)
+        if found.solution is None or not is_better:
             return None
         self._equal, self._is_grouped = equal, True
         return groups, replace(found, solution=rest.whole(found.solution))
@@ -139,17 +136,28 @@ class EqualLayers:
         before, found = self._known
         assert found.objective is not None
         limits = [math.inf if p.limit_bytes is None else p.limit_bytes for p in (before, problem)]
-        is_alike = objective <= (1 + WORTH) * found.objective
+        is_alike = objective <= (1 + shares.DIFFERENT_LAYERS_GAIN) * found.objective
         took = {"iterations": 0, "work": 0, "seconds": 0.0}
         return replace(found, **took) if limits[1] <= limits[0] and is_alike else None
 
     def solve_roughly(self, problem: Problem, allowed: Allowance) -> SolveResult:
         """A solution after a few rounds, with equal layers where there are any."""
         if not self._equal:
-            return settled_result(problem, self._tools.solve(problem, allowed, None, TIED_ROUNDS))
+            found = self._tools.solve(problem, allowed, None, shares.TIED_ROUNDS)
+            return self._logged(EACH_OPERATOR, problem, settled_result(problem, found))
         small = tied(problem, self._equal)
-        found = self._solved_tied(small, allowed, None)
+        found = self._logged(TIED_LAYERS, problem, self._solved_tied(small, allowed, None))
         return replace(found, solution=found.solution and small.expanded(found.solution))
+
+    def _logged(
+        self, attempt: Attempt, problem: Problem, result: SolveResult, *, is_better: bool = True
+    ) -> SolveResult:
+        """The result, on record; the answer of this problem, if it is better."""
+        limit_bytes, history = problem.limit_bytes, self._tools.history
+        number = history.solution(attempt, limit_bytes, result, is_better=is_better)
+        if is_better:
+            self.made_by = number
+        return result
 
     def _solved_tied(
         self, small: Tied, allowed: Allowance, warm_start: Sequence[int] | None
@@ -164,7 +172,7 @@ class EqualLayers:
 
         own = self._tools.with_settings(on_progress=expanded)
         start = None if warm_start is None else small.tied(warm_start)
-        found = own.solve(small.problem, allowed, start, TIED_ROUNDS)
+        found = own.solve(small.problem, allowed, start, shares.TIED_ROUNDS)
         return settled_result(small.problem, found)
 
 

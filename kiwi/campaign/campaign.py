@@ -1,0 +1,129 @@
+"""The state of one planning, and the searches that are made until one of them finds a plan.
+
+1. The problem is searched under the budget.
+2. Where that finds no plan, other searches follow in their order (`kiwi.campaign.searches`), each
+   if it applies. They change the state: the plan, or why there is none.
+3. The first plan is the answer. Without one, the last refusal is raised.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kiwi.campaign import shares
+from kiwi.campaign.attempt import Attempt
+from kiwi.campaign.closed_loop import ClosedLoop, Refusal
+from kiwi.campaign.limits import limit_below
+from kiwi.campaign.planner_facts import PlannerFacts
+from kiwi.campaign.problem_search import ProblemSearch
+from kiwi.campaign.tools import Tools
+from kiwi.options import Settings
+from kiwi.plans.plan import Plan
+from kiwi.problem.build import PlanningProblem
+from kiwi.problem.solved import Start
+from kiwi.problem.step import StepToPlan
+
+OtherStart = Callable[[Refusal, int, Tools], Start | None]
+"""From a refusal and a budget in bytes: what to begin another search with."""
+
+
+@dataclass(eq=False)
+class Campaign:
+    """The state of one planning.
+
+    - `planner`: who leads it; `step`: what is planned; `tools`: the settings, the compiler, what
+      searches may take, and the history.
+    - `problem`: the problem of the step, as its planner formulates it for settings (`formulate`),
+      or as it was given.
+    - `is_given`: whether a caller gave the problem, and perhaps a solution to begin with: then no
+      other start is looked for.
+    - `other_start`: a start from other planners' plans.
+    - `plan`: the answer, once there is one; `solves`: the problem that it is a solution of.
+    - `refusal`: why there is no plan so far.
+    """
+
+    planner: PlannerFacts
+    step: StepToPlan
+    tools: Tools
+    start: Start
+    is_given: bool
+    formulate: Callable[[Settings], PlanningProblem]
+    other_start: OtherStart
+    plan: Plan | None = None
+    solves: PlanningProblem | None = None
+    refusal: Refusal | None = None
+
+    @property
+    def budget_bytes(self) -> int:
+        """The budget of one device."""
+        return self.tools.settings.memory_budget_bytes
+
+    @property
+    def problem(self) -> PlanningProblem:
+        """The problem of the first search."""
+        return self.start.problem
+
+    @property
+    def second_tools(self) -> Tools:
+        """The tools of a search that follows one without a plan."""
+        return self.tools.part(shares.SECOND_SEARCH_SHARE)
+
+    def search(self, start: Start, tools: Tools, limit_bytes: int | None = None) -> Plan:
+        """The plan that the closed loop finds for one problem; raises as it does."""
+        return searched(self.planner, self.step, tools, start, limit_bytes)
+
+    def begin_again(self, start: Start) -> None:
+        """Searches from another start; raises if there is no plan either."""
+        limit_bytes = None
+        if self.refusal is not None:
+            limit_bytes = limit_below(self.refusal, self.budget_bytes)
+        self.answered(self.search(start, self.second_tools, limit_bytes), start.problem)
+
+    def answered(self, plan: Plan, problem: PlanningProblem) -> None:
+        """Takes a plan as the answer."""
+        self.plan, self.solves = plan, problem
+
+
+class Search(Protocol):
+    """A search of a campaign."""
+
+    @property
+    def attempt(self) -> Attempt:
+        """Its description."""
+        ...
+
+    def applies(self, campaign: Campaign) -> bool:
+        """Whether it is worth its work, where no plan was found so far."""
+        ...
+
+    def run(self, campaign: Campaign) -> None:
+        """Searches, and changes the state; raises where no other search is to follow."""
+        ...
+
+
+def run(campaign: Campaign, searches: Sequence[Search]) -> tuple[PlanningProblem, Plan]:
+    """The plan that the first successful search finds, and the problem that it solves.
+
+    **Raises:** the last refusal where there is none.
+    """
+    for search in searches:
+        if search.applies(campaign):
+            with campaign.tools.history.within(search.attempt):
+                search.run(campaign)
+        if campaign.plan is not None and campaign.solves is not None:
+            return campaign.solves, campaign.plan
+    assert campaign.refusal is not None
+    raise campaign.refusal
+
+
+def searched(
+    planner: PlannerFacts,
+    step: StepToPlan,
+    tools: Tools,
+    start: Start,
+    limit_bytes: int | None = None,
+) -> Plan:
+    """The plan that the closed loop finds for one problem under the settings' budget; it begins
+    with `limit_bytes`, by default the budget."""
+    proposer = ProblemSearch(planner, step, tools, start, limit_bytes)
+    return ClosedLoop(planner, proposer, tools.settings.memory_budget_bytes, tools).run()

@@ -1,0 +1,376 @@
+"""One problem, solved under limits that follow what its compiled programs need.
+
+What `kiwi.planners.problem_planner` supplies to the closed loop.
+
+1. The problem is solved under the limit, once more from an obvious start
+   (`kiwi.campaign.obvious_starts`) where one is better than what was found; copies that fit beside
+   the solution are kept (`kiwi.problem.kept_copies`).
+2. What a compiled program holds beyond the prediction, unit by unit, becomes memory of the problem
+   that no option can avoid (`kiwi.xla.read.buffer_assignment`); what its heap wastes lowers the
+   limit. The next search starts from the last solution. If no plan is left, the limit is lowered by
+   half as much: another plan's heap may waste less. In the end the excess moves the limit instead:
+   it may be one of that plan alone. With few barriers the limit alone moves.
+3. Without a compiler, the limit is lowered by what the predicted size of XLA's heap
+   (`kiwi.memory.heap`) is over the budget.
+4. Where a peak is over the budget by no more than the heap wastes, units change places
+   (`kiwi.campaign.reordered_units`).
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kiwi.campaign import shares
+from kiwi.campaign.attempts import (
+    CROWDED_COPIES,
+    KNOWN_START,
+    OBVIOUS_START,
+    OTHER_ARGUMENTS,
+)
+from kiwi.campaign.closed_loop import Orders, Proposal, Refusal
+from kiwi.campaign.copies_kept import fastest_keeping
+from kiwi.campaign.equal_layers import EqualLayers, settled_result
+from kiwi.campaign.limits import Measured, ProblemLimits
+from kiwi.campaign.obvious_starts import better_start, obvious_starts
+from kiwi.campaign.planner_facts import PlannerFacts
+from kiwi.campaign.refusals import infeasible_budget
+from kiwi.campaign.reordered_units import Ordered
+from kiwi.campaign.tools import Tools, spent
+from kiwi.errors import NoPlanFoundError
+from kiwi.plans.of_solution import plan_of_solution
+from kiwi.plans.plan import Plan
+from kiwi.plans.record import Round
+from kiwi.problem.build import PlanningProblem
+from kiwi.problem.solved import Solved, Start
+from kiwi.problem.step import StepToPlan
+from kiwi.sizes import format_bytes
+from kiwi.solver import SolveResult, SolveStatus, evaluate
+from kiwi.solver.effort import Allowance
+from kiwi.solver.evaluate import fitting
+from kiwi.solver.problem import Node, Problem
+from kiwi.xla.read.buffer_assignment import as_intervals, excess
+
+ORDERS = Orders(shares.PROBLEM_ORDERS, of_all=shares.MOST_PROBLEM_ORDERS)
+"""Other orders of plans that are compiled."""
+
+PREDICTED_ORDERS = Orders(shares.PREDICTED_ORDERS, at_once=True)
+"""Other orders of plans that are not compiled."""
+
+
+def late_part(total: Allowance) -> Allowance:
+    """What a late round may take."""
+    late, seconds = total.part(shares.LATE_SHARE), min(total.seconds / 2, shares.LATE_SECONDS)
+    return late.at_least(Allowance(0.0, seconds))
+
+
+@dataclass
+class _Model:
+    """What compiled programs taught so far: bytes by unit, and bytes at every time.
+
+    `solved_excess_bytes`, `solved_waste_bytes`: those under which the last plan was found.
+    """
+
+    excess_bytes: np.ndarray
+    solved_excess_bytes: np.ndarray
+    waste_bytes: int = 0
+    solved_waste_bytes: int = 0
+
+    def learn(self, plan: Plan) -> None:
+        """Takes over what the plan's compiled program holds beyond its prediction.
+
+        Where it is far below the budget it stays out: that would only narrow the search.
+        """
+        assert plan.compiled is not None
+        memory = plan.compiled.memory
+        self.solved_excess_bytes, self.solved_waste_bytes = self.excess_bytes, self.waste_bytes
+        if memory is None:
+            beyond = plan.compiled.peak_bytes - plan.estimate.peak_bytes
+            self.waste_bytes += max(beyond, 0)
+            return
+        matters = shares.NEAR_BUDGET * plan.memory_budget_bytes
+        found = excess(memory, plan.estimate.memory_bytes, matters)
+        is_new = np.any(found > self.excess_bytes) or memory.fragmentation_bytes > self.waste_bytes
+        self.excess_bytes = np.maximum(self.excess_bytes, found)
+        self.waste_bytes = max(self.waste_bytes, memory.fragmentation_bytes)
+        if not is_new:  # The program holds no more than predicted, which is too much.
+            self.waste_bytes += plan.compiled.peak_bytes - plan.memory_budget_bytes
+
+    def relax(self, budget_bytes: int) -> bool:
+        """Halves by how much the limit was lowered last; whether it still is."""
+        lowered = (self.waste_bytes - self.solved_waste_bytes) // 2
+        self.waste_bytes = self.solved_waste_bytes + lowered
+        return lowered > shares.LEAST_LOWERING * budget_bytes
+
+    def forget_excess(self) -> bool:
+        """Forgets what the last program held beyond its prediction; whether that was anything."""
+        learnt, self.excess_bytes = self.excess_bytes, self.solved_excess_bytes
+        return bool(np.any(learnt > self.excess_bytes))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _InOrder(Proposal):
+    """A plan, and the order in which its problem was solved."""
+
+    ordered: Ordered
+
+
+class ProblemSearch:
+    """What the closed loop asks of one problem; by default `first_limit_bytes` is the budget, or
+    just below it where a check takes long."""
+
+    def __init__(
+        self,
+        planner: PlannerFacts,
+        step: StepToPlan,
+        tools: Tools,
+        start: Start,
+        first_limit_bytes: int | None = None,
+    ) -> None:
+        self._planner, self._step, self._tools = planner, step, tools
+        self._budget_bytes = budget_bytes = tools.settings.memory_budget_bytes
+        self._problem = self._uncut = start.problem
+        self._given = self._latest = start.solution
+        self._layers = EqualLayers(start.problem, tools)
+        nothing = np.zeros(start.problem.problem.horizon, dtype=np.int64)
+        self._model, self._limit_alone_moves = _Model(nothing, nothing), False
+        is_long = len(start.problem.units.units) >= shares.LONG_STEP and tools.compile is not None
+        self.first_limit_bytes = first_limit_bytes or int(
+            (shares.LONG_STEP_AIM if is_long else 1) * budget_bytes
+        )
+        self._limit_bytes = self.first_limit_bytes
+        self._limits = ProblemLimits(budget_bytes)
+        self._spent = Allowance(0.0, 0.0)
+        self._is_repeatable = True
+        self._answer: SolveResult | None = None
+        self._found: tuple[int, ...] | None = None
+        self._missed = 0
+        self._made_by = 0
+        self.is_checked = tools.compile is not None
+        self.most_rounds = shares.PROBLEM_ROUNDS if self.is_checked else shares.PREDICTED_ROUNDS
+        self.orders = ORDERS if self.is_checked else PREDICTED_ORDERS
+        self.cause = (
+            "The budget is close to the least that is possible, or XLA holds more than any plan "
+            "can influence; kiwi.memory_report(error.plan) shows what."
+            if self.is_checked
+            else "XLA's heap is predicted to waste more than any plan that was found leaves."
+        )
+        self.instead = ", or a larger mesh"
+
+    def propose(self, limit_bytes: int) -> _InOrder:
+        """The problem's solution, from the last one."""
+        self._limit_bytes = limit_bytes
+        before, total = self._spent, self._tools.allowance
+        # All rounds share what is allowed, but a late one gets a part of its own.
+        allowed = total.less(before).at_least(late_part(total))
+        result = self._beside_crowds(limit_bytes, allowed)
+        own, starts, corrected = result.solution, self._other_starts, self._corrected(limit_bytes)
+        assert own is not None
+
+        def solved(problem: Problem, part: Allowance, start: Sequence[int]) -> SolveResult:
+            with self._tools.history.within(OTHER_ARGUMENTS):
+                return self._layers.solve(problem, part, start)
+
+        best = fastest_keeping(self._problem, corrected, own, starts, solved, allowed)
+        self._spent, self._found = self._spent.and_also(best.took), own
+        self._answer = result
+        if best.solution != self._found:
+            self._made_by = self._layers.made_by
+            self._answer = _of_solution(result, self._problem.problem, best.solution)
+        return self._proposal(Solved(self._problem, best.solution, best.kept), self._answer, before)
+
+    def _beside_crowds(self, limit_bytes: int, allowed: Allowance) -> SolveResult:
+        """The solution from the last one, what was learnt left out. Where its copies crowd is known
+        from it alone: solved again with that, as long as it gets faster. Without cuts copies hide
+        behind more, so that the first bound is one for all."""
+        self._cut(self._uncut)
+        before = self._spent
+        best = self._own(limit_bytes, allowed, self._latest)
+        made_by = self._made_by
+        assert best.solution is not None
+        cut = self._problem.crowded_as(best.solution)
+        for _ in range(shares.MOST_CROWD_CUTS):
+            if cut is self._problem:
+                break
+            self._cut(cut)
+            assert best.solution is not None
+            best = _of_solution(best, cut.problem, best.solution)
+            left = allowed.less(self._spent.less(before)).at_least(late_part(allowed))
+            with self._tools.history.within(CROWDED_COPIES):
+                again = self._own(limit_bytes, left, best.solution)
+            assert again.solution is not None
+            cut = self._problem.crowded_as(again.solution)
+            again = replace(_of_solution(again, cut.problem, again.solution), bound=best.bound)
+            assert best.objective is not None and again.objective is not None
+            if again.objective >= best.objective:
+                break
+            best, made_by = again, self._made_by
+        self._made_by = made_by
+        return best
+
+    def _cut(self, problem: PlanningProblem) -> None:
+        if problem is not self._problem:
+            self._problem, self._layers = problem, EqualLayers(problem, self._tools)
+
+    def _own(
+        self, limit_bytes: int, allowed: Allowance, start: Sequence[int] | None
+    ) -> SolveResult:
+        corrected = self._corrected(limit_bytes)
+        extra = len(corrected.problem.nodes) - len(self._problem.problem.nodes)
+        result = self._solved(corrected, allowed, start and (*start, *[0] * extra))
+        assert result.solution is not None
+        return replace(result, solution=result.solution[: len(result.solution) - extra])
+
+    def _other_starts(self) -> tuple[tuple[int, ...], ...]:
+        return self._obvious_starts if self._missed < shares.MOST_MISSED else ()
+
+    def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
+        """The limit falls by what the heap wastes; what is held beyond that is the problem's."""
+        self._missed += not plan.fits
+        if plan.execution.tied_steps is not None or self._limit_alone_moves:
+            self._latest = self._found
+            return self._limits.after_program(self._measured(plan), rounds, fits=plan.fits)
+        if plan.fits:
+            return None
+        self._latest = self._found
+        if self.is_checked:
+            self._model.learn(plan)
+            return self._next_limit()
+        return self._limits.after_excess(self._measured(plan))
+
+    def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
+        """A limit that is lowered by less, if it was lowered, or by the excess of the last program;
+        the budget after a little room."""
+        if not rounds:
+            return self._budget_bytes if self._limit_bytes < self._budget_bytes else None
+        if self.is_checked and rounds[-1].is_tied:
+            return self._relaxed_limit(rounds[-1])
+        return self._limits.after_refusal(self._limit_bytes, rounds)
+
+    def reordered(self, proposal: _InOrder, number: int) -> _InOrder | None:
+        """The units in another order, where the heap wastes what the plan is over the budget.
+
+        Its heap is predicted to need no more than the budget, or at least less than now.
+        """
+        plan = proposal.plan
+        if plan.peak_bytes - self._budget_bytes > _wasted_bytes(plan):
+            return None
+        limit_bytes = max(proposal.limit_bytes, *plan.estimate.memory_bytes)
+        seed = self._tools.settings.seed + number
+        if plan.execution.fetched:
+            return None
+        ordered = proposal.ordered.another(limit_bytes, self._budget_bytes, seed)
+        if ordered is None:
+            return None
+        other = self._plan_in(ordered, plan.solve_result)
+        return replace(proposal, plan=other, solve_seconds=0.0)
+
+    def known(self, most_seconds: float) -> Iterator[_InOrder]:
+        """Solutions known from the beginning: what was learnt may have left them out."""
+        if self._answer is None:
+            return
+        known = () if self._given is None else (self._given,)
+        is_lowered = self._limit_bytes < self._budget_bytes or self._model.excess_bytes.any()
+        if is_lowered or most_seconds > (self._answer.objective or 0.0):  # Else none is faster.
+            known += self._obvious_starts
+        limited = replace(self._problem.problem, limit_bytes=self._budget_bytes)
+        for seconds, solution in fitting(limited, known):
+            if seconds >= most_seconds:
+                return
+            result = _of_solution(self._answer, limited, solution)
+            history = self._tools.history
+            self._made_by = history.solution(KNOWN_START, self._budget_bytes, result)
+            found = self._proposal(Solved(self._problem, solution), result, self._spent)
+            if found.plan.fits:
+                yield found
+
+    def _relaxed_limit(self, last: Round) -> int | None:
+        """The limit after less of what the last program taught, or lowered by what it was over."""
+        if self._model.relax(self._budget_bytes):
+            return self._next_limit()
+        self._limit_alone_moves = self._model.forget_excess()
+        if not self._limit_alone_moves:
+            return None
+        return self._limits.after_excess(Measured.of(last))
+
+    def _measured(self, plan: Plan) -> Measured:
+        """The last plan, by what it holds without the waste of a heap."""
+        return Measured(self._limit_bytes, max(plan.estimate.memory_bytes), plan.peak_bytes)
+
+    def _next_limit(self) -> int:
+        return max(0, self._budget_bytes - self._model.waste_bytes)
+
+    def _proposal(self, solved: Solved, result: SolveResult, before: Allowance) -> _InOrder:
+        plan = plan_of_solution(self._planner.name, self._step, solved, result, self._budget_bytes)
+        return _InOrder(
+            replace(plan, made_by=(self._made_by,)),
+            self._limit_bytes,
+            self._spent.seconds - before.seconds,
+            int(self._model.excess_bytes.max(initial=0)),
+            ordered=Ordered.given(solved),
+        )
+
+    def _plan_in(self, ordered: Ordered, found: SolveResult) -> Plan:
+        """The plan of a solution in another order, not yet compiled."""
+        plan = plan_of_solution(
+            self._planner.name, self._step, ordered.solved, found, self._budget_bytes
+        )
+        answer = replace(found, peak_bytes=max(plan.estimate.memory_bytes))
+        return replace(plan, solve_result=answer)
+
+    def _corrected(self, limit_bytes: int) -> PlanningProblem:
+        """The problem with what was learnt as one more node, whose only option holds it."""
+        problem = replace(self._problem.problem, limit_bytes=limit_bytes)
+        usage = as_intervals(self._model.excess_bytes)
+        if usage:
+            node = Node("held by the compiled program", np.zeros(1), (usage,))
+            problem = replace(problem, nodes=(*problem.nodes, node))
+        return replace(self._problem, problem=problem)
+
+    def _solved(
+        self, planning: PlanningProblem, allowed: Allowance, warm_start: Sequence[int] | None
+    ) -> SolveResult:
+        """Solves; raises where there is no solution."""
+        problem = planning.problem
+        result = self._layers.solve(problem, allowed, warm_start)
+        self._made_by = self._layers.made_by
+        self._spent = self._spent.and_also(spent(result))
+        if (start := better_start(lambda: self._obvious_starts, problem, result)) is not None:
+            left, before = allowed.less(spent(result)), result
+            result = settled_result(problem, self._tools.solve(problem, left, start))
+            result = replace(result, deterministic=before.deterministic and result.deterministic)
+            self._spent = self._spent.and_also(spent(result))
+            history = self._tools.history
+            self._made_by = history.solution(OBVIOUS_START, problem.limit_bytes, result)
+        # Where the clock ended one search, another run may go on from another solution.
+        self._is_repeatable = self._is_repeatable and result.deterministic
+        limit = problem.limit_bytes or 0
+        if result.status is SolveStatus.INFEASIBLE:
+            raise infeasible_budget(limit, result)
+        if result.solution is None:
+            raise NoPlanFoundError(
+                f"No plan was found in {result.seconds:.3g} s under {format_bytes(limit)}.",
+                cause="The budget is close to the least that is possible. " + result.message,
+                suggestion="A larger memory_budget or mesh"
+                + (', or effort="thorough".' if result.deterministic else ", or time limit."),
+            )
+        return replace(result, deterministic=self._is_repeatable)
+
+    @functools.cached_property
+    def _obvious_starts(self) -> tuple[tuple[int, ...], ...]:
+        return obvious_starts(self._problem)
+
+
+def _of_solution(result: SolveResult, problem: Problem, solution: tuple[int, ...]) -> SolveResult:
+    """A search's result with another solution, as the evaluator prices it."""
+    found = evaluate(problem, solution)
+    return replace(result, solution=solution, objective=found.cost, peak_bytes=found.peak_bytes)
+
+
+def _wasted_bytes(plan: Plan) -> int:
+    """What the heap wastes, of the compiled program or as predicted."""
+    if plan.compiled is None:
+        return plan.estimate.peak_bytes - max(plan.estimate.memory_bytes)
+    memory = plan.compiled.memory
+    return 0 if memory is None else memory.fragmentation_bytes

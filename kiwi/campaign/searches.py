@@ -1,0 +1,135 @@
+"""The searches of a campaign, in the order in which they are made."""
+
+from dataclasses import dataclass
+
+from kiwi.campaign.attempt import Attempt
+from kiwi.campaign.attempts import (
+    ABOVE_BUDGET,
+    BASELINES,
+    FIRST_SEARCH,
+    LEAST_PEAK,
+    WITHOUT_PINS,
+)
+from kiwi.campaign.campaign import Campaign, Search
+from kiwi.campaign.limits import limit_below
+from kiwi.campaign.obvious_starts import least_peak
+from kiwi.campaign.refusals import blamed, raised_limits, with_least_peak
+from kiwi.campaign.tools import Tools
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
+from kiwi.plans.plan import Plan
+from kiwi.problem.solved import Start
+
+
+@dataclass(frozen=True)
+class FirstSearch:
+    """The problem under the budget."""
+
+    attempt: Attempt = FIRST_SEARCH
+
+    def applies(self, campaign: Campaign) -> bool:
+        """Always."""
+        return True
+
+    def run(self, campaign: Campaign) -> None:
+        """Takes the plan, or notes why there is none."""
+        try:
+            campaign.answered(campaign.search(campaign.start, campaign.tools), campaign.problem)
+        except (InfeasibleBudgetError, NoPlanFoundError) as refusal:
+            campaign.refusal = refusal
+
+
+@dataclass(frozen=True)
+class LeastPeakSearch:
+    """From the least peak of the fastest shardings, if that is within the budget."""
+
+    attempt: Attempt = LEAST_PEAK
+
+    def applies(self, campaign: Campaign) -> bool:
+        """Where the solver found no plan: one that was compiled says more."""
+        return not campaign.is_given and not isinstance(campaign.refusal, BudgetNotMetError)
+
+    def run(self, campaign: Campaign) -> None:
+        """Begins again from a solution within the budget, or notes its peak."""
+        assert campaign.refusal is not None
+        budget_bytes = campaign.budget_bytes
+        least = least_peak(campaign.problem, budget_bytes, campaign.tools)
+        campaign.refusal = with_least_peak(campaign.refusal, budget_bytes, least.peak_bytes)
+        if least.start is not None:
+            campaign.begin_again(least.start)
+
+
+@dataclass(frozen=True)
+class BaselineSearch:
+    """From another planner's plan."""
+
+    attempt: Attempt = BASELINES
+
+    def applies(self, campaign: Campaign) -> bool:
+        """Unless the caller gives a start."""
+        return not campaign.is_given
+
+    def run(self, campaign: Campaign) -> None:
+        """Begins again from the fastest plan of another planner."""
+        assert campaign.refusal is not None
+        limit_bytes = limit_below(campaign.refusal, campaign.budget_bytes)
+        budget_bytes = limit_bytes or campaign.budget_bytes
+        other = campaign.other_start(campaign.refusal, budget_bytes, campaign.tools)
+        if other is not None:
+            campaign.begin_again(other)
+
+
+@dataclass(frozen=True)
+class AboveBudgetSearch:
+    """Under limits above the budget: the compiler has the last word."""
+
+    attempt: Attempt = ABOVE_BUDGET
+
+    def applies(self, campaign: Campaign) -> bool:
+        """Where there is a compiler."""
+        return campaign.tools.compile is not None
+
+    def run(self, campaign: Campaign) -> None:
+        """Takes a plan that compiles to less than it is predicted to need."""
+        assert campaign.refusal is not None
+        for limit_bytes in raised_limits(campaign.refusal, campaign.budget_bytes):
+            try:
+                found = campaign.search(campaign.start, campaign.second_tools, limit_bytes)
+            except BudgetNotMetError as not_met:
+                campaign.refusal = not_met
+                return
+            except (InfeasibleBudgetError, NoPlanFoundError):
+                continue
+            campaign.answered(found, campaign.problem)
+            return
+
+
+@dataclass(frozen=True)
+class SearchWithoutPins:
+    """Without pins, for the error: it finds no plan that may be used."""
+
+    attempt: Attempt = WITHOUT_PINS
+
+    def applies(self, campaign: Campaign) -> bool:
+        """Where something is pinned, and the budget was refused."""
+        is_refused = isinstance(campaign.refusal, InfeasibleBudgetError)
+        return is_refused and bool(campaign.problem.fixed.pins.labels)
+
+    def run(self, campaign: Campaign) -> None:
+        """Names the pins to blame in the refusal."""
+        assert isinstance(campaign.refusal, InfeasibleBudgetError)
+
+        def planned(trial: Tools) -> Plan:
+            return campaign.search(Start(campaign.formulate(trial.settings)), trial)
+
+        pins = campaign.problem.fixed.pins
+        campaign.refusal = blamed(campaign.refusal, pins, campaign.tools, planned)
+
+
+SEARCHES: tuple[Search, ...] = (
+    FirstSearch(),
+    LeastPeakSearch(),
+    BaselineSearch(),
+    AboveBudgetSearch(),
+    SearchWithoutPins(),
+)
+"""All of them, in their order."""

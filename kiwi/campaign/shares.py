@@ -1,0 +1,224 @@
+"""Who may spend what, and from where on an attempt is not worth it: one table for all attempts.
+
+Shares are parts of the work that the effort allows for one plan (`kiwi.solver.effort`). The text of
+each entry says what happens beyond it. [How the search proceeds](docs/search_attempts.md) lists
+the attempts in their order.
+"""
+
+# The request: which searches are made at all.
+
+OFFLOADING_SHARE = 1 / 2
+"""A search that offloads stops after this part of the work. The search without offloading, which
+comes first, has all of it."""
+
+SECOND_SEARCH_SHARE = 1 / 2
+"""A search that follows one without a plan stops after this part of the work."""
+
+LEAST_PEAK_SHARE = 0.1
+"""Each of the two searches for the least peak of the fastest shardings stops after this part of the
+work."""
+
+BASELINES_SHARE = 1 / 2
+"""All baselines together stop after this part of the work; each has an equal part of it."""
+
+BASELINES_HOPELESS = 1.25
+"""Baselines are not asked if the smallest peak found is more than this many times the budget: they
+recompute another selection of operators, they do not plan another step."""
+
+BASELINES_CLOSE = 1.02
+"""Baselines are not asked if the smallest compiled program is more than this many times the budget:
+the part beyond the budget is what they have to save."""
+
+FIRST_RAISED = 1.1
+"""The first limit above the budget, in parts of the budget, if no peak is known."""
+
+ABOVE_LEAST = 1.01
+"""The limit above the budget, in parts of the least peak that was found."""
+
+MOST_RAISED = 1.25
+"""No limit beyond this many times the budget is tried: no program compiles to that much less."""
+
+MOST_DROPPED_PINS = 12
+"""Pins are dropped one at a time to find the one to blame. If there are more, all are named."""
+
+PIN_TRIAL_EFFORT = "quick"
+"""The effort of each trial without a pin; it ends earlier, with the first plan."""
+
+ANY_PLAN = 1.0
+"""The gap at which a search ends that only asks whether there is a plan."""
+
+QUICK_BOUND_SHARE = 0.1
+"""The search for a bound stops after this part of the work. More hardly raises the bound: most of
+the rest is rounding."""
+
+LATE_ARGUMENT_SHARES = (0.25, 0.5, 0.75, 1.0)
+"""Arguments that only the update reads go to the host in these parts of their bytes."""
+
+EARLY_ARGUMENT_SHARES = (0.5, 1.0)
+"""The other arguments that results replace go to the host in these parts of their bytes."""
+
+LEAST_ARGUMENT_SHARE = 1e-3
+"""Arguments smaller than this part of the bytes of all candidates stay on the device."""
+
+# The rounds of one search.
+
+PROBLEM_ROUNDS = 5
+"""A search of a problem ends after this many compiled plans."""
+
+PREDICTED_ROUNDS = 6
+"""A search without a compiler ends after this many solutions."""
+
+SCHEDULE_ROUNDS = 4
+"""A search of schedules ends after this many; they share the time limit."""
+
+LATE_SHARE = 0.25
+"""A late round gets at least this part of the work and of the time limit, however much the rounds
+before it took."""
+
+LATE_SECONDS = 8.0
+"""A late round gets at least this many seconds, but never more than half of the time limit. Without
+a floor, a round that starts from a plan known not to fit would end after its first iterations."""
+
+LEAST_SECONDS = 0.1
+"""A search gets at least this many seconds; work ends it."""
+
+LONG_STEP = 1000
+"""Steps with at least this many operators are first searched below the budget: their check takes
+long."""
+
+LONG_STEP_AIM = 0.99
+"""The first limit of a long step, in parts of the budget: compiled peaks differ from predicted ones
+by up to about the rest."""
+
+# Solutions of one round.
+
+LEAST_LAYERS = 4
+"""Fewer equal layers are not tied: the whole problem is small, and layers differ for a reason more
+often."""
+
+LEAST_EQUAL_SHARE = 0.5
+"""Layers are not tied if less than this part of all nodes is in equal layers."""
+
+TIED_SHARE = 0.5
+"""The search with tied layers stops after this part of the round's work."""
+
+TIED_ROUNDS = 2
+"""The search with tied layers stops after this many rounds of the solver. What stays open then may
+be what its layers have to do alike, which no search of the tied problem closes."""
+
+POLISH_ROUNDS = 4
+"""The search that lets layers differ stops after this many rounds of the solver if it gains no more
+than `DIFFERENT_LAYERS_GAIN`."""
+
+DIFFERENT_LAYERS_GAIN = 0.005
+"""Layers stay tied unless letting them differ saves at least this part of the step time."""
+
+MOST_MISSED = 2
+"""Obvious starts are left out after this many programs over the budget."""
+
+MOST_CROWD_CUTS = 4
+"""A problem is solved at most this often again with copies that crowd where those of the last
+solution do."""
+
+MOST_OTHER_ARGUMENT_SHARDINGS = 1
+"""No more than this many other shardings of the arguments are compared once copies are kept."""
+
+OTHER_ARGUMENT_SHARDINGS_GAIN = 0.995
+"""Another sharding of the arguments is taken only if it brings the step to this part of its time:
+it may take more memory."""
+
+# Programs of one round.
+
+MOST_TIED_TRIALS = 4
+"""Steps of one plan are tied at most this often by what its compiled program holds."""
+
+LEAST_TIED_PART = 1 / 16
+"""The steps of an operator are not tied if it holds less than this part of the bytes over the
+budget."""
+
+HOPELESS_PROGRAM = 1.05
+"""If a program is more than this many times the smallest one, no further steps are tied and no
+other places on the heap are tried; a lower limit takes less time then."""
+
+PROBLEM_ORDERS = range(1, 6)
+"""The numbers of the other orders of one plan that are compiled."""
+
+MOST_PROBLEM_ORDERS = 8
+"""No more than this many other orders of all plans of a search are compiled."""
+
+PREDICTED_ORDERS = range(1)
+"""The numbers of the other orders of one plan that is not compiled."""
+
+SCHEDULE_ORDERS = range(3)
+"""The numbers of the other orders of one schedule."""
+
+MOST_SCHEDULE_ORDERS = 8
+"""No more than this many other orders of all schedules of a search are compiled."""
+
+LEAST_SLOWER = 0.001
+"""Other orders of a plan over the budget are compiled only if the next plan is slower by at least
+this part of the step."""
+
+NEARLY_AS_FAST = 1.01
+"""A known plan is compiled too if its predicted step time is within this factor of the best.
+Predictions cannot separate such plans."""
+
+# Limits.
+
+LEAST_LOWERING = 0.001
+"""A limit is not moved back if it was lowered by less than this part of the budget."""
+
+PROBLEM_RISE = 0.01
+"""A limit between two known ones is not tried unless it is above the lower one by this part of the
+budget."""
+
+ROOM = 0.05
+"""A higher limit is tried if the compiled program leaves more than this part of the budget free,
+not counting what the plan left free. XLA:GPU holds less than predicted where it fuses deeply."""
+
+SCHEDULE_RISE = 0.005
+"""Another schedule is not sought unless its limit is above the best peak by this part of the
+budget."""
+
+REPEATED_CLOSE = 1.03
+"""A randomised search that found nothing is repeated unless the smallest peak known is more than
+this many times the budget."""
+
+NEAR_BUDGET = 0.95
+"""Compiled memory below this part of the budget does not correct the prediction: that would only
+narrow the search."""
+
+# Programs whose collectives overlap with computation.
+
+MOST_OVERLAP_PLANS = 5
+"""No more than this many plans of less memory are compiled."""
+
+MOST_OVER = 0.5
+"""A program is not aimed at if it is over the budget by more than this part of it."""
+
+FURTHER = 0.04
+"""Each plan needs less by this part of the budget, beside what the program before it was over:
+programs whose collectives begin early follow plans loosely."""
+
+LOOSE = 0.015
+"""No further limit is tried if less than this part of the budget is between two known ones, or
+left."""
+
+MOST_TIED_OVERLAPPING = 3
+"""Steps of one overlapping program are tied at most this often."""
+
+MOST_OVER_TIED = 0.15
+"""Steps are not tied if the overlapping program is over the budget by more than this part of it: a
+smaller plan loses less time."""
+
+OVERLAP_GAIN = 0.99
+"""A plan of less memory is compiled only if it is expected to take at most this part of the fastest
+program's time."""
+
+AS_FAST = 1.001
+"""Programs within this factor of the fastest one's time count as fast as it; the smallest of them
+is taken."""
+
+GRADIENTS_HIDDEN = 0.5
+"""The part of hidden reductions that stays hidden where matmuls wait for gradients: gradients are
+summed in pairs, from the second on until a few matmuls behind the first."""

@@ -1,0 +1,53 @@
+"""How a plan was found: what the search tried, one record for each attempt, in order.
+
+The attempts, their triggers and what each may spend are listed by `kiwi.campaign.attempts`. Wall
+times are left out, so that equal plans have equal histories.
+"""
+
+import enum
+from dataclasses import dataclass
+
+
+class Outcome(enum.Enum):
+    """What became of an attempt.
+
+    - `ANSWER`: the plan's solution, or its program.
+    - `FOUND`: a solution, and the search went on from it, or another one was better.
+    - `SLOWER`: a solution that was no better than the one at hand.
+    - `NO_PLAN`: no solution within the limit.
+    - `FITS`: a program within the budget that is not the answer.
+    - `OVER`: a program over the budget.
+    - `NO_PROGRAM`: the compiler could not compile it.
+    """
+
+    ANSWER = "answer"
+    FOUND = "found"
+    SLOWER = "slower"
+    NO_PLAN = "no plan"
+    FITS = "fits"
+    OVER = "over the budget"
+    NO_PROGRAM = "does not compile"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One attempt.
+
+    - `attempt`: its name; `within`: the names of the attempts that it was made for, the outermost
+      first.
+    - `limit_bytes`: the memory limit that the solver was given; None without one.
+    - `predicted_peak_bytes`, `predicted_seconds`: of its solution or plan; None if there is none.
+    - `compiled_peak_bytes`, `compiled_seconds`: of its program; None if it was not compiled, or
+      nobody prices the compiled schedule.
+    - `work`: options and table cells that the solver went over (`kiwi.solver.effort`).
+    """
+
+    attempt: str
+    within: tuple[str, ...]
+    outcome: Outcome
+    limit_bytes: int | None = None
+    predicted_peak_bytes: int | None = None
+    predicted_seconds: float | None = None
+    compiled_peak_bytes: int | None = None
+    compiled_seconds: float | None = None
+    work: int = 0
