@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kiwi.saved import SavedPlan as SavedPlan
     from kiwi.saved import diff as diff
     from kiwi.saved import load_plan as load_plan
+    from kiwi.stages import trace as trace
 
 _PLACES = {
     name: module
@@ -40,6 +41,7 @@ _PLACES = {
         "profiling.cluster_probe": ("measure_cluster",),
         "profiling.recording": ("record_profile",),
         "saved": ("SavedPlan", "diff", "load_plan"),
+        "stages": ("trace",),
     }.items()
     for name in names
 }

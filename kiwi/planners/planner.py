@@ -23,6 +23,7 @@ from kiwi.errors import (
 )
 from kiwi.hlo.program import Program
 from kiwi.hlo.units import Unit
+from kiwi.kernels.graph import KernelGraph
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
 from kiwi.options import Settings
@@ -188,15 +189,22 @@ class Planner(ABC):
         settings: Settings,
         *,
         offered: tuple[tuple[Residency, ...], ...] = (),
+        kernels: KernelGraph | None = None,
     ) -> PlanningProblem:
-        """The problem of a step; `offered` as in `kiwi.problem.build.Fixed`."""
+        """The problem of a step.
+
+        - `offered`: as in `kiwi.problem.build.Fixed`.
+        - `kernels`: of the step's units; None for those that the target's rules say.
+        """
         program, mesh = step.program, settings.mesh
-        target = predicted_target(settings.verify, mesh.hardware)
-        kernels = target.kernels(step.units, mesh.hardware)
+        if kernels is None:
+            target = predicted_target(settings.verify, mesh.hardware)
+            kernels = target.kernels(step.units, mesh.hardware)
+        facts = kernels.facts
         arguments = step.given_arguments(mesh)
 
         def may_offload(unit: Unit) -> float:
-            return 0.0 if kernels.facts.may_offload(in_scan=unit.loop is not None) else math.inf
+            return 0.0 if facts.may_offload(in_scan=unit.loop is not None) else math.inf
 
         pins = resolve_pins(
             step,

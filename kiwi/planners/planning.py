@@ -11,9 +11,8 @@ planners then begin with what another planner recomputes (`kiwi.planners.joint`)
 selection of residencies, and no solution of this problem.
 """
 
-import functools
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -26,6 +25,7 @@ from kiwi.campaign.known_peaks import note_peak
 from kiwi.campaign.refusals import infeasible_budget
 from kiwi.campaign.tools import Tools, check_search
 from kiwi.hlo.chains import NO_FUSION, Fusion
+from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
@@ -70,7 +70,10 @@ def trace_call(
     - `fusion`: what the target computes inside of other kernels. `kept`: options of `trace`.
     """
     on_host = on_host or OnHost()
-    traced = functools.partial(_traced, call, fusion, **kept)
+
+    def traced(arguments: frozenset[int], results: frozenset[int]) -> StepToPlan:
+        return grouped(call, lowered_call(call, arguments, results, **kept), fusion)
+
     if on_host.results is not None:
         return traced(on_host.arguments, on_host.results)
     found = traced(frozenset(), frozenset())
@@ -78,22 +81,50 @@ def trace_call(
     return traced(on_host.arguments, results) if on_host.arguments or results else found
 
 
-def _traced(
-    call: Call, fusion: Fusion, on_host: frozenset[int], to_host: frozenset[int], **kept: Any
-) -> StepToPlan:
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A traced call in StableHLO, not yet grouped into units.
+
+    - `out_tree`: the structure of its result. `donated`: value indices of donated arguments.
+    - `seconds`: what tracing and lowering took.
+    """
+
+    graph: HloGraph
+    out_tree: Any
+    donated: frozenset[int]
+    seconds: float
+
+
+def lowered_call(
+    call: Call,
+    on_host: frozenset[int] = frozenset(),
+    to_host: frozenset[int] = frozenset(),
+    **kept: Any,
+) -> Lowered:
+    """Traces and lowers a call.
+
+    - `on_host`, `to_host`: positions of the arguments and results that lie in host memory.
+    - `kept`: options of `kiwi.hlo.tracing.trace`.
+    """
     started = time.monotonic()
     out_tree: list[Any] = []
 
     def flat(*leaves: Any) -> list[Any]:
-        found, tree = jax.tree.flatten(call.function(*leaves))
+        results, tree = jax.tree.flatten(call.function(*leaves))
         out_tree.append(tree)
-        return found
+        return results
 
-    moved = moving(flat, on_host, to_host)
-    program = trace(moved, call.shapes, **kept)
+    program = trace(moving(flat, on_host, to_host), call.shapes, **kept)
     donated = frozenset(program.arguments[k] for k in call.donated)
-    units = build_units(lower(program), donated, fusion)
-    return StepToPlan(call, out_tree[0], units, time.monotonic() - started)
+    return Lowered(lower(program), out_tree[0], donated, time.monotonic() - started)
+
+
+def grouped(call: Call, lowered: Lowered, fusion: Fusion) -> StepToPlan:
+    """A lowered call with its units; `fusion`: what the target computes inside of other kernels."""
+    started = time.monotonic()
+    units = build_units(lowered.graph, lowered.donated, fusion)
+    seconds = lowered.seconds + time.monotonic() - started
+    return StepToPlan(call, lowered.out_tree, units, seconds)
 
 
 def quick_bound(step: StepToPlan, settings: Settings) -> float:

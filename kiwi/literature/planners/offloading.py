@@ -29,6 +29,7 @@ from kiwi.campaign import shares
 from kiwi.campaign.closed_loop import ClosedLoop
 from kiwi.campaign.limit_search import LimitSearch
 from kiwi.campaign.tools import Tools
+from kiwi.kernels.graph import KernelGraph
 from kiwi.literature.planners.one_device import OneDevice, OneDevicePlanner, pointer_bytes
 from kiwi.literature.remat.fastsa import FIRST_STAGE, SECOND_STAGE, fastsa
 from kiwi.literature.remat.graph import RematGraph
@@ -100,12 +101,13 @@ class OffloadingPlanner(OneDevicePlanner):
         settings: Settings,
         *,
         offered: tuple[tuple[Residency, ...], ...] = (),
+        kernels: KernelGraph | None = None,
     ) -> PlanningProblem:
         """As of every planner, with the host's memory offered."""
         if self.copies(settings):
             own_bytes = settings.host_budget_bytes or UNLIMITED_BYTES
             settings = replace(settings, host_budget_bytes=own_bytes)
-        return super().formulate(step, budget_bytes, settings, offered=offered)
+        return super().formulate(step, budget_bytes, settings, offered=offered, kernels=kernels)
 
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
