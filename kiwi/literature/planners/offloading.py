@@ -21,9 +21,9 @@ to be on the host. The plan is then made for the compiler of its hardware and no
 import functools
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from kiwi.campaign import shares
 from kiwi.campaign.closed_loop import ClosedLoop
@@ -122,7 +122,7 @@ class OffloadingPlanner(OneDevicePlanner):
         host = host_of(one_device, settings.host_limit_bytes)
         allowed = tools.allowance.part(1 / shares.SCHEDULE_ROUNDS)
 
-        def plan_within(limit_bytes: int) -> Plan:
+        def found_within(limit_bytes: int, host: Host) -> Plan:
             found = solve_offload(
                 one_device.graph,
                 host,
@@ -134,6 +134,18 @@ class OffloadingPlanner(OneDevicePlanner):
                 method=self.offload_method(),
             )
             return self._emitted(step, one_device, found)
+
+        def plan_within(limit_bytes: int) -> Plan:
+            plan = found_within(limit_bytes, host)
+            if host.memory_bytes is None:
+                return plan
+            # What is emitted may take more of the host: a value from its computation on, and on
+            # TPUs two elements of a buffer at least.
+            over_bytes = plan.estimate.host_peak_bytes - host.memory_bytes
+            if over_bytes <= 0:
+                return plan
+            less_bytes = max(0, host.memory_bytes - over_bytes)
+            return found_within(limit_bytes, replace(host, memory_bytes=less_bytes))
 
         search = LimitSearch(
             plan_within,
@@ -255,18 +267,18 @@ class FastSA(OffloadingPlanner):
         """Where there is a budget of the host's memory."""
         return bool(settings.host_budget_bytes)
 
-    def _find(self, function):
+    def _with_moves(self, function: Callable[..., Any]) -> Callable[..., Any]:
         first = replace(FIRST_STAGE, moves=self.first_moves)
         second = replace(SECOND_STAGE, moves=self.second_moves)
         return functools.partial(function, first=first, second=second)
 
     def method(self) -> Method:
         """Both stages, without copies."""
-        return replace(PLANNERS["fastsa"], find=self._find(fastsa))
+        return replace(PLANNERS["fastsa"], find=self._with_moves(fastsa))
 
     def offload_method(self) -> OffloadMethod:
         """Several prices of copies are tried behind plain FastSA."""
-        return replace(OFFLOAD_PLANNERS["fastsa"], find=self._find(fastsa_offload))
+        return replace(OFFLOAD_PLANNERS["fastsa"], find=self._with_moves(fastsa_offload))
 
 
 @dataclass(frozen=True)

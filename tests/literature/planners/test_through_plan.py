@@ -4,6 +4,7 @@ import functools
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,18 +14,39 @@ from kiwi.literature.planners import PLANNERS, Pofo, Rotor
 from kiwi.literature.planners.offloading import OffloadingPlanner, as_emitted
 from kiwi.literature.remat.graph import single_output_graph
 from kiwi.literature.remat.offload.host import IDLE, OffloadSchedule, Transfer
+from kiwi.planners.registry import planner_named
 from kiwi.plans.estimate import estimate_schedule, estimate_solution
 from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.gpu.compiler import GPU
 from tests.helpers.offloading import all_as, arrays, perceptron, solution_with
 
-LAYERS, WIDTH, ROWS = 3, 128, 1024
+WIDTH, ROWS = 128, 4096
 VALUE_BYTES = 4 * WIDTH * ROWS
-STEP = perceptron(LAYERS, is_scanned=False)
-GIVEN = arrays(LAYERS, WIDTH, ROWS)
-FAST_LINK = replace(kiwi.mesh.hardware("v5e"), host_bandwidth_bytes_per_second=3e11)
+BY_CLOCK = ("checkmate", "checkmate-lp", "kiwi-full", "kiwi-reduced", "poet", "rk-checkmate")
+"""The clock ends these integer programs: they get small steps, and far more time than they need."""
+LAYERS = {"offmate": 5, **dict.fromkeys(BY_CLOCK, 2)}
+"""Of the step, by planner, three of all others. OffMate's blocks are whole layers: few of them leave
+it nothing to choose."""
+SHARES = {2: 0.9, 3: 0.8, 5: 0.8}
+"""Of what a step of so many layers holds if everything is kept, the budget that forces a choice."""
+
+FAST_LINK = replace(kiwi.mesh.hardware("v5e"), host_bandwidth_bytes_per_second=1e12)
 """Over which copies hide behind little computation, so that offloading pays."""
+
+
+def step(ws, x):
+    """Blocks with a residual connection, of which the backward pass reads two values each."""
+
+    def loss(ws):
+        hidden = x
+        for k in range(len(ws)):
+            hidden = hidden + jnp.tanh(jnp.tanh(hidden @ ws[k]) @ ws[k].T)
+        return (hidden**2).mean()
+
+    value, gradient = jax.value_and_grad(loss)(ws)
+    return ws - gradient, value
+
 
 NAMES = [planner.name for planner in PLANNERS]
 KEEPING = ("keep-all", "order-only")
@@ -32,106 +54,113 @@ KEEPING = ("keep-all", "order-only")
 COPYING = [planner.name for planner in PLANNERS if isinstance(planner, OffloadingPlanner)]
 
 
-def planned(planner, budget="1GiB", **options):
-    given = {"mesh_shape": (1,), "profile": FAST_LINK, "verify": None, "effort": "quick"}
+def planned(planner, share=None, **options):
+    """The plan within a share of what the step holds if it keeps everything."""
+    name = planner if isinstance(planner, str) else planner.name
+    layers = LAYERS.get(name, 3)
+    budget = int((share or SHARES[layers]) * kept_bytes(layers))
+    effort = "thorough" if name in BY_CLOCK else "quick"
+    given = {"mesh_shape": (1,), "profile": FAST_LINK, "verify": None, "effort": effort}
     given |= {"plan_cache": False, "donate_argnums": 0, **options}
-    return kiwi.plan(STEP, *GIVEN, planner=planner, memory_budget=budget, **given)
+    arguments = arrays(layers, WIDTH, ROWS)
+    return kiwi.plan(step, *arguments, planner=planner, memory_budget=budget, **given)
 
 
 @functools.cache
-def kept_bytes():
-    return planned("keep-all").peak_bytes
+def kept_bytes(layers):
+    options = {"mesh_shape": (1,), "profile": FAST_LINK, "verify": None, "donate_argnums": 0}
+    return kiwi.plan(step, *arrays(layers, WIDTH, ROWS), planner="keep-all", **options).peak_bytes
 
 
 @functools.cache
-def example():
+def example(layers):
     keys = jax.random.split(jax.random.key(0))
-    weights = jax.random.normal(keys[0], (LAYERS, WIDTH, WIDTH)) / WIDTH**0.5
-    return weights, jax.random.normal(keys[1], (ROWS, WIDTH))
+    weights = jax.random.normal(keys[0], (layers, WIDTH, WIDTH)) / WIDTH**0.5
+    x = jax.random.normal(keys[1], (ROWS, WIDTH))
+    return weights, x, jax.jit(step)(weights, x)
 
 
 def assert_computes_the_same(plan):
-    weights, x = example()
+    weights, x, wanted = example(LAYERS.get(plan.planner, 3))
     found = plan.jit(plan.mesh.jax_mesh())(weights.copy(), x)
-    for expected, result in zip(jax.jit(STEP)(weights, x), found, strict=True):
-        np.testing.assert_allclose(expected, result, rtol=1e-4, atol=1e-6)
+    for expected, result in zip(wanted, found, strict=True):
+        np.testing.assert_allclose(expected, result, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in COPYING])
 def test_it_is_asked_for_by_name_and_computes_the_same(name):
-    share = 1.0 if name in KEEPING else 0.8
-    plan = planned(name, int(share * kept_bytes()))
+    plan = planned(name, 2.0 if name in KEEPING else None)
     assert plan.fits and plan.planner == name
-    if name not in KEEPING:
-        assert plan.execution.recomputed or plan.execution.fetched
+    assert bool(plan.execution.recomputed) == (name not in KEEPING)
     assert_computes_the_same(plan)
 
 
 @pytest.mark.parametrize("name", COPYING)
-def test_copies_to_the_host_are_emitted_and_take_less_time_than_recomputation(name):
-    """Where copies hide, a schedule with them is faster than the best one without."""
-    budget = int(0.7 * kept_bytes())
-    plan = planned(name, budget, host_memory_budget="1GiB")
-    assert plan.fits and plan.execution.fetched
+def test_copies_to_the_host_are_emitted_and_the_step_computes_the_same(name):
+    plan = planned(name, host_memory_budget="1GiB")
+    assert plan.fits and plan.planner == name and plan.execution.fetched
     assert plan.residency_counts()["offload"] == len(plan.execution.fetched)
     assert plan.estimate.host_peak_bytes >= VALUE_BYTES
     assert plan.estimate.offload_seconds > 0
-    if name != "offmate":  # Its blocks send what takes longer to compute, and run the rest again.
-        recomputed = planned("rotor", budget)
-        assert plan.estimate.step_seconds < recomputed.estimate.step_seconds
-    text = str(jax.make_jaxpr(plan.function)(*GIVEN))
-    assert "Host" in text and "Device" in text
+    emitted = str(jax.make_jaxpr(plan.function)(*plan.step.arguments))
+    assert "pinned_host" in emitted
     assert_computes_the_same(plan)
 
 
 def test_the_hosts_memory_is_a_limit():
-    plan = planned("poet", int(0.7 * kept_bytes()), host_memory_budget=2 * VALUE_BYTES)
-    assert plan.fits and plan.host_peak_bytes <= 2 * VALUE_BYTES == plan.host_limit_bytes
-    free = planned("poet", int(0.7 * kept_bytes()))
+    limit = 4 * VALUE_BYTES
+    plan = planned("offmate", 0.85, host_memory_budget=limit)
+    assert plan.fits and 0 < plan.host_peak_bytes <= limit == plan.host_limit_bytes
+    free = planned("offmate")
+    assert free.fits and free.host_peak_bytes > 0
     assert free.host_limit_bytes is None
     assert any("host_memory_budget limits it" in note for note in free.notes)
 
 
 def test_without_a_host_budget_fastsa_copies_nothing():
-    assert not planned("fastsa", int(0.8 * kept_bytes())).execution.fetched
+    assert not planned("fastsa").execution.fetched
 
 
 def test_a_compiler_without_host_memory_is_not_asked():
-    plan = planned("pofo", int(0.7 * kept_bytes()), verify="cpu")
+    plan = planned("pofo", verify="cpu")
     assert plan.compiled is None and plan.execution.fetched
     assert any("no host memory" in note for note in plan.notes)
 
 
 def test_xla_for_gpus_keeps_what_is_copied_on_the_host():
-    step, given = perceptron(3, is_scanned=False), arrays(3, 1024, 16384)
+    wide, given = perceptron(3, is_scanned=False), arrays(3, 1024, 16384)
     profile = replace(kiwi.mesh.hardware("h100-sxm"), host_bandwidth_bytes_per_second=1e12)
     options = {"mesh_shape": (1,), "profile": profile, "effort": "quick", "donate_argnums": 0}
     try:
         GPU.check_available(profile)
     except CompilerUnavailableError as error:
         pytest.skip(str(error))
-    free = kiwi.plan(step, *given, planner="keep-all", verify=None, **options)
+    free = kiwi.plan(wide, *given, planner="keep-all", verify=None, **options)
     budget = int(0.75 * free.peak_bytes)
-    plan = kiwi.plan(step, *given, planner="pofo", verify="cuda", memory_budget=budget, **options)
+    plan = kiwi.plan(wide, *given, planner="pofo", verify="cuda", memory_budget=budget, **options)
     assert plan.fits and plan.compiled.peak_bytes <= budget
     assert plan.compiled.host_peak_bytes >= 4 * 1024 * 16384
 
 
 def test_an_object_plans_with_its_parameters(tmp_path):
-    budget = int(0.8 * kept_bytes())
-    coarse, fine = (planned(Rotor(slots=slots), budget) for slots in (12, 500))
+    coarse, fine = (planned(Rotor(slots=slots), 0.9) for slots in (60, 500))
     assert coarse.solve_result.iterations < fine.solve_result.iterations
     assert coarse.planner == fine.planner == "rotor" and fine.fits
-    assert coarse.planner_parameters == {"slots": 12} and not fine.planner_parameters
-    assert "rotor(slots=12)" in str(coarse) and "rotor, " in str(fine)
+    assert coarse.planner_parameters == {"slots": 60} and not fine.planner_parameters
+    assert "rotor(slots=60)" in str(coarse) and "rotor, " in str(fine)
     coarse.save(tmp_path / "plan.json")
     options = kiwi.load_plan(tmp_path / "plan.json").document["options"]
-    assert options["planner"] == "rotor" and options["planner_parameters"] == {"slots": 12}
+    assert options["planner"] == "rotor" and options["planner_parameters"] == {"slots": 60}
 
 
 def test_a_step_without_a_backward_pass_has_no_chain():
     with pytest.raises(InvalidProblemError, match="no backward operator"):
-        kiwi.plan(lambda x: x @ x, GIVEN[1].update(shape=(64, 64)), planner=Pofo(), mesh_shape=(1,))
+        kiwi.plan(
+            lambda x: x @ x,
+            jax.ShapeDtypeStruct((64, 64), "float32"),
+            planner=Pofo(),
+            mesh_shape=(1,),
+        )
 
 
 def test_fetches_stand_where_their_transfers_begin():
@@ -148,13 +177,13 @@ def test_fetches_stand_where_their_transfers_begin():
 
 
 def test_a_schedule_with_fetches_is_estimated_as_the_solution_that_it_is_of():
-    plan = all_as(STEP, GIVEN, "offload")
+    plan = all_as(step, arrays(3, WIDTH, ROWS), "offload")
     function = kiwi.jit(
-        STEP, mesh_shape=(1,), profile="v5e", verify=None, host_memory_budget="64GiB"
+        step, mesh_shape=(1,), profile="v5e", verify=None, host_memory_budget="64GiB"
     )
-    step = function.traced(*GIVEN)
-    planner = kiwi.planners.registry.planner_named("joint")
-    problem = planner.formulate(step, 2**30, function.settings)
+    traced = function.traced(*arrays(3, WIDTH, ROWS))
+    planner = planner_named("joint")
+    problem = planner.formulate(traced, 2**30, function.settings)
     solved = Solved(problem, solution_with(problem, "offload"))
     expected = estimate_solution(solved)
     found = estimate_schedule(solved, plan.execution.schedule)
