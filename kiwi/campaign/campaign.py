@@ -23,8 +23,9 @@ from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Start
 from kiwi.problem.step import StepToPlan
 
-OtherStart = Callable[[Refusal, int, Tools], Start | None]
-"""From a refusal and a budget in bytes: what to begin another search with."""
+OtherStart = Callable[[Refusal, Tools], Start | None]
+"""From a refusal, and tools with the budget that the start has to meet: what to begin another
+search with."""
 
 
 @dataclass(eq=False)

@@ -73,7 +73,8 @@ class BaselineSearch:
         assert campaign.refusal is not None
         limit_bytes = limit_below(campaign.refusal, campaign.budget_bytes)
         budget_bytes = limit_bytes or campaign.budget_bytes
-        other = campaign.other_start(campaign.refusal, budget_bytes, campaign.tools)
+        tools = campaign.tools.with_settings(memory_budget_bytes=budget_bytes)
+        other = campaign.other_start(campaign.refusal, tools)
         if other is not None:
             campaign.begin_again(other)
 

@@ -59,10 +59,11 @@ class Joint(ProblemPlanner):
         asks = any(p.hint.offload for placed in step.program.hints.values() for p in placed)
         if start is not None or asks or not self.may_offload(tools.settings):
             return super().plan(step, budget_bytes, tools, start)
+        tools = tools.with_settings(memory_budget_bytes=budget_bytes)
         # With all work, as without a host, than which no plan is slower then.
-        plain = self._without_offloading(step, budget_bytes, tools)
+        plain = self._without_offloading(step, tools)
         half = tools.part(shares.OFFLOADING_SHARE)
-        begun = None if plain is None else self._begun_with(plain, step, budget_bytes, half)
+        begun = None if plain is None else self._begun_with(plain, step, half)
         try:
             with tools.history.within(WITH_OFFLOADING):
                 found = super().plan(step, budget_bytes, half, begun)
@@ -72,10 +73,11 @@ class Joint(ProblemPlanner):
             return plain
         return found if plain is None or gains(found, plain) else plain
 
-    def _without_offloading(self, step: StepToPlan, budget_bytes: int, tools: Tools) -> Plan | None:
+    def _without_offloading(self, step: StepToPlan, tools: Tools) -> Plan | None:
         """The plan that offloads no value, None where none is found to fit, arguments on the host
         within the host's budget."""
         own = tools.with_settings(host_budget_bytes=None)
+        budget_bytes = own.settings.memory_budget_bytes
         start = Start(self.formulate(step, budget_bytes, own.settings))
         try:
             with tools.history.within(WITHOUT_OFFLOADING):
@@ -85,23 +87,20 @@ class Joint(ProblemPlanner):
         found = replace(found, host_limit_bytes=tools.settings.host_limit_bytes)
         return found if found.fits else None
 
-    def _begun_with(
-        self, plain: Plan, step: StepToPlan, budget_bytes: int, tools: Tools
-    ) -> Start | None:
+    def _begun_with(self, plain: Plan, step: StepToPlan, tools: Tools) -> Start | None:
         """The problem with offloading, begun with a plan without."""
         if plain.origin is None or plain.execution.units is not step.units:
             return None
-        problem = self.formulate(step, budget_bytes, tools.settings)
+        problem = self.formulate(step, tools.settings.memory_budget_bytes, tools.settings)
         solution = plain.breakdown.choices.solution_of(problem)
         return None if solution is None else Start(problem, solution)
 
-    def other_start(
-        self, error: Refusal, step: StepToPlan, budget_bytes: int, tools: Tools
-    ) -> Start | None:
+    def other_start(self, error: Refusal, step: StepToPlan, tools: Tools) -> Start | None:
         """The fastest baseline's plan within the budget; the baselines share half of the work."""
+        budget_bytes = tools.settings.memory_budget_bytes
         if not may_help(error, budget_bytes):
             return None
-        found = sorted(self._baseline_choices(step, budget_bytes, tools), key=lambda each: each[0])
+        found = sorted(self._baseline_choices(step, tools), key=lambda each: each[0])
         choices = [choices for _, choices in found]
         return self.start_from(choices, step, budget_bytes, tools.settings)
 
@@ -117,9 +116,7 @@ class Joint(ProblemPlanner):
                 return Start(problem, solution)
         return None
 
-    def _baseline_choices(
-        self, step: StepToPlan, budget_bytes: int, tools: Tools
-    ) -> Iterator[tuple[float, Choices]]:
+    def _baseline_choices(self, step: StepToPlan, tools: Tools) -> Iterator[tuple[float, Choices]]:
         """Of the baselines that have a plan, its seconds and what it chooses."""
         baselines = self.baselines
         own = tools.unchecked.part(shares.BASELINES_SHARE / len(baselines))
@@ -127,9 +124,9 @@ class Joint(ProblemPlanner):
             if step.program.loops and not baseline.opens_loops:
                 continue
             try:
+                budget_bytes = own.settings.memory_budget_bytes
                 problem = baseline.formulate(step, budget_bytes, own.settings)
-                limited = own.with_settings(memory_budget_bytes=budget_bytes)
-                plan = baseline.search(step, limited, Start(problem))
+                plan = baseline.search(step, own, Start(problem))
             except KiwiError:  # it has no plan, or cannot take the step: another one may
                 continue
             assert plan.solve_result.solution is not None

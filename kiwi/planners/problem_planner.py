@@ -58,8 +58,8 @@ class ProblemPlanner(Planner):
         def formulated(settings: Settings) -> PlanningProblem:
             return self.formulate(step, settings.memory_budget_bytes, settings)
 
-        def other_start(error: Refusal, budget_bytes: int, tools: Tools) -> Start | None:
-            return self.other_start(error, step, budget_bytes, tools)
+        def other_start(error: Refusal, tools: Tools) -> Start | None:
+            return self.other_start(error, step, tools)
 
         return Campaign(
             planner=self,
@@ -75,8 +75,7 @@ class ProblemPlanner(Planner):
         """The plan that the closed loop finds for one problem, without other starts."""
         return searched(self, step, tools, start)
 
-    def other_start(
-        self, error: Refusal, step: StepToPlan, budget_bytes: int, tools: Tools
-    ) -> Start | None:
-        """What to begin another search with after the first one found no plan."""
+    def other_start(self, error: Refusal, step: StepToPlan, tools: Tools) -> Start | None:
+        """What to begin another search with after the first one found no plan; the budget of
+        `tools` is lower where programs were over it."""
         return None

@@ -157,7 +157,7 @@ def test_without_a_plan_of_any_baseline_there_is_no_start(keeping, monkeypatch):
         return formulate(self, *arguments, **options)
 
     monkeypatch.setattr(ProblemPlanner, "formulate", formulated)
-    assert JOINT.other_start(NoPlanFoundError(""), step, 1000, Tools.of(settings)) is None
+    assert JOINT.other_start(NoPlanFoundError(""), step, Tools.of(settings)) is None
     assert tuple(asked) == JOINT.baselines  # two of them raise errors of their own
     with pytest.raises(InfeasibleBudgetError):
         JOINT.make(step, settings)

@@ -26,8 +26,8 @@ VALUE_BYTES = 4 * WIDTH * ROWS
 BY_CLOCK = ("checkmate", "checkmate-lp", "kiwi-full", "kiwi-reduced", "poet", "rk-checkmate")
 """The clock ends these integer programs: they get small steps, and far more time than they need."""
 LAYERS = {"offmate": 5, **dict.fromkeys(BY_CLOCK, 2)}
-"""Of the step, by planner, three of all others. OffMate's blocks are whole layers: few of them leave
-it nothing to choose."""
+"""Of the step, by planner, three of all others. OffMate's blocks are whole layers: few of them
+leave it nothing to choose."""
 SHARES = {2: 0.9, 3: 0.8, 5: 0.8}
 """Of what a step of so many layers holds if everything is kept, the budget that forces a choice."""
 
