@@ -6,9 +6,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from kiwi.errors import InvalidArgumentError, InvalidFunctionError, ShardingConflictError
+from kiwi.hlo.explicit_axes import has_explicit_axes
 from kiwi.hlo.host_memory import HOST_MEMORY
+from kiwi.hlo.jax_internals import MeshContext
 from kiwi.mesh import DeviceMesh, TensorSharding
 
 
@@ -82,7 +85,10 @@ class Arguments:
     """A call's arguments as `jax.jit` takes them apart.
 
     - `leaves`, `tree`: the dynamic arguments, as a pair (positional, by name) in which static
-      positional ones are None; `shapes`: the types of the leaves.
+      positional ones are None; `shapes`: the types of the leaves, without shardings.
+    - `typed`: for each leaf the sharding over Explicit axes that its type has, None without any;
+      `asked`: the sharding that the caller asks for by it: that of a `jax.ShapeDtypeStruct`, and
+      one over Explicit axes that cuts the array.
     - `static`, `static_kwargs`: the static arguments, by position and by name.
     - `key`: what plans are cached by.
     """
@@ -90,6 +96,8 @@ class Arguments:
     leaves: Sequence[Any]
     tree: Any
     shapes: tuple[jax.ShapeDtypeStruct, ...]
+    typed: tuple[NamedSharding | None, ...]
+    asked: tuple[NamedSharding | None, ...]
     static: Mapping[int, Any]
     static_kwargs: Mapping[str, Any]
     key: Hashable
@@ -113,7 +121,9 @@ class Arguments:
         types = tuple((s.shape, s.dtype, s.weak_type) for s in shapes)
         named = tuple(sorted(static_kwargs.items()))
         key = _key(tree, types, tuple(sorted(static.items())), named)
-        return cls(leaves, tree, shapes, static, static_kwargs, key)
+        typed = tuple(map(_explicit_sharding, leaves))
+        asked = tuple(map(_asked_sharding, leaves, typed))
+        return cls(leaves, tree, shapes, typed, asked, static, static_kwargs, key)
 
     def put_together(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments with these leaves, static ones included."""
@@ -141,7 +151,8 @@ class Call(Arguments):
     - `paths`: the names of the leaves, such as `state.params['w']`.
     - `donated`: positions among the leaves whose buffers the caller gives away.
     - `given_shardings`: positions that the caller fixes.
-    - `function`: `fun` of the flat leaves; returns its result.
+    - `function`: `fun` of the flat leaves; returns its result. `context`: the meshes that the
+      caller has set, under which it is traced.
     - `name`: the function's name; `options`: how it was bound.
     """
 
@@ -149,8 +160,28 @@ class Call(Arguments):
     donated: tuple[int, ...]
     given_shardings: Mapping[int, Any]
     function: Callable[..., Any]
+    context: MeshContext
     name: str
     options: JitOptions
+
+    @property
+    def traced_types(self) -> list[jax.ShapeDtypeStruct]:
+        """The types of the leaves that the function is traced with, Explicit axes included."""
+        return [
+            s if t is None else s.update(sharding=t)
+            for s, t in zip(self.shapes, self.typed, strict=True)
+        ]
+
+    @property
+    def traced_key(self) -> Hashable:
+        """What tells traces apart: `key`, the context of meshes, and the shardings given."""
+        return self.key, self.context, self.typed, self.asked
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh | None:
+        """The mesh that the caller has in mind: that of the context, or else of the arguments."""
+        given = (s.mesh for s in (*self.asked, *self.typed) if s is not None)
+        return self.context.mesh or next(given, None)
 
 
 def bind(
@@ -180,6 +211,7 @@ def bind(
         donated=tuple(k for k, path in enumerate(paths) if _is_donated(path, options)),
         given_shardings={k: s for k, s in enumerate(given) if s is not None},
         function=flat_function,
+        context=MeshContext.current(),
         name=_name(fun),
         options=options,
     )
@@ -216,6 +248,25 @@ def _shape_of(fun: Callable[..., Any], tree: Any, number: int, leaf: Any) -> jax
             cause=str(error),
             suggestion="Name it in static_argnums or static_argnames.",
         ) from error
+
+
+def _explicit_sharding(leaf: Any) -> NamedSharding | None:
+    """The sharding in the type of an argument, if its mesh has Explicit axes."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        found = leaf.sharding
+    else:
+        found = jax.typeof(leaf).sharding if isinstance(leaf, jax.Array) else None
+    if not isinstance(found, NamedSharding) or not has_explicit_axes(found.mesh):
+        return None
+    return NamedSharding(found.mesh, found.spec)
+
+
+def _asked_sharding(leaf: Any, typed: NamedSharding | None) -> NamedSharding | None:
+    """The sharding that an argument asks for."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf.sharding if isinstance(leaf.sharding, NamedSharding) else None
+    is_cut = typed is not None and any(entry is not None for entry in typed.spec)
+    return typed if is_cut else None
 
 
 def _is_donated(path: Sequence[Any], options: JitOptions) -> bool:

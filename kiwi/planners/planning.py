@@ -24,12 +24,14 @@ from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
+from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.equal_layers import EqualLayers
 from kiwi.planners.known_peaks import note_peak
 from kiwi.planners.refusals import infeasible_budget
 from kiwi.planners.registry import planner_named
 from kiwi.planners.tools import Tools, check_search
+from kiwi.planners.tracing_context import under_some_mesh
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.plan import Plan
 from kiwi.plans.plan_cache import PlanCache
@@ -64,13 +66,22 @@ def trace_call(
     call: Call,
     on_host: OnHost | None = None,
     fused: FusedMaps = FusedMaps.OF_ONE_READER,
+    mesh: DeviceMesh | None = None,
     **kept: Any,
 ) -> StepToPlan:
     """Traces and lowers a call. Which results lie in host memory is known from the program, which
-    is then traced again. `fused`: the maps that the compiler fuses; `kept`: options of `trace`.
+    is then traced again.
+
+    - `fused`: the maps that the compiler fuses; `kept`: options of `trace`.
+    - `mesh`: the plan's, for bare `PartitionSpec`s of a function that is traced without one; see
+      `kiwi.planners.tracing_context`.
     """
     on_host = on_host or OnHost()
-    traced = functools.partial(_traced, call, fused, **kept)
+
+    def traced(arguments: frozenset[int], results: frozenset[int]) -> StepToPlan:
+        trace_under = functools.partial(_traced, fused, arguments, results, **kept)
+        return under_some_mesh(call, mesh, trace_under)
+
     if on_host.results is not None:
         return traced(on_host.arguments, on_host.results)
     found = traced(frozenset(), frozenset())
@@ -79,7 +90,7 @@ def trace_call(
 
 
 def _traced(
-    call: Call, fused: FusedMaps, on_host: frozenset[int], to_host: frozenset[int], **kept: Any
+    fused: FusedMaps, on_host: frozenset[int], to_host: frozenset[int], call: Call, **kept: Any
 ) -> StepToPlan:
     started = time.monotonic()
     out_tree: list[Any] = []
@@ -90,7 +101,7 @@ def _traced(
         return found
 
     moved = moving(flat, on_host, to_host)
-    program = trace(moved, call.shapes, **kept)
+    program = trace(moved, call.traced_types, context=call.context.entered(), **kept)
     donated = frozenset(program.arguments[k] for k in call.donated)
     units = build_units(lower(program), donated, fused)
     return StepToPlan(call, out_tree[0], units, time.monotonic() - started)
