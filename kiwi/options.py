@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import jax
 from typing_extensions import TypedDict
 
-from kiwi.calls.constraints import Constraints
+from kiwi.calls.constraints import Constraints, specs_of_text
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 from kiwi.mesh import DeviceMesh, Hardware, ProfileTable
@@ -299,7 +299,13 @@ class Options(SearchOptions, TargetOptions):
         None, "--donate", "donated arguments by position, e.g. 0", parse=_positions_of_text
     )
     donate_argnames: str | Sequence[str] | None = None
-    in_shardings: Any = None
+    in_shardings: Any = _option(
+        None,
+        "--in-shardings",
+        "how the positional arguments lie, e.g. 'x,-;y': entries as of --pin, arguments apart by "
+        "semicolons, nothing for an open one",
+        parse=specs_of_text,
+    )
     out_shardings: Any = None
     constraints: Constraints | None = None
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from kiwi.errors import InvalidArgumentError, InvalidFunctionError, ShardingConflictError
 from kiwi.hlo.explicit_axes import has_explicit_axes
 from kiwi.hlo.host_memory import HOST_MEMORY
 from kiwi.hlo.jax_internals import MeshContext
-from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.mesh import DeviceMesh, TensorSharding, axes_of_mesh
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def result_shardings(options: JitOptions, out_tree: Any) -> list[Any]:
 
 
 def _is_sharding_leaf(node: Any) -> bool:
-    return node is None or isinstance(node, jax.sharding.PartitionSpec | jax.sharding.Sharding)
+    return node is None or isinstance(node, PartitionSpec | jax.sharding.Sharding)
 
 
 def to_tensor_sharding(
@@ -326,6 +326,24 @@ def to_tensor_sharding(
         what = f"The sharding {spec} given for {what} of shape {shape} does not fit: {error.what}"
         raise error.changed(what=what) from error
     return sharding.without_trivial_axes(mesh.shape)
+
+
+def on_plan_mesh(given: Any, mesh: DeviceMesh) -> Any:
+    """A sharding on another mesh of as many devices as a `PartitionSpec` over the plan's axes, see
+    `kiwi.mesh.axes_of_mesh`; as given if it names no such mesh."""
+    if not isinstance(given, NamedSharding):
+        return given
+    axes = axes_of_mesh(mesh, given.mesh)
+    if axes is None:
+        return given
+
+    def entry(names: Any) -> Any:
+        if names is None or names is PartitionSpec.UNCONSTRAINED:
+            return names
+        own = names if isinstance(names, tuple) else (names,)
+        return tuple(mesh.axis_names[axis] for name in own for axis in axes[name]) or None
+
+    return PartitionSpec(*map(entry, given.spec))
 
 
 def _check_memory_kind(given: jax.sharding.NamedSharding, what: str) -> None:

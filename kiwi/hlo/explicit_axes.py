@@ -205,20 +205,23 @@ class _OneJaxpr:
         self._atoms[eqn.outvars[0]] = self._read(eqn.invars[0])
 
     def _params(self, params: Mapping[str, Any], name: str, stack: str) -> Mapping[str, Any]:
-        found = {key: self._param(key, value, stack) for key, value in params.items()}
+        found = {key: self._param(value, stack) for key, value in params.items()}
+        for key in _ASKED if name != CONSTRAINT_PRIMITIVE else ():
+            if isinstance(found.get(key), NamedSharding):
+                found[key] = None
         if name == "shard_map":
             found["mesh"] = _of_no_devices(params["mesh"])
         return params if all(found[key] is params[key] for key in params) else found
 
-    def _param(self, key: str, value: Any, stack: str) -> Any:
+    def _param(self, value: Any, stack: str) -> Any:
         if isinstance(value, jex.ClosedJaxpr):
             return self._rewriter.closed(value, stack)
         if isinstance(value, jex.Jaxpr):
             return self._rewriter.jaxpr(value, stack)
         if isinstance(value, NamedSharding):
-            return None if key in _ASKED else _with_auto_mesh(value)
+            return _with_plain_mesh(value)
         if isinstance(value, tuple | list):
-            parts = [self._param("", part, stack) for part in value]
+            parts = [self._param(part, stack) for part in value]
             if _same(parts, value):
                 return value
             return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
@@ -305,12 +308,12 @@ def _constraint_of(aval: Any, sharding: NamedSharding) -> Any:
     return eqn
 
 
-def _with_auto_mesh(sharding: NamedSharding) -> NamedSharding:
-    if not has_explicit_axes(sharding.mesh):
+def _with_plain_mesh(sharding: NamedSharding) -> NamedSharding:
+    """The same sharding over a mesh as `_of_no_devices` leaves it."""
+    mesh = _of_no_devices(sharding.mesh)
+    if mesh is sharding.mesh:
         return sharding
-    return NamedSharding(
-        with_auto_axes(sharding.mesh), sharding.spec, memory_kind=sharding.memory_kind
-    )
+    return NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind)
 
 
 def _target(mesh: AbstractMesh) -> AbstractMesh:
@@ -349,4 +352,4 @@ def _over_auto_axes(constant: Any) -> Any:
     sharding = getattr(constant, "sharding", None)
     if not isinstance(sharding, NamedSharding) or not has_explicit_axes(sharding.mesh):
         return constant
-    return jax.device_put(constant, _with_auto_mesh(sharding))
+    return jax.device_put(constant, NamedSharding(with_auto_axes(sharding.mesh), sharding.spec))

@@ -1,6 +1,6 @@
 """What the reader of a plan should know."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,10 +10,11 @@ from kiwi.hlo.hints import HINT_PRIMITIVE
 from kiwi.hlo.regions import inner_jaxprs
 from kiwi.planners.planner import Planner
 from kiwi.planners.tools import CLOCK_ENDED_SEARCH
-from kiwi.planners.user_pins import constraint_pin
+from kiwi.planners.user_pins import asked_pins, constraint_pin
 from kiwi.plans.record import PlanRecord
 from kiwi.problem.library_calls import library_calls
-from kiwi.problem.manual_computations import given_layouts
+from kiwi.problem.manual_computations import given_layouts, region_name
+from kiwi.problem.pins import Pin
 from kiwi.sizes import format_bytes, format_seconds
 
 NOTED_DIFFERENCE = 0.25
@@ -31,6 +32,7 @@ def notes(plan: PlanRecord, planner: Planner) -> tuple[str, ...]:
         *_unmeasured(plan),
         *_regions(plan),
         *_unread_hints(plan, planner),
+        *_pinned(plan),
         *_unfollowed_constraints(plan),
         *_kept_copies(plan),
         *_solver(plan),
@@ -122,11 +124,12 @@ def _regions(plan: PlanRecord) -> Iterator[str]:
     )
     found: dict[str, set[str]] = {whole: set(), given: set(), opaque: set()}
     for unit in units.units:
-        name = units.graph.program.equations[unit.root].name
+        equation = units.graph.program.equations[unit.root]
+        name = equation.name
         if given_layouts(units, unit, plan.mesh) is not None:
             found[given].add(name)
         elif units.graph.equations[unit.root].is_region:
-            found[whole].add(name)
+            found[whole].add(region_name(equation))
         elif is_opaque(units.graph, unit.root):
             found[opaque].add(name)
     return (text.format(", ".join(sorted(names))) for text, names in found.items() if names)
@@ -153,19 +156,43 @@ def _hints_inside(eqn: Any) -> int:
     return sum((e.primitive.name == HINT_PRIMITIVE) + _hints_inside(e) for e in inner)
 
 
-def _unfollowed_constraints(plan: PlanRecord) -> Iterator[str]:
-    """The function's own constraints that the plan lays out otherwise."""
+def _own_pins(plan: PlanRecord) -> Iterator[tuple[Pin, bool]]:
+    """What the function and its arguments ask of shardings, and whether the plan follows it."""
     program, layouts = plan.execution.units.graph.program, plan.execution.layouts
-    labels = []
-    for value in program.constraints:
-        pin, lies = constraint_pin(program, value, plan.mesh), layouts.get(value)
-        if pin.layout is None or lies is None or not pin.allows(lies):
-            labels.append(pin.label)
-    if labels and plan.mesh.size > 1:
-        shown = ", ".join(list(dict.fromkeys(labels))[:3])
+    settings = None if plan.origin is None else plan.origin.settings
+    if plan.mesh.size == 1 or settings is None or not settings.respect_user_shardings:
+        return
+    pins = [(v, constraint_pin(program, v, plan.mesh)) for v in program.constraints]
+    for value, pin in (*asked_pins(plan.traced, settings).items(), *pins):
+        lies = layouts.get(value)
+        yield pin, pin.layout is not None and lies is not None and pin.allows(lies)
+
+
+def _pinned(plan: PlanRecord) -> Iterator[str]:
+    """How many values lie as the function asks, and how many of these whole on every device."""
+    followed = [pin for pin, is_followed in _own_pins(plan) if is_followed]
+    whole = [pin for pin in followed if not any(pin.layout or ((),))]
+    if followed:
+        replicated = f", {len(whole)} of them replicated ({_labels(whole)})" if whole else ""
         yield (
-            f"{len(labels)} values lie otherwise than the function constrains them ({shown}): the "
-            f"planner, the mesh {plan.mesh.shape} or the operators allow no such layout."
+            f"{len(followed)} values are pinned by shardings of the function or its arguments"
+            f"{replicated}. respect_user_shardings=False plans without that, and "
+            "plan.without_user_shardings() says what it costs."
+        )
+
+
+def _labels(pins: Sequence[Pin]) -> str:
+    return ", ".join(list(dict.fromkeys(pin.label for pin in pins))[:3])
+
+
+def _unfollowed_constraints(plan: PlanRecord) -> Iterator[str]:
+    """What the function or its arguments ask of shardings and the plan lays out otherwise."""
+    missed = [pin for pin, is_followed in _own_pins(plan) if not is_followed]
+    if missed:
+        yield (
+            f"{len(missed)} values lie otherwise than the function constrains them "
+            f"({_labels(missed)}): the planner, the mesh {plan.mesh.shape} or the operators allow "
+            "no such layout."
         )
 
 

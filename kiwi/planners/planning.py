@@ -20,6 +20,7 @@ import jax
 
 from kiwi.calls.host_memory import OnHost, host_results, moving
 from kiwi.calls.signature import Call
+from kiwi.errors import InfeasibleBudgetError
 from kiwi.hlo.chains import FusedMaps
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
@@ -28,7 +29,7 @@ from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.equal_layers import EqualLayers
 from kiwi.planners.known_peaks import note_peak
-from kiwi.planners.refusals import infeasible_budget
+from kiwi.planners.refusals import infeasible_budget, naming_whole_regions
 from kiwi.planners.registry import planner_named
 from kiwi.planners.tools import Tools, check_search
 from kiwi.planners.tracing_context import under_some_mesh
@@ -55,9 +56,17 @@ def check_settings(settings: Settings) -> None:
 def make_plan(step: StepToPlan, settings: Settings, cache: PlanCache | None = None) -> Plan:
     """Plans a traced call, or takes the plan from a cache; raises as `kiwi.plan`."""
     planner = planner_named(settings.planner)
-    if cache is None:
-        return planner.make(step, settings)
-    found = cache.plan(step, settings, planner)
+    try:
+        found = (
+            planner.make(step, settings)
+            if cache is None
+            else cache.plan(step, settings, planner)
+        )
+    except InfeasibleBudgetError as error:
+        named = naming_whole_regions(error, step.program, settings.mesh)
+        if named is error:
+            raise
+        raise named from error
     note_peak(step, settings, found.peak_bytes)
     return found
 
