@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from kiwi.hlo.equation_kinds import is_opaque
 from kiwi.hlo.hints import HINT_PRIMITIVE
 from kiwi.hlo.regions import inner_jaxprs
+from kiwi.options import Settings
 from kiwi.planners.planner import Planner
 from kiwi.planners.tools import CLOCK_ENDED_SEARCH
 from kiwi.planners.user_pins import asked_pins, constraint_pin
@@ -24,16 +25,16 @@ LONG_DIMENSION = 32
 """Elements on each device from which a dimension is long: padding is little of it."""
 
 
-def notes(plan: PlanRecord, planner: Planner) -> tuple[str, ...]:
-    """What the reader should know, one sentence each."""
+def notes(plan: PlanRecord, planner: Planner, settings: Settings) -> tuple[str, ...]:
+    """What the reader of a plan for these settings should know, one sentence each."""
     return (
         *_undivided(plan),
         *_uneven(plan),
         *_unmeasured(plan),
         *_regions(plan),
         *_unread_hints(plan, planner),
-        *_pinned(plan),
-        *_unfollowed_constraints(plan),
+        *_pinned(plan, settings),
+        *_unfollowed_constraints(plan, settings),
         *_kept_copies(plan),
         *_solver(plan),
         *_compiled(plan),
@@ -156,11 +157,10 @@ def _hints_inside(eqn: Any) -> int:
     return sum((e.primitive.name == HINT_PRIMITIVE) + _hints_inside(e) for e in inner)
 
 
-def _own_pins(plan: PlanRecord) -> Iterator[tuple[Pin, bool]]:
+def _own_pins(plan: PlanRecord, settings: Settings) -> Iterator[tuple[Pin, bool]]:
     """What the function and its arguments ask of shardings, and whether the plan follows it."""
     program, layouts = plan.execution.units.graph.program, plan.execution.layouts
-    settings = None if plan.origin is None else plan.origin.settings
-    if plan.mesh.size == 1 or settings is None or not settings.respect_user_shardings:
+    if plan.mesh.size == 1 or not settings.respect_user_shardings:
         return
     pins = [(v, constraint_pin(program, v, plan.mesh)) for v in program.constraints]
     for value, pin in (*asked_pins(plan.traced, settings).items(), *pins):
@@ -168,9 +168,9 @@ def _own_pins(plan: PlanRecord) -> Iterator[tuple[Pin, bool]]:
         yield pin, pin.layout is not None and lies is not None and pin.allows(lies)
 
 
-def _pinned(plan: PlanRecord) -> Iterator[str]:
+def _pinned(plan: PlanRecord, settings: Settings) -> Iterator[str]:
     """How many values lie as the function asks, and how many of these whole on every device."""
-    followed = [pin for pin, is_followed in _own_pins(plan) if is_followed]
+    followed = [pin for pin, is_followed in _own_pins(plan, settings) if is_followed]
     whole = [pin for pin in followed if not any(pin.layout or ((),))]
     if followed:
         replicated = f", {len(whole)} of them replicated ({_labels(whole)})" if whole else ""
@@ -185,9 +185,9 @@ def _labels(pins: Sequence[Pin]) -> str:
     return ", ".join(list(dict.fromkeys(pin.label for pin in pins))[:3])
 
 
-def _unfollowed_constraints(plan: PlanRecord) -> Iterator[str]:
+def _unfollowed_constraints(plan: PlanRecord, settings: Settings) -> Iterator[str]:
     """What the function or its arguments ask of shardings and the plan lays out otherwise."""
-    missed = [pin for pin, is_followed in _own_pins(plan) if not is_followed]
+    missed = [pin for pin, is_followed in _own_pins(plan, settings) if not is_followed]
     if missed:
         yield (
             f"{len(missed)} values lie otherwise than the function constrains them "
