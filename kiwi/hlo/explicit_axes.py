@@ -143,7 +143,10 @@ class _OneJaxpr:
         return new
 
     def _read(self, atom: Any) -> Any:
-        return atom if isinstance(atom, jex.Literal) else self._atoms[atom]
+        if not isinstance(atom, jex.Literal):
+            return self._atoms[atom]
+        aval = _without_axes(atom.aval)
+        return atom if aval is atom.aval else jax_internals.literal_of_type(atom, aval)
 
     def _equations(self, eqn: Any) -> Iterator[Any]:
         """What stands for one equation of the old jaxpr."""
@@ -309,7 +312,9 @@ def _constraint_of(aval: Any, sharding: NamedSharding) -> Any:
 
 
 def _with_plain_mesh(sharding: NamedSharding) -> NamedSharding:
-    """The same sharding over a mesh as `_of_no_devices` leaves it."""
+    """The same sharding, its Explicit axes left to the compiler."""
+    if isinstance(sharding.mesh, Mesh) and not has_explicit_axes(sharding.mesh):
+        return sharding
     mesh = _of_no_devices(sharding.mesh)
     if mesh is sharding.mesh:
         return sharding
@@ -326,13 +331,11 @@ def _target(mesh: AbstractMesh) -> AbstractMesh:
 _NO_MESH = AbstractMesh((), ())
 
 
-def _of_no_devices(mesh: Any) -> Any:
-    """A mesh with Auto axes, and without the kind of its devices: one of the context knows it, and
-    may be of other devices than those planned for."""
+def _of_no_devices(mesh: Mesh | AbstractMesh) -> AbstractMesh:
+    """A mesh with Auto axes and without devices, or their kind: the program that names it may be
+    planned for other ones."""
     auto = with_auto_axes(mesh)
-    if isinstance(auto, Mesh):
-        return auto if auto is mesh else auto.abstract_mesh
-    if getattr(auto, "abstract_device", None) is None:
+    if isinstance(auto, AbstractMesh) and auto.abstract_device is None:
         return auto
     return AbstractMesh(auto.axis_sizes, auto.axis_names, axis_types=auto.axis_types)
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jax._src import compiler, config, core, dispatch, source_info_util
+from jax._src import compiler, config, core, dispatch, literals, source_info_util
 from jax._src import mesh as mesh_contexts
 from jax._src.cudnn import fused_attention_stablehlo
 from jax._src.custom_partitioning_sharding_rule import (
@@ -133,6 +134,14 @@ def with_mesh(aval: Any, mesh: AbstractMesh) -> Any:
     if isinstance(inner, core.ShapedArray):
         return aval.update(inner_aval=with_mesh(inner, mesh))
     return aval
+
+
+def literal_of_type(literal: Any, aval: Any) -> Any:
+    """A literal of a jaxpr with another type, which its value may know as well."""
+    value = literal.val
+    if isinstance(value, literals.TypedNdArray):
+        value = literals.TypedNdArray(np.asarray(value), aval)
+    return core.Literal(value, aval)
 
 
 def misses_mesh(error: Exception) -> bool:
