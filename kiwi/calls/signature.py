@@ -9,7 +9,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from kiwi.errors import InvalidArgumentError, InvalidFunctionError, ShardingConflictError
-from kiwi.hlo.explicit_axes import has_explicit_axes
+from kiwi.hlo.explicit_axes import constrained_spec, has_explicit_axes
 from kiwi.hlo.host_memory import HOST_MEMORY
 from kiwi.hlo.jax_internals import MeshContext
 from kiwi.mesh import DeviceMesh, TensorSharding, axes_of_mesh
@@ -265,8 +265,10 @@ def _asked_sharding(leaf: Any, typed: NamedSharding | None) -> NamedSharding | N
     """The sharding that an argument asks for."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf.sharding if isinstance(leaf.sharding, NamedSharding) else None
-    is_cut = typed is not None and any(entry is not None for entry in typed.spec)
-    return typed if is_cut else None
+    if typed is None or all(entry is None for entry in typed.spec):
+        return None
+    spec = constrained_spec(typed, len(leaf.shape))
+    return None if spec is None else NamedSharding(typed.mesh, spec)
 
 
 def _is_donated(path: Sequence[Any], options: JitOptions) -> bool:

@@ -12,8 +12,8 @@ mesh. So Kiwi takes the meshes out, and keeps what the user asked for as `shardi
    of `with_sharding_constraint` does.
 3. `in_shardings` and `out_shardings` of a `jax.jit` inside of the function constrain its operands
    and results.
-4. A dimension that no axis cuts is whole if all axes of the mesh are Explicit; otherwise XLA may
-   cut it along the other axes, and it is left open.
+4. A dimension that the type of an array cuts along no axis is whole if all axes of the mesh are
+   Explicit; otherwise XLA may cut it along the other axes, and it is left open.
 
 In the body of a `shard_map` the axes that it makes manual stay.
 """
@@ -153,8 +153,8 @@ class _OneJaxpr:
         stack = join_scopes(self._scope, str(eqn.source_info.name_stack))
         name = eqn.primitive.name
         if name == _RESHARD:
-            asked = eqn.invars[0].aval.sharding if _is_transposed(stack) else eqn.params[_DST]
-            yield from self._constrained(eqn, asked)
+            typed = eqn.invars[0].aval.sharding if _is_transposed(stack) else eqn.params[_DST]
+            yield from self._constrained(eqn, _typed(typed, eqn.invars[0]))
         elif name == CONSTRAINT_PRIMITIVE and is_constraint(eqn) and not self._rewriter.follows:
             self._alias(eqn)
         elif name == CONSTRAINT_PRIMITIVE and is_constraint(eqn) and _is_explicit(eqn.invars[0]):
@@ -189,7 +189,7 @@ class _OneJaxpr:
             yield eqn.replace(invars=invars, outvars=outvars, params=params, ctx=context)
         yield from behind
 
-    def _constrained(self, eqn: Any, asked: NamedSharding) -> Iterator[Any]:
+    def _constrained(self, eqn: Any, asked: NamedSharding | None) -> Iterator[Any]:
         """A constraint of an equation's only operand, whose result it yields."""
         (result,) = eqn.outvars
         operand = self._read(eqn.invars[0])
@@ -261,6 +261,13 @@ def _merged(eqn: Any) -> NamedSharding:
     return NamedSharding(with_auto_axes(asked.mesh.abstract_mesh), PartitionSpec(*entries))
 
 
+def _typed(given: NamedSharding, atom: Any) -> NamedSharding | None:
+    """What a sharding of the type of an array asks, as a constraint would say it."""
+    spec = constrained_spec(given, len(atom.aval.shape))
+    # UNCONSTRAINED exists on meshes with Auto axes only.
+    return None if spec is None else NamedSharding(with_auto_axes(given.mesh), spec)
+
+
 def _names(entry: Any) -> tuple[str, ...]:
     if entry is None or entry is PartitionSpec.UNCONSTRAINED:
         return ()
@@ -283,20 +290,19 @@ def _asked_of(
     is_asked = isinstance(given, NamedSharding) and name != CONSTRAINT_PRIMITIVE
     if not is_asked or not reads_array or _is_transposed(stack):
         return {}, {}
-    return {}, {0: given}
+    typed = _typed(given, eqn.outvars[0])
+    return {}, {} if typed is None else {0: typed}
 
 
 def _constraint(
-    eqn: Any, operand: Any, asked: NamedSharding, result: Any | None = None
+    eqn: Any, operand: Any, asked: NamedSharding | None, result: Any | None = None
 ) -> Any | None:
     """A `sharding_constraint` at the line of an equation; None where nothing is asked."""
-    shape = operand.aval.shape
     inside = AxisType.Manual in jax_internals.equation_mesh(eqn).axis_types
-    spec = constrained_spec(asked, len(shape)) if shape and not inside else None
-    if spec is None or isinstance(operand, jex.Literal) or isinstance(result, jex.DropVar):
+    is_nothing = asked is None or inside or not operand.aval.shape
+    if is_nothing or isinstance(operand, jex.Literal) or isinstance(result, jex.DropVar):
         return None
-    mesh = _of_no_devices(with_auto_axes(asked.mesh.abstract_mesh))
-    template = _constraint_of(operand.aval, NamedSharding(mesh, spec))
+    template = _constraint_of(operand.aval, NamedSharding(_of_no_devices(asked.mesh), asked.spec))
     outvar = jex.Var(operand.aval) if result is None else result
     return template.replace(invars=[operand], outvars=[outvar], source_info=eqn.source_info)
 

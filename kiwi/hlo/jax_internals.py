@@ -8,9 +8,11 @@ import contextlib
 import functools
 import importlib
 import re
-from collections.abc import Hashable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -39,6 +41,11 @@ _POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 _CUDNN_VERSION = 90800
 """The least that the CUDA wheels of jax 0.10 ask for."""
 
+_MISSES_MESH = (
+    "requires a non-empty mesh in context",
+    "when you are not under a mesh context",
+    "context mesh cannot be empty",
+)
 _UNKNOWN_AXIS = re.compile(r"Resource axis: (?P<axis>\S+) of .* is not found in mesh", re.DOTALL)
 _UNBOUND_AXIS = re.compile(r"[Uu]nbound axis name: (?P<axis>\w+)")
 
@@ -145,14 +152,31 @@ def literal_of_type(literal: Any, aval: Any) -> Any:
 
 
 def misses_mesh(error: Exception) -> bool:
-    """Whether jax refuses a bare `PartitionSpec` because no mesh is in the context."""
-    refusals = "requires a non-empty mesh in context", "when you are not under a mesh context"
-    return any(words in str(error) for words in refusals)
+    """Whether jax refuses a bare `PartitionSpec`, or a `shard_map` without a mesh, because no mesh
+    is in the context."""
+    return any(words in str(error) for words in _MISSES_MESH)
 
 
 def misses_explicit_axes(error: Exception) -> bool:
     """Whether jax refuses a `PartitionSpec` because its axes are not `AxisType.Explicit`."""
     return "names that are of type Auto or Manual" in str(error)
+
+
+def may_be_of_pmap(error: Exception) -> bool:
+    """Whether jax raises this where `jax.pmap` maps an axis of another size than the number of
+    devices; other code may raise it as well."""
+    return "squeeze out which has size not equal to one" in str(error)
+
+
+def is_raised_in_pmap(run: Callable[[], Any]) -> bool:
+    """Whether running something raises an error in a function of `jax.pmap`."""
+    with config.traceback_filtering("off"):
+        try:
+            run()
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            return any(Path(frame.filename).parts[-2:] == ("_src", "pmap.py") for frame in frames)
+    return False
 
 
 def unknown_axis(error: Exception) -> str | None:

@@ -174,8 +174,9 @@ def _pinned(plan: PlanRecord, settings: Settings) -> Iterator[str]:
     whole = [pin for pin in followed if not any(pin.layout or ((),))]
     if followed:
         replicated = f", {len(whole)} of them replicated ({_labels(whole)})" if whole else ""
+        are = "values are" if len(followed) > 1 else "value is"
         yield (
-            f"{len(followed)} values are pinned by shardings of the function or its arguments"
+            f"{len(followed)} {are} pinned by shardings of the function or its arguments"
             f"{replicated}. respect_user_shardings=False plans without that, and "
             "plan.without_user_shardings() says what it costs."
         )

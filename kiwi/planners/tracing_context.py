@@ -9,6 +9,7 @@ need.
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from kiwi.calls.signature import Call
@@ -40,6 +41,9 @@ def under_some_mesh(
             if (needs_mesh or jax_internals.misses_explicit_axes(error)) and not is_last:
                 continue
             explained = _explained(call, candidate, error)
+            if explained is None and jax_internals.may_be_of_pmap(error):
+                is_of_pmap = jax_internals.is_raised_in_pmap(lambda: traced(candidate))  # noqa: B023
+                explained = _of_pmap(call, error) if is_of_pmap else None
             if explained is None:
                 raise
             raise explained from error
@@ -54,6 +58,18 @@ def _under(call: Call, mesh: DeviceMesh | None) -> Iterator[Call]:
         types = (kind,) * len(mesh.shape)
         abstract = AbstractMesh(mesh.shape, mesh.axis_names, axis_types=types)
         yield replace(call, context=MeshContext.under(abstract))
+
+
+def _of_pmap(call: Call, error: Exception) -> InvalidFunctionError:
+    return InvalidFunctionError(
+        f"A pmap in {call.name} cannot be traced: {error}.",
+        cause="jax.pmap maps an axis over the devices of this process, and it has "
+        f"{jax.device_count()}.",
+        suggestion="Plan it with as many devices as that axis is long (jax_num_cpu_devices, before "
+        "the first use of jax; --mesh does that). Or plan the function without pmap: it takes the "
+        "whole batch, without the leading axis of devices and without pmean, and Kiwi shards it; "
+        'see "From pmap" in docs/migrating.md.',
+    )
 
 
 def _explained(call: Call, traced: Call, error: Exception) -> InvalidFunctionError | None:
